@@ -1,0 +1,5 @@
+"""The metadata is in setup.cfg."""
+
+from setuptools import setup
+
+setup()

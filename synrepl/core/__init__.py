@@ -1,0 +1,1 @@
+"""What every layer may use: errors, names, tokens, clocks, JSON. No I/O, no reactor."""

@@ -1,0 +1,62 @@
+"""The one tree of errors.
+
+Each class's docstring *is* the message a person reads: a sentence that says
+what happened, where, and what to do, with ``{placeholders}`` that the
+constructor's keyword arguments fill. A layer that needs an error of its own
+subclasses one of the families below, in the module that raises it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from string import Formatter
+
+
+class SynreplError(Exception):
+    """something went wrong"""
+
+    def __init__(self, **facts: object) -> None:
+        self.facts = facts
+        super().__init__(self.template().format(**facts))
+
+    @classmethod
+    def template(cls) -> str:
+        """The message with its placeholders, as one line."""
+        return " ".join((inspect.getdoc(cls) or "").split())
+
+    @classmethod
+    def placeholders(cls) -> frozenset[str]:
+        """Names of the keyword arguments that the constructor wants."""
+        parsed = Formatter().parse(cls.template())
+        return frozenset(name.partition(".")[0] for _, name, _, _ in parsed if name)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), self.facts)
+
+
+def _rebuild(cls: type[SynreplError], facts: dict[str, object]) -> SynreplError:
+    return cls(**facts)
+
+
+class InputError(SynreplError):
+    """the input is not acceptable"""
+
+
+class ConfigError(InputError):
+    """the configuration is not acceptable"""
+
+
+class ProtocolError(SynreplError):
+    """the other side broke the protocol"""
+
+
+class StorageError(SynreplError):
+    """the database did not do what was asked"""
+
+
+class Unavailable(SynreplError):
+    """something this process needs is away for now"""
+
+
+class Refused(SynreplError):
+    """the request is well formed but may not be carried out"""
