@@ -1,0 +1,1 @@
+"""The catalogue of streams: everything that differs per stream, as data."""

@@ -1,0 +1,71 @@
+"""The streams that one process knows, by name."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
+
+from synrepl.core.errors import InputError
+from synrepl.streams.declared import declare
+from synrepl.streams.definition import Generation, Stream
+
+
+class UnknownStream(InputError):
+    """there is no stream {name!r}{hint}"""
+
+
+class DuplicateStream(InputError):
+    """stream {name!r} is declared twice; give one of them another name"""
+
+
+class Catalogue:
+    """Streams by name, in the order in which their positions are announced.
+
+    ``Catalogue(SYNAPSE_STREAMS)`` knows those of Synapse.
+
+    :param streams: in the order to announce them
+    :raises DuplicateStream: when two have one name
+    """
+
+    def __init__(self, streams: Iterable[Stream]) -> None:
+        by_name: dict[str, Stream] = {}
+        for stream in streams:
+            if stream.name in by_name:
+                raise DuplicateStream(name=stream.name)
+            by_name[stream.name] = stream
+        self._by_name = MappingProxyType(by_name)
+
+    def __getitem__(self, name: str) -> Stream:
+        """The stream of that name.
+
+        :raises UnknownStream: with the nearest names there are
+        """
+        try:
+            return self._by_name[name]
+        except KeyError:
+            near = difflib.get_close_matches(name[:100], self._by_name, n=3)
+            hint = f"; did you mean {' or '.join(near)}?" if near else ""
+            raise UnknownStream(name=name[:100], hint=hint) from None
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._by_name
+
+    def __iter__(self) -> Iterator[Stream]:
+        return iter(self._by_name.values())
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def known_to(self, generation: Generation) -> tuple[Stream, ...]:
+        """The streams that peers of ``generation`` know, in order."""
+        return tuple(stream for stream in self if generation in stream.generations)
+
+    def with_declared(self, declarations: Mapping[str, Mapping[str, str]]) -> Catalogue:
+        """This catalogue and, after it, streams made from their columns.
+
+        :raises DuplicateStream: when a name is taken
+        :raises InputError: what :func:`~.declared.declare` raises
+        """
+        made = (declare(name, columns) for name, columns in declarations.items())
+        return Catalogue((*self, *made))

@@ -1,0 +1,79 @@
+"""What a stream is, as data.
+
+One :class:`Stream` is all the product knows about a stream: its table, typed
+rows, wire shapes, publisher, follower, status and metrics are derived from it.
+Streams of the catalogue and streams that a user declares are made the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from synrepl.core.tokens import Token
+from synrepl.streams.row import Row
+
+
+class Generation(StrEnum):
+    """Whose row shapes are on the wire."""
+
+    LEGACY = "legacy"  # Synapse 0.2x to 1.12, seen in 1.11
+    MODERN = "modern"  # Synapse 1.13 to 1.6x over TCP, seen in 1.43
+    CURRENT = "current"  # today's, over Redis
+
+
+#: The key of ``Stream.kinds`` for a stream whose rows carry no kind on the wire.
+UNTAGGED = ""
+
+ALL_GENERATIONS = frozenset(Generation)
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """The declaration of one stream.
+
+    :ivar name: its name on the wire and of its table
+    :ivar kinds: row class by kind; one entry under :data:`UNTAGGED`, or several
+        that travel as ``[kind, [cells…]]``
+    :ivar shapes: per generation and kind the columns on the wire, in order;
+        a generation that is absent here has every column in the order of the class
+    :ivar generations: the generations whose peers know the stream
+    :ivar counts_down: stream IDs are −1, −2, … (the token is the ID negated)
+    :ivar in_memory: kept by its one writer's process only, lost with it
+    :ivar unordered: rows commute, and real servers repeat and reorder them, so
+        a follower applies every one that comes, whatever its token
+    """
+
+    name: str
+    kinds: Mapping[str, type[Row]]
+    shapes: Mapping[Generation, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
+    generations: frozenset[Generation] = ALL_GENERATIONS
+    counts_down: bool = False
+    in_memory: bool = False
+    unordered: bool = False
+
+    @property
+    def tagged(self) -> bool:
+        """True when rows carry their kind on the wire."""
+        return UNTAGGED not in self.kinds
+
+    def stream_id(self, token: Token) -> int:
+        """The ID in the table of the fact at ``token`` (the rule is its own inverse)."""
+        return -token if self.counts_down else token
+
+    def shape(self, generation: Generation, kind: str) -> tuple[str, ...]:
+        """The columns of a row of ``kind`` on the wire of ``generation``, in order."""
+        by_kind = self.shapes.get(generation)
+        if by_kind is None or kind not in by_kind:
+            return self.kinds[kind].__struct_fields__
+        return by_kind[kind]
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One fact: its token, who wrote it, and its rows (none, one or several)."""
+
+    token: Token
+    writer: str
+    rows: tuple[Row, ...]

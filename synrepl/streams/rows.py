@@ -1,0 +1,244 @@
+"""Rows as bytes on the wire and as cells in the database."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from operator import itemgetter
+from typing import Any, NoReturn
+
+import msgspec
+
+from synrepl.core.errors import InputError, ProtocolError
+from synrepl.core.jsons import MAX_DEPTH
+from synrepl.streams.columns import Column, ColumnType, columns, row_columns, sql_input
+from synrepl.streams.definition import UNTAGGED, Generation, Stream
+from synrepl.streams.row import Row
+from synrepl.streams.shapes import readers, sent_cells
+from synrepl.streams.storable import first_fault, too_deep
+
+
+class BadRow(InputError):
+    """a row of stream {stream!r} cannot be accepted, at {path}: {reason}"""
+
+
+class MalformedRow(ProtocolError):
+    """a row of stream {stream!r} is not valid JSON: {reason}"""
+
+
+#: What decoding may raise: not JSON or no such row, nested without end, not UTF-8.
+_DECODING = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
+
+#: What encoding may raise for a value JSON has no word for.
+_ENCODING = (TypeError, ValueError, OverflowError, RecursionError)
+
+
+class RowCodec:
+    """Reads and writes the rows of one stream.
+
+    Make one per stream and keep it: it compiles the stream's shapes.
+
+    :param stream: the declaration everything here follows from
+    :raises InputError: when the declaration contradicts itself (see :mod:`.columns`)
+    """
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+        self._columns = columns(stream)
+        self._kinds = {row: kind for kind, row in stream.kinds.items()}
+        self._newest, *self._older = readers(stream)
+        # Nesting can only hide in a json column; elsewhere it is of the wrong shape.
+        self._nests = any(column.type is ColumnType.JSON for column in self._columns)
+        self._encode = msgspec.json.Encoder().encode
+        self._decode_class = {row: msgspec.json.Decoder(row).decode for row in self._kinds}
+        self._makers = {kind: _maker(row, self._columns) for kind, row in stream.kinds.items()}
+        self._splitters = {
+            row: _splitter(kind, row, self._columns) for row, kind in self._kinds.items()
+        }
+
+    def kind_of(self, row: Row) -> str:
+        """The kind of a row, :data:`UNTAGGED` in a stream without kinds.
+
+        :raises BadRow: when it is not a row of this stream
+        """
+        try:
+            return self._kinds[type(row)]
+        except KeyError:
+            self._refuse_stranger(row)
+
+    def decode(self, data: bytes) -> Row:
+        """The row in a line's JSON, in the shape of any generation, the newest that fits.
+
+        :raises BadRow: it is JSON, but not a row of this stream
+        :raises MalformedRow: it is not JSON, so that the sender cannot be trusted to
+            know where a row ends
+        """
+        try:
+            row = self._newest(data)
+        except _DECODING as error:
+            row = self._decode_older(data, error)
+        if self._nests and data.count(b"[") + data.count(b"{") > MAX_DEPTH:
+            self._check_depth(row)
+        return row
+
+    def encoder(self, generation: Generation) -> Callable[[Row], bytes]:
+        """What writes rows as peers of ``generation`` want them: compact JSON, UTF-8, one line.
+
+        It is given rows of this stream that have passed :meth:`check_storable`
+        or :meth:`decode`, and checks nothing again.
+        """
+        encode = self._encode
+        cells = {
+            row: (kind, sent_cells(self.stream, generation, kind))
+            for row, kind in self._kinds.items()
+        }
+        if not self.stream.tagged:
+            (_, get), *_ = cells.values()
+            return encode if get is None else lambda row: encode(get(row))
+        if all(get is None for _, get in cells.values()):
+            kinds = self._kinds
+            return lambda row: encode((kinds[type(row)], row))
+
+        def encode_tagged(row: Row) -> bytes:
+            kind, get = cells[type(row)]
+            return encode((kind, row if get is None else get(row)))
+
+        return encode_tagged
+
+    def cells(self, row: Row) -> tuple[object, ...]:
+        """The row for the database, one value per column of :func:`~.columns.columns`.
+
+        JSON comes as JSON text and ``text[]`` as an array literal.
+
+        :raises BadRow: when it is not a row of this stream
+        """
+        try:
+            split = self._splitters[type(row)]
+        except KeyError:
+            self._refuse_stranger(row)
+        return split(row)
+
+    def from_cells(self, cells: Sequence[Any]) -> Row:
+        """The row that the database holds, from the values of its columns, JSON decoded.
+
+        :raises BadRow: when a kind is in the table that the stream does not know
+        """
+        kind = cells[0] if self.stream.tagged else UNTAGGED
+        make = self._makers.get(kind)
+        if make is None:
+            self._refuse("$[0]", f"kind {str(kind)[:100]!r} is not known")
+        return make(cells)
+
+    def check_storable(self, row: Row) -> None:
+        """Refuse, where facts are appended, what the table or the wire could not carry.
+
+        That is a value of the wrong type, a whole number beyond ``bigint``,
+        NUL and lone surrogates in text, and what JSON has no word for; all of
+        it inside JSON columns too.
+
+        :raises BadRow: naming the path, counted in the fields of the row class
+        """
+        kind = self.kind_of(row)
+        top = "$" if kind == UNTAGGED else "$[1]"
+        reason = None
+        try:
+            data = self._encode(row)
+            # A row that comes back equal has the right types and nothing JSON would bend.
+            if (
+                self._decode_class[type(row)](data) == row
+                and rb"\u0000" not in data
+                and data.count(b"[") + data.count(b"{") <= MAX_DEPTH
+            ):
+                return
+        except msgspec.ValidationError as error:
+            path, reason = _located(error)
+            self._refuse(top + path.removeprefix("$"), reason)
+        except _ENCODING as error:
+            reason = str(error) or type(error).__name__
+        for index, cell in enumerate(msgspec.structs.astuple(row)):
+            if fault := first_fault(cell, f"{top}[{index}]"):
+                self._refuse(*fault)
+        if reason is not None:
+            self._refuse(top, reason)
+
+    def _decode_older(self, data: bytes, newest_error: Exception) -> Row:
+        for read in self._older:
+            with suppress(*_DECODING):
+                return read(data)
+        self._check_is_json(data)
+        self._refuse(*_located(newest_error))
+
+    def _check_is_json(self, data: bytes) -> None:
+        # msgspec stops at the first thing that does not fit, which may come before
+        # the damage, and calls a lone surrogate damage; the standard library decides.
+        try:
+            json.loads(data.decode(), parse_constant=_no_constant)
+        except RecursionError:
+            self._refuse("$", f"nested deeper than {MAX_DEPTH} levels")
+        except ValueError as error:
+            raise MalformedRow(stream=self.stream.name, reason=str(error)[:200]) from None
+
+    def _check_depth(self, row: Row) -> None:
+        for index, cell in enumerate(msgspec.structs.astuple(row)):
+            if too_deep(cell):
+                self._refuse(f"$[{index}]", f"nested deeper than {MAX_DEPTH} levels")
+
+    def _refuse_stranger(self, row: Row) -> NoReturn:
+        self._refuse("$", f"a {type(row).__name__} is not a row of this stream")
+
+    def _refuse(self, path: str, reason: str) -> NoReturn:
+        raise BadRow(stream=self.stream.name, path=path, reason=reason[:200]) from None
+
+
+def _located(error: Exception) -> tuple[str, str]:
+    """Path and reason of an error of msgspec's, which ends in "- at `$[1]`"."""
+    if isinstance(error, RecursionError):
+        return "$", f"nested deeper than {MAX_DEPTH} levels"
+    if not isinstance(error, msgspec.ValidationError):
+        return "$", "text holds a lone surrogate"  # all else was found to be no JSON
+    reason, _, path = str(error).partition(" - at `")
+    return path.removesuffix("`") or "$", reason
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _maker(row: type[Row], wanted: Sequence[Column]) -> Callable[[Sequence[Any]], Row]:
+    places = {column.name: place for place, column in enumerate(wanted)}
+    fields = [places[name] for name in row.__struct_fields__]
+    if fields == list(range(len(wanted))):
+        return lambda cells: row(*cells)
+    if len(fields) == 1:  # itemgetter gives a lone item bare
+        alone = fields[0]
+        return lambda cells: row(cells[alone])
+    pick = itemgetter(*fields)
+    return lambda cells: row(*pick(cells))
+
+
+def _splitter(
+    kind: str, row: type[Row], wanted: Sequence[Column]
+) -> Callable[[Row], tuple[object, ...]]:
+    astuple = msgspec.structs.astuple
+    fields = {column.name: place for place, column in enumerate(row_columns(row))}
+    plan = [(fields.get(column.name), sql_input(column)) for column in wanted]
+    if kind == UNTAGGED and not any(convert for _, convert in plan):
+        return astuple
+
+    def split(row: Row) -> tuple[object, ...]:
+        values = astuple(row)
+        return tuple(
+            [
+                None
+                if place is None
+                else values[place]
+                if convert is None
+                else convert(values[place])
+                for place, convert in plan
+            ]
+        )
+
+    if kind == UNTAGGED:
+        return split
+    return lambda row: (kind, *split(row)[1:])

@@ -1,0 +1,21 @@
+"""Who is online, and what they say about themselves."""
+
+from __future__ import annotations
+
+from synrepl.streams.definition import UNTAGGED, Stream
+from synrepl.streams.row import BigInt, Row
+
+
+class PresenceRow(Row, frozen=True):
+    """A user's presence has changed. Times are milliseconds since the epoch, 0 for never."""
+
+    user_id: str
+    state: str
+    last_active_ts: BigInt
+    last_federation_update_ts: BigInt
+    last_user_sync_ts: BigInt
+    status_msg: str | None
+    currently_active: bool
+
+
+PRESENCE = Stream("presence", {UNTAGGED: PresenceRow})

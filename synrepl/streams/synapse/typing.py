@@ -1,0 +1,16 @@
+"""Who is typing in which room; kept in memory."""
+
+from __future__ import annotations
+
+from synrepl.streams.definition import UNTAGGED, Stream
+from synrepl.streams.row import Row
+
+
+class TypingRow(Row, frozen=True):
+    """The users who are typing in a room now, all of them."""
+
+    room_id: str
+    user_ids: list[str]
+
+
+TYPING = Stream("typing", {UNTAGGED: TypingRow}, in_memory=True)

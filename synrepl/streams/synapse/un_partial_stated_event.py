@@ -1,0 +1,20 @@
+"""Events of rooms joined the fast way whose full state is there now."""
+
+from __future__ import annotations
+
+from synrepl.streams.definition import UNTAGGED, Generation, Stream
+from synrepl.streams.row import Row
+
+
+class UnPartialStatedEventRow(Row, frozen=True):
+    """An event has its full state now, which may have changed whether it is rejected."""
+
+    event_id: str
+    rejection_status_changed: bool
+
+
+UN_PARTIAL_STATED_EVENT = Stream(
+    "un_partial_stated_event",
+    {UNTAGGED: UnPartialStatedEventRow},
+    generations=frozenset({Generation.CURRENT}),
+)

@@ -1,0 +1,19 @@
+"""Rooms joined the fast way whose full state is there now."""
+
+from __future__ import annotations
+
+from synrepl.streams.definition import UNTAGGED, Generation, Stream
+from synrepl.streams.row import Row
+
+
+class UnPartialStatedRoomRow(Row, frozen=True):
+    """A room has its full state now."""
+
+    room_id: str
+
+
+UN_PARTIAL_STATED_ROOM = Stream(
+    "un_partial_stated_room",
+    {UNTAGGED: UnPartialStatedRoomRow},
+    generations=frozenset({Generation.CURRENT}),
+)

@@ -1,0 +1,1 @@
+"""Tests of ``synrepl.streams``: no I/O, no reactor."""

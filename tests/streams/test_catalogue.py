@@ -1,0 +1,65 @@
+"""The catalogue, and what the streams of Synapse say of themselves."""
+
+from __future__ import annotations
+
+from unittest import TestCase
+
+from synrepl.streams.catalogue import Catalogue, DuplicateStream, UnknownStream
+from synrepl.streams.definition import Generation
+from synrepl.streams.synapse import BACKFILL, EVENTS, SYNAPSE_STREAMS, TYPING
+from tests.streams.recordings import announced
+
+
+class CatalogueTests(TestCase):
+    catalogue = Catalogue(SYNAPSE_STREAMS)
+
+    def test_by_name(self) -> None:
+        self.assertIs(self.catalogue["events"], EVENTS)
+        self.assertIn("typing", self.catalogue)
+        self.assertNotIn("nosuch", self.catalogue)
+        self.assertEqual(len(self.catalogue), len(SYNAPSE_STREAMS))
+
+    def test_unknown_names(self) -> None:
+        with self.assertRaisesRegex(UnknownStream, "'pushes'; did you mean pushers"):
+            self.catalogue["pushes"]
+        with self.assertRaisesRegex(UnknownStream, "no stream 'zzzz'$"):
+            self.catalogue["zzzz"]
+        with self.assertRaises(UnknownStream) as caught:
+            self.catalogue["x" * 100_000]
+        self.assertLess(len(str(caught.exception)), 200)
+
+    def test_duplicates(self) -> None:
+        with self.assertRaisesRegex(DuplicateStream, "'events' is declared twice"):
+            Catalogue([EVENTS, TYPING, EVENTS])
+        with self.assertRaisesRegex(DuplicateStream, "'events'"):
+            self.catalogue.with_declared({"events": {"a": "text"}})
+
+    def test_declared_streams_come_last(self) -> None:
+        more = self.catalogue.with_declared({"jobs": {"id": "bigint"}, "bills": {"id": "bigint"}})
+        self.assertEqual([stream.name for stream in more][-2:], ["jobs", "bills"])
+        self.assertNotIn("jobs", self.catalogue)
+        self.assertIn(more["jobs"], more.known_to(Generation.LEGACY))
+
+
+class SynapseTests(TestCase):
+    def names(self, generation: Generation) -> list[str]:
+        return [stream.name for stream in Catalogue(SYNAPSE_STREAMS).known_to(generation)]
+
+    def test_real_servers_announce_the_same_streams_in_the_same_order(self) -> None:
+        self.assertEqual(announced("1.11.1/live.jsonl.gz"), self.names(Generation.LEGACY))
+        self.assertEqual(announced("1.43.0/live.jsonl.gz"), self.names(Generation.MODERN))
+
+    def test_what_todays_servers_announce(self) -> None:
+        # Nothing is known of the rows of profile_updates: none was ever recorded.
+        seen = set(announced("1.163.2/redis.jsonl.gz")) - {"profile_updates"}
+        self.assertEqual(seen, set(self.names(Generation.CURRENT)))
+
+    def test_properties(self) -> None:
+        def named(flag: str) -> set[str]:
+            return {stream.name for stream in SYNAPSE_STREAMS if getattr(stream, flag)}
+
+        self.assertEqual(named("in_memory"), {"typing", "federation", "presence_federation"})
+        self.assertEqual(named("unordered"), {"backfill", "caches"})
+        self.assertEqual(named("counts_down"), {"backfill"})
+        self.assertEqual(named("tagged"), {"events"})
+        self.assertEqual(BACKFILL.stream_id(5), -5)
