@@ -1,0 +1,1 @@
+"""Tests of ``synrepl.positions``: pure arithmetic."""
