@@ -1,0 +1,1 @@
+"""The wire protocol: commands, dialects, the codec and per-connection sessions. No I/O."""

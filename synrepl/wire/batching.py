@@ -1,0 +1,118 @@
+"""Facts of several rows: how they are sent, and how a follower puts them together.
+
+Seeds: "TCP replication, Synapse 1.43", 'Overview': rows that share a token go
+out with ``batch`` for a token, all but the last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from synrepl.wire.commands import Position, Rdata
+from synrepl.wire.errors import RemoteProtocolError
+
+DEFAULT_MAX_ROWS = 100_000
+DEFAULT_MAX_BYTES = 2**28
+
+
+class BatchTooLarge(RemoteProtocolError):
+    """the unfinished batches hold more than {limit} {unit}; the last row was of stream
+    {stream!r}, writer {writer!r}: a line with a token is missing, or the limit is too
+    low for this sender's facts"""
+
+
+class Batch(NamedTuple):
+    """The rows of one fact, as JSON, in order; the token is that of the last line."""
+
+    token: int
+    rows: list[bytes]
+
+
+class BatchAssembler:
+    """Collects rows of each (stream, writer) until the line with the token.
+
+    One per connection: a half batch ends with it.
+
+    :param max_rows: in all unfinished batches together
+    :param max_bytes: likewise
+    """
+
+    def __init__(
+        self, max_rows: int = DEFAULT_MAX_ROWS, max_bytes: int = DEFAULT_MAX_BYTES
+    ) -> None:
+        self._max_rows = max_rows
+        self._max_bytes = max_bytes
+        self._half: dict[tuple[str, str | None], list[bytes]] = {}
+        self._rows = 0
+        self._bytes = 0
+
+    @property
+    def pending(self) -> int:
+        """How many rows wait for their token."""
+        return self._rows
+
+    def add(self, rdata: Rdata) -> Batch | None:
+        """Take a row; the whole batch when this was its last one.
+
+        :raises BatchTooLarge: when a limit is passed; all half batches are dropped
+        """
+        key = rdata.stream, rdata.writer
+        if rdata.token is not None:
+            rows = self._take(key) if self._half else []
+            rows.append(rdata.row)
+            return Batch(rdata.token, rows)
+        self._rows += 1
+        self._bytes += len(rdata.row)
+        if self._rows > self._max_rows or self._bytes > self._max_bytes:
+            too_many = self._rows > self._max_rows
+            self.clear()
+            raise BatchTooLarge(
+                limit=self._max_rows if too_many else self._max_bytes,
+                unit="rows" if too_many else "bytes",
+                stream=rdata.stream,
+                writer=rdata.writer,
+            )
+        self._half.setdefault(key, []).append(rdata.row)
+        return None
+
+    def reset(self, position: Position) -> int:
+        """Drop the half batch of a POSITION's stream and writer; how many rows that was."""
+        return len(self._take((position.stream, position.writer)))
+
+    def clear(self) -> None:
+        """Drop all half batches."""
+        self._half.clear()
+        self._rows = self._bytes = 0
+
+    def _take(self, key: tuple[str, str | None]) -> list[bytes]:
+        rows = self._half.pop(key, [])
+        self._rows -= len(rows)
+        self._bytes -= sum(map(len, rows))
+        return rows
+
+
+def batch_tokens(token: int, rows: Sequence[bytes]) -> Iterator[tuple[int | None, bytes]]:
+    """The sender's rule: all rows of a fact but the last have ``None``, written ``batch``."""
+    last = len(rows) - 1
+    for index, row in enumerate(rows):
+        yield (token if index == last else None), row
+
+
+def fact_lines(prefix: bytes, token: int, rows: Sequence[bytes]) -> bytes:
+    """The RDATA lines of a fact, each with its newline; nothing for a fact without rows.
+
+    :param prefix: see :func:`synrepl.wire.codec.rdata_prefix`
+    :param rows: JSON without a newline in it, which is not checked again
+    """
+    if not rows:
+        return b""
+    lines = [prefix + b"batch " + row for row in rows[:-1]]
+    lines.append(b"%s%d %s\n" % (prefix, token, rows[-1]))
+    return b"\n".join(lines)
+
+
+def catch_up_lines(prefix: bytes, token: int, rows: Sequence[bytes]) -> bytes:
+    """The same for a legacy catch-up, which repeats the number instead of ``batch``."""
+    head = b"%s%d " % (prefix, token)
+    return b"".join([head + row + b"\n" for row in rows])

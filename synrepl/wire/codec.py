@@ -1,0 +1,174 @@
+"""Lines to commands and back: the only code that splits a line on its spaces.
+
+Decided here, where the seeds are silent:
+
+- one CR at the end of a line belongs to its terminator;
+- a command without arguments may end in a space, and is written with one: real
+  workers send ``REPLICATE`` so, and the oldest releases take nothing else;
+- blank lines (:func:`is_blank`) are the caller's to skip; a line of spaces is
+  not blank but refused, as is a space too many anywhere else;
+- numbers are plain decimals: no ``+``, no ``_``, no spaces around them.
+"""
+
+from __future__ import annotations
+
+from synrepl.wire.commands import Command, Rdata
+from synrepl.wire.dialects import Dialect, Layout, Side
+from synrepl.wire.errors import LocalProtocolError, RemoteProtocolError
+from synrepl.wire.fields import KNOWN_NAMES, Field
+
+_SHOWN = 40
+_SHORTEST_RISKY_NUMBER = 19  # digits; anything shorter is below 2^63
+_CR = 0x0D
+_SERVER = Side.SERVER  # looking it up in the class takes longer than splitting a name
+
+
+class UnknownCommand(RemoteProtocolError):
+    """invalid command: {verb!r} is not a command of the {dialect} dialect"""
+
+
+class WrongSide(RemoteProtocolError):
+    """invalid command: {verb} is not for the {side} to send"""
+
+
+class WrongArguments(RemoteProtocolError):
+    """failed to parse {verb}: the {dialect} dialect has '{usage}', not {count} arguments"""
+
+
+class NotUtf8(RemoteProtocolError):
+    """the line is not UTF-8 at byte {at} ({reason})"""
+
+
+class NotInDialect(LocalProtocolError):
+    """{verb} cannot be written: the {dialect} dialect has no such command"""
+
+
+def is_blank(line: bytes) -> bool:
+    """True for a line to be ignored (seed: TCP replication, "Blank lines are ignored")."""
+    return not line or line == b"\r"
+
+
+def parse_line(line: bytes, dialect: Dialect, sender: Side) -> Command:
+    """Read one line, without its newline.
+
+    :raises RemoteProtocolError: when it is not one that ``sender`` may send
+    """
+    if line[:6] == b"RDATA " and (sender is _SERVER or not dialect.has_sides):
+        rdata = _quick_rdata(line, dialect)
+        if rdata is not None:
+            return rdata
+    if line.endswith(b"\r"):
+        line = line[:-1]
+    if not line.isascii():
+        _check_utf8(line)
+    verb, _, rest = line.partition(b" ")
+    layouts = dialect.layouts.get(verb)
+    if layouts is None:
+        raise UnknownCommand(verb=_shown(verb), dialect=dialect.name)
+    if sender not in layouts[0].senders:
+        raise WrongSide(verb=_shown(verb), side=sender.value)
+    for layout in layouts:
+        pieces = _pieces(layout, rest)
+        if len(pieces) == len(layout.fields):
+            return _read(layout, pieces)
+    raise WrongArguments(
+        verb=_shown(verb),
+        dialect=dialect.name,
+        usage="' or '".join(layout.usage for layout in layouts),
+        count=len(rest.split(b" ")) if rest else 0,
+    )
+
+
+def write_line(command: Command, dialect: Dialect) -> bytes:
+    """Write a command as a line, without the newline.
+
+    :raises LocalProtocolError: when the dialect has no such command, or an
+        argument could not be read back
+    """
+    layouts = dialect.layouts.get(command.verb.encode())
+    if layouts is None:
+        raise NotInDialect(verb=command.verb, dialect=dialect.name)
+    layout = _layout_for(command, layouts)
+    arguments = b" ".join([_write(command, field) for field in layout.fields])
+    return b"%s %s" % (command.verb.encode(), arguments)
+
+
+def rdata_prefix(stream: str, writer: str | None, dialect: Dialect) -> bytes:
+    """What all RDATA lines of a writer begin with: add the token, a space and the row.
+
+    :raises LocalProtocolError: when a name is missing or not a single word
+    """
+    sample = b"0 []"
+    line = write_line(Rdata(stream, writer, 0, b"[]"), dialect)
+    return line[: -len(sample)]
+
+
+def may_send(command: Command, dialect: Dialect, sender: Side) -> bool:
+    """True when ``sender`` is one to say this in ``dialect``."""
+    layouts = dialect.layouts.get(command.verb.encode())
+    return layouts is not None and sender in layouts[0].senders
+
+
+def _quick_rdata(line: bytes, dialect: Dialect) -> Rdata | None:
+    """The usual RDATA line at speed; ``None`` leaves it, and every refusal, to the table."""
+    parts = line.split(b" ", 4 if dialect.per_writer else 3)
+    if len(parts) == 5:
+        _, stream, by, token, row = parts
+        writer = KNOWN_NAMES.get(by)
+        if writer is None:
+            return None
+    elif len(parts) == 4 and not dialect.per_writer:
+        _, stream, token, row = parts
+        writer = None
+    else:
+        return None
+    name = KNOWN_NAMES.get(stream)
+    if name is None or not row or row.isspace() or row[-1] == _CR or not line.isascii():
+        return None
+    if token.isdigit() and len(token) < _SHORTEST_RISKY_NUMBER:
+        return Rdata(name, writer, int(token), row)
+    return Rdata(name, writer, None, row) if token == b"batch" else None
+
+
+def _pieces(layout: Layout, rest: bytes) -> list[bytes]:
+    if not layout.fields:
+        return [rest] if rest else []
+    most = len(layout.fields) - 1 if layout.fields[-1].kind.takes_rest else -1
+    return rest.split(b" ", most)
+
+
+def _read(layout: Layout, pieces: list[bytes]) -> Command:
+    values: dict[str, object] = dict.fromkeys(layout.absent)
+    for field, piece in zip(layout.fields, pieces, strict=True):
+        value = field.kind.read(piece, f"{layout.command.verb} {field.title}")
+        if len(field.attributes) == 1:
+            values[field.attributes[0]] = value
+        else:
+            values.update(zip(field.attributes, value, strict=True))
+    return layout.command(**values)
+
+
+def _layout_for(command: Command, layouts: tuple[Layout, ...]) -> Layout:
+    """The first layout for whose every attribute there is a value, else the first."""
+    for layout in layouts:
+        names = (name for field in layout.fields for name in field.attributes)
+        if all(getattr(command, name) is not None for name in names):
+            return layout
+    return layouts[0]
+
+
+def _write(command: Command, field: Field) -> bytes:
+    values = tuple(getattr(command, name) for name in field.attributes)
+    value = values[0] if len(values) == 1 else values
+    return field.kind.write(value, f"{command.verb} {field.title}")
+
+
+def _check_utf8(line: bytes) -> None:
+    try:
+        line.decode()
+    except UnicodeDecodeError as error:
+        raise NotUtf8(at=error.start, reason=error.reason) from None
+
+
+def _shown(verb: bytes) -> str:
+    return verb[:_SHOWN].decode(errors="replace")

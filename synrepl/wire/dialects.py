@@ -1,0 +1,210 @@
+"""The dialects of the protocol, as one table.
+
+=============  ===========================  =====================================
+dialect        spoken by Synapse            what tells it from its predecessor
+=============  ===========================  =====================================
+legacy         0.2x to 1.12, TCP            one token per stream, ``REPLICATE`` names it
+transitional   1.13 to 1.21, TCP            writers; ``REPLICATE`` asks for positions
+modern         1.22 to 1.6x, TCP            POSITION has the previous token too
+current        today's, Redis               no greeting, no pings; everybody hears all
+=============  ===========================  =====================================
+
+A command that a dialect does not have is refused in it. An attribute that a
+dialect has no argument for is ``None`` when read and left out when written, so
+the same command can be written in every dialect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from functools import lru_cache
+from types import MappingProxyType
+
+from synrepl.wire import commands as c
+from synrepl.wire import fields as f
+from synrepl.wire.fields import Field
+
+
+class Side(Enum):
+    """An end of a connection. On Redis there are no ends: everyone may say everything."""
+
+    SERVER = "server"
+    CLIENT = "client"
+
+    @property
+    def other(self) -> Side:
+        """The opposite end."""
+        return Side.CLIENT if self is Side.SERVER else Side.SERVER
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Layout:
+    """How one command looks on the wire.
+
+    :ivar senders: the sides that may send it
+    :ivar absent: attributes of the class without an argument here; all ``None``
+    """
+
+    command: type[c.Command]
+    senders: tuple[Side, ...]
+    fields: tuple[Field, ...]
+    absent: tuple[str, ...]
+
+    @property
+    def usage(self) -> str:
+        """The format, for a person."""
+        return " ".join([self.command.verb, *(f"<{field.title}>" for field in self.fields)])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Dialect:
+    """What the codec has to know of a dialect. Compared by identity.
+
+    :ivar layouts: by first word; several where lines differ in their number of
+        arguments, the one to be written first
+    :ivar per_writer: RDATA and POSITION name a writer
+    :ivar has_sides: some commands belong to one side (not so on Redis)
+    """
+
+    name: str
+    layouts: Mapping[bytes, tuple[Layout, ...]]
+    per_writer: bool
+    has_sides: bool
+
+    def __repr__(self) -> str:
+        return f"<dialect {self.name}>"
+
+
+_STREAM = Field(("stream",), f.NAME)
+_WRITER = Field(("writer",), f.NAME)
+_INSTANCE = Field(("instance",), f.NAME)
+_USER = Field(("user",), f.WORD)
+_TEXT = Field(("text",), f.TEXT)
+_TASK = Field(("task",), f.WORD)
+_ROW = Field(("row",), f.ROW)
+_ROW_TOKEN = Field(("token",), f.ROW_TOKEN)
+_START = Field(("token",), f.START)
+_PREV = Field(("prev",), f.NUMBER)
+_NEW = Field(("new",), f.NUMBER)
+_ACKED = Field(("token",), f.SIGNED)  # a federation sender begins at -1
+_SYNCING = Field(("syncing",), f.STATE)
+_LAST_SYNC = Field(("last_sync_ms",), f.NUMBER)
+_SEEN = ("access_token", "ip", "user_agent", "device", "last_seen_ms")
+
+_S = (Side.SERVER,)
+_C = (Side.CLIENT,)
+_SC = (Side.SERVER, Side.CLIENT)
+
+_L, _T, _M, _R = "legacy", "transitional", "modern", "current"
+_TCP = (_L, _T, _M)
+_ALL = (_L, _T, _M, _R)
+
+#: Command, who may send it over TCP, and per group of dialects its arguments.
+_TABLE: tuple[
+    tuple[type[c.Command], tuple[Side, ...], dict[tuple[str, ...], tuple[Field, ...]]], ...
+] = (
+    (c.Server, _S, {_TCP: (Field(("name",), f.WORD),)}),
+    (
+        c.Rdata,
+        _S,
+        {(_L,): (_STREAM, _ROW_TOKEN, _ROW), (_T, _M, _R): (_STREAM, _WRITER, _ROW_TOKEN, _ROW)},
+    ),
+    (
+        c.Position,
+        _S,
+        {
+            (_L,): (_STREAM, _NEW),
+            (_T,): (_STREAM, _WRITER, _NEW),
+            (_M, _R): (_STREAM, _WRITER, _PREV, _NEW),
+        },
+    ),
+    (c.Error, _SC, {_TCP: (_TEXT,)}),
+    (c.Ping, _SC, {_TCP: (_TEXT,)}),
+    (c.Name, _C, {_TCP: (_TEXT,)}),
+    (c.Replicate, _C, {(_L,): (_STREAM, _START), (_T, _M, _R): ()}),
+    (
+        c.UserSync,
+        _C,
+        {
+            (_L,): (_USER, _SYNCING, _LAST_SYNC),
+            (_T, _M): (_INSTANCE, _USER, _SYNCING, _LAST_SYNC),
+            (_R,): (_INSTANCE, _USER, Field(("device",), f.DEVICE), _SYNCING, _LAST_SYNC),
+        },
+    ),
+    (c.ClearUserSync, _C, {(_T, _M, _R): (_INSTANCE,)}),
+    # 1.13 to 1.19 name no instance, 1.20 and 1.21 do.
+    (c.FederationAck, _C, {(_T, _M, _R): (_INSTANCE, _ACKED), (_L, _T): (_ACKED,)}),
+    # Dropped somewhere between 1.22 and 1.3x.
+    (
+        c.RemovePusher,
+        _C,
+        {_TCP: (Field(("app_id",), f.WORD), Field(("push_key",), f.WORD), _USER)},
+    ),
+    # 1.13 still had it.
+    (
+        c.InvalidateCache,
+        _C,
+        {(_L, _T): (Field(("cache",), f.WORD), Field(("keys",), f.KEYS_SPACED))},
+    ),
+    (
+        c.UserIp,
+        _C,
+        {
+            (_L,): (_USER, Field(_SEEN, f.SEEN_SPACED)),
+            (_T, _M, _R): (_USER, Field(_SEEN, f.SEEN_COMPACT)),
+        },
+    ),
+    (c.Sync, _S, {(_L, _T): (_TEXT,)}),
+    (c.RemoteServerUp, _SC, {_ALL: (Field(("server",), f.WORD),)}),
+    (c.LockReleased, _SC, {(_R,): (Field(("instance", "lock", "key"), f.LOCK),)}),
+    (c.NewActiveTask, _SC, {(_R,): (_TASK,)}),
+    (c.CancelTask, _SC, {(_R,): (_TASK,)}),
+)
+
+
+def _layout(command: type[c.Command], senders: tuple[Side, ...], args: tuple[Field, ...]) -> Layout:
+    present = {name for field in args for name in field.attributes}
+    absent = tuple(name for name in command.__struct_fields__ if name not in present)
+    return Layout(command, senders, args, absent)
+
+
+def _dialect(name: str, *, has_sides: bool = True) -> Dialect:
+    layouts: dict[bytes, tuple[Layout, ...]] = {}
+    for command, senders, shapes in _TABLE:
+        found = tuple(
+            _layout(command, senders if has_sides else _SC, args)
+            for names, args in shapes.items()
+            if name in names
+        )
+        if found:
+            layouts[command.verb.encode()] = found
+    per_writer = _WRITER in layouts[b"RDATA"][0].fields
+    return Dialect(name, MappingProxyType(layouts), per_writer, has_sides)
+
+
+LEGACY = _dialect(_L)
+TRANSITIONAL = _dialect(_T)
+MODERN = _dialect(_M)
+CURRENT = _dialect(_R, has_sides=False)
+
+#: By name, as in a configuration.
+DIALECTS: Mapping[str, Dialect] = MappingProxyType(
+    {dialect.name: dialect for dialect in (LEGACY, TRANSITIONAL, MODERN, CURRENT)}
+)
+
+
+@lru_cache(maxsize=8)
+def opening(modern: Dialect) -> Dialect:
+    """What a server understands before it knows whether its client is legacy or ``modern``.
+
+    Where the two differ, the number of arguments decides.
+    """
+    layouts = dict(modern.layouts)
+    for verb, legacy in LEGACY.layouts.items():
+        known = layouts.get(verb, ())
+        counts = {len(layout.fields) for layout in known}
+        layouts[verb] = known + tuple(x for x in legacy if len(x.fields) not in counts)
+    name = f"legacy or {modern.name}"
+    return Dialect(name, MappingProxyType(layouts), modern.per_writer, has_sides=True)

@@ -1,0 +1,369 @@
+"""One connection's protocol, without the connection: bytes in, commands out.
+
+A :class:`Session` has neither a socket nor a clock. Whoever has both passes
+bytes and the time in, writes what :meth:`Session.data_to_send` gives after
+each call, calls :meth:`Session.tick` at :attr:`Session.next_tick`, and closes
+the transport once :attr:`Session.closing` is true and the data is written.
+
+=========  =====================  ==============================================
+phase      becomes                by
+=========  =====================  ==============================================
+new        open                   ``start``
+open       closing                ``close``; a fault of the peer; its silence
+open       closed                 ``connection_lost``
+closing    closed                 ``connection_lost``
+=========  =====================  ==============================================
+
+Faults of the peer close the session and are never raised; faults of our own
+caller are raised (:class:`LocalProtocolError`) and change nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from synrepl.wire.closing import (
+    CloseReason,
+    FailedToKeepUp,
+    PingTimeout,
+    WrongRemote,
+    reason_and_text,
+)
+from synrepl.wire.codec import is_blank, may_send, parse_line, write_line
+from synrepl.wire.commands import Command, Error, Name, Ping, Replicate, Server
+from synrepl.wire.dialects import LEGACY, MODERN, Dialect, Side, opening
+from synrepl.wire.errors import LocalProtocolError, RemoteProtocolError
+from synrepl.wire.heartbeat import PING_INTERVAL, PING_TIMEOUT, Beat, Heartbeat
+from synrepl.wire.lines import DEFAULT_LINE_LIMIT, Chunk, LineSplitter, LineTooLong, check_limit
+
+
+class NotStarted(LocalProtocolError):
+    """the session has not been started: call start() before anything else, and once"""
+
+
+class NotOursToSend(LocalProtocolError):
+    """{verb} is not for the {side} to send in the {dialect} dialect"""
+
+
+class DialectUnknown(LocalProtocolError):
+    """{verb} cannot be written yet: the client's first REPLICATE will tell its dialect"""
+
+
+class NoDialect(LocalProtocolError):
+    """a client's session needs a dialect: only a server can learn it from its peer"""
+
+
+class LineTooLongToSend(LocalProtocolError):
+    """a line of {length} bytes cannot be sent: the peer takes {limit} at most;
+    announce a long row by POSITION, so that it is fetched"""
+
+
+class Phase(Enum):
+    """Where a session is in its life."""
+
+    NEW = "new"
+    OPEN = "open"
+    CLOSING = "closing"
+    CLOSED = "closed"
+
+
+_NEXT: Mapping[Phase, frozenset[Phase]] = {
+    Phase.NEW: frozenset({Phase.OPEN, Phase.CLOSED}),
+    Phase.OPEN: frozenset({Phase.CLOSING, Phase.CLOSED}),
+    Phase.CLOSING: frozenset({Phase.CLOSED}),
+    Phase.CLOSED: frozenset(),
+}
+
+_LONGEST_PEER_NAME = 200
+_LONGEST_ERROR = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a session puts up with.
+
+    :ivar line: longest line accepted, in bytes without the newline
+    :ivar peer_line: longest line the peer accepts, likewise
+    :ivar queued_lines: lines waiting while the transport takes none; when more
+        come the peer has failed to keep up
+    :ivar ping_interval: seconds without sending after which a PING is sent
+    :ivar ping_timeout: seconds of silence after which the peer is given up
+    """
+
+    line: int = DEFAULT_LINE_LIMIT
+    peer_line: int = DEFAULT_LINE_LIMIT
+    queued_lines: int = 10_000
+    ping_interval: float = PING_INTERVAL
+    ping_timeout: float = PING_TIMEOUT
+
+
+class Session:
+    """The protocol of one connection. All times are in seconds since the epoch.
+
+    :param side: which end this is
+    :param server_name: a server's own name; the name a client expects, where
+        ``None`` takes any
+    :param name: a client's name for the server's logs; ``None`` sends no NAME
+    :param dialect: a client must say; a server's ``None`` is settled by the
+        client's first REPLICATE
+    :param modern: what a REPLICATE without arguments settles it to
+    :raises NoDialect: for a client without one
+    """
+
+    def __init__(
+        self,
+        side: Side,
+        *,
+        server_name: str | None,
+        name: str | None = None,
+        dialect: Dialect | None = None,
+        now: float,
+        modern: Dialect = MODERN,
+        limits: Limits = Limits(),
+    ) -> None:
+        if dialect is None and side is Side.CLIENT:
+            raise NoDialect()
+        self._side = side
+        self._server_name = server_name
+        self._name = name
+        self._modern = modern
+        self._limits = limits
+        self._splitter = LineSplitter(limits.line)
+        self._peer_line = check_limit(limits.peer_line)
+        self._heartbeat = Heartbeat(now, limits.ping_interval, limits.ping_timeout)
+        self._started_at = now
+        self._understood = dialect or opening(modern)
+        self._queue: list[bytes] = []
+        self._phase = Phase.NEW
+        #: Settled, or ``None``.
+        self.dialect = dialect
+        #: Lines that :meth:`data_to_send` would give.
+        self.queued_lines = 0
+        #: The text of the peer's NAME (shortened), of its SERVER, of its last ERROR.
+        self.peer_name: str | None = None
+        self.peer_server: str | None = None
+        self.peer_error: str | None = None
+        #: Why the session is closing or closed, and the peer's fault if it was one.
+        self.closed_reason: CloseReason | None = None
+        self.fault: RemoteProtocolError | None = None
+
+    @property
+    def closing(self) -> bool:
+        """True once no more is read; what is queued is the last that is written."""
+        return self._phase in (Phase.CLOSING, Phase.CLOSED)
+
+    @property
+    def next_tick(self) -> float | None:
+        """When to call :meth:`tick`; ``None`` for never again."""
+        return self._heartbeat.due if self._phase is Phase.OPEN else None
+
+    # What we say
+
+    def start(self) -> None:
+        """Queue the greeting (seed: TCP replication, 'Start up').
+
+        :raises NotStarted: when it has been started before
+        """
+        if self._phase is not Phase.NEW:
+            raise NotStarted()
+        greeting: list[Command] = []
+        if self._side is Side.SERVER and self._server_name is not None:
+            greeting.append(Server(self._server_name))
+        if self._side is Side.CLIENT and self._name is not None:
+            greeting.append(Name(self._name))
+        greeting.append(_ping(self._started_at))
+        lines = [self._line(command) for command in greeting]
+        self._become(Phase.OPEN)
+        self._put(b"".join(lines), len(lines), self._started_at)
+
+    def send(self, command: Command, now: float) -> bool:
+        """Queue a command.
+
+        :returns: False when the session is closing and the command was dropped
+        :raises LocalProtocolError: when it cannot be written, or may not be sent
+        """
+        self._check_started()
+        line = self._line(command)
+        return self._offer(line, 1, now)
+
+    def send_chunk(self, data: bytes | Chunk, now: float) -> bool:
+        """Queue lines that are encoded already; a :class:`Chunk` is not measured again.
+
+        :param data: complete lines of this session's dialect, each with its newline
+        :returns: False when the session is closing and they were dropped
+        :raises LineTooLongToSend: when the peer would not take one of them
+        """
+        self._check_started()
+        chunk = data if isinstance(data, Chunk) else Chunk.of(data)
+        self._check_length(chunk.longest)
+        return self._offer(chunk.data, chunk.lines, now)
+
+    def data_to_send(self) -> bytes:
+        """All that is queued, once: take it after each call, unless the transport is paused."""
+        data = b"".join(self._queue)  # of one chunk: that very object, not a copy
+        self._queue.clear()
+        self.queued_lines = 0
+        return data
+
+    def close(self, reason: CloseReason = CloseReason.LOCAL, error_text: str | None = None) -> None:
+        """End the session, after an ERROR line if there is a text. Only the first call counts."""
+        if self.closing:
+            return
+        if error_text is not None and self._phase is Phase.OPEN:
+            line = self._line_of(Error(_one_line(error_text)))
+            self._put(line[: self._peer_line] + b"\n", 1, None)
+        self.closed_reason = reason
+        self._splitter.drop()
+        self._become(Phase.CLOSING if self._phase is Phase.OPEN else Phase.CLOSED)
+
+    # What we hear
+
+    def receive(self, data: bytes, now: float) -> list[Command]:
+        """Take bytes from the peer and return the commands they complete, all kinds.
+
+        A fault closes the session: the commands before it are returned, what
+        follows it is not looked at, now or later.
+        """
+        if self._phase is Phase.NEW:
+            raise NotStarted()
+        if self.closing:
+            return []
+        commands: list[Command] = []
+        try:
+            try:
+                lines = self._splitter.feed(data)
+            except LineTooLong as error:
+                self._take_lines(list(error.before), commands, now)
+                raise
+            self._take_lines(lines, commands, now)
+        except RemoteProtocolError as fault:
+            self._fail(fault)
+        return commands
+
+    def connection_lost(self) -> int:
+        """The transport is gone, whoever closed it.
+
+        :returns: how many bytes of an unfinished line were dropped
+        """
+        if self.closed_reason is None:
+            self.closed_reason = CloseReason.PEER_CLOSED
+        self._phase = Phase.CLOSED
+        self._queue.clear()
+        self.queued_lines = 0
+        return self._splitter.drop()
+
+    def tick(self, now: float) -> None:
+        """Ping, or give up a silent peer, if it is time. May be called at any time."""
+        if self._phase is not Phase.OPEN:
+            return
+        beat = self._heartbeat.look(now)
+        if beat is Beat.GIVE_UP:
+            self._fail(PingTimeout(seconds=self._limits.ping_timeout))
+        elif beat is Beat.PING:
+            self.send(_ping(now), now)
+
+    def _take_lines(self, lines: list[bytes], commands: list[Command], now: float) -> None:
+        before = len(commands)
+        handlers, sender = _HANDLERS, self._side.other
+        try:
+            for line in lines:
+                if is_blank(line):
+                    continue
+                command = parse_line(line, self._understood, sender)
+                handler = handlers.get(type(command))
+                if handler is not None:
+                    handler(self, command)
+                commands.append(command)
+        finally:
+            if len(commands) > before:
+                self._heartbeat.heard(now)
+
+    def _hear_ping(self, command: Command) -> None:
+        self._heartbeat.arm()
+
+    def _hear_server(self, command: Command) -> None:
+        assert isinstance(command, Server)
+        self.peer_server = command.name
+        if self._server_name is not None and command.name != self._server_name:
+            raise WrongRemote(found=command.name, expected=self._server_name)
+
+    def _hear_name(self, command: Command) -> None:
+        assert isinstance(command, Name)
+        self.peer_name = command.text[:_LONGEST_PEER_NAME]
+
+    def _hear_error(self, command: Command) -> None:
+        assert isinstance(command, Error)
+        self.peer_error = command.text
+
+    def _hear_replicate(self, command: Command) -> None:
+        assert isinstance(command, Replicate)
+        if self.dialect is None:
+            self.dialect = self._modern if command.stream is None else LEGACY
+            self._understood = self.dialect
+
+    # How it is done
+
+    def _fail(self, fault: RemoteProtocolError) -> None:
+        self.fault = fault
+        self.close(*reason_and_text(fault))
+
+    def _line(self, command: Command) -> bytes:
+        line = self._line_of(command)
+        self._check_length(len(line))
+        return line + b"\n"
+
+    def _line_of(self, command: Command) -> bytes:
+        known = self._understood
+        if not may_send(command, known, self._side):
+            raise NotOursToSend(verb=command.verb, side=self._side.value, dialect=known.name)
+        if self.dialect is None and len(known.layouts[command.verb.encode()]) > 1:
+            raise DialectUnknown(verb=command.verb)
+        return write_line(command, known)
+
+    def _check_started(self) -> None:
+        if self._phase is Phase.NEW:
+            raise NotStarted()
+
+    def _check_length(self, length: int) -> None:
+        if length > self._peer_line:
+            raise LineTooLongToSend(length=length, limit=self._peer_line)
+
+    def _offer(self, data: bytes, lines: int, now: float) -> bool:
+        if self.closing:
+            return False
+        if self.queued_lines + lines > self._limits.queued_lines and self._queue:
+            self._fail(FailedToKeepUp(lines=self.queued_lines))
+            return False
+        self._put(data, lines, now)
+        return True
+
+    def _put(self, data: bytes, lines: int, now: float | None) -> None:
+        self._queue.append(data)
+        self.queued_lines += lines
+        if now is not None:
+            self._heartbeat.sent(now)
+
+    def _become(self, phase: Phase) -> None:
+        assert phase in _NEXT[self._phase], (self._phase, phase)
+        self._phase = phase
+
+
+def _ping(now: float) -> Ping:
+    return Ping(str(int(now * 1000)))
+
+
+def _one_line(text: str) -> str:
+    """Short ASCII without line ends: an ERROR must get through whatever it quotes."""
+    ascii_text = text.encode("ascii", errors="backslashreplace").decode()
+    return " ".join(ascii_text.split())[:_LONGEST_ERROR]
+
+
+_HANDLERS: Mapping[type[Command], Callable[[Session, Command], None]] = {
+    Ping: Session._hear_ping,
+    Server: Session._hear_server,
+    Name: Session._hear_name,
+    Error: Session._hear_error,
+    Replicate: Session._hear_replicate,
+}

@@ -1,0 +1,1 @@
+"""Tests of ``synrepl.wire``: no I/O, no reactor."""

@@ -1,0 +1,72 @@
+"""Two sessions joined in memory, and what they said as a transcript."""
+
+from __future__ import annotations
+
+from synrepl.wire.commands import Command
+from synrepl.wire.dialects import MODERN, Dialect, Side
+from synrepl.wire.session import Limits, Session
+
+
+class ConnectionPair:
+    """A server and a client. All bytes are delivered until both have nothing to say.
+
+    :ivar transcript: every line, ``S> `` or ``C> `` in front
+    :ivar heard: the commands that each side's ``receive`` returned
+    """
+
+    def __init__(
+        self,
+        client_dialect: Dialect = MODERN,
+        *,
+        expected: str | None = "example.com",
+        limits: Limits | None = None,
+        now: float = 1000.0,
+    ) -> None:
+        self.now = now
+        limits = limits or Limits()
+        self.server = Session(Side.SERVER, server_name="example.com", now=now, limits=limits)
+        self.client = Session(
+            Side.CLIENT,
+            server_name=expected,
+            name="w1",
+            dialect=client_dialect,
+            now=now,
+            limits=limits,
+        )
+        self.transcript: list[str] = []
+        self.heard: dict[Side, list[Command]] = {Side.SERVER: [], Side.CLIENT: []}
+        self.server.start()
+        self.client.start()
+
+    def deliver(self) -> list[str]:
+        """Carry bytes both ways; returns the lines that went, which also join the transcript."""
+        lines: list[str] = []
+        moved = True
+        while moved:
+            moved = False
+            for sender, mark, receiver, side in (
+                (self.server, "S> ", self.client, Side.CLIENT),
+                (self.client, "C> ", self.server, Side.SERVER),
+            ):
+                data = sender.data_to_send()
+                if data:
+                    moved = True
+                    lines += [mark + line for line in data.decode().split("\n")[:-1]]
+                    self.heard[side] += receiver.receive(data, self.now)
+        self.transcript += lines
+        return lines
+
+    def advance(self, seconds: float) -> list[str]:
+        """Let time pass, ticking both sides when they asked for it."""
+        lines: list[str] = []
+        end = self.now + seconds
+        for _ in range(1000):
+            due = [t for s in (self.server, self.client) if (t := s.next_tick) is not None]
+            if not due or min(due) > end:
+                self.now = end
+                return lines
+            self.now = max(self.now, min(due))
+            self.server.tick(self.now)
+            self.client.tick(self.now)
+            lines += self.deliver()
+        raise AssertionError("ticking does not move the sessions on")

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+from unittest import TestCase
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from synrepl.wire.batching import (
+    Batch,
+    BatchAssembler,
+    BatchTooLarge,
+    batch_tokens,
+    catch_up_lines,
+    fact_lines,
+)
+from synrepl.wire.codec import parse_line, rdata_prefix
+from synrepl.wire.commands import Position, Rdata
+from synrepl.wire.dialects import DIALECTS, MODERN, Side
+from tests.wire.strategies import rows
+
+
+class Assembling(TestCase):
+    def setUp(self) -> None:
+        self.batches = BatchAssembler()
+
+    def rdata(self, token: int | None, row: bytes, writer: str | None = "w1") -> Batch | None:
+        return self.batches.add(Rdata("typing", writer, token, row))
+
+    def test_a_lone_row(self) -> None:
+        self.assertEqual(self.rdata(5, b"[1]"), (5, [b"[1]"]))
+
+    def test_rows_wait_for_the_token(self) -> None:
+        self.assertIsNone(self.rdata(None, b"[1]"))
+        self.assertIsNone(self.rdata(None, b"[2]"))
+        self.assertEqual(self.batches.pending, 2)
+        self.assertEqual(self.rdata(5, b"[3]"), (5, [b"[1]", b"[2]", b"[3]"]))
+        self.assertEqual(self.rdata(6, b"[4]"), (6, [b"[4]"]))
+        self.assertEqual(self.batches.pending, 0)
+
+    def test_writers_and_streams_are_kept_apart(self) -> None:
+        self.rdata(None, b"[1]", "w1")
+        self.rdata(None, b"[2]", "w2")
+        self.batches.add(Rdata("caches", "w1", None, b"[0]"))
+        self.assertEqual(self.rdata(7, b"[3]", "w2"), (7, [b"[2]", b"[3]"]))
+        self.assertEqual(self.rdata(8, b"[4]", "w1"), (8, [b"[1]", b"[4]"]))
+        self.assertEqual(self.batches.pending, 1)
+
+    def test_a_position_drops_the_half_batch_of_its_writer_only(self) -> None:
+        self.rdata(None, b"[1]", "w1")
+        self.rdata(None, b"[2]", "w2")
+        self.assertEqual(self.batches.reset(Position("typing", "w1", 9, 12)), 1)
+        self.assertEqual(self.batches.reset(Position("typing", "w1", 9, 12)), 0)
+        self.assertEqual(self.rdata(13, b"[3]", "w1"), (13, [b"[3]"]))
+        self.assertEqual(self.rdata(13, b"[4]", "w2"), (13, [b"[2]", b"[4]"]))
+
+    def test_rows_are_bounded_over_all_writers(self) -> None:
+        self.batches = BatchAssembler(max_rows=3)
+        for number in range(3):
+            self.rdata(None, b"[]", f"w{number}")
+        with self.assertRaises(BatchTooLarge) as caught:
+            self.rdata(None, b"[]", "w9")
+        self.assertIn("3 rows", str(caught.exception))
+        self.assertIn("'typing'", str(caught.exception))
+        self.assertEqual(self.batches.pending, 0)
+
+    def test_bytes_are_bounded(self) -> None:
+        self.batches = BatchAssembler(max_bytes=10)
+        self.rdata(None, b"12345")
+        self.rdata(1, b"12345")
+        self.rdata(None, b"1234567890")
+        with self.assertRaises(BatchTooLarge) as caught:
+            self.rdata(None, b"1")
+        self.assertIn("10 bytes", str(caught.exception))
+
+    @given(st.lists(st.tuples(st.sampled_from("abc"), st.lists(rows, min_size=1, max_size=4))))
+    def test_what_the_sender_splits_is_put_together(
+        self, facts: list[tuple[str, list[bytes]]]
+    ) -> None:
+        batches = BatchAssembler()
+        got = []
+        for token, (writer, fact) in enumerate(facts):
+            for wire_token, row in batch_tokens(token, fact):
+                batch = batches.add(Rdata("events", writer, wire_token, row))
+                if batch is not None:
+                    got.append(batch)
+        self.assertEqual(got, [(token, fact) for token, (_, fact) in enumerate(facts)])
+
+
+class Sending(TestCase):
+    def test_lines_of_a_fact(self) -> None:
+        prefix = rdata_prefix("typing", "w1", MODERN)
+        self.assertEqual(
+            fact_lines(prefix, 9, [b"[1]", b"[2]", b"[3]"]),
+            b"RDATA typing w1 batch [1]\nRDATA typing w1 batch [2]\nRDATA typing w1 9 [3]\n",
+        )
+        self.assertEqual(fact_lines(prefix, 9, [b"[1]"]), b"RDATA typing w1 9 [1]\n")
+        self.assertEqual(fact_lines(prefix, 9, []), b"")
+
+    def test_a_legacy_catch_up_repeats_the_number(self) -> None:
+        self.assertEqual(
+            catch_up_lines(b"RDATA typing ", 9, [b"[1]", b"[2]"]),
+            b"RDATA typing 9 [1]\nRDATA typing 9 [2]\n",
+        )
+
+    @given(st.integers(0, 2**63 - 1), st.lists(rows, max_size=4))
+    def test_the_lines_are_those_of_the_codec(self, token: int, fact: list[bytes]) -> None:
+        for dialect in DIALECTS.values():
+            data = fact_lines(rdata_prefix("events", "w1", dialect), token, fact)
+            lines = data.split(b"\n")[:-1]
+            writer = "w1" if dialect.per_writer else None
+            self.assertEqual(
+                [parse_line(line, dialect, Side.SERVER) for line in lines],
+                [Rdata("events", writer, t, row) for t, row in batch_tokens(token, fact)],
+            )
