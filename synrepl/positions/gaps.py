@@ -24,6 +24,7 @@ comes, so here too the position stays behind until then.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 from typing import NamedTuple
 
@@ -89,6 +90,11 @@ class Cursor:
     def connected(self) -> bool:
         """True from the first POSITION on this connection on."""
         return self._connected
+
+    @property
+    def running(self) -> bool:
+        """True between asking a legacy server and its answering POSITION: rows come one by one."""
+        return self._running
 
     def connection_lost(self) -> None:
         """Forget what was only known of the connection that is gone."""
@@ -157,6 +163,14 @@ class Cursor:
         elif token > self._highest:
             # What came before is complete only now.
             self._position, self._highest = self._highest, token
+
+    def all_applied(self, tokens: Sequence[Token]) -> None:
+        """Facts that were to be applied, at ascending tokens unless the stream is unordered, are."""
+        if self._connected and not (self._running or self._unordered):
+            self.applied(tokens[-1])
+        else:
+            for token in tokens:
+                self.applied(token)
 
     def caught_up(self, upto: Token) -> None:
         """Everything that was fetched at or below ``upto`` is applied; the fetch may go on."""

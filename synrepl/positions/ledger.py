@@ -5,7 +5,7 @@ Source of the rules: seed "Streams", "Current stream ID" and "Writing to streams
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
@@ -113,16 +113,17 @@ class Ledger:
         """
         if request not in self._requests:
             raise RequestClosed()
-        fresh: set[Token] = set()
+        floor, fresh = request.floor, dict.fromkeys(tokens, False)
+        if len(fresh) < len(tokens):
+            raise SequenceBehind(token=_twice(tokens), seen=floor)
         for token in tokens:
-            if token <= request.floor or token in self._settled or token in fresh:
-                raise SequenceBehind(token=token, seen=request.floor)
-            fresh.add(token)
+            if token <= floor or token in self._settled:
+                raise SequenceBehind(token=token, seen=floor)
         del self._requests[request]
+        self._settled.update(fresh)
         for token in tokens:
-            self._settled[token] = False
             heappush(self._unsettled_heap, token)
-            self._seen = max(self._seen, token)
+        self._seen = max(self._seen, max(tokens, default=0))
         self._outstanding += len(tokens)
         self._advance()
 
@@ -141,22 +142,33 @@ class Ledger:
         :returns: the position, which may have moved
         :raises NotReserved: for a token that is not outstanding; nothing is changed then
         """
-        if len(tokens) > 1 and len(set(tokens)) < len(tokens):
-            raise NotReserved(token=next(t for t in tokens if list(tokens).count(t) > 1))
+        done = dict.fromkeys(tokens, True)
+        if len(done) < len(tokens):
+            raise NotReserved(token=_twice(tokens))
         for token in tokens:
             if self._settled.get(token, True):
                 raise NotReserved(token=token)
+        self._settled.update(done)
         for token in tokens:
-            self._settled[token] = True
             heappush(self._settled_heap, token)
         self._outstanding -= len(tokens)
         self._advance()
         return self._position
 
     def _advance(self) -> None:
-        floor = next(iter(self._requests.values()), None)
-        oldest = self.oldest
         heap = self._settled_heap
-        while heap and (oldest is None or heap[0] < oldest) and (floor is None or heap[0] <= floor):
+        if not self._outstanding and not self._requests:
+            # Nothing holds the position: the usual case, and worth not popping one by one.
+            self._position = max(heap, default=self._position)
+            heap.clear()
+            self._unsettled_heap.clear()
+            self._settled.clear()
+            return
+        floor = self.floor
+        while heap and heap[0] <= floor:
             self._position = heappop(heap)
             del self._settled[self._position]
+
+
+def _twice(tokens: Collection[Token]) -> Token:
+    return Counter(tokens).most_common(1)[0][0]

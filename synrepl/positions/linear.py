@@ -5,6 +5,7 @@ Source: seed "Streams", 'a "linear" current stream ID'.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from heapq import heappop, heappush
 
 from synrepl.core.tokens import Token
@@ -55,6 +56,14 @@ class LinearTracker:
         ):
             self._waiting.add(token)
             heappush(self._heap, token)
+
+    def all_settled(self, tokens: Iterable[Token]) -> None:
+        """Note several settled tokens; those that follow one another at the position are quick."""
+        for token in tokens:
+            if token == self._position + 1 and not self._heap:
+                self._position = token
+            else:
+                self.settled(token)
 
     def settled_upto(self, bound: Token) -> None:
         """Note that every token at or below ``bound`` was found to be settled."""

@@ -57,11 +57,14 @@ class BatchAssembler:
 
         :raises BatchTooLarge: when a limit is passed; all half batches are dropped
         """
+        token = rdata.token
+        if token is not None and not self._half:  # most facts have one row
+            return Batch(token, [rdata.row])
         key = rdata.stream, rdata.writer
-        if rdata.token is not None:
-            rows = self._take(key) if self._half else []
+        if token is not None:
+            rows = self._take(key)
             rows.append(rdata.row)
-            return Batch(rdata.token, rows)
+            return Batch(token, rows)
         self._rows += 1
         self._bytes += len(rdata.row)
         if self._rows > self._max_rows or self._bytes > self._max_bytes:

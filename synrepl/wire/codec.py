@@ -53,8 +53,8 @@ def parse_line(line: bytes, dialect: Dialect, sender: Side) -> Command:
 
     :raises RemoteProtocolError: when it is not one that ``sender`` may send
     """
-    if line[:6] == b"RDATA " and (sender is _SERVER or not dialect.has_sides):
-        rdata = _quick_rdata(line, dialect)
+    if sends_rdata(sender, dialect):
+        rdata = quick_rdata(line, dialect)
         if rdata is not None:
             return rdata
     if line.endswith(b"\r"):
@@ -109,21 +109,31 @@ def may_send(command: Command, dialect: Dialect, sender: Side) -> bool:
     return layouts is not None and sender in layouts[0].senders
 
 
-def _quick_rdata(line: bytes, dialect: Dialect) -> Rdata | None:
-    """The usual RDATA line at speed; ``None`` leaves it, and every refusal, to the table."""
+def sends_rdata(sender: Side, dialect: Dialect) -> bool:
+    """True when ``sender`` is one to send RDATA, so that :func:`quick_rdata` may be asked."""
+    return sender is _SERVER or not dialect.has_sides
+
+
+def quick_rdata(line: bytes, dialect: Dialect) -> Rdata | None:
+    """The usual RDATA line at speed, for a sender that :func:`sends_rdata`.
+
+    ``None`` leaves a line, and every refusal, to :func:`parse_line`.
+    """
     parts = line.split(b" ", 4 if dialect.per_writer else 3)
     if len(parts) == 5:
-        _, stream, by, token, row = parts
+        verb, stream, by, token, row = parts
         writer = KNOWN_NAMES.get(by)
         if writer is None:
             return None
     elif len(parts) == 4 and not dialect.per_writer:
-        _, stream, token, row = parts
+        verb, stream, token, row = parts
         writer = None
     else:
         return None
     name = KNOWN_NAMES.get(stream)
-    if name is None or not row or row.isspace() or row[-1] == _CR or not line.isascii():
+    if name is None or verb != b"RDATA" or not line.isascii():
+        return None
+    if not row or row.isspace() or row[-1] == _CR:
         return None
     if token.isdigit() and len(token) < _SHORTEST_RISKY_NUMBER:
         return Rdata(name, writer, int(token), row)

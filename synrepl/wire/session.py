@@ -31,7 +31,14 @@ from synrepl.wire.closing import (
     WrongRemote,
     reason_and_text,
 )
-from synrepl.wire.codec import is_blank, may_send, parse_line, write_line
+from synrepl.wire.codec import (
+    is_blank,
+    may_send,
+    parse_line,
+    quick_rdata,
+    sends_rdata,
+    write_line,
+)
 from synrepl.wire.commands import Command, Error, Name, Ping, Replicate, Server
 from synrepl.wire.dialects import LEGACY, MODERN, Dialect, Side, opening
 from synrepl.wire.errors import LocalProtocolError, RemoteProtocolError
@@ -137,6 +144,8 @@ class Session:
         self._understood = dialect or opening(modern)
         self._queue: list[bytes] = []
         self._phase = Phase.NEW
+        #: True once no more is read; what is queued is the last that is written.
+        self.closing = False
         #: Settled, or ``None``.
         self.dialect = dialect
         #: Lines that :meth:`data_to_send` would give.
@@ -148,11 +157,6 @@ class Session:
         #: Why the session is closing or closed, and the peer's fault if it was one.
         self.closed_reason: CloseReason | None = None
         self.fault: RemoteProtocolError | None = None
-
-    @property
-    def closing(self) -> bool:
-        """True once no more is read; what is queued is the last that is written."""
-        return self._phase in (Phase.CLOSING, Phase.CLOSED)
 
     @property
     def next_tick(self) -> float | None:
@@ -249,7 +253,7 @@ class Session:
         """
         if self.closed_reason is None:
             self.closed_reason = CloseReason.PEER_CLOSED
-        self._phase = Phase.CLOSED
+        self._become(Phase.CLOSED)
         self._queue.clear()
         self.queued_lines = 0
         return self._splitter.drop()
@@ -267,8 +271,13 @@ class Session:
     def _take_lines(self, lines: list[bytes], commands: list[Command], now: float) -> None:
         before = len(commands)
         handlers, sender = _HANDLERS, self._side.other
+        # What a client hears is nearly all RDATA, and nothing here depends on it.
+        quick = sends_rdata(sender, self._understood)
         try:
             for line in lines:
+                if quick and (rdata := quick_rdata(line, self._understood)) is not None:
+                    commands.append(rdata)
+                    continue
                 if is_blank(line):
                     continue
                 command = parse_line(line, self._understood, sender)
@@ -346,8 +355,9 @@ class Session:
             self._heartbeat.sent(now)
 
     def _become(self, phase: Phase) -> None:
-        assert phase in _NEXT[self._phase], (self._phase, phase)
+        assert phase is self._phase or phase in _NEXT[self._phase], (self._phase, phase)
         self._phase = phase
+        self.closing = phase in (Phase.CLOSING, Phase.CLOSED)
 
 
 def _ping(now: float) -> Ping:

@@ -59,7 +59,7 @@ class SynapseTests(TestCase):
             return {stream.name for stream in SYNAPSE_STREAMS if getattr(stream, flag)}
 
         self.assertEqual(named("in_memory"), {"typing", "federation", "presence_federation"})
-        self.assertEqual(named("unordered"), {"backfill", "caches"})
+        self.assertEqual(named("unordered"), {"backfill", "caches", "federation", "presence"})
         self.assertEqual(named("counts_down"), {"backfill"})
         self.assertEqual(named("tagged"), {"events"})
         self.assertEqual(BACKFILL.stream_id(5), -5)
