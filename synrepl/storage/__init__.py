@@ -1,0 +1,1 @@
+"""Facts in Postgres, as functions of a transaction."""

@@ -1,0 +1,234 @@
+"""Facts: written and read, as functions of a transaction."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
+
+from synrepl.core.tokens import Range, Token
+from synrepl.storage.database import Transaction
+from synrepl.storage.sql import value
+from synrepl.storage.store import Page, Trimmed
+from synrepl.storage.tables import sequence_name, table_name
+from synrepl.storage.writers import Claim
+from synrepl.streams.columns import columns
+from synrepl.streams.definition import Fact, Stream
+from synrepl.streams.row import Row
+from synrepl.streams.rows import RowCodec
+
+Cells = tuple[object, ...]
+
+#: From this many rows COPY beats one INSERT with its extra round trip.
+COPY_ROWS = 24
+
+
+class FactTable:
+    """The statements of one stream's table, made once."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+        self._codec = RowCodec(stream)
+        self._table = table_name(stream)
+        names = ", ".join(f'"{column.name}"' for column in columns(stream))
+        self._names = names
+        self._columns = f"stream_id, row_no, writer, {names}"
+        # CAST, not '::', which would bind closer than the minus of the least bigint.
+        casts = "".join(f", CAST(%s AS {column.type.sql})" for column in columns(stream))
+        self._typed_cells = f"(%s, %s{casts})"
+        self._more_cells = f", (%s, %s{', %s' * len(columns(stream))})"
+        order = "DESC" if stream.counts_down else "ASC"
+        self._order = f"stream_id {order}, row_no"
+        self._edge = "-min(stream_id)" if stream.counts_down else "max(stream_id)"
+        self._reserve = f"synrepl.reserve(%s, %s, %s, '{sequence_name(stream)}', %s, %s)"
+
+    def highest(self, txn: Transaction) -> Token:
+        """The largest token that is in the table or on record."""
+        return int(
+            value(
+                txn,
+                f"SELECT greatest(s.position, s.trimmed, (SELECT {self._edge} FROM {self._table}),"
+                " (SELECT max(position) FROM synrepl._writers WHERE stream = s.stream))"
+                " FROM synrepl._streams s WHERE s.stream = %s",
+                (self.stream.name,),
+            )
+        )
+
+    def repair(self, txn: Transaction, claim: Claim) -> None:
+        """Move a sequence forward that is behind its table or the positions on record (R7)."""
+        last = value(txn, f"SELECT last_value FROM {sequence_name(self.stream)}")
+        highest = self.highest(txn)
+        if abs(int(last)) < highest:
+            self._take(txn, claim, 1, highest)
+
+    def reserve(self, txn: Transaction, claim: Claim, count: int, floor: Token) -> list[Token]:
+        """Enter as the claimed writer and take tokens; they are held until the transaction ends.
+
+        :param floor: the largest token the caller knows of; what the database
+            knows of counts as well (R7)
+        """
+        return self._take(txn, claim, count, max(floor, self.highest(txn)))
+
+    def append(
+        self,
+        txn: Transaction,
+        claim: Claim,
+        writer: str,
+        facts: Sequence[Sequence[Row]],
+        floor: Token,
+    ) -> list[Token]:
+        """Reserve a token for each fact and write it."""
+        cells = [[self._codec.cells(row) for row in rows] for rows in facts]
+        tokens = self.reserve(txn, claim, len(cells), floor)
+        self._copy(txn, writer, zip(tokens, cells, strict=True))
+        return tokens
+
+    def append_quickly(
+        self,
+        txn: Transaction,
+        claim: Claim,
+        writer: str,
+        facts: Sequence[Sequence[Row]],
+        floor: Token,
+    ) -> list[Token]:
+        """As :meth:`append`, in one statement when it is about a few rows.
+
+        That does without asking for the floor in the table.
+
+        :raises UniqueViolation: when the sequence was behind the table; use
+            :meth:`append` then
+        """
+        if not all(facts) or sum(map(len, facts)) >= COPY_ROWS:
+            return self.append(txn, claim, writer, facts, floor)
+        cells = [[self._codec.cells(row) for row in rows] for rows in facts]
+        reservation = (*claim, len(cells), floor)
+        if len(cells) == len(cells[0]) == 1:
+            return self._insert_one(txn, reservation, writer, cells[0][0])
+        return self._insert_few(txn, reservation, writer, cells)
+
+    def write(self, txn: Transaction, writer: str, facts: Sequence[Fact]) -> None:
+        """Write facts whose tokens are reserved already."""
+        self._copy(
+            txn,
+            writer,
+            ((fact.token, [self._codec.cells(row) for row in fact.rows]) for fact in facts),
+        )
+
+    def _take(self, txn: Transaction, claim: Claim, count: int, floor: Token) -> list[Token]:
+        txn.execute(f"SELECT {self._reserve}", (*claim, count, floor))
+        return [abs(int(row[0])) for row in txn.fetchall()]
+
+    def _insert_one(
+        self, txn: Transaction, reservation: Cells, writer: str, cells: Cells
+    ) -> list[Token]:
+        txn.execute(
+            f"INSERT INTO {self._table} ({self._columns})"
+            f" SELECT {self._reserve}, 0, %s{', %s' * len(cells)} RETURNING stream_id",
+            (*reservation, writer, *cells),
+        )
+        return [abs(int(txn.fetchone()[0]))]
+
+    def _insert_few(
+        self, txn: Transaction, reservation: Cells, writer: str, facts: list[list[Cells]]
+    ) -> list[Token]:
+        values = [
+            value
+            for ordinal, rows in enumerate(facts, 1)
+            for row_no, cells in enumerate(rows)
+            for value in (ordinal, row_no, *cells)
+        ]
+        more = sum(map(len, facts)) - 1
+        txn.execute(
+            f"INSERT INTO {self._table} ({self._columns})"
+            f" SELECT ids.id, row_no, %s, {self._names}"
+            f" FROM {self._reserve} WITH ORDINALITY AS ids (id, fact)"
+            f" JOIN (VALUES {self._typed_cells}{self._more_cells * more})"
+            f" AS cells (fact, row_no, {self._names}) USING (fact)"
+            " RETURNING stream_id, row_no",
+            (writer, *reservation, *values),
+        )
+        return sorted(abs(int(stream_id)) for stream_id, row_no in txn.fetchall() if row_no == 0)
+
+    def _copy(
+        self, txn: Transaction, writer: str, facts: Iterable[tuple[Token, list[Cells]]]
+    ) -> None:
+        stream_id = self.stream.stream_id
+        lines = [
+            "\t".join((str(stream_id(token)), str(row_no), writer, *map(_copy_text, cells))) + "\n"
+            for token, rows in facts
+            for row_no, cells in enumerate(rows)
+        ]
+        if lines:
+            txn.copy_in(f"COPY {self._table} ({self._columns}) FROM STDIN", lines)
+
+    def page(self, txn: Transaction, span: Range, writer: str | None, limit: int) -> Page:
+        """About ``limit`` rows of the facts in ``span``; a fact is never split.
+
+        :raises Trimmed: when facts of the range are gone
+        """
+        trimmed = int(
+            value(
+                txn, "SELECT trimmed FROM synrepl._streams WHERE stream = %s", (self.stream.name,)
+            )
+        )
+        if span.after < trimmed:
+            raise Trimmed(stream=self.stream.name, trimmed=trimmed, after=span.after)
+        if span.empty:
+            return Page((), span.after, limited=False)
+        rows = self._select(txn, span, writer, limit + 1)
+        if len(rows) <= limit:
+            return Page(tuple(self._facts(rows)), span.upto, limited=False)
+        split = abs(rows[-1][0])
+        whole = [row for row in rows if abs(row[0]) != split]
+        if not whole:  # one fact alone is larger than the page
+            whole = self._select(txn, Range(split - 1, split), writer, None)
+        facts = tuple(self._facts(whole))
+        upto = facts[-1].token
+        return Page(facts, upto, limited=upto < span.upto)
+
+    def reached(self, txn: Transaction, span: Range) -> dict[str, Token]:
+        """The largest token in ``span`` of each writer that has one there."""
+        txn.execute(
+            f"SELECT writer, max(abs(stream_id)) FROM {self._table}"
+            " WHERE stream_id BETWEEN %s AND %s GROUP BY writer",
+            self._bounds(span),
+        )
+        return {writer: int(token) for writer, token in txn.fetchall()}
+
+    def _bounds(self, span: Range) -> tuple[int, int]:
+        if self.stream.counts_down:
+            return -span.upto, -span.after - 1
+        return span.after + 1, span.upto
+
+    def _select(
+        self, txn: Transaction, span: Range, writer: str | None, limit: int | None
+    ) -> list[tuple[Any, ...]]:
+        mine = "" if writer is None else " AND writer = %s"
+        txn.execute(
+            f"SELECT stream_id, writer, {self._names} FROM {self._table}"
+            f" WHERE stream_id BETWEEN %s AND %s{mine} ORDER BY {self._order} LIMIT %s",
+            (*self._bounds(span), *(() if writer is None else (writer,)), limit),
+        )
+        return txn.fetchall()
+
+    def _facts(self, rows: list[tuple[Any, ...]]) -> Iterator[Fact]:
+        from_cells = self._codec.from_cells
+        for (stream_id, writer), group in groupby(rows, key=itemgetter(0, 1)):
+            yield Fact(abs(stream_id), writer, tuple([from_cells(row[2:]) for row in group]))
+
+
+def _copy_text(cell: object) -> str:
+    """One cell in COPY's text format."""
+    if cell is None:
+        return r"\N"
+    if isinstance(cell, str):
+        return cell.translate(_COPY_ESCAPES) if _COPY_SPECIAL.search(cell) else cell
+    if isinstance(cell, bool):
+        return "t" if cell else "f"
+    return str(cell)
+
+
+_COPY_SPECIAL = re.compile(r"[\\\t\n\r]")
+_COPY_ESCAPES = str.maketrans({"\\": r"\\", "\t": r"\t", "\n": r"\n", "\r": r"\r"})

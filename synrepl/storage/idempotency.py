@@ -1,0 +1,63 @@
+"""Idempotency keys: a request that is repeated gets the first one's answer."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import msgspec
+
+from synrepl.core.tokens import Token
+from synrepl.storage.database import Transaction
+from synrepl.storage.store import KeyReused
+from synrepl.streams.row import Row
+
+
+def digest(facts: Sequence[Sequence[Row]]) -> bytes:
+    """What identifies the rows of a request."""
+    named = [[(type(row).__name__, row) for row in rows] for rows in facts]
+    return hashlib.sha256(msgspec.json.encode(named)).digest()
+
+
+def recall(txn: Transaction, stream: str, key: str, rows_digest: bytes) -> list[Token] | None:
+    """The tokens that were given for this key before, if any.
+
+    :raises KeyReused: when the key came with other rows then
+    """
+    txn.execute(
+        "SELECT digest, tokens FROM synrepl._idempotency_keys WHERE stream = %s AND key = %s",
+        (stream, key),
+    )
+    row = txn.fetchone_or_none()
+    if row is None:
+        return None
+    if bytes(row[0]) != rows_digest:
+        raise KeyReused(key=key)
+    return [int(token) for token in row[1]]
+
+
+def remember(
+    txn: Transaction, stream: str, key: str, rows_digest: bytes, tokens: Sequence[Token]
+) -> None:
+    """Keep the answer under its key.
+
+    A second request that runs at the same time waits here and then fails on the
+    primary key; its retry finds the answer.
+    """
+    txn.execute(
+        "INSERT INTO synrepl._idempotency_keys (stream, key, digest, tokens) VALUES (%s, %s, %s, %s)",
+        (stream, key, rows_digest, list(tokens)),
+    )
+
+
+def forget(txn: Transaction, older_than_s: float, at_most: int) -> int:
+    """Delete some keys past their keeping time; returns how many."""
+    txn.execute(
+        """
+        DELETE FROM synrepl._idempotency_keys WHERE ctid = ANY (ARRAY(
+            SELECT ctid FROM synrepl._idempotency_keys
+            WHERE created_at < now() - make_interval(secs => %s) LIMIT %s))
+        """,
+        (older_than_s, at_most),
+    )
+    return txn.rowcount

@@ -1,0 +1,205 @@
+"""One stream in memory: its sequence, its facts, its writers and who holds what."""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections.abc import Iterable, Sequence
+from itertools import count, islice
+from operator import attrgetter
+
+from synrepl.core.tokens import Range, Token
+from synrepl.storage.database import UniqueViolation
+from synrepl.storage.store import (
+    BadValue,
+    Fenced,
+    Holder,
+    Observation,
+    Page,
+    Trimmed,
+    WriterState,
+)
+from synrepl.streams.definition import Fact, Stream
+from synrepl.streams.row import Row
+from synrepl.streams.rows import BadRow, RowCodec
+
+_token = attrgetter("token")
+
+
+class MemoryWriter:
+    """One writer of a stream.
+
+    :ivar session: the lease of the process that is the writer; None when it is gone
+    :ivar transactions: how many that may still commit have been entered
+    :ivar holders: of reservations, by their numbers
+    """
+
+    __slots__ = ("epoch", "held", "holders", "position", "session", "transactions")
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        self.position: Token = 0
+        self.held = False
+        self.session: object | None = None
+        self.transactions = 0
+        self.holders: dict[int, Holder] = {}
+
+    @property
+    def state(self) -> WriterState:
+        """As an observer sees it."""
+        return WriterState(
+            epoch=self.epoch,
+            position=self.position,
+            held=self.held,
+            alive=self.session is not None,
+            holders=tuple(self.holders.values()),
+        )
+
+
+class MemoryStream:
+    """The data of one stream. Nothing here suspends, so every method is atomic.
+
+    :param max_rows: beyond it the oldest facts are dropped, but never the newest one
+    """
+
+    def __init__(self, stream: Stream, max_rows: int) -> None:
+        self.stream = stream
+        self.last: Token = 0
+        self.recorded: Token = 0
+        self.trimmed: Token = 0
+        self.writers: dict[str, MemoryWriter] = {}
+        self._max_rows = max_rows
+        self._codec = RowCodec(stream)
+        self._facts: list[Fact] = []
+        self._rows = 0
+        self._numbers = count(1)
+
+    # -- writers ------------------------------------------------------------------
+
+    def writer(self, name: str) -> MemoryWriter:
+        """The writer of that name, known from first use on."""
+        return self.writers.setdefault(name, MemoryWriter())
+
+    def enter(self, name: str, epoch: int) -> None:
+        """Begin a transaction as a writer; nobody can raise the epoch until :meth:`leave`.
+
+        :raises Fenced: somebody has raised it before
+        """
+        writer = self.writers[name]
+        if writer.epoch != epoch:
+            raise Fenced(writer=name, stream=self.stream.name, current=writer.epoch, epoch=epoch)
+        writer.transactions += 1
+
+    def leave(self, name: str) -> None:
+        """End a transaction."""
+        self.writers[name].transactions -= 1
+
+    def hold(self, name: str, describe: str) -> int:
+        """Note a reservation, before the sequence is asked; its number, never used again."""
+        number = next(self._numbers)
+        self.writers[name].holders[number] = Holder((number,), describe)
+        return number
+
+    def let_go(self, name: str, numbers: Iterable[int]) -> None:
+        """Forget reservations, also those that are forgotten already."""
+        for number in numbers:
+            self.writers[name].holders.pop(number, None)
+
+    def fence(self, name: str) -> bool:
+        """Raise the epoch of a writer that died, once no transaction of it can commit."""
+        writer = self.writers.get(name)
+        if writer is None or not writer.held or writer.session or writer.transactions:
+            return False
+        writer.epoch += 1
+        writer.held = False
+        return True
+
+    def observation(self) -> Observation:
+        """One look from outside."""
+        states = {name: writer.state for name, writer in self.writers.items()}
+        return Observation(last=self.last, recorded=self.recorded, writers=states)
+
+    # -- facts --------------------------------------------------------------------
+
+    def check(self, rows: Iterable[Row]) -> None:
+        """Refuse rows that a table would refuse.
+
+        :raises BadRow: one is not a row of this stream
+        :raises BadValue: one holds what no column can hold
+        """
+        for row in rows:
+            self._codec.kind_of(row)
+            try:
+                self._codec.check_storable(row)
+            except BadRow as error:
+                where = f"{self.stream.name}, {error.facts['path']}"
+                raise BadValue(where=where, reason=error.facts["reason"]) from error
+
+    def take(self, how_many: int, floor: Token) -> list[Token]:
+        """Tokens from the sequence, beyond everything that is known (R7)."""
+        known = (floor, self.recorded, self.trimmed, self._highest())
+        positions = (writer.position for writer in self.writers.values())
+        after = max(self.last, *known, *positions)
+        self.last = after + how_many
+        return list(range(after + 1, self.last + 1))
+
+    def commit(self, facts: Sequence[Fact]) -> None:
+        """Make facts visible, all at once. Those without rows leave no trace, as in a table.
+
+        :raises UniqueViolation: there is a fact at one of the tokens; nothing is changed
+        """
+        for fact in facts:
+            at = bisect_right(self._facts, fact.token, key=_token)
+            if at and self._facts[at - 1].token == fact.token:
+                raise UniqueViolation(
+                    name="commit",
+                    sqlstate="23505",
+                    constraint=f"_{self.stream.name}_pkey",
+                    reason=f"there is a fact at {fact.token}",
+                )
+        for fact in facts:
+            if fact.rows and fact.token > self.trimmed:
+                insort(self._facts, fact, key=_token)
+                self._rows += len(fact.rows)
+        self._trim()
+
+    def page(self, span: Range, writer: str | None, limit: int) -> Page:
+        """About ``limit`` rows of the facts in ``span``; a fact is never split.
+
+        :raises Trimmed: when facts of the range are gone
+        """
+        if span.after < self.trimmed:
+            raise Trimmed(stream=self.stream.name, trimmed=self.trimmed, after=span.after)
+        if span.empty:
+            return Page((), span.after, limited=False)
+        found: list[Fact] = []
+        rows = 0
+        for fact in self._within(span):
+            if writer is not None and fact.writer != writer:
+                continue
+            rows += len(fact.rows)
+            if found and rows > limit:
+                return Page(tuple(found), found[-1].token, limited=True)
+            found.append(fact)
+        return Page(tuple(found), span.upto, limited=False)
+
+    def reached(self, span: Range) -> dict[str, Token]:
+        """The largest token in ``span`` of each writer that has one there."""
+        return {fact.writer: fact.token for fact in self._within(span)}
+
+    def _within(self, span: Range) -> Iterable[Fact]:
+        begin = bisect_right(self._facts, span.after, key=_token)
+        return islice(self._facts, begin, bisect_right(self._facts, span.upto, key=_token))
+
+    def _highest(self) -> Token:
+        return self._facts[-1].token if self._facts else 0
+
+    def _trim(self) -> None:
+        if self._rows <= self._max_rows:
+            return
+        drop, keep = 0, self._max_rows * 3 // 4  # some more, so that it is not done each time
+        while self._rows > keep and drop < len(self._facts) - 1:
+            self._rows -= len(self._facts[drop].rows)
+            drop += 1
+        if drop:
+            self.trimmed = self._facts[drop - 1].token
+            del self._facts[:drop]

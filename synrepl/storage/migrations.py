@@ -1,0 +1,225 @@
+"""The schema as numbered migrations that add up to the whole.
+
+A folder holds SQL files::
+
+    0001_streams.pre.sql     safe while processes of the version before still run
+    0002_trim_log.pre.sql
+    0002_trim_log.post.sql   only once none of them runs any more
+    full.sql                 optional: the sum of all, for new databases
+
+They are applied in the order of their numbers, ``pre`` before ``post``, each in
+one transaction together with its record in ``synrepl._migrations``. An upgrade
+is: apply ``pre``, replace the processes one by one, apply ``post``. A ``pre``
+behind a ``post`` that is not applied yet has to wait for it.
+
+A file is one script: no ``BEGIN`` or ``COMMIT``, nothing that Postgres refuses
+in a transaction (``CREATE INDEX CONCURRENTLY``). Once released it never changes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib.abc import Traversable
+from importlib.resources import files
+
+from synrepl.core.errors import InputError, Refused, StorageError
+from synrepl.storage.database import Database, Transaction
+
+FULL = "full.sql"
+
+_FILE_NAME = re.compile(r"(\d{4})_([a-z0-9_]+)\.(pre|post)\.sql", re.ASCII)
+
+#: One process at a time migrates. ('SY' << 16) + 'mi', clear of two-part locks.
+_LOCK = 0x53596D69
+
+
+class BadMigrations(InputError):
+    """the migrations in {folder} cannot be used: {reason}"""
+
+
+class MigrationEdited(StorageError):
+    """migration {migration} was applied to this database with other contents than it has now; a released migration never changes: install the version that this database was made with, or restore the file"""
+
+
+class DatabaseNewer(Refused):
+    """the schema of the database is at {found}, which this version of synrepl does not know (it ends at {last}); install the version that upgraded the database, or a newer one"""
+
+
+class MigrationsOutOfOrder(StorageError):
+    """migration {applied} is applied to this database, but {missing} before it is not; restore the database, or apply the missing one by hand and record it in synrepl._migrations"""
+
+
+class SchemaBehind(Refused):
+    """the schema of the database lacks {missing}; run 'synrepl schema' to upgrade it (its help says when which phase is safe)"""
+
+
+class Phase(StrEnum):
+    """When a migration may be applied."""
+
+    PRE = "pre"
+    POST = "post"
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """One file. They compare by what they are called, not by what they hold."""
+
+    number: int
+    name: str
+    phase: Phase
+    sql: str
+
+    def __str__(self) -> str:
+        return f"{self.number:04d}_{self.name}.{self.phase}"
+
+    @property
+    def checksum(self) -> str:
+        """Of the contents; line ends do not count."""
+        return hashlib.sha256(self.sql.replace("\r\n", "\n").encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """What a folder holds: all migrations in order, and the whole if it is there."""
+
+    migrations: tuple[Migration, ...]
+    full: str | None
+
+
+def load(folder: Traversable | None = None) -> Schema:
+    """Read a folder of migrations, by default the product's own.
+
+    :raises BadMigrations: a number is missing or used twice, or a file is named otherwise
+    """
+    folder = files("synrepl.storage") / "schema" if folder is None else folder
+    found: list[Migration] = []
+    full: str | None = None
+    for file in folder.iterdir():
+        if file.name == FULL:
+            full = file.read_text(encoding="utf-8")
+        elif file.name.endswith(".sql"):
+            parts = _FILE_NAME.fullmatch(file.name)
+            if parts is None:
+                reason = f"{file.name} is not named like 0001_name.pre.sql"
+                raise BadMigrations(folder=folder, reason=reason)
+            number, name, phase = parts.groups()
+            sql = file.read_text(encoding="utf-8")
+            found.append(Migration(int(number), name, Phase(phase), sql))
+    found.sort(key=lambda migration: (migration.number, migration.phase is Phase.POST))
+    _check_numbers(folder, found)
+    return Schema(tuple(found), full)
+
+
+def _check_numbers(folder: Traversable, ordered: Sequence[Migration]) -> None:
+    last = 0
+    seen: set[tuple[int, Phase]] = set()
+    for migration in ordered:
+        if (migration.number, migration.phase) in seen:
+            raise BadMigrations(folder=folder, reason=f"{migration} has a number used before")
+        if migration.number > last + 1:
+            raise BadMigrations(folder=folder, reason=f"number {last + 1:04d} is missing")
+        seen.add((migration.number, migration.phase))
+        last = migration.number
+
+
+def applied(txn: Transaction) -> dict[str, str]:
+    """Checksums of the applied migrations by their names; none in a database without a schema."""
+    txn.execute("SELECT to_regclass('synrepl._migrations') IS NOT NULL")
+    if not txn.fetchone()[0]:
+        return {}
+    txn.execute("SELECT migration, checksum FROM synrepl._migrations ORDER BY migration")
+    return dict(txn.fetchall())
+
+
+def pending(txn: Transaction, schema: Schema) -> tuple[Migration, ...]:
+    """The migrations that are still to be applied, in order.
+
+    :raises DatabaseNewer: the database is ahead of this code
+    :raises MigrationEdited: an applied file has changed
+    :raises MigrationsOutOfOrder: one is applied whose predecessor is not
+    """
+    done = applied(txn)
+    known = {str(migration) for migration in schema.migrations}
+    unknown = sorted(done.keys() - known)
+    if unknown:
+        last = str(schema.migrations[-1]) if schema.migrations else "nothing"
+        raise DatabaseNewer(found=unknown[-1], last=last)
+    missing: list[Migration] = []
+    for migration in schema.migrations:
+        checksum = done.get(str(migration))
+        if checksum is None:
+            missing.append(migration)
+        elif missing:
+            raise MigrationsOutOfOrder(applied=migration, missing=missing[0])
+        elif checksum != migration.checksum:
+            raise MigrationEdited(migration=migration)
+    return tuple(missing)
+
+
+def check(txn: Transaction, schema: Schema) -> None:
+    """Make sure that this code can work with the database: every ``pre`` is applied.
+
+    :raises SchemaBehind: one is not; and what :func:`pending` raises
+    """
+    missing = [str(each) for each in pending(txn, schema) if each.phase is Phase.PRE]
+    if missing:
+        raise SchemaBehind(missing=", ".join(missing))
+
+
+def apply_next(txn: Transaction, schema: Schema, upto: Phase) -> tuple[Migration, ...]:
+    """Apply one more migration; to a database without a schema, all in one go.
+
+    :param upto: :attr:`Phase.PRE` stops in front of the first ``post``, but for a
+        database without a schema, with which nobody can be working
+    :returns: what was applied; nothing when there is nothing left to do
+    """
+    txn.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
+    todo = pending(txn, schema)
+    is_new = todo == schema.migrations
+    if not is_new:
+        todo = todo[:1]
+        if upto is Phase.PRE and todo and todo[0].phase is Phase.POST:
+            todo = ()
+    if not todo:
+        return ()
+    scripts = [schema.full] if is_new and schema.full is not None else [m.sql for m in todo]
+    for script in scripts:
+        txn.execute(script)
+    return _record(txn, todo)
+
+
+def _record(txn: Transaction, done: tuple[Migration, ...]) -> tuple[Migration, ...]:
+    txn.execute(
+        "CREATE SCHEMA IF NOT EXISTS synrepl;"
+        "CREATE TABLE IF NOT EXISTS synrepl._migrations ("
+        " migration text PRIMARY KEY,"
+        " checksum text NOT NULL,"
+        " applied_at timestamptz NOT NULL DEFAULT now())"
+    )
+    txn.insert_many(
+        "INSERT INTO synrepl._migrations (migration, checksum) VALUES %s",
+        [(str(migration), migration.checksum) for migration in done],
+    )
+    return done
+
+
+async def migrate(
+    database: Database, schema: Schema, upto: Phase = Phase.POST
+) -> tuple[Migration, ...]:
+    """Apply what is pending, each migration in a transaction of its own.
+
+    Any number of processes may do this at once.
+
+    :param upto: :attr:`Phase.PRE` while processes of an older version still run
+    :returns: what this call has applied
+    """
+    total: tuple[Migration, ...] = ()
+    while True:
+        step = await database.run("migrate", lambda txn: apply_next(txn, schema, upto))
+        if not step:
+            return total
+        total += step

@@ -1,0 +1,158 @@
+"""One process's right to write as a writer, in PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+
+from synrepl.core.errors import StorageError
+from synrepl.core.tokens import Token
+from synrepl.storage import idempotency, writers
+from synrepl.storage.database import (
+    Database,
+    RaisedByDatabase,
+    Session,
+    Transaction,
+    UniqueViolation,
+)
+from synrepl.storage.facts import FactTable
+from synrepl.storage.locks import FIRST_RESERVATION, lock_class
+from synrepl.storage.store import Draft, Fenced, Written
+from synrepl.storage.writers import Claim
+from synrepl.streams.definition import Fact, Stream
+
+FENCED = "SY001"
+
+#: An append that meets a key of the table or an idempotency key a second time is
+#: run again, with care: it finds the sequence behind, or the first answer.
+_ATTEMPTS = 3
+
+#: Lock numbers have 31 bits; the oldest are long released when they come round again.
+_LAST_LOCK = 2**31 - 1
+
+
+class PostgresLease:
+    """The lease of one writer's name on some streams; see :class:`~.store.WriterLease`."""
+
+    def __init__(
+        self,
+        database: Database,
+        session: Session,
+        writer: str,
+        claims: Mapping[str, Claim],
+        tables: Mapping[str, FactTable],
+    ) -> None:
+        self.writer = writer
+        self._database = database
+        self._session = session
+        self._claims = claims
+        self._tables = tables
+        self._next_lock = FIRST_RESERVATION
+        self._lock_of: dict[tuple[str, Token], int] = {}
+        self._tokens_under: dict[int, int] = {}
+
+    def on_lost(self, call: Callable[[str], object]) -> None:
+        """Have ``call(reason)`` called once when the session, and the name with it, is lost."""
+        self._session.on_lost(call)
+
+    async def append(
+        self, stream: Stream, drafts: Sequence[Draft], floor: Token
+    ) -> Sequence[Written]:
+        """Reserve and write all drafts in one transaction."""
+        table, claim = self._tables[stream.name], self._claims[stream.name]
+        digests = [idempotency.digest(d.facts) if d.key is not None else b"" for d in drafts]
+
+        def work(txn: Transaction, careful: bool) -> list[Written]:
+            answers: dict[int, Written] = {}
+            for n, draft in enumerate(drafts):
+                if draft.key is not None:
+                    before = idempotency.recall(txn, stream.name, draft.key, digests[n])
+                    if before is not None:
+                        answers[n] = Written(before, replayed=True)
+            fresh = [n for n in range(len(drafts)) if n not in answers]
+            facts = [rows for n in fresh for rows in drafts[n].facts]
+            append = table.append if careful else table.append_quickly
+            tokens = iter(append(txn, claim, self.writer, facts, floor) if facts else ())
+            for n in fresh:
+                mine = [next(tokens) for _ in drafts[n].facts]
+                answers[n] = Written(mine)
+                key = drafts[n].key
+                if key is not None:
+                    idempotency.remember(txn, stream.name, key, digests[n], mine)
+            return [answers[n] for n in range(len(drafts))]
+
+        with self._fencing_named(stream):
+            for attempt in range(1, _ATTEMPTS):
+                with suppress(UniqueViolation):
+                    return await self._database.run("append", partial(work, careful=attempt > 1))
+            return await self._database.run("append", partial(work, careful=True))
+
+    async def reserve(self, stream: Stream, count: int, floor: Token) -> Sequence[Token]:
+        """Take tokens that stay reserved until they are written or released."""
+        table, claim = self._tables[stream.name], self._claims[stream.name]
+        if count < 1:
+            return []
+        lock = self._next_lock
+        self._next_lock = lock + 1 if lock < _LAST_LOCK else FIRST_RESERVATION
+
+        def work(txn: Transaction) -> list[Token]:
+            txn.execute("SELECT pg_advisory_lock_shared(%s, %s)", (lock_class(claim.number), lock))
+            return table.reserve(txn, claim, count, floor)
+
+        with self._fencing_named(stream):
+            try:
+                tokens = await self._session.run(work)
+            except StorageError:  # the lock outlives the transaction
+                await self._unlock(stream, [lock])
+                raise
+        self._tokens_under[lock] = len(tokens)
+        self._lock_of.update({(stream.name, token): lock for token in tokens})
+        return tokens
+
+    async def write(self, stream: Stream, facts: Sequence[Fact]) -> None:
+        """Write facts at reserved tokens, in one transaction."""
+        table, claim = self._tables[stream.name], self._claims[stream.name]
+
+        def work(txn: Transaction) -> None:
+            writers.enter(txn, claim)
+            table.write(txn, self.writer, facts)
+
+        with self._fencing_named(stream):
+            await self._database.run("write", work)
+
+    async def release(self, stream: Stream, tokens: Sequence[Token]) -> None:
+        """Give reserved tokens back, written or not."""
+        done: list[int] = []
+        for token in tokens:
+            lock = self._lock_of.pop((stream.name, token))
+            self._tokens_under[lock] -= 1
+            if not self._tokens_under[lock]:
+                del self._tokens_under[lock]
+                done.append(lock)
+        if done:
+            await self._unlock(stream, done)
+
+    async def close(self) -> None:
+        """Give the writer's name free."""
+        numbers = [claim.number for claim in self._claims.values()]
+        try:
+            await self._session.run(lambda txn: writers.release_session_locks(txn, numbers))
+        finally:
+            await self._session.close()
+
+    async def _unlock(self, stream: Stream, locks: Sequence[int]) -> None:
+        number = self._claims[stream.name].number
+        await self._session.run(lambda txn: writers.release_reservations(txn, number, locks))
+
+    @contextmanager
+    def _fencing_named(self, stream: Stream) -> Iterator[None]:
+        try:
+            yield
+        except RaisedByDatabase as error:
+            if error.code != FENCED:
+                raise
+            epoch = self._claims[stream.name].epoch
+            raise Fenced(
+                writer=self.writer, stream=stream.name, current=error.detail, epoch=epoch
+            ) from error

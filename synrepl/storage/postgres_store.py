@@ -1,0 +1,149 @@
+"""Facts in PostgreSQL: the real :class:`synrepl.storage.store.FactStore`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+
+from synrepl.core.clock import Scheduler
+from synrepl.core.errors import SynreplError
+from synrepl.core.tokens import Range, Token
+from synrepl.storage import followers, writers
+from synrepl.storage.database import Database, Session, Transaction
+from synrepl.storage.facts import FactTable
+from synrepl.storage.postgres_lease import PostgresLease
+from synrepl.storage.store import Observation, Page, WriterTaken
+from synrepl.storage.tables import ensure_tables
+from synrepl.storage.writers import Claim
+from synrepl.streams.definition import Stream
+
+#: How long a predecessor's dying connection may keep a writer's name, in seconds.
+TAKEOVER_S = 5.0
+_TAKEOVER_STEP_S = 0.1
+
+
+class PostgresStore:
+    """Streams of facts in one PostgreSQL database.
+
+    :param open_session: makes a connection of its own for a writer's locks
+    :param holder: who this process is, for a person who is refused a name
+    :param notify: wake other processes' announcers with every commit; a process
+        that announces its own facts to everybody saves the cost
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        database: Database,
+        open_session: Callable[[], Awaitable[Session]],
+        holder: str,
+        notify: bool = True,
+    ) -> None:
+        self._scheduler = scheduler
+        self._database = database
+        self._open_session = open_session
+        self._holder = holder
+        self._notify = notify
+        self._tables: dict[str, FactTable] = {}
+
+    async def prepare(self, streams: Sequence[Stream]) -> None:
+        """Make sure that the streams' tables exist as declared.
+
+        :raises DeclarationChanged: when a declaration contradicts its table
+        """
+        await self._database.run("ensure_tables", lambda txn: ensure_tables(txn, streams))
+
+    def table(self, stream: Stream) -> FactTable:
+        """The statements of a stream's table."""
+        found = self._tables.get(stream.name)
+        if found is None:
+            found = self._tables[stream.name] = FactTable(stream)
+        return found
+
+    async def open_writer(self, writer: str, streams: Sequence[Stream]) -> PostgresLease:
+        """Become ``writer``: take its session locks, then raise its epochs."""
+        session = await self._open_session()
+        tables = {stream.name: self.table(stream) for stream in streams}
+        claims: dict[str, Claim] = {}
+        lease = PostgresLease(self._database, session, writer, claims, tables)
+        try:
+            for stream in streams:
+                claims[stream.name] = await self._claim(session, stream, writer)
+        except BaseException:
+            with suppress(SynreplError):
+                await lease.close()
+            raise
+        return lease
+
+    async def _claim(self, session: Session, stream: Stream, writer: str) -> Claim:
+        table = self.table(stream)
+
+        def attempt(txn: Transaction) -> Claim | str:
+            number = writers.register(txn, stream.name, writer)
+            if not writers.try_session_lock(txn, number):
+                return writers.session_holder(txn, number) or "a process that is just leaving"
+            epoch = writers.raise_epoch(txn, number, self._holder)
+            claim = Claim(number, epoch, self._notify)
+            table.repair(txn, claim)
+            return claim
+
+        give_up = self._scheduler.seconds() + TAKEOVER_S
+        while True:
+            answer = await session.run(attempt)
+            if isinstance(answer, Claim):
+                return answer
+            if self._scheduler.seconds() >= give_up:
+                raise WriterTaken(writer=writer, stream=stream.name, holder=answer)
+            await self._scheduler.sleep(_TAKEOVER_STEP_S)
+
+    async def observe(self, streams: Sequence[Stream]) -> Mapping[str, Observation]:
+        """Look at streams from outside."""
+        return await self._database.run(
+            "observe", lambda txn: writers.observe(txn, streams), read_only=True
+        )
+
+    async def fence(self, stream: Stream, writer: str) -> bool:
+        """Raise a dead writer's epoch once nothing of it can still commit."""
+        return await self._database.run(
+            "fence", lambda txn: writers.fence(txn, stream.name, writer)
+        )
+
+    async def page(self, stream: Stream, span: Range, writer: str | None, limit: int) -> Page:
+        """Facts in ``span``, about ``limit`` rows at a time."""
+        table = self.table(stream)
+        return await self._database.run(
+            "page", lambda txn: table.page(txn, span, writer, limit), read_only=True
+        )
+
+    async def reached(self, stream: Stream, span: Range) -> Mapping[str, Token]:
+        """The largest token in ``span`` of each writer that has one there."""
+        table = self.table(stream)
+        return await self._database.run(
+            "reached", lambda txn: table.reached(txn, span), read_only=True
+        )
+
+    async def record_positions(
+        self, stream: Stream, linear: Token, at: Mapping[str, Token]
+    ) -> None:
+        """Put positions on record."""
+
+        def work(txn: Transaction) -> None:
+            writers.record_linear(txn, stream.name, linear)
+            for writer, position in sorted(at.items()):
+                writers.record_position(txn, stream.name, writer, position)
+
+        await self._database.run("record_positions", work)
+
+    async def follower_positions(self, follower: str) -> Mapping[tuple[str, str], Token]:
+        """A named follower's durable positions by (stream, writer)."""
+        return await self._database.run(
+            "follower_positions", lambda txn: followers.positions(txn, follower), read_only=True
+        )
+
+    async def record_follower(
+        self, follower: str, positions: Mapping[tuple[str, str], Token]
+    ) -> None:
+        """Make a follower's positions durable."""
+        await self._database.run(
+            "record_follower", lambda txn: followers.record(txn, follower, positions)
+        )

@@ -1,0 +1,219 @@
+"""Writers of a stream: taking the name, being fenced, being looked at from outside.
+
+The rules behind these statements are at the top of :mod:`synrepl.storage.store`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from synrepl.core.tokens import Token
+from synrepl.storage.database import Transaction
+from synrepl.storage.locks import (
+    FIRST_RESERVATION,
+    LOCK_CLASS_BASE,
+    SESSION,
+    TRANSACTION,
+    lock_class,
+)
+from synrepl.storage.sql import value
+from synrepl.storage.store import Holder, Observation, WriterState
+from synrepl.storage.tables import sequence_name
+from synrepl.streams.definition import Stream
+
+
+class Claim(NamedTuple):
+    """What a process needs to write to one stream as one writer.
+
+    :ivar notify: wake those who announce other processes' facts with each commit
+    """
+
+    number: int
+    epoch: int
+    notify: bool
+
+
+def register(txn: Transaction, stream: str, writer: str) -> int:
+    """The number of a writer, given on first use."""
+    txn.execute("SELECT synrepl.add_writer(%s, %s)", (stream, writer))
+    return int(
+        value(
+            txn,
+            "SELECT number FROM synrepl._writers WHERE stream = %s AND writer = %s",
+            (stream, writer),
+        )
+    )
+
+
+def try_session_lock(txn: Transaction, number: int) -> bool:
+    """Try to become the process behind a writer; to be called on the session's own connection."""
+    return bool(value(txn, "SELECT pg_try_advisory_lock(%s, %s)", (lock_class(number), SESSION)))
+
+
+def release_session_locks(txn: Transaction, numbers: Sequence[int]) -> None:
+    """Stop being the process behind writers; what they still have reserved is void."""
+    for number in numbers:
+        txn.execute(
+            "UPDATE synrepl._writers SET epoch = epoch + 1, held = false, holder = NULL, backend = NULL"
+            " WHERE number = %s",
+            (number,),
+        )
+        txn.execute("SELECT pg_advisory_unlock(%s, %s)", (lock_class(number), SESSION))
+
+
+def release_reservations(txn: Transaction, number: int, locks: Sequence[int]) -> None:
+    """Unlock explicit reservations."""
+    txn.execute(
+        "SELECT pg_advisory_unlock_shared(%s, n) FROM unnest(%s) AS n",
+        (lock_class(number), list(locks)),
+    )
+
+
+def enter(txn: Transaction, claim: Claim) -> None:
+    """Enter a writing transaction as the claimed writer; the database refuses one that is fenced."""
+    txn.execute("SELECT synrepl.enter(%s, %s, %s)", claim)
+
+
+def session_holder(txn: Transaction, number: int) -> str | None:
+    """Who holds a writer's session lock, for a person; None when nobody does."""
+    txn.execute(
+        """
+        SELECT coalesce(w.holder, a.application_name, '?') || ', Postgres backend ' || l.pid
+        FROM pg_locks l
+        JOIN synrepl._writers w ON w.number = %s
+        LEFT JOIN pg_stat_activity a ON a.pid = l.pid
+        WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 2
+          AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+          AND l.classid = %s AND l.objid = %s
+        """,
+        (number, lock_class(number), SESSION),
+    )
+    row = txn.fetchone_or_none()
+    return None if row is None else str(row[0])
+
+
+def raise_epoch(txn: Transaction, number: int, holder: str) -> int:
+    """Take over a writer whose session lock is ours, once no transaction of it still runs.
+
+    :returns: the new epoch
+    """
+    txn.execute("SELECT pg_advisory_xact_lock(%s, %s)", (lock_class(number), TRANSACTION))
+    epoch = value(
+        txn,
+        "UPDATE synrepl._writers"
+        " SET epoch = epoch + 1, held = true, holder = %s, backend = pg_backend_pid()"
+        " WHERE number = %s RETURNING epoch",
+        (holder, number),
+    )
+    return int(epoch)
+
+
+def fence(txn: Transaction, stream: str, writer: str) -> bool:
+    """Release a dead writer's reservations (invariant R8).
+
+    Both locks are only tried: a live process, or a transaction that can still
+    commit, means "not now".
+    """
+    txn.execute(
+        "SELECT number FROM synrepl._writers WHERE stream = %s AND writer = %s AND held",
+        (stream, writer),
+    )
+    row = txn.fetchone_or_none()
+    if row is None:
+        return False
+    number = int(row[0])
+    for half in (SESSION, TRANSACTION):
+        if not value(txn, "SELECT pg_try_advisory_xact_lock(%s, %s)", (lock_class(number), half)):
+            return False
+    txn.execute(
+        "UPDATE synrepl._writers SET epoch = epoch + 1, held = false, holder = NULL, backend = NULL"
+        " WHERE number = %s AND held",
+        (number,),
+    )
+    return txn.rowcount == 1
+
+
+def record_position(txn: Transaction, stream: str, writer: str, position: Token) -> None:
+    """Put a writer's position on record; never back (R7)."""
+    txn.execute(
+        "UPDATE synrepl._writers SET position = %s"
+        " WHERE stream = %s AND writer = %s AND position < %s",
+        (position, stream, writer, position),
+    )
+
+
+def record_linear(txn: Transaction, stream: str, position: Token) -> None:
+    """Put a stream's linear position on record; never back (R7)."""
+    txn.execute(
+        "UPDATE synrepl._streams SET position = %s WHERE stream = %s AND position < %s",
+        (position, stream, position),
+    )
+
+
+_LOOK = """
+SELECT w.stream, w.writer, w.epoch, w.position, w.held, s.position,
+       l.pid, l.objid, l.virtualtransaction, l.granted AND l.pid = w.backend,
+       CASE WHEN l.objid IS NOT NULL THEN
+           format('backend %%s (%%s), in transaction for %%s: %%s', l.pid, a.application_name,
+                  coalesce(date_trunc('second', now() - a.xact_start)::text, '-'), left(a.query, 200))
+       END
+FROM synrepl._writers w
+JOIN synrepl._streams s USING (stream)
+LEFT JOIN pg_locks l
+       ON l.locktype = 'advisory' AND l.objsubid = 2
+      AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+      AND l.classid = (%s + w.number)::oid
+LEFT JOIN pg_stat_activity a ON a.pid = l.pid
+WHERE w.stream = ANY(%s)
+"""
+
+
+def observe(txn: Transaction, streams: Sequence[Stream]) -> dict[str, Observation]:
+    """Look at streams from outside: sequences first, then locks (the order is the proof)."""
+    if not streams:
+        return {}
+    parts = [
+        f"SELECT %s, CASE WHEN is_called THEN last_value ELSE 0 END FROM {sequence_name(s)}"
+        for s in streams
+    ]
+    txn.execute(" UNION ALL ".join(parts), [s.name for s in streams])
+    last = {name: abs(int(value)) for name, value in txn.fetchall()}
+    txn.execute(_LOOK, (LOCK_CLASS_BASE, [s.name for s in streams]))
+    recorded = dict.fromkeys(last, 0)
+    writers: dict[str, dict[str, WriterState]] = {name: {} for name in last}
+    holders: dict[tuple[str, str], list[Holder]] = {}
+    for (
+        stream,
+        writer,
+        epoch,
+        position,
+        held,
+        linear,
+        pid,
+        objid,
+        vxid,
+        ours,
+        words,
+    ) in txn.fetchall():
+        recorded[stream] = int(linear)
+        known = writers[stream].get(writer)
+        # A successor that has the session lock but has not raised the epoch yet does
+        # not count: until then its predecessor could still write.
+        alive = (objid == SESSION and bool(ours)) or (known is not None and known.alive)
+        found = holders.setdefault((stream, writer), [])
+        if objid is not None and objid >= FIRST_RESERVATION:
+            found.append(Holder((pid, objid), words))
+        elif objid == TRANSACTION:
+            found.append(Holder((pid, vxid), words))
+        writers[stream][writer] = WriterState(
+            epoch=int(epoch),
+            position=int(position),
+            alive=alive,
+            held=bool(held),
+            holders=tuple(found),
+        )
+    return {
+        name: Observation(last=last[name], recorded=recorded[name], writers=writers[name])
+        for name in last
+    }

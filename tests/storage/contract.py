@@ -1,0 +1,548 @@
+"""What every store of facts keeps to, whatever it is made of.
+
+Mix :class:`FactStoreContract` into a trial test case that says how to make one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+from twisted.internet.defer import Deferred, DeferredList
+from twisted.trial.unittest import TestCase
+
+from synrepl.core.tokens import Range, Token
+from synrepl.storage.store import (
+    BadValue,
+    DatabaseAway,
+    Draft,
+    FactStore,
+    Fenced,
+    KeyReused,
+    Observation,
+    WriterLease,
+    WriterTaken,
+    Written,
+)
+from synrepl.streams.definition import Fact, Stream
+from synrepl.streams.row import Row
+from synrepl.streams.rows import BadRow
+from synrepl.streams.synapse.backfill import BACKFILL, BackfillRow
+from synrepl.streams.synapse.typing import TypingRow
+from tests.storage.samples import EVERYTHING, NOTES, note, rows_of
+
+EVERY = 2**40
+
+# Only what it is mixed into is a test case, or it would be run by itself as well.
+if TYPE_CHECKING:
+    Base = TestCase
+else:
+    Base = object
+
+
+class FactStoreContract(Base):
+    """The tests. What raises NotImplementedError is for the implementation to say."""
+
+    timeout = 60
+
+    #: The streams that the store can hold.
+    streams: Sequence[Stream]
+
+    async def make_store(self, holder: str) -> FactStore:
+        """The store as the process ``holder`` uses it; its data are the same for all of a test."""
+        raise NotImplementedError
+
+    async def prepare_all(self) -> None:
+        """Make room for all :attr:`streams`; for a few of them there is from the start."""
+
+    async def cut(self, lease: Any) -> None:
+        """Cut a lease's session; returns once the lease knows."""
+        raise NotImplementedError
+
+    async def set_sequence(self, stream: Stream, token: Token) -> None:
+        """Put the sequence of a stream somewhere else."""
+        raise NotImplementedError
+
+    async def setUp(self) -> None:  # type: ignore[override]
+        self.store = await self.make_store("alpha")
+        self._leases: list[WriterLease] = []
+
+    async def tearDown(self) -> None:  # type: ignore[override]
+        for lease in self._leases:
+            with suppress(DatabaseAway):  # closed or cut by the test
+                await lease.close()
+
+    async def lease(
+        self, writer: str = "w1", *streams: Stream, store: FactStore | None = None
+    ) -> WriterLease:
+        lease = await (store or self.store).open_writer(writer, streams or (NOTES,))
+        self._leases.append(lease)
+        return lease
+
+    async def append(
+        self, lease: WriterLease, *facts: Sequence[Row], stream: Stream = NOTES, floor: Token = 0
+    ) -> list[Token]:
+        (written,) = await lease.append(stream, [Draft(facts)], floor)
+        self.assertFalse(written.replayed)
+        return list(written.tokens)
+
+    async def facts(
+        self, stream: Stream = NOTES, writer: str | None = None, after: Token = 0
+    ) -> list[Fact]:
+        page = await self.store.page(stream, Range(after, EVERY), writer, 10_000)
+        self.assertFalse(page.limited)
+        return list(page.facts)
+
+    async def look(self, stream: Stream = NOTES) -> Observation:
+        return (await self.store.observe([stream]))[stream.name]
+
+    # -- rows ---------------------------------------------------------------------------
+
+    async def test_rows_of_every_stream_come_back_as_they_were(self) -> None:
+        await self.prepare_all()
+        lease = await self.lease("w1", *self.streams)
+        for stream in self.streams:
+            rows = rows_of(stream)
+            alone = [[row] for row in rows]
+            few = [rows[n : n + 3] for n in range(0, len(rows), 3)]
+            tokens: list[Token] = []
+            for fact in alone:
+                tokens += await self.append(lease, fact, stream=stream)
+            for at in range(0, len(few), 2):
+                tokens += await self.append(lease, *few[at : at + 2], stream=stream)
+            tokens += await self.append(lease, rows * 5, *alone, stream=stream)
+            self.assertEqual(tokens, sorted(set(tokens)))
+            expected = [*alone, *few, rows * 5, *alone]
+            self.assertEqual(
+                await self.facts(stream),
+                [Fact(t, "w1", tuple(rows)) for t, rows in zip(tokens, expected, strict=True)],
+                stream.name,
+            )
+
+    async def test_reserved_rows_of_every_type_come_back_as_they_were(self) -> None:
+        lease = await self.lease("w1", EVERYTHING)
+        rows = tuple(rows_of(EVERYTHING))
+        tokens = await lease.reserve(EVERYTHING, 2, 0)
+        facts = [Fact(tokens[0], "w1", rows), Fact(tokens[1], "w1", rows[:1])]
+        await lease.write(EVERYTHING, facts)
+        self.assertEqual(await self.facts(EVERYTHING), facts)
+
+    async def test_several_drafts_at_once(self) -> None:
+        lease = await self.lease()
+        one, two, three = await lease.append(
+            NOTES,
+            [
+                Draft([[note("a")], [], [note("b"), note("c")]]),
+                Draft([[note("d")]]),
+                Draft([[]]),
+            ],
+            0,
+        )
+        tokens = [*one.tokens, *two.tokens, *three.tokens]
+        self.assertEqual([len(w.tokens) for w in (one, two, three)], [3, 1, 1])
+        self.assertEqual(tokens, sorted(set(tokens)))
+        self.assertEqual(
+            await self.facts(),
+            [
+                Fact(tokens[0], "w1", (note("a"),)),
+                Fact(tokens[2], "w1", (note("b"), note("c"))),
+                Fact(tokens[3], "w1", (note("d"),)),
+            ],
+        )
+
+    async def test_facts_without_rows_take_tokens_and_leave_nothing(self) -> None:
+        lease = await self.lease()
+        tokens = await self.append(lease, [], [], [])
+        self.assertEqual(len(set(tokens)), 3)
+        self.assertEqual(await self.facts(), [])
+        seen = await self.look()
+        self.assertEqual(seen.last, tokens[-1])
+        self.assertEqual(seen.writers["w1"].holders, ())
+
+    async def test_a_value_that_does_not_fit_refuses_all_drafts(self) -> None:
+        lease = await self.lease()
+        for many in (0, 100):
+            good = [[note("good")] for _ in range(1 + many)]
+            drafts = [Draft(good), Draft([[note("NUL \0")]])]
+            with self.assertRaises(BadValue):
+                await lease.append(NOTES, drafts, 0)
+        self.assertEqual(await self.facts(), [])
+        self.assertEqual((await self.look()).writers["w1"].holders, ())
+        await self.append(lease, [note("still works")])
+
+    async def test_a_row_of_another_stream_is_refused(self) -> None:
+        lease = await self.lease()
+        with self.assertRaises(BadRow):
+            await lease.append(NOTES, [Draft([[TypingRow("!r", [])]])], 0)
+
+    async def test_a_stream_that_counts_down_has_tokens_that_go_up(self) -> None:
+        lease = await self.lease("w1", BACKFILL)
+        rows = [BackfillRow(f"$e{n}", "!r", "m", None, None, None) for n in range(60)]
+        tokens = await self.append(lease, [rows[0]], rows[1:3], stream=BACKFILL)
+        tokens += await self.append(lease, *([row] for row in rows[3:]), stream=BACKFILL)
+        self.assertEqual(tokens, sorted(set(tokens)))
+        self.assertGreater(tokens[0], 0)
+        facts = await self.facts(BACKFILL)
+        self.assertEqual([fact.token for fact in facts], tokens)
+        self.assertEqual([row for fact in facts for row in fact.rows], rows)
+        page = await self.store.page(BACKFILL, Range(tokens[0], tokens[4]), None, 3)
+        self.assertEqual([fact.token for fact in page.facts], tokens[1:3])
+        span = Range(tokens[0], tokens[4])
+        self.assertEqual(await self.store.reached(BACKFILL, span), {"w1": tokens[4]})
+        self.assertEqual((await self.look(BACKFILL)).last, tokens[-1])
+        await self.set_sequence(BACKFILL, tokens[5])
+        again = await self.append(lease, [rows[0]], stream=BACKFILL)
+        self.assertGreater(again[0], tokens[-1])
+
+    # -- reading ------------------------------------------------------------------------
+
+    async def test_pages_never_split_a_fact(self) -> None:
+        lease = await self.lease()
+        sizes = [1, 3, 2, 7, 1, 1, 4]
+        facts = [[note(f"{n}.{m}") for m in range(size)] for n, size in enumerate(sizes)]
+        tokens = await self.append(lease, *facts)
+        limits, ends = (1, 2, 3, 4, 5, 8, 18, 19, 100), (tokens[-1], tokens[-1] + 10)
+        for limit, end in product(limits, ends):
+            after = 0
+            found: list[Fact] = []
+            while after < end:
+                page = await self.store.page(NOTES, Range(after, end), None, limit)
+                rows = sum(len(fact.rows) for fact in page.facts)
+                self.assertTrue(rows <= limit or len(page.facts) == 1, (limit, page))
+                self.assertGreater(page.upto, after)
+                self.assertEqual(page.limited, page.upto < end)
+                if page.limited:
+                    self.assertEqual(page.upto, page.facts[-1].token)
+                found += page.facts
+                after = page.upto
+            expected = [Fact(t, "w1", tuple(r)) for t, r in zip(tokens, facts, strict=True)]
+            self.assertEqual(found, expected, limit)
+
+    async def test_a_page_is_of_the_range_only(self) -> None:
+        lease = await self.lease()
+        tokens = await self.append(lease, *([note(str(n))] for n in range(6)))
+        page = await self.store.page(NOTES, Range(tokens[1], tokens[4]), None, 100)
+        self.assertEqual([fact.token for fact in page.facts], tokens[2:5])
+        self.assertEqual((page.upto, page.limited), (tokens[4], False))
+        exact = await self.store.page(NOTES, Range(tokens[1], tokens[4]), None, 3)
+        self.assertEqual(exact, page)
+        for span in (Range(tokens[2], tokens[2]), Range(tokens[4], tokens[1])):
+            empty = await self.store.page(NOTES, span, None, 100)
+            self.assertEqual(
+                (list(empty.facts), empty.upto, empty.limited), ([], span.after, False)
+            )
+
+    async def test_pages_of_one_writer(self) -> None:
+        one, two = await self.lease("w1"), await self.lease("w2")
+        mine: list[Token] = []
+        for n in range(5):
+            mine += await self.append(one, [note(f"one {n}")])
+            await self.append(two, [note(f"two {n}")])
+        end = (await self.look()).last
+        page = await self.store.page(NOTES, Range(0, end), "w1", 3)
+        self.assertEqual([f.token for f in page.facts], mine[:3])
+        self.assertTrue(page.limited)
+        page = await self.store.page(NOTES, Range(page.upto, end), "w1", 3)
+        self.assertEqual([f.token for f in page.facts], mine[3:])
+        self.assertEqual({f.writer for f in page.facts}, {"w1"})
+        self.assertEqual((page.upto, page.limited), (end, False))
+        self.assertEqual(await self.facts(writer="nobody"), [])
+
+    async def test_reached(self) -> None:
+        one, two = await self.lease("w1"), await self.lease("w2")
+        a = await self.append(one, [note("a")])
+        b = await self.append(two, [note("b")])
+        c = await self.append(one, [note("c")])
+        empty = await self.append(two, [])
+        reached = self.store.reached
+        self.assertEqual(await reached(NOTES, Range(0, empty[0])), {"w1": c[0], "w2": b[0]})
+        self.assertEqual(await reached(NOTES, Range(a[0], b[0])), {"w2": b[0]})
+        self.assertEqual(await reached(NOTES, Range(c[0], empty[0])), {})
+        self.assertEqual(await reached(NOTES, Range(empty[0], 0)), {})
+
+    # -- idempotency --------------------------------------------------------------------
+
+    async def test_a_key_used_again_gets_the_first_answer(self) -> None:
+        lease = await self.lease()
+        draft = Draft([[note("a")], [note("b")]], key="k")
+        (first,) = await lease.append(NOTES, [draft], 0)
+        (again,) = await lease.append(NOTES, [draft], 0)
+        self.assertEqual(again, Written(first.tokens, replayed=True))
+        other = await self.lease("w2")
+        (elsewhere,) = await other.append(NOTES, [draft], 0)
+        self.assertEqual(elsewhere, again)
+        self.assertEqual(len(await self.facts()), 2)
+
+    async def test_a_replay_among_fresh_drafts(self) -> None:
+        lease = await self.lease()
+        old = Draft([[note("old")]], key="old")
+        (first,) = await lease.append(NOTES, [old], 0)
+        before, replayed, after = await lease.append(
+            NOTES, [Draft([[note("x")]], key="x"), old, Draft([[note("y")]])], 0
+        )
+        self.assertEqual(replayed, Written(first.tokens, replayed=True))
+        self.assertEqual((before.replayed, after.replayed), (False, False))
+        found = {fact.token: fact.rows[0] for fact in await self.facts()}
+        self.assertEqual(
+            found,
+            {
+                first.tokens[0]: note("old"),
+                before.tokens[0]: note("x"),
+                after.tokens[0]: note("y"),
+            },
+        )
+
+    async def test_a_key_used_for_other_rows(self) -> None:
+        lease = await self.lease()
+        await lease.append(NOTES, [Draft([[note("a")]], key="k")], 0)
+        with self.assertRaises(KeyReused):
+            await lease.append(NOTES, [Draft([[note("fresh")]]), Draft([[note("b")]], key="k")], 0)
+        self.assertEqual([f.rows for f in await self.facts()], [(note("a"),)])
+
+    async def test_a_key_belongs_to_its_stream(self) -> None:
+        lease = await self.lease("w1", NOTES, BACKFILL)
+        await lease.append(NOTES, [Draft([[note("a")]], key="k")], 0)
+        row = BackfillRow("$e", "!r", "m", None, None, None)
+        (written,) = await lease.append(BACKFILL, [Draft([[row]], key="k")], 0)
+        self.assertFalse(written.replayed)
+
+    async def test_one_key_by_several_at_once(self) -> None:
+        leases = [await self.lease(f"w{n}") for n in range(4)]
+        draft = Draft([[note("once")]], key="k")
+        outcomes = await DeferredList(
+            [Deferred.fromCoroutine(lease.append(NOTES, [draft], 0)) for lease in leases]
+        )
+        answers = [answer[0] for ok, answer in outcomes if ok]
+        self.assertEqual(len(answers), 4, outcomes)
+        self.assertEqual(sorted(a.replayed for a in answers), [False, True, True, True])
+        self.assertEqual(len({tuple(a.tokens) for a in answers}), 1)
+        self.assertEqual(len(await self.facts()), 1)
+
+    # -- writers ------------------------------------------------------------------------
+
+    async def test_a_name_is_for_one_process(self) -> None:
+        await self.lease("w1")
+        other = await self.make_store("beta")
+        with self.assertRaises(WriterTaken) as caught:
+            await other.open_writer("w1", [NOTES])
+        for word in ("'w1'", "'notes'", "alpha"):
+            self.assertIn(word, str(caught.exception))
+
+    async def test_a_name_refused_on_one_stream_is_taken_on_none(self) -> None:
+        await self.lease("w1", NOTES)
+        other = await self.make_store("beta")
+        with self.assertRaises(WriterTaken):
+            await other.open_writer("w1", [EVERYTHING, NOTES])
+        state = (await self.look(EVERYTHING)).writers.get("w1")
+        self.assertTrue(state is None or not (state.held or state.alive), state)
+        await self.lease("w1", EVERYTHING)
+
+    async def test_a_name_given_back(self) -> None:
+        first = await self.lease("w1")
+        before = (await self.look()).writers["w1"]
+        self.assertEqual((before.held, before.alive), (True, True))
+        await first.close()
+        between = (await self.look()).writers["w1"]
+        self.assertEqual((between.held, between.alive, between.holders), (False, False, ()))
+        other = await self.make_store("beta")
+        second = await self.lease("w1", store=other)
+        after = (await self.look()).writers["w1"]
+        self.assertEqual((after.held, after.alive), (True, True))
+        self.assertTrue(before.epoch < between.epoch < after.epoch)
+        await self.append(second, [note("mine now")])
+
+    async def test_whoever_was_replaced_is_fenced(self) -> None:
+        first = await self.lease("w1")
+        tokens = await first.reserve(NOTES, 2, 0)
+        await self.cut(first)
+        second = await self.lease("w1")
+        with self.assertRaises(Fenced) as caught:
+            await first.append(NOTES, [Draft([[note("late")]])], 0)
+        self.assertIn("'w1' of stream 'notes'", str(caught.exception))
+        with self.assertRaises(Fenced):
+            await first.write(NOTES, [Fact(tokens[0], "w1", (note("late"),))])
+        self.assertEqual(await self.facts(), [])
+        await self.append(second, [note("in time")])
+
+    async def test_losing_the_name(self) -> None:
+        lease = await self.lease("w1")
+        reasons: list[str] = []
+        lease.on_lost(reasons.append)
+        await self.cut(lease)
+        self.assertEqual(len(reasons), 1)
+        lease.on_lost(reasons.append)
+        self.assertEqual(len(reasons), 2)
+        for attempt in (lease.reserve(NOTES, 1, 0), lease.close()):
+            with self.assertRaises(DatabaseAway):
+                await attempt
+
+    async def test_closing_is_no_loss(self) -> None:
+        lease = await self.lease("w1")
+        reasons: list[str] = []
+        lease.on_lost(reasons.append)
+        await lease.close()
+        await self.look()
+        self.assertEqual(reasons, [])
+
+    async def test_a_dead_writer_is_fenced_once(self) -> None:
+        lease = await self.lease("w1")
+        self.assertFalse(await self.store.fence(NOTES, "w1"))
+        tokens = await lease.reserve(NOTES, 2, 0)
+        await self.cut(lease)
+        dead = (await self.look()).writers["w1"]
+        self.assertEqual((dead.held, dead.alive), (True, False))
+        # Until it is fenced, it may still write.
+        await lease.write(NOTES, [Fact(tokens[0], "w1", (note("in time"),))])
+        self.assertTrue(await self.store.fence(NOTES, "w1"))
+        self.assertFalse(await self.store.fence(NOTES, "w1"))
+        with self.assertRaises(Fenced):
+            await lease.write(NOTES, [Fact(tokens[1], "w1", (note("late"),))])
+        fenced = (await self.look()).writers["w1"]
+        self.assertEqual((fenced.held, fenced.alive, fenced.holders), (False, False, ()))
+        self.assertEqual([f.token for f in await self.facts()], [tokens[0]])
+
+    async def test_there_is_nobody_to_fence(self) -> None:
+        self.assertFalse(await self.store.fence(NOTES, "nobody"))
+        lease = await self.lease("w1")
+        await lease.close()
+        self.assertFalse(await self.store.fence(NOTES, "w1"))
+
+    # -- reservations and observations --------------------------------------------------
+
+    async def test_reserve_write_release(self) -> None:
+        lease = await self.lease("w1")
+        reserved = list(await lease.reserve(NOTES, 3, 0))
+        self.assertEqual(reserved, sorted(set(reserved)))
+        meanwhile = await self.append(lease, [note("meanwhile")])
+        self.assertGreater(meanwhile[0], reserved[-1])
+        await lease.write(NOTES, [Fact(reserved[1], "w1", (note("a"), note("b")))])
+        await lease.write(NOTES, [Fact(reserved[0], "w1", (note("c"),))])
+        self.assertEqual(len((await self.look()).writers["w1"].holders), 1)
+        await lease.release(NOTES, reserved)
+        seen = await self.look()
+        self.assertEqual((seen.last, seen.writers["w1"].holders), (meanwhile[0], ()))
+        self.assertEqual(
+            [(fact.token, len(fact.rows)) for fact in await self.facts()],
+            [(reserved[0], 1), (reserved[1], 2), (meanwhile[0], 1)],
+        )
+
+    async def test_a_reservation_is_held_until_its_last_token_is_released(self) -> None:
+        lease = await self.lease("w1")
+        tokens = await lease.reserve(NOTES, 3, 0)
+        for at in range(3):
+            self.assertEqual(len((await self.look()).writers["w1"].holders), 1)
+            await lease.release(NOTES, tokens[at : at + 1])
+        self.assertEqual((await self.look()).writers["w1"].holders, ())
+
+    async def test_holders_can_be_told_apart_and_followed(self) -> None:
+        lease, other = await self.lease("w1"), await self.lease("w2")
+        first = await lease.reserve(NOTES, 1, 0)
+        (one,) = (await self.look()).writers["w1"].holders
+        second = await lease.reserve(NOTES, 2, 0)
+        await other.reserve(NOTES, 1, 0)
+        seen = await self.look()
+        self.assertEqual(len(seen.writers["w2"].holders), 1)
+        identities = {holder.identity for holder in seen.writers["w1"].holders}
+        self.assertEqual(len(identities), 2)
+        self.assertIn(one.identity, identities)
+        await lease.release(NOTES, first)
+        (two,) = (await self.look()).writers["w1"].holders
+        self.assertEqual({one.identity, two.identity}, identities)
+        self.assertNotEqual(two.identity, one.identity)
+        self.assertTrue(two.describe)
+        await lease.release(NOTES, second)
+        await lease.reserve(NOTES, 1, 0)
+        (three,) = (await self.look()).writers["w1"].holders
+        self.assertNotIn(three.identity, identities)
+
+    async def test_nothing_is_reserved(self) -> None:
+        lease = await self.lease("w1")
+        self.assertEqual(list(await lease.reserve(NOTES, 0, 0)), [])
+        self.assertEqual((await self.look()).writers["w1"].holders, ())
+
+    async def test_observing_several_streams(self) -> None:
+        lease = await self.lease("w1", NOTES, BACKFILL)
+        await self.append(lease, [note("a")], [note("b")])
+        seen = await self.store.observe([BACKFILL, NOTES])
+        self.assertEqual(set(seen), {"notes", "backfill"})
+        self.assertEqual((seen["notes"].last, seen["backfill"].last), (2, 0))
+        self.assertEqual(dict(await self.store.observe([])), {})
+
+    # -- sequences ----------------------------------------------------------------------
+
+    async def test_a_sequence_behind_the_floor_is_moved_forward(self) -> None:
+        lease = await self.lease("w1")
+        (token,) = await self.append(lease, [note("a")], floor=50)
+        self.assertEqual(token, 51)
+        self.assertEqual((await lease.reserve(NOTES, 1, 70))[0], 71)
+        many = await self.append(lease, *([note("b")] for _ in range(100)), floor=300)
+        self.assertEqual(many, list(range(301, 401)))
+        (token,) = await self.append(lease, [], floor=500)
+        self.assertEqual(token, 501)
+
+    async def test_a_sequence_far_behind_the_floor_is_moved_forward(self) -> None:
+        lease = await self.lease("w1")
+        (token,) = await self.append(lease, [note("a")], floor=10**12)
+        self.assertGreater(token, 10**12)
+        self.assertEqual(await self.append(lease, [note("b")]), [token + 1])
+
+    async def test_a_sequence_behind_the_table_is_moved_forward(self) -> None:
+        lease = await self.lease("w1")
+        tokens = await self.append(lease, *([note(str(n))] for n in range(40)))
+        cases: list[list[list[Row]]] = [
+            [[note("a")]],
+            [[note("b")], [note("c")]],
+            [[note("d")]] * 50,
+            [[]],
+        ]
+        for facts in cases:
+            await self.set_sequence(NOTES, tokens[7])
+            again = await self.append(lease, *facts, floor=0)
+            self.assertGreater(again[0], tokens[-1], len(facts))
+            if any(facts):
+                tokens += again
+        self.assertEqual([fact.token for fact in await self.facts()], tokens)
+
+    async def test_a_sequence_behind_is_moved_forward_when_a_writer_opens(self) -> None:
+        lease = await self.lease("w1")
+        tokens = await self.append(lease, *([note(str(n))] for n in range(40)))
+        await lease.close()
+        await self.set_sequence(NOTES, 8)
+        other = await self.lease("w2")
+        again = await self.append(other, [note("again")], floor=0)
+        self.assertGreater(again[0], tokens[-1])
+
+    async def test_no_token_at_or_below_a_recorded_position(self) -> None:
+        lease = await self.lease("w1")
+        await self.store.record_positions(NOTES, 90, {})
+        (token,) = await self.append(lease, [note("a")])
+        self.assertGreater(token, 90)
+        await lease.close()
+        await self.store.record_positions(NOTES, 90, {"w1": 200})
+        lease = await self.lease("w1")
+        (token,) = await self.append(lease, [note("b")])
+        self.assertGreater(token, 200)
+
+    # -- positions on record ------------------------------------------------------------
+
+    async def test_recorded_positions_never_go_back(self) -> None:
+        await self.lease("w1")
+        await self.lease("w2")
+        await self.store.record_positions(NOTES, 5, {"w1": 7, "w2": 6})
+        await self.store.record_positions(NOTES, 3, {"w1": 9, "w2": 2, "stranger": 4})
+        seen = await self.look()
+        self.assertEqual(seen.recorded, 5)
+        self.assertEqual((seen.writers["w1"].position, seen.writers["w2"].position), (9, 6))
+        self.assertNotIn("stranger", seen.writers)
+
+    async def test_follower_positions_never_go_back(self) -> None:
+        self.assertEqual(await self.store.follower_positions("f1"), {})
+        await self.store.record_follower("f1", {("notes", "w1"): 5, ("notes", "w2"): 7})
+        await self.store.record_follower("f1", {("notes", "w1"): 4, ("notes", "w2"): 8})
+        await self.store.record_follower("f2", {("notes", "w1"): 1})
+        self.assertEqual(
+            await self.store.follower_positions("f1"), {("notes", "w1"): 5, ("notes", "w2"): 8}
+        )
+        self.assertEqual(await self.store.follower_positions("f2"), {("notes", "w1"): 1})

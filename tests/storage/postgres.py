@@ -1,0 +1,107 @@
+"""A test case with a real database, and processes that use it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import psycopg2
+from twisted.internet import reactor as _reactor
+from twisted.internet.defer import Deferred
+from twisted.trial.unittest import TestCase
+
+from synrepl.adapters.postgres import PostgresDatabase
+from synrepl.adapters.postgres_session import PostgresSession, open_session
+from synrepl.adapters.scheduler import TwistedScheduler
+from synrepl.storage.database import Session
+from synrepl.storage.migrations import load, migrate
+from synrepl.storage.postgres_lease import PostgresLease
+from synrepl.storage.postgres_store import PostgresStore
+from synrepl.storage.tables import ensure_tables
+from synrepl.testing.postgres import fresh_database
+from tests.storage.samples import FEW
+
+reactor: Any = _reactor
+
+
+async def prepare(dsn: str) -> None:
+    """Fill a database with the schema and the tables of a few streams."""
+    database = PostgresDatabase(reactor, dsn, "prepare")
+    await migrate(database, load())
+    await database.run("ensure_tables", lambda txn: ensure_tables(txn, FEW))
+    await database.close()
+
+
+class Process:
+    """What one process has: connections, a store, and the sessions of its leases.
+
+    :param scheduler: for the store's waiting
+    """
+
+    def __init__(self, dsn: str, name: str, scheduler: Any = None) -> None:
+        self.dsn = dsn
+        self.name = name
+        self.scheduler = TwistedScheduler(reactor)
+        self.database = PostgresDatabase(reactor, dsn, name)
+        self.sessions: list[PostgresSession] = []
+        self.store = PostgresStore(
+            scheduler or self.scheduler, self.database, self.open_session, name
+        )
+
+    async def open_session(self) -> Session:
+        """A connection of its own, for a lease."""
+        session = await open_session(reactor, self.dsn, self.name)
+        self.sessions.append(session)
+        return session
+
+    def session_of(self, lease: PostgresLease) -> PostgresSession:
+        """The session behind a lease of this process."""
+        return next(session for session in self.sessions if session is lease._session)
+
+    async def close(self) -> None:
+        """Stop what waits, and close every connection."""
+        self.scheduler.stop()
+        for session in self.sessions:
+            await session.close()
+        await self.database.close()
+        self.scheduler.stop()  # what was under way may have begun to wait
+
+
+class PostgresCase(TestCase):
+    """A database of its own for each test."""
+
+    timeout = 60
+
+    async def setUp(self) -> None:  # type: ignore[override]
+        self.dsn = await fresh_database(self, prepare)
+
+    def process(self, name: str, scheduler: Any = None) -> Process:
+        """A make-believe process, closed when the test is over."""
+        process = Process(self.dsn, name, scheduler)
+        self.addCleanup(lambda: Deferred.fromCoroutine(process.close()))
+        return process
+
+    def connect(self) -> psycopg2.extensions.connection:
+        """A plain connection that commits by itself, closed when the test is over."""
+        connection = psycopg2.connect(self.dsn)
+        connection.autocommit = True
+        self.addCleanup(connection.close)
+        return connection
+
+    def sql(
+        self, statement: str, *params: object, on: psycopg2.extensions.connection | None = None
+    ) -> Any:
+        """Run a statement from outside; the first cell of the answer, if there is one."""
+        with (on or self.connect()).cursor() as cursor:
+            cursor.execute(statement, params or None)
+            row = cursor.fetchone() if cursor.description else None
+            return None if row is None else row[0]
+
+    async def tick(self) -> None:
+        """Let the reactor run."""
+        await TwistedScheduler(reactor).sleep(0.005)
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait until something is so; the test's time limit ends a vain wait."""
+        while not condition():
+            await self.tick()

@@ -1,0 +1,100 @@
+"""The store in PostgreSQL: the contract, on the real thing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from synrepl.core.tokens import Token
+from synrepl.storage.postgres_store import PostgresStore
+from synrepl.storage.store import Draft, FactStore, Fenced, WriterState
+from synrepl.storage.tables import sequence_name
+from synrepl.streams.definition import Stream
+from tests.storage.contract import FactStoreContract
+from tests.storage.hasty import HastyScheduler
+from tests.storage.postgres import PostgresCase, Process
+from tests.storage.samples import NOTES, STREAMS, note
+
+
+class Contract(FactStoreContract, PostgresCase):
+    """The same as for the store in memory."""
+
+    streams = tuple(stream for stream in STREAMS if not stream.in_memory)
+
+    async def setUp(self) -> None:  # type: ignore[override]
+        self.processes: list[Process] = []
+        await PostgresCase.setUp(self)
+        await FactStoreContract.setUp(self)
+
+    async def make_store(self, holder: str) -> FactStore:
+        process = self.process(holder, HastyScheduler())
+        self.processes.append(process)
+        return process.store
+
+    async def prepare_all(self) -> None:
+        await self.processes[0].store.prepare(self.streams)
+
+    async def cut(self, lease: Any) -> None:
+        session = next(s for p in self.processes for s in p.sessions if s is lease._session)
+        lost: list[str] = []
+        session.on_lost(lost.append)
+        self.sql("SELECT pg_terminate_backend(%s, 10000)", session.backend_pid)
+        await self.until(lambda: bool(lost))
+
+    async def set_sequence(self, stream: Stream, token: Token) -> None:
+        self.sql(f"SELECT setval('{sequence_name(stream)}', %s)", stream.stream_id(token))
+
+
+class OnlyHere(PostgresCase):
+    """What the store in memory has no counterpart of."""
+
+    async def setUp(self) -> None:  # type: ignore[override]
+        await super().setUp()
+        self.one = self.process("one")
+        self.lease = await self.one.store.open_writer("w1", [NOTES])
+
+    async def state(self) -> WriterState:
+        seen = await self.process("observer").store.observe([NOTES])
+        return seen["notes"].writers["w1"]
+
+    async def test_a_successor_counts_once_its_predecessor_is_fenced(self) -> None:
+        await self.lease.reserve(NOTES, 1, 0)
+        number = self.sql("SELECT number FROM synrepl._writers WHERE writer = 'w1'")
+        backend = self.one.session_of(self.lease).backend_pid
+        self.sql("SELECT pg_terminate_backend(%s, 10000)", backend)
+        successor = self.connect()
+        self.sql("SELECT pg_advisory_lock(synrepl.lock_class(%s), 0)", number, on=successor)
+        state = await self.state()
+        self.assertEqual((state.held, state.alive), (True, False))
+        self.assertFalse(await self.one.store.fence(NOTES, "w1"))
+
+    async def test_a_reservation_that_was_refused_holds_nothing(self) -> None:
+        self.sql("UPDATE synrepl._writers SET epoch = epoch + 1 WHERE writer = 'w1'")
+        with self.assertRaises(Fenced):
+            await self.lease.reserve(NOTES, 1, 0)
+        self.assertEqual((await self.state()).holders, ())
+
+    async def test_lock_numbers_come_round(self) -> None:
+        self.lease._next_lock = 2**31 - 1
+        first = await self.lease.reserve(NOTES, 1, 0)
+        second = await self.lease.reserve(NOTES, 1, 0)
+        self.assertEqual(len({h.identity for h in (await self.state()).holders}), 2)
+        await self.lease.release(NOTES, [*first, *second])
+        self.assertEqual((await self.state()).holders, ())
+
+    async def test_who_holds_a_name_and_a_token_is_told(self) -> None:
+        await self.lease.reserve(NOTES, 1, 0)
+        (holder,) = (await self.state()).holders
+        for word in ("backend", "synrepl one"):
+            self.assertIn(word, holder.describe)
+
+    async def test_commits_are_not_notified_of_when_nobody_else_announces(self) -> None:
+        listener = self.connect()
+        self.sql("LISTEN synrepl", on=listener)
+        store = PostgresStore(
+            self.one.scheduler, self.one.database, self.one.open_session, "one", notify=False
+        )
+        lease = await store.open_writer("w2", [NOTES])
+        await lease.append(NOTES, [Draft([[note("a")]])], 0)
+        await self.lease.append(NOTES, [Draft([[note("b")]])], 0)
+        self.sql("SELECT 1", on=listener)
+        self.assertEqual([notice.payload for notice in listener.notifies], ["notes"])

@@ -1,0 +1,91 @@
+"""Streams in tables and streams in memory behind one store."""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import TestCase
+
+from synrepl.core.tokens import Range
+from synrepl.storage.memory_store import MemoryStore
+from synrepl.storage.routed_store import RoutedStore
+from synrepl.storage.store import DatabaseAway, Draft, WriterTaken
+from synrepl.streams.synapse.typing import TYPING, TypingRow
+from tests.storage.hasty import HastyScheduler
+from tests.storage.samples import NOTES, note
+
+
+class Routed(TestCase):
+    """Both sides are memory here; what counts is which one is asked."""
+
+    def setUp(self) -> None:
+        self.tables = MemoryStore(HastyScheduler())
+        self.memory = MemoryStore(HastyScheduler())
+        self.store = RoutedStore(self.tables, self.memory)
+
+    async def last(self, store: MemoryStore) -> dict[str, int]:
+        seen = await store.observe([NOTES, TYPING])
+        return {name: observation.last for name, observation in seen.items()}
+
+    async def test_each_stream_goes_where_it_belongs(self) -> None:
+        lease = await self.store.open_writer("w1", [NOTES, TYPING])
+        typing = TypingRow("!r", ["@u:h"])
+        await lease.append(NOTES, [Draft([[note("a")], [note("b")]])], 0)
+        await lease.append(TYPING, [Draft([[typing]])], 0)
+        self.assertEqual(await self.last(self.tables), {"notes": 2, "typing": 0})
+        self.assertEqual(await self.last(self.memory), {"notes": 0, "typing": 1})
+        seen = await self.store.observe([TYPING, NOTES])
+        self.assertEqual({n: o.last for n, o in seen.items()}, {"notes": 2, "typing": 1})
+        page = await self.store.page(TYPING, Range(0, 9), None, 10)
+        self.assertEqual([fact.rows for fact in page.facts], [(typing,)])
+        self.assertEqual(await self.store.reached(NOTES, Range(0, 9)), {"w1": 2})
+
+    async def test_reservations(self) -> None:
+        lease = await self.store.open_writer("w1", [NOTES, TYPING])
+        tokens = await lease.reserve(TYPING, 1, 0)
+        self.assertEqual(len((await self.holders())["typing"]), 1)
+        await lease.release(TYPING, tokens)
+        self.assertEqual(await self.holders(), {"notes": (), "typing": ()})
+
+    async def holders(self) -> dict[str, tuple[object, ...]]:
+        seen = await self.store.observe([NOTES, TYPING])
+        return {name: observation.writers["w1"].holders for name, observation in seen.items()}
+
+    async def test_the_name_is_lost_when_the_tables_lose_it(self) -> None:
+        lease = await self.store.open_writer("w1", [NOTES, TYPING])
+        reasons: list[str] = []
+        lease.on_lost(reasons.append)
+        in_tables = lease._tables
+        assert in_tables is not None
+        in_tables.crash("cut")  # type: ignore[attr-defined]
+        self.assertEqual(reasons, ["cut"])
+        with self.assertRaises(DatabaseAway):
+            await lease.close()
+        await self.store.open_writer("w1", [NOTES, TYPING])
+
+    async def test_only_one_kind_of_stream(self) -> None:
+        for stream in (NOTES, TYPING):
+            lease = await self.store.open_writer("w1", [stream])
+            lease.on_lost(self.fail)
+            await lease.reserve(stream, 1, 0)
+            await lease.close()
+
+    async def test_a_name_taken_in_memory_is_not_kept_in_the_tables(self) -> None:
+        await self.memory.open_writer("w1", [TYPING])
+        with self.assertRaises(WriterTaken):
+            await self.store.open_writer("w1", [NOTES, TYPING])
+        await self.tables.open_writer("w1", [NOTES])
+
+    async def test_what_is_on_record(self) -> None:
+        await self.store.open_writer("w1", [NOTES, TYPING])
+        await self.store.record_positions(NOTES, 4, {"w1": 5})
+        await self.store.record_positions(TYPING, 6, {"w1": 7})
+        seen = await self.store.observe([NOTES, TYPING])
+        self.assertEqual((seen["notes"].recorded, seen["typing"].recorded), (4, 6))
+        await self.store.record_follower("f", {("typing", "w1"): 3})
+        self.assertEqual(await self.tables.follower_positions("f"), {("typing", "w1"): 3})
+        self.assertEqual(await self.store.follower_positions("f"), {("typing", "w1"): 3})
+
+    async def test_fencing(self) -> None:
+        lease = await self.tables.open_writer("w1", [NOTES])
+        lease.crash()
+        self.assertTrue(await self.store.fence(NOTES, "w1"))
+        self.assertFalse(await self.store.fence(TYPING, "w1"))
