@@ -1,0 +1,1 @@
+"""Thin shells around Twisted and the drivers."""

@@ -1,0 +1,148 @@
+"""Asking another process over HTTP, with kept connections, time limits and bounded answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any, NamedTuple, cast
+from urllib.parse import urlencode
+
+from twisted.internet.defer import Deferred
+from twisted.internet.error import UserError
+from twisted.internet.protocol import Protocol, connectionDone
+from twisted.python.failure import Failure
+from twisted.web.client import Agent, HTTPConnectionPool, ResponseDone
+from twisted.web.http_headers import Headers
+
+from synrepl.core.errors import ProtocolError, Unavailable
+
+#: How long to wait for a connection, in seconds.
+CONNECT_S = 5.0
+
+#: Longest answer that is read, in bytes.
+MAX_ANSWER = 64 * 2**20
+
+
+class MasterAway(Unavailable):
+    """the master at {where} cannot be reached: {reason}"""
+
+
+class AnswerTooLong(ProtocolError):
+    """the answer of {where} is longer than {limit} bytes; ask for fewer rows"""
+
+
+class Answer(NamedTuple):
+    """What came back."""
+
+    status: int
+    body: bytes
+
+
+class HttpClient:
+    """Asks one server.
+
+    :param base_url: such as ``http://127.0.0.1:9093``, without a path
+    :param secret: sent as ``Authorization: Bearer …``
+    :param timeout_s: for one whole exchange, connecting included
+    """
+
+    def __init__(
+        self,
+        reactor: Any,
+        base_url: str,
+        secret: str | None = None,
+        timeout_s: float = 30.0,
+        max_answer: int = MAX_ANSWER,
+    ) -> None:
+        self.where = base_url.rstrip("/")
+        self._reactor = reactor
+        self._timeout_s = timeout_s
+        self._max_answer = max_answer
+        self._pool = HTTPConnectionPool(reactor, persistent=True)
+        self._pool.maxPersistentPerHost = 4
+        self._agent = Agent(reactor, connectTimeout=CONNECT_S, pool=self._pool)
+        self._headers = Headers({"Accept": ["application/json"], "User-Agent": ["synrepl"]})
+        if secret is not None:
+            self._headers.addRawHeader("Authorization", f"Bearer {secret}")
+
+    async def get(self, path: str, query: Mapping[str, str | int]) -> Answer:
+        """GET a path.
+
+        :raises MasterAway: no connection, no answer in time, or it broke off
+        :raises AnswerTooLong:
+        """
+        url = f"{self.where}{path}?{urlencode(query)}"
+        exchange = Deferred.fromCoroutine(self._exchange(url.encode("ascii")))
+        exchange.addTimeout(self._timeout_s, self._reactor, self._too_slow)
+        try:
+            return await exchange
+        except (AnswerTooLong, MasterAway):
+            raise
+        except Exception as error:  # twisted.web documents no end to what may come here
+            raise MasterAway(where=self.where, reason=_reason(error)) from error
+
+    async def close(self) -> None:
+        """Close the kept connections."""
+        await self._pool.closeCachedConnections()
+
+    def _too_slow(self, result: object, seconds: float) -> Failure:
+        reason = f"no answer within {seconds:g} s"
+        return Failure(MasterAway(where=self.where, reason=reason))
+
+    async def _exchange(self, url: bytes) -> Answer:
+        response: Any = await self._agent.request(b"GET", url, self._headers)
+        body = _Body(AnswerTooLong(where=self.where, limit=self._max_answer), self._max_answer)
+        response.deliverBody(body)
+        return Answer(response.code, await body.whole)
+
+
+class _Body(Protocol):
+    """Collects a body, up to a limit."""
+
+    def __init__(self, too_long: AnswerTooLong, limit: int) -> None:
+        self._too_long = too_long
+        self._left = limit
+        self._parts: list[bytes] = []
+        self._done = False
+        self.whole: Deferred[bytes] = Deferred(lambda _: self._abort())
+
+    def dataReceived(self, data: bytes) -> None:
+        """More of it."""
+        self._left -= len(data)
+        if self._left >= 0:
+            self._parts.append(data)
+        elif not self._done:
+            self._done = True
+            self._abort()
+            self.whole.errback(self._too_long)
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """All of it, or as much as will ever come."""
+        if self._done or self.whole.called:
+            return
+        self._done = True
+        if reason.check(ResponseDone):
+            self.whole.callback(b"".join(self._parts))
+        else:
+            self.whole.errback(reason)
+
+    def _abort(self) -> None:
+        transport = cast(Any, self.transport)  # of an answer: not all of a TCP transport
+        if transport is not None:
+            transport.loseConnection()
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, UserError):
+        return f"no connection within {CONNECT_S:g} s"
+    reasons = getattr(error, "reasons", None)  # of twisted.web's ResponseFailed
+    told = reasons[0].value if reasons else error
+    return " ".join(str(told).split())[:200] or type(told).__name__
+
+
+def status_text(status: int) -> str:
+    """``503 Service Unavailable``."""
+    try:
+        return f"{status} {HTTPStatus(status).phrase}"
+    except ValueError:
+        return str(status)

@@ -1,0 +1,94 @@
+"""Requests and answers as handlers see them, without a connection."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qsl
+
+from twisted.web.http_headers import Headers
+
+from synrepl.core import jsons
+from synrepl.core.errors import InputError
+
+JSON = "application/json"
+
+#: More query parameters than any request has.
+MAX_PARAMETERS = 50
+
+
+class BadHeader(InputError):
+    """the header {name} is not acceptable: {reason}"""
+
+
+class BadQuery(InputError):
+    """the query of this URL is not acceptable: {reason}"""
+
+
+@dataclass(frozen=True, slots=True)
+class HttpRequest:
+    """A whole request.
+
+    :ivar path: what the placeholders of the route's pattern stand for
+    """
+
+    path: Mapping[str, str]
+    query: Mapping[str, str]
+    headers: Headers
+    body: bytes
+
+    def header(self, name: str) -> str | None:
+        """The value of a header that may come once; None when it did not come.
+
+        :raises BadHeader: it came twice, or is not ASCII
+        """
+        return one_header(self.headers, name)
+
+
+@dataclass(frozen=True, slots=True)
+class HttpAnswer:
+    """An answer, complete."""
+
+    status: int
+    body: bytes
+    content_type: str = JSON
+    headers: Sequence[tuple[str, str]] = field(default=())
+
+
+def json_answer(value: Any, status: int = 200) -> HttpAnswer:
+    """An answer of JSON."""
+    return HttpAnswer(status, jsons.encode(value))
+
+
+def one_header(headers: Headers, name: str) -> str | None:
+    """See :meth:`HttpRequest.header`."""
+    values = headers.getRawHeaders(name.encode(), [])
+    if not values:
+        return None
+    if len(values) > 1:
+        raise BadHeader(name=name, reason="it was sent more than once")
+    try:
+        return values[0].decode("ascii")
+    except UnicodeDecodeError:
+        raise BadHeader(name=name, reason="it is not ASCII") from None
+
+
+def parse_query(text: bytes) -> dict[str, str]:
+    """The parameters of a URL.
+
+    :raises BadQuery: not text, too many, or one twice
+    """
+    try:
+        pairs = parse_qsl(
+            text.decode("ascii"),
+            keep_blank_values=True,
+            errors="strict",
+            max_num_fields=MAX_PARAMETERS,
+        )
+    except ValueError as error:
+        raise BadQuery(reason=str(error)[:100]) from None
+    query = dict(pairs)
+    if len(query) < len(pairs):
+        raise BadQuery(reason="a parameter was given twice")
+    return query

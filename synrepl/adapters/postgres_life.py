@@ -1,0 +1,49 @@
+"""Lives of a server: what tells one run of it from the next."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+import psycopg2
+from psycopg2 import extensions
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """One run of a server, from recovery to shutdown or crash.
+
+    :ivar timeline: changes with a promotion; None on a standby
+    :ivar statistics_since: reset by a crash that the postmaster itself survives
+    """
+
+    system: int
+    timeline: str | None
+    started: datetime
+    statistics_since: datetime | None
+
+
+_LIFE = """
+    SELECT s.system_identifier,
+           CASE WHEN NOT pg_is_in_recovery()
+                THEN left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) END,
+           pg_postmaster_start_time(),
+           w.stats_reset
+    FROM pg_control_system() s, pg_stat_bgwriter w
+"""
+
+
+def read_life(connection: extensions.connection) -> Life | None:
+    """Which life of which server an idle connection is to.
+
+    :returns: None when the user may not ask
+    :raises psycopg2.Error: the connection is lost
+    """
+    with connection.cursor() as cursor:
+        try:
+            cursor.execute(_LIFE)
+        except psycopg2.errors.InsufficientPrivilege:
+            return None
+        row = cursor.fetchone()
+        assert row is not None
+        return Life(*row)

@@ -1,0 +1,150 @@
+"""Notifications of Postgres, over a connection of their own that comes back by itself.
+
+A notification is a hint, never the truth: it is lost while the connection is
+away. So the owner hears of every new connection too, and then looks for itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import psycopg2
+from psycopg2 import extensions
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+
+from synrepl.adapters.backoff import pause
+from synrepl.adapters.postgres_connection import Address, Connection, Keepalive, close
+from synrepl.adapters.postgres_pool import DaemonThreadPool
+from synrepl.adapters.postgres_watch import Watch
+from synrepl.adapters.reactor import Reactor
+from synrepl.core.clock import DelayedCall
+
+_KEEPALIVE = Keepalive(idle_s=5, interval_s=2, count=3)
+
+
+class PostgresListener:
+    """Listens on channels from :meth:`start` to :meth:`stop`.
+
+    :param dsn: a libpq URI or key=value string
+    :param instance: the process's name, which the server shows
+    :param on_notify: called with channel and payload
+    :param on_reconnect: called whenever LISTEN has taken effect, the first time
+        too: what happened before may have gone unnoticed
+    :raises BadDsn: ``dsn`` cannot be read
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        dsn: str,
+        instance: str,
+        channels: Sequence[str],
+        on_notify: Callable[[str, str], object],
+        on_reconnect: Callable[[], object],
+    ) -> None:
+        self._reactor = reactor
+        self._address = Address(
+            dsn, instance, keepalive=_KEEPALIVE, settings={"idle_session_timeout": "0"}
+        )
+        self._channels = tuple(channels)
+        self._on_notify = on_notify
+        self._on_reconnect = on_reconnect
+        self._threads = DaemonThreadPool(0, 1, name="postgres listener")
+        self._connection: Connection | None = None
+        self._watch: Watch | None = None
+        self._connecting = False
+        self._stopped: Deferred[None] | None = None
+        self._retry: DelayedCall | None = None
+        self._failures = 0
+
+    def start(self) -> None:
+        """Begin to connect; goes on trying until :meth:`stop`. Once."""
+        self._threads.start()
+        self._connect()
+
+    async def stop(self) -> None:
+        """Stop listening; waits for an attempt to connect, which has a time limit."""
+        if self._stopped is not None:
+            return
+        self._stopped = Deferred()
+        if self._retry is not None and self._retry.active():
+            self._retry.cancel()
+        self._drop()
+        if self._connecting:
+            await self._stopped
+        self._threads.stop()
+
+    def _connect(self) -> None:
+        self._connecting = True
+        self._threads.callInThreadWithCallback(
+            partial(self._reactor.callFromThread, self._connected), self._open
+        )
+
+    def _open(self) -> Connection:
+        """Connect and listen; in a thread."""
+        connection = self._address.connect()
+        try:
+            with connection.cursor() as cursor:
+                for channel in self._channels:
+                    cursor.execute(f"LISTEN {extensions.quote_ident(channel, connection)}")
+        except psycopg2.Error as error:
+            close(connection)
+            raise self._address.away(error) from None
+        return connection
+
+    def _connected(self, ok: bool, outcome: Any) -> None:
+        self._connecting = False
+        if self._stopped is not None:
+            if ok:
+                close(outcome)
+            self._stopped.callback(None)
+        elif ok:
+            self._failures = 0
+            self._connection = outcome
+            self._watch = Watch(self._reactor, outcome, partial(self._readable, outcome))
+            self._watch.resume()
+            self._call(self._on_reconnect)
+            self._deliver(outcome)
+        else:
+            self._try_again(outcome.getErrorMessage())
+
+    def _readable(self, connection: Connection) -> None:
+        try:
+            connection.poll()
+        except psycopg2.Error as error:
+            self._drop()
+            self._try_again(self._address.redacted(error))
+        else:
+            self._deliver(connection)
+
+    def _deliver(self, connection: Connection) -> None:
+        notifications = connection.notifies[:]
+        del connection.notifies[:]
+        for notification in notifications:
+            self._call(self._on_notify, notification.channel, notification.payload)
+
+    def _call(self, call: Callable[..., object], *args: object) -> None:
+        try:
+            call(*args)
+        except Exception:
+            self._log.failure("handling a notification failed")
+
+    def _drop(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
+        if self._connection is not None:
+            close(self._connection)
+            self._connection = None
+
+    def _try_again(self, reason: str) -> None:
+        self._failures += 1
+        self._log.warn("not listening to notifications: {reason}", reason=reason)
+        self._retry = self._reactor.callLater(
+            pause(self._failures, base=0.05, longest=5.0), self._connect
+        )

@@ -1,0 +1,232 @@
+"""Connections and the threads that work on them, both bounded.
+
+A *slot* is the right to one thread and one connection. Slots are handed out in
+the reactor's thread; who finds none waits in a queue of limited length.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from threading import Thread
+from typing import Any, TypeVar
+
+import psycopg2
+from psycopg2 import extensions
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+from twisted.python.threadpool import ThreadPool
+
+from synrepl.adapters.postgres_connection import Address, Connection, close
+from synrepl.adapters.reactor import Reactor
+from synrepl.storage.database import DatabaseBusy
+from synrepl.storage.store import DatabaseAway
+
+T = TypeVar("T")
+
+
+class DaemonThreadPool(ThreadPool):
+    """Twisted's pool, of threads that cannot keep a process from ending."""
+
+    threadFactory = partial(Thread, daemon=True)  # type: ignore[assignment]
+
+
+class Slot:
+    """One connection, opened when it is first needed.
+
+    :param reconnects: whether another may take the place of one that broke
+    """
+
+    def __init__(self, address: Address, reconnects: bool) -> None:
+        self._address = address
+        self._may_connect = True
+        self._reconnects = reconnects
+        self.connection: Connection | None = None
+        #: Set by another thread when no job is to begin any more.
+        self.closing = False
+
+    def run(self, job: Callable[[Connection], T]) -> T:
+        """Run ``job`` on the connection. Blocks: for a thread.
+
+        :raises DatabaseAway: there is no connection, and none could be made; or
+            an error of the driver came through ``job``, which means that it was lost
+        """
+        connection = self.connection
+        if connection is None:
+            if not self._may_connect:
+                raise self._address.away("the connection was lost")
+            self._may_connect = self._reconnects
+            connection = self.connection = self._address.connect()
+        if self.closing:
+            self.discard()
+            raise self._address.away("this process closes its connections")
+        try:
+            return job(connection)
+        except psycopg2.Error as error:
+            close(connection)
+            raise self._address.away(error) from None
+        finally:
+            if not _is_idle(connection):
+                self.discard()
+
+    def discard(self) -> None:
+        """Close the connection, so that the next job gets a new one."""
+        if self.connection is not None:
+            close(self.connection)
+            self.connection = None
+
+
+class Pool:
+    """Runs jobs on connections.
+
+    :param size: how many jobs, threads and connections at a time
+    :param queue: how many more may wait
+    :param reconnects: whether connections that broke are replaced
+    :param on_idle: called in the reactor's thread each time the last running job has ended
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        address: Address,
+        size: int,
+        queue: int,
+        *,
+        reconnects: bool = True,
+        on_idle: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._reactor = reactor
+        self._address = address
+        self._queue = queue
+        self._on_idle = on_idle
+        self._slots = [Slot(address, reconnects) for _ in range(size)]
+        self._free = list(self._slots)
+        self._waiting: deque[Deferred[Slot]] = deque()
+        self._idle: Deferred[None] | None = None
+        #: True once :meth:`close` has been called.
+        self.closed = False
+        self._threads = DaemonThreadPool(0, size, name=f"postgres {address.where}")
+        self._threads.start()
+
+    async def run(self, job: Callable[[Connection], T]) -> T:
+        """Run ``job`` in a thread, as soon as there is one.
+
+        Cancelling gives up waiting; a job that has begun goes on to its end.
+
+        :raises DatabaseBusy: the queue is full
+        :raises DatabaseAway: no connection could be made, or the pool is closed
+        """
+        slot = await self._take()
+        result: Deferred[T] = Deferred()
+
+        def finished(ok: bool, outcome: Any) -> None:
+            self._give(slot)
+            result.callback(outcome) if ok else result.errback(outcome)
+
+        self._threads.callInThreadWithCallback(
+            partial(self._reactor.callFromThread, finished), slot.run, job
+        )
+        return await result
+
+    def discard_idle(self) -> None:
+        """Close the connections that nobody uses: they are no better than one that was just lost."""
+        for slot in self._free:
+            slot.discard()
+
+    async def close(self, patience_s: float) -> None:
+        """Refuse what waits, let running jobs end, end those that do not, end all threads.
+
+        :param patience_s: how long jobs may run on before their connections are
+            ended, and then how long until they are left behind
+        """
+        if self.closed:
+            return
+        self.closed = True
+        while self._waiting:
+            self._waiting.popleft().errback(self._closed_error())
+        if not await self._all_idle(patience_s):
+            self._end_backends()
+            if not await self._all_idle(patience_s):
+                self._log.error(
+                    "{running} jobs on {where} could not be ended and are left behind",
+                    running=len(self._slots) - len(self._free),
+                    where=self._address.where,
+                )
+                return
+        self.discard_idle()
+        self._threads.stop()
+
+    async def _take(self) -> Slot:
+        if self.closed:
+            raise self._closed_error()
+        if self._free:
+            return self._free.pop()
+        if len(self._waiting) >= self._queue:
+            raise DatabaseBusy(
+                waiting=len(self._waiting),
+                connections=len(self._slots),
+                where=self._address.where,
+            )
+        turn: Deferred[Slot] = Deferred(self._waiting.remove)
+        self._waiting.append(turn)
+        return await turn
+
+    def _give(self, slot: Slot) -> None:
+        if self._waiting:
+            self._waiting.popleft().callback(slot)
+            return
+        self._free.append(slot)
+        if len(self._free) < len(self._slots):
+            return
+        self._on_idle()
+        if self._idle is not None:
+            idle, self._idle = self._idle, None
+            idle.callback(None)
+
+    async def _all_idle(self, patience_s: float) -> bool:
+        if len(self._free) == len(self._slots):
+            return True
+        self._idle = Deferred()
+        timer = self._reactor.callLater(patience_s, self._idle.cancel)
+        try:
+            await self._idle
+        except Exception:
+            return False
+        timer.cancel()
+        return True
+
+    def _end_backends(self) -> None:
+        """Have the server end the connections that are in use.
+
+        Over a connection of its own, in a thread of its own, and not with the
+        driver's ``cancel()``: that one holds Python's global lock, and all of
+        this process with it, while it waits for the server.
+        """
+        pids = []
+        for slot in self._slots:
+            slot.closing = True  # first, so that a connection being made is not missed
+            if slot.connection is not None and slot not in self._free:
+                pids.append(slot.connection.info.backend_pid)
+        Thread(target=_terminate, args=(self._address, pids), daemon=True).start()
+
+    def _closed_error(self) -> Exception:
+        return self._address.away("this process has closed its connections")
+
+
+def _is_idle(connection: Connection) -> bool:
+    status = connection.info.transaction_status
+    return not connection.closed and status == extensions.TRANSACTION_STATUS_IDLE
+
+
+def _terminate(address: Address, pids: list[int]) -> None:
+    with suppress(psycopg2.Error, DatabaseAway):
+        connection = address.connect()
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT pg_terminate_backend(unnest(%s))", (pids,))
+        finally:
+            close(connection)

@@ -1,0 +1,396 @@
+"""The HTTP listener: routes, refusals and limits, over real connections."""
+
+# mypy: disable-error-code="no-untyped-call"
+# (trial's assertions have no types)
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+from twisted.trial.unittest import TestCase
+
+from synrepl.adapters.http_messages import HttpAnswer, HttpRequest, json_answer
+from synrepl.adapters.http_routes import Route
+from synrepl.adapters.http_server import HttpLimits, HttpServer
+from synrepl.core.errors import InputError, Refused, SynreplError, Unavailable
+from synrepl.storage.database import CommitUnknown
+from synrepl.storage.store import BadValue, DatabaseAway, KeyReused, Trimmed
+from synrepl.streams.catalogue import UnknownStream
+from tests.adapters.raw_http import Listening, RawHttp, Reply, connect, request, turn
+
+
+class Base(TestCase):
+    """A listener on loopback, under a clock of the test's."""
+
+    timeout = 20
+    limits = HttpLimits(max_body=1000, max_requests=3, max_buffered=2500, arrival_s=30.0)
+    secret: str | None = None
+
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.raised: Exception = AssertionError("no error was set")
+        self.held: list[Deferred[None]] = []
+        self.server = HttpServer(cast(Any, self.clock), self.routes(), self.secret, self.limits)
+        self.listening = Listening(self.server)
+        self.clients: list[RawHttp] = []
+
+    async def tearDown(self) -> None:  # type: ignore[override]
+        for client in self.clients:
+            await client.close()
+        await self.listening.stop()
+        self.assertEqual((self.server.active, self.server.buffered), (0, 0))
+
+    def routes(self) -> Sequence[Route]:
+        return [
+            Route("GET", "/public", self.echo, public=True),
+            Route("GET", "/echo/<word>", self.echo),
+            Route("POST", "/echo/<word>", self.echo, takes_body=True),
+            Route("GET", "/fail", self.fail_),
+            Route("GET", "/fail400", self.fail_, statuses={UnknownStream: 400}),
+            Route("GET", "/hold", self.hold),
+        ]
+
+    async def echo(self, request: HttpRequest) -> HttpAnswer:
+        return json_answer(
+            {
+                "path": dict(request.path),
+                "query": dict(request.query),
+                "body": request.body.decode(),
+                "x": request.header("X-Word"),
+            }
+        )
+
+    async def fail_(self, request: HttpRequest) -> HttpAnswer:
+        raise self.raised
+
+    async def hold(self, request: HttpRequest) -> HttpAnswer:
+        waiting: Deferred[None] = Deferred()
+        self.held.append(waiting)
+        await waiting
+        return json_answer({})
+
+    async def client(self) -> RawHttp:
+        client = await connect(self.listening.port)
+        self.clients.append(client)
+        return client
+
+    async def ask(self, data: bytes) -> Reply:
+        client = await self.client()
+        client.send(data)
+        return await client.reply()
+
+    async def until_held(self, count: int) -> None:
+        while len(self.held) < count:
+            await turn()
+
+
+class Routing(Base):
+    """What reaches a handler, and what does not."""
+
+    async def test_a_request(self) -> None:
+        reply = await self.ask(
+            request("POST", "/echo/w%20x%2Fy?a=1&b=%C3%A9", b"hello", {"X-Word": "z"})
+        )
+        self.assertEqual(reply.status, 200)
+        self.assertEqual(
+            reply.json,
+            {"path": {"word": "w x/y"}, "query": {"a": "1", "b": "é"}, "body": "hello", "x": "z"},
+        )
+        self.assertEqual(reply.headers["content-type"], "application/json")
+        self.assertEqual(reply.headers["cache-control"], "no-store")
+
+    async def test_a_chunked_body(self) -> None:
+        head = request("POST", "/echo/w", headers={"Transfer-Encoding": "chunked"})
+        reply = await self.ask(head + b"3\r\nhel\r\n2\r\nlo\r\n0\r\n\r\n")
+        self.assertEqual(reply.json["body"], "hello")
+
+    async def test_one_connection_many_requests(self) -> None:
+        client = await self.client()
+        client.send(
+            request("GET", "/echo/1") + request("POST", "/echo/2", b"x") + request("GET", "/public")
+        )
+        self.assertEqual([(await client.reply()).status for _ in range(3)], [200, 200, 200])
+        self.assertEqual(self.server.responses, {("/echo/<word>", 200): 2, ("/public", 200): 1})
+
+    async def test_no_such_path(self) -> None:
+        for path in (
+            "/",
+            "/nope",
+            "/echo",
+            "/echo/",
+            "/echo/a/b",
+            "//echo/a",
+            "/echo/%ff",
+            "*",
+        ):
+            reply = await self.ask(request("GET", path))
+            if path == "/echo/":
+                self.assertEqual(reply.json["path"], {"word": ""})
+            else:
+                self.assertEqual((reply.status, reply.json["error"]), (404, "NoSuchPath"), path)
+
+    async def test_methods(self) -> None:
+        reply = await self.ask(request("DELETE", "/echo/w"))
+        self.assertEqual((reply.status, reply.headers["allow"]), (405, "GET, POST"))
+        client = await self.client()
+        client.send(request("HEAD", "/echo/w"))
+        while b"\r\n\r\n" not in client.data:
+            await turn()
+        self.assertIn(b" 200 ", client.data.partition(b"\r\n")[0])
+        self.assertTrue(client.data.endswith(b"\r\n\r\n"), "HEAD has no body")
+
+    async def test_queries_and_headers_that_are_none(self) -> None:
+        for path in (
+            "/echo/w?a=1&a=2",
+            "/echo/w?a=%ff",
+            "/echo/w?" + "&".join(f"x{n}=" for n in range(60)),
+        ):
+            reply = await self.ask(request("GET", path))
+            self.assertEqual((reply.status, reply.json["error"]), (400, "BadQuery"), path)
+        for value in ("1\r\nX-Word: 2", "é"):
+            reply = await self.ask(request("GET", "/echo/w", headers={"X-Word": value}))
+            self.assertEqual((reply.status, reply.json["error"]), (400, "BadHeader"))
+
+    async def test_not_http(self) -> None:
+        for data in (
+            b"\x00\x01\r\n\r\n",
+            b"GET\r\n\r\n",
+            b"GET / HTTP/1.1\r\nX Y: 1\r\n\r\n",
+            request("GET", "/é"),
+        ):
+            client = await self.client()
+            client.send(data)
+            await client.closed
+            self.assertIn(b" 400 ", client.data)
+
+    async def test_a_page_of_another_site_may_not_post(self) -> None:
+        for origin, status in (
+            ("http://localhost", 200),
+            ("http://localhost:81", 403),
+            ("https://evil.example", 403),
+            ("null", 403),
+        ):
+            reply = await self.ask(request("POST", "/echo/w", b"x", {"Origin": origin}))
+            self.assertEqual(reply.status, status, origin)
+
+
+class Errors(Base):
+    """Errors become statuses."""
+
+    async def test_families(self) -> None:
+        errors: list[tuple[SynreplError, int]] = [
+            (InputError(), 400),
+            (Refused(), 409),
+            (Unavailable(), 503),
+            (UnknownStream(name="x", hint=""), 404),
+            (KeyReused(key="k"), 422),
+            (Trimmed(stream="s", trimmed=5, after=3), 410),
+            (BadValue(where="t.c", reason="too long"), 400),
+            (DatabaseAway(where="h", reason="r"), 503),
+            (CommitUnknown(where="h", name="n", xid="1", reason="r"), 500),
+        ]
+        for error, status in errors:
+            self.raised = error
+            reply = await self.ask(request("GET", "/fail"))
+            self.assertEqual(reply.status, status, repr(error))
+            self.assertEqual(reply.json["error"], type(error).__name__)
+            self.assertEqual(reply.json["message"], str(error))
+            self.assertEqual("retry-after" in reply.headers, status == 503)
+            self.assertEqual(reply.json.get("trimmed"), 5 if status == 410 else None)
+
+    async def test_a_route_may_answer_differently(self) -> None:
+        self.raised = UnknownStream(name="x", hint="")
+        self.assertEqual((await self.ask(request("GET", "/fail400"))).status, 400)
+        self.raised = Refused()
+        self.assertEqual((await self.ask(request("GET", "/fail400"))).status, 409)
+
+    async def test_what_nobody_foresaw_is_logged_and_not_told(self) -> None:
+        self.raised = RuntimeError("the password is x")
+        reply = await self.ask(request("GET", "/fail"))
+        self.assertEqual((reply.status, reply.json["error"]), (500, "InternalError"))
+        self.assertNotIn(b"password", reply.body)
+        self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
+
+    async def test_a_message_that_utf8_cannot_hold(self) -> None:
+        class Odd(InputError):
+            """{path}"""
+
+        self.raised = Odd(path="$.\ud800")
+        reply = await self.ask(request("GET", "/fail"))
+        self.assertEqual((reply.status, reply.json["path"]), (400, "$.\\ud800"))
+
+
+class Limits(Base):
+    """Nothing without bounds."""
+
+    async def test_a_body_that_is_announced_too_long_is_refused_before_it_comes(self) -> None:
+        client = await self.client()
+        client.send(
+            request("POST", "/echo/w", headers={"Content-Length": "1001", "Expect": "100-continue"})
+        )
+        reply = await client.reply()
+        self.assertEqual((reply.status, reply.json["error"]), (413, "BodyTooLarge"))
+        self.assertEqual(reply.headers["connection"], "close")
+        self.assertEqual(client.data, b"", "it was told to continue")
+        client.send(b"x" * 1001)
+        await client.closed
+
+    async def test_a_body_of_just_the_length(self) -> None:
+        reply = await self.ask(request("POST", "/echo/w", b"x" * 1000))
+        self.assertEqual(len(reply.json["body"]), 1000)
+
+    async def test_a_body_that_grows_too_long(self) -> None:
+        client = await self.client()
+        client.send(request("POST", "/echo/w", headers={"Transfer-Encoding": "chunked"}))
+        for _ in range(11):
+            client.send(b"64\r\n" + b"x" * 100 + b"\r\n")
+        self.assertEqual((await client.reply()).status, 413)
+        self.assertEqual(self.server.buffered, 0)
+        client.send(b"0\r\n\r\n")
+        await client.closed
+
+    async def test_a_body_for_a_route_that_takes_none(self) -> None:
+        reply = await self.ask(request("GET", "/echo/w", b"x"))
+        self.assertEqual(reply.status, 413)
+
+    async def test_long_headers(self) -> None:
+        for data in (
+            b"GET /" + b"x" * 20_000 + b" HTTP/1.1\r\n\r\n",
+            request("GET", "/public", headers={f"X-{n}": "x" * 100 for n in range(200)}),
+        ):
+            client = await self.client()
+            client.send(data)
+            await client.closed
+            self.assertNotIn(b" 200 ", client.data)
+
+    async def test_bodies_of_all_together(self) -> None:
+        clients = [await self.client() for _ in range(3)]
+        for client in clients[:2]:
+            client.send(request("POST", "/echo/w", b"x" * 1000)[:-1])
+        while self.server.buffered < 1998:
+            await turn()
+        clients[2].send(request("POST", "/echo/w", b"x" * 900)[:-1])
+        reply = await clients[2].reply()
+        self.assertEqual((reply.status, reply.json["error"]), (503, "TooBusy"))
+        for client in clients[:2]:
+            client.send(b"x")
+            self.assertEqual((await client.reply()).status, 200)
+
+    async def test_requests_at_a_time(self) -> None:
+        for _ in range(3):
+            (await self.client()).send(request("GET", "/hold"))
+        await self.until_held(3)
+        reply = await self.ask(request("GET", "/public"))
+        self.assertEqual((reply.status, reply.headers["retry-after"]), (503, "1"))
+        for held in self.held:
+            held.callback(None)
+        self.assertEqual([(await client.reply()).status for client in self.clients[:3]], [200] * 3)
+        self.assertEqual((await self.ask(request("GET", "/public"))).status, 200)
+
+    async def test_a_client_that_goes_away_while_its_request_is_answered(self) -> None:
+        client = await self.client()
+        client.send(request("GET", "/hold"))
+        await self.until_held(1)
+        await client.close()
+        while self.server.connections:
+            await turn()
+        self.assertEqual(self.server.active, 1, "the handler still runs")
+        self.held[0].callback(None)
+        self.assertEqual(self.server.active, 0)
+
+    async def test_a_client_that_goes_away_amid_its_body(self) -> None:
+        client = await self.client()
+        client.send(request("POST", "/echo/w", b"x" * 100)[:-1])
+        while self.server.buffered < 99:
+            await turn()
+        await client.close()
+        while self.server.active:
+            await turn()
+
+    async def test_bytes_that_dribble_in_buy_no_time(self) -> None:
+        client = await self.client()
+        for byte in request("GET", "/public")[:10]:
+            client.send(bytes([byte]))
+            for _ in range(5):
+                await turn()
+            self.clock.advance(4)
+        await client.closed
+        self.assertEqual(client.data, b"")
+
+    async def test_an_idle_connection_has_its_full_time_once_a_request_begins(self) -> None:
+        client = await self.client()
+        client.send(request("GET", "/public"))
+        await client.reply()
+        self.clock.advance(29)
+        head, body = request("POST", "/echo/w", b"x" * 10), b"x"
+        client.send(head[:-1])
+        while self.server.buffered < 9:
+            await turn()
+        self.clock.advance(29)
+        client.send(body)
+        self.assertEqual((await client.reply()).status, 200)
+        self.clock.advance(31)
+        await client.closed
+
+    async def test_a_refused_client_that_never_stops_sending(self) -> None:
+        client = await self.client()
+        client.send(request("POST", "/echo/w", headers={"Content-Length": "9" * 15}))
+        self.assertEqual((await client.reply()).status, 413)
+        client.send(b"x" * 100_000)
+        await turn()
+        self.assertEqual(self.server.buffered, 0)
+        self.clock.advance(31)
+        await client.closed
+
+    async def test_connections(self) -> None:
+        self.server.limits = HttpLimits(max_connections=1)
+        first = await self.client()
+        first.send(request("GET", "/public"))
+        await first.reply()
+        second = await self.client()
+        second.send(request("GET", "/public"))
+        await second.closed
+        self.assertEqual(second.data, b"")
+
+    async def test_closing(self) -> None:
+        idle, busy = await self.client(), await self.client()
+        idle.send(request("GET", "/public"))
+        await idle.reply()
+        busy.send(request("GET", "/hold"))
+        await self.until_held(1)
+        self.server.close_connections()
+        await idle.closed
+        self.held[0].callback(None)
+        self.assertEqual((await busy.reply()).status, 200)
+        await busy.closed
+
+
+class Secrets(Base):
+    """A listener with a secret."""
+
+    secret = "p" * 20
+
+    async def test_who_may(self) -> None:
+        right = f"Bearer {self.secret}"
+        for value in (None, "", "Bearer", "Bearer ", "Bearer x", self.secret, f"Basic {self.secret}",
+                      right + "x", right[:-1], "Bearer é"):  # fmt: skip
+            headers = {} if value is None else {"Authorization": value}
+            for path in ("/echo/w", "/nope"):
+                reply = await self.ask(request("GET", path, headers=headers))
+                self.assertEqual((reply.status, reply.json["error"]), (401, "Unauthorized"), value)
+                self.assertEqual(reply.headers["www-authenticate"], "Bearer")
+            self.assertEqual(
+                (await self.ask(request("GET", "/public", headers=headers))).status, 200
+            )
+        for value in (right, right.replace("Bearer", "bearer")):
+            reply = await self.ask(request("GET", "/echo/w", headers={"Authorization": value}))
+            self.assertEqual(reply.status, 200)
+
+    async def test_a_body_is_not_waited_for(self) -> None:
+        client = await self.client()
+        client.send(request("POST", "/echo/w", b"x" * 900)[:-1])
+        self.assertEqual((await client.reply()).status, 401)
+        self.assertEqual(self.server.buffered, 0)
