@@ -1,0 +1,1 @@
+"""What the processes do: coroutines that name their collaborators."""

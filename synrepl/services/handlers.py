@@ -1,0 +1,74 @@
+"""What users write: handlers of rows and commands, named in the configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from synrepl.core.tokens import Token
+from synrepl.storage.database import Transaction
+from synrepl.streams.definition import Fact
+from synrepl.streams.row import Row
+from synrepl.wire.commands import Command
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Consecutive facts of one writer of one stream, complete and in order.
+
+    :ivar after: the position before, ``upto`` the position once this is dealt with
+    """
+
+    stream: str
+    writer: str
+    after: Token
+    upto: Token
+    facts: Sequence[Fact]
+
+    def __str__(self) -> str:
+        return f"{self.stream} ({self.after}, {self.upto}] of {self.writer or 'all writers'}"
+
+    @property
+    def rows(self) -> list[Row]:
+        """All rows, in order."""
+        return [row for fact in self.facts for row in fact.rows]
+
+
+class Handler:
+    """Base of handlers; override what you need.
+
+    One handler is never called twice at a time: the next call comes when the
+    coroutine has ended. An exception is logged with the batch's range, the
+    position stays where it was, and the batch comes again after a pause: a
+    handler sees every fact at least once. See :class:`TransactionalHandler` for
+    exactly once.
+    """
+
+    #: Names of the streams to receive; None for all.
+    streams: ClassVar[Collection[str] | None] = None
+
+    async def on_rows(self, batch: Batch) -> None:
+        """New facts of one of :attr:`streams`."""
+
+    async def on_command(self, source: str, command: Command) -> None:
+        """Another process said something that is not a row, such as USER_SYNC.
+
+        :param source: the name of the connection it came from
+        """
+
+    async def on_reset(self, stream: str, writer: str, position: Token) -> None:
+        """A writer started again at a lower position: forget what came from it before."""
+
+
+class TransactionalHandler(Handler):
+    """A handler whose effects are in the same database: each fact is applied exactly once.
+
+    :meth:`apply` runs in one transaction with the follower's position, so both
+    commit or neither does. It may run more than once, only the last one counts:
+    change nothing outside the transaction.
+    """
+
+    def apply(self, txn: Transaction, batch: Batch) -> None:
+        """Apply the facts, using ``txn`` only; called in a thread of the database pool."""
+        raise NotImplementedError

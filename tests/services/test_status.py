@@ -1,0 +1,284 @@
+"""What a process tells about itself, how far behind it is, and whether it is ready."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, cast
+from unittest import TestCase
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from twisted.internet.protocol import Protocol
+
+from synrepl.adapters.scheduler import TwistedScheduler
+from synrepl.adapters.tcp_master import MasterFactory
+from synrepl.services.deliver import Delivery
+from synrepl.services.follow import Follower
+from synrepl.services.readiness import Readiness, is_connected, lag_below
+from synrepl.services.standing import Standing, Watch, worker_standings
+from synrepl.services.status import Identity, worker_status
+from synrepl.storage.store import Holder
+from synrepl.testing.links import Link
+from synrepl.wire.closing import CloseReason
+from synrepl.wire.commands import Command, Position
+from synrepl.wire.dialects import MODERN
+from tests.services.world import Silent, World, done, manual_clock, started
+
+
+class Lags(TestCase):
+    """How far behind, and since when."""
+
+    def setUp(self) -> None:
+        self.clock = manual_clock()
+        self.now = Standing("s", 0, 0)
+        self.watch = Watch(TwistedScheduler(self.clock), lambda: [self.now])
+
+    def at(self, seconds: float, reached: int, known: int, *holders: str) -> tuple[int, float]:
+        self.clock.advance(seconds)
+        held = tuple(("w", Holder((words,), words)) for words in holders)
+        self.now = Standing("s", reached, known, held)
+        lag = self.watch.look()["s"]
+        return lag.rows, lag.seconds
+
+    def test_not_behind(self) -> None:
+        self.assertEqual(self.at(0, 5, 5), (0, 0.0))
+        self.assertEqual(self.at(100, 5, 5), (0, 0.0))
+        self.assertEqual(self.at(1, 5, 8), (3, 0.0))
+
+    def test_stuck(self) -> None:
+        self.at(0, 5, 8)
+        self.assertEqual(self.at(10, 5, 9), (4, 10.0))
+        self.assertEqual(self.at(10, 7, 9), (2, 20.0))
+
+    def test_always_a_little_behind_is_not_stuck(self) -> None:
+        self.at(0, 0, 3)
+        for n in range(1, 50):
+            rows, seconds = self.at(1, 3 * n, 3 * n + 3)
+            self.assertEqual(rows, 3)
+            self.assertLessEqual(seconds, 1.0)
+
+    def test_it_comes_back_and_falls_behind_again(self) -> None:
+        self.at(0, 0, 3)
+        self.assertEqual(self.at(10, 3, 3), (0, 0.0))
+        self.assertEqual(self.at(50, 3, 4), (1, 0.0))
+        self.assertEqual(self.at(5, 3, 4), (1, 5.0))
+
+    @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=30))
+    @settings(max_examples=100)
+    def test_seconds_are_true(self, steps: list[tuple[int, int]]) -> None:
+        """Never more than since the stream was last level, and when it says so, it stood still."""
+        self.setUp()
+        reached = known = 0
+        level_at, first_seen = 0.0, {0: 0.0}
+        for given_out, settled in steps:
+            known += given_out
+            reached = min(known, reached + settled)
+            rows, seconds = self.at(1, reached, known)
+            now = self.clock.seconds()
+            for token in range(reached + 1, known + 1):
+                first_seen.setdefault(token, now)
+            if reached == known:
+                level_at = now
+            self.assertEqual(rows, known - reached)
+            self.assertLessEqual(seconds, now - level_at)
+            if rows:
+                oldest_unreached = now - first_seen[reached + 1]
+                self.assertLessEqual(seconds, oldest_unreached)
+
+    def test_the_oldest_reservation(self) -> None:
+        self.at(0, 0, 3, "a")
+        self.at(2, 0, 3, "b", "a")
+        oldest = self.watch.look()["s"].oldest
+        assert oldest is not None
+        self.assertEqual((oldest.writer, oldest.describe, oldest.seconds), ("w", "a", 2.0))
+        self.at(3, 0, 3, "b")
+        oldest = self.watch.look()["s"].oldest
+        assert oldest is not None
+        self.assertEqual((oldest.describe, oldest.seconds), ("b", 3.0))
+        self.at(1, 0, 3)
+        self.assertIsNone(self.watch.look()["s"].oldest)
+
+    def test_it_looks_by_itself(self) -> None:
+        self.now = Standing("s", 0, 3)
+        self.watch.start()
+        self.clock.pump([1, 1, 1])
+        self.assertEqual(self.watch.look()["s"].seconds, 3.0)
+        self.watch.stop()
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_a_worker_is_as_far_as_its_writer_that_is_furthest_behind(self) -> None:
+        heard = {("s", "a"): 10, ("s", "b"): 12, ("t", ""): 4}
+        standings = worker_standings({("s", "a"): 7, ("s", "b"): 12, ("t", ""): 4}, heard)
+        self.assertEqual(standings, [Standing("s", 7, 12), Standing("t", 4, 4)])
+        self.assertEqual(worker_standings({}, {("s", "a"): 3}), [Standing("s", 0, 3)])
+        own = {("s", "a"): 7, ("s", "b"): 9}
+        self.assertEqual(worker_standings(own, heard)[0], Standing("s", 7, 12))
+
+
+class MasterStatus(TestCase):
+    """A master, with a follower."""
+
+    def test_streams(self) -> None:
+        world = started()
+        done(world.intake.append("jobs", b"[[1],[2]]"))
+        world.reserved_by_other("jobs", 3)
+        world.status()
+        world.clock.advance(3)
+        status = json.loads(json.dumps(world.status()))
+        self.assertEqual(
+            {name: status[name] for name in ("role", "server_name", "instance_name", "version")},
+            {
+                "role": "master",
+                "server_name": "example.org",
+                "instance_name": "master",
+                "version": "1.2.3",
+            },
+        )
+        self.assertEqual(status["uptime_s"], 3.0)
+        self.assertEqual(status["database"], {"state": "ok"})
+        self.assertEqual(
+            status["streams"]["jobs"],
+            {
+                "position": 2,
+                "writers": {"master": 2, "other": 0},
+                "last_reserved": 5,
+                "lag_rows": 3,
+                "lag_seconds": 3.0,
+                "oldest_open_reservation": {
+                    "writer": "other",
+                    "describe": "reservation of 3 tokens",
+                    "seconds": 3.0,
+                },
+                "held_by": ["other"],
+            },
+        )
+        self.assertEqual(status["streams"]["events"]["lag_rows"], 0)
+        self.assertEqual(status["published"], {"jobs": {"facts": 2, "rows": 2}})
+        self.assertEqual(status["appends"], {"jobs": {"ok": 1}})
+        world.stop()
+
+    def test_followers(self) -> None:
+        world = started()
+        factory = MasterFactory(world.scheduler, world.master, "example.org")
+        peer = factory.buildProtocol(None)
+        link = Link(world.clock, cast(Any, Protocol()), cast(Any, peer))
+        link.connect()
+        link.client.write(b"NAME bob\nREPLICATE \nPING 1\n")
+        world.clock.pump([1.0] * 3)
+        (follower,) = world.status()["followers"]
+        self.assertEqual(follower["name"], "bob")
+        self.assertEqual(follower["dialect"], "modern")
+        self.assertIsNone(follower["streams"])
+        self.assertEqual(follower["connected_s"], 3.0)
+        self.assertEqual(world.status()["commands"], {"NAME": 1, "REPLICATE": 1, "PING": 1})
+        world.master.shut_down()
+        world.clock.pump([1.0] * 20)
+        status = world.status()
+        self.assertEqual((status["followers"], status["close_reasons"]), ([], {"shutting_down": 1}))
+        world.stop()
+
+
+class Upstream:
+    """A connection to a master, on which a test says what comes."""
+
+    dialect = MODERN
+
+    def send(self, command: Command) -> None:
+        """Nobody listens."""
+
+    def close(self, reason: CloseReason, text: str | None = None) -> None:
+        """It stays."""
+
+    def pause(self) -> None:
+        """Nothing comes by itself."""
+
+    resume = pause
+
+
+def worker() -> dict[str, Any]:
+    """The status of a worker that has 3 facts of ``jobs`` and cannot get two more."""
+    world = started()
+    done(world.intake.append("jobs", b"[[1],[2],[3]]"))
+    delivery = Delivery(world.scheduler, (), Silent())
+    follower = Follower(world.scheduler, world.catalogue, world.store, delivery, Silent())
+    follower.connected(Upstream())
+    follower.received([Position("jobs", "master", 3, 3), Position("events", "master", 0, 0)])
+    world.store.away = True
+    follower.received([Position("jobs", "master", 4, 5)])
+    watch = Watch(world.scheduler, lambda: worker_standings(follower.positions, follower.heard))
+    watch.look()
+    world.clock.advance(2)
+    identity = Identity("example.org", "w1", "1.2.3", 0.0)
+    now = world.clock.seconds()
+    return worker_status(identity, follower, delivery, True, watch.look(), now)
+
+
+class WorkerStatus(TestCase):
+    """A worker."""
+
+    def test_worker(self) -> None:
+        status = json.loads(json.dumps(worker()))
+        self.assertEqual((status["role"], status["connected"]), ("worker", True))
+        self.assertEqual(
+            status["streams"],
+            {
+                "jobs": {
+                    "writers": {"master": {"position": 3, "heard": 5, "recorded": None}},
+                    "lag_rows": 2,
+                    "lag_seconds": 2.0,
+                },
+                "events": {
+                    "writers": {"master": {"position": 0, "heard": 0, "recorded": None}},
+                    "lag_rows": 0,
+                    "lag_seconds": 0.0,
+                },
+            },
+        )
+        self.assertEqual(status["counts"]["rows"], {"jobs": 3})
+        self.assertEqual(status["counts"]["gaps"], {"jobs": 2})
+        self.assertEqual(status["counts"]["bad_rows"], {})
+
+
+class Ready(TestCase):
+    """Reasons, for a person."""
+
+    def reasons(self, world: World) -> str:
+        self.assertEqual(world.readiness.to_json()["ready"], not world.readiness.reasons())
+        return "; ".join(world.readiness.reasons())
+
+    def test_a_life(self) -> None:
+        world = World()
+        self.assertIn("not started", self.reasons(world))
+        done(world.start())
+        self.assertEqual(self.reasons(world), "")
+        world.store.away = True
+        world.clock.advance(1.0)
+        self.assertIn("the database at memory cannot be reached", self.reasons(world))
+        world.store.away = False
+        world.clock.advance(1.0)
+        self.assertEqual(self.reasons(world), "")
+        done(world.writer.stop())
+        self.assertIn("'master' is not held", self.reasons(world))
+        world.readiness.started(False)
+        self.assertIn("stopping", self.reasons(world))
+        world.stop()
+
+    def test_lag(self) -> None:
+        world = started()
+        world.reserved_by_other("jobs", 5)
+        world.status()
+        world.clock.advance(60)
+        self.assertEqual(self.reasons(world), "")
+        world.clock.advance(1)
+        self.assertIn("stream jobs is 5 rows behind for 61 s", self.reasons(world))
+        world.stop()
+
+    def test_a_worker(self) -> None:
+        connected = False
+        watch = Watch(TwistedScheduler(manual_clock()), list)
+        checks = [is_connected(lambda: connected, "127.0.0.1:9"), lag_below(watch, 1.0)]
+        readiness = Readiness(checks)
+        readiness.started()
+        self.assertEqual(readiness.reasons(), ["not connected to the master at 127.0.0.1:9"])
+        connected = True
+        self.assertEqual(readiness.reasons(), [])

@@ -1,0 +1,191 @@
+"""Ranges of streams over HTTP: what an answer promises."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from unittest import TestCase
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from twisted.internet.defer import Deferred
+
+from synrepl.core.errors import InputError
+from synrepl.services import updates
+from synrepl.storage.store import DatabaseAway, Trimmed
+from synrepl.streams.catalogue import UnknownStream
+from tests.services.world import done, started
+
+
+class Base(TestCase):
+    """A started master."""
+
+    def setUp(self) -> None:
+        self.world = started()
+
+    def append(self, stream: str, body: object) -> None:
+        done(self.world.intake.append(stream, json.dumps(body).encode()))
+
+    def ask(self, stream: str, after: object, upto: object, **more: object) -> dict[str, Any]:
+        query = {"from_token": after, "upto_token": upto, **more}
+        texts = {name: str(value) for name, value in query.items()}
+        answer = done(self.world.updates.answer(stream, texts))
+        found: dict[str, Any] = json.loads(answer)
+        self.assertEqual(found.keys(), {"updates", "upto_token", "limited"})
+        return found
+
+
+class Answers(Base):
+    """What real servers answer too."""
+
+    def test_a_range(self) -> None:
+        self.append("jobs", [[1], [2, "x"], [3], [4]])
+        self.assertEqual(
+            self.ask("jobs", 1, 3),
+            {
+                "updates": [[2, [2, "x", None]], [3, [3, None, None]]],
+                "upto_token": 3,
+                "limited": False,
+            },
+        )
+
+    def test_no_range_echoes_its_end(self) -> None:
+        self.append("jobs", [[1], [2]])
+        for after, upto in ((2, 2), (2, 1), (900, 800), (0, -5), (-7, -7)):
+            self.assertEqual(
+                self.ask("jobs", after, upto), {"updates": [], "upto_token": upto, "limited": False}
+            )
+
+    def test_below_zero_is_the_beginning(self) -> None:
+        self.append("jobs", [[1]])
+        self.assertEqual(len(self.ask("jobs", -1, 1)["updates"]), 1)
+
+    def test_facts_are_not_split(self) -> None:
+        self.append("jobs", {"facts": [[[1]], [[2], [3], [4]], [[5]]]})
+        found = self.ask("jobs", 0, 3, limit=2)
+        self.assertEqual([token for token, _ in found["updates"]], [1])
+        self.assertEqual((found["upto_token"], found["limited"]), (1, True))
+        found = self.ask("jobs", 1, 3, limit=2)
+        self.assertEqual([token for token, _ in found["updates"]], [2, 2, 2])
+
+    def test_about_a_hundred_rows_unless_told_otherwise(self) -> None:
+        self.append("jobs", [[n] for n in range(250)])
+        self.assertEqual(len(self.ask("jobs", 0, 250)["updates"]), 100)
+        self.assertEqual(len(self.ask("jobs", 0, 250, limit=240)["updates"]), 240)
+
+    def test_row_shapes(self) -> None:
+        self.append("receipts", [["!r", "m.read", "@u", "$e", "main", {}]])
+        modern = ["!r", "m.read", "@u", "$e", {}]
+        self.assertEqual(self.ask("receipts", 0, 1)["updates"], [[1, modern]])
+        self.assertEqual(self.ask("receipts", 0, 1, rows="modern")["updates"], [[1, modern]])
+        current = ["!r", "m.read", "@u", "$e", "main", {}]
+        self.assertEqual(self.ask("receipts", 0, 1, rows="current")["updates"], [[1, current]])
+
+    def test_tokens_of_a_stream_that_counts_down(self) -> None:
+        self.append("backfill", [["$e", "!r", "m.t", None, None, None]])
+        ((token, _),) = self.ask("backfill", 0, 1)["updates"]
+        self.assertEqual(token, 1)
+
+    def test_refusals(self) -> None:
+        for query in (
+            {},
+            {"from_token": "1"},
+            {"from_token": "x", "upto_token": "1"},
+            {"from_token": "1", "upto_token": ""},
+            {"from_token": "1", "upto_token": "1.5"},
+            {"from_token": "-", "upto_token": "1"},
+            {"from_token": "--1", "upto_token": "1"},
+            {"from_token": "0", "upto_token": str(2**63)},
+            {"from_token": "0", "upto_token": "1", "limit": "0"},
+            {"from_token": "0", "upto_token": "1", "limit": "10001"},
+            {"from_token": "0", "upto_token": "1", "limit": "x"},
+            {"from_token": "0", "upto_token": "1", "rows": "newest"},
+            {"from_token": "0", "upto_token": "1", "writer": "a b"},
+        ):
+            with self.subTest(query), self.assertRaises(InputError):
+                done(self.world.updates.answer("jobs", query))
+        with self.assertRaises(UnknownStream):
+            self.ask("nope", 0, 1)
+        with self.assertRaises(updates.StreamNotKnownThen):
+            self.ask("sticky_events", 0, 1)
+        self.assertEqual(self.ask("sticky_events", 0, 0, rows="current")["updates"], [])
+
+    def test_trimmed_and_away(self) -> None:
+        self.world = started(max_rows_per_stream=4)
+        self.append("jobs", [[1], [2], [3], [4], [5]])
+        with self.assertRaises(Trimmed):
+            self.ask("jobs", 1, 5)
+        self.assertEqual(len(self.ask("jobs", 2, 5)["updates"]), 3)
+        self.world.store.away = True
+        with self.assertRaises(DatabaseAway):
+            self.ask("jobs", 2, 5)
+
+
+class Promises(Base):
+    """``upto_token`` never passes a position."""
+
+    def setUp(self) -> None:
+        """Master has written 1 and 3; another writer has 2 reserved."""
+        super().setUp()
+        self.append("jobs", [[1]])
+        self.other = self.world.reserved_by_other("jobs", 1)
+        self.append("jobs", [[3]])
+        state = self.world.announcer.states["jobs"]
+        self.assertEqual((state.linear, state.positions["master"]), (1, 3))
+
+    def test_a_writer_is_given_up_to_its_position(self) -> None:
+        for writer, position, tokens in (("master", 3, [1, 3]), ("else", 0, [])):
+            found = self.ask("jobs", 0, 1_000, writer=writer)
+            self.assertEqual([token for token, _ in found["updates"]], tokens)
+            self.assertEqual((found["upto_token"], found["limited"]), (position, False))
+
+    def test_without_a_writer_up_to_the_linear_position(self) -> None:
+        found = self.ask("jobs", 0, 1_000)
+        self.assertEqual([token for token, _ in found["updates"]], [1])
+        self.assertEqual((found["upto_token"], found["limited"]), (1, False))
+
+    def test_who_asks_up_to_a_writers_position_without_naming_it_is_to_come_again(self) -> None:
+        """A real worker: ``limited: false`` would make it skip what comes later."""
+        for after, tokens in ((0, [1]), (1, [])):
+            answers: list[bytes] = []
+            query = {"from_token": str(after), "upto_token": "3"}
+            asked = Deferred.fromCoroutine(self.world.updates.answer("jobs", query))
+            asked.addCallback(answers.append)
+            self.assertEqual(answers, [], "it is to wait a little")
+            self.world.clock.advance(updates.PAUSE_S)
+            found = json.loads(answers[0])
+            self.assertEqual([token for token, _ in found["updates"]], tokens)
+            self.assertEqual((found["upto_token"], found["limited"]), (1, True))
+
+    def test_it_is_answered_in_full_when_the_linear_position_moves_meanwhile(self) -> None:
+        answers: list[bytes] = []
+        query = {"from_token": "0", "upto_token": "3"}
+        Deferred.fromCoroutine(self.world.updates.answer("jobs", query)).addCallback(answers.append)
+        done(self.other.release(self.world.catalogue["jobs"], [2]))
+        self.world.announcer.wake("jobs")
+        self.world.clock.advance(updates.PAUSE_S)
+        found = json.loads(answers[0])
+        self.assertEqual([token for token, _ in found["updates"]], [1, 3])
+        self.assertEqual((found["upto_token"], found["limited"]), (3, False))
+
+
+class Paging(Base):
+    """Going on from ``upto_token`` until it is not limited gives every row once, in order."""
+
+    @given(st.lists(st.integers(1, 5), max_size=12), st.integers(1, 8), st.data())
+    @settings(max_examples=60, deadline=None)
+    def test_complete(self, sizes: list[int], limit: int, data: st.DataObject) -> None:
+        self.world = started()
+        if sizes:
+            self.append("jobs", {"facts": [[[n]] * size for n, size in enumerate(sizes, 1)]})
+        after = data.draw(st.integers(0, len(sizes)))
+        upto = data.draw(st.integers(0, len(sizes)))
+        got, at, more = [], after, True
+        while more:
+            found = self.ask("jobs", at, upto, limit=limit)
+            got += [token for token, _ in found["updates"]]
+            more = found["limited"]
+            self.assertTrue(not more or found["upto_token"] > at, "no progress")
+            at = found["upto_token"]
+        expected = [n for n in range(after + 1, upto + 1) for _ in range(sizes[n - 1])]
+        self.assertEqual(got, expected)

@@ -1,0 +1,161 @@
+"""A master's services around a store in memory, under a clock of the test's."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from functools import partial
+from typing import Any, TypeVar
+
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+from twisted.python.failure import Failure
+
+from synrepl.adapters.scheduler import TwistedScheduler
+from synrepl.core.tokens import Range, Token
+from synrepl.services.announce import Announcer
+from synrepl.services.intake import Intake
+from synrepl.services.publish import Publisher
+from synrepl.services.readiness import Readiness, lag_below, name_is_held, streams_can_be_seen
+from synrepl.services.serve import Master
+from synrepl.services.standing import Watch, master_standings
+from synrepl.services.status import Identity, master_status
+from synrepl.services.throughput import Throughput
+from synrepl.services.updates import Updates
+from synrepl.services.write import StreamWriter
+from synrepl.storage.memory_lease import MemoryLease
+from synrepl.storage.memory_store import MAX_ROWS_PER_STREAM, MemoryStore
+from synrepl.storage.store import DatabaseAway
+from synrepl.streams.catalogue import Catalogue
+from synrepl.streams.definition import Fact
+from synrepl.streams.rows import RowCodec
+from synrepl.streams.synapse import SYNAPSE_STREAMS
+
+T = TypeVar("T")
+
+#: What the world's catalogue has besides Synapse's streams.
+JOBS = {"jobs": {"job_id": "bigint", "note": "text?", "data": "json?"}}
+
+
+def manual_clock() -> Any:
+    """A clock that only a test moves; Twisted names one parameter differently from our types."""
+    return Clock()
+
+
+class Silent:
+    """A log that nobody reads."""
+
+    def info(self, format: str, **facts: object) -> None:  # noqa: A002
+        """Nothing."""
+
+    warn = info
+
+
+class Store(MemoryStore):
+    """A store in memory that can be away.
+
+    :ivar away: whether every call fails
+    """
+
+    away = False
+
+    async def step(self, what: str) -> None:
+        """Fail, when it is away."""
+        if self.away:
+            raise DatabaseAway(where="memory", reason="a test says so")
+
+
+class World:
+    """One master, named ``master``, which writes all streams but ``pushers``."""
+
+    def __init__(self, max_rows_per_stream: int = MAX_ROWS_PER_STREAM) -> None:
+        self.clock = manual_clock()
+        self.scheduler = TwistedScheduler(self.clock)
+        self.store = Store(self.scheduler, max_rows_per_stream)
+        self.catalogue = Catalogue(SYNAPSE_STREAMS).with_declared(JOBS)
+        codecs = {stream.name: RowCodec(stream) for stream in self.catalogue}
+        self.publisher = Publisher(self.scheduler, codecs)
+        self.throughput = Throughput(self.publisher)
+        log = Silent()
+        self.announcer = Announcer(self.scheduler, self.store, self.catalogue, self.throughput, log)
+        written = [stream for stream in self.catalogue if stream.name != "pushers"]
+        self.writer = StreamWriter(
+            self.scheduler, self.store, "master", written, self.announcer, log
+        )
+        self.intake = Intake(self.catalogue, self.writer)
+        self.updates = Updates(self.scheduler, self.catalogue, self.announcer.states, self.store)
+        self.master = Master(
+            self.scheduler,
+            self.catalogue,
+            self.announcer.states,
+            self.publisher,
+            self.store,
+            lambda name, command: None,
+        )
+        self.watch = Watch(
+            self.scheduler, partial(master_standings, self.announcer.states, self.writer)
+        )
+        self.readiness = Readiness(
+            [
+                streams_can_be_seen(self.announcer),
+                name_is_held(self.writer),
+                lag_below(self.watch, 60.0),
+            ]
+        )
+        self.identity = Identity("example.org", "master", "1.2.3", self.clock.seconds())
+
+    async def start(self) -> None:
+        """As a daemon would."""
+        await self.writer.start()
+        await self.announcer.start()
+        self.readiness.started()
+
+    def last(self, stream: str) -> Token:
+        """The last token that the stream's sequence gave out."""
+        return done(self.store.observe([self.catalogue[stream]]))[stream].last
+
+    def facts(self, stream: str) -> list[Fact]:
+        """All facts that are in the store."""
+        page = self.store.page(self.catalogue[stream], Range(0, 2**62), None, 1_000_000)
+        return list(done(page).facts)
+
+    def reserved_by_other(self, stream: str, count: int) -> MemoryLease:
+        """Another writer, ``other``, has tokens reserved, and the announcer has seen it."""
+        lease = done(self.store.open_writer("other", [self.catalogue[stream]]))
+        done(lease.reserve(self.catalogue[stream], count, 0))
+        self.announcer.wake(stream)
+        return lease
+
+    def stop(self) -> None:
+        """Leave no timer."""
+        done(self.announcer.stop())
+        self.watch.stop()
+
+    def status(self) -> dict[str, Any]:
+        """The status now."""
+        return master_status(
+            self.identity,
+            self.master,
+            self.announcer,
+            self.writer,
+            self.throughput,
+            self.intake,
+            self.watch.look(),
+            self.clock.seconds(),
+        )
+
+
+def done(coroutine: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine that has nothing to wait for."""
+    results: list[T | Failure] = []
+    Deferred.fromCoroutine(coroutine).addBoth(results.append)
+    (result,) = results
+    if isinstance(result, Failure):
+        result.raiseException()
+    return result
+
+
+def started(max_rows_per_stream: int = MAX_ROWS_PER_STREAM) -> World:
+    """A world that has started."""
+    world = World(max_rows_per_stream)
+    done(world.start())
+    return world
