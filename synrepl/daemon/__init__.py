@@ -1,0 +1,1 @@
+"""The processes: configuration, wiring, command line. The only place that knows everybody."""

@@ -1,0 +1,75 @@
+"""The ``synrepl`` command: a table of sub-commands, each loaded only when it is used.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage (arguments or configuration).
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import Any
+
+import click
+
+import synrepl
+from synrepl.core.errors import ConfigError, SynreplError
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+
+#: Sub-command -> the module whose ``command`` it is, and its line in ``synrepl --help``.
+COMMANDS: dict[str, tuple[str, str]] = {
+    "init": ("synrepl.daemon.cli.init", "Write the configuration of a master and a worker."),
+    "master": ("synrepl.daemon.cli.master", "Run a master."),
+    "worker": ("synrepl.daemon.cli.worker", "Run a worker."),
+    "append": ("synrepl.daemon.cli.append", "Append facts from lines of JSON."),
+    "tail": ("synrepl.daemon.cli.tail", "Show rows as they come."),
+    "status": ("synrepl.daemon.cli.status", "Show streams, writers, followers and lag."),
+    "schema": ("synrepl.daemon.cli.schema", "Show or upgrade what is in the database."),
+    "demo": ("synrepl.daemon.cli.demo", "Run everything at once and see that nothing is lost."),
+    "check-config": ("synrepl.daemon.cli.check_config", "Show what a configuration amounts to."),
+}
+
+
+class CommandTable(click.Group):
+    """A group whose ``--help`` imports none of its sub-commands, and the one place errors end."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The sub-commands, in the order of the table."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import and return one sub-command; None when there is none of that name."""
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(COMMANDS[cmd_name][0]).command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the table into ``--help`` without importing what it lists."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Run; errors of this project become one line on stderr and an exit code."""
+        try:
+            return super().main(*args, **kwargs)
+        except SynreplError as error:
+            click.echo(f"synrepl: error: {error}", err=True)
+            sys.exit(EXIT_USAGE if isinstance(error, ConfigError) else EXIT_FAILED)
+        except BrokenPipeError:
+            # The reader went away; Python would complain once more when it flushes at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(EXIT_FAILED)
+
+
+@click.command(cls=CommandTable, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(synrepl.__version__, prog_name="synrepl")
+def cli() -> None:
+    """Replication for facts kept in Postgres: streams, workers, coherent caches."""
+
+
+def main() -> None:
+    """The console script."""
+    cli.main(prog_name="synrepl")

@@ -1,0 +1,42 @@
+"""What all sub-commands share: options of the same name and meaning, and how data is printed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+import rich.console
+
+from synrepl.core import jsons
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def config_option(command: F) -> F:
+    """``-c PATH``, repeatable: configuration files and directories, as ``config: tuple[Path, …]``."""
+    return click.option(
+        "-c",
+        "--config",
+        "config",
+        type=click.Path(path_type=Path),
+        multiple=True,
+        required=True,
+        help="Configuration file, or directory of *.yaml files; repeatable, later ones win.",
+    )(command)
+
+
+def json_option(command: F) -> F:
+    """``--json``: print data for programs, as ``as_json: bool``."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
+
+
+def print_json(data: Any) -> None:
+    """Print one JSON value on one line of stdout."""
+    click.echo(jsons.encode(data).decode())
+
+
+def console() -> rich.console.Console:
+    """A console on stdout; colours only when it is a terminal (and ``NO_COLOR`` is not set)."""
+    return rich.console.Console(highlight=False)

@@ -1,0 +1,160 @@
+"""How ``synrepl status`` looks. What a status holds: :mod:`synrepl.services.status`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import rich.console
+from rich.table import Table
+from rich.text import Text
+
+from synrepl.daemon.cli.terminal import plain_table, printable
+
+#: A lag of so many seconds is shown in yellow, in red.
+LATE_S, VERY_LATE_S = 1.0, 10.0
+
+
+def tables(status: Mapping[str, Any]) -> rich.console.Group:
+    """Everything, for a console.
+
+    :param status: as :func:`.status.look` gives it; what a process of another
+        version leaves out is shown as ``-``
+    """
+    streams: Mapping[str, Any] = status.get("streams", {})
+    busy = {name: stream for name, stream in streams.items() if not _is_idle(stream)}
+    idle = [name for name in streams if name not in busy]
+    parts: list[rich.console.RenderableType] = [*_head(status)]
+    if "role" not in status:
+        return rich.console.Group(*parts)
+    parts.append(Text())
+    is_worker = status["role"] == "worker"
+    if busy:
+        parts.append(_worker_streams(busy) if is_worker else _master_streams(busy))
+        parts += _open_reservations(busy)
+    if idle:
+        parts.append(Text(f"nothing yet in {_names(idle)}", style="dim"))
+    if not is_worker:
+        parts += [Text(), *_followers(status.get("followers", []))]
+    return rich.console.Group(*parts)
+
+
+def _head(status: Mapping[str, Any]) -> Iterable[Text]:
+    if "role" in status:
+        yield Text(
+            f"{_cell(status['role'])} {_cell(status.get('instance_name'))}"
+            f" of {_cell(status.get('server_name'))}, synrepl {_cell(status.get('version'))},"
+            f" up {_duration(status.get('uptime_s'))}",
+            style="bold",
+        )
+    database = status.get("database")
+    if isinstance(database, Mapping):
+        ok = database.get("state") == "ok"
+        said = f": {_cell(database['error'])}" if "error" in database else ""
+        yield Text(f"database {_cell(database.get('state'))}{said}", style="" if ok else "red")
+    if "connected" in status:
+        connected = bool(status["connected"])
+        yield Text("connected" if connected else "not connected", style="" if connected else "red")
+    if status.get("ready"):
+        yield Text("ready", style="green")
+    for reason in status.get("reasons", []):
+        yield Text(f"not ready: {_cell(reason)}", style="red")
+
+
+def _master_streams(streams: Mapping[str, Any]) -> Table:
+    table = plain_table("stream", "linear>", "reserved>", "lag rows>", "lag>", "writers", "held by")
+    for name, stream in streams.items():
+        table.add_row(
+            Text(_cell(name)),
+            Text(_cell(stream.get("position"))),
+            Text(_cell(stream.get("last_reserved"))),
+            *_lag(stream),
+            Text(_pairs(stream.get("writers", {}))),
+            Text(_names(stream.get("held_by", [])), style="red"),
+        )
+    return table
+
+
+def _worker_streams(streams: Mapping[str, Any]) -> Table:
+    table = plain_table("stream", "writer", "position>", "heard>", "recorded>", "lag rows>", "lag>")
+    for name, stream in streams.items():
+        head, lag = Text(_cell(name)), _lag(stream)
+        for writer, at in stream.get("writers", {}).items():
+            places = (Text(_cell(at.get(key))) for key in ("position", "heard", "recorded"))
+            table.add_row(head, Text(_cell(writer)), *places, *lag)
+            head, lag = Text(), (Text(), Text())  # once per stream
+    return table
+
+
+def _open_reservations(streams: Mapping[str, Any]) -> Iterable[Text]:
+    for name, stream in streams.items():
+        oldest = stream.get("oldest_open_reservation")
+        if isinstance(oldest, Mapping):
+            yield Text(
+                f"{_cell(name)} has been held for {_duration(oldest.get('seconds'))}"
+                f" by {_cell(oldest.get('writer'))}: {_cell(oldest.get('describe'))}",
+                style=_style(oldest.get("seconds")),
+            )
+
+
+def _followers(followers: Iterable[Mapping[str, Any]]) -> Iterable[Table | Text]:
+    table = plain_table(
+        "follower", "address", "dialect", "streams", "catching up", "queued>", "connected>"
+    )
+    for follower in followers:
+        streams = follower.get("streams")
+        table.add_row(
+            Text(_cell(follower.get("name"))),
+            Text(_cell(follower.get("address"))),
+            Text(_cell(follower.get("dialect"))),
+            Text("all" if streams is None else _names(streams)),
+            Text(_names(follower.get("catching_up", []))),
+            Text(_cell(follower.get("queued_lines"))),
+            Text(_duration(follower.get("connected_s"))),
+        )
+    return [table] if table.row_count else [Text("no followers", style="dim")]
+
+
+def _is_idle(stream: Mapping[str, Any]) -> bool:
+    """Nothing was ever reserved in it, or heard of it."""
+    heard = any(
+        at.get("heard") for at in stream.get("writers", {}).values() if isinstance(at, dict)
+    )
+    return not (stream.get("last_reserved") or heard)
+
+
+def _lag(stream: Mapping[str, Any]) -> tuple[Text, Text]:
+    seconds = stream.get("lag_seconds")
+    style = _style(seconds) if stream.get("lag_rows") else ""
+    return Text(_cell(stream.get("lag_rows")), style), Text(_duration(seconds), style)
+
+
+def _style(seconds: Any) -> str:
+    if not isinstance(seconds, (int, float)) or seconds < LATE_S:
+        return ""
+    return "red" if seconds >= VERY_LATE_S else "yellow"
+
+
+def _cell(value: Any) -> str:
+    return "-" if value is None or value == "" else printable(str(value))
+
+
+def _pairs(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{_cell(name)} {_cell(value)}" for name, value in sorted(values.items()))
+
+
+def _names(values: Iterable[Any]) -> str:
+    return ", ".join(map(_cell, values))
+
+
+def _duration(seconds: Any) -> str:
+    if not isinstance(seconds, (int, float)):
+        return "-"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, _ = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days} d {hours} h"
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min"

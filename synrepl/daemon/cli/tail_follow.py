@@ -1,0 +1,308 @@
+"""What ``synrepl tail`` follows with: rows as they travelled, of any stream of any master.
+
+Not :class:`synrepl.services.follow.Follower`, which wants to know the streams
+and to type their rows. Here one command is dealt with at a time, so while a gap
+is filled everything else waits, in the master if need be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Sequence
+
+from synrepl.adapters.backoff import pause
+from synrepl.core.clock import DelayedCall, Scheduler
+from synrepl.core.errors import Refused, Unavailable
+from synrepl.core.tokens import Range
+from synrepl.daemon.cli.tail_lines import ShownRow
+from synrepl.daemon.cli.tail_peer import NoMaster, TailPeer
+from synrepl.daemon.cli.terminal import printable
+from synrepl.positions.gaps import Cursor, Fetch, Reset, Verdict
+from synrepl.positions.vector import PositionVector
+from synrepl.services.follow import Source
+from synrepl.storage.store import Trimmed
+from synrepl.streams.catalogue import Catalogue
+from synrepl.streams.definition import Fact, Generation, Stream
+from synrepl.streams.row import Row
+from synrepl.streams.rows import RowCodec
+from synrepl.wire.batching import BatchAssembler
+from synrepl.wire.closing import CloseReason
+from synrepl.wire.commands import Command, Ping, Position, Rdata, Replicate
+from synrepl.wire.dialects import Dialect
+
+#: How long a master has to greet us and to announce what was asked for, in seconds.
+ANNOUNCE_S = 2.0
+
+#: Rows fetched at a time when a gap is filled.
+PAGE_ROWS = 2_000
+
+#: Ends of a connection after which another one helps.
+_PASSING = frozenset(
+    {CloseReason.PEER_CLOSED, CloseReason.PING_TIMEOUT, CloseReason.FAILED_TO_KEEP_UP}
+)
+#: The words of an ERROR after which another connection helps; real servers use them too.
+_PASSING_ERRORS = ("server shutting down", "Failed to keep up", "ping timeout")
+
+
+class MasterRefuses(Refused):
+    """the master at {where} says: {text}"""
+
+
+class ConnectionRefused(Refused):
+    """the connection to {where} was given up: {reason}"""
+
+
+class NotAMaster(Refused):
+    """{where} does not speak as a master does ({reason}); a listener for followers is needed here, not the HTTP one"""
+
+
+#: Shows rows and commands; False once enough was shown.
+Show = Callable[[Sequence[ShownRow | Command]], Awaitable[bool]]
+
+
+class Tail:
+    """Follows until :attr:`show` has had enough.
+
+    :param connect: makes a connection
+    :param catalogue: what is known of streams; others are shown too
+    :param streams: what to show; nothing for everything
+    :param start: from where; None for what happens from now on
+    :param foreign: the master may be a real Synapse, which repeats and reorders some streams' rows
+    :param source: for dialects whose masters do not send what was missed; None for nowhere
+    :param rows: the generation of row shapes in which the master sends, and fetched rows are shown
+    :param say: tells a person about connections, in a sentence
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        connect: Callable[[], Awaitable[TailPeer]],
+        dialect: Dialect,
+        catalogue: Catalogue,
+        streams: Collection[str],
+        start: PositionVector | None,
+        foreign: bool,
+        source: Source | None,
+        rows: Generation,
+        show: Show,
+        say: Callable[[str], object],
+    ) -> None:
+        self._scheduler = scheduler
+        self._connect = connect
+        self._dialect = dialect
+        self._catalogue = catalogue
+        self._streams = tuple(dict.fromkeys(streams))
+        self._start = start
+        self._foreign = foreign
+        self._source = source
+        self._rows = rows
+        self._show = show
+        self._say = say
+        self._cursors: dict[tuple[str, str], Cursor] = {}
+        self._encoders: dict[str, Callable[[Row], bytes]] = {}
+        self._announced: set[str] = set()
+        self._assembler = BatchAssembler()
+        self._check: DelayedCall | None = None
+
+    async def run(self) -> None:
+        """Follow, over one connection after the other.
+
+        :raises NoMaster: the first connection could not be made
+        :raises NotAMaster: :raises MasterRefuses: :raises ConnectionRefused: another try would end in the same way
+        """
+        tries, before = 0, False
+        while True:
+            try:
+                peer = await self._connect()
+            except NoMaster as error:
+                if not before:
+                    raise
+                tries += 1
+                wait = pause(tries, base=0.5, longest=30.0)
+                self._say(f"{error}; trying again")
+                await self._scheduler.sleep(wait)
+                continue
+            if before:
+                self._say(f"connected to {peer.address} again")
+            try:
+                if not await self._follow(peer):
+                    return
+            finally:
+                peer.close(CloseReason.LOCAL)
+                self._forget_connection()
+            reason = _why_it_ended(peer)
+            if peer.session.peer_server is not None:
+                tries, before = 0, True
+            elif before:
+                tries += 1  # whoever lets us in and then drops us must not be hammered
+            else:
+                raise NotAMaster(where=peer.address, reason=reason)
+            self._say(f"connection lost: {reason}; connecting again")
+            await self._scheduler.sleep(pause(tries + 1, base=0.5, longest=30.0))
+
+    async def _follow(self, peer: TailPeer) -> bool:
+        """Deal with one connection; False when enough was shown."""
+        self._ask(peer)
+        self._check = self._scheduler.callLater(ANNOUNCE_S, self._tell_silence, peer)
+        while commands := await peer.commands():
+            if not await self._take(peer, commands):
+                return False
+        return True
+
+    def _ask(self, peer: TailPeer) -> None:
+        if self._dialect.per_writer:
+            peer.send(Replicate())
+            return
+        known = [stream for stream, _ in self._cursors]
+        if not self._streams and not known:
+            peer.send(Replicate("ALL", None if self._start is None else self._start.linear))
+        for stream in self._streams or known:
+            peer.send(Replicate(stream, self._cursor(stream, None).subscribed()))
+
+    async def _take(self, peer: TailPeer, commands: Sequence[Command]) -> bool:
+        shown: list[ShownRow | Command] = []
+        for command in commands:
+            if isinstance(command, Rdata):
+                shown += self._new_rows(command)
+            elif isinstance(command, Position):
+                if not self._wants(command.stream):
+                    continue
+                shown.append(command)
+                missing = self._moved(command)
+                if missing is not None:
+                    if not await self._show(shown):
+                        return False
+                    shown = []
+                    if not await self._fill(peer, command, missing):
+                        return False
+            elif not isinstance(command, Ping):
+                shown.append(command)
+        return await self._show(shown)
+
+    def _new_rows(self, rdata: Rdata) -> list[ShownRow]:
+        if not self._wants(rdata.stream):
+            return []
+        batch = self._assembler.add(rdata)
+        if batch is None:
+            return []
+        cursor = self._cursor(rdata.stream, rdata.writer)
+        if not cursor.connected and rdata.stream in self._announced and self._dialect.per_writer:
+            # A writer that came after the streams were announced: it began at 0.
+            cursor.on_position(0, 0)
+        if cursor.on_rdata(batch.token) is not Verdict.APPLY:
+            return []
+        cursor.applied(batch.token)
+        return [ShownRow(rdata.stream, rdata.writer, batch.token, row) for row in batch.rows]
+
+    def _moved(self, position: Position) -> Range | None:
+        """Note a POSITION; the range that is missing, if any."""
+        self._announced.add(position.stream)
+        self._assembler.reset(position)
+        cursor = self._cursor(position.stream, position.writer)
+        verdict = cursor.on_position(position.prev, position.new)
+        return verdict.span if isinstance(verdict, (Fetch, Reset)) else None
+
+    async def _fill(self, peer: TailPeer, position: Position, span: Range) -> bool:
+        """Show what is missing in front of a POSITION, or say that it is; False as for :data:`Show`."""
+        stream, writer = position.stream, position.writer
+        cursor = self._cursor(stream, writer)
+        if writer is None:
+            peer.send(Replicate(stream, cursor.subscribed()))
+            return True
+        known = self._known(stream)
+        if self._source is not None and known is not None:
+            return await self._fetch(self._source, known, writer, cursor, span)
+        self._say(
+            f"missed: {stream} of {writer}, above {span.after} up to {span.upto};"
+            " it could be fetched with a configuration (-c) that has the stream"
+            " and the master's HTTP listener"
+        )
+        cursor.caught_up(span.upto)
+        return True
+
+    async def _fetch(
+        self, source: Source, stream: Stream, writer: str, cursor: Cursor, span: Range
+    ) -> bool:
+        after, tries = span.after, 0
+        while after < span.upto:
+            try:
+                page = await source.page(stream, Range(after, span.upto), writer, PAGE_ROWS)
+            except Trimmed as error:
+                self._say(str(error))
+                after = int(str(error.facts["trimmed"]))
+            except Unavailable as error:
+                tries += 1
+                self._say(f"{error}; trying again")
+                await self._scheduler.sleep(pause(tries, base=0.5, longest=30.0))
+            else:
+                if not await self._show(self._fetched(stream, writer, page.facts)):
+                    return False
+                after, tries = page.upto, 0
+            cursor.caught_up(after)
+        return True
+
+    def _fetched(self, stream: Stream, writer: str, facts: Sequence[Fact]) -> list[ShownRow]:
+        encode = self._encoders.get(stream.name)
+        if encode is None:
+            encode = self._encoders[stream.name] = RowCodec(stream).encoder(self._rows)
+        return [
+            ShownRow(stream.name, writer, fact.token, encode(row))
+            for fact in facts
+            for row in fact.rows
+        ]
+
+    def _cursor(self, stream: str, writer: str | None) -> Cursor:
+        key = stream, writer or ""
+        cursor = self._cursors.get(key)
+        if cursor is None:
+            start = None
+            if self._start is not None:
+                start = self._start.linear if writer is None else self._start[writer]
+            known = self._known(stream)
+            cursor = self._cursors[key] = Cursor(
+                start,
+                unordered=known is not None and known.unordered and self._foreign,
+                in_memory=known is not None and known.in_memory,
+            )
+            if writer is None:
+                cursor.subscribed()  # it is part of what ALL asked for
+        return cursor
+
+    def _known(self, stream: str) -> Stream | None:
+        if stream not in self._catalogue:
+            return None
+        return self._catalogue[stream]
+
+    def _wants(self, stream: str) -> bool:
+        return not self._streams or stream in self._streams
+
+    def _tell_silence(self, peer: TailPeer) -> None:
+        if peer.session.peer_server is None:
+            self._say(f"nothing was heard from {peer.address} yet; is it a listener for followers?")
+            return
+        for stream in self._streams:
+            if stream not in self._announced:
+                self._say(f"the master has not announced a stream {stream!r}; waiting for it")
+
+    def _forget_connection(self) -> None:
+        if self._check is not None and self._check.active():
+            self._check.cancel()
+        self._announced.clear()
+        self._assembler.clear()
+        for cursor in self._cursors.values():
+            cursor.connection_lost()
+
+
+def _why_it_ended(peer: TailPeer) -> str:
+    """Why a connection is gone, if another one may do better.
+
+    :raises MasterRefuses: :raises ConnectionRefused: it would not
+    """
+    session = peer.session
+    if session.peer_error is not None:
+        text = printable(session.peer_error)
+        if not text.startswith(_PASSING_ERRORS):
+            raise MasterRefuses(where=peer.address, text=text)
+        return text
+    if session.closed_reason not in _PASSING:
+        raise ConnectionRefused(where=peer.address, reason=printable(str(session.fault)))
+    return str(session.fault or "the master closed it")

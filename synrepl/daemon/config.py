@@ -1,0 +1,315 @@
+"""The configuration of a master and of a worker, typed.
+
+One YAML file per process; ``load_master`` and ``load_worker`` read it (or
+several, merged). The annotated templates that ``synrepl init`` writes are the
+reference for what each key means to an operator. Nothing here needs a reactor.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from synrepl.daemon import config_files
+from synrepl.daemon import config_values as values
+from synrepl.daemon.config_decode import Unfit, decode
+from synrepl.daemon.secret import Secret
+
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """Connections to the database held by this process; ``connect_timeout`` in seconds."""
+
+    min: values.Count = 1
+    max: values.Count = 10
+    connect_timeout: values.Duration = 10.0
+
+    def __post_init__(self) -> None:
+        if self.min > self.max:
+            raise Unfit(key="min", reason=f"{self.min} is more than max, {self.max}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Embedded:
+    """How the embedded PostgreSQL is run.
+
+    :ivar port: 0 takes any free port
+    :ivar prefer_system: use an installed PostgreSQL's binaries when there are any
+    """
+
+    port: values.Port = 0
+    prefer_system: bool = False
+    fsync: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Log:
+    """What is logged, and how."""
+
+    level: Literal["debug", "info", "warn", "error"] = "info"
+    format: Literal["text", "json"] = "text"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handler:
+    """A class of the user's that is told of facts.
+
+    :ivar path: ``package.module:Class``
+    :ivar config: handed to the class as it is
+    """
+
+    shorthand: ClassVar[str] = "class"
+
+    path: values.ObjectPath = field(metadata={"key": "class"})
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeclaredStream:
+    """A stream that the user declares: column names to column types, in wire order."""
+
+    name: values.StreamName
+    columns: Mapping[values.ColumnName, str]
+
+    def __post_init__(self) -> None:
+        if not self.columns:
+            raise Unfit(key="columns", reason="a stream needs at least one column")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listener:
+    """One TCP port on which the master speaks the replication protocol.
+
+    :ivar dialect: how clients that send a bare ``REPLICATE`` are answered
+    :ivar rows: the generation whose row shapes such clients get
+    :ivar line_limit: the longest line sent or accepted, in bytes
+    :ivar insecure: the operator accepts plain text on an address others can reach
+    """
+
+    port: values.Port
+    bind_address: str = LOOPBACK
+    dialect: Literal["modern", "transitional"] = "modern"
+    rows: Literal["modern", "current"] = "modern"
+    line_limit: values.Size = 16384
+    insecure: bool = False
+
+    def __post_init__(self) -> None:
+        _refuse_public(self.bind_address, self.insecure)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Http:
+    """The HTTP listener of a process.
+
+    :ivar secret: what requests must carry as ``Authorization: Bearer …``
+    :ivar max_body: the longest request body accepted, in bytes
+    """
+
+    port: values.Port
+    bind_address: str = LOOPBACK
+    secret: values.SecretFile | None = field(default=None, metadata={"key": "secret_path"})
+    max_body: values.Size = 16 * 2**20
+    insecure: bool = False
+
+    def __post_init__(self) -> None:
+        _refuse_public(self.bind_address, self.insecure)
+        if not is_loopback(self.bind_address) and self.secret is None:
+            raise Unfit(key="secret_path", reason="required when bind_address is not loopback")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MasterAddress:
+    """Where a worker finds its master.
+
+    :ivar http_url: base URL of the master's HTTP listener; only for ``catch_up: http``
+    :ivar foreign: the master is a real Synapse, which repeats and reorders the rows
+        of ``caches`` and ``backfill``
+    """
+
+    host: str = LOOPBACK
+    port: values.RemotePort
+    http_url: values.HttpUrl | None = None
+    secret: values.SecretFile | None = field(default=None, metadata={"key": "secret_path"})
+    foreign: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """What masters and workers have in common; a file with these keys alone can be shared.
+
+    :ivar database: ``"embedded"``, a DSN, or None when ``database_dsn`` has it
+    :ivar database_dsn: the DSN out of ``database_path``
+    :ivar stream_writers: who may write to a stream, where it is not the master alone
+    :ivar ping_timeout: seconds of silence after which a connection is given up
+        (seed: TCP replication, first generation, 'Keep alives')
+    """
+
+    server_name: values.ServerName
+    instance_name: values.WriterName
+    data_dir: values.Directory | None = None
+    database: Literal["embedded"] | values.Dsn | None = None
+    database_dsn: values.SecretFile | None = field(default=None, metadata={"key": "database_path"})
+    database_pool: Pool = field(default_factory=Pool)
+    embedded: Embedded = field(default_factory=Embedded)
+    catalogue: Literal["all", "none"] | tuple[values.StreamName, ...] = "all"
+    streams: tuple[DeclaredStream, ...] = ()
+    stream_writers: Mapping[values.StreamName, tuple[values.WriterName, ...]] = field(
+        default_factory=dict
+    )
+    handlers: tuple[Handler, ...] = ()
+    http: Http | None = None
+    ping_timeout: values.Timeout = 15.0
+    log: Log = field(default_factory=Log)
+
+    def __post_init__(self) -> None:
+        if self.database is not None and self.database_dsn is not None:
+            raise Unfit(key="database_path", reason="give either database or database_path")
+        if self.uses_embedded and self.data_dir is None:
+            raise Unfit(key="data_dir", reason="required for 'database: embedded'")
+        _refuse_repeated("streams", [stream.name for stream in self.streams])
+        for stream, writers in self.stream_writers.items():
+            if not writers:
+                raise Unfit(key=f"stream_writers.{stream}", reason="name at least one writer")
+            _refuse_repeated(f"stream_writers.{stream}", writers)
+
+    @property
+    def uses_embedded(self) -> bool:
+        """The database is the embedded one (which only the master starts)."""
+        return self.database == "embedded"
+
+    @property
+    def embedded_dsn_path(self) -> Path:
+        """Where the master leaves the DSN of the embedded database for the other processes.
+
+        :raises Unfit: when there is no ``data_dir``
+        """
+        if self.data_dir is None:
+            raise Unfit(key="data_dir", reason="required for 'database: embedded'")
+        return self.data_dir / "postgres.dsn"
+
+    @property
+    def dsn(self) -> Secret | None:
+        """The DSN when it is configured; None for an embedded database or none at all."""
+        return self.database if isinstance(self.database, Secret) else self.database_dsn
+
+    def writers_of(self, stream: str) -> tuple[str, ...]:
+        """The names that may write to ``stream``."""
+        return self.stream_writers.get(stream, ("master",))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MasterConfig(Config):
+    """The configuration of the process that owns the listeners.
+
+    :ivar live_queue_commands: how many commands the live lane of a connection may
+        queue before it is given up (seed: TCP replication, 'Start up': "buffer a
+        (fairly large) number of commands and then disconnect the client")
+    :ivar poll_interval: seconds between looks at what other writers committed;
+        a notification normally comes first
+    """
+
+    instance_name: values.WriterName = "master"
+    listeners: tuple[Listener, ...] = ()
+    live_queue_commands: values.Count = 10_000
+    poll_interval: values.Timeout = 1.0
+
+    def __post_init__(self) -> None:
+        # Zero-argument super() does not work in a dataclass with slots.
+        Config.__post_init__(self)
+        if self.database is None and self.database_dsn is None:
+            raise Unfit(key="database", reason="a master needs a database: embedded, or a DSN")
+        _refuse_repeated("listeners", [f"port {item.port}" for item in self.listeners if item.port])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerConfig(Config):
+    """The configuration of a process that follows.
+
+    :ivar dialect: how this worker speaks to its master
+    :ivar follow: the streams it follows
+    :ivar follower_name: under which its positions are kept; None: ``instance_name``
+    :ivar starting: where a follower without positions begins
+    :ivar catch_up: where missed facts are fetched
+    :ivar line_limit: the longest line accepted from the master, in bytes
+    """
+
+    master: MasterAddress
+    dialect: Literal["modern", "legacy"] = "modern"
+    follow: Literal["all"] | tuple[values.StreamName, ...] = "all"
+    follower_name: values.FollowerName | None = None
+    starting: Literal["earliest", "now"] = "earliest"
+    catch_up: Literal["database", "http"] = "database"
+    line_limit: values.Size = 16384
+
+    def __post_init__(self) -> None:
+        Config.__post_init__(self)
+        if self.catch_up == "http" and self.master.http_url is None:
+            raise Unfit(key="master.http_url", reason="required for 'catch_up: http'")
+        if self.catch_up == "database" and self.database is None and self.database_dsn is None:
+            raise Unfit(
+                key="database", reason="required to catch up; without one say 'catch_up: http'"
+            )
+
+    @property
+    def name_as_follower(self) -> str:
+        """Under which the positions are kept."""
+        return self.follower_name or self.instance_name
+
+
+def load_master(paths: Sequence[Path]) -> MasterConfig:
+    """Read a master's configuration from files and directories.
+
+    :raises ConfigError: with the file and the key
+    """
+    return decode(MasterConfig, config_files.read(paths))
+
+
+def load_worker(paths: Sequence[Path]) -> WorkerConfig:
+    """Read a worker's configuration from files and directories.
+
+    :raises ConfigError: with the file and the key
+    """
+    return decode(WorkerConfig, config_files.read(paths))
+
+
+def load(paths: Sequence[Path]) -> MasterConfig | WorkerConfig:
+    """Read a configuration whose role is told by the ``master`` key that only workers have.
+
+    :raises ConfigError: with the file and the key
+    """
+    document = config_files.read(paths)
+    if "master" in document.content:
+        return decode(WorkerConfig, document)
+    return decode(MasterConfig, document)
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only this machine can reach ``address``; a name other than localhost counts as public."""
+    if address == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False
+
+
+def _refuse_public(bind_address: str, insecure: bool) -> None:
+    if not insecure and not is_loopback(bind_address):
+        raise Unfit(
+            key="bind_address",
+            reason=f"{bind_address!r} can be reached from other machines, and TLS is not built yet; "
+            "bind to 127.0.0.1 behind a tunnel or proxy, or accept plain text by 'insecure: true'",
+        )
+
+
+def _refuse_repeated(key: str, items: Sequence[str]) -> None:
+    seen: set[str] = set()
+    for item in items:
+        if item in seen:
+            raise Unfit(key=key, reason=f"{item!r} appears twice")
+        seen.add(item)

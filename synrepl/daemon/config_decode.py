@@ -1,0 +1,224 @@
+"""From a merged document to typed, frozen dataclasses, with errors that name file and key.
+
+A section of the configuration is a dataclass; its field names are the keys
+(``metadata={"key": …}`` where a key cannot be a field name) and its defaults
+are the defaults. What a value may be follows from the annotation alone:
+``str``, ``int``, ``bool``, ``Any``, ``Literal``, ``tuple[X, ...]`` for a list,
+``Mapping[str, X]``, unions, other sections, and ``Annotated[X, Scalar(…)]``
+for values that are read by a function.
+"""
+
+from __future__ import annotations
+
+import difflib
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from synrepl.core.errors import ConfigError, InputError
+from synrepl.daemon.config_files import Document, KeyPath, Place
+
+T = TypeVar("T")
+
+
+class UnknownSetting(ConfigError):
+    """{file}: there is no setting {key!r}; the nearest valid key is {nearest!r}"""
+
+
+class MissingSetting(ConfigError):
+    """{file}: the setting {key!r} is required; give it {wanted}"""
+
+
+class WrongSetting(ConfigError):
+    """{file}: {key!r} must be {wanted}, not {found}"""
+
+
+class BadSetting(ConfigError):
+    """{file}: {key!r}: {reason}"""
+
+
+class Unfit(ConfigError):
+    """{key!r}: {reason}"""
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """How one kind of value is read.
+
+    :ivar wanted: a noun phrase for the person who wrote something else
+    :ivar read: from the YAML value and its place to the typed value; raises
+        ``ValueError`` when it is something else, or an error of this project
+        whose message says more
+    :ivar private: the value may hold a password: errors do not repeat it
+    """
+
+    wanted: str
+    read: Callable[[Any, Place], Any]
+    private: bool = False
+
+
+def decode(section: type[T], document: Document) -> T:
+    """Read a whole document as ``section``.
+
+    A section whose ``__post_init__`` raises :class:`Unfit` has the place added.
+
+    :raises UnknownSetting, MissingSetting, WrongSetting, BadSetting: as they say
+    """
+    result: T = _Decoder(document).section(section, document.content, ())
+    return result
+
+
+class _Decoder:
+    def __init__(self, document: Document) -> None:
+        self._document = document
+
+    def value(self, hint: Any, value: Any, path: KeyPath) -> Any:
+        """Read ``value`` as what the annotation ``hint`` says."""
+        origin, args = get_origin(hint), get_args(hint)
+        if origin is Annotated:
+            return self._scalar(args[1], value, path)
+        if is_dataclass(hint):
+            return self.section(hint, value, path)
+        if origin in (Union, types.UnionType):
+            return self._union(args, value, path)
+        if origin is tuple:
+            return self._list(hint, args[0], value, path)
+        if origin is Mapping:
+            return self._map(hint, args, value, path)
+        if hint is Any or (origin is Literal and value in args) or type(value) is hint:
+            return value
+        if hint is types.NoneType and value is None:
+            return None
+        raise self._wrong(_wanted(hint), value, path)
+
+    def section(self, cls: Any, value: Any, path: KeyPath) -> Any:
+        """Read a map as the dataclass ``cls``."""
+        shorthand = getattr(cls, "shorthand", None)
+        if value is None:
+            value = {}  # 'log:' with every key below it commented out
+        if shorthand is not None and isinstance(value, str):
+            value = {shorthand: value}
+        if not isinstance(value, dict):
+            raise self._wrong(_wanted(cls), value, path)
+        by_key = {key_of(field): field for field in fields(cls)}
+        for key in value:
+            if key not in by_key:
+                raise self._unknown(key, list(by_key), path)
+        hints = get_type_hints(cls, include_extras=True)
+        arguments = {}
+        for key, field in by_key.items():
+            hint = hints[field.name]
+            if key in value:
+                arguments[field.name] = self.value(hint, value[key], (*path, key))
+            elif field.default is MISSING and field.default_factory is MISSING:
+                place = self._document.place((*path, key))
+                raise MissingSetting(file=place.file, key=place.key, wanted=_wanted(hint))
+        try:
+            return cls(**arguments)
+        except Unfit as unfit:
+            place = self._document.place((*path, *str(unfit.facts["key"]).split(".")))
+            raise BadSetting(file=place.file, key=place.key, reason=unfit.facts["reason"]) from None
+
+    def _scalar(self, scalar: Scalar, value: Any, path: KeyPath) -> Any:
+        place = self._document.place(path)
+        try:
+            return scalar.read(value, place)
+        except InputError as error:
+            raise BadSetting(file=place.file, key=place.key, reason=error) from None
+        except ValueError:
+            found = "something else" if scalar.private else _describe(value)
+            raise WrongSetting(
+                file=place.file, key=place.key, wanted=scalar.wanted, found=found
+            ) from None
+
+    def _union(self, choices: tuple[Any, ...], value: Any, path: KeyPath) -> Any:
+        here = self._document.place(path).key
+        for choice in choices:
+            if value is None and choice is not types.NoneType:
+                continue
+            if isinstance(value, str) and get_origin(choice) is tuple:
+                continue  # 'al' for 'all' must not become a list of one
+            try:
+                return self.value(choice, value, path)
+            except WrongSetting as wrong:
+                if wrong.facts["key"] != here:
+                    raise  # the right kind of thing, with something wrong inside it
+        private = any(_is_private(choice) for choice in choices)
+        raise self._wrong(_either(choices), value, path, private)
+
+    def _list(self, hint: Any, item: Any, value: Any, path: KeyPath) -> tuple[Any, ...]:
+        if isinstance(value, str):
+            value = [value]  # one name stands for a list of one
+        if not isinstance(value, list):
+            raise self._wrong(_wanted(hint), value, path)
+        return tuple(self.value(item, each, (*path, i)) for i, each in enumerate(value))
+
+    def _map(self, hint: Any, args: tuple[Any, ...], value: Any, path: KeyPath) -> dict[Any, Any]:
+        if not isinstance(value, dict):
+            raise self._wrong(_wanted(hint), value, path)
+        keys, values = args
+        return {
+            self.value(keys, key, (*path, key)): self.value(values, each, (*path, key))
+            for key, each in value.items()
+        }
+
+    def _unknown(self, key: str, valid: list[str], path: KeyPath) -> UnknownSetting:
+        place = self._document.place((*path, key))
+        nearest = difflib.get_close_matches(key[:100], valid, n=1, cutoff=0.0)[0]
+        return UnknownSetting(file=place.file, key=place.key, nearest=nearest)
+
+    def _wrong(self, wanted: str, value: Any, path: KeyPath, private: bool = False) -> WrongSetting:
+        place = self._document.place(path)
+        found = "something else" if private else _describe(value)
+        return WrongSetting(file=place.file, key=place.key, wanted=wanted, found=found)
+
+
+def key_of(field: Field[Any]) -> str:
+    """The key that fills a dataclass field."""
+    return str(field.metadata.get("key", field.name))
+
+
+_PHRASES = {
+    str: "text",
+    int: "a whole number",
+    bool: "true or false",
+    types.NoneType: "nothing",
+}
+
+
+def _wanted(hint: Any) -> str:
+    origin, args = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return str(args[1].wanted)
+    if origin in (Union, types.UnionType):
+        return _either(args)
+    if origin is Literal:
+        return " or ".join(repr(choice) for choice in args)
+    if origin is tuple:
+        return f"a list ({_wanted(args[0])} each)"
+    return _PHRASES.get(hint, "a map of settings")
+
+
+def _either(choices: tuple[Any, ...]) -> str:
+    return " or ".join(_wanted(choice) for choice in choices if choice is not types.NoneType)
+
+
+def _is_private(hint: Any) -> bool:
+    return get_origin(hint) is Annotated and get_args(hint)[1].private
+
+
+def _describe(value: Any) -> str:
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, dict):
+        return "a map"
+    if isinstance(value, list):
+        return "a list"
+    text = str(value)
+    shown = text if len(text) <= 60 else text[:60] + "…"
+    return (
+        f"the text {shown!r}" if isinstance(value, str) else f"the {type(value).__name__} {shown}"
+    )

@@ -1,0 +1,104 @@
+"""The kinds of single values in the configuration, as annotations."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+from synrepl.core import names
+from synrepl.daemon import units
+from synrepl.daemon.config_decode import Scalar
+from synrepl.daemon.config_files import Place
+from synrepl.daemon.secret import Secret, dsn_secret, read_secret
+
+_OBJECT_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError("not text")
+    return value
+
+
+def _number(lowest: int, highest: int) -> Scalar:
+    def read(value: Any, place: Place) -> int:
+        if type(value) is not int or not lowest <= value <= highest:
+            raise ValueError("out of range")
+        return value
+
+    return Scalar(f"a whole number between {lowest} and {highest}", read)
+
+
+def _name(wanted: str, check: Callable[[str], str]) -> Scalar:
+    return Scalar(wanted, lambda value, place: check(_text(value)))
+
+
+def _positive(value: Any, place: Place) -> float:
+    seconds = units.duration(value)
+    if seconds == 0:
+        raise ValueError("zero")
+    return seconds
+
+
+def _path(value: Any, place: Place) -> Path:
+    """Relative paths count from the file that holds them, so that a directory can be moved."""
+    text = _text(value)
+    if "\0" in text:
+        raise ValueError("not a path")
+    return place.file.absolute().parent / text
+
+
+def _secret_file(value: Any, place: Place) -> Secret:
+    return read_secret(_path(value, place))
+
+
+def _object_path(value: Any, place: Place) -> str:
+    if not _OBJECT_PATH.fullmatch(_text(value)):
+        raise ValueError("not an object path")
+    return str(value)
+
+
+def _http_url(value: Any, place: Place) -> str:
+    parts = urlsplit(_text(value))
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username:
+        raise ValueError("not a base URL")
+    return str(value).rstrip("/")
+
+
+Port = Annotated[int, _number(0, 65535)]
+RemotePort = Annotated[int, _number(1, 65535)]
+Count = Annotated[int, _number(1, 10_000_000)]
+
+#: Seconds; zero is allowed.
+Duration = Annotated[
+    float,
+    Scalar("a duration such as '500ms', '15s', '5m' or '7d'", lambda v, place: units.duration(v)),
+]
+#: Seconds; more than zero.
+Timeout = Annotated[
+    float, Scalar("a duration above zero such as '500ms', '15s', '5m' or '7d'", _positive)
+]
+#: Bytes.
+Size = Annotated[int, Scalar("a size such as '64KiB' or '16MiB'", lambda v, place: units.size(v))]
+
+ServerName = Annotated[str, _name("a server name", names.server_name)]
+WriterName = Annotated[str, _name("an instance name", names.writer_name)]
+FollowerName = Annotated[str, _name("a follower name", names.follower_name)]
+StreamName = Annotated[str, _name("a stream name", names.stream_name)]
+ColumnName = Annotated[str, _name("a column name", names.column_name)]
+
+Directory = Annotated[Path, Scalar("a directory", _path)]
+SecretFile = Annotated[Secret, Scalar("the path of a file with the secret", _secret_file)]
+Dsn = Annotated[
+    Secret,
+    Scalar(
+        "a DSN (postgresql://… or key=value pairs)",
+        lambda v, place: dsn_secret(_text(v)),
+        private=True,
+    ),
+]
+ObjectPath = Annotated[str, Scalar("a class as 'package.module:Class'", _object_path)]
+HttpUrl = Annotated[str, Scalar("a base URL such as 'http://127.0.0.1:9393'", _http_url)]

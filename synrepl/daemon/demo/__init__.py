@@ -1,0 +1,1 @@
+"""``synrepl demo``: real processes, recorded traffic, some accidents, and a check of every fact."""

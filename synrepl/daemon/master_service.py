@@ -1,0 +1,25 @@
+"""``twistd synrepl-master``."""
+
+from __future__ import annotations
+
+from twisted.internet import reactor
+from twisted.python import usage
+
+from synrepl.core.errors import SynreplError
+from synrepl.daemon.config import load_master
+from synrepl.daemon.master import MasterProcess
+from synrepl.daemon.service import Options, ProcessService, paths
+
+__all__ = ["Options", "makeService"]
+
+
+def makeService(options: Options) -> ProcessService:
+    """The master as a service.
+
+    :raises UsageError: the configuration is not acceptable
+    """
+    try:
+        config = load_master(paths(options))
+    except SynreplError as error:
+        raise usage.UsageError(str(error)) from error
+    return ProcessService(reactor, lambda: MasterProcess(reactor, config))

@@ -1,0 +1,232 @@
+"""Metrics for Prometheus, made at each scrape from the status and from plain counters.
+
+Nothing is counted here and nothing looks up a label while rows flow. Each
+process object has a registry of its own, so several can live in one Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+#: (values of the labels, value of the metric)
+_Samples = Iterable[tuple[Sequence[str], float]]
+
+
+class ProcessMetrics:
+    """The metrics of one master or worker.
+
+    :param status: gives what :func:`~synrepl.services.status.master_status` or
+        :func:`~synrepl.services.status.worker_status` makes
+    :param responses: HTTP answers by (route, status)
+    """
+
+    def __init__(
+        self, status: Callable[[], Mapping[str, Any]], responses: Mapping[tuple[str, int], int]
+    ) -> None:
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(_Collector(status, responses))
+        ProcessCollector(registry=self._registry)
+
+    def render(self) -> tuple[bytes, str]:
+        """All metrics in the text format, and its content type."""
+        return generate_latest(self._registry), CONTENT_TYPE_PLAIN_0_0_4
+
+
+class _Collector(Collector):
+    def __init__(
+        self, status: Callable[[], Mapping[str, Any]], responses: Mapping[tuple[str, int], int]
+    ) -> None:
+        self._status = status
+        self._responses = responses
+
+    def collect(self) -> Iterable[Metric]:
+        status = self._status()
+        names = ("role", "server_name", "instance_name", "version")
+        yield InfoMetricFamily(
+            "synrepl_process", "Which process this is.", {name: status[name] for name in names}
+        )
+        yield _gauge("uptime_seconds", "Since the process started.", [], [((), status["uptime_s"])])
+        yield _counter(
+            "http_responses",
+            "HTTP answers.",
+            ["route", "status"],
+            [((route, str(code)), n) for (route, code), n in self._responses.items()],
+        )
+        yield from _streams(status["streams"])
+        yield from _master(status) if status["role"] == "master" else _worker(status)
+
+
+def _streams(streams: Mapping[str, Any]) -> Iterable[Metric]:
+    yield _gauge(
+        "stream_lag_rows",
+        "Tokens known to be given out and not yet reached.",
+        ["stream"],
+        [((name,), stream["lag_rows"]) for name, stream in streams.items()],
+    )
+    yield _gauge(
+        "stream_lag_seconds",
+        "How long a token that was known then has not been reached.",
+        ["stream"],
+        [((name,), stream["lag_seconds"]) for name, stream in streams.items()],
+    )
+
+
+def _master(status: Mapping[str, Any]) -> Iterable[Metric]:
+    streams = status["streams"]
+    yield _gauge(
+        "writer_position",
+        "Per-writer position of a stream.",
+        ["stream", "writer"],
+        [
+            ((name, writer), position)
+            for name, stream in streams.items()
+            for writer, position in stream["writers"].items()
+        ],
+    )
+    yield _gauge(
+        "linear_position",
+        "Linear position of a stream.",
+        ["stream"],
+        [((name,), stream["position"]) for name, stream in streams.items()],
+    )
+    yield _gauge(
+        "oldest_open_reservation_seconds",
+        "Since the oldest unsettled reservation of a stream was seen.",
+        ["stream", "writer"],
+        [
+            ((name, oldest["writer"]), oldest["seconds"])
+            for name, stream in streams.items()
+            if (oldest := stream["oldest_open_reservation"]) is not None
+        ],
+    )
+    yield _gauge(
+        "database_up",
+        "1 when the last look at the database went well.",
+        [],
+        [((), float(status["database"]["state"] == "ok"))],
+    )
+    yield _gauge(
+        "writer_open",
+        "1 while the process holds its writer's name.",
+        ["writer"],
+        [((status["writer"]["name"],), float(status["writer"]["open"]))],
+    )
+    yield from _followers(status)
+    yield from _appends(status)
+
+
+def _followers(status: Mapping[str, Any]) -> Iterable[Metric]:
+    followers = status["followers"]
+    yield _gauge("followers_connected", "Connections.", [], [((), len(followers))])
+    yield _gauge(
+        "followers_catching_up",
+        "Connections with a stream in the catch-up lane.",
+        [],
+        [((), sum(bool(follower["catching_up"]) for follower in followers))],
+    )
+    yield _gauge(
+        "followers_queued_lines",
+        "Lines that wait for followers to read, all together.",
+        [],
+        [((), sum(follower["queued_lines"] for follower in followers))],
+    )
+    yield _counter(
+        "commands_received", "Commands of followers.", ["command"], _by_one(status["commands"])
+    )
+    yield _counter(
+        "connections_closed",
+        "Connections that ended, by reason.",
+        ["reason"],
+        _by_one(status["close_reasons"]),
+    )
+
+
+def _appends(status: Mapping[str, Any]) -> Iterable[Metric]:
+    for what in ("published", "appended"):
+        for unit in ("facts", "rows"):
+            yield _counter(
+                f"{unit}_{what}",
+                f"{unit.capitalize()} {what}"
+                + (" by all writers." if what == "published" else " over HTTP."),
+                ["stream"],
+                [((name,), counts[unit]) for name, counts in status[what].items()],
+            )
+    yield _counter(
+        "appends",
+        "Requests to append over HTTP, by outcome.",
+        ["stream", "outcome"],
+        [
+            ((name, outcome), count)
+            for name, outcomes in status["appends"].items()
+            for outcome, count in outcomes.items()
+        ],
+    )
+
+
+#: Names and meanings of what a follower counts.
+_COUNTS = {
+    "rows": "Rows dealt with.",
+    "duplicates": "Rows dropped as known already.",
+    "gaps": "Gaps found.",
+    "fetched_rows": "Rows fetched to fill gaps.",
+    "bad_rows": "Rows ignored, for they are none of their stream.",
+    "unknown": "Rows ignored, for their stream is not known.",
+    "resets": "Times a stream was started again.",
+}
+
+
+def _worker(status: Mapping[str, Any]) -> Iterable[Metric]:
+    for kind, meaning in (("position", "Own position."), ("heard", "Heard of the master's.")):
+        yield _gauge(
+            f"follower_{kind}",
+            meaning,
+            ["stream", "writer"],
+            [
+                ((name, writer), at[kind])
+                for name, stream in status["streams"].items()
+                for writer, at in stream["writers"].items()
+                if at[kind] is not None
+            ],
+        )
+    for name, counts in status["counts"].items():
+        yield _counter(f"follower_{name}", _COUNTS.get(name, name), ["stream"], _by_one(counts))
+    yield _gauge(
+        "follower_connected", "1 with a connection.", [], [((), float(status["connected"]))]
+    )
+    yield _gauge(
+        "follower_waiting_rows", "Rows not dealt with.", [], [((), status["waiting_rows"])]
+    )
+    yield _counter(
+        "handler_failures", "Times a handler failed.", [], [((), status["handler_failures"])]
+    )
+
+
+def _by_one(counts: Mapping[str, float]) -> _Samples:
+    return [((name,), count) for name, count in counts.items()]
+
+
+def _gauge(name: str, meaning: str, labels: Sequence[str], samples: _Samples) -> Metric:
+    return _filled(GaugeMetricFamily(f"synrepl_{name}", meaning, labels=labels), samples)
+
+
+def _counter(name: str, meaning: str, labels: Sequence[str], samples: _Samples) -> Metric:
+    return _filled(CounterMetricFamily(f"synrepl_{name}", meaning, labels=labels), samples)
+
+
+def _filled(
+    family: GaugeMetricFamily | CounterMetricFamily, samples: _Samples
+) -> GaugeMetricFamily | CounterMetricFamily:
+    for values, value in samples:
+        family.add_metric(values, value)
+    return family

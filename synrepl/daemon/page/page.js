@@ -1,0 +1,226 @@
+// Shows /status, once a second. All text goes in as text, never as markup.
+"use strict";
+
+const PERIOD_MS = 1000;
+const HISTORY = 60;
+const number = new Intl.NumberFormat("en");
+const at = (id) => document.getElementById(id);
+
+let secret = sessionStorage.getItem("synrepl-secret");
+let before = null; // {when, published} of the last poll
+const history = []; // rows per second
+
+function el(name, text, className) {
+  const made = document.createElement(name);
+  if (text !== undefined && text !== null) made.textContent = String(text);
+  if (className) made.className = className;
+  return made;
+}
+
+function duration(seconds) {
+  if (seconds < 1) return `${Math.round(seconds * 1000)} ms`;
+  if (seconds < 120) return `${seconds.toFixed(1)} s`;
+  if (seconds < 7200) return `${Math.round(seconds / 60)} min`;
+  return seconds < 172800 ? `${Math.round(seconds / 3600)} h` : `${Math.round(seconds / 86400)} d`;
+}
+
+function fill(table, head, rows) {
+  const line = el("tr");
+  for (const [title, kind] of head) line.append(el("th", title, kind));
+  const lines = rows.map((cells) => {
+    const row = el("tr");
+    cells.forEach((cell, n) => {
+      const [text, kind] = Array.isArray(cell) ? cell : [cell];
+      row.append(el("td", text, [head[n][1], kind].filter(Boolean).join(" ")));
+    });
+    return row;
+  });
+  table.replaceChildren(line, ...lines);
+}
+
+function tile(title, value, className) {
+  const item = el("li", title, "");
+  item.prepend(el("b", value, className));
+  return item;
+}
+
+function graph(values) {
+  const ns = "http://www.w3.org/2000/svg";
+  const svg = document.createElementNS(ns, "svg");
+  svg.setAttribute("viewBox", `0 0 ${HISTORY - 1} 100`);
+  svg.setAttribute("preserveAspectRatio", "none");
+  const top = Math.max(1, ...values);
+  const start = HISTORY - values.length;
+  const points = values.map((value, n) => `${start + n},${97 - (94 * value) / top}`);
+  const line = document.createElementNS(ns, "polyline");
+  line.setAttribute("points", points.join(" "));
+  svg.append(line);
+  return svg;
+}
+
+function urgency(seconds) {
+  return seconds > 60 ? "bad" : seconds > 5 ? "warn" : "";
+}
+
+// What went by, per stream: published by a master, dealt with by a worker.
+function totals(status) {
+  if (status.role === "worker") return { ...status.counts.rows };
+  return Object.fromEntries(Object.entries(status.published).map(([name, n]) => [name, n.rows]));
+}
+
+function rates(status, when) {
+  const now = totals(status);
+  const found = {};
+  if (before) {
+    const seconds = Math.max(0.001, (when - before.when) / 1000);
+    for (const [name, rows] of Object.entries(now)) {
+      found[name] = Math.max(0, rows - (before.totals[name] ?? 0)) / seconds;
+    }
+    history.push(Object.values(found).reduce((sum, rate) => sum + rate, 0));
+    if (history.length > HISTORY) history.shift();
+  }
+  before = { when, totals: now };
+  return found;
+}
+
+function showFacts(status) {
+  const lags = Object.values(status.streams).map((stream) => stream.lag_seconds);
+  const worst = Math.max(0, ...lags);
+  const rate = tile("rows a second", number.format(Math.round(history.at(-1) ?? 0)));
+  rate.append(graph(history));
+  const tiles = [rate, tile("largest lag", duration(worst), urgency(worst))];
+  if (status.role === "master") {
+    const up = status.database.state === "ok";
+    tiles.push(
+      tile("followers", status.followers.length),
+      tile("database", status.database.state, up ? "good" : "bad"),
+      tile(`writer ${status.writer.name}`, status.writer.open ? "holds its name" : "lost its name",
+        status.writer.open ? "good" : "bad"),
+    );
+  } else {
+    tiles.push(
+      tile("master", status.connected ? "connected" : "away", status.connected ? "good" : "bad"),
+      tile("rows waiting", number.format(status.waiting_rows)),
+      tile("handler failures", number.format(status.handler_failures),
+        status.handler_failures ? "warn" : ""),
+    );
+  }
+  tiles.push(tile("up", duration(status.uptime_s)));
+  at("facts").replaceChildren(...tiles);
+  const error = status.database?.error;
+  at("reasons").replaceChildren(...(error ? [el("li", error)] : []));
+}
+
+function writers(stream, master) {
+  return Object.entries(stream.writers)
+    .map(([name, w]) => (master ? `${name} ${number.format(w)}`
+      : `${name} ${w.position ?? "–"} of ${w.heard}`))
+    .join(", ");
+}
+
+function showStreams(status, rate) {
+  const master = status.role === "master";
+  const head = [["stream"], [master ? "position" : "", "number"], ["writers"], ["behind, rows", "number"],
+    ["behind, time", "number"], ["rows a second", "number"], [master ? "held by" : ""]];
+  const rows = Object.entries(status.streams)
+    .filter(([, s]) => at("all").checked || !master || s.position > 0 || s.lag_rows > 0)
+    .map(([name, s]) => {
+      const oldest = s.oldest_open_reservation;
+      const held = oldest && s.lag_rows
+        ? `${s.held_by.join(", ")} (for ${duration(oldest.seconds)}: ${oldest.describe})`
+        : (s.held_by ?? []).join(", ");
+      return [
+        name,
+        master ? number.format(s.position) : "",
+        [writers(s, master), "soft"],
+        number.format(s.lag_rows),
+        [duration(s.lag_seconds), urgency(s.lag_seconds)],
+        rate[name] === undefined ? "" : number.format(Math.round(rate[name])),
+        [held, "soft"],
+      ];
+    });
+  fill(at("streams"), head, rows);
+}
+
+function showFollowers(followers) {
+  at("followers-section").hidden = !followers;
+  if (!followers) return;
+  fill(
+    at("followers"),
+    [["name"], ["address"], ["dialect"], ["streams"], ["catching up"], ["queued lines", "number"],
+      ["connected", "number"]],
+    followers.map((f) => [
+      f.name, f.address, f.dialect ?? "not settled", f.streams === null ? "all" : f.streams.join(", "),
+      f.catching_up.join(", "), number.format(f.queued_lines), duration(f.connected_s),
+    ]),
+  );
+}
+
+function showCounters(status) {
+  const rows = [];
+  const add = (what, counts) => {
+    for (const [name, count] of Object.entries(counts ?? {})) rows.push([what, name, number.format(count)]);
+  };
+  add("commands received", status.commands);
+  add("connections closed", status.close_reasons);
+  for (const [stream, outcomes] of Object.entries(status.appends ?? {})) {
+    add(`appends to ${stream}`, outcomes);
+  }
+  for (const [name, counts] of Object.entries(status.counts ?? {})) add(name.replace("_", " "), counts);
+  fill(at("counters"), [["what"], ["which"], ["how many", "number"]], rows);
+}
+
+function show(status, when) {
+  const rate = rates(status, when);
+  at("server").textContent = status.server_name;
+  at("instance").textContent = `${status.role} ${status.instance_name}, synrepl ${status.version}`;
+  document.title = `${status.instance_name} · synrepl`;
+  showFacts(status);
+  showStreams(status, rate);
+  showFollowers(status.followers);
+  showCounters(status);
+}
+
+function say(text, className) {
+  at("state").textContent = text;
+  at("state").className = className;
+}
+
+async function get(path) {
+  const headers = secret ? { Authorization: `Bearer ${secret}` } : {};
+  return fetch(path, { headers, signal: AbortSignal.timeout(10_000) });
+}
+
+async function poll() {
+  const answer = await get("/status");
+  at("secret-form").hidden = answer.status !== 401;
+  at("main").hidden = answer.status === 401;
+  if (answer.status === 401) {
+    say("locked", "warn");
+    return false;
+  }
+  if (!answer.ok) throw new Error(`status ${answer.status}`);
+  show(await answer.json(), performance.now());
+  const ready = await (await get("/ready")).json();
+  say(ready.ready ? "ready" : `not ready: ${ready.reasons.join("; ")}`, ready.ready ? "good" : "bad");
+  return true;
+}
+
+async function run() {
+  let again = true;
+  try {
+    if (!document.hidden) again = await poll();
+  } catch (error) {
+    say(`no answer (${error.message})`, "bad");
+  }
+  if (again) setTimeout(run, PERIOD_MS);
+}
+
+at("secret-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  secret = at("secret").value;
+  sessionStorage.setItem("synrepl-secret", secret);
+  run();
+});
+
+run();

@@ -1,0 +1,123 @@
+"""A master or worker as a Twisted service, and as a program of its own."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import click
+from twisted.application.service import Service
+from twisted.internet.defer import Deferred
+from twisted.internet.task import LoopingCall
+from twisted.logger import Logger
+from twisted.python import usage
+from twisted.python.failure import Failure
+
+from synrepl.core.errors import ConfigError, SynreplError
+from synrepl.daemon import logs, supervisor
+from synrepl.daemon.cli import EXIT_FAILED, EXIT_USAGE
+from synrepl.daemon.config import Config
+
+
+class Process(Protocol):
+    """What a service runs; see :class:`~.master.MasterProcess`, :class:`~.worker.WorkerProcess`."""
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+
+class ProcessService(Service):
+    """Runs a process from start to stop, and tells the service manager.
+
+    :ivar exit_code: what the program should exit with
+    """
+
+    _log = Logger()
+
+    def __init__(self, reactor: Any, make: Callable[[], Process]) -> None:
+        self._reactor = reactor
+        self._make = make
+        self._process: Process | None = None
+        self._watchdog: LoopingCall | None = None
+        self.exit_code = 0
+
+    def startService(self) -> None:
+        """Start; a process that cannot run ends the program with one line that says why."""
+        Service.startService(self)
+        Deferred.fromCoroutine(self._start()).addErrback(self._failed)
+
+    def stopService(self) -> Deferred[None]:
+        """Stop, and wait for it."""
+        Service.stopService(self)
+        return Deferred.fromCoroutine(self._stop())
+
+    async def _start(self) -> None:
+        self._process = self._make()
+        seconds = supervisor.watchdog_interval()
+        if seconds is not None:
+            self._watchdog = LoopingCall(supervisor.notify, "WATCHDOG=1")
+            self._watchdog.clock = self._reactor
+            self._watchdog.start(seconds)
+        await self._process.start()
+        supervisor.notify("READY=1")
+
+    async def _stop(self) -> None:
+        supervisor.notify("STOPPING=1")
+        if self._watchdog is not None and self._watchdog.running:
+            self._watchdog.stop()
+        if self._process is not None:
+            await self._process.stop()
+
+    def _failed(self, failure: Failure) -> None:
+        if not self.running:
+            return  # stopped before it had started
+        if failure.check(SynreplError):
+            click.echo(f"synrepl: error: {failure.value}", err=True)
+        else:
+            self._log.failure("cannot start", failure=failure)
+        self.exit_code = EXIT_USAGE if failure.check(ConfigError) else EXIT_FAILED
+        self._reactor.stop()
+
+
+class Options(usage.Options):
+    """``-c FILE``, repeatable, for twistd."""
+
+    def __init__(self) -> None:
+        usage.Options.__init__(self)
+        self["config"] = []
+
+    def opt_config(self, path: str) -> None:
+        """Configuration file, or directory of *.yaml files; repeatable, later ones win."""
+        self["config"].append(Path(path))
+
+    opt_c = opt_config
+
+    def postOptions(self) -> None:
+        """At least one file is needed."""
+        if not self["config"]:
+            raise usage.UsageError("-c FILE is needed")
+
+
+def run(config: Config, make: Callable[[Any], Process]) -> None:
+    """Run a process in the foreground until a signal ends it; exits with its code."""
+    from twisted.internet import reactor
+
+    logs.begin(config.log, sys.stderr)
+    if "" not in sys.path:
+        sys.path.append("")  # handlers may be modules of the working directory
+    service = ProcessService(reactor, lambda: make(reactor))
+    any_reactor: Any = reactor
+    any_reactor.callWhenRunning(service.startService)
+    any_reactor.addSystemEventTrigger("before", "shutdown", service.stopService)
+    any_reactor.run()
+    if service.exit_code:
+        sys.exit(service.exit_code)
+
+
+def paths(options: Options) -> Sequence[Path]:
+    """The configuration files that were given to twistd."""
+    found: list[Path] = options["config"]
+    return found

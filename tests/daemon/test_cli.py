@@ -1,0 +1,196 @@
+"""The ``synrepl`` command: conventions, ``init`` and ``check-config``."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from unittest import TestCase
+
+import click
+import yaml
+from click.testing import CliRunner, Result
+
+import synrepl
+from synrepl.daemon.cli import COMMANDS, cli
+from synrepl.daemon.config import load_master, load_worker
+
+
+def run(*arguments: object) -> Result:
+    """Run ``synrepl`` with these arguments."""
+    return CliRunner().invoke(cli, [str(each) for each in arguments], prog_name="synrepl")
+
+
+class InDirectory(TestCase):
+    """Tests that write files."""
+
+    def setUp(self) -> None:
+        directory = TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.directory = Path(directory.name)
+
+
+class Conventions(InDirectory):
+    """What holds for every sub-command."""
+
+    def test_every_entry_of_the_table_loads(self) -> None:
+        context = click.Context(cli)
+        for name, (_, summary) in COMMANDS.items():
+            with self.subTest(name):
+                assert isinstance(cli, click.Group)
+                command = cli.get_command(context, name)
+                assert command is not None
+                self.assertEqual(command.name, name)
+                self.assertTrue(command.help)
+                self.assertTrue(summary.endswith("."))
+
+    def test_help_imports_no_sub_command(self) -> None:
+        code = (
+            "import sys; from synrepl.daemon.cli import cli\n"
+            "try: cli.main(['--help'])\n"
+            "except SystemExit: pass\n"
+            "loaded = [m for m in sys.modules if m.startswith('synrepl.daemon.cli.')]\n"
+            "sys.exit(len(loaded) or 'twisted' in sys.modules)\n"
+        )
+        root = Path(synrepl.__file__).parent.parent
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, cwd=root)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for name in COMMANDS:
+            self.assertIn(name.encode(), done.stdout)
+
+    def test_usage_errors_exit_with_2(self) -> None:
+        for arguments in (["nonsense"], ["init"], ["--nonsense"], ["check-config"]):
+            with self.subTest(arguments):
+                self.assertEqual(run(*arguments).exit_code, 2)
+
+    def test_version(self) -> None:
+        result = run("--version")
+        self.assertEqual(result.exit_code, 0)
+        self.assertIn(synrepl.__version__, result.stdout)
+
+    def test_configuration_errors_are_one_line_and_exit_with_2(self) -> None:
+        result = run("check-config", "-c", self.directory / "gone.yaml")
+        self.assertEqual(result.exit_code, 2)
+        self.assertEqual(result.stdout, "")
+        self.assertRegex(result.stderr, r"^synrepl: error: configuration .*gone\.yaml.*\n$")
+
+    def test_other_errors_exit_with_1(self) -> None:
+        run("init", self.directory, "--server-name", "example.com")
+        result = run("init", self.directory, "--server-name", "example.com")
+        self.assertEqual(result.exit_code, 1)
+        self.assertRegex(result.stderr, r"^synrepl: error: .*master\.yaml exists already.*\n$")
+
+    def test_it_runs_as_a_module(self) -> None:
+        root = Path(synrepl.__file__).parent.parent
+        command = [sys.executable, "-m", "synrepl", "--version"]
+        self.assertEqual(subprocess.run(command, capture_output=True, cwd=root).returncode, 0)
+
+
+class Init(InDirectory):
+    """``synrepl init``."""
+
+    def test_what_it_writes_can_be_loaded(self) -> None:
+        target = self.directory / "deep" / "x"
+        result = run(
+            "init", target, "--server-name", "[::1]:8448", "--replication-port", 5, "--http-port", 6
+        )
+        self.assertEqual(result.exit_code, 0, result.output)
+        master = load_master([target / "master.yaml"])
+        worker = load_worker([target / "worker.yaml"])
+        self.assertEqual(master.server_name, "[::1]:8448")
+        self.assertEqual(worker.server_name, master.server_name)
+        self.assertEqual([each.port for each in master.listeners], [5])
+        self.assertEqual(worker.master.port, 5)
+        assert master.http is not None
+        self.assertEqual(master.http.port, 6)
+        self.assertEqual(worker.embedded_dsn_path, master.embedded_dsn_path)
+        self.assertEqual((target / "data").stat().st_mode & 0o777, 0o700)
+
+    def test_commented_settings_are_the_defaults(self) -> None:
+        """Uncommenting a line of the templates changes nothing but examples."""
+        run("init", self.directory, "--server-name", "x.org")
+        for name, load in (("master.yaml", load_master), ("worker.yaml", load_worker)):
+            path = self.directory / name
+            before = load([path])
+            lines = path.read_text().splitlines()
+            for number, line in enumerate(lines):
+                setting = line.lstrip().removeprefix("#")
+                examples = ("server_name", "streams:", "stream_writers:", "handlers:", "http:")
+                if not line.lstrip().startswith("#") or setting.startswith((" ", *examples)):
+                    continue
+                if "_path" in setting or "http_url" in setting:
+                    continue
+                with self.subTest(file=name, setting=setting):
+                    changed = [*lines]
+                    changed[number] = line.replace("#", "", 1)
+                    path.write_text("\n".join(changed))
+                    after = load([path])
+                    if setting.startswith("follower_name"):
+                        self.assertEqual(after.name_as_follower, before.name_as_follower)  # type: ignore[union-attr]
+                    else:
+                        self.assertEqual(after, before)
+
+    def test_it_never_overwrites(self) -> None:
+        (self.directory / "worker.yaml").write_text("mine")
+        result = run("init", self.directory, "--server-name", "example.com")
+        self.assertEqual(result.exit_code, 1)
+        self.assertEqual([path.name for path in self.directory.iterdir()], ["worker.yaml"])
+        self.assertEqual((self.directory / "worker.yaml").read_text(), "mine")
+
+    def test_refused(self) -> None:
+        for arguments, code in (
+            (["--server-name", 'x"\ny: 1'], 1),
+            (["--server-name", "x.org", "--http-port", "0"], 2),
+            (["--server-name", "x.org", "--http-port", "9392"], 2),
+        ):
+            with self.subTest(arguments):
+                self.assertEqual(run("init", self.directory, *arguments).exit_code, code)
+                self.assertEqual(list(self.directory.iterdir()), [])
+
+    def test_a_place_that_cannot_be_written(self) -> None:
+        (self.directory / "file").write_text("")
+        result = run("init", self.directory / "file" / "x", "--server-name", "x.org")
+        self.assertEqual(result.exit_code, 1)
+        self.assertIn("cannot be written", result.stderr)
+
+
+class CheckConfig(InDirectory):
+    """``synrepl check-config``."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        run("init", self.directory, "--server-name", "example.com")
+
+    def test_what_it_prints_means_the_same(self) -> None:
+        for name, load in (("master.yaml", load_master), ("worker.yaml", load_worker)):
+            with self.subTest(name):
+                path = self.directory / name
+                before = load([path])
+                result = run("check-config", "-c", path)
+                self.assertEqual(result.exit_code, 0, result.output)
+                again = self.directory / "again.yaml"
+                again.write_text(result.stdout)
+                self.assertEqual(load([again]), before)
+
+    def test_json_holds_the_same_as_text(self) -> None:
+        path = self.directory / "master.yaml"
+        as_json = json.loads(run("check-config", "-c", path, "--json").stdout)
+        as_text = yaml.safe_load(run("check-config", "-c", path).stdout)
+        self.assertEqual(as_json, as_text)
+
+    def test_secrets_are_not_printed(self) -> None:
+        (self.directory / "secret").write_text("sesame")
+        (self.directory / "secret").chmod(0o600)
+        extra = self.directory / "extra.yaml"
+        extra.write_text("http: {secret_path: secret}\ndatabase: postgresql://u:sesame@h/db\n")
+        result = run("check-config", "-c", self.directory / "master.yaml", "-c", extra)
+        self.assertEqual(result.exit_code, 0, result.output)
+        self.assertNotIn("sesame", result.output)
+        self.assertIn("postgresql://u:***@h/db", result.output)
+
+    def test_the_role_can_be_said(self) -> None:
+        result = run("check-config", "--role", "worker", "-c", self.directory / "master.yaml")
+        self.assertEqual(result.exit_code, 2)
+        self.assertIn("there is no setting", result.stderr)

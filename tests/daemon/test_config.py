@@ -1,0 +1,314 @@
+"""Reading configurations: what is accepted, and what each refusal says."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from unittest import TestCase
+
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from synrepl.core.errors import ConfigError
+from synrepl.daemon.config import (
+    Handler,
+    Http,
+    Listener,
+    MasterConfig,
+    WorkerConfig,
+    is_loopback,
+    load,
+    load_master,
+    load_worker,
+)
+from synrepl.daemon.config_decode import Unfit
+
+MASTER = "server_name: example.com\ndatabase: embedded\ndata_dir: data\n"
+WORKER = f"{MASTER}instance_name: w1\nmaster: {{port: 9392}}\n"
+
+
+class Files(TestCase):
+    """A directory to write configurations into."""
+
+    def setUp(self) -> None:
+        directory = TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.directory = Path(directory.name)
+
+    def write(self, text: str | bytes, name: str = "a.yaml") -> Path:
+        path = self.directory / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(text.encode() if isinstance(text, str) else text)
+        return path
+
+    def master(self, text: str = "") -> MasterConfig:
+        return load_master([self.write(MASTER + text)])
+
+    def worker(self, text: str = "") -> WorkerConfig:
+        return load_worker([self.write(WORKER + text)])
+
+    def refusal(self, text: str, base: str = MASTER) -> str:
+        """What a person reads, without the directory."""
+        with self.assertRaises(ConfigError) as caught:
+            load([self.write(base + text)])
+        return str(caught.exception).replace(f"{self.directory}/", "")
+
+
+class Master(Files):
+    """A master's file."""
+
+    def test_defaults(self) -> None:
+        config = self.master()
+        self.assertEqual(config.instance_name, "master")
+        self.assertEqual(config.ping_timeout, 15)
+        self.assertEqual(config.live_queue_commands, 10_000)
+        self.assertEqual(config.catalogue, "all")
+        self.assertEqual(config.embedded_dsn_path, self.directory / "data" / "postgres.dsn")
+        self.assertIsNone(config.http)
+        self.assertIsNone(config.dsn)
+
+    def test_everything(self) -> None:
+        config = self.master("""
+instance_name: main
+database_pool: {min: 2, connect_timeout: 500ms}
+listeners: [{port: 1}, {port: 2, dialect: transitional, rows: current, line_limit: 1MiB}]
+http: {port: 0, bind_address: "::1", max_body: 64KiB}
+ping_timeout: 1m
+stream_writers: {orders: w1, events: [w1, w2]}
+streams: [{name: orders, columns: {id: text, amount: bigint}}]
+catalogue: [events, caches]
+handlers: ["a.b:C", {class: "d:E", config: {deep: [1, {x: null}]}}]
+log: {level: debug, format: json}
+""")
+        self.assertEqual(config.database_pool.connect_timeout, 0.5)
+        self.assertEqual(config.listeners[1].line_limit, 2**20)
+        self.assertEqual(config.ping_timeout, 60)
+        self.assertEqual(config.writers_of("orders"), ("w1",))
+        self.assertEqual(config.writers_of("other"), ("master",))
+        self.assertEqual(list(config.streams[0].columns), ["id", "amount"])
+        self.assertEqual(config.catalogue, ("events", "caches"))
+        self.assertEqual(
+            config.handlers,
+            (Handler(path="a.b:C"), Handler(path="d:E", config={"deep": [1, {"x": None}]})),
+        )
+
+    def test_a_section_with_everything_commented_out(self) -> None:
+        self.assertEqual(self.master("log:\nhttp:\n"), self.master())
+
+    def test_a_dsn(self) -> None:
+        path = self.write("server_name: x.org\ndatabase: postgresql://u:sesame@h/db\n")
+        config = load_master([path])
+        assert config.dsn is not None
+        self.assertEqual(config.dsn.reveal(), "postgresql://u:sesame@h/db")
+        self.assertNotIn("sesame", repr(config))
+
+    def test_secrets_come_from_files_beside_the_configuration(self) -> None:
+        for name, value in (("dsn", "host=h"), ("token", "sesame")):
+            self.write(value, name).chmod(0o600)
+        text = "server_name: x.org\ndatabase_path: dsn\nhttp: {port: 1, secret_path: token}\n"
+        config = load_master([self.write(text)])
+        assert config.dsn is not None
+        assert config.http is not None
+        assert config.http.secret is not None
+        self.assertEqual(config.dsn.reveal(), "host=h")
+        self.assertEqual(config.http.secret.reveal(), "sesame")
+        self.assertNotIn("sesame", repr(config))
+
+
+class Worker(Files):
+    """A worker's file."""
+
+    def test_defaults(self) -> None:
+        config = self.worker()
+        self.assertEqual(config.name_as_follower, "w1")
+        self.assertEqual((config.master.host, config.master.port), ("127.0.0.1", 9392))
+        self.assertEqual((config.follow, config.starting), ("all", "earliest"))
+        self.assertTrue(config.uses_embedded)
+
+    def test_the_master_key_tells_the_role(self) -> None:
+        self.assertIsInstance(load([self.write(WORKER)]), WorkerConfig)
+        self.assertIsInstance(load([self.write(MASTER)]), MasterConfig)
+
+    def test_without_a_database(self) -> None:
+        base = "server_name: x.org\ninstance_name: w1\nmaster: {port: 1%s}\n%s"
+        self.assertIn("'catch_up: http'", self.refusal("", base % ("", "")))
+        self.assertIn("'master.http_url'", self.refusal("", base % ("", "catch_up: http")))
+        text = base % (", http_url: http://127.0.0.1:9393/", "catch_up: http")
+        config = load_worker([self.write(text)])
+        self.assertEqual(config.master.http_url, "http://127.0.0.1:9393")
+
+
+class Refusals(Files):
+    """Each names the file, the key, and what would be right."""
+
+    def test_unknown_keys(self) -> None:
+        for text, key, nearest in (
+            ("pingtimeout: 1s", "pingtimeout", "ping_timeout"),
+            ("listeners: [{port: 1}, {prot: 2}]", "listeners[1].prot", "port"),
+            ("log: {fromat: json}", "log.fromat", "format"),
+            ("handlers: [{clas: 'a:B'}]", "handlers[0].clas", "class"),
+        ):
+            with self.subTest(key):
+                self.assertEqual(
+                    self.refusal(text),
+                    f"a.yaml: there is no setting {key!r}; the nearest valid key is {nearest!r}",
+                )
+
+    def test_wrong_values(self) -> None:
+        for text, message in (
+            ("ping_timeout: soon", "'ping_timeout' must be a duration above zero such as"),
+            ("ping_timeout: 0", "'ping_timeout' must be a duration above zero such as"),
+            ("ping_timeout: [1]", ", not a list"),
+            ("listeners: {port: 1}", "'listeners' must be a list (a map of settings each)"),
+            ("listeners: [{port: '1'}]", "'listeners[0].port' must be a whole number between 0"),
+            ("listeners: [{port: 65536}]", "not the int 65536"),
+            ("listeners: [{port: true}]", "not true"),
+            ("listeners: [{port: 1, insecure: 1}]", "must be true or false, not the int 1"),
+            ("listeners: [{port: 1, dialect: old}]", "must be 'modern' or 'transitional', not"),
+            ("listeners: [{}]", "the setting 'listeners[0].port' is required; give it a whole"),
+            ("http: 80", "'http' must be a map of settings, not the int 80"),
+            ("catalogue: al", "'catalogue' must be 'all' or 'none' or a list (a stream name each)"),
+            ("catalogue: [a, B]", "'catalogue[1]': stream name 'B' is not a valid name"),
+            ("stream_writers: {orders: []}", "'stream_writers.orders': name at least one"),
+            ("stream_writers: {orders: [a, a]}", "'a' appears twice"),
+            ("stream_writers: {orders: {}}", "'stream_writers.orders' must be a list"),
+            ("streams: [{name: a, columns: {}}]", "'streams[0].columns': a stream needs"),
+            ("handlers: [nothing]", "'handlers[0].class' must be a class as"),
+            ("database_pool: {min: 11}", "'database_pool.min': 11 is more than max, 10"),
+            ("listeners: [{port: 1}, {port: 1}]", "'listeners': 'port 1' appears twice"),
+            ("instance_name: a b", "'instance_name': writer name 'a b' is not a valid name"),
+            ("log: {level: 5}", "'log.level' must be 'debug' or"),
+            ("http: {port: 1, secret_path: nowhere}", "'http.secret_path': the secret file"),
+        ):
+            with self.subTest(text):
+                refusal = self.refusal(text)
+                self.assertTrue(refusal.startswith("a.yaml: "), refusal)
+                self.assertIn(message, refusal)
+
+    def test_database(self) -> None:
+        base = "server_name: x.org\n"
+        self.assertIn("'database': a master needs a database", self.refusal("", base))
+        self.assertIn("'data_dir'", self.refusal("database: embedded", base))
+        refusal = self.refusal("database: mysql://u:sesame@h/db", base)
+        self.assertIn("must be 'embedded' or a DSN", refusal)
+        self.assertNotIn("sesame", refusal)
+        self.write("host=h", "dsn").chmod(0o600)
+        self.assertIn("either", self.refusal("database_path: dsn"))
+
+    def test_public_addresses(self) -> None:
+        for address in ("0.0.0.0", "::", "192.0.2.1", "example.com", ""):
+            with self.subTest(address):
+                refusal = self.refusal(f"listeners: [{{port: 1, bind_address: '{address}'}}]")
+                self.assertIn("'listeners[0].bind_address'", refusal)
+                self.assertIn("TLS is not built yet", refusal)
+        self.assertIn(
+            "secret_path", self.refusal("http: {port: 1, bind_address: '::', insecure: true}")
+        )
+        self.master("listeners: [{port: 1, bind_address: '::', insecure: true}]")
+
+    def test_the_rules_hold_for_configurations_built_in_python(self) -> None:
+        with self.assertRaisesRegex(Unfit, "TLS"):
+            Listener(port=1, bind_address="0.0.0.0")
+        with self.assertRaisesRegex(Unfit, "secret_path"):
+            Http(port=1, bind_address="0.0.0.0", insecure=True)
+
+    def test_loopback(self) -> None:
+        for address in ("127.0.0.1", "127.9.9.9", "::1", "localhost"):
+            self.assertTrue(is_loopback(address), address)
+        for address in ("127.0.0.1.example.com", "localhost.", "", "10.0.0.1", "::ffff:10.0.0.1"):
+            self.assertFalse(is_loopback(address), address)
+
+
+class Yaml(Files):
+    """What is not read at all."""
+
+    def test_refused(self) -> None:
+        for text, reason in (
+            (b"a: 1\na: 2", "key 'a' appears twice in one map"),
+            (b"log: {level: info, level: info}", "key 'level' appears twice"),
+            (b"no: 1", "key False is not text; put it in quotes"),
+            (b"a: &x [1]\nb: *x", "alias *x is not allowed"),
+            (b"<<: {a: 1}", "not usable YAML"),
+            (b"- a", "the top level is not a map"),
+            (b"a: [1", "not usable YAML"),
+            (b"a: 1\n---\nb: 1", "not usable YAML"),
+            (b"a: !!python/object/apply:os.getcwd []", "not usable YAML"),
+            (b"a: \xff", "not usable YAML"),
+            (b"a: 9999-99-99", "not usable YAML"),
+            (b"[" * 5000, "nested too deeply"),
+            (b"#" * (256 * 1024 + 1), "larger than 256 KiB"),
+        ):
+            with self.subTest(text[:30]):
+                refusal = self.refusal("", text.decode("latin-1")) if text[-1] != 0xFF else None
+                if refusal is None:
+                    with self.assertRaises(ConfigError) as caught:
+                        load([self.write(text)])
+                    refusal = str(caught.exception)
+                self.assertIn("a.yaml", refusal)
+                self.assertIn(reason, refusal)
+
+    def test_an_absent_file(self) -> None:
+        with self.assertRaisesRegex(ConfigError, "gone.yaml cannot be read: No such file"):
+            load([self.directory / "gone.yaml"])
+
+    @settings(max_examples=100)
+    @given(st.text(max_size=60))
+    def test_a_configuration_or_a_refusal(self, text: str) -> None:
+        path = self.write(text.encode("utf-8", "surrogatepass"))
+        with self.assertRaises(ConfigError):  # no such text has the required keys
+            load([path])
+
+    values = st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(st.sampled_from(["port", "name", "class", "min"]), inner, max_size=3)
+        ),
+        max_leaves=6,
+    )
+
+    @settings(max_examples=200)
+    @given(st.dictionaries(st.sampled_from(list(MasterConfig.__dataclass_fields__)), values))
+    def test_values_of_every_shape(self, content: dict[str, object]) -> None:
+        path = self.write(yaml.safe_dump({**content, "server_name": "x.org"}))
+        with suppress(ConfigError):
+            self.assertIsInstance(load_master([path]), MasterConfig)
+
+
+class Merging(Files):
+    """Several files, and directories."""
+
+    def test_later_files_win_and_maps_merge_one_level(self) -> None:
+        first = self.write(f"{MASTER}http: {{port: 1, max_body: 1KiB}}\nlisteners: [{{port: 1}}]\n")
+        second = self.write("http: {port: 2}\nlisteners: [{port: 9}]\n", "b.yaml")
+        config = load_master([first, second])
+        assert config.http is not None
+        self.assertEqual((config.http.port, config.http.max_body), (2, 1024))
+        self.assertEqual([each.port for each in config.listeners], [9])
+
+    def test_a_directory_in_the_order_of_names(self) -> None:
+        self.write("ping_timeout: 2s", "conf/20.yaml")
+        self.write(f"{MASTER}ping_timeout: 1s", "conf/10.yaml")
+        self.write("not: read", "conf/30.yml")
+        self.assertEqual(load_master([self.directory / "conf"]).ping_timeout, 2)
+
+    def test_an_empty_directory(self) -> None:
+        with self.assertRaisesRegex(ConfigError, "holds no"):
+            load([self.directory])
+
+    def test_errors_name_the_file_that_has_the_value(self) -> None:
+        first = self.write(f"{MASTER}http: {{port: x, max_body: 1KiB}}\nlog: {{level: info}}\n")
+        second = self.write("http: {max_body: 2KiB}\nlog: {levle: info}\n", "b.yaml")
+        with self.assertRaisesRegex(ConfigError, r"/a\.yaml: 'http\.port' must be"):
+            load([first, self.write("http: {max_body: 2KiB}", "b.yaml")])
+        third = self.write("http: {port: 1}", "c.yaml")
+        second.write_text("http: {max_body: 2KiB}\nlog: {levle: info}\n")
+        with self.assertRaisesRegex(ConfigError, r"/b\.yaml: there is no setting 'log\.levle'"):
+            load([first, second, third])
+
+    def test_paths_count_from_the_file_that_has_them(self) -> None:
+        first = self.write(MASTER, "one.yaml")
+        second = self.write("data_dir: there", "sub/two.yaml")
+        self.assertEqual(load_master([first, second]).data_dir, self.directory / "sub" / "there")

@@ -1,0 +1,71 @@
+"""One line per event."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import cast
+from unittest import TestCase
+
+from twisted.logger import ILogObserver, Logger, LogLevel
+from twisted.python.failure import Failure
+
+from synrepl.daemon.config import Log
+from synrepl.daemon.logs import MAX_MESSAGE, LineObserver
+
+
+class Lines(TestCase):
+    """What :class:`LineObserver` writes."""
+
+    def log(self, log: Log) -> tuple[Logger, io.StringIO]:
+        stream = io.StringIO()
+        observer = cast(ILogObserver, LineObserver(log, stream))
+        return Logger(namespace="here", observer=observer), stream
+
+    def test_text(self) -> None:
+        stream = io.StringIO()
+        LineObserver(Log(), stream)(
+            {
+                "log_time": 1.5,
+                "log_level": LogLevel.warn,
+                "log_namespace": "here",
+                "log_format": "{peer} is late",
+                "peer": "w1",
+            }
+        )
+        self.assertEqual(stream.getvalue(), "1970-01-01T00:00:01.500Z warn     here: w1 is late\n")
+
+    def test_levels(self) -> None:
+        logger, stream = self.log(Log(level="warn"))
+        logger.info("no")
+        logger.warn("yes")
+        logger.error("yes")
+        self.assertEqual(stream.getvalue().count("\n"), 2)
+        self.assertNotIn("no\n", stream.getvalue())
+
+    def test_what_a_peer_sent_stays_on_its_line(self) -> None:
+        logger, stream = self.log(Log())
+        logger.info("got {line}", line="a\n\x1b[31mforged\r")
+        self.assertEqual(stream.getvalue().count("\n"), 1)
+        self.assertIn(r"a\n\x1b[31mforged\r", stream.getvalue())
+
+    def test_json(self) -> None:
+        logger, stream = self.log(Log(format="json"))
+        logger.info("got {line}", line="a\nb\ud800")
+        written = json.loads(stream.getvalue())
+        self.assertEqual(written["message"], "got a\nb\\ud800")
+        self.assertEqual((written["level"], written["namespace"]), ("info", "here"))
+        self.assertEqual(stream.getvalue().count("\n"), 1)
+
+    def test_tracebacks(self) -> None:
+        for log in (Log(), Log(format="json")):
+            with self.subTest(log.format):
+                logger, stream = self.log(log)
+                logger.failure("broke", Failure(ValueError("why")))  # type: ignore[no-untyped-call]
+                self.assertIn("ValueError", stream.getvalue())
+        self.assertIn("why", json.loads(stream.getvalue())["traceback"])
+
+    def test_long_messages_are_cut(self) -> None:
+        logger, stream = self.log(Log())
+        logger.info("{text}", text="x" * (MAX_MESSAGE * 3))
+        self.assertLess(len(stream.getvalue()), MAX_MESSAGE + 100)

@@ -1,0 +1,76 @@
+"""Secrets are read from private files and never shown."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from unittest import TestCase
+
+from synrepl.daemon.secret import BadSecretFile, dsn_secret, read_secret
+
+
+class Files(TestCase):
+    """Secret files."""
+
+    def setUp(self) -> None:
+        directory = TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.path = Path(directory.name) / "secret"
+
+    def write(self, data: bytes, mode: int = 0o600) -> None:
+        self.path.write_bytes(data)
+        self.path.chmod(mode)
+
+    def test_white_space_around_is_dropped(self) -> None:
+        self.write(b"  sesame seed\r\n\n", 0o640)
+        self.assertEqual(read_secret(self.path).reveal(), "sesame seed")
+
+    def test_not_shown(self) -> None:
+        self.write(b"sesame")
+        secret = read_secret(self.path)
+        self.assertNotIn("sesame", f"{secret} {secret!r}")
+        self.assertIn(str(self.path), str(secret))
+
+    def test_refused(self) -> None:
+        for data, mode, problem in (
+            (b"x", 0o644, "readable by everybody (mode 0644)"),
+            (b"x", 0o604, "readable by everybody"),
+            (b" \n", 0o600, "empty"),
+            (b"\xff", 0o600, "not UTF-8"),
+            (b"x" * 4097, 0o600, "longer than 4096"),
+        ):
+            with self.subTest(problem):
+                self.write(data, mode)
+                with self.assertRaisesRegex(BadSecretFile, re.escape(problem)):
+                    read_secret(self.path)
+
+    def test_absent(self) -> None:
+        with self.assertRaisesRegex(BadSecretFile, "No such file"):
+            read_secret(self.path)
+
+
+class Dsns(TestCase):
+    """Of a DSN everything may be seen but the password."""
+
+    def test_shown(self) -> None:
+        for dsn, shown in (
+            ("postgresql://u:sesame@h:5/db", "postgresql://u:***@h:5/db"),
+            ("postgres://u:se@same@h/db", "postgres://u:***@h/db"),
+            ("postgres://u:se/same@h/db", "postgres://***"),
+            ("postgres://u:se?same@h/db", "postgres://***"),
+            ("postgresql:///db?password=sesame", "postgresql:///db?***"),
+            ("postgresql://h/db", "postgresql://h/db"),
+            ("host=h password=sesame port=5", "host=h port=5 ***"),
+            ("host=h password='open sesame'", "host=h ***"),
+        ):
+            with self.subTest(dsn):
+                secret = dsn_secret(dsn)
+                self.assertEqual(str(secret), shown)
+                self.assertEqual(secret.reveal(), dsn)
+                self.assertNotIn("same", repr(secret))
+
+    def test_refused(self) -> None:
+        for dsn in ("embeded", "mysql://h/db?x=1", "postgresql:/x"):
+            with self.subTest(dsn), self.assertRaises(ValueError):
+                dsn_secret(dsn)
