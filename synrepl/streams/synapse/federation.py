@@ -1,4 +1,7 @@
-"""What a federation sender in another process is to send; kept in memory."""
+"""What a federation sender in another process is to send; kept in memory.
+
+Real servers send rows again; to send twice is harmless, so all are applied.
+"""
 
 from __future__ import annotations
 
@@ -16,4 +19,4 @@ class FederationRow(Row, frozen=True):
     data: Json
 
 
-FEDERATION = Stream("federation", {UNTAGGED: FederationRow}, in_memory=True)
+FEDERATION = Stream("federation", {UNTAGGED: FederationRow}, in_memory=True, unordered=True)

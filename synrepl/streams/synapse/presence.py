@@ -1,4 +1,8 @@
-"""Who is online, and what they say about themselves."""
+"""Who is online, and what they say about themselves.
+
+A real 1.11 sends a burst in any order, so all rows are applied; of a user's
+rows, the one with the largest token counts.
+"""
 
 from __future__ import annotations
 
@@ -18,4 +22,4 @@ class PresenceRow(Row, frozen=True):
     currently_active: bool
 
 
-PRESENCE = Stream("presence", {UNTAGGED: PresenceRow})
+PRESENCE = Stream("presence", {UNTAGGED: PresenceRow}, unordered=True)

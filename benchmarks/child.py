@@ -1,0 +1,89 @@
+"""Processes of a benchmark: each says what it found as JSON, one object per line."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+#: No process of a benchmark lives longer, in seconds.
+LONGEST_LIFE = 240
+
+
+class ChildFailed(Exception):
+    """A process of a benchmark ended before it said what it should."""
+
+
+class Child:
+    """``python -m benchmarks.<module> <arguments>``, as a ``with`` block that ends it."""
+
+    def __init__(self, module: str, *arguments: object) -> None:
+        self._module = module
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", f"benchmarks.{module}", *map(str, arguments)],
+            cwd=REPOSITORY,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    @property
+    def pid(self) -> int:
+        """Its process ID."""
+        return self._process.pid
+
+    def hear(self) -> dict[str, Any]:
+        """What it says next.
+
+        :raises ChildFailed: it ended instead
+        """
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise ChildFailed(f"benchmarks.{self._module} ended with {self._process.wait()}")
+        told: dict[str, Any] = json.loads(line)
+        return told
+
+    def tell(self) -> None:
+        """Let it go on; see :func:`wait_for_parent`."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is not None:
+            self._process.kill()
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.stdout.close()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def begin() -> None:
+    """To be called first in a child: it does not outlive a benchmark that went wrong."""
+    signal.alarm(LONGEST_LIFE)
+
+
+def say(facts: Mapping[str, Any]) -> None:
+    """Tell the parent."""
+    print(json.dumps(facts), flush=True)

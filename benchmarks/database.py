@@ -1,0 +1,23 @@
+"""A real PostgreSQL for a benchmark: a folder of its own, everything synced to disk."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import mkdtemp
+
+from synrepl.launch.postgres import PostgresServer
+
+
+@contextmanager
+def postgres() -> Iterator[str]:
+    """Run a server; gives its DSN, and leaves nothing behind."""
+    directory = Path(mkdtemp(prefix="synrepl-benchmark-"))
+    server = PostgresServer(directory)
+    try:
+        yield server.start()
+    finally:
+        server.stop()
+        shutil.rmtree(directory, ignore_errors=True)

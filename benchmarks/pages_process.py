@@ -1,0 +1,59 @@
+"""A follower that fetches what it missed: ``database DSN UPTO`` or ``http URL UPTO``.
+
+Pages through ``events`` as a follower does when it fills a gap, and says how
+many rows came in how many seconds.
+"""
+
+from __future__ import annotations
+
+import sys
+from time import perf_counter
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.internet.task import react
+
+from benchmarks.child import begin, say
+from benchmarks.recorded import WRITER
+from synrepl.adapters.http_client import HttpClient
+from synrepl.adapters.http_source import HttpSource
+from synrepl.adapters.postgres import PostgresDatabase
+from synrepl.adapters.postgres_session import open_session
+from synrepl.adapters.scheduler import TwistedScheduler
+from synrepl.core.tokens import Range, Token
+from synrepl.services.follow import PAGE_ROWS, Source
+from synrepl.storage.postgres_store import PostgresStore
+from synrepl.streams.synapse.events import EVENTS
+
+
+async def fetch(source: Source, upto: Token) -> int:
+    """All pages; how many rows."""
+    after = rows = 0
+    while after < upto:
+        page = await source.page(EVENTS, Range(after, upto), WRITER, PAGE_ROWS)
+        rows += sum(len(fact.rows) for fact in page.facts)
+        after = page.upto
+    return rows
+
+
+async def measure(clock: Any, kind: str, where: str, upto: str) -> None:
+    """Once."""
+    source: Source
+    if kind == "http":
+        client = HttpClient(clock, where)
+        source, close = HttpSource(client), client.close
+    else:
+        database = PostgresDatabase(clock, where, "worker1")
+        source = PostgresStore(
+            TwistedScheduler(clock), database, lambda: open_session(clock, where, "worker1"), "this"
+        )
+        close = database.close
+    began = perf_counter()
+    rows = await fetch(source, int(upto))
+    say({"rows": rows, "wall": perf_counter() - began})
+    await close()
+
+
+if __name__ == "__main__":
+    begin()
+    react(lambda clock, *given: Deferred.fromCoroutine(measure(clock, *given)), sys.argv[1:])

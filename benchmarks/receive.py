@@ -1,0 +1,140 @@
+"""A worker: bytes from the master to typed rows in a handler, against ``json.loads`` of the rows.
+
+All in one process without a socket: what is measured is the worker's own
+work, from ``dataReceived`` to a handler that does nothing, with positions and
+gaps checked on the way.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from twisted.internet.task import Clock
+from twisted.logger import Logger
+
+from benchmarks.fan_out_server import GROUP, SERVER_NAME, lines_of
+from benchmarks.harness import Row, Scale, at_most, cpu, interleaved, ratio
+from benchmarks.recorded import BEFORE, WRITER, numbered, rdata_lines
+from synrepl.adapters.scheduler import TwistedScheduler
+from synrepl.adapters.tcp_worker import UpstreamPeer, WorkerFactory
+from synrepl.services.deliver import Delivery
+from synrepl.services.follow import Follower
+from synrepl.services.handlers import Batch, Handler
+from synrepl.streams.catalogue import Catalogue
+from synrepl.streams.synapse import SYNAPSE_STREAMS
+from synrepl.wire.dialects import MODERN
+
+#: What one read of a full socket brings.
+PIECE = 64 * 1024
+
+
+class Counting(Handler):
+    """Does nothing but to prove that every row came."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+
+    async def on_rows(self, batch: Batch) -> None:
+        """Count."""
+        self.rows += sum([len(fact.rows) for fact in batch.facts])
+
+
+class NoTransport:
+    """Takes what the worker says and forgets it."""
+
+    def write(self, data: bytes) -> None: ...
+
+    def getPeer(self) -> None: ...
+
+    def registerProducer(self, producer: object, streaming: bool) -> None: ...
+
+    def setTcpNoDelay(self, enabled: bool) -> None: ...
+
+    def setTcpKeepAlive(self, enabled: bool) -> None: ...
+
+    def pauseProducing(self) -> None: ...
+
+    def resumeProducing(self) -> None: ...
+
+
+class Worker:
+    """A follower of all streams on a connection without a socket."""
+
+    def __init__(self) -> None:
+        clock: Any = Clock()
+        scheduler = TwistedScheduler(clock)
+        self.handler = Counting()
+        source: Any = None  # nothing is missing
+        log = Logger()
+        self.follower = Follower(
+            scheduler,
+            Catalogue(SYNAPSE_STREAMS),
+            source,
+            Delivery(scheduler, [self.handler], log),
+            log,
+            earliest=False,
+        )
+        factory = WorkerFactory(
+            scheduler, self.follower, "worker1", SERVER_NAME, MODERN, lambda *_, **__: None
+        )
+        self.peer: UpstreamPeer = factory.buildProtocol(None)
+        transport: Any = NoTransport()
+        self.peer.makeConnection(transport)  # type: ignore[no-untyped-call]
+
+    def feed(self, data: Sequence[bytes]) -> None:
+        """Receive."""
+        received = self.peer.dataReceived
+        for piece in data:
+            received(piece)
+
+
+def pieces(data: bytes) -> list[bytes]:
+    """As a socket gives them."""
+    return [data[at : at + PIECE] for at in range(0, len(data), PIECE)]
+
+
+def run(scale: Scale) -> Iterator[Row]:
+    """Rows of one busy stream, then of all streams as recorded."""
+    facts = numbered(scale.of(150_000))
+    groups = [facts[at : at + GROUP] for at in range(0, len(facts), GROUP)]
+    lines = b"".join(lines_of(groups))
+    greeting = f"SERVER {SERVER_NAME}\nPING 1\n".encode()
+    events = greeting + f"POSITION events {WRITER} {BEFORE} {BEFORE}\n".encode()
+    yield _compare("events rows to a handler", events, lines, scale)
+    positions, mixed = rdata_lines(scale.of(150_000))
+    greeting += b"".join(positions)
+    yield _compare("rows of all streams to a handler", greeting, b"".join(mixed), scale)
+
+
+def _compare(name: str, greeting: bytes, lines: bytes, scale: Scale) -> Row:
+    fed = pieces(lines)
+    rows = [line.split(b" ", 4)[4] for line in lines.splitlines()]
+    loads = json.loads
+    gc.collect()
+    gc.freeze()
+
+    def ours() -> float:
+        worker = Worker()
+        worker.feed([greeting])
+        seconds = cpu(lambda: worker.feed(fed))
+        if worker.handler.rows != len(rows):
+            raise AssertionError(f"{worker.handler.rows} of {len(rows)} rows came")
+        return seconds / len(rows)
+
+    def plain() -> float:
+        return cpu(lambda: [loads(row) and None for row in rows]) / len(rows)
+
+    found = interleaved({"ours": ours, "plain": plain}, scale.repetitions)
+    gc.unfreeze()
+    return ratio(
+        name,
+        found["ours"],
+        found["plain"],
+        of="json.loads",
+        measured_in="µs a row",
+        bound=at_most(2.0),
+        scale=1e6,
+    )

@@ -1,0 +1,107 @@
+"""A real ``synrepl master``, and how much memory it uses."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from types import TracebackType
+
+from benchmarks.child import REPOSITORY, ChildFailed
+
+SERVER_NAME = "example.com"
+
+_READY_S = 60.0
+
+
+class RunningMaster:
+    """``synrepl master`` on a database, as a ``with`` block; serves the stream ``events`` alone.
+
+    :param directory: for its configuration
+    :ivar port: of the replication listener
+    :ivar http: base URL of the HTTP listener
+    """
+
+    def __init__(self, dsn: str, directory: Path) -> None:
+        self.port, http_port = _free_ports(2)
+        self.http = f"http://127.0.0.1:{http_port}"
+        secret = directory / "dsn"
+        secret.touch(mode=0o600)
+        secret.write_text(dsn)
+        config = directory / "master.yaml"
+        # JSON is YAML.
+        config.write_text(
+            json.dumps(
+                {
+                    "server_name": SERVER_NAME,
+                    "database_path": str(secret),
+                    "listeners": [{"port": self.port}],
+                    "http": {"port": http_port},
+                    "catalogue": ["events"],
+                    "log": {"level": "warn"},
+                }
+            )
+        )
+        command = [sys.executable, "-m", "synrepl", "master", "-c", str(config)]
+        self._process = subprocess.Popen(command, cwd=REPOSITORY)
+
+    def __enter__(self) -> RunningMaster:
+        try:
+            self._wait_until_ready()
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._end()
+
+    def memory(self) -> int:
+        """Resident bytes now; :meth:`peak` begins anew."""
+        (Path("/proc") / str(self._process.pid) / "clear_refs").write_text("5")
+        return self._status("VmRSS")
+
+    def peak(self) -> int:
+        """The most resident bytes since :meth:`memory`."""
+        return self._status("VmHWM")
+
+    def _status(self, name: str) -> int:
+        text = (Path("/proc") / str(self._process.pid) / "status").read_text()
+        (line,) = [line for line in text.splitlines() if line.startswith(f"{name}:")]
+        return int(line.split()[1]) * 1024
+
+    def _wait_until_ready(self) -> None:
+        give_up = time.monotonic() + _READY_S
+        while True:
+            try:
+                with urllib.request.urlopen(f"{self.http}/ready", timeout=5):
+                    return
+            except OSError:
+                if self._process.poll() is not None or time.monotonic() > give_up:
+                    raise ChildFailed("synrepl master did not become ready") from None
+            time.sleep(0.05)
+
+    def _end(self) -> None:
+        self._process.terminate()
+        try:
+            self._process.wait(20)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def _free_ports(count: int) -> list[int]:
+    listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [listener.getsockname()[1] for listener in listeners]
+    for listener in listeners:
+        listener.close()
+    return ports

@@ -1,0 +1,147 @@
+"""``python -m interop [--write] [PART ...]``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+
+from interop import their_masters
+from interop.databases import Databases
+from interop.environments import Environment
+from interop.product import REPOSITORY
+from interop.releases import RELEASES, Release
+from interop.report import Section, render
+from interop.synapse import make_virgin
+from interop.their_workers import TheirWorkers
+from synrepl import __version__
+from synrepl.core.errors import SynreplError
+
+DIRECTORY = "SYNREPL_INTEROP_DIR"
+
+PARTS = WORKERS, MASTERS = "workers", "masters"
+
+_REPORT = REPOSITORY / "docs" / "interop.md"
+
+
+def main(arguments: list[str]) -> int:
+    """Run the parts, print the report; 1 when something does not hold, 2 when it cannot be shown."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if not set(options.parts) <= set(PARTS):
+        parser.error(f"a part is one of {', '.join(PARTS)}")
+    signal.signal(signal.SIGTERM, _exit)
+    try:
+        with _scratch() as scratch:
+            kept = os.environ.get(DIRECTORY)
+            environments = _environments(Path(kept).absolute() if kept else scratch)
+            text, holds = run(environments, scratch, options.parts or PARTS, options.seed)
+    except SynreplError as error:
+        print(f"interop: {error}", file=sys.stderr)
+        return 2
+    print(text)
+    if options.write:
+        _REPORT.write_text(text, encoding="utf-8")
+    return 0 if holds else 1
+
+
+def run(
+    environments: Mapping[Release, Environment], scratch: Path, parts: Sequence[str], seed: int
+) -> tuple[str, bool]:
+    """Do the parts.
+
+    :param scratch: for what need not be kept
+    :param seed: of what clients of the masters do
+    :returns: the report, and whether everything holds
+    """
+    sections: list[Section] = []
+    with Databases(scratch / "postgres") as databases:
+        for release, environment in environments.items():
+            _say(f"the schema of Synapse {release}")
+            make_virgin(environment, databases, scratch / f"virgin-{release}")
+        if WORKERS in parts:
+            _say("real workers on our master")
+            sections.append(TheirWorkers(environments, databases, scratch).run())
+        if MASTERS in parts:
+            for release, environment in environments.items():
+                _say(f"our worker on a real {release} master")
+                directory = scratch / f"master-{release}"
+                sections.append(
+                    their_masters.section(release, environment, databases, directory, seed)
+                )
+        facts = _facts(environments, databases)
+    return render(facts, sections), all(section.holds for section in sections)
+
+
+def _environments(directory: Path) -> dict[Release, Environment]:
+    """What is installed, after what is missing has been."""
+    found = {}
+    for release in RELEASES:
+        environment = found[release] = Environment(release, directory / f"synapse-{release}")
+        _say(f"Synapse {release} in {environment.directory}")
+        environment.make()
+    return found
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="synrepl-interop-") as name:
+        Path(name).chmod(0o711)  # PostgreSQL, which refuses to run as root, has to get in
+        yield Path(name)
+
+
+def _facts(environments: Mapping[Release, Environment], databases: Databases) -> dict[str, str]:
+    facts = {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "commit": _commit(),
+        "synrepl": f"{__version__} on CPython {platform.python_version()}",
+        "system": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
+        "PostgreSQL of the Synapse processes": databases.version(),
+    }
+    for release, environment in environments.items():
+        versions = environment.versions()
+        told = ", ".join(f"{name} {version}" for name, version in versions.items())
+        facts[f"Synapse {release}"] = told
+    return facts
+
+
+def _commit() -> str:
+    command = ["git", "-C", str(REPOSITORY), "describe", "--always", "--dirty"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "not a git checkout"
+
+
+def _say(what: str) -> None:
+    print(f"interop: {what}", file=sys.stderr, flush=True)
+
+
+def _exit(number: int, frame: FrameType | None) -> None:
+    """Unwind, so that everything that was started is ended."""
+    sys.exit(128 + number)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m interop",
+        description="Real Synapse workers on our master, and our worker on real Synapse masters.",
+        epilog=f"{DIRECTORY} names a directory that keeps what is installed; "
+        "SYNREPL_INTEROP_PYTHON38 and SYNREPL_INTEROP_PYTHON39 name the old interpreters.",
+    )
+    known = ", ".join(PARTS)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"{known}; without any: both")
+    parser.add_argument("--write", action="store_true", help="write docs/interop.md too")
+    parser.add_argument("--seed", type=int, default=1, help="of what clients do (default: 1)")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

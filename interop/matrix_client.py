@@ -1,0 +1,95 @@
+"""Users of a real server, as its clients know them."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import threading
+from collections import Counter
+from itertools import count
+from typing import Any
+from urllib.parse import quote
+
+from interop import http_request
+from interop.processes import LOOPBACK
+from interop.synapse import REGISTRATION_SECRET
+
+API = "/_matrix/client/r0"
+
+
+class Server:
+    """The client-server API of a server.
+
+    :ivar answers: how often each (action, status) was seen
+    """
+
+    def __init__(self, port: int, name: str) -> None:
+        self.name = name
+        self._url = f"http://{LOOPBACK}:{port}"
+        self.answers: Counter[tuple[str, int]] = Counter()
+        self._lock = threading.Lock()
+
+    def call(
+        self, action: str, method: str, path: str, body: object = None, token: str | None = None
+    ) -> Any:
+        """Make a request; the JSON of the answer, whatever its status.
+
+        :param action: what it is, for a person
+        """
+        answer = http_request.request(method, self._url + path, body, token)
+        with self._lock:
+            self.answers[action, answer.status] += 1
+        return answer.content
+
+
+class User:
+    """A registered user with one device."""
+
+    def __init__(self, server: Server, name: str) -> None:
+        self._server = server
+        path = "/_synapse/admin/v1/register"
+        if "nonce" not in server.call("ask how to register", "GET", path):
+            path = f"{API}/admin/register"
+        nonce = server.call("ask how to register", "GET", path)["nonce"]
+        parts = (nonce, name, "password", "notadmin")
+        digest = hmac.new(REGISTRATION_SECRET.encode(), "\0".join(parts).encode(), hashlib.sha1)
+        body = {
+            "nonce": nonce,
+            "username": name,
+            "password": "password",
+            "admin": False,
+            "mac": digest.hexdigest(),
+        }
+        registered = server.call("register", "POST", path, body)
+        self.id: str = registered["user_id"]
+        self.device: str = registered["device_id"]
+        self._token: str = registered["access_token"]
+        self._transactions = count(1)
+
+    def call(self, action: str, method: str, path: str, body: object = None) -> Any:
+        """Make a request below the client API's root."""
+        return self._server.call(action, method, API + path, body, self._token)
+
+    def put(self, action: str, path: str, body: object) -> Any:
+        """Put something."""
+        return self.call(action, "PUT", path, body)
+
+    def post(self, action: str, path: str, body: object) -> Any:
+        """Post something."""
+        return self.call(action, "POST", path, body)
+
+    def send(self, room: str, content: object) -> str | None:
+        """Send a message; its event ID."""
+        path = f"/rooms/{q(room)}/send/m.room.message/{next(self._transactions)}"
+        event: str | None = self.put("send a message", path, content).get("event_id")
+        return event
+
+    def send_to_device(self, user: str, content: object) -> None:
+        """Send something to all devices of a user."""
+        path = f"/sendToDevice/org.example.x/{next(self._transactions)}"
+        self.put("send to devices", path, {"messages": {user: {"*": content}}})
+
+
+def q(text: str) -> str:
+    """Text as a part of a path."""
+    return quote(text, safe="")

@@ -1,0 +1,133 @@
+"""Programs that run beside this one and end with it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from signal import SIGCONT, SIGKILL, SIGSTOP, SIGTERM
+from types import TracebackType
+from typing import Self
+
+from interop import waiting
+from synrepl.core.errors import Unavailable
+from synrepl.launch.child import Account, guarded
+
+LOOPBACK = "127.0.0.1"
+
+_END_S = 20.0
+
+
+class ProcessEnded(Unavailable):
+    """{name} ended with {status} when it should run; the end of {output}: {tail}"""
+
+
+class Process:
+    """A program, as a ``with`` block that ends it by its own process ID.
+
+    The kernel kills it when this process is killed (see :mod:`synrepl.launch.guard`).
+
+    :param name: what it is, for a person
+    :param output: where its standard output and error go, appended
+    :param environment: added to this process's own
+    """
+
+    def __init__(
+        self,
+        name: str,
+        program: Path,
+        arguments: Sequence[str | Path],
+        directory: Path,
+        output: Path,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.name = name
+        self._output = output
+        me = Account(os.geteuid(), os.getegid(), "")
+        command = guarded(me, program, [str(part) for part in arguments], directory, SIGKILL)
+        with output.open("ab") as file:
+            self._popen = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                env={**os.environ, **(environment or {})},
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        """Its process ID."""
+        return self._popen.pid
+
+    def listens_on(self, port: int, seconds: float = 60.0) -> None:
+        """Wait until it listens on a port.
+
+        :raises ProcessEnded: it has ended instead
+        :raises NotInTime: it does not listen
+        """
+
+        def connects() -> bool:
+            self.still_runs()
+            socket.create_connection((LOOPBACK, port), 1.0).close()
+            return True
+
+        waiting.until(f"{self.name} to listen on port {port}", connects, seconds)
+
+    def still_runs(self) -> None:
+        """Make sure of it.
+
+        :raises ProcessEnded: it does not
+        """
+        status = self._popen.poll()
+        if status is not None:
+            text = self._output.read_text(errors="replace")
+            tail = " | ".join(text[-1500:].splitlines()[-8:])
+            raise ProcessEnded(name=self.name, status=status, output=self._output, tail=tail)
+
+    def stop(self) -> int:
+        """Ask it to end (SIGTERM) and wait; its exit status."""
+        return self._end(SIGTERM)
+
+    def kill(self) -> int:
+        """End it without a word (SIGKILL)."""
+        return self._end(SIGKILL)
+
+    def pause(self) -> None:
+        """Let it stand still (SIGSTOP)."""
+        self._popen.send_signal(SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it go on (SIGCONT)."""
+        self._popen.send_signal(SIGCONT)
+
+    def _end(self, signal: int) -> int:
+        if self._popen.poll() is None:
+            self._popen.send_signal(signal)
+        try:
+            return self._popen.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            self._popen.kill()
+            return self._popen.wait(_END_S)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on now, all different."""
+    sockets = [socket.create_server((LOOPBACK, 0)) for _ in range(count)]
+    ports = [listener.getsockname()[1] for listener in sockets]
+    for listener in sockets:
+        listener.close()
+    return ports

@@ -1,0 +1,194 @@
+"""Our own processes, from the outside: the commands a user would type, and HTTP."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import yaml
+
+from interop import http_request, metrics, waiting
+from interop.processes import LOOPBACK, Process, free_ports
+from synrepl.core.errors import Unavailable
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+_TIME_LIMIT_S = 120
+
+
+class CommandFailed(Unavailable):
+    """{command} ended with {status}: {reason}"""
+
+
+def _environment() -> dict[str, str]:
+    """So that our processes find this package, whose handlers they are told to load."""
+    paths = [str(REPOSITORY), os.environ.get("PYTHONPATH", "")]
+    return {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+
+
+def synrepl(*arguments: object, text: str = "") -> str:
+    """Run a sub-command with ``text`` on stdin; what it prints.
+
+    :raises CommandFailed: it said so
+    """
+    words = [str(argument) for argument in arguments]
+    done = subprocess.run(
+        [sys.executable, "-m", "synrepl", *words],
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=_TIME_LIMIT_S,
+        check=False,
+        env={**os.environ, **_environment()},
+    )
+    if done.returncode != 0:
+        command = " ".join(["synrepl", *words])
+        raise CommandFailed(command=command, status=done.returncode, reason=done.stderr.strip())
+    return done.stdout
+
+
+class OurMaster:
+    """A master as ``synrepl init`` configures it: embedded PostgreSQL and one listener.
+
+    A ``with`` block that ends it; in between it may be ended and started again.
+
+    :ivar port: where workers connect
+    :ivar http: port of the HTTP listener
+    :ivar process: it, while it runs
+    """
+
+    def __init__(self, directory: Path, server_name: str) -> None:
+        self.directory = directory
+        self.port, self.http = free_ports(2)
+        ports = ["--replication-port", self.port, "--http-port", self.http]
+        synrepl("init", directory, "--server-name", server_name, *ports)
+        self.config = directory / "master.yaml"
+        self.process: Process | None = None
+
+    def start(self) -> None:
+        """Start it, and wait until it is ready.
+
+        :raises ProcessEnded: :raises NotInTime:
+        """
+        process = self.process = _start("master", self.config, self.directory)
+
+        def ready() -> bool:
+            process.still_runs()
+            return self._get("/ready").status == 200
+
+        waiting.until("our master to be ready", ready, 120.0)
+
+    def end(self, kill: bool = False) -> int:
+        """End it by SIGTERM, or by SIGKILL; its exit status."""
+        process, self.process = self.process, None
+        if process is None:
+            return 0
+        return process.kill() if kill else process.stop()
+
+    def append(self, stream: str, facts: Sequence[object]) -> list[int]:
+        """Append facts by ``synrepl append``; their IDs.
+
+        :param facts: each a row, or a list of rows
+        :raises CommandFailed: :raises NotInTime:
+        """
+        text = "".join(json.dumps(fact, ensure_ascii=False) + "\n" for fact in facts)
+        told = synrepl("append", "-c", self.config, stream, text=text)
+        return [found for line in told.splitlines() for found in json.loads(line)["ids"]]
+
+    def followers(self) -> Mapping[str, Mapping[str, Any]]:
+        """Who is connected, by name, as ``/status`` tells."""
+        status = self._get("/status").content
+        return {follower["name"]: follower for follower in status["followers"]}
+
+    def http_answers(self) -> Counter[str]:
+        """How often each status was answered to requests for missed rows since the start."""
+        lines = metrics.read(self.http, "/metrics").splitlines()
+        wanted = "\n".join(line for line in lines if "get_repl_stream_updates" in line)
+        return metrics.counter(wanted, "synrepl_http_responses", "status")
+
+    def _get(self, path: str) -> http_request.Answer:
+        return http_request.request("GET", f"http://{LOOPBACK}:{self.http}{path}")
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.end()
+
+
+class OurWorker:
+    """A worker that follows a real Synapse, without a database of its own.
+
+    :param master: port of the line protocol
+    :param catch_up: port of the master's HTTP replication
+    :param handlers: as in the configuration
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        server_name: str,
+        dialect: str,
+        master: int,
+        catch_up: int,
+        handlers: Sequence[Mapping[str, Any]],
+    ) -> None:
+        (self.http,) = free_ports(1)
+        directory.mkdir(parents=True, exist_ok=True)
+        config = directory / "worker.yaml"
+        config.write_text(
+            yaml.safe_dump(
+                {
+                    "server_name": server_name,
+                    "instance_name": "synrepl1",
+                    "master": {
+                        "port": master,
+                        "http_url": f"http://{LOOPBACK}:{catch_up}",
+                        "foreign": True,
+                    },
+                    "dialect": dialect,
+                    "starting": "now",
+                    "catch_up": "http",
+                    "handlers": list(handlers),
+                    "http": {"port": self.http},
+                },
+                sort_keys=False,
+            )
+        )
+        self.config = config
+        self.process = _start("worker", config, directory)
+
+    def status(self) -> dict[str, Any]:
+        """Its ``/status``.
+
+        :raises OSError: it does not answer
+        """
+        self.process.still_runs()
+        found: dict[str, Any] = http_request.request(
+            "GET", f"http://{LOOPBACK}:{self.http}/status"
+        ).content
+        return found
+
+
+def _start(role: str, config: Path, directory: Path) -> Process:
+    return Process(
+        f"our {role}",
+        Path(sys.executable),
+        ["-m", "synrepl", role, "-c", config],
+        directory,
+        directory / f"{role}.log",
+        _environment(),
+    )

@@ -1,0 +1,216 @@
+"""Real Synapse processes, configured and started as black boxes."""
+
+from __future__ import annotations
+
+import base64
+import json
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from interop.databases import Databases
+from interop.environments import Environment
+from interop.processes import LOOPBACK, Process, free_ports
+
+_MUCH = {"per_second": 100_000, "burst_count": 100_000}
+
+#: Of the one administrator's right to register users on these servers, which live for minutes.
+REGISTRATION_SECRET = "for a server that only listens on loopback"
+
+_LOG_FORMAT = "%(asctime)s %(name)s:%(lineno)d %(levelname)s %(message)s"
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Where the processes of one server keep their files, and what they share.
+
+    :ivar database: how to connect, as :meth:`.databases.Databases.arguments` says
+    """
+
+    environment: Environment
+    directory: Path
+    server_name: str
+    database: Mapping[str, Any]
+
+    def shared(self) -> Path:
+        """The configuration of all processes of this server."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        key = self.directory / "signing.key"
+        if not key.exists():
+            seed = base64.b64encode(secrets.token_bytes(32)).decode().rstrip("=")
+            key.write_text(f"ed25519 a_interop {seed}\n")
+        return self.write(
+            "shared.yaml",
+            {
+                "server_name": self.server_name,
+                "public_baseurl": f"http://{LOOPBACK}/",
+                "database": {"name": "psycopg2", "args": dict(self.database)},
+                "media_store_path": str(self.directory / "media"),
+                "uploads_path": str(self.directory / "uploads"),
+                "signing_key_path": str(key),
+                "trusted_key_servers": [],
+                "suppress_key_server_warning": True,
+                "registration_shared_secret": REGISTRATION_SECRET,
+                "macaroon_secret_key": secrets.token_hex(16),
+                "form_secret": secrets.token_hex(16),
+                "enable_registration": False,
+                "report_stats": False,
+                "enable_metrics": True,
+                "use_presence": True,
+                "enable_group_creation": True,
+                "url_preview_enabled": False,
+                "bcrypt_rounds": 4,
+                "rc_message": _MUCH,
+                "rc_registration": _MUCH,
+                "rc_admin_redaction": _MUCH,
+                "rc_login": {"address": _MUCH, "account": _MUCH, "failed_attempts": _MUCH},
+                "rc_joins": {"local": _MUCH, "remote": _MUCH},
+                **self.environment.release.shared,
+            },
+        )
+
+    def write(self, name: str, content: Mapping[str, Any]) -> Path:
+        """Write a file of the configuration; JSON is YAML."""
+        path = self.directory / name
+        path.write_text(json.dumps(content, indent=1))
+        return path
+
+    def log(self, process: str) -> Path:
+        """The log of a process of this server."""
+        return self.directory / f"{process}.log"
+
+    def log_config(self, process: str) -> Path:
+        """Has a process log to :meth:`log`; rows that it drops, only at DEBUG."""
+        handler = {
+            "class": "logging.FileHandler",
+            "formatter": "line",
+            "filename": str(self.log(process)),
+        }
+        return self.write(
+            f"{process}.log.yaml",
+            {
+                "version": 1,
+                "formatters": {"line": {"format": _LOG_FORMAT}},
+                "handlers": {"file": handler},
+                "root": {"level": "INFO", "handlers": ["file"]},
+                "loggers": {"synapse.replication": {"level": "DEBUG"}},
+                "disable_existing_loggers": False,
+            },
+        )
+
+    def start(self, process: str, app: str, files: Sequence[Path]) -> Process:
+        """Start one of Synapse's programs."""
+        arguments: list[str | Path] = ["-m", app]
+        for file in files:
+            arguments += ["-c", file]
+        return Process(
+            f"Synapse {self.environment.release}, {process}",
+            self.environment.python,
+            arguments,
+            self.directory,
+            self.directory / f"{process}.out",
+        )
+
+
+class SynapseMain:
+    """A real main process.
+
+    :ivar client: port of the client-server API
+    :ivar replication: port of the line protocol
+    :ivar http: port of HTTP replication
+    """
+
+    def __init__(self, home: Home) -> None:
+        self.home = home
+        self.client, self.replication, self.http = free_ports(3)
+        listeners = [
+            _http_listener(self.client, "client"),
+            _http_listener(self.http, "replication"),
+            {"port": self.replication, "bind_addresses": [LOOPBACK], "type": "replication"},
+        ]
+        files = [
+            home.shared(),
+            home.write(
+                "main.yaml",
+                {
+                    "listeners": listeners,
+                    "pid_file": str(home.directory / "main.pid"),
+                    "log_config": str(home.log_config("main")),
+                },
+            ),
+        ]
+        self.process = home.start("main", "synapse.app.homeserver", files)
+
+    def ready(self) -> None:
+        """Wait until it listens.
+
+        :raises ProcessEnded: :raises NotInTime:
+        """
+        for port in (self.client, self.replication, self.http):
+            self.process.listens_on(port)
+
+
+class SynapseWorker:
+    """A real worker for clients, on whatever master it is pointed at.
+
+    :param master: port of the line protocol
+    :param http: port of the master's HTTP replication
+    :ivar metrics: port of its metrics
+    """
+
+    def __init__(self, home: Home, name: str, master: int, http: int) -> None:
+        self.home = home
+        self.name = name
+        client, self.metrics = free_ports(2)
+        listeners = [
+            _http_listener(client, "client"),
+            {"port": self.metrics, "bind_addresses": [LOOPBACK], "type": "metrics"},
+        ]
+        release = home.environment.release
+        files = [
+            home.shared(),
+            home.write(
+                f"{name}.yaml",
+                {
+                    "worker_app": release.worker_app,
+                    "worker_name": name,
+                    "worker_replication_host": LOOPBACK,
+                    "worker_replication_port": master,
+                    "worker_replication_http_port": http,
+                    "worker_main_http_uri": f"http://{LOOPBACK}:{http}",
+                    "worker_listeners": listeners,
+                    "worker_pid_file": str(home.directory / f"{name}.pid"),
+                    "worker_log_config": str(home.log_config(name)),
+                },
+            ),
+        ]
+        self.process = home.start(name, release.worker_app, files)
+
+    def ready(self) -> None:
+        """Wait until its metrics can be read.
+
+        :raises ProcessEnded: :raises NotInTime:
+        """
+        self.process.listens_on(self.metrics)
+
+
+def make_virgin(environment: Environment, databases: Databases, directory: Path) -> None:
+    """Let a release fill its virgin database: its main process does so when it starts."""
+    database = databases.empty(environment.release.database)
+    home = Home(environment, directory, "virgin.example", databases.arguments(database))
+    main = SynapseMain(home)
+    with main.process:
+        main.ready()
+
+
+def _http_listener(port: int, resource: str) -> dict[str, Any]:
+    return {
+        "port": port,
+        "bind_addresses": [LOOPBACK],
+        "type": "http",
+        "tls": False,
+        "x_forwarded": False,
+        "resources": [{"names": [resource], "compress": False}],
+    }

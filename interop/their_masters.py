@@ -1,0 +1,197 @@
+"""Our worker on real masters of both releases, while real clients keep them busy."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from interop import row_log, waiting
+from interop.databases import Databases
+from interop.environments import Environment
+from interop.matrix_client import Server
+from interop.product import OurWorker
+from interop.recorder import RawRow, Recorder
+from interop.releases import LEGACY, Release
+from interop.report import Section, Table
+from interop.row_log import LoggedRow
+from interop.synapse import Home, SynapseMain
+from interop.traffic import Traffic
+
+T = TypeVar("T")
+
+_STORY = """\
+A real main process of {release} on a database of its own. Our worker (`synrepl worker`,
+`master.foreign: true`, `dialect: {release.dialect}`, `starting: now`, catch-up over HTTP, no database)
+follows it, and so does a raw recorder: a socket that keeps every line and knows nothing of synrepl.
+Both are connected, and all is quiet, before clients make any request; {rounds} things are done in
+{seconds:.0f} s. Then the rows that our worker's handler was given since are compared with the lines
+RDATA of the recording, by stream: how many, and one by one (token and every cell), in order."""
+
+#: What our worker counts and has no reason to meet here.
+_ODD = ("bad_rows", "unknown", "resets", "fetched_rows", "duplicates")
+
+_ROUNDS = 400
+_QUIET_S = 2.0
+_LONGEST_S = 60.0
+
+_SERVER = "master.example"
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """What was recorded from the first request on, and what our worker had of it."""
+
+    seconds: float
+    answers: Counter[tuple[str, int]]
+    recorded: Mapping[str, list[RawRow]]
+    handled: Mapping[str, list[LoggedRow]]
+    status: Mapping[str, Any]
+    exit_status: int
+
+
+def section(
+    release: Release,
+    environment: Environment,
+    databases: Databases,
+    directory: Path,
+    seed: int = 1,
+) -> Section:
+    """Let them meet; what was found.
+
+    :param seed: of what the clients do
+    """
+    found = _meet(release, environment, databases, directory, seed)
+    story = _STORY.format(release=release, rounds=_ROUNDS, seconds=found.seconds)
+    told = Section(f"Our worker follows a real {release} master", story.splitlines())
+    _tell(told, found)
+    return told
+
+
+def _meet(
+    release: Release, environment: Environment, databases: Databases, directory: Path, seed: int
+) -> Meeting:
+    database = databases.copy(release, f"{release.dialect}_main")
+    home = Home(environment, directory, _SERVER, databases.arguments(database))
+    main = SynapseMain(home)
+    log = directory / "rows.jsonl"
+    with main.process:
+        main.ready()
+        worker = OurWorker(
+            directory / "ours",
+            _SERVER,
+            release.dialect,
+            main.replication,
+            main.http,
+            [
+                {
+                    "class": "interop.row_log:RowLog",
+                    "config": {"path": str(log), "generation": str(release.generation)},
+                }
+            ],
+        )
+        recorder = Recorder(main.replication, release is LEGACY, directory / "recording.jsonl")
+        with worker.process, recorder:
+            _both_follow(worker, recorder)
+            before = recorder.count(), _counted(log)
+            server = Server(main.client, _SERVER)
+            begun = time.monotonic()
+            Traffic(server, seed, _ROUNDS).run()
+            seconds = time.monotonic() - begun
+            recorded, handled = _all_arrived(recorder, log, *before)
+            status = worker.status()
+            exit_status = worker.process.stop()
+        main.process.still_runs()
+    return Meeting(seconds, server.answers, recorded, handled, status, exit_status)
+
+
+def _both_follow(worker: OurWorker, recorder: Recorder) -> None:
+    """Wait until both have been told where every stream stands, and nothing more comes."""
+
+    def stands() -> tuple[bool, int, int, int]:
+        status = worker.status()
+        rows = recorder.count().total()
+        return bool(status["connected"]), len(status["streams"]), recorder.positions, rows
+
+    waiting.until("our worker's HTTP listener", worker.status)
+    waiting.until("both to be told positions", lambda: all(stands()[:3]))
+    waiting.until_still(stands, 2.0, _LONGEST_S)
+
+
+def _all_arrived(
+    recorder: Recorder, log: Path, recorded_before: Counter[str], handled_before: Counter[str]
+) -> tuple[dict[str, list[RawRow]], dict[str, list[LoggedRow]]]:
+    """Wait for a quiet moment at which our worker has as many rows as the recorder.
+
+    :returns: what each has at that moment; or at last, if there is none
+    """
+
+    def both() -> tuple[dict[str, list[RawRow]], dict[str, list[LoggedRow]]]:
+        recorded = _since(recorder.rows(), recorded_before)
+        return recorded, _since(row_log.read(log), handled_before)
+
+    def equal() -> tuple[dict[str, list[RawRow]], dict[str, list[LoggedRow]]] | None:
+        waiting.until_still(lambda: (recorder.count(), _counted(log)), _QUIET_S, _LONGEST_S)
+        recorded, handled = both()
+        return (recorded, handled) if _lengths(recorded) == _lengths(handled) else None
+
+    try:
+        return waiting.until("as many rows as recorded", equal)
+    except waiting.NotInTime:
+        return both()  # the report says what is missing
+
+
+def _lengths(rows: Mapping[str, Sequence[object]]) -> dict[str, int]:
+    return {stream: len(every) for stream, every in rows.items()}
+
+
+def _counted(log: Path) -> Counter[str]:
+    return Counter(_lengths(row_log.read(log)))
+
+
+def _since(rows: Mapping[str, list[T]], before: Counter[str]) -> dict[str, list[T]]:
+    new = {stream: every[before[stream] :] for stream, every in rows.items()}
+    return {stream: every for stream, every in new.items() if every}
+
+
+def _tell(told: Section, found: Meeting) -> None:
+    streams = sorted(found.recorded.keys() | found.handled.keys())
+    rows = []
+    for stream in streams:
+        recorded, handled = found.recorded.get(stream, []), found.handled.get(stream, [])
+        same = "yes" if _same(recorded, handled) else "no"
+        rows.append((stream, len(recorded), len(handled), same))
+    everything = ("all", sum(row[1] for row in rows), sum(row[2] for row in rows), "")
+    headings = ("stream", "rows recorded", "rows handled", "row for row")
+    told.tables.append(("Rows by stream:", Table(headings, [*rows, everything])))
+    told.tables.append(("What clients did, and how often:", _answers(found.answers)))
+    unequal = [f"{row[0]} {row[2]} instead of {row[1]}" for row in rows if row[1] != row[2]]
+    told.check("as many rows as recorded, for each stream", not unequal, ", ".join(unequal))
+    differ = [row[0] for row in rows if row[3] == "no"]
+    told.check("the same rows in the same order", not differ, ", ".join(differ))
+    counts = found.status["counts"]
+    odd = {name: counts[name] for name in _ODD if counts[name]}
+    told.check(
+        "our worker met no bad row, unknown stream, reset, gap to fetch or duplicate",
+        not odd,
+        ", ".join(f"{name}: {value}" for name, value in odd.items()),
+    )
+    told.check("our worker ended with status 0", found.exit_status == 0, str(found.exit_status))
+
+
+def _same(recorded: Iterable[RawRow], handled: Iterable[LoggedRow]) -> bool:
+    return [(token, json.loads(row)) for token, row in recorded] == list(handled)
+
+
+def _answers(answers: Counter[tuple[str, int]]) -> Table:
+    by_action: dict[str, list[str]] = {}
+    for (action, status), count in sorted(answers.items()):
+        by_action.setdefault(action, []).append(f"{count} x {status}")
+    return Table(
+        ("request", "answers"),
+        [(action, ", ".join(counts)) for action, counts in by_action.items()],
+    )

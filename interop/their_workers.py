@@ -1,0 +1,150 @@
+"""Real workers of both releases on our master, on one port at the same time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from interop import facts, logs, metrics, their_workers_report, waiting
+from interop.databases import Databases
+from interop.environments import Environment
+from interop.product import OurMaster
+from interop.reckoning import Phase, Reckoning, Stage
+from interop.releases import LEGACY, RELEASES, Release
+from interop.report import Section
+from interop.synapse import Home, SynapseWorker
+
+_ARRIVE_S = 30.0
+_STILL_S = 1.5
+
+
+class TheirWorkers:
+    """The workers and our master.
+
+    :param directory: for configurations and logs
+    """
+
+    def __init__(
+        self, environments: Mapping[Release, Environment], databases: Databases, directory: Path
+    ) -> None:
+        self._environments = environments
+        self._databases = databases
+        self._directory = directory
+        self._master = OurMaster(directory / "master", facts.SERVER)
+        self._run = 0
+        self._workers: dict[Release, SynapseWorker] = {}
+        self._reckoning = Reckoning()
+        self._stages: list[Stage] = []
+
+    def run(self) -> Section:
+        """Do all of it; what was found."""
+        with ExitStack() as stack:
+            stack.enter_context(self._master)
+            self._append("before the workers start")
+            for release in RELEASES:
+                stack.enter_context(self._start(release).process)
+            self._see_them_catch_up()
+            self._append_live("while they follow")
+            self._restart()
+            self._see_them_connected()
+            self._append_live("after SIGTERM and a new start")
+            with self._paused():
+                self._restart(kill=True)
+                self._append("while they are away")
+            self._see_them_catch_up()
+            self._append_live("after SIGKILL and a new start")
+            followers = self._master.followers()
+            for worker in self._workers.values():
+                worker.process.still_runs()
+        found = {release: worker.home.log(worker.name) for release, worker in self._workers.items()}
+        return their_workers_report.section(self._reckoning, self._stages, followers, found)
+
+    # -- what happens -----------------------------------------------------------------
+
+    def _start(self, release: Release) -> SynapseWorker:
+        """Start a worker on a fresh database."""
+        name = f"{release.dialect}1"
+        database = self._databases.copy(release, f"{name}_worker")
+        home = Home(
+            self._environments[release],
+            self._directory / name,
+            facts.SERVER,
+            self._databases.arguments(database),
+        )
+        worker = SynapseWorker(home, name, self._master.port, self._master.http)
+        self._workers[release] = worker
+        return worker
+
+    def _restart(self, kill: bool = False) -> None:
+        self._master.end(kill)
+        self._run += 1
+        self._master.start()
+
+    @contextmanager
+    def _paused(self) -> Iterator[None]:
+        for worker in self._workers.values():
+            worker.process.pause()
+        try:
+            yield
+        finally:
+            for worker in self._workers.values():
+                worker.process.resume()
+
+    def _append(self, name: str) -> Phase:
+        """Append facts to every stream, as a new phase."""
+        phase = Phase(name, self._run)
+        for stream, made in facts.some(len(self._reckoning.phases)):
+            ids = self._master.append(stream, made)
+            tokens = [abs(number) for number in ids]
+            rows = [len(fact) for fact in made]
+            phase.appended[stream] = list(zip(tokens, rows, strict=True))
+        self._reckoning.phases.append(phase)
+        return phase
+
+    def _append_live(self, name: str) -> None:
+        self._reckoning.sent_live(self._append(name))
+        self._look()
+
+    # -- what is seen -----------------------------------------------------------------
+
+    def _see_them_connected(self) -> None:
+        """Wait until the master says that all their streams are live."""
+        for worker in self._workers.values():
+            worker.ready()
+            waiting.until(f"{worker.name} to follow", partial(self._follows, worker))
+        self._reckoning.asked(self._subscriptions())
+
+    def _see_them_catch_up(self) -> None:
+        self._see_them_connected()
+        self._look()
+
+    def _subscriptions(self) -> dict[str, int]:
+        """What the legacy worker asked for on its last connection."""
+        worker = self._workers[LEGACY]
+        return dict(logs.subscriptions(worker.home.log(worker.name)))
+
+    def _follows(self, worker: SynapseWorker) -> bool:
+        follower: Mapping[str, Any] | None = self._master.followers().get(worker.name)
+        if follower is None or follower["dialect"] is None or follower["catching_up"]:
+            return False
+        return follower["streams"] is None or set(follower["streams"]) == set(self._subscriptions())
+
+    def _look(self) -> None:
+        """Let everything arrive, and what should not, too; then note how matters stand."""
+        due = {release: +rows for release, rows in self._reckoning.due.items()}
+        with suppress(waiting.NotInTime):  # the report says which are missing
+            waiting.until("the rows to arrive", lambda: self._counted() == due, _ARRIVE_S)
+        counted = waiting.until_still(self._counted, _STILL_S, _ARRIVE_S)
+        phase = self._reckoning.phases[-1]
+        self._stages.append(Stage(phase, due, counted, self._master.http_answers()))
+
+    def _counted(self) -> dict[Release, Counter[str]]:
+        found = {}
+        for release, worker in self._workers.items():
+            text = metrics.read(worker.metrics, "/_synapse/metrics")
+            found[release] = metrics.counter(text, metrics.INBOUND_RDATA, "stream_name")
+        return found

@@ -1,0 +1,156 @@
+"""What is told of real workers on our master."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from interop import logs
+from interop.reckoning import Reckoning, Stage
+from interop.releases import LEGACY, MODERN, RELEASES, Release
+from interop.report import Section, Table
+
+_STORY = """\
+`synrepl init` and `synrepl master`: embedded PostgreSQL, one listener. A real synchrotron of 1.11.1
+and a real generic_worker of 1.43.0, each on a database of its own that holds the schema of its
+release and nothing else, follow it on the same port. Facts of every stream are appended with
+`synrepl append`, in five phases. After the second, the master is ended by SIGTERM and started again.
+After the third, the workers are paused (SIGSTOP) while the master is ended by SIGKILL, started again
+and given the facts of the fourth. The workers are never restarted. What they received is read from
+their own metrics, `synapse_replication_tcp_protocol_inbound_rdata_count` by stream.
+
+The legacy worker asks `REPLICATE <stream> <token>` for the streams it wants, and has to get every row
+above the token each time it asks: what is due to it follows from the tokens in its log. The modern
+one says `REPLICATE` and has to get every row from then on. What came before, it reads in its
+database, where there is nothing here; for what it does not keep there it asks over HTTP.
+
+A synchrotron wants no `federation` and no `pushers`. 1.11.1 asks for `user_signature` from where it
+is in `device_lists`, and so for some rows again. `typing` and `federation` are kept in memory and
+start again at 0 with the master: what a worker asks for with a token of the run before is passed
+over, as real masters do."""
+
+#: The first time, after SIGTERM, and after SIGKILL.
+_CONNECTIONS = 3
+
+
+def section(
+    reckoning: Reckoning,
+    stages: Sequence[Stage],
+    followers: Mapping[str, Mapping[str, object]],
+    found: Mapping[Release, Path],
+) -> Section:
+    """The tables and the checks.
+
+    :param followers: what ``/status`` told at the end
+    :param found: the log of each worker
+    """
+    told = Section("Real workers follow our master", _STORY.splitlines())
+    told.tables.append(("Both on one port, as `/status` tells:", _followers(followers)))
+    told.tables.append(("Rows by stream, at the end:", _by_stream(reckoning, stages[-1])))
+    told.tables.append(("Rows by phase:", _by_phase(stages)))
+    for stage in stages:
+        for release in RELEASES:
+            due, counted = stage.due[release], stage.counted[release]
+            told.check(
+                f"{stage.phase.name}: {release} counted for each stream what was due",
+                due == counted,
+                _difference(due, counted),
+            )
+    told.check(
+        f"{LEGACY} asked for every row of every stored stream at least once",
+        not reckoning.passed_over(),
+        _list(reckoning.passed_over()),
+    )
+    discarded = logs.discarded(found[MODERN])
+    told.check(f"{MODERN} dropped no row that it received", not discarded, _list(discarded))
+    told.check(
+        f"{MODERN} asked for missed rows over HTTP, and our master answered each time with 200",
+        any(stage.http for stage in stages) and all(set(s.http) <= {"200"} for s in stages),
+        "; ".join(f"{stage.phase.name}: {dict(stage.http)}" for stage in stages),
+    )
+    for release, log in found.items():
+        entries = logs.entries(log)
+        made = sum("Connection established" in entry.message for entry in entries)
+        told.check(
+            f"{release} connected {_CONNECTIONS} times by itself", made == _CONNECTIONS, f"{made}"
+        )
+        _tell_log(told, release, entries)
+    return told
+
+
+def _followers(followers: Mapping[str, Mapping[str, object]]) -> Table:
+    rows = []
+    for name, follower in sorted(followers.items()):
+        streams = follower["streams"]
+        what = ", ".join(streams) if isinstance(streams, list) else "all"
+        rows.append((name, follower["dialect"], what))
+    return Table(("worker", "dialect", "streams"), rows)
+
+
+def _by_stream(reckoning: Reckoning, last: Stage) -> Table:
+    headings = ["stream", "appended"]
+    headings += [f"{LEGACY} due", "of these asked again", f"{LEGACY} counted"]
+    headings += [f"{MODERN} due", f"{MODERN} counted"]
+    again = reckoning.asked_again()
+    rows = [
+        (
+            stream,
+            sum(phase.rows(stream) for phase in reckoning.phases),
+            last.due[LEGACY][stream],
+            again[stream],
+            last.counted[LEGACY][stream],
+            last.due[MODERN][stream],
+            last.counted[MODERN][stream],
+        )
+        for stream in reckoning.phases[0].appended
+    ]
+    return Table(headings, rows)
+
+
+def _by_phase(stages: Sequence[Stage]) -> Table:
+    headings = ["appended", "facts", "rows"]
+    headings += [f"{release} {what}" for release in RELEASES for what in ("due", "counted")]
+    rows = []
+    before: list[int] = [0] * 2 * len(RELEASES)
+    for stage in stages:
+        phase = stage.phase
+        totals = [
+            counts[release].total() for release in RELEASES for counts in (stage.due, stage.counted)
+        ]
+        new = [total - earlier for total, earlier in zip(totals, before, strict=True)]
+        rows.append((phase.name, phase.facts, sum(map(phase.rows, phase.appended)), *new))
+        before = totals
+    return Table(headings, rows)
+
+
+def _tell_log(told: Section, release: Release, entries: Sequence[logs.Entry]) -> None:
+    errors = [entry for entry in entries if entry.grave]
+    unexplained = [entry.kind for entry in errors if entry.reason is None]
+    told.check(
+        f"{release} logged no error without a known reason",
+        not unexplained,
+        "; ".join(unexplained[:5]),
+    )
+    kinds = Counter((entry.kind, entry.reason or "**unknown**") for entry in errors)
+    table = Table(("times", "error", "reason"), [(n, *kind) for kind, n in kinds.most_common()])
+    told.tables.append((f"Errors that {release} logged:", table))
+    others = Counter(
+        (entry.level, entry.kind)
+        for entry in entries
+        if entry.about_replication and not entry.grave and entry.level != "DEBUG"
+    )
+    table = Table(("times", "level", "entry"), [(n, *kind) for kind, n in others.most_common()])
+    told.tables.append((f"What else the replication code of {release} logged:", table))
+
+
+def _difference(due: Counter[str], counted: Counter[str]) -> str:
+    return ", ".join(
+        f"{stream} {counted[stream]} instead of {due[stream]}"
+        for stream in sorted(due.keys() | counted.keys())
+        if counted[stream] != due[stream]
+    )
+
+
+def _list(rows: Counter[str]) -> str:
+    return ", ".join(f"{stream} {count}" for stream, count in sorted(rows.items()))

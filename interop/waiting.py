@@ -1,0 +1,52 @@
+"""Waiting for something that another process does."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from synrepl.core.errors import Unavailable
+
+T = TypeVar("T")
+
+_LOOK_EVERY_S = 0.1
+
+
+class NotInTime(Unavailable):
+    """waited {seconds:g} s in vain for this: {what}"""
+
+
+def until(what: str, look: Callable[[], T | None], seconds: float = 30.0) -> T:
+    """Look again and again until there is something true, and return it.
+
+    :param what: what is waited for, for a person
+    :param look: may raise :exc:`OSError` while a process is not there yet
+    :raises NotInTime: there was nothing for so many seconds
+    """
+    give_up = time.monotonic() + seconds
+    while True:
+        try:
+            found = look()
+        except OSError:
+            found = None
+        if found:
+            return found
+        if time.monotonic() > give_up:
+            raise NotInTime(what=what, seconds=seconds)
+        time.sleep(_LOOK_EVERY_S)
+
+
+def until_still(look: Callable[[], T], still_s: float, seconds: float) -> T:
+    """Look until the same has been seen for ``still_s`` seconds, and return it.
+
+    What never comes to rest is returned as it is after ``seconds``.
+    """
+    begun = since = time.monotonic()
+    seen = look()
+    while time.monotonic() - since < still_s and time.monotonic() - begun < seconds:
+        time.sleep(_LOOK_EVERY_S)
+        now = look()
+        if now != seen:
+            seen, since = now, time.monotonic()
+    return seen

@@ -1,0 +1,7 @@
+"""A whole deployment in one process, on one clock, out of one seed.
+
+A master, writers, plain SQL and followers run the product's own code over a
+database and connections in memory, while the seed decides what breaks when.
+After every step checkers compare what was published, sent and applied with
+what was committed. ``python -m synrepl.testing.simulator --help`` replays a seed.
+"""

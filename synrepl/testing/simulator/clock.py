@@ -1,0 +1,187 @@
+"""Simulated time, and processes that live in it until they are killed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from contextvars import ContextVar
+from heapq import heappop, heappush
+from math import ceil
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
+
+#: When every simulation begins, in seconds since the epoch.
+EPOCH = 1_000_000_000.0
+
+#: Calls are due at whole milliseconds, so that many fall into one turn of the reactor.
+TURNS_PER_S = 100
+
+
+class Call:
+    """A call that was scheduled."""
+
+    __slots__ = ("args", "call", "pending")
+
+    def __init__(self, call: Callable[..., object], args: tuple[object, ...]) -> None:
+        self.call = call
+        self.args = args
+        self.pending = True
+
+    def cancel(self) -> None:
+        """Take it back."""
+        self.pending = False
+
+    def active(self) -> bool:
+        """True until it has run or been cancelled."""
+        return self.pending
+
+
+class VirtualClock:
+    """Time that moves from one scheduled call to the next; calls for one moment run in order."""
+
+    def __init__(self) -> None:
+        self._now = EPOCH
+        self._heap: list[tuple[float, int, Call]] = []
+        self._number = 0
+        #: How many calls have run.
+        self.ran = 0
+
+    def seconds(self) -> float:
+        """Now."""
+        return self._now
+
+    def callLater(self, delay: float, call: Callable[..., object], *args: object) -> Call:
+        """Run ``call(*args)`` once, ``delay`` seconds from now."""
+        scheduled = Call(call, args)
+        self._number += 1
+        due = ceil((self._now + delay) * TURNS_PER_S) / TURNS_PER_S if delay else self._now
+        heappush(self._heap, (due, self._number, scheduled))
+        return scheduled
+
+    def run_next(self, until: float) -> bool:
+        """Run the next call if it is due at ``until`` or before; otherwise the time is ``until``.
+
+        :returns: False when there was none
+        """
+        heap = self._heap
+        while heap and heap[0][0] <= until:
+            due, _, scheduled = heappop(heap)
+            if scheduled.pending:
+                scheduled.pending = False
+                self._now = max(self._now, due)
+                self.ran += 1
+                scheduled.call(*scheduled.args)
+                return True
+        self._now = max(self._now, until)
+        return False
+
+
+class Life:
+    """The scheduler of one process: once the process is killed, nothing of it runs again.
+
+    :param failed: told when a coroutine of the process ends with an error: (name, failure)
+    """
+
+    def __init__(
+        self, clock: VirtualClock, name: str, failed: Callable[[str, Failure], object]
+    ) -> None:
+        self.name = name
+        self.alive = True
+        self._buried = False
+        self._clock = clock
+        self._failed = failed
+        self._ends: list[Callable[[], object]] = []
+        # Held on to: what would be collected while it waits would run its cleanup code,
+        # which a process that was killed does not.
+        self._coroutines: list[Coroutine[Any, Any, object]] = []
+
+    def seconds(self) -> float:
+        """Now."""
+        return self._clock.seconds()
+
+    def callLater(self, delay: float, call: Callable[..., object], *args: object) -> Call:
+        """Run ``call(*args)`` once, ``delay`` seconds from now, if the process still lives."""
+        return self._clock.callLater(delay, self._run, call, args)
+
+    def promise(self) -> Deferred[Any]:
+        """A new, unresolved promise."""
+        return Deferred()
+
+    def spawn(self, name: str, coroutine: Coroutine[Any, Any, object]) -> None:
+        """Run a coroutine as this process."""
+        if not self.alive:
+            coroutine.close()
+            return
+        self._coroutines.append(coroutine)
+        before = CURRENT.set(self)
+        try:
+            Deferred.fromCoroutine(coroutine).addErrback(
+                lambda failure: self._failed(f"{self.name}: {name}", failure)
+            )
+        finally:
+            CURRENT.reset(before)
+
+    def sleep(self, seconds: float) -> Deferred[None]:
+        """A promise that resolves after ``seconds``; in a killed process it never does."""
+        if self._buried:
+            raise GeneratorExit
+        sleeping: Deferred[None] = Deferred()
+        self.callLater(seconds, sleeping.callback, None)
+        return sleeping
+
+    def at_end(self, call: Callable[[], object]) -> None:
+        """Have something done when the process is killed."""
+        self._ends.append(call)
+
+    def kill(self) -> None:
+        """``kill -9``: what waits is never resumed."""
+        self.alive = False
+        for call in self._ends:
+            call()
+
+    def bury(self) -> None:
+        """The simulation is over: end all coroutines, whatever they would do about it."""
+        self.alive, self._buried = False, True
+        for coroutine in self._coroutines:
+            with suppress(Exception, GeneratorExit):
+                coroutine.close()
+
+    def _run(self, call: Callable[..., object], args: tuple[object, ...]) -> None:
+        if self.alive:
+            call(*args)
+
+
+#: The process whose coroutine is running, for whoever it calls.
+CURRENT: ContextVar[Life] = ContextVar("CURRENT")
+
+
+class CurrentLife:
+    """The scheduler of whichever process is running: what a shared database is given.
+
+    What the database does on behalf of a process must stop when the process is killed.
+    """
+
+    def __init__(self, clock: VirtualClock) -> None:
+        self._clock = clock
+
+    def seconds(self) -> float:
+        """Now."""
+        return self._clock.seconds()
+
+    def callLater(self, delay: float, call: Callable[..., object], *args: object) -> Call:
+        """Run ``call(*args)`` once, ``delay`` seconds from now."""
+        return self._clock.callLater(delay, call, *args)
+
+    def promise(self) -> Deferred[Any]:
+        """A new, unresolved promise."""
+        return Deferred()
+
+    def spawn(self, name: str, coroutine: Coroutine[Any, Any, object]) -> None:
+        """Run a coroutine as the process that is running."""
+        CURRENT.get().spawn(name, coroutine)
+
+    def sleep(self, seconds: float) -> Deferred[None]:
+        """A promise that resolves after ``seconds``."""
+        return CURRENT.get().sleep(seconds)

@@ -1,0 +1,373 @@
+"""The database of a simulation: one store in memory, far away from each of its clients."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import TypeVar
+
+from twisted.internet.defer import Deferred
+
+from synrepl.core.tokens import Range, Token
+from synrepl.storage.database import CommitUnknown
+from synrepl.storage.memory_lease import MemoryLease
+from synrepl.storage.memory_store import MemoryStore
+from synrepl.storage.memory_stream import MemoryStream
+from synrepl.storage.store import (
+    DatabaseAway,
+    Draft,
+    Observation,
+    Page,
+    WriterLease,
+    Written,
+)
+from synrepl.streams.definition import Fact, Stream
+from synrepl.testing.simulator.clock import CURRENT, CurrentLife, Life, VirtualClock
+from synrepl.testing.simulator.follower_database import FollowerDatabase, Positions
+from synrepl.testing.simulator.plain_sql import PlainTransaction
+from synrepl.testing.simulator.plan import Plan
+from synrepl.testing.simulator.position_checker import CommitChecker, RecordChecker
+from synrepl.testing.simulator.transcript import Transcript
+from synrepl.testing.simulator.truth import ALL, Judge, Truth
+from synrepl.testing.simulator.watched_stream import WatchedStream
+
+T = TypeVar("T")
+
+#: Steps within a transaction: the server goes on with them when the client is dead.
+_INSIDE = frozenset({"append reserved", "write entered"})
+
+#: Steps after a commit: what fails here fails after it took effect.
+_AFTER = frozenset({"append committed", "write committed"})
+
+#: Steps on the session's own connection: when it fails, the session is lost.
+_ON_THE_SESSION = frozenset({"reserve", "reserved", "release", "close"})
+
+
+@dataclass(eq=False)
+class _Client:
+    """One process, as the database sees it.
+
+    :ivar away_until: until then nothing it says gets through
+    :ivar commits: it died just after it had said COMMIT
+    """
+
+    life: Life
+    leases: list[MemoryLease] = field(default_factory=list)
+    away_until: float = 0.0
+    commits: bool = False
+
+
+class SimulatedDatabase(MemoryStore):
+    """Takes time, loses answers and sessions, and tells the checkers what was committed.
+
+    :ivar notified: told the name of a stream after each commit to it
+    :ivar calm: nothing fails any more
+    :ivar over: the run is over, and nothing waits any more
+    """
+
+    def __init__(
+        self,
+        clock: VirtualClock,
+        random: Random,
+        transcript: Transcript,
+        judge: Judge,
+        truth: Truth,
+        plan: Plan,
+    ) -> None:
+        super().__init__(CurrentLife(clock))
+        self._clock = clock
+        self._random = random
+        self._transcript = transcript
+        self._plan = plan
+        self._told: dict[str, Token] = {}
+        self._commits = CommitChecker(judge, truth)
+        self._records = RecordChecker(judge, self.unsettled)
+        self._clients: dict[Life, _Client] = {}
+        self._followers_kept = Positions()
+        self._plain: list[PlainTransaction] = []
+        self._server = 1
+        self.notified: Callable[[str], object] = lambda stream: None
+        self.calm = False
+        self.over = False
+
+    # -- what processes are given ----------------------------------------------------------
+
+    def store_of(self, life: Life) -> ProcessStore:
+        """The store as one process sees it."""
+        self._clients[life] = client = _Client(life)
+        life.at_end(lambda: self._died(client))
+        return ProcessStore(self, self._answer)
+
+    def followers_of(self, life: Life) -> FollowerDatabase:
+        """The database as a follower's delivery sees it."""
+        return FollowerDatabase(self._trip, self._breaks, self._followers_kept)
+
+    def on_record(self, follower: str) -> Mapping[tuple[str, str], Token]:
+        """A follower's positions on record."""
+        return self._followers_kept.positions.get(follower, {})
+
+    async def begin_sql(self) -> PlainTransaction:
+        """A transaction of plain SQL."""
+        self._plain.append(PlainTransaction(self._watched))
+        return self._plain[-1]
+
+    def gave_back(self, stream: Stream, tokens: Sequence[Token]) -> None:
+        """A writer is done with tokens that it had reserved."""
+        self._watched(stream).give_back(tokens)
+
+    def tell(self, stream: str, token: Token) -> None:
+        """A process knows of a token."""
+        self._told[stream] = max(token, self._told.get(stream, 0))
+
+    def tell_reserved(self, stream: Stream, tokens: Sequence[Token]) -> None:
+        """A process knows that tokens are its own."""
+        self._watched(stream).answered(tokens)
+        self.tell(stream.name, max(tokens))
+
+    # -- what breaks -----------------------------------------------------------------------
+
+    def lose_sessions(self, life: Life) -> None:
+        """The server ends the sessions of a process, which hears of it sooner or later."""
+        leases = self._clients[life].leases
+        if leases:
+            self._transcript.add(life.name, "loses its session")
+        for lease in leases:
+            lease.crash()
+
+    def away(self, life: Life, seconds: float) -> None:
+        """Nothing of a process gets through for a while."""
+        self._transcript.add(life.name, "cannot reach the database for {s:.1f} s", s=seconds)
+        self._clients[life].away_until = self._clock.seconds() + seconds
+
+    def fail_over(self, streams: Iterable[Stream], by: int) -> None:
+        """Another server takes over: all that was committed is there, but sequences are behind.
+
+        They are behind the table, and forget what was taken by transactions that were
+        open. They do not fall behind what a live process was told: Postgres logs a
+        sequence ahead of what it gives out, and a commit waits for that.
+        """
+        self._transcript.add("database", "fails over, sequences fall back by {by}", by=by)
+        self._server += 1
+        for plain in self._plain:
+            plain.abort()
+        for client in list(self._clients.values()):
+            if client.life.alive:
+                self.lose_sessions(client.life)
+        for stream in streams:
+            last = self._of(stream).last
+            self.set_sequence(stream, max(last - by, min(last, self._told.get(stream.name, 0))))
+
+    def _died(self, client: _Client) -> None:
+        client.commits = self._random.random() < 0.3
+        slow = self._random.random() < 0.1  # its machine is gone: only time tells
+        delay = self._random.random() * (6.0 if slow else 0.2)
+        for lease in client.leases:
+            self._clock.callLater(delay, lease.crash if client.commits else lease.kill)
+
+    # -- what checkers ask -----------------------------------------------------------------
+
+    def unsettled(self, stream: str, writer: str) -> Token | None:
+        """The smallest token of a writer, or of all, that may still appear."""
+        watched = self._streams.get(stream)
+        return watched.unsettled(writer) if isinstance(watched, WatchedStream) else None
+
+    def check(self) -> None:
+        """Look at the record of positions."""
+        found: dict[tuple[str, str], Token] = {}
+        for name, memory in self._streams.items():
+            found[name, ALL] = memory.recorded
+            for writer, state in memory.writers.items():
+                found[name, writer] = state.position
+        self._records.look(found)
+
+    # -- time, and failure ---------------------------------------------------------------------
+
+    async def step(self, what: str) -> None:
+        """Between any two parts of an operation: wait, and perhaps fail."""
+        if self.over:
+            return
+        client = self._clients.get(CURRENT.get())
+        if client is None:
+            return
+        if what in _INSIDE:
+            server = self._server
+            await self._on_the_server()
+            if server != self._server and client.life.alive:
+                raise DatabaseAway(where="simulation", reason="the server is gone")
+            if not client.life.alive and not (client.commits and server == self._server):
+                for lease in client.leases:
+                    lease.kill()
+                await Deferred()  # the server has rolled it back
+        elif self._random.random() < 0.5:  # the others take no time: less to simulate
+            await client.life.sleep(self._delay())
+        self._fail(client, what)
+
+    async def _trip(self, what: str) -> None:
+        await self.step(what)
+
+    async def _answer(self) -> None:
+        await self.step("answer")
+
+    def _fail(self, client: _Client, what: str) -> None:
+        if self.calm or not client.life.alive:
+            return
+        unreachable = self._clock.seconds() < client.away_until
+        lost = what in _AFTER | _INSIDE and self._random.random() < self._plan.commit_unknown
+        if (unreachable and what in _AFTER) or lost:
+            raise CommitUnknown(where="simulation", name=what, xid=0, reason="the answer is lost")
+        if unreachable:
+            if what in _ON_THE_SESSION:
+                self.lose_sessions(client.life)
+            raise DatabaseAway(where="simulation", reason="nothing gets through")
+
+    def _breaks(self, name: str) -> str:
+        if self.calm:
+            return ""
+        dice = self._random.random() / max(self._plan.commit_unknown, 1e-9)
+        return "unknown" if dice < 1 else "lost" if dice < 2 else "again" if dice < 3 else ""
+
+    def hears_after(self) -> float:
+        """How long it takes a process to hear of the loss of its session, in seconds."""
+        return self._random.random() ** 3 * 3
+
+    def _on_the_server(self) -> Deferred[None]:
+        waiting: Deferred[None] = Deferred()
+        slow = self._random.random() < 0.05 and not self.calm  # a commit can take its time
+        delay = self._random.random() if slow else self._delay()
+        self._clock.callLater(delay, waiting.callback, None)
+        return waiting
+
+    def _delay(self) -> float:
+        dice = self._random.random()
+        return dice**3 * self._plan.database_s * (20 if dice > 0.98 and not self.calm else 1)
+
+    # -- MemoryStore -----------------------------------------------------------------------
+
+    async def observe(self, streams: Sequence[Stream]) -> Mapping[str, Observation]:
+        """Look at streams from outside: sequences first, later the locks."""
+        await self.step("observe")
+        last = {stream.name: self._of(stream).last for stream in streams}
+        for name, token in last.items():
+            self.tell(name, token)
+        await self.step("observe locks")
+        return {
+            stream.name: replace(self._of(stream).observation(), last=last[stream.name])
+            for stream in streams
+        }
+
+    def _claim(self, writer: str, memories: Sequence[MemoryStream]) -> MemoryLease:
+        lease = super()._claim(writer, memories)
+        for memory in memories:
+            watched = self._watched(memory.stream)
+            watched.void(writer)
+            watched.take(0, 0)  # whoever becomes a writer repairs its sequences
+        self._clients[CURRENT.get()].leases.append(lease)
+        return lease
+
+    def _watched(self, stream: Stream) -> WatchedStream:
+        found = self._of(stream)
+        assert isinstance(found, WatchedStream)
+        return found
+
+    def _of(self, stream: Stream) -> MemoryStream:
+        found = self._streams.get(stream.name)
+        if found is None:
+            found = WatchedStream(stream, self._commits, lambda name: self.notified(name))
+            self._streams[stream.name] = found
+        return found
+
+
+class ProcessStore:
+    """The store as one process sees it: answers take their time, too."""
+
+    def __init__(self, store: SimulatedDatabase, answer: Callable[[], Awaitable[None]]) -> None:
+        self._store = store
+        self._answer = answer
+
+    async def _after(self, asked: Awaitable[T]) -> T:
+        answer = await asked
+        await self._answer()
+        return answer
+
+    async def open_writer(self, writer: str, streams: Sequence[Stream]) -> WriterLease:
+        """Become ``writer``."""
+        lease = await self._after(self._store.open_writer(writer, streams))
+        return ProcessLease(lease, CURRENT.get(), self._store)
+
+    async def observe(self, streams: Sequence[Stream]) -> Mapping[str, Observation]:
+        """Look at streams from outside."""
+        return await self._after(self._store.observe(streams))
+
+    async def fence(self, stream: Stream, writer: str) -> bool:
+        """Raise a dead writer's epoch."""
+        return await self._after(self._store.fence(stream, writer))
+
+    async def reached(self, stream: Stream, span: Range) -> Mapping[str, Token]:
+        """The largest token of each writer."""
+        return await self._after(self._store.reached(stream, span))
+
+    async def record_positions(
+        self, stream: Stream, linear: Token, writers: Mapping[str, Token]
+    ) -> None:
+        """Put positions on record."""
+        await self._after(self._store.record_positions(stream, linear, writers))
+
+    async def page(self, stream: Stream, span: Range, writer: str | None, limit: int) -> Page:
+        """Facts in ``span``."""
+        return await self._after(self._store.page(stream, span, writer, limit))
+
+    async def follower_positions(self, follower: str) -> Mapping[tuple[str, str], Token]:
+        """A follower's positions on record."""
+        return self._store.on_record(follower)
+
+    async def record_follower(
+        self, follower: str, positions: Mapping[tuple[str, str], Token]
+    ) -> None:
+        """Not asked of a process: deliveries use the database itself."""
+        raise NotImplementedError
+
+
+class ProcessLease:
+    """A lease as its process sees it: that its session is lost it hears late."""
+
+    def __init__(self, lease: WriterLease, life: Life, store: SimulatedDatabase) -> None:
+        self.writer = lease.writer
+        self._lease = lease
+        self._life = life
+        self._store = store
+
+    def on_lost(self, call: Callable[[str], object]) -> None:
+        """Have ``call(reason)`` called some time after the session was lost."""
+
+        def lost(reason: str) -> None:
+            self._life.callLater(self._store.hears_after(), call, reason)
+
+        self._lease.on_lost(lost)
+
+    async def append(
+        self, stream: Stream, drafts: Sequence[Draft], floor: Token
+    ) -> Sequence[Written]:
+        """Reserve and write."""
+        answers = await self._lease.append(stream, drafts, floor)
+        for written in answers:
+            self._store.tell(stream.name, max(written.tokens))
+        return answers
+
+    async def reserve(self, stream: Stream, count: int, floor: Token) -> Sequence[Token]:
+        """Take tokens."""
+        tokens = await self._lease.reserve(stream, count, floor)
+        self._store.tell_reserved(stream, tokens)
+        return tokens
+
+    async def write(self, stream: Stream, facts: Sequence[Fact]) -> None:
+        """Write at reserved tokens."""
+        await self._lease.write(stream, facts)
+
+    async def release(self, stream: Stream, tokens: Sequence[Token]) -> None:
+        """Give tokens back."""
+        await self._lease.release(stream, tokens)
+
+    async def close(self) -> None:
+        """Give the name free."""
+        await self._lease.close()

@@ -1,0 +1,143 @@
+"""What may break, one function each, chosen by the seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+
+from synrepl.testing.links import Link
+from synrepl.testing.simulator.actors import (
+    Actor,
+    FollowerActor,
+    MasterActor,
+    Supervisor,
+    WriterActor,
+)
+from synrepl.testing.simulator.clock import VirtualClock
+from synrepl.testing.simulator.database import SimulatedDatabase
+from synrepl.testing.simulator.network import Network
+from synrepl.testing.simulator.plan import Plan
+from synrepl.testing.simulator.transcript import Transcript
+from synrepl.testing.simulator.workload import CATALOGUE, Workload
+
+
+class Faults:
+    """Breaks things that are whole at the moment.
+
+    :param workload: gives a writer something to be interrupted in
+    :param plan: how long writing takes, and whether writers that were killed come back
+    """
+
+    def __init__(
+        self,
+        clock: VirtualClock,
+        random: Random,
+        transcript: Transcript,
+        supervisor: Supervisor,
+        database: SimulatedDatabase,
+        network: Network,
+        master: MasterActor,
+        writers: Sequence[WriterActor],
+        followers: Sequence[FollowerActor],
+        workload: Workload,
+        plan: Plan,
+    ) -> None:
+        self._clock = clock
+        self._random = random
+        self._transcript = transcript
+        self._supervisor = supervisor
+        self._database = database
+        self._network = network
+        self._master = master
+        self._writers = writers
+        self._followers = followers
+        self._workload = workload
+        self._stays_dead = plan.stays_dead
+        self._database_s = plan.database_s
+
+    def happen(self, name: str) -> None:
+        """Let one of :data:`_FAULTS` happen."""
+        _FAULTS[name](self)
+
+    def _crash_master(self) -> None:
+        self._amid(self._master, lambda: self._supervisor.kill(self._master))
+
+    def _stop_master(self) -> None:
+        if self._master.ready and self._master.life is not None:
+            self._master.life.spawn("stop", self._supervisor.stop(self._master))
+
+    def _crash_writer(self) -> None:
+        actor = self._random.choice(self._writers)
+        actor.retired = actor.retired or (self._stays_dead and actor.ready)
+        self._amid(actor, lambda: self._supervisor.kill(actor))
+
+    def _crash_follower(self) -> None:
+        self._supervisor.kill(self._random.choice(self._followers))
+
+    def _cut_link(self) -> None:
+        link = self._some_link()
+        if link is not None:
+            under_way = max(link.client.waiting, link.server.waiting)
+            first = self._random.randint(0, under_way)
+            self._say(link.client.name, "is cut off; {first} bytes still arrive", first=first)
+            link.cut(first)
+
+    def _mute_link(self) -> None:
+        link = self._some_link()
+        if link is not None:
+            self._say(link.client.name, "hears nothing any more, and is not heard")
+            link.silence()
+            if self._random.random() < 0.5:
+                self._clock.callLater(self._random.random() * 30, link.silence, False)
+
+    def _stop_reading(self) -> None:
+        link = self._some_link()
+        if link is not None and link.client.open:
+            seconds = self._random.random() * 5
+            self._say(link.client.name, "reads nothing for {seconds:.1f} s", seconds=seconds)
+            link.server.stall(True)
+            self._clock.callLater(seconds, link.server.stall, False)
+
+    def _lose_session(self) -> None:
+        writers: list[MasterActor | WriterActor] = [self._master, *self._writers]
+        actor = self._random.choice(writers)
+        life = actor.life
+        if life is not None:
+            self._amid(actor, lambda: self._database.lose_sessions(life))
+
+    def _database_away(self) -> None:
+        actor: Actor = self._random.choice([self._master, *self._writers, *self._followers])
+        if actor.life is not None:
+            self._database.away(actor.life, self._random.random() * 3)
+
+    def _fail_over(self) -> None:
+        self._database.fail_over(CATALOGUE, self._random.randint(0, 32))
+
+    def _amid(self, actor: MasterActor | WriterActor, fault: Callable[[], object]) -> None:
+        """Have a fault happen to a writer, most often while it is writing."""
+        if self._random.random() < 0.7:
+            self._workload.append(actor)
+            self._clock.callLater(self._random.random() * 2 * self._database_s, fault)
+        else:
+            fault()
+
+    def _some_link(self) -> Link | None:
+        links = self._network.links
+        return self._random.choice(links) if links else None
+
+    def _say(self, who: str, words: str, **facts: object) -> None:
+        self._transcript.add(who, words, **facts)
+
+
+_FAULTS: Mapping[str, Callable[[Faults], None]] = {
+    "crash_master": Faults._crash_master,
+    "stop_master": Faults._stop_master,
+    "crash_writer": Faults._crash_writer,
+    "crash_follower": Faults._crash_follower,
+    "cut_link": Faults._cut_link,
+    "mute_link": Faults._mute_link,
+    "lose_session": Faults._lose_session,
+    "database_away": Faults._database_away,
+    "fail_over": Faults._fail_over,
+    "stop_reading": Faults._stop_reading,
+}

@@ -1,0 +1,163 @@
+"""Checks what a follower applies and where it says it stands (R3, R7)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from synrepl.core.tokens import Token
+from synrepl.streams.definition import Fact
+from synrepl.testing.simulator.truth import Judge, Truth
+from synrepl.testing.simulator.wire_checker import TooLong
+
+Key = tuple[str, str]
+
+
+@dataclass(slots=True)
+class FollowerTotals:
+    """What a follower has been through, for the summary.
+
+    :ivar applied: facts handed to its handler, ``duplicates`` the ones among them
+        that it had before
+    """
+
+    applied: int = 0
+    duplicates: int = 0
+
+
+class FollowerChecker:
+    """Keeps account of one follower over all its lives.
+
+    :param exactly_once: its handler's effects and its position commit together
+    :param earliest: it begins at the beginning of a stream
+    :param too_long: facts that its connection cannot carry and that it, being of the
+        linear view, cannot fetch either; None for a follower that can
+    """
+
+    def __init__(
+        self,
+        judge: Judge,
+        truth: Truth,
+        name: str,
+        *,
+        exactly_once: bool,
+        earliest: bool,
+        too_long: TooLong | None,
+    ) -> None:
+        self._judge = judge
+        self._truth = truth
+        self._name = name
+        self._exactly_once = exactly_once
+        self._earliest = earliest
+        self._too_long = too_long
+        #: Everything of a lane up to here has been applied, in this life or before it.
+        self._covered: dict[Key, Token] = {}
+        #: The highest that was ever applied, whatever a process has forgotten since.
+        self._ever: dict[Key, Token] = {}
+        self._recorded: dict[Key, Token] = {}
+        self._stood: dict[Key, Token] = {}
+        self.totals = FollowerTotals()
+
+    def restarted(self, recorded: Mapping[Key, Token]) -> None:
+        """The process begins anew, and goes on from what is on record."""
+        for key, position in recorded.items():
+            self._check_covered(key, position, "has on record")
+        self._covered = dict(recorded)
+        self._stood = dict(recorded)
+
+    def applied(
+        self, stream: str, writer: str, after: Token, upto: Token, facts: Sequence[Fact]
+    ) -> None:
+        """The handler is done with a batch (or its transaction has committed)."""
+        key = (stream, writer)
+        covered = self._covered.get(key)
+        if covered is None:
+            covered = 0 if self._earliest else after
+        self._check_complete(key, covered, after, "stepped over")
+        self._check_equal(key, after, upto, facts)
+        ever = self._ever.get(key, 0)
+        again = [fact.token for fact in facts if fact.token <= ever]
+        if again and self._exactly_once:
+            self._broken(key, "applied {tokens} again, exactly once was promised", tokens=again)
+        self.totals.applied += len(facts)
+        self.totals.duplicates += len(again)
+        self._covered[key] = max(covered, upto)
+        self._ever[key] = max(ever, upto)
+
+    def stands(self, positions: Mapping[Key, Token]) -> None:
+        """The follower says that this is where it is."""
+        for key, position in positions.items():
+            stood = self._stood.get(key, 0)
+            if position != stood:
+                self._stood[key] = position
+                self._check_forward("position", key, stood, position)
+                if self._covered.get(key, -1) < position:
+                    self._check_covered(key, position, "stands at")
+
+    def on_record(self, positions: Mapping[Key, Token]) -> None:
+        """This is what would be there after a crash."""
+        for key, position in positions.items():
+            before = self._recorded.get(key, 0)
+            if position != before:
+                self._recorded[key] = position
+                self._check_forward("record", key, before, position)
+                self._check_covered(key, position, "has on record")
+
+    def missing(self, stream: str, writer: str) -> Sequence[Fact]:
+        """Committed facts of a lane that the follower has not applied."""
+        covered = self._covered.get((stream, writer))
+        if covered is None and not self._earliest:
+            return ()
+        return self._left(stream, writer, covered or 0, self._truth.last(stream, writer))
+
+    def _check_forward(self, what: str, key: Key, before: Token, position: Token) -> None:
+        if position < before:
+            self._judge.broken(
+                "R7", "{name}: the {what} of {key} went back from {before} to {position}",
+                name=self._name, what=what, key=key, before=before, position=position,
+            )  # fmt: skip
+
+    def _check_covered(self, key: Key, position: Token, what: str) -> None:
+        covered = self._covered.get(key)
+        if covered is None:
+            covered = 0 if self._earliest else position
+        self._check_complete(key, covered, position, f"{what} {position} without")
+        self._covered[key] = max(covered, position)
+
+    def _check_complete(self, key: Key, after: Token, upto: Token, what: str) -> None:
+        left = self._left(*key, after, upto)
+        if left:
+            self._broken(key, what + " {tokens}", tokens=[fact.token for fact in left])
+
+    def _check_equal(self, key: Key, after: Token, upto: Token, facts: Sequence[Fact]) -> None:
+        stream, writer = key
+        real = list(self._truth.between(stream, writer, after, upto))
+        if self._too_long is not None:
+            applied = {fact.token for fact in facts}
+            real = [f for f in real if f.token in applied or not self._too_long(stream, f)]
+        if [fact.token for fact in facts] != [fact.token for fact in real]:
+            self._broken(
+                key, "took ({after}, {upto}] with {given}, committed are {real}",
+                after=after, upto=upto,
+                given=[fact.token for fact in facts], real=[fact.token for fact in real],
+            )  # fmt: skip
+            return
+        for fact, other in zip(facts, real, strict=True):
+            whole = self._too_long is None or not self._too_long(stream, other)
+            if whole and fact.rows != other.rows:
+                self._broken(
+                    key, "{token} has the rows {given}, committed are {real}",
+                    token=fact.token, given=fact.rows, real=other.rows,
+                )  # fmt: skip
+
+    def _left(self, stream: str, writer: str, after: Token, upto: Token) -> Sequence[Fact]:
+        facts = self._truth.between(stream, writer, after, upto)
+        if facts and self._too_long is not None:
+            return [fact for fact in facts if not self._too_long(stream, fact)]
+        return facts
+
+    def _broken(self, key: Key, words: str, **facts: object) -> None:
+        self._judge.broken(
+            "R3", "{name} at {stream} of {writer}: " + words,
+            name=self._name, stream=key[0], writer=key[1] or "the linear view", **facts,
+        )  # fmt: skip

@@ -1,0 +1,66 @@
+"""Somebody with ``psql``: long transactions that know nothing of leases and sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from synrepl.core.tokens import Token
+from synrepl.storage.store import DatabaseAway
+from synrepl.streams.definition import Fact, Stream
+from synrepl.streams.row import Row
+from synrepl.testing.simulator.watched_stream import WatchedStream
+
+#: The writer that every stream has for plain SQL.
+SQL = "sql"
+
+
+class PlainTransaction:
+    """What ``synrepl.append()`` does within one transaction of its caller.
+
+    :param watched: finds the data of a stream
+    """
+
+    def __init__(self, watched: Callable[[Stream], WatchedStream]) -> None:
+        self._watched = watched
+        self._facts: dict[str, list[Fact]] = {}
+        self._holders: list[tuple[WatchedStream, int]] = []
+        self._aborted = False
+
+    async def append(self, stream: Stream, rows: Sequence[Row]) -> Token:
+        """Append one fact.
+
+        :raises DatabaseAway: the transaction was aborted
+        """
+        self._check()
+        watched = self._watched(stream)
+        watched.enter(SQL, watched.writer(SQL).epoch)
+        self._holders.append((watched, watched.hold(SQL, "transaction of psql")))
+        token = watched.take(1, 0)[0]
+        self._facts.setdefault(stream.name, []).append(Fact(token, SQL, tuple(rows)))
+        return token
+
+    async def commit(self) -> None:
+        """Make all of it visible at once.
+
+        :raises DatabaseAway: the transaction was aborted
+        """
+        self._check()
+        for watched in {watched.stream.name: watched for watched, _ in self._holders}.values():
+            watched.commit(self._facts[watched.stream.name])
+        await self.roll_back()
+
+    async def roll_back(self) -> None:
+        """Let everything go."""
+        self.abort()
+
+    def abort(self) -> None:
+        """The server ends it; once."""
+        self._aborted = True
+        for watched, number in self._holders:
+            watched.leave(SQL)
+            watched.let_go(SQL, [number])
+        self._holders.clear()
+
+    def _check(self) -> None:
+        if self._aborted:
+            raise DatabaseAway(where="simulation", reason="the transaction was aborted")

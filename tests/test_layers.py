@@ -1,0 +1,262 @@
+"""The layers of docs/architecture.md, enforced on the source.
+
+Every import counts: at the top, inside functions, under TYPE_CHECKING, and
+``import_module`` of a literal. A new package has to be declared here first.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import ClassVar, NamedTuple
+from unittest import TestCase
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+PACKAGE = "synrepl"
+
+#: Top first; siblings on one line never import one another.
+LAYERS = (
+    ("__main__",),
+    ("daemon",),
+    ("services", "adapters", "pipeline", "testing"),
+    ("storage", "caches"),
+    ("streams",),
+    ("wire", "positions", "rooms", "launch"),
+    ("core",),
+)
+
+#: Who may import an external package.
+ONLY = {
+    "twisted": {"adapters", "daemon", "testing"},
+    "txredisapi": {"adapters", "testing"},
+    "pyspark": {"pipeline"},
+    "psycopg2": {"adapters", "pipeline"},
+}
+
+#: What the product never imports.
+NEVER = {"tests", "benchmarks"}
+
+RANK = {name: rank for rank, line in enumerate(LAYERS) for name in line}
+
+
+class Import(NamedTuple):
+    """One import: by which module, of what (a dotted name), where."""
+
+    importer: str
+    imported: str
+    line: int
+
+
+def modules(root: Path) -> dict[str, Path]:
+    """Dotted name -> file of every module of the package below ``root``."""
+    found = {}
+    for path in sorted((root / PACKAGE).rglob("*.py")):
+        parts = path.relative_to(root).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def imports(root: Path) -> list[Import]:
+    """Every import of every module, of modules rather than of names in them."""
+    known = modules(root)
+    found = []
+    for importer, path in known.items():
+        package = importer if path.name == "__init__.py" else importer.rpartition(".")[0]
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            for target in _targets(node, package, known):
+                found.append(Import(importer, target, getattr(node, "lineno", 0)))
+    return found
+
+
+def _targets(node: ast.AST, package: str, known: dict[str, Path]) -> Iterator[str]:
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        base = node.module or ""
+        if node.level:
+            above = package.split(".")[: len(package.split(".")) - node.level + 1]
+            base = ".".join([*above, base] if base else above)
+        for alias in node.names:
+            inner = f"{base}.{alias.name}"
+            yield inner if inner in known else base
+    elif isinstance(node, ast.Call) and node.args:
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else None
+        name = node.func.id if isinstance(node.func, ast.Name) else name
+        first = node.args[0]
+        if (
+            name in ("import_module", "__import__")
+            and isinstance(first, ast.Constant)
+            and isinstance(first.value, str)
+        ):
+            yield first.value
+
+
+def layer(module: str) -> str:
+    """The package (or top-level module) right below ``synrepl`` that a module belongs to."""
+    return module.split(".")[1] if "." in module else ""
+
+
+def breaches(root: Path) -> list[str]:
+    """Everything below ``root`` that breaks the rules, one sentence each."""
+    found = [
+        f"{name}: layer {layer(name)!r} is not declared"
+        for name in modules(root)
+        if layer(name) not in RANK and name != PACKAGE
+    ]
+    all_imports = imports(root)
+    for one in all_imports:
+        found.extend(f"{one.importer}:{one.line} {reason}" for reason in _reasons(one))
+    found.extend(f"import cycle: {' -> '.join(cycle)}" for cycle in cycles(root, all_imports))
+    return found
+
+
+def _reasons(one: Import) -> Iterator[str]:
+    here, top = layer(one.importer), one.imported.split(".")[0]
+    if top in NEVER:
+        yield f"imports {one.imported}"
+    if here not in ONLY.get(top, {here}):
+        yield f"imports {top}, which only {', '.join(sorted(ONLY[top]))} may"
+    if top != PACKAGE:
+        return
+    there = layer(one.imported)
+    if one.importer == PACKAGE:
+        yield f"the package itself imports {one.imported}"
+    elif there and there != here and here in RANK and there in RANK:
+        if RANK[there] == RANK[here]:
+            yield f"imports its sibling {one.imported}"
+        elif RANK[there] < RANK[here]:
+            yield f"imports the higher {one.imported}"
+
+
+def cycles(root: Path, all_imports: list[Import]) -> list[list[str]]:
+    """Groups of modules that import one another, directly or in a circle (Tarjan)."""
+    graph: dict[str, set[str]] = {name: set() for name in modules(root)}
+    for one in all_imports:
+        if one.imported in graph:
+            graph[one.importer].add(one.imported)
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found = []
+
+    def visit(name: str) -> None:
+        index[name] = low[name] = len(index)
+        stack.append(name)
+        for other in sorted(graph[name]):
+            if other not in index:
+                visit(other)
+                low[name] = min(low[name], low[other])
+            elif other in stack:
+                low[name] = min(low[name], index[other])
+        if low[name] == index[name]:
+            at = stack.index(name)
+            group = stack[at:]
+            del stack[at:]
+            if len(group) > 1 or name in graph[name]:
+                found.append(group)
+
+    for name in graph:
+        if name not in index:
+            visit(name)
+    return found
+
+
+class TheTree(TestCase):
+    """The real source."""
+
+    def test_no_breach(self) -> None:
+        self.assertEqual(breaches(REPOSITORY), [])
+
+    def test_something_was_looked_at(self) -> None:
+        self.assertGreater(len(imports(REPOSITORY)), 20)
+
+
+class TheChecker(TestCase):
+    """A small tree with one breach of each kind: each is found, and nothing else."""
+
+    CLEAN: ClassVar = {
+        "synrepl/__init__.py": "",
+        "synrepl/__main__.py": "from synrepl.daemon.main import run\n",
+        "synrepl/core/__init__.py": "",
+        "synrepl/core/a.py": "import os\n",
+        "synrepl/wire/__init__.py": "",
+        "synrepl/wire/w.py": "from synrepl.core import a\nfrom . import v\n",
+        "synrepl/wire/v.py": "from synrepl.core.a import thing\n",
+        "synrepl/positions/__init__.py": "",
+        "synrepl/positions/p.py": "from ..core.a import thing\n",
+        "synrepl/adapters/__init__.py": "",
+        "synrepl/adapters/t.py": "import twisted.internet, psycopg2\nimport synrepl\n",
+        "synrepl/daemon/__init__.py": "",
+        "synrepl/daemon/main.py": "from synrepl.adapters.t import x\nfrom synrepl.wire.w import y\n",
+    }
+
+    def check(self, extra: Mapping[str, str] | None = None) -> list[str]:
+        with TemporaryDirectory() as directory:
+            root = Path(directory)
+            for name, text in {**self.CLEAN, **(extra or {})}.items():
+                (root / name).parent.mkdir(parents=True, exist_ok=True)
+                (root / name).write_text(text)
+            return breaches(root)
+
+    def assert_only(self, found: list[str], part: str) -> None:
+        self.assertEqual(len(found), 1, found)
+        self.assertIn(part, found[0])
+
+    def test_a_clean_tree(self) -> None:
+        self.assertEqual(self.check(), [])
+
+    def test_every_way_to_import_upwards(self) -> None:
+        for text in (
+            "import synrepl.wire.v",
+            "from synrepl.wire import v",
+            "from synrepl.wire.v import x",
+            "from synrepl import wire",
+            "from ..wire import v",
+            "from .. import wire",
+            "def f():\n    from synrepl.wire import v",
+            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import synrepl.wire.v",
+            "import importlib\nimportlib.import_module('synrepl.wire.v')",
+            "__import__('synrepl.wire.v')",
+        ):
+            with self.subTest(text):
+                found = self.check({"synrepl/core/b.py": text})
+                self.assert_only(found, "imports the higher synrepl.wire")
+
+    def test_siblings(self) -> None:
+        found = self.check({"synrepl/wire/x.py": "from synrepl.positions import p"})
+        self.assert_only(found, "imports its sibling synrepl.positions.p")
+
+    def test_externals(self) -> None:
+        for text, name in (
+            ("from twisted.python import failure", "twisted"),
+            ("import pyspark.sql", "pyspark"),
+            ("def f():\n    import psycopg2", "psycopg2"),
+        ):
+            with self.subTest(name):
+                found = self.check({"synrepl/wire/x.py": text})
+                self.assert_only(found, f"imports {name}, which only")
+
+    def test_undeclared(self) -> None:
+        for name in ("synrepl/helpers/x.py", "synrepl/helpers.py"):
+            with self.subTest(name):
+                self.assert_only(self.check({name: ""}), "layer 'helpers' is not declared")
+
+    def test_tests_are_not_imported(self) -> None:
+        found = self.check({"synrepl/core/b.py": "from tests.core import x"})
+        self.assert_only(found, "imports tests.core")
+
+    def test_the_package_itself_imports_nothing_of_its_own(self) -> None:
+        found = self.check({"synrepl/__init__.py": "from synrepl.core import a"})
+        self.assert_only(found, "the package itself imports synrepl.core.a")
+
+    def test_cycles(self) -> None:
+        found = self.check(
+            {
+                "synrepl/core/a.py": "def f():\n    from synrepl.core import b",
+                "synrepl/core/b.py": "from synrepl.core.c import x",
+                "synrepl/core/c.py": "from .a import thing",
+            }
+        )
+        self.assert_only(found, "import cycle: synrepl.core.a -> synrepl.core.b -> synrepl.core.c")

@@ -1,0 +1,188 @@
+"""The simulator can fail: each of these defects, made on purpose, is caught within a few seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from heapq import heappop
+from typing import Any
+from unittest import TestCase
+from unittest.mock import patch
+
+from synrepl.core.tokens import Token
+from synrepl.daemon.simulation import Product
+from synrepl.positions.gaps import Cursor, Verdict
+from synrepl.positions.ledger import Ledger
+from synrepl.positions.settling import Settling
+from synrepl.services import deliver
+from synrepl.services.announce import Announcer
+from synrepl.services.deliver import Delivery
+from synrepl.services.follow import Follower
+from synrepl.services.lines import LineEncoder
+from synrepl.services.publish import Publisher
+from synrepl.services.stream_state import StreamState
+from synrepl.services.write import StreamWriter
+from synrepl.storage.memory_store import MemoryStore
+from synrepl.storage.memory_stream import MemoryStream
+from synrepl.storage.store import Observation
+from synrepl.streams.definition import Fact, Stream
+from synrepl.testing.simulator.world import simulate
+from synrepl.wire.session import Session
+
+#: The most seeds that a defect may need to show.
+SEEDS = 60
+
+
+class Mutants(TestCase):
+    """One defect each."""
+
+    def assert_caught(self, rules: str, *mutations: tuple[type[Any] | Any, str, Any]) -> None:
+        """At least one seed breaks one of these rules with the defects, and none without."""
+        with ExitStack() as defects:
+            for owner, name, defect in mutations:
+                defects.enter_context(patch.object(owner, name, defect))
+            for seed in range(1, SEEDS + 1):
+                violations = simulate(seed, Product()).violations
+                if violations:
+                    break
+            else:
+                self.fail(f"{mutations[0][1]}: not caught within {SEEDS} seeds")
+        self.assertIn(violations[0].partition(":")[0], rules.split(), violations[0])
+        self.assertEqual(simulate(seed, Product()).violations, [])
+
+    def test_published_before_it_is_settled(self) -> None:
+        def advance(ledger: Ledger) -> None:
+            while ledger._settled_heap:
+                ledger._position = max(ledger._position, heappop(ledger._settled_heap))
+
+        self.assert_caught("R1", (Ledger, "_advance", advance))
+
+    def test_other_writers_reservations_ignored(self) -> None:
+        def observe(settling: Settling, last: Token, holders: object) -> Token:
+            settling._bound = max(settling._bound, last)
+            return settling._bound
+
+        self.assert_caught("R1", (Settling, "observe", observe))
+
+    def test_linear_position_without_one_writer(self) -> None:
+        bounds = StreamState.bounds
+
+        def forgetful(state: StreamState, observation: Observation) -> dict[str, Token]:
+            return {w: t for w, t in bounds(state, observation).items() if w != "writer1"}
+
+        self.assert_caught("R1 R3", (StreamState, "bounds", forgetful))
+
+    def test_locks_read_before_the_sequence(self) -> None:
+        def observation(stream: MemoryStream) -> Observation:
+            states = {name: writer.state for name, writer in stream.writers.items()}
+            early = {name: self.before.get((stream, name), state) for name, state in states.items()}
+            self.before.update({(stream, name): state for name, state in states.items()})
+            return Observation(last=stream.last, recorded=stream.recorded, writers=early)
+
+        self.before: dict[object, Any] = {}
+        self.assert_caught("R1 R3", (MemoryStream, "observation", observation))
+
+    def test_gaps_are_not_looked_for(self) -> None:
+        def on_position(cursor: Cursor, prev: Token | None, new: Token) -> Verdict:
+            cursor._connected, cursor._running = True, False
+            cursor._move(new)
+            return Verdict.ADVANCED
+
+        self.assert_caught("R3", (Cursor, "on_position", on_position))
+
+    def test_position_moves_before_the_handler_is_done(self) -> None:
+        deliver_ = Follower._deliver
+
+        async def soon(follower: Follower, *arguments: Any) -> None:
+            follower._scheduler.spawn("deliver", deliver_(follower, *arguments))
+
+        self.assert_caught("R3", (Follower, "_deliver", soon))
+
+    def test_a_failed_handler_is_not_tried_again(self) -> None:
+        async def once(delivery: Delivery, what: object, deal: Callable[[], Any]) -> None:
+            try:
+                await deal()
+            except Exception:
+                delivery.failures += 1
+
+        self.assert_caught("R3", (Delivery, "_until_done", once))
+
+    def test_nobody_is_fenced(self) -> None:
+        def fence(stream: MemoryStream, name: str) -> bool:
+            writer = stream.writers[name]
+            writer.held = False
+            return True
+
+        self.assert_caught("R1 R8", (MemoryStream, "fence", fence))
+
+    def test_fenced_while_a_transaction_runs(self) -> None:
+        def fence(stream: MemoryStream, name: str) -> bool:
+            writer = stream.writers[name]
+            if not writer.held or writer.session:
+                return False
+            writer.epoch += 1
+            writer.held = False
+            writer.holders.clear()
+            return True
+
+        self.assert_caught("R1 R8", (MemoryStream, "fence", fence))
+
+    def test_no_poll_behind_notify(self) -> None:
+        async def watch(announcer: Announcer) -> None:
+            while True:
+                await announcer._scheduler.sleep(1)
+                await announcer._record()
+
+        self.assert_caught("LIVENESS", (Announcer, "_watch", watch))
+
+    def test_a_writer_forgets_what_it_committed_in_the_dark(self) -> None:
+        recover = StreamWriter._recover
+
+        async def forgetful(writer: StreamWriter, stream: Stream, seen: Observation) -> Any:
+            ledger, _ = await recover(writer, stream, seen)
+            return ledger, []
+
+        self.assert_caught("R3", (StreamWriter, "_recover", forgetful))
+
+    def test_positions_are_told_before_what_has_gathered(self) -> None:
+        def subscribe(publisher: Publisher, peer: Any, audience: Any, streams: Any) -> None:
+            publisher._room(audience).peers[peer] = streams
+
+        self.assert_caught("R2 R3", (Publisher, "subscribe", subscribe))
+
+    def test_a_full_queue_drops_lines(self) -> None:
+        offer = Session._offer
+
+        def lossy(session: Session, data: bytes, lines: int, now: float) -> bool:
+            if session.queued_lines + lines > session._limits.queued_lines:
+                return True
+            return offer(session, data, lines, now)
+
+        # What is dropped has been "written" by the time the checker could see it: the
+        # follower misses it.
+        self.assert_caught("R3 R2 LIVENESS", (Session, "_offer", lossy))
+
+    def test_a_row_too_long_is_announced_as_no_row(self) -> None:
+        def step_over(
+            encoder: LineEncoder, stream: Stream, writer: str, facts: Sequence[Fact], _: object
+        ) -> list[bytes]:
+            at = facts[0].token - 1
+            return [encoder._position(stream, writer, at, facts[-1].token)]
+
+        self.assert_caught("R2 R3", (LineEncoder, "_step_over", step_over))
+
+    def test_half_facts_of_a_legacy_catch_up(self) -> None:
+        self.assert_caught("R3", (Cursor, "running", property(lambda cursor: False)))
+
+    def test_a_transaction_is_applied_whatever_the_record_says(self) -> None:
+        def blind(txn: Any, follower: str, batch: Any, *_: object) -> Any:
+            deliver.followers.record(txn, follower, {(batch.stream, batch.writer): batch.upto})
+            return batch
+
+        self.assert_caught("R3", (deliver, "_still_to_do", blind))
+
+    def test_the_record_goes_back(self) -> None:
+        async def back(store: Any, stream: Stream, linear: Token, at: Mapping[str, Token]) -> None:
+            store._of(stream).recorded = linear if linear % 2 else linear // 2
+
+        self.assert_caught("R7", (MemoryStore, "record_positions", back))
