@@ -30,7 +30,7 @@ from synrepl.testing.simulator.world import simulate
 from synrepl.wire.session import Session
 
 #: The most seeds that a defect may need to show.
-SEEDS = 60
+SEEDS = 200
 
 
 class Mutants(TestCase):

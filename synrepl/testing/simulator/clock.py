@@ -15,8 +15,8 @@ from twisted.python.failure import Failure
 #: When every simulation begins, in seconds since the epoch.
 EPOCH = 1_000_000_000.0
 
-#: Calls are due at whole milliseconds, so that many fall into one turn of the reactor.
-TURNS_PER_S = 100
+#: Calls are due at multiples of 4 ms, so that many fall into one turn of the reactor.
+TURNS_PER_S = 250
 
 
 class Call:
