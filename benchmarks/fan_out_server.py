@@ -45,7 +45,9 @@ GROUP = 100
 reactor: Any = installed_reactor
 
 SERVER_NAME = "example.com"
-_GREETING = len(f"SERVER {SERVER_NAME}\nPING 1234567890123\nPOSITION events {WRITER} {BEFORE} {BEFORE}\n")
+_GREETING = len(
+    f"SERVER {SERVER_NAME}\nPING 1234567890123\nPOSITION events {WRITER} {BEFORE} {BEFORE}\n"
+)
 _FAREWELL = len("ERROR server shutting down\n")
 
 

@@ -25,10 +25,10 @@ above the token each time it asks: what is due to it follows from the tokens in 
 one says `REPLICATE` and has to get every row from then on. What came before, it reads in its
 database, where there is nothing here; for what it does not keep there it asks over HTTP.
 
-A synchrotron wants no `federation` and no `pushers`. 1.11.1 asks for `user_signature` from where it
-is in `device_lists`, and so for some rows again. `typing` and `federation` are kept in memory and
-start again at 0 with the master: what a worker asks for with a token of the run before is passed
-over, as real masters do."""
+A synchrotron wants no `federation` and no `pushers`. Workers of both releases keep one position for
+`device_lists` and `user_signature`, and one for `account_data` and `tag_account_data`. `typing` is
+kept in memory and starts again at 0 with the master: what a worker asks for by a token of the run
+before is passed over, as by real masters."""
 
 #: The first time, after SIGTERM, and after SIGKILL.
 _CONNECTIONS = 3

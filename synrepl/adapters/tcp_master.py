@@ -35,7 +35,12 @@ class ClientPeer(LinePeer):
     """A client of this master."""
 
     def __init__(
-        self, scheduler: Scheduler, session: Session, owner: Owner, rows: Generation, line_limit: int
+        self,
+        scheduler: Scheduler,
+        session: Session,
+        owner: Owner,
+        rows: Generation,
+        line_limit: int,
     ) -> None:
         super().__init__(scheduler, session)
         self.rows = rows
@@ -117,6 +122,4 @@ class MasterFactory(ServerFactory):
             modern=self._modern,
             limits=self._limits,
         )
-        return ClientPeer(
-            self._scheduler, session, self._owner, self._rows, self._limits.peer_line
-        )
+        return ClientPeer(self._scheduler, session, self._owner, self._rows, self._limits.peer_line)

@@ -23,7 +23,9 @@ def _checker(kind: str, pattern: str, rule: str, longest: int) -> Callable[[str]
 
     def check(value: str) -> str:
         if len(value) > longest or not compiled.fullmatch(value):
-            raise BadName(kind=kind, value=value[:100], rule=f"{rule}, at most {longest} characters")
+            raise BadName(
+                kind=kind, value=value[:100], rule=f"{rule}, at most {longest} characters"
+            )
         return value
 
     check.__doc__ = f"Return ``value`` when it is a valid {kind}.\n\n:raises BadName: otherwise"

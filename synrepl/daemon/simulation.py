@@ -12,11 +12,12 @@ from synrepl.core.clock import Scheduler
 from synrepl.core.errors import SynreplError
 from synrepl.core.tokens import Token
 from synrepl.positions.ledger import Ledger
-from synrepl.services import announce, follow, serve, stream_state
+from synrepl.services import announce, follow, lane, serve, stream_state
 from synrepl.services.announce import Announcer
 from synrepl.services.deliver import Delivery
-from synrepl.services.follow import LINEAR, Follower
+from synrepl.services.follow import Follower
 from synrepl.services.handlers import Batch, Handler, TransactionalHandler
+from synrepl.services.lane import LINEAR
 from synrepl.services.publish import Publisher
 from synrepl.services.serve import Master
 from synrepl.services.write import Reservation, Settled, StreamWriter
@@ -47,7 +48,7 @@ _SMALL: Sequence[tuple[Any, str, float]] = (
     (announce, "PAGE_ROWS", 3),
     (announce, "LOOK_AGAIN_S", 0.1),
     (serve, "PAGE_ROWS", 3),
-    (follow, "PAGE_ROWS", 3),
+    (lane, "PAGE_ROWS", 3),
     (follow, "HIGH_WATER_ROWS", 6),
     (follow, "LOW_WATER_ROWS", 2),
     (stream_state, "HELD_ROWS", 4),

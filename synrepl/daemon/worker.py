@@ -21,8 +21,9 @@ from synrepl.daemon.http_listener import HttpListener
 from synrepl.daemon.metrics import ProcessMetrics
 from synrepl.daemon.sources import OutOfReach, RoutedSource
 from synrepl.services.deliver import Delivery
-from synrepl.services.follow import Follower, Source
+from synrepl.services.follow import Follower
 from synrepl.services.handlers import TransactionalHandler
+from synrepl.services.lane import Source
 from synrepl.services.readiness import Readiness, is_connected
 from synrepl.services.standing import Watch, worker_standings
 from synrepl.services.status import Identity, worker_status

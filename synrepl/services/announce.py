@@ -27,9 +27,9 @@ LOOK_AGAIN_S = 0.02
 class Log(Protocol):
     """Where a service says what a person should know."""
 
-    def info(self, format: str, **facts: object) -> None: ...
+    def info(self, format: str, **facts: object) -> None: ...  # noqa: A002
 
-    def warn(self, format: str, **facts: object) -> None: ...
+    def warn(self, format: str, **facts: object) -> None: ...  # noqa: A002
 
 
 class Announcer:

@@ -126,7 +126,8 @@ class Delivery:
 
     async def _apply(self, batch: Batch) -> None:
         """One transaction: the effects of all transactional handlers, and the position."""
-        assert self._database is not None and self._follower is not None
+        assert self._database is not None
+        assert self._follower is not None
         follower = self._follower
         handlers = [
             h for h in self._transactional if h.streams is None or batch.stream in h.streams

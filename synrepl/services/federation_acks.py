@@ -6,7 +6,6 @@ from typing import Generic, TypeVar
 
 from synrepl.core.tokens import Token
 
-
 C = TypeVar("C")
 
 

@@ -1,55 +1,30 @@
 """A follower: every fact of its streams, in order per writer, once its gaps are filled.
 
-Lines go into one lane per (stream, writer). A lane deals with one thing at a
-time: it asks its :class:`~synrepl.positions.gaps.Cursor` for a verdict,
-fetches what is missing, hands batches to the handlers, and moves its position
-only when they are done.
+Lines go into one :class:`~.lane.Lane` per (stream, writer), which does the work;
+the follower owns the connection, and stops reading when too much waits.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
+from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
 
 from synrepl.core.clock import Scheduler
-from synrepl.core.errors import SynreplError
-from synrepl.core.tokens import Range, Token
-from synrepl.positions.gaps import Cursor, Fetch, Reset, Verdict
+from synrepl.core.tokens import Token
+from synrepl.positions.gaps import Cursor
 from synrepl.services.announce import Log
 from synrepl.services.deliver import Delivery
-from synrepl.services.handlers import Batch
-from synrepl.storage.store import Page, Trimmed
+from synrepl.services.lane import LINEAR, FollowerCounts, Item, Lane, Mark, Shared, Source, tally
 from synrepl.streams.catalogue import Catalogue
-from synrepl.streams.definition import Fact, Stream
-from synrepl.streams.row import Row
-from synrepl.streams.rows import BadRow, MalformedRow, RowCodec
-from synrepl.wire.batching import Batch as Lines
+from synrepl.streams.rows import RowCodec
 from synrepl.wire.batching import BatchAssembler, BatchTooLarge
 from synrepl.wire.closing import CloseReason, reason_and_text
 from synrepl.wire.commands import Command, Position, Rdata, Replicate
 from synrepl.wire.dialects import Dialect
 
-#: The writer under which a follower of the linear view keeps its one number per stream.
-LINEAR = ""
-
-#: Rows fetched at a time when a gap is filled.
-PAGE_ROWS = 2_000
-
 #: Rows that may wait for handlers before the upstream is asked to stop, and to go on.
 HIGH_WATER_ROWS = 20_000
 LOW_WATER_ROWS = 5_000
-
-_BACK_OFF_S = (0.1, 0.5, 1.0, 2.0, 5.0)
-
-
-class Source(Protocol):
-    """Where missing facts are fetched from: the database, or the master over HTTP."""
-
-    async def page(self, stream: Stream, span: Range, writer: str | None, limit: int) -> Page:
-        """Part of a range; see :meth:`synrepl.storage.store.FactStore.page`."""
 
 
 class Upstream(Protocol):
@@ -70,19 +45,6 @@ class Upstream(Protocol):
 
     def resume(self) -> None:
         """Read again."""
-
-
-@dataclass(slots=True)
-class FollowerCounts:
-    """What a follower has met, by stream."""
-
-    rows: dict[str, int] = field(default_factory=dict)
-    duplicates: dict[str, int] = field(default_factory=dict)
-    gaps: dict[str, int] = field(default_factory=dict)
-    fetched_rows: dict[str, int] = field(default_factory=dict)
-    bad_rows: dict[str, int] = field(default_factory=dict)
-    unknown: dict[str, int] = field(default_factory=dict)
-    resets: dict[str, int] = field(default_factory=dict)
 
 
 class Follower:
@@ -110,19 +72,21 @@ class Follower:
     ) -> None:
         self._scheduler = scheduler
         self._catalogue = catalogue
-        self._source = source
         self._delivery = delivery
         self._log = log
         self._streams = None if streams is None else frozenset(streams)
         self._earliest = earliest
         self._foreign = foreign
         self._codecs = {stream.name: RowCodec(stream) for stream in catalogue}
-        self._lanes: dict[tuple[str, str], _Lane] = {}
+        self._lanes: dict[tuple[str, str], Lane] = {}
         self._assembler = BatchAssembler()
         self._upstream: Upstream | None = None
         self._waiting_rows = 0
         self._paused = False
         self.counts = FollowerCounts()
+        self._shared = Shared(
+            scheduler, source, delivery, log, self.counts, self._consumed, self._say, self._give_up
+        )
 
     # -- the connection ---------------------------------------------------------------
 
@@ -143,22 +107,22 @@ class Follower:
         for lane in self._lanes.values():
             self._waiting_rows -= lane.rows
             lane.drop()
-            self._enqueue(lane, _LOST)
+            self._enqueue(lane, Mark.LOST)
 
     def received(self, commands: Iterable[Command]) -> None:
         """Lines from the master, in order."""
         try:
             self._sort(commands)
         except BatchTooLarge as error:
-            if self._upstream is not None:
-                self._upstream.close(*reason_and_text(error))
+            reason, text = reason_and_text(error)
+            self._give_up(reason, text)
         self._start_touched()
         self._throttle()
 
     def _sort(self, commands: Iterable[Command]) -> None:
         """Put lines into their lanes."""
         add = self._assembler.add
-        lane: _Lane | None = None
+        lane: Lane | None = None
         stream: str | None = None
         writer: str | None = None
         for command in commands:
@@ -220,16 +184,16 @@ class Follower:
         for name in sorted(known if wanted is None else wanted):
             lane = self._lane(name, LINEAR)
             if lane is not None:
-                self._enqueue(lane, _ASK)
+                self._enqueue(lane, Mark.ASK)
 
-    def _lane(self, stream_name: str, writer: str) -> _Lane | None:
+    def _lane(self, stream_name: str, writer: str) -> Lane | None:
         lane = self._lanes.get((stream_name, writer))
         if lane is not None:
             return lane
         if self._streams is not None and stream_name not in self._streams:
             return None
         if stream_name not in self._catalogue:
-            if _count(self.counts.unknown, stream_name) == 1:
+            if tally(self.counts.unknown, stream_name) == 1:
                 self._log.warn("rows of unknown stream {stream} are ignored", stream=stream_name)
             return None
         stream = self._catalogue[stream_name]
@@ -239,14 +203,14 @@ class Follower:
         cursor = Cursor(start, unordered=unordered, in_memory=stream.in_memory)
         if writer == LINEAR:
             cursor.subscribed()
-        lane = self._lanes[stream_name, writer] = _Lane(
-            stream, writer, cursor, self._codecs[stream_name], ordered=not unordered
+        lane = self._lanes[stream_name, writer] = Lane(
+            stream, writer, cursor, self._codecs[stream_name], self._shared, not unordered
         )
         return lane
 
     # -- lanes ---------------------------------------------------------------------------
 
-    def _enqueue(self, lane: _Lane, item: _Item) -> None:
+    def _enqueue(self, lane: Lane, item: Item) -> None:
         lane.inbox.append(item)
         lane.touched = True
         self._start_touched()
@@ -257,145 +221,7 @@ class Follower:
                 lane.touched = False
                 if not lane.busy:
                     lane.busy = True
-                    self._scheduler.spawn(f"follow {lane.stream.name}", self._run(lane))
-
-    async def _run(self, lane: _Lane) -> None:
-        try:
-            while lane.inbox:
-                item = lane.inbox[0]
-                if isinstance(item, Lines):
-                    await self._take_facts(lane)
-                elif isinstance(item, Position):
-                    lane.inbox.popleft()
-                    await self._take_position(lane, item)
-                elif item is _LOST:
-                    lane.inbox.popleft()
-                    lane.half = None
-                    lane.cursor.connection_lost()
-                else:
-                    lane.inbox.popleft()
-                    if self._upstream is not None:
-                        ask = Replicate(lane.stream.name, lane.cursor.subscribed())
-                        self._upstream.send(ask)
-        except MalformedRow as error:
-            lane.drop()
-            if self._upstream is not None:
-                self._upstream.close(CloseReason.PROTOCOL_ERROR, str(error))
-        finally:
-            lane.busy = False
-
-    async def _take_facts(self, lane: _Lane) -> None:
-        """Take the facts at the front of the inbox, as one batch."""
-        cursor, inbox, decode = lane.cursor, lane.inbox, lane.decode
-        facts: list[Fact] = [] if lane.half is None else [lane.half]
-        last, ordered, writer = cursor.position, lane.ordered, lane.writer
-        upto, rows = facts[0].token if facts else 0, 0
-        try:
-            while inbox and rows < PAGE_ROWS:
-                lines = inbox[0]
-                if not isinstance(lines, Lines):
-                    break
-                inbox.popleft()
-                token, raw = lines
-                rows += len(raw)
-                if not facts or token <= upto:  # what is above an applied fact is applied too
-                    verdict = cursor.on_rdata(token)
-                    if verdict is Verdict.APPLY and facts and ordered:
-                        # A legacy catch-up repeats the token for each row of a fact.
-                        more = writer == LINEAR and token == upto
-                        verdict = Verdict.APPLY if more else Verdict.DUPLICATE
-                    if verdict is not Verdict.APPLY:
-                        if verdict is Verdict.DUPLICATE:
-                            _count(self.counts.duplicates, lane.stream.name, len(raw))
-                        continue
-                try:
-                    decoded = (decode(raw[0]),) if len(raw) == 1 else tuple(map(decode, raw))
-                except BadRow:
-                    decoded = self._decode_good(lane, raw)
-                if facts and token == upto and ordered:
-                    decoded = (*facts.pop().rows, *decoded)
-                facts.append(Fact(token, writer, decoded))
-                upto = token
-        finally:
-            lane.rows -= rows
-            self._waiting_rows -= rows
-        if facts:
-            tokens = [fact.token for fact in facts]
-            # In a legacy run more rows of the last fact may come.
-            lane.half = facts.pop() if cursor.running and ordered else None
-            if facts:
-                await self._deliver(lane, facts, last)
-            cursor.all_applied(tokens)
-            self._delivery.moved(lane.key, cursor.position)
-        self._throttle()
-
-    async def _take_position(self, lane: _Lane, command: Position) -> None:
-        if lane.half is not None:
-            half, lane.half = lane.half, None
-            await self._deliver(lane, [half], lane.cursor.position)
-        verdict = lane.cursor.on_position(command.prev, command.new)
-        if isinstance(verdict, Reset):
-            _count(self.counts.resets, lane.stream.name)
-            await self._delivery.reset(lane.stream.name, lane.writer, verdict.span.upto)
-            await self._fetch(lane, verdict.span)
-        elif isinstance(verdict, Fetch):
-            _count(self.counts.gaps, lane.stream.name)
-            if lane.writer == LINEAR:
-                # All that a line can carry has come before it, in order.
-                lane.cursor.caught_up(command.new)
-            else:
-                await self._fetch(lane, verdict.span)
-        self._delivery.moved(lane.key, lane.cursor.position)
-
-    async def _fetch(self, lane: _Lane, span: Range) -> None:
-        """Fill a gap, page by page; what goes wrong is tried again while the gap matters."""
-        after, attempt = span.after, 0
-        while after < span.upto and _LOST not in lane.inbox:
-            try:
-                page = await self._source.page(
-                    lane.stream, Range(after, span.upto), lane.writer, PAGE_ROWS
-                )
-            except Trimmed as error:
-                self._log.warn(
-                    "{stream}: {error}; starting again from there",
-                    stream=lane.stream.name,
-                    error=error,
-                )
-                _count(self.counts.resets, lane.stream.name)
-                await self._delivery.reset(lane.stream.name, lane.writer, span.upto)
-                after = int(str(error.facts["trimmed"]))
-                lane.cursor.caught_up(after)
-                continue
-            except SynreplError as error:
-                self._log.warn("cannot fill a gap: {error}; trying again", error=error)
-                await self._scheduler.sleep(_BACK_OFF_S[min(attempt, len(_BACK_OFF_S) - 1)])
-                attempt += 1
-                continue
-            if page.facts:
-                await self._deliver(lane, page.facts, after)
-                count = sum(len(fact.rows) for fact in page.facts)
-                _count(self.counts.fetched_rows, lane.stream.name, count)
-            after = page.upto
-            lane.cursor.caught_up(after)
-            self._delivery.moved(lane.key, lane.cursor.position)
-
-    async def _deliver(self, lane: _Lane, facts: Sequence[Fact], after: Token | None) -> None:
-        upto = facts[-1].token
-        start = after if after is not None else facts[0].token - 1
-        await self._delivery.rows(Batch(lane.stream.name, lane.writer, start, upto, facts))
-        count = sum(len(fact.rows) for fact in facts)
-        _count(self.counts.rows, lane.stream.name, count)
-
-    def _decode_good(self, lane: _Lane, rows: Iterable[bytes]) -> tuple[Row, ...]:
-        """The rows that are rows; the others are counted, and the first of a kind is logged."""
-        good: list[Row] = []
-        for row in rows:
-            try:
-                good.append(lane.decode(row))
-            except BadRow as error:
-                if _count(self.counts.bad_rows, lane.stream.name) == 1:
-                    self._log.warn("{error}; such rows are ignored", error=error)
-        return tuple(good)
+                    self._scheduler.spawn(f"follow {lane.stream.name}", lane.run())
 
     def _throttle(self) -> None:
         if self._upstream is None:
@@ -407,45 +233,16 @@ class Follower:
             self._paused = False
             self._upstream.resume()
 
+    # -- for lanes --------------------------------------------------------------------
 
-class _Mark(Enum):
-    """Stands in an inbox for what happened to the connection there."""
+    def _consumed(self, rows: int) -> None:
+        self._waiting_rows -= rows
+        self._throttle()
 
-    LOST = "lost"
-    #: A legacy server is to be asked, from wherever the lane stands by then.
-    ASK = "ask"
+    def _say(self, command: Command) -> None:
+        if self._upstream is not None:
+            self._upstream.send(command)
 
-
-_LOST, _ASK = _Mark.LOST, _Mark.ASK
-_Item = Lines | Position | _Mark
-
-
-class _Lane:
-    """What waits for one writer of one stream."""
-
-    def __init__(
-        self, stream: Stream, writer: str, cursor: Cursor, codec: RowCodec, ordered: bool
-    ) -> None:
-        self.ordered = ordered
-        self.stream = stream
-        self.writer = writer
-        self.key = (stream.name, writer)
-        self.cursor = cursor
-        self.decode = codec.decode
-        self.inbox: deque[_Item] = deque()
-        self.rows = 0
-        self.heard: Token = 0
-        #: The last fact of a legacy run, of which more rows may come.
-        self.half: Fact | None = None
-        self.busy = False
-        self.touched = False
-
-    def drop(self) -> None:
-        """Forget what waits."""
-        self.inbox.clear()
-        self.rows = 0
-
-
-def _count(counts: dict[str, int], name: str, by: int = 1) -> int:
-    counts[name] = counts.get(name, 0) + by
-    return counts[name]
+    def _give_up(self, reason: CloseReason, text: str | None) -> None:
+        if self._upstream is not None:
+            self._upstream.close(reason, text)

@@ -173,9 +173,7 @@ class Master:
         encoder = self._publisher.encoder(audience(connection))
         try:
             while after < state.linear:
-                page = await self._source.page(
-                    stream, Range(after, state.linear), None, PAGE_ROWS
-                )
+                page = await self._source.page(stream, Range(after, state.linear), None, PAGE_ROWS)
                 if follower.catching_up.get(stream.name) != answer:
                     return  # asked again meanwhile
                 if asked or not page.facts:
@@ -217,9 +215,7 @@ class Master:
         self._event(follower, command)
 
     def _federation_ack(self, follower: FollowerState, command: FederationAck) -> None:
-        self.federation_acks.acknowledge(
-            follower.connection, command.instance, command.token
-        )
+        self.federation_acks.acknowledge(follower.connection, command.instance, command.token)
         self._event(follower, command)
 
     def _remote_server_up(self, follower: FollowerState, command: RemoteServerUp) -> None:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from synrepl.core.clock import DelayedCall, Scheduler
 from synrepl.core.tokens import Token
-from synrepl.services.follow import LINEAR
+from synrepl.services.lane import LINEAR
 from synrepl.services.stream_state import StreamState
 from synrepl.services.write import StreamWriter
 from synrepl.storage.store import Holder

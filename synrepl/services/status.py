@@ -12,8 +12,9 @@ from typing import Any, Protocol
 from synrepl.core.errors import SynreplError
 from synrepl.services.announce import Announcer
 from synrepl.services.deliver import Delivery
-from synrepl.services.follow import Follower, FollowerCounts
+from synrepl.services.follow import Follower
 from synrepl.services.intake import Intake
+from synrepl.services.lane import FollowerCounts
 from synrepl.services.serve import FollowerState, Master
 from synrepl.services.standing import Lag, last_reserved, writer_label
 from synrepl.services.stream_state import StreamState

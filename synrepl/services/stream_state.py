@@ -209,4 +209,3 @@ class StreamState:
 
     def _own_floor(self) -> Token:
         return self._ledger.floor if self._ledger is not None else MAX_TOKEN
-

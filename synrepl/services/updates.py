@@ -21,7 +21,7 @@ from synrepl.core.clock import Scheduler
 from synrepl.core.errors import InputError
 from synrepl.core.names import writer_name
 from synrepl.core.tokens import BadToken, Range, Token, parse_token
-from synrepl.services.follow import Source
+from synrepl.services.lane import Source
 from synrepl.services.stream_state import StreamState
 from synrepl.storage.store import Page
 from synrepl.streams.catalogue import Catalogue

@@ -298,10 +298,8 @@ class StreamWriter:
         self._scheduler.spawn(f"reopen writer {self.writer}", self._reopen(lease))
 
     async def _reopen(self, lost: WriterLease) -> None:
-        try:
+        with suppress(SynreplError):  # it was lost
             await lost.close()
-        except SynreplError:
-            pass  # it was lost
         attempt = 0
         while not self._closed:
             try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from collections import Counter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from unittest import TestCase
@@ -12,6 +13,7 @@ from unittest.mock import patch
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
@@ -25,9 +27,13 @@ from synrepl.daemon.database import LastPort
 from synrepl.daemon.demo.child_process import DaemonProcess, Ended
 from synrepl.daemon.demo.comparison import MAX_RUNS, Compared, Comparison, Difference, Fault
 from synrepl.daemon.demo.history import History
+from synrepl.daemon.demo.outcome import Appended, Behind, Outcome
+from synrepl.daemon.demo.report import report
 from synrepl.daemon.demo.site import MASTER, NotEmpty, Site
 from synrepl.daemon.demo.tally import Entry, entry
 from synrepl.daemon.demo.traffic import FLEETING_SHARE, ORDER_COLUMNS, ORDERS, Request, Traffic
+from synrepl.daemon.demo.verification import Verified
+from synrepl.daemon.demo.watched import COUNTS
 from synrepl.daemon.sources import OutOfReach, RoutedSource
 from synrepl.services.announce import Announcer
 from synrepl.services.publish import Publisher
@@ -120,6 +126,56 @@ class Comparing(TestCase):
         self.assertEqual(first, entry(1, MASTER, [row("o1", "anvil", 1, None)]))
         for cells in (("o2", "anvil", 1, None), ("o1", "anvil", 1, {"a": 1})):
             self.assertNotEqual(first, entry(1, MASTER, [row(*cells)]))
+
+
+class Judging(TestCase):
+    """From comparisons to a verdict."""
+
+    def outcome(self, found: Compared, *behind: Behind) -> Outcome:
+        good = Compared(3, 4, 0, [])
+        stream = Verified(3, 4, good, {"slow": found, "legacy": None})
+        counts = {name: Counter({"events": 1}) for name in COUNTS}
+        return Outcome(
+            appended=Appended(1.0, 0, 0),
+            streams={"events": stream},
+            fleeting=frozenset(),
+            counts={"slow": counts, "legacy": counts},
+            positions={"events": {MASTER: {MASTER: 3, "(all)": 3}}},
+            behind=behind,
+        )
+
+    def shown(self, outcome: Outcome) -> str:
+        console = Console(width=200, no_color=True)
+        with console.capture() as captured:
+            console.print(*report(outcome), sep="\n")
+        return captured.get()
+
+    def test_all_equal(self) -> None:
+        outcome = self.outcome(Compared(3, 4, 0, []))
+        self.assertEqual(outcome.problems, [])
+        self.assertTrue(outcome.to_json()["equal"])
+        self.assertIn("All equal", self.shown(outcome))
+
+    def test_a_difference_names_stream_worker_and_tokens(self) -> None:
+        outcome = self.outcome(Compared(1, 2, 2, [Difference(Fault.MISSING, 2, 3, 2)]))
+        problem = "events, worker slow: 2 facts at tokens 2 to 3 are missing"
+        self.assertEqual(outcome.problems, [problem])
+        self.assertEqual(outcome.to_json()["problems"], [problem])
+        self.assertFalse(outcome.to_json()["equal"])
+        self.assertIn(problem, self.shown(outcome))
+        self.assertNotIn("All equal", self.shown(outcome))
+
+    def test_what_is_not_told_one_by_one_is_counted(self) -> None:
+        outcome = self.outcome(Compared(1, 2, 9, [Difference(Fault.MISSING, 2, 3, 2)]))
+        self.assertIn("events, worker slow: and 7 more facts are wrong", outcome.problems)
+
+    def test_a_worker_that_stays_behind(self) -> None:
+        behind = Behind("events", "slow", MASTER, 2, 3)
+        outcome = self.outcome(Compared(3, 4, 0, []), behind)
+        self.assertEqual(
+            outcome.problems, ["events, worker slow: it stands at 2 of master, the master at 3"]
+        )
+        self.assertIn("1 difference:", self.shown(outcome))
 
 
 class Playing(TestCase):
@@ -299,7 +355,7 @@ class Processes(CliCase):
         process.check()
         await process.stop()  # never started: fine
         process.start()
-        await process._gone()
+        await process.ended()
         with self.assertRaises(Ended) as caught:
             process.check()
         self.assertIn("none.yaml", str(caught.exception))

@@ -17,7 +17,7 @@ from synrepl.positions.settling import Settling
 from synrepl.services import deliver
 from synrepl.services.announce import Announcer
 from synrepl.services.deliver import Delivery
-from synrepl.services.follow import Follower
+from synrepl.services.lane import Lane
 from synrepl.services.lines import LineEncoder
 from synrepl.services.publish import Publisher
 from synrepl.services.stream_state import StreamState
@@ -91,12 +91,12 @@ class Mutants(TestCase):
         self.assert_caught("R3", (Cursor, "on_position", on_position))
 
     def test_position_moves_before_the_handler_is_done(self) -> None:
-        deliver_ = Follower._deliver
+        deliver_ = Lane._deliver
 
-        async def soon(follower: Follower, *arguments: Any) -> None:
-            follower._scheduler.spawn("deliver", deliver_(follower, *arguments))
+        async def soon(lane: Lane, *arguments: Any) -> None:
+            lane._shared.scheduler.spawn("deliver", deliver_(lane, *arguments))
 
-        self.assert_caught("R3", (Follower, "_deliver", soon))
+        self.assert_caught("R3", (Lane, "_deliver", soon))
 
     def test_a_failed_handler_is_not_tried_again(self) -> None:
         async def once(delivery: Delivery, what: object, deal: Callable[[], Any]) -> None:

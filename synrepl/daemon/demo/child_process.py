@@ -86,16 +86,16 @@ class DaemonProcess:
     async def stop(self) -> None:
         """End it in good order, or by force if that takes too long."""
         self.ask_to_stop()
-        if not await self._gone():
+        if not await self.ended():
             await self.kill()
 
     async def kill(self) -> None:
         """End it as a crash does."""
         if self._process is not None:
             self._process.kill()
-            await self._gone()
+            await self.ended()
 
-    async def _gone(self) -> bool:
+    async def ended(self) -> bool:
         """Wait for its end; whether that has come in time."""
         process, give_up = self._process, self._scheduler.seconds() + _STOP_S
         while process is not None and process.poll() is None:

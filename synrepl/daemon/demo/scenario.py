@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from synrepl.adapters.postgres import Limits, PostgresDatabase
 from synrepl.adapters.scheduler import TwistedScheduler
+from synrepl.core.errors import Unavailable
 from synrepl.daemon.cli.running import aside
 from synrepl.daemon.demo.child_process import DaemonProcess
 from synrepl.daemon.demo.history import History
@@ -20,7 +20,7 @@ from synrepl.daemon.demo.traffic import Traffic
 from synrepl.daemon.demo.verification import Verification, Verified
 from synrepl.daemon.demo.watched import COUNTS, Watched
 from synrepl.daemon.http_blocking import BlockingClient
-from synrepl.services.follow import LINEAR
+from synrepl.services.lane import LINEAR
 from synrepl.services.standing import writer_label
 from synrepl.storage.database import Isolation, Transaction
 from synrepl.streams.catalogue import Catalogue
@@ -31,10 +31,14 @@ T = TypeVar("T")
 #: Shares of the rows at which something happens.
 KILL_AT, START_AGAIN_AT, RESTART_AT, WAIT_AT = 0.2, 0.4, 0.6, 0.8
 
-#: Without any progress for so long, what is there is compared.
-STUCK_S = 30.0
+#: How long it may be that nothing moves, in seconds.
+STUCK_S = 60.0
 
 _LOOK_S = 0.2
+
+
+class Stuck(Unavailable):
+    """nothing has moved for {seconds:.0f} s while the demo waited until {what}"""
 
 
 class Scenario:
@@ -102,7 +106,8 @@ class Scenario:
         await self._with_database(self._make_tables)
         await self._run(*(worker.name for worker in self._site.workers))
         took = self._scheduler.seconds() - begun
-        self._screen.happened(f"PostgreSQL, the master and three workers are up ({took:.1f} s)")
+        self._screen.happened(f"PostgreSQL, a master and three workers are up after {took:.1f} s")
+        self._screen.happened(f"(a live page about them is at {self._site.url}/)")
 
     async def _append(self) -> None:
         senders, mortal = self._senders, self._site.mortal.name
@@ -119,9 +124,9 @@ class Scenario:
         self._screen.happened(f"worker {mortal} is started again at {senders.rows:,} rows")
         await self._run(mortal)
         await self._until_appended(RESTART_AT)
-        await self._until(self._fleeting_is_everywhere)
+        await self._until("every worker has what is in memory", self._fleeting_is_everywhere)
         await self._restart_master()
-        await self._until(lambda: senders.done)
+        await self._until("all is appended", lambda: senders.done)
 
     async def _restart_master(self) -> None:
         self._senders.allow_all()
@@ -136,17 +141,14 @@ class Scenario:
         )
 
     async def _catch_up(self) -> None:
-        """Wait until the workers are where the master is, or nothing moves any more."""
-        before: object = None
-        since = self._scheduler.seconds()
-        while not self._all_answer() or self._behind():
-            now = {name: watched.counts("rows") for name, watched in self._watched.items()}
-            if now != before:
-                before, since = now, self._scheduler.seconds()
-            elif self._scheduler.seconds() - since > STUCK_S:
-                self._screen.happened(f"nothing has moved for {STUCK_S:.0f} s")
-                return
-            await self._pass_time()
+        """Wait until the workers are where the master is; if they get stuck, the report tells."""
+        try:
+            await self._until(
+                "every worker is where the master is",
+                lambda: self._all_answer() and not self._behind(),
+            )
+        except Stuck as stuck:
+            self._screen.happened(str(stuck))
 
     async def _compare(self, appended: Appended) -> Outcome:
         self._screen.happened("comparing what was appended, what is stored and what was applied")
@@ -176,10 +178,23 @@ class Scenario:
     # -- passing the time ---------------------------------------------------------------
 
     async def _until_appended(self, share: float) -> None:
-        await self._until(lambda: self._senders.rows >= self._share(share))
+        rows = self._share(share)
+        await self._until(f"{rows:,} rows are appended", lambda: self._senders.rows >= rows)
 
-    async def _until(self, condition: Callable[[], bool]) -> None:
+    async def _until(self, what: str, condition: Callable[[], bool]) -> None:
+        """Wait until something is so.
+
+        :raises Stuck: nothing moves any more
+        """
+        before: object = None
+        since = 0.0
         while not condition():
+            counts = [watched.counts("rows").total() for watched in self._watched.values()]
+            now = (self._senders.rows, counts)
+            if now != before:
+                before, since = now, self._scheduler.seconds()
+            elif self._scheduler.seconds() - since > STUCK_S:
+                raise Stuck(seconds=STUCK_S, what=what)
             await self._pass_time()
 
     async def _pass_time(self) -> None:
@@ -246,7 +261,7 @@ class Scenario:
         )
 
     def _figures(self) -> Figures:
-        appended = Counter(self._senders.acknowledged.rows)
+        appended = self._senders.rows_by_stream
         now = self._scheduler.seconds()
         self._history.note(now, appended.total())
         workers = {}

@@ -97,9 +97,14 @@ class Senders:
 
         :raises SynreplError: a request failed for good
         """
+        return self.rows_by_stream.total()
+
+    @property
+    def rows_by_stream(self) -> Counter[str]:
+        """As :attr:`rows`."""
         with self._changed:
             self._check()
-            return self.acknowledged.rows.total()
+            return Counter(self.acknowledged.rows)
 
     @property
     def done(self) -> bool:

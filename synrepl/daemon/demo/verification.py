@@ -12,7 +12,7 @@ from synrepl.daemon.demo.senders import Acknowledged
 from synrepl.daemon.demo.site import MASTER, Worker
 from synrepl.daemon.demo.tally import Entry, TallyTable, entry
 from synrepl.daemon.demo.traffic import Request, Traffic
-from synrepl.services.follow import LINEAR
+from synrepl.services.lane import LINEAR
 from synrepl.storage.database import Transaction
 from synrepl.storage.facts import FactTable
 from synrepl.streams.definition import Fact, Generation, Stream

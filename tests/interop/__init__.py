@@ -1,0 +1,1 @@
+"""The parts of ``interop`` that need no real server."""

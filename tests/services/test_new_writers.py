@@ -1,0 +1,68 @@
+"""When clients that know writers are told of one that has not written yet."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+from unittest import TestCase
+
+from twisted.internet.protocol import Protocol
+
+from synrepl.adapters.tcp_master import MasterFactory
+from synrepl.storage.store import Draft
+from synrepl.testing.links import Link
+from tests.services.world import World, done
+
+
+class Lines(Protocol):
+    """A client that keeps what it hears of one stream."""
+
+    def __init__(self, stream: str) -> None:
+        self._stream = stream
+        self._data = b""
+
+    def dataReceived(self, data: bytes) -> None:
+        """Keep it."""
+        self._data += data
+
+    def heard(self) -> list[str]:
+        """What it heard of the stream since it was asked last."""
+        lines, self._data = self._data.decode().splitlines(), b""
+        return [line for line in lines if line.split(" ")[1:2] == [self._stream]]
+
+
+class NewWriters(TestCase):
+    """Real workers go back to 0 when they are told of a writer there (seen with 1.43)."""
+
+    def setUp(self) -> None:
+        self.world = World()
+        self.jobs = self.world.catalogue["jobs"]
+        # As every stream has one for plain SQL: known to the database, and nobody's now.
+        done(done(self.world.store.open_writer("other", [self.jobs])).close())
+        done(self.world.start())
+        self.client = Lines("jobs")
+        peer = MasterFactory(self.world.scheduler, self.world.master, "example.org")
+        link = Link(self.world.clock, cast(Any, self.client), cast(Any, peer.buildProtocol(None)))
+        link.connect()
+        link.client.write(b"NAME bob\nREPLICATE\n")
+        self.world.clock.pump([0.1] * 10)
+        self.addCleanup(self.world.stop)
+
+    def test_one_that_never_wrote_is_not_mentioned(self) -> None:
+        self.assertEqual(self.client.heard(), ["POSITION jobs master 0 0"])
+
+    def test_it_is_introduced_before_its_first_row(self) -> None:
+        self.client.heard()
+        lease = done(self.world.store.open_writer("other", [self.jobs]))
+        row = self.jobs.kinds[""](7, None, None)
+        for _ in range(2):
+            done(lease.append(self.jobs, [Draft([[row]])], 0))
+            self.world.announcer.wake("jobs")
+            self.world.clock.pump([0.1] * 30)
+        self.assertEqual(
+            self.client.heard(),
+            [
+                "POSITION jobs other 0 0",
+                "RDATA jobs other 1 [7,null,null]",
+                "RDATA jobs other 2 [7,null,null]",
+            ],
+        )
