@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import psycopg2
 
 from interop.releases import Release
-from synrepl.launch.postgres import PostgresServer
+from synrepl.storage.launch.postgres import PostgresServer
 
 
 class Databases:

@@ -13,7 +13,7 @@ from typing import Self
 
 from interop import waiting
 from synrepl.core.errors import Unavailable
-from synrepl.launch.child import Account, guarded
+from synrepl.storage.launch.child import Account, guarded
 
 LOOPBACK = "127.0.0.1"
 
@@ -27,7 +27,7 @@ class ProcessEnded(Unavailable):
 class Process:
     """A program, as a ``with`` block that ends it by its own process ID.
 
-    The kernel kills it when this process is killed (see :mod:`synrepl.launch.guard`).
+    The kernel kills it when this process is killed (see :mod:`synrepl.storage.launch.guard`).
 
     :param name: what it is, for a person
     :param output: where its standard output and error go, appended

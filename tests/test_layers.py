@@ -23,7 +23,7 @@ LAYERS = (
     ("services", "adapters", "pipeline", "testing"),
     ("storage", "caches"),
     ("streams",),
-    ("wire", "positions", "rooms", "launch"),
+    ("wire", "positions", "rooms"),
     ("core",),
 )
 

@@ -1,7 +1,7 @@
 """PostgreSQL as part of this process's life: started, watched, restarted, stopped.
 
 What blocks happens in one thread of its own, the *keeper*, which lives as long
-as the server does (see :mod:`synrepl.launch.guard` for why it must).
+as the server does (see :mod:`synrepl.storage.launch.guard` for why it must).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from synrepl.adapters.postgres_pool import DaemonThreadPool
 from synrepl.adapters.reactor import Reactor
 from synrepl.core.clock import DelayedCall
 from synrepl.core.errors import SynreplError
-from synrepl.launch.postgres import PostgresServer
+from synrepl.storage.launch.postgres import PostgresServer
 
 T = TypeVar("T")
 
@@ -27,7 +27,7 @@ T = TypeVar("T")
 class EmbeddedPostgres:
     """A PostgreSQL server that belongs to this process.
 
-    :param data_dir: its folder, see :mod:`synrepl.launch.postgres`
+    :param data_dir: its folder, see :mod:`synrepl.storage.launch.postgres`
     :param port: on 127.0.0.1; 0 for a free one
     :param prefer_system: run an installed PostgreSQL rather than the pip package's
     :param fsync: False risks the data when the machine crashes
@@ -65,7 +65,7 @@ class EmbeddedPostgres:
 
         :returns: the DSN, with the password; it stays the same when it is restarted
         :raises ConfigError: something is to be corrected first; see the errors
-            of :mod:`synrepl.launch.postgres` and :mod:`synrepl.launch.postgres_binaries`
+            of :mod:`synrepl.storage.launch.postgres` and :mod:`synrepl.storage.launch.postgres_binaries`
         :raises DataDirTaken: another process runs it
         :raises StartFailed: it does not run
         """

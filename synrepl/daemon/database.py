@@ -18,8 +18,8 @@ from synrepl.adapters.postgres_session import open_session
 from synrepl.core.clock import Scheduler
 from synrepl.core.errors import Unavailable
 from synrepl.daemon.config import Config
-from synrepl.launch.postgres import PortTaken
 from synrepl.storage import migrations
+from synrepl.storage.launch.postgres import PortTaken
 from synrepl.storage.memory_store import MemoryStore
 from synrepl.storage.postgres_store import PostgresStore
 from synrepl.storage.routed_store import RoutedStore

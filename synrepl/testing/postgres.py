@@ -28,7 +28,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.utils import getProcessOutputAndValue
 
 from synrepl.core.errors import StorageError
-from synrepl.launch.postgres import PostgresServer
+from synrepl.storage.launch.postgres import PostgresServer
 
 Prepare = Callable[[str], Awaitable[object]]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import psycopg2
 
-from synrepl.launch.postgres import PostgresServer
+from synrepl.storage.launch.postgres import PostgresServer
 
 
 def new_folder(case: Any) -> Path:

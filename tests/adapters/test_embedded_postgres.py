@@ -21,7 +21,8 @@ from twisted.trial.unittest import SynchronousTestCase, TestCase
 import synrepl
 from synrepl.adapters.embedded_postgres import EmbeddedPostgres
 from synrepl.adapters.postgres import PostgresDatabase
-from synrepl.launch.postgres import (
+from synrepl.storage.database import CommitUnknown, Transaction
+from synrepl.storage.launch.postgres import (
     DataDirTaken,
     OtherMajorVersion,
     PasswordMissing,
@@ -29,8 +30,11 @@ from synrepl.launch.postgres import (
     PostgresServer,
     StartFailed,
 )
-from synrepl.launch.postgres_binaries import BinariesMissing, DirectoryUnreachable, find_binaries
-from synrepl.storage.database import CommitUnknown, Transaction
+from synrepl.storage.launch.postgres_binaries import (
+    BinariesMissing,
+    DirectoryUnreachable,
+    find_binaries,
+)
 from tests.adapters.embedded import new_folder, one, used_folder
 
 ROOT = Path(synrepl.__file__).parent.parent
@@ -38,7 +42,7 @@ ROOT = Path(synrepl.__file__).parent.parent
 #: A process that runs the server in argv[1] and is killed some day.
 OWNER = """
 import sys, pathlib
-from synrepl.launch.postgres import PostgresServer
+from synrepl.storage.launch.postgres import PostgresServer
 server = PostgresServer(pathlib.Path(sys.argv[1]), fsync=False)
 server.start()
 print(server.child.pid, flush=True)
@@ -116,7 +120,9 @@ class Fresh(FolderCase):
             (hidden / name).symlink_to(package.with_name(name))
         hidden_bin = hidden / package.name / found.parent.name / "bin"
         self.patch(
-            sys.modules["synrepl.launch.postgres"], "find_binaries", lambda prefer: hidden_bin
+            sys.modules["synrepl.storage.launch.postgres"],
+            "find_binaries",
+            lambda prefer: hidden_bin,
         )
         server = self.server()
         self.assertEqual(one(server.start(), "SELECT 1"), 1)

@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from synrepl.adapters import postgres_outcome
 from synrepl.adapters.postgres_connection import Address, Connection
 from synrepl.adapters.postgres_outcome import Ticket, Verdict
-from synrepl.launch.postgres import PostgresServer
+from synrepl.storage.launch.postgres import PostgresServer
 from synrepl.storage.store import DatabaseAway
 from tests.adapters.embedded import one, used_folder
 

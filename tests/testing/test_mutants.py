@@ -115,6 +115,11 @@ class Mutants(TestCase):
 
         self.assert_caught("R1 R8", (MemoryStream, "fence", fence))
 
+    def test_the_dead_are_left_alone(self) -> None:
+        async def nobody(announcer: Announcer, stream: Stream, seen: Observation) -> None: ...
+
+        self.assert_caught("R8", (Announcer, "_fence_the_dead", nobody))
+
     def test_fenced_while_a_transaction_runs(self) -> None:
         def fence(stream: MemoryStream, name: str) -> bool:
             writer = stream.writers[name]

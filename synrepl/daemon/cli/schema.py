@@ -21,9 +21,9 @@ from synrepl.daemon.cli.schema_tables import TableState, compare
 from synrepl.daemon.cli.terminal import plain_table, show
 from synrepl.daemon.config import Config, load
 from synrepl.daemon.database import EmbeddedAway
-from synrepl.launch.postgres import DataDirTaken
 from synrepl.storage import migrations
 from synrepl.storage.database import Database, Transaction
+from synrepl.storage.launch.postgres import DataDirTaken
 from synrepl.storage.migrations import Phase
 from synrepl.streams.catalogue import Catalogue
 

@@ -10,7 +10,7 @@ from signal import SIGTERM, Signals
 
 from synrepl.core.clock import Scheduler
 from synrepl.core.errors import Unavailable
-from synrepl.launch.child import Account, guarded
+from synrepl.storage.launch.child import Account, guarded
 
 #: How long a daemon may take to end in good order, in seconds.
 _STOP_S = 20.0

@@ -181,6 +181,19 @@ class SimulatedDatabase(MemoryStore):
                 found[name, writer] = state.position
         self._records.look(found)
 
+    def reaches(self, life: Life) -> bool:
+        """True when nothing keeps a process from the database."""
+        return self._clients[life].away_until <= self._clock.seconds()
+
+    def dead(self) -> list[tuple[str, str]]:
+        """The writers, by stream, that have died and can be fenced by now."""
+        return [
+            (stream, name)
+            for stream, memory in self._streams.items()
+            for name, writer in memory.writers.items()
+            if writer.held and writer.session is None and not writer.transactions
+        ]
+
     # -- time, and failure ---------------------------------------------------------------------
 
     async def step(self, what: str) -> None:

@@ -19,6 +19,7 @@ from synrepl.testing.simulator.actors import (
 )
 from synrepl.testing.simulator.clock import EPOCH, Life, VirtualClock
 from synrepl.testing.simulator.database import SimulatedDatabase
+from synrepl.testing.simulator.death_checker import DeathChecker
 from synrepl.testing.simulator.faults import Faults
 from synrepl.testing.simulator.follower_checker import FollowerChecker
 from synrepl.testing.simulator.network import Network, Weather
@@ -94,6 +95,7 @@ class World:
             )
             for name, kind in plan.followers.items()
         ]
+        self._deaths = DeathChecker(self.judge)
         self._workload = Workload(
             random,
             self.transcript,
@@ -167,6 +169,9 @@ class World:
 
     def _check(self) -> None:
         self._database.check()
+        life = self._master.life
+        watched = life is not None and self._master.ready and self._database.reaches(life)
+        self._deaths.look(self._clock.seconds(), watched, self._database.dead())
         for follower in self._followers:
             follower.check()
 

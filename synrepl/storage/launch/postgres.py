@@ -20,9 +20,9 @@ from pathlib import Path
 from signal import SIGINT, SIGKILL, SIGQUIT
 
 from synrepl.core.errors import ConfigError, Refused, StorageError
-from synrepl.launch.child import Account, Child, guarded, unprivileged
-from synrepl.launch.postgres_binaries import Binaries, find_binaries, usable_binaries
-from synrepl.launch.postmaster import PidFile
+from synrepl.storage.launch.child import Account, Child, guarded, unprivileged
+from synrepl.storage.launch.postgres_binaries import Binaries, find_binaries, usable_binaries
+from synrepl.storage.launch.postmaster import PidFile
 
 HOST = "127.0.0.1"
 USER = "postgres"

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from synrepl.launch.child import Unstoppable
+from synrepl.storage.launch.child import Unstoppable
 
 _PID, _STATUS = 0, 7  # lines of the file, see PostgreSQL's pidfile.h
 

