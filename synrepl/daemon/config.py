@@ -128,7 +128,7 @@ class MasterAddress:
 
     :ivar http_url: base URL of the master's HTTP listener; only for ``catch_up: http``
     :ivar foreign: the master is a real Synapse, which repeats and reorders the rows
-        of ``caches`` and ``backfill``
+        of some streams, such as ``caches``
     """
 
     host: str = LOOPBACK

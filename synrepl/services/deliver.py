@@ -138,13 +138,15 @@ class Delivery:
         known = min(batch.after, self.recorded.get(key, batch.after))
 
         def work(txn: Transaction) -> None:
-            todo = _still_to_do(txn, follower, batch, known)
+            todo = _still_to_do(txn, follower, batch, known) if batch.ordered else batch
             if todo is None:
                 return
             for handler in handlers:
                 handler.apply(txn, todo)
 
         await self._database.run("apply", work)
+        if not batch.ordered:  # its tokens say nothing; the lane says when it has moved
+            return
         self.recorded[key] = max(batch.upto, self.recorded.get(key, 0))
 
 

@@ -18,6 +18,8 @@ class Batch:
     """Consecutive facts of one writer of one stream, complete and in order.
 
     :ivar after: the position before, ``upto`` the position once this is dealt with
+    :ivar ordered: False for rows that a real Synapse sends without order and
+        repeats: their tokens say nothing, and each may come again
     """
 
     stream: str
@@ -25,6 +27,7 @@ class Batch:
     after: Token
     upto: Token
     facts: Sequence[Fact]
+    ordered: bool = True
 
     def __str__(self) -> str:
         return f"{self.stream} ({self.after}, {self.upto}] of {self.writer or 'all writers'}"
@@ -63,6 +66,9 @@ class Handler:
 
 class TransactionalHandler(Handler):
     """A handler whose effects are in the same database: each fact is applied exactly once.
+
+    Only what a real Synapse sends without order (:attr:`Batch.ordered`) may be
+    applied again: make that harmless.
 
     :meth:`apply` runs in one transaction with the follower's position, so both
     commit or neither does. It may run more than once, only the last one counts:

@@ -142,6 +142,7 @@ class Lane:
                     self.inbox.popleft()
                     self._shared.say(Replicate(self.stream.name, self.cursor.subscribed()))
         except MalformedRow as error:
+            self._shared.consumed(self.rows)
             self.drop()
             self._shared.give_up(CloseReason.PROTOCOL_ERROR, str(error))
         finally:
@@ -244,7 +245,8 @@ class Lane:
     async def _deliver(self, facts: Sequence[Fact], after: Token | None) -> None:
         upto = facts[-1].token
         start = after if after is not None else facts[0].token - 1
-        await self._shared.delivery.rows(Batch(self.stream.name, self.writer, start, upto, facts))
+        batch = Batch(self.stream.name, self.writer, start, upto, facts, self.ordered)
+        await self._shared.delivery.rows(batch)
         count = sum(len(fact.rows) for fact in facts)
         tally(self._shared.counts.rows, self.stream.name, count)
 

@@ -24,7 +24,7 @@ def table_name(stream: Stream) -> str:
 
 def sequence_name(stream: Stream) -> str:
     """The qualified, quoted name of the sequence that gives out a stream's IDs."""
-    return f'synrepl."_{stream.name}_seq"'
+    return f'synrepl."_{stream.numbered_with or stream.name}_seq"'
 
 
 def ensure_tables(txn: Transaction, streams: Iterable[Stream]) -> None:
@@ -56,14 +56,14 @@ def _ensure(txn: Transaction, stream: Stream) -> None:
 def _create(txn: Transaction, stream: Stream, wanted: tuple[Column, ...]) -> None:
     cells = "".join(f", {_definition(column)}" for column in wanted)
     down = " INCREMENT BY -1 MAXVALUE -1 START WITH -1" if stream.counts_down else ""
-    txn.execute(f"CREATE SEQUENCE {sequence_name(stream)} AS bigint{down}")
+    txn.execute(f"CREATE SEQUENCE IF NOT EXISTS {sequence_name(stream)} AS bigint{down}")
     txn.execute(
         f"CREATE TABLE {table_name(stream)} (stream_id bigint NOT NULL, row_no integer NOT NULL,"
         f' writer text NOT NULL{cells}, CONSTRAINT "_{stream.name}_pkey" PRIMARY KEY (stream_id, row_no))'
     )
     txn.execute(
-        "INSERT INTO synrepl._streams (stream, counts_down) VALUES (%s, %s)",
-        (stream.name, stream.counts_down),
+        "INSERT INTO synrepl._streams (stream, counts_down, sequence) VALUES (%s, %s, %s)",
+        (stream.name, stream.counts_down, sequence_name(stream)),
     )
     txn.execute("SELECT synrepl.add_writer(%s, 'sql')", (stream.name,))
 

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+import msgspec
+
 from synrepl.core.tokens import Token
 from synrepl.streams.row import Row
 
@@ -43,6 +45,9 @@ class Stream:
     :ivar in_memory: kept by its one writer's process only, lost with it
     :ivar unordered: rows commute, and real servers repeat and reorder them, so
         a follower applies every one that comes, whatever its token
+    :ivar numbered_with: the stream whose sequence gives out the IDs of this one
+        too, for real servers number the two together, and their workers keep one
+        position for both
     """
 
     name: str
@@ -52,6 +57,7 @@ class Stream:
     counts_down: bool = False
     in_memory: bool = False
     unordered: bool = False
+    numbered_with: str | None = None
 
     @property
     def tagged(self) -> bool:
@@ -70,8 +76,7 @@ class Stream:
         return by_kind[kind]
 
 
-@dataclass(frozen=True, slots=True)
-class Fact:
+class Fact(msgspec.Struct, frozen=True, gc=False):
     """One fact: its token, who wrote it, and its rows (none, one or several)."""
 
     token: Token

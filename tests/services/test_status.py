@@ -140,7 +140,7 @@ class MasterStatus(TestCase):
             status["streams"]["jobs"],
             {
                 "position": 2,
-                "writers": {"master": 2, "other": 0},
+                "writers": {"master": 2},
                 "last_reserved": 5,
                 "lag_rows": 3,
                 "lag_seconds": 3.0,

@@ -8,6 +8,7 @@ CREATE SCHEMA IF NOT EXISTS synrepl;
 CREATE TABLE synrepl._streams (
     stream text PRIMARY KEY,
     counts_down boolean NOT NULL,
+    sequence text NOT NULL,               -- gives out its IDs; two streams may share one
     position bigint NOT NULL DEFAULT 0,   -- linear position on record, as a token
     trimmed bigint NOT NULL DEFAULT 0     -- facts at or below this token are gone
 );
@@ -204,7 +205,8 @@ BEGIN
     SELECT greatest(floor_token, max(position)) INTO floor_token
         FROM synrepl._writers WHERE stream = p_stream;
     SELECT synrepl.reserve(w.number, w.epoch, true,
-                           format('synrepl.%I', '_' || p_stream || '_seq')::regclass, 1, floor_token)
+                           (SELECT sequence FROM synrepl._streams WHERE stream = p_stream)::regclass,
+                           1, floor_token)
         INTO fact_id;
     EXECUTE format(
         'INSERT INTO synrepl.%1$I

@@ -21,4 +21,5 @@ TAG_ACCOUNT_DATA = Stream(
     "tag_account_data",
     {UNTAGGED: TagAccountDataRow},
     generations=frozenset({Generation.LEGACY, Generation.MODERN}),
+    numbered_with="account_data",
 )

@@ -16,4 +16,5 @@ USER_SIGNATURE = Stream(
     "user_signature",
     {UNTAGGED: UserSignatureRow},
     generations=frozenset({Generation.LEGACY, Generation.MODERN}),
+    numbered_with="device_lists",
 )

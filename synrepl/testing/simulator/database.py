@@ -40,6 +40,8 @@ _INSIDE = frozenset({"append reserved", "write entered"})
 #: Steps after a commit: what fails here fails after it took effect.
 _AFTER = frozenset({"append committed", "write committed"})
 
+_LOOK_AGAIN_S = 0.05
+
 #: Steps on the session's own connection: when it fails, the session is lost.
 _ON_THE_SESSION = frozenset({"reserve", "reserved", "release", "close"})
 
@@ -184,6 +186,13 @@ class SimulatedDatabase(MemoryStore):
     def reaches(self, life: Life) -> bool:
         """True when nothing keeps a process from the database."""
         return self._clients[life].away_until <= self._clock.seconds()
+
+    def is_writing(self, name: str) -> bool:
+        """True while a transaction of a writer runs."""
+        return any(
+            name in memory.writers and memory.writers[name].transactions
+            for memory in self._streams.values()
+        )
 
     def dead(self) -> list[tuple[str, str]]:
         """The writers, by stream, that have died and can be fenced by now."""
@@ -382,5 +391,10 @@ class ProcessLease:
         await self._lease.release(stream, tokens)
 
     async def close(self) -> None:
-        """Give the name free."""
+        """Give the name free, once nothing of it can still commit.
+
+        Until then its reservations hold the place of what it is writing.
+        """
+        while self._store.is_writing(self.writer):
+            await self._life.sleep(_LOOK_AGAIN_S)
         await self._lease.close()
