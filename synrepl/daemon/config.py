@@ -126,7 +126,8 @@ class Http:
 class MasterAddress:
     """Where a worker finds its master.
 
-    :ivar http_url: base URL of the master's HTTP listener; only for ``catch_up: http``
+    :ivar http_url: base URL of the master's HTTP listener: for in-memory streams, and
+        for ``catch_up: http``
     :ivar foreign: the master is a real Synapse, which repeats and reorders the rows
         of some streams, such as ``caches``
     """

@@ -185,14 +185,12 @@ class SimulatedFollower:
             name if kind.named else None,
             place.database if kind.named else None,
         )
-        streams = [stream.name for stream in place.catalogue]
         self._follower = Follower(
             place.life,
             place.catalogue,
             place.store,
             self._delivery,
             place.log,
-            streams if kind.legacy else None,
             earliest=kind.earliest,
         )
         dialect = LEGACY if kind.legacy else MODERN

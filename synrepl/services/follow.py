@@ -16,15 +16,20 @@ from synrepl.services.announce import Log
 from synrepl.services.deliver import Delivery
 from synrepl.services.lane import LINEAR, FollowerCounts, Item, Lane, Mark, Shared, Source, tally
 from synrepl.streams.catalogue import Catalogue
+from synrepl.streams.definition import Generation
 from synrepl.streams.rows import RowCodec
 from synrepl.wire.batching import BatchAssembler, BatchTooLarge
 from synrepl.wire.closing import CloseReason, reason_and_text
-from synrepl.wire.commands import Command, Position, Rdata, Replicate
+from synrepl.wire.commands import Command, Error, Ping, Position, Rdata, Replicate, Server
 from synrepl.wire.dialects import Dialect
 
 #: Rows that may wait for handlers before the upstream is asked to stop, and to go on.
 HIGH_WATER_ROWS = 20_000
 LOW_WATER_ROWS = 5_000
+
+
+#: Commands that concern the connection alone.
+_OF_THE_SESSION = frozenset({Server, Ping, Error})
 
 
 class Upstream(Protocol):
@@ -149,7 +154,7 @@ class Follower:
                     lane.inbox.append(command)
                     lane.touched = True
                     lane.heard = command.new
-            else:
+            elif type(command) not in _OF_THE_SESSION:
                 self._delivery.command(command)
 
     @property
@@ -174,14 +179,23 @@ class Follower:
     # -- asking ---------------------------------------------------------------------------
 
     def _ask_linear(self, upstream: Upstream) -> None:
-        """A legacy server must be asked stream by stream, and refuses one that it does not have."""
+        """A legacy server must be asked stream by stream, and refuses one that it does not have.
+
+        Which ones a real server has shows in its answer to ALL; ours has the
+        streams of our catalogue.
+        """
         wanted = self._streams
-        known = {stream for stream, writer in self._delivery.recorded if writer == LINEAR}
-        known |= {stream for stream, writer in self._lanes if writer == LINEAR}
-        if wanted is None and not known:
-            upstream.send(Replicate("ALL", 0 if self._earliest else None))
-            return
-        for name in sorted(known if wanted is None else wanted):
+        if wanted is None and self._foreign:
+            wanted = frozenset(
+                stream for stream, writer in (*self._delivery.recorded, *self._lanes) if not writer
+            )
+            if not wanted:
+                upstream.send(Replicate("ALL", 0 if self._earliest else None))
+                return
+        elif wanted is None:
+            legacy = self._catalogue.known_to(Generation.LEGACY)
+            wanted = frozenset(stream.name for stream in legacy)
+        for name in sorted(wanted):
             lane = self._lane(name, LINEAR)
             if lane is not None:
                 self._enqueue(lane, Mark.ASK)

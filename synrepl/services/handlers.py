@@ -41,11 +41,11 @@ class Batch:
 class Handler:
     """Base of handlers; override what you need.
 
-    One handler is never called twice at a time: the next call comes when the
-    coroutine has ended. An exception is logged with the batch's range, the
-    position stays where it was, and the batch comes again after a pause: a
-    handler sees every fact at least once. See :class:`TransactionalHandler` for
-    exactly once.
+    Batches of one writer of one stream come one at a time and in order: the next
+    call comes when the coroutine has ended. Those of different streams may
+    overlap. An exception is logged with the batch's range, the position stays
+    where it was, and the batch comes again after a pause: a handler sees every
+    fact at least once. See :class:`TransactionalHandler` for exactly once.
     """
 
     #: Names of the streams to receive; None for all.

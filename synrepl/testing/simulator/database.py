@@ -2,45 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
-from typing import TypeVar
 
 from twisted.internet.defer import Deferred
 
-from synrepl.core.tokens import Range, Token
+from synrepl.core.tokens import Token
 from synrepl.storage.database import CommitUnknown
 from synrepl.storage.memory_lease import MemoryLease
 from synrepl.storage.memory_store import MemoryStore
 from synrepl.storage.memory_stream import MemoryStream
 from synrepl.storage.store import (
     DatabaseAway,
-    Draft,
     Observation,
-    Page,
-    WriterLease,
-    Written,
 )
-from synrepl.streams.definition import Fact, Stream
+from synrepl.streams.definition import Stream
 from synrepl.testing.simulator.clock import CURRENT, CurrentLife, Life, VirtualClock
 from synrepl.testing.simulator.follower_database import FollowerDatabase, Positions
 from synrepl.testing.simulator.plain_sql import PlainTransaction
 from synrepl.testing.simulator.plan import Plan
 from synrepl.testing.simulator.position_checker import CommitChecker, RecordChecker
+from synrepl.testing.simulator.process_store import ProcessStore
 from synrepl.testing.simulator.transcript import Transcript
 from synrepl.testing.simulator.truth import ALL, Judge, Truth
 from synrepl.testing.simulator.watched_stream import WatchedStream
-
-T = TypeVar("T")
 
 #: Steps within a transaction: the server goes on with them when the client is dead.
 _INSIDE = frozenset({"append reserved", "write entered"})
 
 #: Steps after a commit: what fails here fails after it took effect.
 _AFTER = frozenset({"append committed", "write committed"})
-
-_LOOK_AGAIN_S = 0.05
 
 #: Steps on the session's own connection: when it fails, the session is lost.
 _ON_THE_SESSION = frozenset({"reserve", "reserved", "release", "close"})
@@ -99,7 +91,7 @@ class SimulatedDatabase(MemoryStore):
         """The store as one process sees it."""
         self._clients[life] = client = _Client(life)
         life.at_end(lambda: self._died(client))
-        return ProcessStore(self, self._answer)
+        return ProcessStore(life, self, self)
 
     def followers_of(self, life: Life) -> FollowerDatabase:
         """The database as a follower's delivery sees it."""
@@ -228,7 +220,8 @@ class SimulatedDatabase(MemoryStore):
     async def _trip(self, what: str) -> None:
         await self.step(what)
 
-    async def _answer(self) -> None:
+    async def answer(self) -> None:
+        """The way of an answer: it takes time, and may fail."""
         await self.step("answer")
 
     def _fail(self, client: _Client, what: str) -> None:
@@ -298,103 +291,3 @@ class SimulatedDatabase(MemoryStore):
             found = WatchedStream(stream, self._commits, lambda name: self.notified(name))
             self._streams[stream.name] = found
         return found
-
-
-class ProcessStore:
-    """The store as one process sees it: answers take their time, too."""
-
-    def __init__(self, store: SimulatedDatabase, answer: Callable[[], Awaitable[None]]) -> None:
-        self._store = store
-        self._answer = answer
-
-    async def _after(self, asked: Awaitable[T]) -> T:
-        answer = await asked
-        await self._answer()
-        return answer
-
-    async def open_writer(self, writer: str, streams: Sequence[Stream]) -> WriterLease:
-        """Become ``writer``."""
-        lease = await self._after(self._store.open_writer(writer, streams))
-        return ProcessLease(lease, CURRENT.get(), self._store)
-
-    async def observe(self, streams: Sequence[Stream]) -> Mapping[str, Observation]:
-        """Look at streams from outside."""
-        return await self._after(self._store.observe(streams))
-
-    async def fence(self, stream: Stream, writer: str) -> bool:
-        """Raise a dead writer's epoch."""
-        return await self._after(self._store.fence(stream, writer))
-
-    async def reached(self, stream: Stream, span: Range) -> Mapping[str, Token]:
-        """The largest token of each writer."""
-        return await self._after(self._store.reached(stream, span))
-
-    async def record_positions(
-        self, stream: Stream, linear: Token, writers: Mapping[str, Token]
-    ) -> None:
-        """Put positions on record."""
-        await self._after(self._store.record_positions(stream, linear, writers))
-
-    async def page(self, stream: Stream, span: Range, writer: str | None, limit: int) -> Page:
-        """Facts in ``span``."""
-        return await self._after(self._store.page(stream, span, writer, limit))
-
-    async def follower_positions(self, follower: str) -> Mapping[tuple[str, str], Token]:
-        """A follower's positions on record."""
-        return self._store.on_record(follower)
-
-    async def record_follower(
-        self, follower: str, positions: Mapping[tuple[str, str], Token]
-    ) -> None:
-        """Not asked of a process: deliveries use the database itself."""
-        raise NotImplementedError
-
-
-class ProcessLease:
-    """A lease as its process sees it: that its session is lost it hears late."""
-
-    def __init__(self, lease: WriterLease, life: Life, store: SimulatedDatabase) -> None:
-        self.writer = lease.writer
-        self._lease = lease
-        self._life = life
-        self._store = store
-
-    def on_lost(self, call: Callable[[str], object]) -> None:
-        """Have ``call(reason)`` called some time after the session was lost."""
-
-        def lost(reason: str) -> None:
-            self._life.callLater(self._store.hears_after(), call, reason)
-
-        self._lease.on_lost(lost)
-
-    async def append(
-        self, stream: Stream, drafts: Sequence[Draft], floor: Token
-    ) -> Sequence[Written]:
-        """Reserve and write."""
-        answers = await self._lease.append(stream, drafts, floor)
-        for written in answers:
-            self._store.tell(stream.name, max(written.tokens))
-        return answers
-
-    async def reserve(self, stream: Stream, count: int, floor: Token) -> Sequence[Token]:
-        """Take tokens."""
-        tokens = await self._lease.reserve(stream, count, floor)
-        self._store.tell_reserved(stream, tokens)
-        return tokens
-
-    async def write(self, stream: Stream, facts: Sequence[Fact]) -> None:
-        """Write at reserved tokens."""
-        await self._lease.write(stream, facts)
-
-    async def release(self, stream: Stream, tokens: Sequence[Token]) -> None:
-        """Give tokens back."""
-        await self._lease.release(stream, tokens)
-
-    async def close(self) -> None:
-        """Give the name free, once nothing of it can still commit.
-
-        Until then its reservations hold the place of what it is writing.
-        """
-        while self._store.is_writing(self.writer):
-            await self._life.sleep(_LOOK_AGAIN_S)
-        await self._lease.close()
