@@ -19,8 +19,9 @@ from synrepl.services.follow import Follower
 from synrepl.services.handlers import Batch, Handler, TransactionalHandler
 from synrepl.services.lane import LINEAR
 from synrepl.services.publish import Publisher
+from synrepl.services.reservation import Reservation
 from synrepl.services.serve import Master
-from synrepl.services.write import Reservation, Settled, StreamWriter
+from synrepl.services.write import Settled, StreamWriter
 from synrepl.storage.database import Transaction
 from synrepl.streams.definition import Fact, Stream
 from synrepl.streams.row import Row

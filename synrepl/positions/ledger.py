@@ -93,6 +93,10 @@ class Ledger:
         """How many requests are neither resolved nor abandoned."""
         return len(self._requests)
 
+    def knows(self, token: Token) -> bool:
+        """Whether a token above the position has been reserved here, settled or not."""
+        return token in self._settled
+
     def saw(self, token: Token) -> None:
         """Note a token that some other writer got from the same sequence."""
         self._seen = max(self._seen, token)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from types import TracebackType
 from typing import Protocol
 
 from synrepl.core.clock import Promise, Scheduler
@@ -13,6 +11,8 @@ from synrepl.core.errors import InputError, Refused, SynreplError, Unavailable
 from synrepl.core.tokens import MAX_TOKEN, Range, Token
 from synrepl.positions.ledger import Ledger, Request, SequenceBehind
 from synrepl.services.announce import Log
+from synrepl.services.append_queue import GROUP_ROWS, AppendQueue, Waiting
+from synrepl.services.reservation import Reservation, ReservationVoid
 from synrepl.storage.database import CommitUnknown
 from synrepl.storage.store import (
     DatabaseAway,
@@ -27,14 +27,14 @@ from synrepl.storage.store import (
 from synrepl.streams.definition import Fact, Stream
 from synrepl.streams.row import Row
 
-#: Appends that wait while one commits go together in the next transaction, up
-#: to this many rows.
-GROUP_ROWS = 5_000
-
 #: Rows that may wait to be appended to one stream before callers are refused.
 WAITING_ROWS = 200_000
 
 _BACK_OFF_S = (0.1, 0.2, 0.5, 1.0, 2.0)
+
+
+#: Facts by stream.
+_Found = Mapping[str, Sequence[Fact]]
 
 
 class NotAWriter(Refused):
@@ -51,10 +51,6 @@ class AppendsWaiting(Unavailable):
 
 class EmptyAppend(InputError):
     """an append needs at least one fact"""
-
-
-class ReservationVoid(Refused):
-    """tokens {tokens} of {stream!r} are no longer reserved for {writer!r}: its session with the database was lost meanwhile; nothing was written, reserve again"""
 
 
 class Settled(Protocol):
@@ -95,10 +91,16 @@ class StreamWriter:
         self._store = store
         self._settled = settled
         self._log = log
-        self._queues = {stream.name: _Queue(stream) for stream in streams}
+        self._queues = {stream.name: AppendQueue(stream) for stream in streams}
         self._ledgers: dict[str, Ledger] = {}
         self._lease: WriterLease | None = None
         self._closed = False
+        # The lease that was lost and is being replaced, the one that was before it,
+        # what was found in the tables then, and who waits for that.
+        self._losing: WriterLease | None = None
+        self._replaced: WriterLease | None = None
+        self._found: _Found = {}
+        self._waiting_for_name: list[tuple[Promise[_Found], CommitUnknown]] = []
 
     @property
     def streams(self) -> list[Stream]:
@@ -124,6 +126,9 @@ class StreamWriter:
     async def stop(self) -> None:
         """Give the name free."""
         self._closed = True
+        waiting, self._waiting_for_name = self._waiting_for_name, []
+        for promise, error in waiting:
+            promise.errback(error)
         lease, self._lease = self._lease, None
         if lease is not None:
             await lease.close()
@@ -144,7 +149,7 @@ class StreamWriter:
         rows = sum(map(len, facts))
         if queue.rows + rows > WAITING_ROWS and queue.rows:
             raise AppendsWaiting(rows=queue.rows, stream=stream.name)
-        waiting = _Waiting(Draft(facts, key), rows, self._scheduler.promise())
+        waiting = Waiting(Draft(facts, key), rows, self._scheduler.promise())
         queue.put(waiting)
         if not queue.busy:
             queue.busy = True
@@ -170,16 +175,19 @@ class StreamWriter:
 
     # -- grouping -----------------------------------------------------------------------
 
-    async def _pump(self, queue: _Queue) -> None:
+    async def _pump(self, queue: AppendQueue) -> None:
         try:
             while group := queue.take():
                 await self._commit(queue.stream, group)
         finally:
             queue.busy = False
 
-    async def _commit(self, stream: Stream, group: list[_Waiting]) -> None:
+    async def _commit(self, stream: Stream, group: list[Waiting]) -> None:
         try:
             answers = await self._write(stream, [waiting.draft for waiting in group])
+        except CommitUnknown as error:  # to try again would be to write twice
+            for waiting in group:
+                waiting.promise.errback(error)
         except SynreplError as error:
             if len(group) == 1:
                 group[0].promise.errback(error)
@@ -198,11 +206,13 @@ class StreamWriter:
         request = ledger.request()
         try:
             answers = await lease.append(stream, drafts, ledger.seen)
-        except CommitUnknown:
+        except CommitUnknown as error:
             # The request stays open, so nothing passes what it may have written;
             # taking the name again finds out what is in the table.
+            taken_back = self._taken_back(lease, error)
             self._lost("the outcome of a commit is unknown", lease)
-            raise
+            found = await taken_back
+            return await self._outcome(stream, drafts, ledger, found[stream.name], error)
         except Fenced as error:
             self._abandon(lease, stream, ledger, request)
             if lease is self._lease:
@@ -228,6 +238,49 @@ class StreamWriter:
         ledger.settle(tokens)
         self._settled.settled(stream, tokens, facts)
         return answers
+
+    async def _outcome(
+        self,
+        stream: Stream,
+        drafts: list[Draft],
+        ledger: Ledger,
+        found: Sequence[Fact],
+        error: CommitUnknown,
+    ) -> Sequence[Written]:
+        """What became of drafts whose commit was not answered.
+
+        Whoever takes the name again waits until nothing of its predecessor can
+        still commit, and then reads what is in the table. Of that, all that the
+        ledger had not heard of is what these drafts wrote: a stream has one
+        appending transaction at a time.
+        """
+        fresh = [fact for fact in found if not ledger.knows(fact.token)]
+        if not fresh and all(rows for draft in drafts for rows in draft.facts):
+            return await self._write(stream, drafts)  # it was rolled back
+        answers: list[Written] = []
+        for draft in drafts:
+            if draft.key is not None:
+                answers += await self._write(stream, [draft])  # the key was committed with it
+            elif [fact.rows for fact in fresh[: len(draft.facts)]] == [*map(tuple, draft.facts)]:
+                answers.append(Written([fact.token for fact in fresh[: len(draft.facts)]]))
+            else:
+                raise error
+            if fresh and fresh[0].token in answers[-1].tokens:
+                del fresh[: len(draft.facts)]
+        return answers
+
+    def _taken_back(self, lost: WriterLease, error: CommitUnknown) -> Promise[_Found]:
+        """The own facts that are found, or were, when the name is taken back after ``lost``."""
+        promise: Promise[_Found] = self._scheduler.promise()
+        if lost is self._lease and not self._closed:
+            self._waiting_for_name.append((promise, error))
+        elif lost is self._replaced and self._lease is not None:
+            promise.callback(self._found)
+        elif lost is self._losing:
+            self._waiting_for_name.append((promise, error))
+        else:
+            promise.errback(error)
+        return promise
 
     def _abandon(
         self, lease: WriterLease, stream: Stream, ledger: Ledger, request: Request
@@ -261,6 +314,11 @@ class StreamWriter:
             self._settled.adopt(stream, self.writer, ledger)
             if not first:
                 self._settled.recovered(stream, facts)
+        self._found = {name: facts for name, (_, facts) in found.items()}
+        self._replaced, self._losing = self._losing, None
+        waiting, self._waiting_for_name = self._waiting_for_name, []
+        for promise, _ in waiting:
+            promise.callback(self._found)
 
     async def _recover(self, stream: Stream, seen: Observation) -> tuple[Ledger, list[Fact]]:
         """Where the writer stands according to the store, and its facts not announced yet.
@@ -289,7 +347,7 @@ class StreamWriter:
     def _lost(self, reason: str, lease: WriterLease) -> None:
         if self._closed or lease is not self._lease:
             return
-        self._lease = None
+        self._lease, self._losing = None, lease
         self._log.warn(
             "writer {writer} lost its session ({reason}); taking the name back",
             writer=self.writer,
@@ -316,7 +374,7 @@ class StreamWriter:
             raise WriterAway(writer=self.writer)
         return self._lease
 
-    def _queue(self, stream: Stream) -> _Queue:
+    def _queue(self, stream: Stream) -> AppendQueue:
         queue = self._queues.get(stream.name)
         if queue is None:
             raise NotAWriter(writer=self.writer, stream=stream.name)
@@ -347,93 +405,3 @@ class StreamWriter:
         self._settled.settled(stream, tokens, facts)
         with suppress(DatabaseAway):  # the session is lost, and its reservations with it
             await lease.release(stream, tokens)
-
-
-class Reservation:
-    """Reserved tokens of one stream.
-
-    Leaving the block settles them all: those that were written are announced,
-    the others were rolled back.
-
-    :ivar tokens: ascending
-    """
-
-    def __init__(
-        self, writer: StreamWriter, lease: WriterLease, stream: Stream, tokens: Sequence[Token]
-    ) -> None:
-        self.tokens = tokens
-        self._writer = writer
-        self._lease = lease
-        self._stream = stream
-        self._written: list[Fact] = []
-
-    async def write(self, facts: Sequence[Sequence[Row]]) -> None:
-        """Write facts at the first tokens that are still free, in one transaction.
-
-        :raises ReservationVoid: :raises Fenced: :raises BadValue: :raises DatabaseAway:
-        """
-        free = self.tokens[len(self._written) :]
-        if len(facts) > len(free):
-            raise TooManyFacts(facts=len(facts), left=len(free))
-        made = [
-            Fact(token, self._writer.writer, tuple(rows))
-            for token, rows in zip(free, facts, strict=False)
-        ]
-        await self._writer.write_reserved(self._lease, self._stream, made)
-        self._written += made
-
-    async def __aenter__(self) -> Reservation:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self._writer.settle_reserved(self._lease, self._stream, self.tokens, self._written)
-
-
-class TooManyFacts(InputError):
-    """{facts} facts were given for {left} reserved tokens"""
-
-
-class _Waiting:
-    """A draft, and the promise of its answer."""
-
-    __slots__ = ("draft", "promise", "rows")
-
-    def __init__(self, draft: Draft, rows: int, promise: Promise[Written]) -> None:
-        self.draft = draft
-        self.rows = rows
-        self.promise = promise
-
-
-class _Queue:
-    """Drafts that wait for one stream's next transaction."""
-
-    def __init__(self, stream: Stream) -> None:
-        self.stream = stream
-        self.rows = 0
-        self.busy = False
-        self._drafts: deque[_Waiting] = deque()
-
-    def put(self, waiting: _Waiting) -> None:
-        self._drafts.append(waiting)
-        self.rows += waiting.rows
-
-    def take(self) -> list[_Waiting]:
-        """The next group: bounded, and no idempotency key in it twice."""
-        group: list[_Waiting] = []
-        keys: set[str] = set()
-        rows = 0
-        while self._drafts:
-            waiting = self._drafts[0]
-            if group and (rows + waiting.rows > GROUP_ROWS or waiting.draft.key in keys):
-                break
-            group.append(self._drafts.popleft())
-            rows += waiting.rows
-            self.rows -= waiting.rows
-            if waiting.draft.key is not None:
-                keys.add(waiting.draft.key)
-        return group

@@ -22,6 +22,8 @@ from synrepl.services.lines import LineEncoder
 from synrepl.services.publish import Publisher
 from synrepl.services.stream_state import StreamState
 from synrepl.services.write import StreamWriter
+from synrepl.storage.database import CommitUnknown
+from synrepl.storage.memory_lease import MemoryKeys, MemoryLease
 from synrepl.storage.memory_store import MemoryStore
 from synrepl.storage.memory_stream import MemoryStream
 from synrepl.storage.store import Observation
@@ -106,6 +108,22 @@ class Mutants(TestCase):
                 delivery.failures += 1
 
         self.assert_caught("R3", (Delivery, "_until_done", once))
+
+    def test_keys_are_forgotten(self) -> None:
+        def recall(keys: MemoryKeys, stream: str, key: str, digest: bytes) -> None: ...
+
+        self.assert_caught("ONCE", (MemoryKeys, "recall", recall))
+
+    def test_an_append_of_unknown_outcome_is_tried_again(self) -> None:
+        append = MemoryLease.append
+
+        async def again(lease: MemoryLease, *arguments: Any) -> Any:
+            try:
+                return await append(lease, *arguments)
+            except CommitUnknown:
+                return await append(lease, *arguments)
+
+        self.assert_caught("ONCE", (MemoryLease, "append", again))
 
     def test_nobody_is_fenced(self) -> None:
         def fence(stream: MemoryStream, name: str) -> bool:

@@ -107,6 +107,7 @@ class CommitChecker:
     def __init__(self, judge: Judge, truth: Truth) -> None:
         self._judge = judge
         self._truth = truth
+        self._rows: set[object] = set()
 
     def committed(self, stream: str, facts: Sequence[Fact], void: Mapping[str, Token]) -> None:
         """Facts became visible.
@@ -119,6 +120,13 @@ class CommitChecker:
                     "R7", "token {token} of {stream} was given twice",
                     token=fact.token, stream=stream,
                 )  # fmt: skip
+            for row in fact.rows:  # each is made once, and asked for again only under its key
+                if row in self._rows:
+                    self._judge.broken(
+                        "ONCE", "{row} was written to {stream} twice, now at {token}",
+                        row=row, stream=stream, token=fact.token,
+                    )  # fmt: skip
+                self._rows.add(row)
             if fact.token <= void.get(fact.writer, 0):
                 self._judge.broken(
                     "R8", "{fact} of {stream} by {writer} appears after that writer was fenced",
