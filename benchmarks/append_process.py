@@ -24,6 +24,7 @@ from benchmarks.child import begin, say
 from benchmarks.recorded import event_facts
 from synrepl.adapters.postgres import PostgresDatabase
 from synrepl.adapters.postgres_session import open_session
+from synrepl.adapters.postgres_single import PostgresSingles
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.services.announce import Announcer
 from synrepl.services.publish import Publisher
@@ -104,7 +105,15 @@ async def measure(clock: Any, arguments: Sequence[str]) -> None:
     scheduler, log = TwistedScheduler(clock), Logger()
     database = PostgresDatabase(clock, dsn, "master")
     await migrate(database, load())
-    store = PostgresStore(scheduler, database, lambda: open_session(clock, dsn, "master"), "this")
+    statements = PostgresSingles(clock, dsn, "master")
+    store = PostgresStore(  # as in a master
+        scheduler,
+        database,
+        lambda: open_session(clock, dsn, "master"),
+        "this",
+        notify=False,
+        statements=statements,
+    )
     await store.prepare([EVENTS])
     publisher = Publisher(scheduler, {EVENTS.name: RowCodec(EVENTS)})
     announcer = Announcer(scheduler, store, [EVENTS], publisher, log)
@@ -135,6 +144,7 @@ async def measure(clock: Any, arguments: Sequence[str]) -> None:
     await announcer.stop()
     scheduler.stop()
     await writer.stop()
+    statements.close()
     await database.close()
 
 

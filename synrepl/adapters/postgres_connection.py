@@ -111,6 +111,14 @@ class Address:
         extensions.register_type(_BYTES, connection)
         return connection
 
+    def begin_connecting(self) -> extensions.connection:
+        """Start to open a connection in libpq's asynchronous mode; ``poll`` tells when it is there.
+
+        :raises psycopg2.Error: it cannot even be started
+        """
+        begun: extensions.connection = psycopg2.connect(async_=1, **self._parameters())
+        return begun
+
     def away(self, error: BaseException | str) -> DatabaseAway:
         """The named error for a connection that could not be made, or that was lost."""
         return DatabaseAway(where=self.where, reason=self.redacted(error))
@@ -137,7 +145,7 @@ class Address:
         }
 
 
-def close(connection: Connection) -> None:
+def close(connection: extensions.connection) -> None:
     """Close a connection whose state does not matter any more."""
     with suppress(psycopg2.Error):
         connection.close()

@@ -15,6 +15,7 @@ from twisted.logger import Logger
 from synrepl.adapters.embedded_postgres import EmbeddedPostgres
 from synrepl.adapters.postgres import Limits, PostgresDatabase
 from synrepl.adapters.postgres_session import open_session
+from synrepl.adapters.postgres_single import PostgresSingles
 from synrepl.core.clock import Scheduler
 from synrepl.core.errors import Unavailable
 from synrepl.daemon.config import Config
@@ -82,6 +83,7 @@ class DatabaseOfProcess:
         self._embedded: EmbeddedPostgres | None = None
         self.dsn = ""
         self.database: PostgresDatabase | None = None
+        self._statements: PostgresSingles | None = None
 
     async def start_embedded(self) -> None:
         """Start the embedded database when the configuration asks for one (a master does)."""
@@ -153,6 +155,7 @@ class DatabaseOfProcess:
             partial(open_session, self._reactor, self.dsn, instance),
             holder=f"{instance!r} (process {os.getpid()} on {socket.gethostname()})",
             notify=not as_master,
+            statements=self._singles(),
         )
         if as_master:
             await tables.prepare([stream for stream in streams if not stream.in_memory])
@@ -160,10 +163,17 @@ class DatabaseOfProcess:
 
     async def stop(self) -> None:
         """Close the connections, and shut an embedded database down."""
+        if self._statements is not None:
+            self._statements.close()
         if self.database is not None:
             await self.database.close()
         if self._embedded is not None:
             await self._embedded.stop()
+
+    def _singles(self) -> PostgresSingles | None:
+        if self._statements is None and PostgresSingles.can_reach(self.dsn):
+            self._statements = PostgresSingles(self._reactor, self.dsn, self._config.instance_name)
+        return self._statements
 
     def _open(self) -> PostgresDatabase:
         if self._config.uses_embedded and self._embedded is None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 from synrepl.core.errors import StorageError, Unavailable
 
@@ -174,6 +174,29 @@ class Database(Protocol):
         :raises CommitUnknown: lost during COMMIT, and the outcome cannot be found
             out; to be expected when the *server* crashes at that moment
         :raises SerializationFailure: it kept colliding with other transactions
+        """
+
+
+class Prepared(NamedTuple):
+    """A statement that a connection plans once.
+
+    :ivar name: unique among the statements of a connection
+    :ivar sql: with ``$1``, ``$2``, … for its parameters
+    """
+
+    name: str
+    sql: str
+
+
+class Statements(Protocol):
+    """Runs single statements, each a transaction of its own, soon."""
+
+    async def run(self, prepared: Prepared, params: Values) -> list[Record]:
+        """Run one statement and commit.
+
+        :raises CommitUnknown: the connection was lost before the answer came
+        :raises DatabaseAway: it could not be sent, so nothing was done
+        :raises DatabaseBusy: too many wait already
         """
 
 

@@ -9,7 +9,7 @@ from operator import itemgetter
 from typing import Any
 
 from synrepl.core.tokens import Range, Token
-from synrepl.storage.database import Transaction
+from synrepl.storage.database import Prepared, Transaction
 from synrepl.storage.sql import value
 from synrepl.storage.store import Page, Trimmed
 from synrepl.storage.tables import sequence_name, table_name
@@ -39,10 +39,23 @@ class FactTable:
         casts = "".join(f", CAST(%s AS {column.type.sql})" for column in columns(stream))
         self._typed_cells = f"(%s, %s{casts})"
         self._more_cells = f", (%s, %s{', %s' * len(columns(stream))})"
+        types = ["text", *(column.type.sql for column in columns(stream))]
+        cells = ", ".join(f"CAST(${n} AS {sql})" for n, sql in enumerate(types, 6))
+        #: One row, written by a statement alone: claim, 1, floor, writer, cells.
+        self.single = Prepared(
+            f"append_{stream.name}",
+            f"INSERT INTO {self._table} ({self._columns})"
+            f" SELECT synrepl.reserve($1, $2, $3, '{sequence_name(stream)}', $4, $5), 0, {cells}"
+            " RETURNING stream_id",
+        )
         order = "DESC" if stream.counts_down else "ASC"
         self._order = f"stream_id {order}, row_no"
         self._edge = "-min(stream_id)" if stream.counts_down else "max(stream_id)"
         self._reserve = f"synrepl.reserve(%s, %s, %s, '{sequence_name(stream)}', %s, %s)"
+
+    def single_params(self, claim: Claim, writer: str, row: Row, floor: Token) -> Cells:
+        """The parameters of :attr:`single`."""
+        return (*claim, 1, floor, writer, *self._codec.cells(row))
 
     def highest(self, txn: Transaction) -> Token:
         """The largest token that is in the table or on record."""

@@ -170,8 +170,9 @@ class MemoryLease:
         self._require_session()
         for memory, _ in self._streams.values():
             writer = memory.writer(self.writer)
-            writer.epoch += 1
-            writer.held = False
+            if not writer.transactions:  # else it is left to be fenced
+                writer.epoch += 1
+                writer.held = False
         self._end_session("closed")
         self._on_lost.clear()
 

@@ -9,7 +9,7 @@ from synrepl.core.clock import Scheduler
 from synrepl.core.errors import SynreplError
 from synrepl.core.tokens import Range, Token
 from synrepl.storage import followers, writers
-from synrepl.storage.database import Database, Session, Transaction
+from synrepl.storage.database import Database, Session, Statements, Transaction
 from synrepl.storage.facts import FactTable
 from synrepl.storage.postgres_lease import PostgresLease
 from synrepl.storage.store import Observation, Page, WriterTaken
@@ -29,6 +29,7 @@ class PostgresStore:
     :param holder: who this process is, for a person who is refused a name
     :param notify: wake other processes' announcers with every commit; a process
         that announces its own facts to everybody saves the cost
+    :param statements: where lone rows are appended with less delay than in the database's pool
     """
 
     def __init__(
@@ -38,7 +39,9 @@ class PostgresStore:
         open_session: Callable[[], Awaitable[Session]],
         holder: str,
         notify: bool = True,
+        statements: Statements | None = None,
     ) -> None:
+        self._statements = statements
         self._scheduler = scheduler
         self._database = database
         self._open_session = open_session
@@ -65,7 +68,7 @@ class PostgresStore:
         session = await self._open_session()
         tables = {stream.name: self.table(stream) for stream in streams}
         claims: dict[str, Claim] = {}
-        lease = PostgresLease(self._database, session, writer, claims, tables)
+        lease = PostgresLease(self._database, session, writer, claims, tables, self._statements)
         try:
             for stream in streams:
                 claims[stream.name] = await self._claim(session, stream, writer)

@@ -52,8 +52,15 @@ def try_session_lock(txn: Transaction, number: int) -> bool:
 
 
 def release_session_locks(txn: Transaction, numbers: Sequence[int]) -> None:
-    """Stop being the process behind writers; what they still have reserved is void."""
+    """Stop being the process behind writers; what they still have reserved is void.
+
+    A writer of which a transaction still runs is left as if it had died: whoever
+    fences it waits for that transaction.
+    """
     for number in numbers:
+        key = (lock_class(number), TRANSACTION)
+        if not value(txn, "SELECT pg_try_advisory_xact_lock(%s, %s)", key):
+            continue
         txn.execute(
             "UPDATE synrepl._writers SET epoch = epoch + 1, held = false, holder = NULL, backend = NULL"
             " WHERE number = %s",

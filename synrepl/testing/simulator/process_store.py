@@ -133,10 +133,5 @@ class ProcessLease:
         await self._lease.release(stream, tokens)
 
     async def close(self) -> None:
-        """Give the name free, once nothing of it can still commit.
-
-        Until then its reservations hold the place of what it is writing.
-        """
-        while self._server.is_writing(self.writer):
-            await self._life.sleep(_LOOK_AGAIN_S)
+        """Give the name free."""
         await self._lease.close()
