@@ -9,7 +9,9 @@ and no hand-over between threads. Everything else goes through
 from __future__ import annotations
 
 import ipaddress
+import os
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +26,60 @@ from synrepl.storage.database import CommitUnknown, DatabaseBusy, Prepared, Reco
 
 #: Statements that may wait for the connection.
 MAX_WAITING = 1_000
+
+
+class _Watch:
+    """A connection's socket, for the reactor.
+
+    A descriptor of its own: libpq closes the one it has without a word, and a
+    closed descriptor cannot be taken out of the reactor's hands any more.
+    """
+
+    def __init__(self, reactor: Any, socket: int, ready: Callable[[], None]) -> None:
+        self._reactor = reactor
+        self._socket = os.dup(socket)
+        self._ready = ready
+
+    def is_for(self, socket: int) -> bool:
+        """False when the connection has gone on to another socket, as it may while it is made."""
+        return os.path.samestat(os.fstat(self._socket), os.fstat(socket))
+
+    def read(self) -> None:
+        """Call ``ready`` whenever something has come."""
+        self._reactor.addReader(self)
+
+    def write(self) -> None:
+        """Call ``ready`` once, when there is room to send."""
+        self._reactor.addWriter(self)
+
+    def stop(self) -> None:
+        """Watch no more."""
+        if self._socket >= 0:
+            self._reactor.removeReader(self)
+            self._reactor.removeWriter(self)
+            os.close(self._socket)
+            self._socket = -1
+
+    def fileno(self) -> int:
+        """For the reactor."""
+        return self._socket
+
+    def doRead(self) -> None:
+        """For the reactor."""
+        self._ready()
+
+    def doWrite(self) -> None:
+        """For the reactor."""
+        self._reactor.removeWriter(self)
+        self._ready()
+
+    def connectionLost(self, reason: object) -> None:
+        """For the reactor: the driver finds out by itself."""
+        self._ready()
+
+    def logPrefix(self) -> str:
+        """For the reactor."""
+        return "postgres singles"
 
 
 @dataclass(slots=True, eq=False)
@@ -48,7 +104,9 @@ class PostgresSingles:
         self._reactor = reactor
         self._address = Address(dsn, instance, settings={"idle_session_timeout": "0"})
         self._connection: extensions.connection | None = None
+        self._watch: _Watch | None = None
         self._connecting = False
+        self._preparing = False
         self._closed = False
         self._cursor: Any = None
         self._running: _Statement | None = None
@@ -65,6 +123,11 @@ class PostgresSingles:
             return False
         return True
 
+    @property
+    def connected(self) -> bool:
+        """There is a connection, and it is not known to be lost."""
+        return self._connection is not None and not self._connecting
+
     async def run(self, prepared: Prepared, params: Values) -> list[Record]:
         """Run one statement; see :meth:`synrepl.storage.database.Statements.run`."""
         if len(self._waiting) >= MAX_WAITING:
@@ -78,30 +141,6 @@ class PostgresSingles:
         """Disconnect; what has no answer yet fails."""
         self._closed = True
         self._lose("this process closed it")
-
-    # -- for the reactor ----------------------------------------------------------------
-
-    def fileno(self) -> int:
-        """The descriptor; negative once it is closed."""
-        connection = self._connection
-        return -1 if connection is None or connection.closed else connection.fileno()
-
-    def doRead(self) -> None:
-        """Something has come: an answer, or the end."""
-        self._poll()
-
-    def doWrite(self) -> None:
-        """There is room to send more."""
-        self._reactor.removeWriter(self)
-        self._poll()
-
-    def connectionLost(self, reason: object) -> None:
-        """The reactor found the descriptor unusable."""
-        self._lose("the connection was closed")
-
-    def logPrefix(self) -> str:
-        """For the reactor."""
-        return "postgres singles"
 
     # -- how it is done -------------------------------------------------------------------
 
@@ -125,16 +164,19 @@ class PostgresSingles:
         self._poll()
 
     def _start(self, connection: extensions.connection, statement: _Statement) -> None:
-        prepared = statement.prepared
-        sql = f'EXECUTE "{prepared.name}" ({", ".join(["%s"] * len(statement.params))})'
+        """Run a statement; the first of its kind on this connection is planned before."""
+        prepared, params = statement.prepared, statement.params
         self._running = statement
+        self._preparing = prepared.name not in self._known
+        if self._preparing:
+            sql, params = f'PREPARE "{prepared.name}" AS {prepared.sql}', ()
+        else:
+            sql = f'EXECUTE "{prepared.name}"'
+            if params:
+                sql += f" ({', '.join(['%s'] * len(params))})"
         try:
             self._cursor = connection.cursor()
-            if prepared.name not in self._known:
-                values = self._cursor.mogrify(sql, statement.params).decode()
-                self._cursor.execute(f'PREPARE "{prepared.name}" AS {prepared.sql}; {values}')
-            else:
-                self._cursor.execute(sql, statement.params)
+            self._cursor.execute(sql, params or None)
         except (psycopg2.Error, *VALUE_ERRORS) as error:
             self._failed(connection, error)
             return
@@ -150,19 +192,32 @@ class PostgresSingles:
         except (psycopg2.Error, *VALUE_ERRORS) as error:
             self._failed(connection, error)
             return
+        watch = self._watching(connection)
         if state == extensions.POLL_WRITE:
-            self._reactor.addWriter(self)
+            watch.write()
             return
-        self._reactor.addReader(self)
+        watch.read()
         if state == extensions.POLL_OK:
             self._idle()
+
+    def _watching(self, connection: extensions.connection) -> _Watch:
+        if self._watch is not None and self._connecting:
+            if self._watch.is_for(connection.fileno()):
+                return self._watch
+            self._watch.stop()
+            self._watch = None
+        if self._watch is None:
+            self._watch = _Watch(self._reactor, connection.fileno(), self._poll)
+        return self._watch
 
     def _idle(self) -> None:
         """The driver has nothing left to do: we are connected, or have an answer."""
         self._connecting = False
         statement, self._running = self._running, None
-        if statement is not None:
+        if statement is not None and self._preparing:
             self._known.add(statement.prepared.name)
+            self._waiting.appendleft(statement)
+        elif statement is not None:
             statement.result.callback(self._cursor.fetchall())
         self._next()
 
@@ -177,18 +232,20 @@ class PostgresSingles:
 
     def _lose(self, reason: str) -> None:
         """Without a connection: what was sent may have been done, what was not was not."""
-        connection = self._connection
+        connection, self._connection = self._connection, None
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.stop()
         if connection is not None:
-            self._reactor.removeReader(self)
-            self._reactor.removeWriter(self)
             close(connection)
-        self._connection = None
         running, self._running = self._running, None
         waiting = list(self._waiting)
         self._waiting.clear()
         self._known.clear()
         self._connecting = False
-        if running is not None:
+        if running is not None and self._preparing:
+            waiting.insert(0, running)
+        elif running is not None:
             running.result.errback(self._unknown(running, reason))
         for statement in waiting:
             statement.result.errback(self._address.away(reason))

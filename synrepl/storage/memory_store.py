@@ -87,6 +87,7 @@ class MemoryStore:
             state = memory.writer(writer)
             state.epoch += 1
             state.held, state.session = True, lease
+            memory.take(0, 0)  # a sequence that is behind is moved forward now
             claims[memory.stream.name] = memory, state.epoch
         return lease
 

@@ -12,6 +12,7 @@ from twisted.trial.unittest import TestCase
 
 from synrepl.adapters.postgres import PostgresDatabase
 from synrepl.adapters.postgres_session import PostgresSession, open_session
+from synrepl.adapters.postgres_single import PostgresSingles
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.storage.database import Session
 from synrepl.storage.migrations import load, migrate
@@ -44,8 +45,13 @@ class Process:
         self.scheduler = TwistedScheduler(reactor)
         self.database = PostgresDatabase(reactor, dsn, name)
         self.sessions: list[PostgresSession] = []
+        self.statements = PostgresSingles(reactor, dsn, name)
         self.store = PostgresStore(
-            scheduler or self.scheduler, self.database, self.open_session, name
+            scheduler or self.scheduler,
+            self.database,
+            self.open_session,
+            name,
+            statements=self.statements,
         )
 
     async def open_session(self) -> Session:
@@ -63,6 +69,7 @@ class Process:
         self.scheduler.stop()
         for session in self.sessions:
             await session.close()
+        self.statements.close()
         await self.database.close()
         self.scheduler.stop()  # what was under way may have begun to wait
 

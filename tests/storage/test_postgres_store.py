@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import psycopg2
+from twisted.internet.defer import Deferred
+
 from synrepl.core.tokens import Token
 from synrepl.storage.postgres_store import PostgresStore
 from synrepl.storage.store import Draft, FactStore, Fenced, WriterState
@@ -13,6 +16,7 @@ from tests.storage.contract import FactStoreContract
 from tests.storage.hasty import HastyScheduler
 from tests.storage.postgres import PostgresCase, Process
 from tests.storage.samples import NOTES, STREAMS, note
+from tests.storage.watching import Announcing
 
 
 class Contract(FactStoreContract, PostgresCase):
@@ -98,3 +102,28 @@ class OnlyHere(PostgresCase):
         await self.lease.append(NOTES, [Draft([[note("b")]])], 0)
         self.sql("SELECT 1", on=listener)
         self.assertEqual([notice.payload for notice in listener.notifies], ["notes"])
+
+
+class LoneRows(PostgresCase):
+    """Appended by a statement alone; what became of a lost one is found out all the same."""
+
+    async def test_cut_while_it_runs(self) -> None:
+        here = Announcing(self, self.process("one"), "w1")
+        await here.start()
+        self.addCleanup(lambda: Deferred.fromCoroutine(here.stop()))
+        await here.writer.append(NOTES, [[note("first")]])
+        blocker = psycopg2.connect(self.dsn)
+        self.addCleanup(blocker.close)
+        blocker.cursor().execute("LOCK TABLE synrepl.notes IN SHARE MODE")
+        appending = Deferred.fromCoroutine(here.writer.append(NOTES, [[note("second")]]))
+        backend = (
+            "SELECT pid FROM pg_stat_activity"
+            " WHERE wait_event_type = 'Lock' AND datname = current_database()"
+        )
+        await self.until(lambda: self.sql(backend) is not None)
+        self.sql("SELECT pg_terminate_backend(%s, 10000)", self.sql(backend))
+        blocker.rollback()
+        written = await appending
+        texts = "SELECT array_agg(stream_id ORDER BY stream_id) FROM synrepl.notes"
+        self.assertEqual(self.sql(texts), [1, *written.tokens])
+        await self.until(lambda: here.state.linear >= written.tokens[0])

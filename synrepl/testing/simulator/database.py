@@ -179,13 +179,6 @@ class SimulatedDatabase(MemoryStore):
         """True when nothing keeps a process from the database."""
         return self._clients[life].away_until <= self._clock.seconds()
 
-    def is_writing(self, name: str) -> bool:
-        """True while a transaction of a writer runs."""
-        return any(
-            name in memory.writers and memory.writers[name].transactions
-            for memory in self._streams.values()
-        )
-
     def dead(self) -> list[tuple[str, str]]:
         """The writers, by stream, that have died and can be fenced by now."""
         return [

@@ -19,8 +19,6 @@ from synrepl.testing.simulator.clock import Life
 
 T = TypeVar("T")
 
-_LOOK_AGAIN_S = 0.05
-
 
 class Server(Protocol):
     """What happens between the store and a process."""
@@ -36,9 +34,6 @@ class Server(Protocol):
 
     def tell_reserved(self, stream: Stream, tokens: Sequence[Token]) -> None:
         """The process knows that tokens are its own."""
-
-    def is_writing(self, name: str) -> bool:
-        """True while a transaction of a writer runs."""
 
 
 class ProcessStore:
