@@ -10,6 +10,7 @@ from typing import Any
 import click
 import yaml
 
+from synrepl.daemon.catalogue import catalogue
 from synrepl.daemon.cli.conventions import config_option, json_option, print_json
 from synrepl.daemon.config import WorkerConfig, load, load_master, load_worker
 from synrepl.daemon.config_decode import key_of
@@ -33,6 +34,7 @@ def command(config: tuple[Path, ...], role: str | None, as_json: bool) -> None:
     Exits with 2 when the configuration is not acceptable.
     """
     loaded = LOADERS[role](config) if role else load(config)
+    catalogue(loaded)  # refuses streams that cannot be
     shown = effective(loaded)
     if as_json:
         print_json(shown)

@@ -1,0 +1,137 @@
+"""Masters and workers as processes: refusals at the start, a database that goes away, twistd."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from twisted.internet import reactor
+from twisted.internet.defer import Deferred
+from twisted.internet.threads import deferToThread
+from twisted.python.usage import UsageError
+
+from synrepl.adapters.scheduler import TwistedScheduler
+from synrepl.daemon.master_service import Options, makeService
+from synrepl.testing.postgres import fresh_database
+from tests.daemon.cli_world import REPOSITORY, CliCase, Command, free_port
+
+ORDERS = "streams: [{name: orders, columns: {order_id: text}}]\ncatalogue: none\n"
+
+
+class Processes(CliCase):
+    def configure(self, name: str, text: str) -> Path:
+        path = self.directory / f"{name}.yaml"
+        path.write_text(f"server_name: example.com\n{ORDERS}{text}")
+        return path
+
+    async def http(self, port: int, path: str, body: bytes | None = None) -> tuple[int, Any]:
+        """Status and JSON of an answer; 0 while nobody answers."""
+
+        def ask() -> tuple[int, Any]:
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", body, 10) as answer:
+                    return answer.status, json.load(answer)
+            except urllib.error.HTTPError as error:
+                return error.code, json.load(error)
+            except OSError:
+                return 0, None
+
+        return await deferToThread(ask)
+
+    async def until(self, port: int, path: str, status: int) -> Any:
+        """The answer, once it has this status."""
+        while True:
+            found, answer = await self.http(port, path)
+            if found == status:
+                return answer
+            await TwistedScheduler(reactor).sleep(0.02)
+
+    async def test_one_name_one_process(self) -> None:
+        dsn = await fresh_database(self)
+        port = free_port()
+        text = f"database: {dsn}\n"
+        self.start("master", "-c", self.configure("one", f"{text}http: {{port: {port}}}\n"))
+        await self.until(port, "/ready", 200)
+        second = await self.run_it("master", "-c", self.configure("two", text))
+        self.assertEqual(second.code, 1)
+        self.assertRegex(
+            second.err,
+            r"(?m)^synrepl: error: writer 'master' of stream 'orders' is held by 'master' \(process \d+",
+        )
+
+    async def test_a_port_in_use(self) -> None:
+        dsn = await fresh_database(self)
+        port, taken = free_port(), free_port()
+        text = f"database: {dsn}\nlisteners: [{{port: {taken}}}]\n"
+        self.start("master", "-c", self.configure("one", f"{text}http: {{port: {port}}}\n"))
+        await self.until(port, "/ready", 200)
+        other = f"database: {await fresh_database(self)}\nlisteners: [{{port: {taken}}}]\n"
+        second = await self.run_it("master", "-c", self.configure("two", other))
+        self.assertEqual(second.code, 2)
+        self.assertIn(f"synrepl: error: listeners: port {taken} on 127.0.0.1", second.err)
+
+    async def test_the_database_dies_and_comes_back(self) -> None:
+        port, listener = free_port(), free_port()
+        common = "data_dir: data\ndatabase: embedded\n"
+        master = self.configure(
+            "master", f"{common}http: {{port: {port}}}\nlisteners: [{{port: {listener}}}]\n"
+        )
+        seen = self.directory / "seen"
+        worker = self.configure(
+            "worker",
+            f"{common}instance_name: worker1\nmaster: {{port: {listener}}}\n"
+            f"handlers: [{{class: 'tests.daemon.noting:Noting', config: {{path: {seen}}}}}]\n",
+        )
+        self.start("master", "-c", master)
+        self.start("worker", "-c", worker)
+        await self.until(port, "/ready", 200)
+        self.assertEqual((await self.http(port, "/streams/orders/facts", b'[["a"]]'))[0], 200)
+        pid_file = self.directory / "data" / "postgres" / "postmaster.pid"
+        os.kill(int(pid_file.read_text().split()[0]), signal.SIGKILL)
+        while True:  # refused while it is away, and served again without help
+            status, answer = await self.http(port, "/streams/orders/facts", b'[["b"]]')
+            if status == 200:
+                break
+            self.assertIn(status, (500, 503), answer)
+        await self.until(port, "/ready", 200)
+        while not seen.exists() or not {"a", "b"} <= set(seen.read_text().split()):
+            await TwistedScheduler(reactor).sleep(0.02)
+
+    async def test_twistd(self) -> None:
+        port = free_port()
+        path = self.configure(
+            "master", f"database: {await fresh_database(self)}\nhttp: {{port: {port}}}\n"
+        )
+        twistd = Command()
+        arguments = [
+            sys.executable, "-c", "from twisted.scripts.twistd import run; run()",
+            "--nodaemon", "--pidfile=", "synrepl-master", "-c", str(path),
+        ]  # fmt: skip
+        any_reactor: Any = reactor
+        any_reactor.spawnProcess(
+            twistd,
+            sys.executable,
+            arguments,
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+            path=str(self.directory),
+        )
+        self.addCleanup(lambda: Deferred.fromCoroutine(twistd.kill()))
+        await self.until(port, "/ready", 200)
+        twistd.signal("TERM")
+        done = await twistd.done()
+        self.assertEqual(done.code, -signal.SIGTERM)  # twistd ends by what it was sent
+        self.assertIn("Server Shut Down.", done.out)
+
+    async def test_twistd_without_a_file(self) -> None:
+        path = self.configure("master", "nonsense: 1\n")
+        options = Options()
+        self.assertRaises(UsageError, options.parseOptions, [])
+        options = Options()
+        options.parseOptions(["-c", str(path)])
+        self.assertRaisesRegex(UsageError, "nonsense", makeService, options)

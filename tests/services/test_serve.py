@@ -1,0 +1,262 @@
+"""A master and its clients, as transcripts: real sessions and peers over transports in memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet.testing import StringTransport
+from twisted.trial.unittest import SynchronousTestCase
+
+from synrepl.adapters.tcp_master import ClientPeer, MasterFactory
+from synrepl.services.serve import Master
+from synrepl.wire.commands import Command
+from synrepl.wire.session import Limits
+from tests.services.world import World, done, started
+
+
+class Transport(StringTransport):
+    """What is written stays to be read, as over TCP."""
+
+    def setTcpNoDelay(self, enabled: bool) -> None:
+        """Nothing."""
+
+    def setTcpKeepAlive(self, enabled: bool) -> None:
+        """Nothing."""
+
+
+class Client:
+    """The other end of one connection."""
+
+    def __init__(self, case: MasterCase, *said: str) -> None:
+        self.case = case
+        self.transport = Transport()
+        self.peer: Any = case.factory.buildProtocol(None)
+        self.peer.makeConnection(self.transport)
+        self.say(*said)
+
+    def say(self, *lines: str) -> None:
+        """Say lines, and let the master act."""
+        self.peer.dataReceived("".join(f"{line}\n" for line in lines).encode())
+        self.case.world.clock.advance(0)
+
+    def heard(self, *, greeting: bool = False) -> list[str]:
+        """The lines since the last time."""
+        lines = self.transport.value().decode().splitlines()
+        self.transport.clear()
+        return lines if greeting else [x for x in lines if x.split()[0] not in ("SERVER", "PING")]
+
+    def lost(self) -> None:
+        """The connection breaks."""
+        self.peer.connectionLost(ConnectionLostReason)
+
+
+class _Reason:
+    def getErrorMessage(self) -> str:
+        return "cut"
+
+
+ConnectionLostReason: Any = _Reason()
+
+
+class MasterCase(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.world: World = started()
+        self.addCleanup(self.world.stop)
+        self.events: list[tuple[str, Command]] = []
+        world = self.world
+        self.master = Master(
+            world.scheduler,
+            world.catalogue,
+            world.announcer.states,
+            world.publisher,
+            world.store,
+            lambda name, command: self.events.append((name, command)),
+        )
+        self.factory = MasterFactory(
+            world.scheduler, self.master, "example.org", limits=Limits(queued_lines=20)
+        )
+
+    def append(self, *notes: str) -> None:
+        rows = ",".join(f'[{n},"{note}",null]' for n, note in enumerate(notes))
+        done(self.world.intake.append("jobs", f"[{rows}]".encode()))
+        self.world.clock.advance(0)
+
+    def client(self, *said: str) -> Client:
+        return Client(self, *said)
+
+
+class Replicate(MasterCase):
+    def test_greeting(self) -> None:
+        server, ping = self.client().heard(greeting=True)
+        self.assertEqual((server, ping.split()[0]), ("SERVER example.org", "PING"))
+
+    def test_legacy_from_a_token(self) -> None:
+        self.append("a", "b")
+        client = self.client("REPLICATE jobs 1")
+        self.assertEqual(client.heard(), ['RDATA jobs 2 [1,"b",null]', "POSITION jobs 2"])
+        self.append("c")
+        self.assertEqual(client.heard(), ['RDATA jobs 3 [0,"c",null]'])
+
+    def test_legacy_now_beyond_and_before_everything(self) -> None:
+        self.append("a")
+        for token, rows in (
+            ("NOW", []),
+            ("now", []),
+            ("99", []),
+            ("-1", ['RDATA jobs 1 [0,"a",null]']),
+        ):
+            with self.subTest(token):
+                client = self.client(f"REPLICATE jobs {token}")
+                self.assertEqual(client.heard(), [*rows, "POSITION jobs 1"])
+
+    def test_legacy_all(self) -> None:
+        self.append("a")
+        heard = self.client("REPLICATE ALL 0").heard()
+        self.assertIn('RDATA jobs 1 [0,"a",null]', heard)
+        positions = [line.split()[1] for line in heard if line.startswith("POSITION")]
+        self.assertEqual(len(positions), len(set(positions)))
+        self.assertNotIn("presence_federation", positions)  # those servers did not have it
+
+    def test_legacy_asked_again(self) -> None:
+        self.append("a")
+        client = self.client("REPLICATE jobs NOW", "REPLICATE jobs 0")
+        self.assertEqual(client.heard()[-1], "POSITION jobs 1")
+        self.append("b")
+        self.assertEqual(client.heard(), ['RDATA jobs 2 [0,"b",null]'])
+
+    def test_modern(self) -> None:
+        self.append("a")
+        client, silent = self.client("REPLICATE "), self.client()
+        self.assertIn("POSITION jobs master 1 1", client.heard())
+        silent.heard()
+        self.append("b")
+        self.assertEqual(client.heard(), ['RDATA jobs master 2 [0,"b",null]'])
+        self.assertEqual(silent.heard(), [])  # it has not asked
+
+    def test_only_who_asked_is_answered(self) -> None:
+        first = self.client("REPLICATE")
+        first.heard()
+        self.client("REPLICATE")
+        self.assertEqual(first.heard(), [])
+
+    def test_unknown_stream(self) -> None:
+        client = self.client("REPLICATE job 0", "REPLICATE jobs 0")
+        self.assertEqual(client.heard(), ["ERROR there is no stream 'job'; did you mean jobs?"])
+        self.assertTrue(client.transport.disconnecting)
+        client.lost()
+        self.assertEqual(self.master.closed, {"replicate_refused": 1})
+
+    def test_trimmed(self) -> None:
+        small = started(max_rows_per_stream=2)
+        self.addCleanup(small.stop)
+        self.world, before = small, self.world
+        self.addCleanup(setattr, self, "world", before)
+        self.factory = MasterFactory(small.scheduler, small.master, "example.org")
+        self.append("a", "b", "c")
+        (error,) = self.client("REPLICATE jobs 0").heard()
+        self.assertRegex(error, "^ERROR stream 'jobs' has been trimmed up to 2;")
+
+
+class Lanes(MasterCase):
+    def test_a_reader_that_does_not_keep_up_is_told(self) -> None:
+        client = self.client("REPLICATE jobs NOW")
+        client.heard()
+        client.peer.pauseProducing()  # as a full transport does
+        for _ in range(3):
+            self.append(*"abcdefghij")
+        heard = client.heard()
+        self.assertEqual(heard[-1], "ERROR Failed to keep up")
+        self.assertEqual(len([line for line in heard if line.startswith("RDATA")]), 20)
+        self.assertTrue(client.transport.disconnecting)
+        client.lost()
+        self.assertEqual(self.master.closed, {"failed_to_keep_up": 1})
+
+    def test_catch_up_waits_for_the_reader_and_never_fails(self) -> None:
+        for _ in range(10):
+            self.append(*"abcdefghij")
+        client = self.client()
+        client.heard()
+        client.peer.pauseProducing()
+        client.say("REPLICATE jobs 0")
+        self.append("later")
+        self.assertEqual(client.heard(), [])
+        client.peer.resumeProducing()
+        self.world.clock.advance(0)
+        heard = client.heard()
+        self.assertEqual(len(heard), 102)
+        self.assertEqual(heard[-1], "POSITION jobs 101")
+
+    def test_shutting_down_reaches_everybody(self) -> None:
+        clients = [self.client("REPLICATE"), self.client("REPLICATE jobs NOW"), self.client()]
+        for client in clients:
+            client.heard()
+        self.master.shut_down()
+        for client in clients:
+            self.assertEqual(client.heard(), ["ERROR server shutting down"])
+
+    def test_a_silent_peer_that_has_pinged_is_given_up(self) -> None:
+        armed, free = self.client("PING 1"), self.client("NAME netcat")
+        self.world.clock.pump([1.0] * 16)
+        self.assertEqual(armed.heard(), ["ERROR ping timeout"])
+        self.assertEqual(free.heard(), [])
+        free.lost()
+
+
+class Relays(MasterCase):
+    def test_remote_server_up_goes_to_the_others(self) -> None:
+        clients = [self.client("REPLICATE jobs NOW") for _ in range(2)] + [self.client("REPLICATE")]
+        for client in clients:
+            client.heard()
+        clients[0].say("REMOTE_SERVER_UP far.example")
+        heard = [client.heard() for client in clients]
+        self.assertEqual(heard, [[], *[["REMOTE_SERVER_UP far.example"]] * 2])
+
+    def test_users_that_sync(self) -> None:
+        legacy = self.client("NAME old", "REPLICATE jobs NOW", "USER_SYNC @a:x start 5")
+        modern = self.client("NAME new", "REPLICATE", "USER_SYNC i1 @b:x start 6")
+        modern.say(
+            "USER_SYNC i2 @c:x start 7", "USER_SYNC i2 @d:x start 8", "USER_SYNC i2 @d:x end 9"
+        )
+        self.assertEqual(self.master.user_syncs.syncing(), {"@a:x", "@b:x", "@c:x"})
+        modern.say("CLEAR_USER_SYNC i1")
+        self.assertEqual(self.master.user_syncs.syncing(), {"@a:x", "@c:x"})
+        self.events.clear()
+        modern.lost()
+        self.assertEqual(self.master.user_syncs.syncing(), {"@a:x"})
+        ended = [(name, c.user, c.syncing) for name, c in self.events]  # type: ignore[attr-defined]
+        self.assertEqual(ended, [("new", "@c:x", False)])
+        legacy.lost()
+        self.assertEqual(self.master.user_syncs.syncing(), set())
+
+    def test_federation_acks(self) -> None:
+        one = self.client("REPLICATE", "FEDERATION_ACK sender1 7")
+        self.client("REPLICATE", "FEDERATION_ACK sender2 5")
+        self.assertEqual(self.master.federation_acks.floor, 5)
+        one.say("FEDERATION_ACK sender1 3")
+        self.assertEqual(self.master.federation_acks.floor, 3)
+        one.lost()
+        self.assertEqual(self.master.federation_acks.floor, 5)
+
+    def test_what_is_for_handlers(self) -> None:
+        client = self.client("NAME worker", "REPLICATE jobs NOW")
+        lines = [
+            "REMOVE_PUSHER app key @a:x",
+            'INVALIDATE_CACHE get_user_by_id ["@a:x"]',
+            'USER_IP @a:x ["token", "10.0.0.1", "agent", "DEV", 5]',
+            "FEDERATION_ACK 4",
+        ]
+        client.say(*lines)
+        self.assertEqual(
+            [(name, command.verb) for name, command in self.events],
+            [("worker", line.split()[0]) for line in lines],
+        )
+        self.assertEqual(self.master.commands["USER_IP"], 1)
+
+
+class Peers(MasterCase):
+    def test_forgotten_with_the_connection(self) -> None:
+        client = self.client("REPLICATE")
+        self.assertIsInstance(next(iter(self.master.followers)), ClientPeer)
+        client.lost()
+        self.append("a")  # goes nowhere
+        self.assertEqual((self.master.followers, self.master.closed), ({}, {"peer_closed": 1}))
