@@ -23,6 +23,9 @@ PAGE_ROWS = 2_000
 #: How soon after a look the next one may follow, in seconds, while a hole waits.
 LOOK_AGAIN_S = 0.02
 
+#: The same, in the end, while nothing moves.
+LOOK_SELDOM_S = 0.1
+
 
 class Log(Protocol):
     """Where a service says what a person should know."""
@@ -116,14 +119,20 @@ class Announcer:
             await self._record()
 
     async def _look_while_dirty(self) -> None:
+        pause = LOOK_AGAIN_S
+        stuck_at: dict[str, Token] = {}
         try:
             while self._dirty and self._watching:
                 dirty, self._dirty = self._dirty, set()
                 await self._look([self.states[name] for name in sorted(dirty)])
                 self.last_error = None
                 again = {name for name in dirty if self.states[name].hole}
+                standing = {name: self.states[name].linear for name in again}
+                # Behind a long transaction there is nothing new to see for a while.
+                pause = min(2 * pause, LOOK_SELDOM_S) if standing == stuck_at else LOOK_AGAIN_S
+                stuck_at = standing
                 if (again or self._dirty) and self._watching:
-                    await self._scheduler.sleep(LOOK_AGAIN_S)
+                    await self._scheduler.sleep(pause)
                     self._dirty |= again
         except SynreplError as error:
             # The poll comes again; what was not seen now will be seen then.

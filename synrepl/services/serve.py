@@ -174,13 +174,13 @@ class Master:
         try:
             while after < state.linear:
                 page = await self._source.page(stream, Range(after, state.linear), None, PAGE_ROWS)
-                if follower.catching_up.get(stream.name) != answer:
-                    return  # asked again meanwhile
                 if asked or not page.facts:
                     chunks = encoder.catch_up(stream, page.facts)
                 else:
                     chunks = encoder.live(stream, "", after, page.facts[-1].token, page.facts)
                 for chunk in chunks:
+                    if follower.catching_up.get(stream.name) != answer:
+                        return  # asked again meanwhile
                     if not await connection.write_catch_up(chunk):
                         return
                 after = page.upto
