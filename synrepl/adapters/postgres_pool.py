@@ -30,7 +30,7 @@ T = TypeVar("T")
 class DaemonThreadPool(ThreadPool):
     """Twisted's pool, of threads that cannot keep a process from ending."""
 
-    threadFactory = partial(Thread, daemon=True)  # type: ignore[assignment]
+    threadFactory = staticmethod(partial(Thread, daemon=True))  # type: ignore[assignment]
 
 
 class Slot:
