@@ -305,6 +305,9 @@ class StreamWriter:
         except BaseException:
             await lease.close()
             raise
+        if self._closed:  # stopped meanwhile
+            await lease.close()
+            return
         self._lease = lease
         lease.on_lost(lambda reason: self._lost(reason, lease))
         for stream in self.streams:

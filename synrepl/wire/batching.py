@@ -1,4 +1,4 @@
-"""Facts of several rows: how they are sent, and how a follower puts them together.
+"""Facts of several rows, and how a follower puts them together.
 
 Seeds: "TCP replication, Synapse 1.43", 'Overview': rows that share a token go
 out with ``batch`` for a token, all but the last.
@@ -6,7 +6,6 @@ out with ``batch`` for a token, all but the last.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from synrepl.wire.commands import Position, Rdata
@@ -93,29 +92,3 @@ class BatchAssembler:
         self._rows -= len(rows)
         self._bytes -= sum(map(len, rows))
         return rows
-
-
-def batch_tokens(token: int, rows: Sequence[bytes]) -> Iterator[tuple[int | None, bytes]]:
-    """The sender's rule: all rows of a fact but the last have ``None``, written ``batch``."""
-    last = len(rows) - 1
-    for index, row in enumerate(rows):
-        yield (token if index == last else None), row
-
-
-def fact_lines(prefix: bytes, token: int, rows: Sequence[bytes]) -> bytes:
-    """The RDATA lines of a fact, each with its newline; nothing for a fact without rows.
-
-    :param prefix: see :func:`synrepl.wire.codec.rdata_prefix`
-    :param rows: JSON without a newline in it, which is not checked again
-    """
-    if not rows:
-        return b""
-    lines = [prefix + b"batch " + row for row in rows[:-1]]
-    lines.append(b"%s%d %s\n" % (prefix, token, rows[-1]))
-    return b"\n".join(lines)
-
-
-def catch_up_lines(prefix: bytes, token: int, rows: Sequence[bytes]) -> bytes:
-    """The same for a legacy catch-up, which repeats the number instead of ``batch``."""
-    head = b"%s%d " % (prefix, token)
-    return b"".join([head + row + b"\n" for row in rows])

@@ -32,7 +32,8 @@ class Unanswered(MemoryStore):
 
     async def step(self, what: str) -> None:
         if what == self.hang:
-            await Deferred()
+            self.hung: Deferred[None] = Deferred()
+            await self.hung
         if what == self.at:
             self.at = None
             raise CommitUnknown(where="memory", name="append", xid="7", reason="cut")
@@ -121,8 +122,22 @@ class Outcome(SynchronousTestCase):
 
     def test_stopping_meanwhile(self) -> None:
         self.store.at, self.store.hang = "append committed", "open writer"
+        self.failureResultOf(self.cut_and_stopped(), CommitUnknown)
+
+    def test_a_name_that_is_taken_back_too_late_is_given_free(self) -> None:
+        self.store.at, self.store.hang = "append committed", "open writer"
+        self.failureResultOf(self.cut_and_stopped(), CommitUnknown)
+        self.store.hang = None
+        self.store.hung.callback(None)
+        self.clock.pump([0.1] * 20)
+        seen = self.wait(self.store.observe([JOBS]))
+        self.assertFalse(seen["jobs"].writers["master"].held)  # type: ignore[index]
+        self.assertFalse(self.writer.open)
+
+    def cut_and_stopped(self) -> Deferred[Written]:
+        """An append whose answer is lost, at a writer that is stopped before it has its name back."""
         deferred = Deferred.fromCoroutine(self.writer.append(JOBS, [[Job("a")]]))
         self.assertNoResult(deferred)
         Deferred.fromCoroutine(self.writer.stop())
         self.clock.pump([0.1] * 20)
-        self.failureResultOf(deferred, CommitUnknown)
+        return deferred

@@ -5,17 +5,8 @@ from unittest import TestCase
 from hypothesis import given
 from hypothesis import strategies as st
 
-from synrepl.wire.batching import (
-    Batch,
-    BatchAssembler,
-    BatchTooLarge,
-    batch_tokens,
-    catch_up_lines,
-    fact_lines,
-)
-from synrepl.wire.codec import parse_line, rdata_prefix
+from synrepl.wire.batching import Batch, BatchAssembler, BatchTooLarge
 from synrepl.wire.commands import Position, Rdata
-from synrepl.wire.dialects import DIALECTS, MODERN, Side
 from tests.wire.strategies import rows
 
 
@@ -79,36 +70,7 @@ class Assembling(TestCase):
         batches = BatchAssembler()
         got = []
         for token, (writer, fact) in enumerate(facts):
-            for wire_token, row in batch_tokens(token, fact):
-                batch = batches.add(Rdata("events", writer, wire_token, row))
-                if batch is not None:
-                    got.append(batch)
+            for row in fact[:-1]:
+                self.assertIsNone(batches.add(Rdata("events", writer, None, row)))
+            got.append(batches.add(Rdata("events", writer, token, fact[-1])))
         self.assertEqual(got, [(token, fact) for token, (_, fact) in enumerate(facts)])
-
-
-class Sending(TestCase):
-    def test_lines_of_a_fact(self) -> None:
-        prefix = rdata_prefix("typing", "w1", MODERN)
-        self.assertEqual(
-            fact_lines(prefix, 9, [b"[1]", b"[2]", b"[3]"]),
-            b"RDATA typing w1 batch [1]\nRDATA typing w1 batch [2]\nRDATA typing w1 9 [3]\n",
-        )
-        self.assertEqual(fact_lines(prefix, 9, [b"[1]"]), b"RDATA typing w1 9 [1]\n")
-        self.assertEqual(fact_lines(prefix, 9, []), b"")
-
-    def test_a_legacy_catch_up_repeats_the_number(self) -> None:
-        self.assertEqual(
-            catch_up_lines(b"RDATA typing ", 9, [b"[1]", b"[2]"]),
-            b"RDATA typing 9 [1]\nRDATA typing 9 [2]\n",
-        )
-
-    @given(st.integers(0, 2**63 - 1), st.lists(rows, max_size=4))
-    def test_the_lines_are_those_of_the_codec(self, token: int, fact: list[bytes]) -> None:
-        for dialect in DIALECTS.values():
-            data = fact_lines(rdata_prefix("events", "w1", dialect), token, fact)
-            lines = data.split(b"\n")[:-1]
-            writer = "w1" if dialect.per_writer else None
-            self.assertEqual(
-                [parse_line(line, dialect, Side.SERVER) for line in lines],
-                [Rdata("events", writer, t, row) for t, row in batch_tokens(token, fact)],
-            )
