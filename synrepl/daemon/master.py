@@ -22,7 +22,13 @@ from synrepl.services.announce import Announcer
 from synrepl.services.forget_keys import forget_keys
 from synrepl.services.intake import Intake
 from synrepl.services.publish import Publisher
-from synrepl.services.readiness import Readiness, name_is_held, streams_can_be_seen
+from synrepl.services.readiness import (
+    READY_LAG_S,
+    Readiness,
+    lag_below,
+    name_is_held,
+    streams_can_be_seen,
+)
 from synrepl.services.serve import Master
 from synrepl.services.standing import Watch, master_standings
 from synrepl.services.status import Identity, master_status
@@ -173,7 +179,9 @@ class MasterProcess:
             )
 
         metrics = ProcessMetrics(status, self.http.server.responses)
-        ready = self._readiness = Readiness([streams_can_be_seen(announcer), name_is_held(writer)])
+        ready = self._readiness = Readiness(
+            [streams_can_be_seen(announcer), name_is_held(writer), lag_below(watch, READY_LAG_S)]
+        )
         ready.started()
         updates = Updates(self._scheduler, self.catalogue, announcer.states, store)
         self.http.started(master_routes(intake, updates, ready, status, metrics.render))

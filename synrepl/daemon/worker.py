@@ -24,7 +24,7 @@ from synrepl.services.deliver import Delivery
 from synrepl.services.follow import Follower
 from synrepl.services.handlers import TransactionalHandler
 from synrepl.services.lane import Source
-from synrepl.services.readiness import Readiness, is_connected
+from synrepl.services.readiness import READY_LAG_S, Readiness, is_connected, lag_below
 from synrepl.services.standing import Watch, worker_standings
 from synrepl.services.status import Identity, worker_status
 from synrepl.wire.dialects import DIALECTS
@@ -157,7 +157,9 @@ class WorkerProcess:
 
         metrics = ProcessMetrics(status, self.http.server.responses)
         where = f"{config.master.host}:{config.master.port}"
-        ready = self._readiness = Readiness([is_connected(lambda: factory.handshaken, where)])
+        ready = self._readiness = Readiness(
+            [is_connected(lambda: factory.handshaken, where), lag_below(watch, READY_LAG_S)]
+        )
         ready.started()
         self.http.started(common_routes(ready, status, metrics.render))
 

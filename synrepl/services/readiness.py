@@ -12,6 +12,10 @@ from synrepl.services.write import StreamWriter
 Check = Callable[[], str | None]
 
 
+#: After how many seconds a stream that is stuck makes a process not ready.
+READY_LAG_S = 60.0
+
+
 class Readiness:
     """All checks of one process. It is not ready before :meth:`started` was called.
 

@@ -16,7 +16,6 @@ from synrepl.core.tokens import MAX_TOKEN, Token
 from synrepl.positions.ledger import Ledger
 from synrepl.positions.linear import LinearTracker
 from synrepl.positions.settling import Settling
-from synrepl.positions.vector import PositionVector
 from synrepl.services.waiting_facts import WaitingFacts
 from synrepl.storage.store import Observation
 from synrepl.streams.definition import Fact, Stream
@@ -71,11 +70,6 @@ class StreamState:
     def hole(self) -> bool:
         """Something settled waits behind a token of which nothing is known: look at the database."""
         return self._linear.hole
-
-    @property
-    def vector(self) -> PositionVector:
-        """Both views at once."""
-        return PositionVector(self.positions, self.linear)
 
     # -- this process's own writer ------------------------------------------------
 
