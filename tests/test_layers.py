@@ -21,6 +21,7 @@ LAYERS = (
     ("__main__",),
     ("daemon",),
     ("services", "adapters", "pipeline", "testing"),
+    ("driver",),
     ("storage", "caches"),
     ("streams",),
     ("wire", "positions", "rooms"),
@@ -32,7 +33,7 @@ ONLY = {
     "twisted": {"adapters", "daemon", "testing"},
     "txredisapi": {"adapters", "testing"},
     "pyspark": {"pipeline"},
-    "psycopg2": {"adapters", "pipeline"},
+    "psycopg2": {"adapters", "driver"},
 }
 
 #: What the product never imports.

@@ -28,6 +28,8 @@ class Route:
     :ivar pattern: segments, of which ``<name>`` stands for any one
     :ivar public: to be answered without the secret
     :ivar takes_body: its requests have a body
+    :ivar waits: its handler waits for what others do. Such requests take no
+        place from others, and are cancelled when the client goes away
     :ivar statuses: what this route answers differently, by class of error
     """
 
@@ -36,6 +38,7 @@ class Route:
     handle: Handle
     public: bool = False
     takes_body: bool = False
+    waits: bool = False
     statuses: Mapping[type[SynreplError], int] = field(default_factory=dict)
 
 

@@ -11,6 +11,7 @@ limit                  what happens beyond it
 request line, headers  400, closed (16 KiB together, by ``twisted.web``)
 ``max_body``           413, by Content-Length at once, else while it streams
 ``max_requests``       503: requests being received or answered at a time
+``max_waiting``        503: the same, of routes that wait for what others do
 ``max_buffered``       503: bytes of bodies of all requests together
 ``max_connections``    closed without an answer
 ``arrival_s``          closed: the time a request may take to arrive whole
@@ -28,7 +29,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IAddress
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -55,6 +56,7 @@ class HttpLimits:
 
     max_body: int = 16 * 2**20
     max_requests: int = 100
+    max_waiting: int = 500
     max_buffered: int = 64 * 2**20
     max_connections: int = 1_000
     arrival_s: float = 30.0
@@ -67,6 +69,7 @@ class HttpServer(http.HTTPFactory):
         lets everybody in
     :ivar responses: answers by (pattern of the route, status); ``-`` for no route
     :ivar active: requests being received or answered
+    :ivar waiting: those of routes that wait, which are not among the active
     """
 
     noisy = False
@@ -84,6 +87,7 @@ class HttpServer(http.HTTPFactory):
         self._secret = None if secret is None else secret.encode()
         self.responses: Counter[tuple[str, int]] = Counter()
         self.active = 0
+        self.waiting = 0
         self.buffered = 0
         self.connections: set[_Channel] = set()
 
@@ -127,6 +131,27 @@ class HttpServer(http.HTTPFactory):
             _check_origin(request)
         return found
 
+    def admit(self, route: Route) -> None:
+        """Count a request; :meth:`dismiss` it once it is answered.
+
+        :raises TooBusy: there are too many of its kind
+        """
+        if route.waits:
+            if self.waiting >= self.limits.max_waiting:
+                raise TooBusy()
+            self.waiting += 1
+        else:
+            if self.active >= self.limits.max_requests:
+                raise TooBusy()
+            self.active += 1
+
+    def dismiss(self, route: Route) -> None:
+        """Count a request no more."""
+        if route.waits:
+            self.waiting -= 1
+        else:
+            self.active -= 1
+
     def _check_secret(self, request: http.Request) -> None:
         if self._secret is None:
             return
@@ -157,7 +182,7 @@ class _Request(http.Request):
         self._size = 0
         self._counted = False
         self._answered = False
-        self._handling = False
+        self._handling: Deferred[None] | None = None
 
     def gotLength(self, length: int | None) -> None:
         """The headers are there: judge them."""
@@ -168,13 +193,11 @@ class _Request(http.Request):
         try:
             self._match = server.match(self.method, path, self)
             self._check_size(length or 0)
-            if server.active >= server.limits.max_requests:
-                raise TooBusy()
+            server.admit(self._match.route)
         except SynreplError as error:
             self._refuse(error)
         else:
             self._counted = True
-            server.active += 1
 
     def handleContentChunk(self, data: bytes) -> None:
         """Part of the body came."""
@@ -195,15 +218,16 @@ class _Request(http.Request):
         if self._answered:
             self.finish()
             return
-        self._handling = True
-        answered = Deferred.fromCoroutine(self._handle())
-        answered.addErrback(lambda failure: _log.failure("cannot answer", failure=failure))
+        self._handling = Deferred.fromCoroutine(self._handle())
+        self._handling.addErrback(lambda failure: _log.failure("cannot answer", failure=failure))
 
     def connectionLost(self, reason: Failure) -> None:
-        """The client is gone; a handler that runs is not disturbed, what it does may be done."""
+        """The client is gone: a handler that only waits ends; what another one does may be done."""
         super().connectionLost(reason)
-        if not self._handling:
+        if self._handling is None:
             self._release()
+        elif self._match is not None and self._match.route.waits:
+            self._handling.cancel()
 
     def _check_size(self, size: int) -> None:
         assert self._match is not None
@@ -220,6 +244,8 @@ class _Request(http.Request):
             query = parse_query(self._query)
             answer = await route.handle(HttpRequest(path, query, self.requestHeaders, body))
         except Exception as error:
+            if self._disconnected and isinstance(error, CancelledError):
+                return  # by connectionLost
             answer = error_answer(error, route.statuses)
         finally:
             self._release()
@@ -259,7 +285,8 @@ class _Request(http.Request):
         self._size = 0
         if self._counted:
             self._counted = False
-            self._server.active -= 1
+            assert self._match is not None
+            self._server.dismiss(self._match.route)
 
 
 class _Channel(http.HTTPChannel):

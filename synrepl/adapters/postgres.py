@@ -20,15 +20,15 @@ from typing import TypeVar
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
-from synrepl.adapters import postgres_outcome
 from synrepl.adapters.backoff import pause
-from synrepl.adapters.postgres_attempt import Attempt
-from synrepl.adapters.postgres_connection import Address, DatabaseRefused
-from synrepl.adapters.postgres_outcome import Ticket, Verdict
 from synrepl.adapters.postgres_pool import Pool
 from synrepl.adapters.reactor import Reactor
 from synrepl.core.clock import DelayedCall
 from synrepl.core.errors import Unavailable
+from synrepl.driver import outcome
+from synrepl.driver.attempt import Attempt
+from synrepl.driver.connection import Address, DatabaseRefused
+from synrepl.driver.outcome import Ticket, Verdict
 from synrepl.storage.database import CommitUnknown, Isolation, SerializationFailure, Transaction
 from synrepl.storage.store import DatabaseAway
 
@@ -140,7 +140,7 @@ class PostgresDatabase:
         while True:
             verdict, reason = Verdict.PENDING, Verdict.PENDING.value
             try:
-                verdict = await self._pool.run(partial(postgres_outcome.ask, ticket=ticket))
+                verdict = await self._pool.run(partial(outcome.ask, ticket=ticket))
                 reason = verdict.value
             except Unavailable as error:
                 reason = str(error)

@@ -16,11 +16,11 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from synrepl.adapters.backoff import pause
-from synrepl.adapters.postgres_connection import Address, Connection, Keepalive, close
 from synrepl.adapters.postgres_pool import DaemonThreadPool
 from synrepl.adapters.postgres_watch import Watch
 from synrepl.adapters.reactor import Reactor
 from synrepl.core.clock import DelayedCall
+from synrepl.driver.connection import Address, Connection, Keepalive, close
 
 _KEEPALIVE = Keepalive(idle_s=5, interval_s=2, count=3)
 

@@ -19,8 +19,8 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.threadpool import ThreadPool
 
-from synrepl.adapters.postgres_connection import Address, Connection, close
 from synrepl.adapters.reactor import Reactor
+from synrepl.driver.connection import Address, Connection, close
 from synrepl.storage.database import DatabaseBusy
 from synrepl.storage.store import DatabaseAway
 

@@ -12,11 +12,11 @@ from typing import TypeVar
 import psycopg2
 from twisted.logger import Logger
 
-from synrepl.adapters.postgres_attempt import Attempt, Ran
-from synrepl.adapters.postgres_connection import Address, Connection, Keepalive
 from synrepl.adapters.postgres_pool import Pool
 from synrepl.adapters.postgres_watch import Watch
 from synrepl.adapters.reactor import Reactor
+from synrepl.driver.attempt import Attempt, Ran
+from synrepl.driver.connection import Address, Connection, Keepalive
 from synrepl.storage.database import Isolation, Transaction
 from synrepl.storage.store import DatabaseAway
 

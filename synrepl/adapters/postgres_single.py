@@ -19,9 +19,9 @@ import psycopg2
 from psycopg2 import extensions
 from twisted.internet.defer import Deferred
 
-from synrepl.adapters.postgres_connection import Address, close
-from synrepl.adapters.postgres_errors import VALUE_ERRORS, is_lost, translate
 from synrepl.core.errors import SynreplError
+from synrepl.driver.connection import Address, close
+from synrepl.driver.errors import VALUE_ERRORS, is_lost, translate
 from synrepl.storage.database import CommitUnknown, DatabaseBusy, Prepared, Record, Values
 
 #: Statements that may wait for the connection.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from synrepl.adapters.postgres_connection import Connection
 from synrepl.adapters.reactor import Reactor
+from synrepl.driver.connection import Connection
 
 
 class Watch:

@@ -20,7 +20,7 @@ from synrepl.wire.session import Limits, Session
 
 
 class Owner(Interface):
-    """Who answers the clients; see ``synrepl.services.serve.Master``."""
+    """Who answers the clients; see ``synrepl.services.serving.serve.Master``."""
 
     def connected(self, connection: ClientPeer) -> None: ...
 

@@ -18,7 +18,7 @@ from synrepl.wire.session import Limits, Session
 
 
 class Owner(Interface):
-    """Who follows the master; see ``synrepl.services.follow.Follower``."""
+    """Who follows the master; see ``synrepl.services.following.follow.Follower``."""
 
     def connected(self, upstream: UpstreamPeer) -> None: ...
 

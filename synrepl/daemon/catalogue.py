@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from synrepl.core.errors import ConfigError, InputError
-from synrepl.daemon.config import Config
+from synrepl.daemon.config import Config, DeclaredStream
 from synrepl.streams.catalogue import Catalogue
+from synrepl.streams.declared import declare
+from synrepl.streams.definition import Stream
 from synrepl.streams.synapse import SYNAPSE_STREAMS
 
 
@@ -29,7 +31,7 @@ def catalogue(config: Config) -> Catalogue:
     except InputError as error:
         raise BadCatalogue(key="catalogue", reason=error) from error
     try:
-        made = chosen.with_declared({item.name: item.columns for item in config.streams})
+        made = Catalogue((*chosen, *map(_declared, config.streams)))
     except InputError as error:
         raise BadCatalogue(key="streams", reason=error) from error
     for name in config.stream_writers:
@@ -38,3 +40,13 @@ def catalogue(config: Config) -> Catalogue:
         except InputError as error:
             raise BadCatalogue(key=f"stream_writers.{name}", reason=error) from error
     return made
+
+
+def _declared(item: DeclaredStream) -> Stream:
+    return declare(
+        item.name,
+        item.columns,
+        ephemeral=item.ephemeral,
+        invalidates=item.invalidates,
+        marks=item.marks,
+    )

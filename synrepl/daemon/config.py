@@ -7,7 +7,6 @@ reference for what each key means to an operator. Nothing here needs a reactor.
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,9 +15,10 @@ from typing import Any, ClassVar, Literal
 from synrepl.daemon import config_files
 from synrepl.daemon import config_values as values
 from synrepl.daemon.config_decode import Unfit, decode
+from synrepl.daemon.config_redis import Redis
+from synrepl.daemon.loopback import LOOPBACK as LOOPBACK
+from synrepl.daemon.loopback import is_loopback as is_loopback
 from synrepl.daemon.secret import Secret
-
-LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,10 +71,19 @@ class Handler:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeclaredStream:
-    """A stream that the user declares: column names to column types, in wire order."""
+    """A stream that the user declares: column names to column types, in wire order.
+
+    :ivar ephemeral: its facts go once every named follower has dealt with them
+    :ivar invalidates: cache to the columns that make the key which a row makes stale;
+        no columns for the whole cache
+    :ivar marks: change index to the column that names what has changed
+    """
 
     name: values.StreamName
     columns: Mapping[values.ColumnName, str]
+    ephemeral: bool = False
+    invalidates: Mapping[str, tuple[values.ColumnName, ...]] = field(default_factory=dict)
+    marks: Mapping[str, values.ColumnName] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.columns:
@@ -130,6 +139,8 @@ class MasterAddress:
         for ``catch_up: http``
     :ivar foreign: the master is a real Synapse, which repeats and reorders the rows
         of some streams, such as ``caches``
+    :ivar database: the DSN of that Synapse's database, where missed facts are read,
+        and nothing is ever written
     """
 
     host: str = LOOPBACK
@@ -137,6 +148,45 @@ class MasterAddress:
     http_url: values.HttpUrl | None = None
     secret: values.SecretFile | None = field(default=None, metadata={"key": "secret_path"})
     foreign: bool = False
+    database: values.SecretFile | None = field(default=None, metadata={"key": "database_path"})
+
+    def __post_init__(self) -> None:
+        if self.database is not None and not self.foreign:
+            raise Unfit(key="database_path", reason="for a real Synapse only: 'foreign: true'")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retention:
+    """How long rows of ephemeral streams stay; all in seconds.
+
+    :ivar every: between two rounds of trimming
+    :ivar keep: what is younger stays, whoever has acknowledged it
+    :ivar max: what is older goes, whoever has not acknowledged it
+    """
+
+    every: values.Timeout = 60.0
+    keep: values.Duration = 600.0
+    max: values.Timeout = 7 * 86_400.0
+
+    def __post_init__(self) -> None:
+        if self.keep > self.max:
+            raise Unfit(key="keep", reason=f"{self.keep:g} s is more than max, {self.max:g} s")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditCaches:
+    """How many cache entries are compared with the database all the time.
+
+    :ivar every: seconds in which ``keys`` entries are looked at; 0 for never
+    """
+
+    every: values.Duration = 60.0
+    keys: values.Count = 20
+
+    def __post_init__(self) -> None:
+        if self.every and self.keys > 100 * self.every:
+            reason = f"{self.keys} keys in {self.every:g} s are more than 100 a second"
+            raise Unfit(key="keys", reason=reason)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +196,8 @@ class Config:
     :ivar database: ``"embedded"``, a DSN, or None when ``database_dsn`` has it
     :ivar database_dsn: the DSN out of ``database_path``
     :ivar stream_writers: who may write to a stream, where it is not the master alone
+    :ivar redis: a master speaks there beside its listeners, a worker follows there
+        instead of its master's listener
     :ivar ping_timeout: seconds of silence after which a connection is given up
         (seed: TCP replication, first generation, 'Keep alives')
     """
@@ -164,6 +216,8 @@ class Config:
     )
     handlers: tuple[Handler, ...] = ()
     http: Http | None = None
+    redis: Redis | None = None
+    audit_caches: AuditCaches = field(default_factory=AuditCaches)
     ping_timeout: values.Timeout = 15.0
     log: Log = field(default_factory=Log)
 
@@ -177,6 +231,11 @@ class Config:
             if not writers:
                 raise Unfit(key=f"stream_writers.{stream}", reason="name at least one writer")
             _refuse_repeated(f"stream_writers.{stream}", writers)
+
+    @property
+    def has_database(self) -> bool:
+        """There is a database, embedded or elsewhere."""
+        return self.uses_embedded or self.dsn is not None
 
     @property
     def uses_embedded(self) -> bool:
@@ -218,6 +277,7 @@ class MasterConfig(Config):
     listeners: tuple[Listener, ...] = ()
     live_queue_commands: values.Count = 10_000
     poll_interval: values.Timeout = 1.0
+    retention: Retention = field(default_factory=Retention)
 
     def __post_init__(self) -> None:
         # Zero-argument super() does not work in a dataclass with slots.
@@ -236,6 +296,7 @@ class WorkerConfig(Config):
     :ivar follower_name: under which its positions are kept; None: ``instance_name``
     :ivar starting: where a follower without positions begins
     :ivar catch_up: where missed facts are fetched
+    :ivar lease: seconds for which a master keeps what this worker has not acknowledged
     :ivar line_limit: the longest line accepted from the master, in bytes
     """
 
@@ -245,13 +306,23 @@ class WorkerConfig(Config):
     follower_name: values.FollowerName | None = None
     starting: Literal["earliest", "now"] = "earliest"
     catch_up: Literal["database", "http"] = "database"
+    lease: values.Timeout = 86_400.0
     line_limit: values.Size = 16384
 
     def __post_init__(self) -> None:
         Config.__post_init__(self)
+        if self.redis is not None and self.dialect != "modern":
+            raise Unfit(key="dialect", reason="over Redis there is only one; leave it out")
         if self.catch_up == "http" and self.master.http_url is None:
             raise Unfit(key="master.http_url", reason="required for 'catch_up: http'")
-        if self.catch_up == "database" and self.database is None and self.database_dsn is None:
+        if self.catch_up == "database" and self.master.foreign:
+            if self.dialect != "legacy" and self.master.database is None:
+                raise Unfit(
+                    key="master.database_path",
+                    reason="required to catch up with a real Synapse, whose facts are in its own "
+                    "database; without it say 'catch_up: http'",
+                )
+        elif self.catch_up == "database" and self.database is None and self.database_dsn is None:
             raise Unfit(
                 key="database", reason="required to catch up; without one say 'catch_up: http'"
             )
@@ -287,16 +358,6 @@ def load(paths: Sequence[Path]) -> MasterConfig | WorkerConfig:
     if "master" in document.content:
         return decode(WorkerConfig, document)
     return decode(MasterConfig, document)
-
-
-def is_loopback(address: str) -> bool:
-    """Whether only this machine can reach ``address``; a name other than localhost counts as public."""
-    if address == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(address).is_loopback
-    except ValueError:
-        return False
 
 
 def _refuse_public(bind_address: str, insecure: bool) -> None:

@@ -71,6 +71,7 @@ def _http_url(value: Any, place: Place) -> str:
 Port = Annotated[int, _number(0, 65535)]
 RemotePort = Annotated[int, _number(1, 65535)]
 Count = Annotated[int, _number(1, 10_000_000)]
+RedisDatabase = Annotated[int, _number(0, 65535)]
 
 #: Seconds; zero is allowed.
 Duration = Annotated[
@@ -91,6 +92,7 @@ StreamName = Annotated[str, _name("a stream name", names.stream_name)]
 ColumnName = Annotated[str, _name("a column name", names.column_name)]
 
 Directory = Annotated[Path, Scalar("a directory", _path)]
+File = Annotated[Path, Scalar("the path of a file", _path)]
 SecretFile = Annotated[Secret, Scalar("the path of a file with the secret", _secret_file)]
 Dsn = Annotated[
     Secret,

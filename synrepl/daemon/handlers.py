@@ -6,9 +6,9 @@ import importlib
 import traceback
 from collections.abc import Sequence
 
-from synrepl.core.errors import ConfigError
+from synrepl.core.errors import ConfigError, SynreplError
 from synrepl.daemon import config
-from synrepl.services.handlers import Handler
+from synrepl.services.handlers import Access, Handler
 
 
 class HandlerUnusable(ConfigError):
@@ -21,6 +21,21 @@ def load(wanted: Sequence[config.Handler]) -> list[Handler]:
     :raises HandlerUnusable: it cannot be imported or made, or is no :class:`Handler`
     """
     return [_load(item) for item in wanted]
+
+
+async def start(made: Sequence[Handler], access: Access) -> None:
+    """Tell the handlers what of their process they may use.
+
+    :raises HandlerUnusable: one cannot start
+    """
+    for handler in made:
+        try:
+            await handler.on_start(access)
+        except SynreplError:
+            raise
+        except Exception as error:  # a user's handler may fail in any way
+            reason = "".join(traceback.format_exception_only(error)).strip()
+            raise HandlerUnusable(path=type(handler).__qualname__, reason=reason) from error
 
 
 def _load(item: config.Handler) -> Handler:

@@ -9,12 +9,12 @@ from typing import Any
 from synrepl.adapters.http_messages import JSON, HttpAnswer, HttpRequest, json_answer
 from synrepl.adapters.http_routes import Handle, Route
 from synrepl.core.errors import SynreplError
-from synrepl.services.intake import Intake
-from synrepl.services.readiness import Readiness
-from synrepl.services.updates import Updates
+from synrepl.services.serving.updates import Updates
+from synrepl.services.standing.readiness import Readiness
+from synrepl.services.writing.intake import Intake
 from synrepl.streams.catalogue import UnknownStream
 
-#: Gives the status, as :mod:`synrepl.services.status` makes it.
+#: Gives the status, as :mod:`synrepl.services.standing.status` makes it.
 Status = Callable[[], dict[str, Any]]
 
 #: Gives the metrics in Prometheus's text format, and its content type.
@@ -55,10 +55,15 @@ def master_routes(
 ) -> list[Route]:
     """What a master answers."""
 
-    async def append(request: HttpRequest) -> HttpAnswer:
-        key = request.header("Idempotency-Key")
-        appended = await intake.append(request.path["stream"], request.body, key)
-        return json_answer(appended.to_json())
+    return [
+        append_route(intake),
+        *updates_routes(updates),
+        *common_routes(readiness, status, metrics),
+    ]
+
+
+def updates_routes(updates: Updates) -> list[Route]:
+    """What somebody answers who is asked for missed facts."""
 
     async def missed(request: HttpRequest) -> HttpAnswer:
         body = await updates.answer(request.path["stream"], request.query)
@@ -66,11 +71,20 @@ def master_routes(
 
     as_real_servers_do: Mapping[type[SynreplError], int] = {UnknownStream: 400}
     return [
-        Route("POST", "/streams/<stream>/facts", append, takes_body=True),
         Route("GET", _UPDATES, missed, statuses=as_real_servers_do),
         Route("GET", f"{_UPDATES}/<request>", missed, statuses=as_real_servers_do),
-        *common_routes(readiness, status, metrics),
     ]
+
+
+def append_route(intake: Intake) -> Route:
+    """What a writer answers: facts in, tokens out."""
+
+    async def append(request: HttpRequest) -> HttpAnswer:
+        key = request.header("Idempotency-Key")
+        appended = await intake.append(request.path["stream"], request.body, key)
+        return json_answer(appended.to_json())
+
+    return Route("POST", "/streams/<stream>/facts", append, takes_body=True)
 
 
 def _at_once(make: Callable[[], HttpAnswer]) -> Handle:

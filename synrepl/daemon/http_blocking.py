@@ -78,7 +78,7 @@ class BlockingClient:
         return self._ask("GET", "/ready", accept=(200, 503))
 
     def append(self, stream: str, body: bytes, key: str | None = None) -> dict[str, Any]:
-        """Append facts; see :mod:`synrepl.services.intake` for ``body`` and the answer.
+        """Append facts; see :mod:`synrepl.services.writing.intake` for ``body`` and the answer.
 
         :param key: idempotency key; without one, do not repeat what failed half way
         :raises RequestFailed: with the path to a bad value in its message
@@ -90,7 +90,7 @@ class BlockingClient:
         return self._ask("POST", f"/streams/{quote(stream, safe='')}/facts", body, headers)
 
     def updates(self, stream: str, query: Mapping[str, str | int]) -> dict[str, Any]:
-        """Facts in a range; see :mod:`synrepl.services.updates`."""
+        """Facts in a range; see :mod:`synrepl.services.serving.updates`."""
         path = f"/_synapse/replication/get_repl_stream_updates/{quote(stream, safe='')}"
         return self._ask("GET", f"{path}?{urlencode(query)}")
 

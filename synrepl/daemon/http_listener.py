@@ -93,8 +93,17 @@ class HttpListener:
             Route("GET", "/health", alive, public=True),
             Route("GET", "/ready", not_ready),
             Route("POST", "/streams/<stream>/facts", refuse, takes_body=True),
+            Route("POST", "/caches/audit", refuse, takes_body=True),
             *(
                 Route("GET", path, refuse)
-                for path in ("/", "/status", "/metrics", updates, f"{updates}/<request>")
+                for path in (
+                    "/",
+                    "/status",
+                    "/metrics",
+                    "/caches",
+                    "/streams/<stream>/wait",
+                    updates,
+                    f"{updates}/<request>",
+                )
             ),
         ]

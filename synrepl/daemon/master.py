@@ -7,37 +7,62 @@ from typing import Any
 from twisted.logger import Logger
 
 from synrepl import __version__
+from synrepl.adapters.caches import CACHES
 from synrepl.adapters.postgres_listen import PostgresListener
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.adapters.tcp_master import MasterFactory
+from synrepl.caches.registry import Caches
 from synrepl.core.errors import SynreplError
+from synrepl.core.tokens import Token
 from synrepl.daemon import handlers
+from synrepl.daemon.auditing import start_auditor
 from synrepl.daemon.catalogue import catalogue
 from synrepl.daemon.config import Listener, MasterConfig
 from synrepl.daemon.database import DatabaseOfProcess
 from synrepl.daemon.http_api import master_routes
+from synrepl.daemon.http_caches import cache_routes
 from synrepl.daemon.http_listener import HttpListener, listen
+from synrepl.daemon.http_wait import wait_route
+from synrepl.daemon.memory_sources import SomeElsewhere
 from synrepl.daemon.metrics import ProcessMetrics
-from synrepl.services.announce import Announcer
-from synrepl.services.forget_keys import forget_keys
-from synrepl.services.intake import Intake
-from synrepl.services.publish import Publisher
-from synrepl.services.readiness import (
+from synrepl.daemon.own_streams import kept_elsewhere, own_streams
+from synrepl.daemon.process_bus import MasterBus
+from synrepl.services.announcing.announce import Announcer
+from synrepl.services.announcing.publish import Publisher
+from synrepl.services.announcing.stream_state import Movements
+from synrepl.services.announcing.throughput import Throughput
+from synrepl.services.auditing.audit import Auditor
+from synrepl.services.bus.both import BothMovements
+from synrepl.services.coherence.coherence import Coherence
+from synrepl.services.coherence.coherent import CoherentMovements, CoherentSettled
+from synrepl.services.coherence.invalidate import Changes, Invalidations
+from synrepl.services.coherence.relay_invalidations import InvalidationRelay
+from synrepl.services.following.lane import Source
+from synrepl.services.handlers import Access
+from synrepl.services.serving.serve import Master
+from synrepl.services.serving.updates import Updates
+from synrepl.services.standing.bus_status import bus_stands
+from synrepl.services.standing.readiness import (
     READY_LAG_S,
     Readiness,
     lag_below,
     name_is_held,
     streams_can_be_seen,
 )
-from synrepl.services.serve import Master
-from synrepl.services.standing import Watch, master_standings
-from synrepl.services.status import Identity, master_status
-from synrepl.services.throughput import Throughput
-from synrepl.services.updates import Updates
-from synrepl.services.write import StreamWriter
+from synrepl.services.standing.standing import Watch, master_standings
+from synrepl.services.standing.status import Identity, master_status
+from synrepl.services.trim import Trimmer
+from synrepl.services.waiting.own_positions import MasterPositions
+from synrepl.services.waiting.position_waiters import PositionWaiters
+from synrepl.services.waiting.wait_for import WaitFor
+from synrepl.services.waiting.waking_movements import WakingMovements
+from synrepl.services.writing.forget_keys import forget_keys
+from synrepl.services.writing.intake import Intake
+from synrepl.services.writing.write import StreamWriter
 from synrepl.storage.store import FactStore
 from synrepl.streams.definition import Generation, Stream
 from synrepl.streams.rows import RowCodec
+from synrepl.streams.synapse.caches import CACHES as CACHES_STREAM
 from synrepl.wire.commands import Command
 from synrepl.wire.dialects import DIALECTS
 from synrepl.wire.session import Limits
@@ -48,9 +73,10 @@ class MasterProcess:
 
     log = Logger()
 
-    def __init__(self, reactor: Any, config: MasterConfig) -> None:
+    def __init__(self, reactor: Any, config: MasterConfig, caches: Caches = CACHES) -> None:
         self.config = config
         self.catalogue = catalogue(config)
+        self.own_streams = own_streams(config, self.catalogue)
         self._reactor = reactor
         self._scheduler = TwistedScheduler(reactor)
         self._handlers = handlers.load(config.handlers)
@@ -59,22 +85,34 @@ class MasterProcess:
         self.publisher = Publisher(
             self._scheduler, {stream.name: RowCodec(stream) for stream in self.catalogue}
         )
-        self.throughput = Throughput(self.publisher)
+        self.bus: MasterBus | None = None
+        movements: Movements = self.publisher
+        if config.redis is not None:
+            self.bus = MasterBus(
+                reactor,
+                self._scheduler,
+                config,
+                self.catalogue,
+                kept_elsewhere(config, self.catalogue),
+                self._heard_on_bus,
+                self.log,
+            )
+            movements = BothMovements(self.publisher, self.bus.spokesman)
+        self.throughput = Throughput(movements)
+        self.coherence = Coherence(caches, self.catalogue, self.log)
+        self.waiters = PositionWaiters(self._scheduler)
+        self.waiting: WaitFor | None = None
         self.announcer: Announcer | None = None
         self.writer: StreamWriter | None = None
         self.master: Master | None = None
+        self.trimmer: Trimmer | None = None
+        self.auditor: Auditor | None = None
+        self._relay: InvalidationRelay | None = None
         self._notify: PostgresListener | None = None
         self._ports: list[Any] = []
         self._watch: Watch | None = None
         self._readiness: Readiness | None = None
         self._started_at = self._scheduler.seconds()
-
-    @property
-    def own_streams(self) -> list[Stream]:
-        """The streams that this process writes."""
-        name = self.config.instance_name
-        writers_of = self.config.writers_of
-        return [stream for stream in self.catalogue if name in writers_of(stream.name)]
 
     async def start(self) -> None:
         """Start; returns once clients can connect.
@@ -83,6 +121,7 @@ class MasterProcess:
 
         :raises SynreplError: the process cannot run like this
         """
+        self.coherence.check()
         self.http.open()
         await self.database.start_embedded()
         database = await self.database.connect(migrate=True)
@@ -91,30 +130,79 @@ class MasterProcess:
             self._scheduler,
             store,
             self.catalogue,
-            self.throughput,
+            CoherentMovements(
+                self.coherence,
+                self.config.instance_name,
+                WakingMovements(self.throughput, self.waiters),
+            ),
             self.log,
             self.config.poll_interval,
+            self.coherence.reset,
         )
+        if self.bus is not None:
+            self.bus.spokesman.begin(announcer.states)
         self.writer = StreamWriter(
             self._scheduler,
             store,
             self.config.instance_name,
             self.own_streams,
-            self.announcer,
+            CoherentSettled(self.coherence, self.config.instance_name, self.announcer),
             self.log,
+            self.config.writers_of,
         )
         await self.writer.start()
         await self.announcer.start()
+        for name, state in announcer.states.items():
+            for writer, position in state.positions.items():
+                self.coherence.begin(name, writer, position)
+        own = MasterPositions(announcer, self.writer)
+        self.waiting = WaitFor(self.catalogue, own, self.waiters)
+        self.auditor = start_auditor(
+            self._scheduler,
+            self.config.audit_caches,
+            self.coherence,
+            self.catalogue,
+            store,
+            own,
+            self.waiting,
+            self.log,
+            as_master=True,
+        )
         self._scheduler.spawn(
             "forget idempotency keys", forget_keys(self._scheduler, database, self.log)
         )
+        retention = self.config.retention
+        self.trimmer = Trimmer(
+            self._scheduler,
+            store,
+            # Streams in memory are bounded by themselves.
+            [stream for stream in self.catalogue if stream.ephemeral and not stream.in_memory],
+            lambda stream: announcer.states[stream.name].linear,
+            self.log,
+            every_s=retention.every,
+            keep_s=retention.keep,
+            max_s=retention.max,
+        )
+        self._scheduler.spawn("trim", self.trimmer.run())
+        changes = self._invalidating(self.writer)
+        await handlers.start(
+            self._handlers,
+            Access(self.coherence.caches, self.waiting.wait_for, database, changes),
+        )
+        source: Source = store
+        if self.bus is not None:
+            mirror = self.bus.mirror
+            source = SomeElsewhere(mirror.streams, mirror.page, store)
+            mirror.begin(announcer.states, self._started_again)
         self.master = Master(
             self._scheduler,
             self.catalogue,
             self.announcer.states,
             self.publisher,
-            store,
-            self._command,
+            source,
+            self._said_by_client,
+            self.log,
+            None if self._relay is None else self._relay.take,
         )
         self._notify = PostgresListener(
             self._reactor,
@@ -126,6 +214,8 @@ class MasterProcess:
         )
         self._notify.start()
         self._ports += [self._listen(listener) for listener in self.config.listeners]
+        if self.bus is not None:
+            self.bus.start()
         self._open_http(store)
         self.log.info(
             "master {name} of {server} is ready",
@@ -139,12 +229,17 @@ class MasterProcess:
             self._readiness.started(False)
         if self._watch is not None:
             self._watch.stop()
+        if self._relay is not None:
+            await self._relay.stop()
         self._scheduler.stop()
+        self.waiters.stop()
         await self.http.close()
         for port in self._ports:
             await port.stopListening()
         if self.master is not None:
             self.master.shut_down()
+        if self.bus is not None:
+            await self.bus.stop()
         if self.announcer is not None:
             await self.announcer.stop()
         if self._notify is not None:
@@ -156,6 +251,15 @@ class MasterProcess:
                 self.log.warn("the writer's name was not given back: {error}", error=error)
         await self.database.stop()
 
+    def _invalidating(self, writer: StreamWriter) -> Changes | None:
+        """What writes the ``caches`` stream, if this process does."""
+        if CACHES_STREAM not in self.own_streams:
+            return None
+        coherence = self.coherence
+        rows = Invalidations(self._scheduler, coherence.caches, coherence, self.log)
+        self._relay = InvalidationRelay(self._scheduler, writer, rows, self.log)
+        return Changes(writer, rows)
+
     def _waiting(self, reason: str) -> None:
         self.http.waiting = reason
 
@@ -164,6 +268,10 @@ class MasterProcess:
         announcer, writer, master = self.announcer, self.writer, self.master
         if self.http.server is None or announcer is None or writer is None or master is None:
             return
+        trimmer, auditor, bus = self.trimmer, self.auditor, self.bus
+        assert self.waiting is not None
+        assert trimmer is not None
+        assert auditor is not None
         config, clock = self.config, self._scheduler.seconds
         identity = Identity(config.server_name, config.instance_name, __version__, self._started_at)
         intake = Intake(self.catalogue, writer)
@@ -173,18 +281,37 @@ class MasterProcess:
         watch.start()
 
         def status() -> dict[str, Any]:
-            lags = watch.look()
-            return master_status(
-                identity, master, announcer, writer, self.throughput, intake, lags, clock()
+            told = master_status(
+                identity,
+                master,
+                announcer,
+                writer,
+                self.throughput,
+                intake,
+                watch.look(),
+                trimmer.streams,
+                self.coherence,
+                clock(),
             )
+            heard = None if bus is None else bus.status().to_json()
+            return {**told, "bus": heard, "audits": auditor.counts}
 
         metrics = ProcessMetrics(status, self.http.server.responses)
-        ready = self._readiness = Readiness(
-            [streams_can_be_seen(announcer), name_is_held(writer), lag_below(watch, READY_LAG_S)]
-        )
+        checks = [
+            streams_can_be_seen(announcer),
+            name_is_held(writer),
+            lag_below(watch, READY_LAG_S),
+        ]
+        source: Source = store
+        if bus is not None:
+            checks.append(bus_stands(bus.status))
+            source = SomeElsewhere(bus.mirror.streams, bus.mirror.sure_page, store)
+        ready = self._readiness = Readiness(checks)
         ready.started()
-        updates = Updates(self._scheduler, self.catalogue, announcer.states, store)
-        self.http.started(master_routes(intake, updates, ready, status, metrics.render))
+        updates = Updates(self._scheduler, self.catalogue, announcer.states, source, self.log)
+        routes = master_routes(intake, updates, ready, status, metrics.render)
+        routes += [wait_route(self.waiting), *cache_routes(self.coherence.caches, auditor)]
+        self.http.started(routes)
 
     def _listen(self, listener: Listener) -> Any:
         assert self.master is not None
@@ -203,6 +330,24 @@ class MasterProcess:
             limits,
         )
         return listen(self._reactor, "listeners", listener.port, factory, listener.bind_address)
+
+    def _said_by_client(self, source: str, command: Command) -> None:
+        if self.bus is not None:
+            self.bus.relay.from_client(source, command)
+        self._command(source, command)
+
+    def _heard_on_bus(self, command: Command) -> None:
+        if self.master is not None:
+            self.master.pass_on(command)
+        self._command("bus", command)
+
+    def _started_again(self, stream: Stream, writer: str, position: Token, known: bool) -> None:
+        if known:
+            self.coherence.reset(stream.name, writer, position)
+        else:
+            self.coherence.begin(stream.name, writer, position)
+        if self.master is not None:
+            self.master.started_again(stream)
 
     def _command(self, source: str, command: Command) -> None:
         for handler in self._handlers:

@@ -6,28 +6,23 @@ process object has a registry of its own, so several can live in one Python.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
-from prometheus_client.metrics_core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    InfoMetricFamily,
-    Metric,
-)
+from prometheus_client.metrics_core import InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-#: (values of the labels, value of the metric)
-_Samples = Iterable[tuple[Sequence[str], float]]
+from synrepl.daemon.cache_metrics import caches
+from synrepl.daemon.metric_families import by_one, counter, gauge
 
 
 class ProcessMetrics:
     """The metrics of one master or worker.
 
-    :param status: gives what :func:`~synrepl.services.status.master_status` or
-        :func:`~synrepl.services.status.worker_status` makes
+    :param status: gives what :func:`~synrepl.services.standing.status.master_status` or
+        :func:`~synrepl.services.standing.status.worker_status` makes
     :param responses: HTTP answers by (route, status)
     """
 
@@ -56,25 +51,28 @@ class _Collector(Collector):
         yield InfoMetricFamily(
             "synrepl_process", "Which process this is.", {name: status[name] for name in names}
         )
-        yield _gauge("uptime_seconds", "Since the process started.", [], [((), status["uptime_s"])])
-        yield _counter(
+        yield gauge("uptime_seconds", "Since the process started.", [], [((), status["uptime_s"])])
+        yield counter(
             "http_responses",
             "HTTP answers.",
             ["route", "status"],
             [((route, str(code)), n) for (route, code), n in self._responses.items()],
         )
         yield from _streams(status["streams"])
+        yield from caches(status["caches"])
+        yield from _audits(status.get("audits", {}))
+        yield from _bus(status.get("bus"))
         yield from _master(status) if status["role"] == "master" else _worker(status)
 
 
 def _streams(streams: Mapping[str, Any]) -> Iterable[Metric]:
-    yield _gauge(
+    yield gauge(
         "stream_lag_rows",
         "Tokens known to be given out and not yet reached.",
         ["stream"],
         [((name,), stream["lag_rows"]) for name, stream in streams.items()],
     )
-    yield _gauge(
+    yield gauge(
         "stream_lag_seconds",
         "How long a token that was known then has not been reached.",
         ["stream"],
@@ -82,9 +80,36 @@ def _streams(streams: Mapping[str, Any]) -> Iterable[Metric]:
     )
 
 
+def _audits(counts: Mapping[str, Mapping[str, int]]) -> Iterable[Metric]:
+    for name, meaning in (
+        ("audited", "Entries that were compared with what they should hold."),
+        ("incoherent", "Entries that were stale, and no invalidation was on its way."),
+    ):
+        yield counter(f"cache_{name}", meaning, ["cache"], by_one(counts.get(name, {})))
+
+
+def _bus(bus: Mapping[str, Any] | None) -> Iterable[Metric]:
+    """Nothing, where processes hear each other over TCP alone."""
+    if bus is None:
+        return
+    for name, meaning in (
+        ("standing", "1 while the bus on Redis can be heard and spoken to."),
+        ("name_taken", "1 when another process is on the bus under this one's name."),
+    ):
+        yield gauge(f"bus_{name}", meaning, [], [((), float(bus[name]))])
+    for name, key, meaning in (
+        ("connections", "connections", "Times that the bus was connected to."),
+        ("echoes", "echoes", "Messages heard that were this process's own."),
+        ("bad_messages", "bad", "Messages heard that were no lines."),
+    ):
+        yield counter(f"bus_{name}", meaning, [], [((), bus[key])])
+    heard = "Commands of others that were heard on the bus."
+    yield counter("bus_commands_heard", heard, ["command"], by_one(bus["commands"]))
+
+
 def _master(status: Mapping[str, Any]) -> Iterable[Metric]:
     streams = status["streams"]
-    yield _gauge(
+    yield gauge(
         "writer_position",
         "Per-writer position of a stream.",
         ["stream", "writer"],
@@ -94,13 +119,25 @@ def _master(status: Mapping[str, Any]) -> Iterable[Metric]:
             for writer, position in stream["writers"].items()
         ],
     )
-    yield _gauge(
+    yield gauge(
         "linear_position",
         "Linear position of a stream.",
         ["stream"],
         [((name,), stream["position"]) for name, stream in streams.items()],
     )
-    yield _gauge(
+    yield gauge(
+        "stream_trimmed",
+        "The last token of a stream that is gone.",
+        ["stream"],
+        [((name,), stream["trimmed"]["upto"]) for name, stream in streams.items()],
+    )
+    yield counter(
+        "rows_trimmed",
+        "Rows deleted for everybody had dealt with them, or they were too old.",
+        ["stream"],
+        [((name,), stream["trimmed"]["rows"]) for name, stream in streams.items()],
+    )
+    yield gauge(
         "oldest_open_reservation_seconds",
         "Since the oldest unsettled reservation of a stream was seen.",
         ["stream", "writer"],
@@ -110,13 +147,13 @@ def _master(status: Mapping[str, Any]) -> Iterable[Metric]:
             if (oldest := stream["oldest_open_reservation"]) is not None
         ],
     )
-    yield _gauge(
+    yield gauge(
         "database_up",
         "1 when the last look at the database went well.",
         [],
         [((), float(status["database"]["state"] == "ok"))],
     )
-    yield _gauge(
+    yield gauge(
         "writer_open",
         "1 while the process holds its writer's name.",
         ["writer"],
@@ -128,41 +165,41 @@ def _master(status: Mapping[str, Any]) -> Iterable[Metric]:
 
 def _followers(status: Mapping[str, Any]) -> Iterable[Metric]:
     followers = status["followers"]
-    yield _gauge("followers_connected", "Connections.", [], [((), len(followers))])
-    yield _gauge(
+    yield gauge("followers_connected", "Connections.", [], [((), len(followers))])
+    yield gauge(
         "followers_catching_up",
         "Connections with a stream in the catch-up lane.",
         [],
         [((), sum(bool(follower["catching_up"]) for follower in followers))],
     )
-    yield _gauge(
+    yield gauge(
         "followers_queued_lines",
         "Lines that wait for followers to read, all together.",
         [],
         [((), sum(follower["queued_lines"] for follower in followers))],
     )
-    yield _counter(
-        "commands_received", "Commands of followers.", ["command"], _by_one(status["commands"])
+    yield counter(
+        "commands_received", "Commands of followers.", ["command"], by_one(status["commands"])
     )
-    yield _counter(
+    yield counter(
         "connections_closed",
         "Connections that ended, by reason.",
         ["reason"],
-        _by_one(status["close_reasons"]),
+        by_one(status["close_reasons"]),
     )
 
 
 def _appends(status: Mapping[str, Any]) -> Iterable[Metric]:
     for what in ("published", "appended"):
         for unit in ("facts", "rows"):
-            yield _counter(
+            yield counter(
                 f"{unit}_{what}",
                 f"{unit.capitalize()} {what}"
                 + (" by all writers." if what == "published" else " over HTTP."),
                 ["stream"],
                 [((name,), counts[unit]) for name, counts in status[what].items()],
             )
-    yield _counter(
+    yield counter(
         "appends",
         "Requests to append over HTTP, by outcome.",
         ["stream", "outcome"],
@@ -188,7 +225,7 @@ _COUNTS = {
 
 def _worker(status: Mapping[str, Any]) -> Iterable[Metric]:
     for kind, meaning in (("position", "Own position."), ("heard", "Heard of the master's.")):
-        yield _gauge(
+        yield gauge(
             f"follower_{kind}",
             meaning,
             ["stream", "writer"],
@@ -200,33 +237,11 @@ def _worker(status: Mapping[str, Any]) -> Iterable[Metric]:
             ],
         )
     for name, counts in status["counts"].items():
-        yield _counter(f"follower_{name}", _COUNTS.get(name, name), ["stream"], _by_one(counts))
-    yield _gauge(
+        yield counter(f"follower_{name}", _COUNTS.get(name, name), ["stream"], by_one(counts))
+    yield gauge(
         "follower_connected", "1 with a connection.", [], [((), float(status["connected"]))]
     )
-    yield _gauge(
-        "follower_waiting_rows", "Rows not dealt with.", [], [((), status["waiting_rows"])]
-    )
-    yield _counter(
+    yield gauge("follower_waiting_rows", "Rows not dealt with.", [], [((), status["waiting_rows"])])
+    yield counter(
         "handler_failures", "Times a handler failed.", [], [((), status["handler_failures"])]
     )
-
-
-def _by_one(counts: Mapping[str, float]) -> _Samples:
-    return [((name,), count) for name, count in counts.items()]
-
-
-def _gauge(name: str, meaning: str, labels: Sequence[str], samples: _Samples) -> Metric:
-    return _filled(GaugeMetricFamily(f"synrepl_{name}", meaning, labels=labels), samples)
-
-
-def _counter(name: str, meaning: str, labels: Sequence[str], samples: _Samples) -> Metric:
-    return _filled(CounterMetricFamily(f"synrepl_{name}", meaning, labels=labels), samples)
-
-
-def _filled(
-    family: GaugeMetricFamily | CounterMetricFamily, samples: _Samples
-) -> GaugeMetricFamily | CounterMetricFamily:
-    for values, value in samples:
-        family.add_metric(values, value)
-    return family

@@ -2,30 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from synrepl.adapters.tcp_master import MasterFactory
 from synrepl.adapters.tcp_worker import WorkerFactory
-from synrepl.core.clock import Scheduler
 from synrepl.core.errors import SynreplError
 from synrepl.core.tokens import Token
-from synrepl.positions.ledger import Ledger
-from synrepl.services import announce, follow, lane, serve, stream_state
-from synrepl.services.announce import Announcer
-from synrepl.services.deliver import Delivery
-from synrepl.services.follow import Follower
+from synrepl.daemon.simulation_bus import (
+    SERVER_NAME,
+    SimulatedMasterBus,
+    SimulatedVoice,
+    publisher_of,
+)
+from synrepl.daemon.simulation_writer import SimulatedWriter, WriterProcess, coherence_of
+from synrepl.services import trim
+from synrepl.services.announcing import announce, stream_state
+from synrepl.services.announcing.announce import Announcer
+from synrepl.services.announcing.stream_state import Movements
+from synrepl.services.bus.both import BothMovements
+from synrepl.services.coherence import invalidate
+from synrepl.services.coherence.coherent import CoherentMovements
+from synrepl.services.following import follow, lane
+from synrepl.services.following.deliver import Delivery
+from synrepl.services.following.follow import Follower
+from synrepl.services.following.lane import LINEAR
+from synrepl.services.following.leases import FollowerLease
 from synrepl.services.handlers import Batch, Handler, TransactionalHandler
-from synrepl.services.lane import LINEAR
-from synrepl.services.publish import Publisher
-from synrepl.services.reservation import Reservation
-from synrepl.services.serve import Master
-from synrepl.services.write import Settled, StreamWriter
-from synrepl.storage.database import Transaction
-from synrepl.streams.definition import Fact, Stream
-from synrepl.streams.row import Row
-from synrepl.streams.rows import RowCodec
+from synrepl.services.membership.membership import Membership
+from synrepl.services.serving import serve
+from synrepl.services.serving.serve import Master
+from synrepl.services.trim import Trimmer
+from synrepl.services.waiting.own_positions import FollowerPositions
+from synrepl.services.waiting.position_waiters import PositionWaiters
+from synrepl.services.waiting.wait_for import WaitFor
+from synrepl.storage.database import Database, Transaction
+from synrepl.testing.simulator.clock import Life
 from synrepl.testing.simulator.parts import (
     LINE_LIMIT,
     QUEUED_LINES,
@@ -33,12 +46,11 @@ from synrepl.testing.simulator.parts import (
     Key,
     Place,
     Receiver,
+    Watch,
 )
-from synrepl.testing.simulator.position_checker import Movements
-from synrepl.wire.dialects import LEGACY, MODERN
+from synrepl.wire.dialects import LEGACY, MODERN, Dialect
 from synrepl.wire.session import Limits
 
-SERVER_NAME = "simulated.example"
 MASTER = "master"
 
 #: Seconds between two records of a follower's positions, as in the worker.
@@ -47,12 +59,19 @@ RECORD_S = 1.0
 #: Sizes of pages and buffers that a few facts reach: module, constant, value.
 _SMALL: Sequence[tuple[Any, str, float]] = (
     (announce, "PAGE_ROWS", 3),
-    (announce, "LOOK_AGAIN_S", 0.1),
     (serve, "PAGE_ROWS", 3),
     (lane, "PAGE_ROWS", 3),
     (follow, "HIGH_WATER_ROWS", 6),
     (follow, "LOW_WATER_ROWS", 2),
     (stream_state, "HELD_ROWS", 4),
+    (invalidate, "MAX_KEYS", 2),
+    (trim, "AT_ONCE", 2),
+)
+
+#: Looks at a stream that is held up are many, and all alike.
+_RARE: Sequence[tuple[Any, str, float]] = (
+    (announce, "LOOK_AGAIN_S", 0.1),
+    (announce, "LOOK_SELDOM_S", 0.5),
 )
 
 _LIMITS = Limits(line=LINE_LIMIT, peer_line=LINE_LIMIT, queued_lines=QUEUED_LINES)
@@ -64,8 +83,9 @@ class Product:
     @contextmanager
     def sizes(self, small: bool) -> Iterator[None]:
         """Make pages and buffers small for a while."""
-        before = [(module, name, getattr(module, name)) for module, name, _ in _SMALL]
-        for module, name, value in _SMALL if small else ():
+        sizes = (*_SMALL, *_RARE) if small else _RARE
+        before = [(module, name, getattr(module, name)) for module, name, _ in sizes]
+        for module, name, value in sizes:
             setattr(module, name, value)
         try:
             yield
@@ -73,76 +93,63 @@ class Product:
             for module, name, value in before:
                 setattr(module, name, value)
 
-    def master(self, place: Place, watch: Callable[[Movements], Movements]) -> SimulatedMaster:
+    def master(self, place: Place, watch: Watch) -> SimulatedMaster:
         """A master, whose announcements go through ``watch``."""
         return SimulatedMaster(place, watch)
 
-    def writer(self, place: Place, name: str) -> SimulatedWriter:
+    def writer(self, place: Place, name: str, watch: Watch) -> WriterProcess:
         """A process that only writes."""
-        return SimulatedWriter(place, name, Unannounced())
+        return WriterProcess(place, name, watch)
 
     def follower(
-        self, place: Place, name: str, kind: FollowerKind, receiver: Receiver
+        self, place: Place, name: str, kind: FollowerKind, receiver: Receiver, watch: Watch
     ) -> SimulatedFollower:
         """A follower of all streams."""
-        return SimulatedFollower(place, name, kind, receiver)
+        return SimulatedFollower(place, name, kind, receiver, watch)
 
-
-class Unannounced:
-    """A process without followers announces nothing: over TCP the master does."""
-
-    def adopt(self, stream: Stream, writer: str, ledger: Ledger) -> None:
-        """The writer has its name."""
-
-    def settled(self, stream: Stream, tokens: Sequence[Token], facts: Sequence[Fact]) -> None:
-        """Tokens are settled."""
-
-    def recovered(self, stream: Stream, facts: Sequence[Fact]) -> None:
-        """Facts were found."""
-
-
-class SimulatedWriter:
-    """A process's writer."""
-
-    def __init__(self, place: Place, name: str, settled: Settled) -> None:
-        self._writer = StreamWriter(
-            place.life, place.store, name, place.catalogue, settled, place.log
-        )
-
-    async def start(self) -> None:
-        """Take the name."""
-        await self._writer.start()
-
-    async def append(
-        self, stream: Stream, facts: Sequence[Sequence[Row]], key: str | None
-    ) -> Sequence[Token]:
-        """Append facts."""
-        return (await self._writer.append(stream, facts, key)).tokens
-
-    async def reserve(self, stream: Stream, count: int) -> Reservation:
-        """Take tokens before writing."""
-        return await self._writer.reserve(stream, count)
-
-    async def stop(self) -> None:
-        """Give the name back."""
-        await self._writer.stop()
+    def membership(self, life: Life, database: Database) -> Membership:
+        """An operator at the database."""
+        return Membership(life, database)
 
 
 class SimulatedMaster:
     """Wired like :class:`synrepl.daemon.master.MasterProcess`."""
 
-    def __init__(self, place: Place, watch: Callable[[Movements], Movements]) -> None:
+    def __init__(self, place: Place, watch: Watch) -> None:
         life, catalogue = place.life, place.catalogue
-        publisher = Publisher(life, {stream.name: RowCodec(stream) for stream in catalogue})
-        self._announcer = Announcer(life, place.store, catalogue, watch(publisher), place.log)
-        self.writer = SimulatedWriter(place, MASTER, self._announcer)
+        publisher = publisher_of(place)
+        coherence = self._coherence = coherence_of(place)
+        self._bus: SimulatedMasterBus | None = None
+        movements: Movements = publisher
+        if place.bus is not None:
+            self._bus = SimulatedMasterBus(place, place.bus, MASTER)
+            movements = BothMovements(publisher, self._bus.spokesman)
+        movements = watch(movements)
+        if coherence is not None:
+            movements = CoherentMovements(coherence, MASTER, movements)
+        announcer = self._announcer = Announcer(life, place.store, catalogue, movements, place.log)
+        if self._bus is not None:
+            self._bus.spokesman.begin(announcer.states)
+        self.writer = SimulatedWriter(place, MASTER, announcer, coherence)
+        self._life = life
+        self._trimmer = Trimmer(
+            life,
+            place.store,
+            [stream for stream in catalogue if stream.ephemeral],
+            lambda stream: announcer.states[stream.name].linear,
+            place.log,
+            every_s=place.retention.every_s,
+            keep_s=place.retention.keep_s,
+            max_s=place.retention.max_s,
+        )
         master = Master(
             life,
             catalogue,
-            self._announcer.states,
+            announcer.states,
             publisher,
             place.store,
             lambda source, command: None,
+            place.log,
         )
         self._master = master
         self.listener = MasterFactory(life, master, SERVER_NAME, limits=_LIMITS)
@@ -151,6 +158,12 @@ class SimulatedMaster:
         """Returns once connections can be taken."""
         await self.writer.start()
         await self._announcer.start()
+        if self._coherence is not None:
+            for (stream, writer), position in self.positions().items():
+                self._coherence.begin(stream, writer, position)
+            self._life.spawn("trim", self._trimmer.run())
+        if self._bus is not None:
+            self._bus.start()
 
     def wake(self, stream: str) -> None:
         """A NOTIFY has arrived."""
@@ -168,6 +181,8 @@ class SimulatedMaster:
     async def stop(self) -> None:
         """End in good order."""
         self._master.shut_down()
+        if self._bus is not None:
+            await self._bus.stop()
         await self._announcer.stop()
         await self.writer.stop()
 
@@ -175,40 +190,75 @@ class SimulatedMaster:
 class SimulatedFollower:
     """Wired like :class:`synrepl.daemon.worker.WorkerProcess`."""
 
-    def __init__(self, place: Place, name: str, kind: FollowerKind, receiver: Receiver) -> None:
-        self._life: Scheduler = place.life
+    def __init__(
+        self, place: Place, name: str, kind: FollowerKind, receiver: Receiver, watch: Watch
+    ) -> None:
+        life, retention = place.life, place.retention
+        self._life = life
         self._log = place.log
         handler = _ExactlyOnce(receiver) if kind.exactly_once else _AtLeastOnce(receiver)
+        waiters = PositionWaiters(life)
+        self._lease: FollowerLease | None = None
+        if kind.named:
+            self._lease = FollowerLease(life, place.store, name, None, retention.lease_s, place.log)
+        coherence = coherence_of(place, leaves_out=kind.legacy)
+        voice = SimulatedVoice(place, name, watch)
+        self.writer: SimulatedWriter | None = None
+        if kind.writes:
+            self.writer = SimulatedWriter(place, name, voice.settled, coherence)
         self._delivery = Delivery(
-            place.life,
+            life,
             [handler],
             place.log,
             name if kind.named else None,
             place.database if kind.named else None,
+            waiters,
+            coherence,
         )
-        self._follower = Follower(
-            place.life,
-            place.catalogue,
-            place.store,
-            self._delivery,
-            place.log,
-            earliest=kind.earliest,
+        follower = self._follower = Follower(
+            life, place.catalogue, place.store, self._delivery, place.log, earliest=kind.earliest
         )
-        dialect = LEGACY if kind.legacy else MODERN
-        self.dialler = WorkerFactory(
-            place.life, self._follower, name, SERVER_NAME, dialect, place.log.info, _LIMITS
-        )
-        self.dialler.clock = place.life  # type: ignore[assignment]  # all it needs is callLater
-        self.dialler.jitter = None  # type: ignore[assignment]  # only the seed decides
+        self._bus = voice.bus(follower)
+        self.dialler: WorkerFactory | None = None
+        if self._bus is None:
+            self.dialler = self._dial(name, LEGACY if kind.legacy else MODERN)
+        own = FollowerPositions(follower, self._delivery, self._connected, None, linear=kind.legacy)
+        self._waiting = WaitFor(place.catalogue, own, waiters)
+
+    def _dial(self, name: str, dialect: Dialect) -> WorkerFactory:
+        life, log = self._life, self._log.info
+        dialler = WorkerFactory(life, self._follower, name, SERVER_NAME, dialect, log, _LIMITS)
+        dialler.clock = life  # type: ignore[assignment]  # all it needs is callLater
+        dialler.jitter = None  # type: ignore[assignment]  # only the seed decides
+        return dialler
+
+    def _connected(self) -> bool:
+        if self._bus is not None:
+            return self._bus.standing
+        return self.dialler is not None and self.dialler.handshaken
 
     async def start(self) -> None:
-        """Read what is on record, and keep the record up to date."""
+        """Take the lease and the name, read what is on record, and keep all up to date."""
+        if self._lease is not None:
+            await self._lease.start()
+        if self.writer is not None:
+            await self.writer.start()
         await self._delivery.start()
+        if self._bus is not None:
+            self._bus.start()
+            if self.writer is not None:
+                self.writer.skip_idle()
         self._life.spawn("record positions", self._record())
 
     def positions(self) -> Mapping[Key, Token]:
         """Where it stands."""
         return self._follower.positions
+
+    async def wait_for(
+        self, stream: str, writer: str | None, token: Token, timeout_s: float
+    ) -> None:
+        """Wait until it stands there."""
+        await self._waiting.wait_for(stream, writer, token, timeout_s)
 
     async def _record(self) -> None:
         while True:
@@ -231,6 +281,10 @@ class _AtLeastOnce(Handler):
             batch.stream, batch.writer, batch.after, batch.upto, batch.facts
         )
 
+    async def on_reset(self, stream: str, writer: str, position: Token) -> None:
+        """Pass on."""
+        self._receiver.reset(stream, writer, position)
+
 
 class _ExactlyOnce(TransactionalHandler):
     """A handler whose effects commit together with the position."""
@@ -241,3 +295,7 @@ class _ExactlyOnce(TransactionalHandler):
     def apply(self, txn: Transaction, batch: Batch) -> None:
         """Pass on."""
         self._receiver.apply(txn, batch.stream, batch.writer, batch.after, batch.upto, batch.facts)
+
+    async def on_reset(self, stream: str, writer: str, position: Token) -> None:
+        """Pass on."""
+        self._receiver.reset(stream, writer, position)

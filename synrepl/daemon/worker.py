@@ -2,36 +2,76 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from twisted.logger import Logger
 
 from synrepl import __version__
+from synrepl.adapters.caches import CACHES
 from synrepl.adapters.http_client import HttpClient
+from synrepl.adapters.http_routes import Route
 from synrepl.adapters.http_source import HttpSource
+from synrepl.adapters.postgres import Limits as PoolLimits
+from synrepl.adapters.postgres import PostgresDatabase
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.adapters.tcp_worker import WorkerFactory
-from synrepl.core.errors import ConfigError, SynreplError
+from synrepl.caches.registry import Caches
+from synrepl.core.errors import ConfigError, SynreplError, Unavailable
 from synrepl.daemon import handlers
+from synrepl.daemon.auditing import start_auditor
 from synrepl.daemon.catalogue import catalogue
 from synrepl.daemon.config import WorkerConfig
 from synrepl.daemon.database import DatabaseOfProcess
-from synrepl.daemon.http_api import common_routes
+from synrepl.daemon.http_api import append_route, common_routes, updates_routes
+from synrepl.daemon.http_caches import cache_routes
 from synrepl.daemon.http_listener import HttpListener
+from synrepl.daemon.http_wait import wait_route
+from synrepl.daemon.memory_sources import SomeElsewhere
 from synrepl.daemon.metrics import ProcessMetrics
+from synrepl.daemon.own_streams import own_streams
+from synrepl.daemon.process_bus import ProcessBus, bus_publisher, worker_bus
 from synrepl.daemon.sources import OutOfReach, RoutedSource
-from synrepl.services.deliver import Delivery
-from synrepl.services.follow import Follower
-from synrepl.services.handlers import TransactionalHandler
-from synrepl.services.lane import Source
-from synrepl.services.readiness import READY_LAG_S, Readiness, is_connected, lag_below
-from synrepl.services.standing import Watch, worker_standings
-from synrepl.services.status import Identity, worker_status
+from synrepl.services.auditing.audit import Auditor
+from synrepl.services.bus.own_writer import OwnWriter
+from synrepl.services.coherence.coherence import Coherence
+from synrepl.services.coherence.coherent import CoherentSettled
+from synrepl.services.coherence.invalidate import Changes, Invalidations
+from synrepl.services.following.deliver import Delivery
+from synrepl.services.following.follow import Follower
+from synrepl.services.following.lane import Source
+from synrepl.services.following.leases import FollowerLease
+from synrepl.services.handlers import Access, TransactionalHandler
+from synrepl.services.serving.updates import Updates
+from synrepl.services.standing.bus_status import bus_stands, check_name
+from synrepl.services.standing.readiness import (
+    READY_LAG_S,
+    Readiness,
+    is_connected,
+    lag_below,
+    name_is_held,
+)
+from synrepl.services.standing.standing import Watch, worker_standings
+from synrepl.services.standing.status import Identity, worker_status
+from synrepl.services.waiting.own_positions import FollowerPositions
+from synrepl.services.waiting.position_waiters import PositionWaiters
+from synrepl.services.waiting.wait_for import WaitFor
+from synrepl.services.writing.announced_elsewhere import AnnouncedElsewhere
+from synrepl.services.writing.intake import Intake
+from synrepl.services.writing.skip_idle import skip_idle
+from synrepl.services.writing.write import StreamWriter
+from synrepl.storage.foreign.store import ForeignStore
+from synrepl.storage.store import FactStore
+from synrepl.streams.catalogue import Catalogue
+from synrepl.streams.synapse.caches import CACHES as CACHES_STREAM
 from synrepl.wire.dialects import DIALECTS
 from synrepl.wire.session import Limits
 
 #: Seconds between two records of the positions.
 RECORD_S = 1.0
+
+#: Seconds between two attempts to become a writer while something is away.
+RETRY_S = 0.5
 
 
 class NeedsDatabase(ConfigError):
@@ -43,24 +83,38 @@ class WorkerProcess:
 
     log = Logger()
 
-    def __init__(self, reactor: Any, config: WorkerConfig) -> None:
+    def __init__(self, reactor: Any, config: WorkerConfig, caches: Caches = CACHES) -> None:
         self.config = config
         self.catalogue = catalogue(config)
         self._reactor = reactor
         self._scheduler = TwistedScheduler(reactor)
         self.http = HttpListener(reactor, self._scheduler, config.http)
         self.handlers = handlers.load(config.handlers)
+        self.own_streams = own_streams(config, self.catalogue)
         self.database: DatabaseOfProcess | None = None
-        if config.uses_embedded or config.dsn is not None:
+        if config.has_database:
             self.database = DatabaseOfProcess(reactor, self._scheduler, config, self._waiting)
         else:
             for handler in self.handlers:
                 if isinstance(handler, TransactionalHandler):
                     raise NeedsDatabase(handler=type(handler).__name__)
+        self.followed = None if config.follow == "all" else config.follow
+        # Ours leaves facts out of the linear view whose rows are too long for a line.
+        leaves_out = not DIALECTS[config.dialect].per_writer and not config.master.foreign
+        self.coherence = Coherence(caches, self.catalogue, self.log, self.followed, leaves_out)
+        self.waiters = PositionWaiters(self._scheduler)
+        self.waiting: WaitFor | None = None
         self.delivery: Delivery | None = None
         self.follower: Follower | None = None
         self.factory: WorkerFactory | None = None
+        self.auditor: Auditor | None = None
+        self.writer: StreamWriter | None = None
+        self.bus: ProcessBus | None = None
+        self._bus_publisher = bus_publisher(self._scheduler, self.catalogue)
+        self._own_writer = OwnWriter(self._bus_publisher)
         self._client: HttpClient | None = None
+        self._foreign: PostgresDatabase | None = None
+        self._store: FactStore | None = None
         self._watch: Watch | None = None
         self._readiness: Readiness | None = None
         self._started_at = self._scheduler.seconds()
@@ -71,21 +125,33 @@ class WorkerProcess:
         :raises SynreplError: the process cannot run like this
         """
         config = self.config
+        self.coherence.check()
         self.http.open()
-        database = None
+        database, store = None, None
         if self.database is not None:
             database = await self.database.connect(migrate=False)
+            store = await self.database.store(list(self.catalogue), as_master=False)
+            self._store = store
+            await self._take_lease(store)
+            await self._become_writer(store)
         self.delivery = Delivery(
-            self._scheduler, self.handlers, self.log, config.name_as_follower, database
+            self._scheduler,
+            self.handlers,
+            self.log,
+            config.name_as_follower,
+            database,
+            self.waiters,
+            self.coherence,
         )
         await self.delivery.start()
+        dialect = DIALECTS[config.dialect]
         self.follower = Follower(
             self._scheduler,
             self.catalogue,
-            await self._source(),
+            self._source(store),
             self.delivery,
             self.log,
-            None if config.follow == "all" else config.follow,
+            self.followed,
             earliest=config.starting == "earliest",
             foreign=config.master.foreign,
         )
@@ -94,12 +160,39 @@ class WorkerProcess:
             self.follower,
             config.instance_name,
             config.server_name,
-            DIALECTS[config.dialect],
+            dialect,
             self.log.info,
             Limits(line=config.line_limit, ping_timeout=config.ping_timeout),
         )
-        self._reactor.connectTCP(config.master.host, config.master.port, self.factory)
+        own = FollowerPositions(
+            self.follower,
+            self.delivery,
+            self._connected,
+            self.followed,
+            linear=not dialect.per_writer,
+        )
+        self.waiting = WaitFor(self.catalogue, own, self.waiters)
+        if store is not None and not config.master.foreign:
+            self.auditor = start_auditor(
+                self._scheduler,
+                config.audit_caches,
+                self.coherence,
+                self.catalogue,
+                store,
+                own,
+                self.waiting,
+                self.log,
+                as_master=False,
+            )
+        await handlers.start(
+            self.handlers,
+            Access(self.coherence.caches, self.waiting.wait_for, database, self._changes()),
+        )
+        self._follow()
         self._scheduler.spawn("record positions", self._record())
+        if self.bus is not None and self.writer is not None:
+            looking = skip_idle(self._scheduler, self.writer, self.log)
+            self._scheduler.spawn("skip idle", looking)
         self._open_http()
 
     async def stop(self) -> None:
@@ -109,24 +202,129 @@ class WorkerProcess:
         if self._watch is not None:
             self._watch.stop()
         self._scheduler.stop()
+        self.waiters.stop()
         await self.http.close()
         if self.factory is not None:
             self.factory.stop()
+        if self.bus is not None:
+            await self.bus.stop()
         if self.delivery is not None:
             try:
                 await self.delivery.record()
             except SynreplError as error:
                 self.log.warn("the last positions are not on record: {error}", error=error)
+        if self.writer is not None:
+            try:
+                await self.writer.stop()
+            except SynreplError as error:
+                self.log.warn("the writer's name was not given back: {error}", error=error)
         if self._client is not None:
             await self._client.close()
+        if self._foreign is not None:
+            await self._foreign.close()
         if self.database is not None:
             await self.database.stop()
+
+    def _follow(self) -> None:
+        """Over Redis, where it is configured, else over TCP: the follower does not know which."""
+        config, follower = self.config, self.follower
+        assert follower is not None
+        if config.redis is None:
+            self._reactor.connectTCP(config.master.host, config.master.port, self.factory)
+            return
+        self.bus = worker_bus(
+            self._reactor,
+            self._scheduler,
+            config,
+            self.catalogue,
+            self._bus_publisher,
+            self._own_writer,
+            follower,
+            self.followed,
+            self.log,
+        )
+        self.bus.start()
+
+    def _connected(self) -> bool:
+        if self.bus is not None:
+            return self.bus.standing
+        return self.factory is not None and self.factory.handshaken
 
     def _waiting(self, reason: str) -> None:
         self.http.waiting = reason
 
-    async def _source(self) -> Source:
-        """Where gaps are filled from; those of streams in memory can only be had of the master."""
+    async def _become_writer(self, store: FactStore) -> None:
+        """Become the writer that the process is named after, if it has streams to write.
+
+        :raises WriterTaken: another live process has the name; :raises WriterRemoved:
+        """
+        config, attempt = self.config, 0
+        if not self.own_streams:
+            return
+        announced = self._own_writer if config.redis is not None else AnnouncedElsewhere()
+        writer = self.writer = StreamWriter(
+            self._scheduler,
+            store,
+            config.instance_name,
+            self.own_streams,
+            CoherentSettled(self.coherence, config.instance_name, announced),
+            self.log,
+            config.writers_of,
+        )
+        while True:
+            try:
+                await writer.start()
+                return
+            except Unavailable as error:  # the database; or its tables, which the master makes
+                self._waiting(str(error))
+                if attempt < 3 or attempt % 10 == 0:
+                    self.log.warn("waiting to be a writer: {error}", error=error)
+            attempt += 1
+            await self._scheduler.sleep(RETRY_S)
+
+    def _changes(self) -> Changes | None:
+        """What writes the ``caches`` stream, if this process does."""
+        if self.writer is None or CACHES_STREAM not in self.own_streams:
+            return None
+        rows = Invalidations(self._scheduler, self.coherence.caches, self.coherence, self.log)
+        return Changes(self.writer, rows)
+
+    async def _take_lease(self, store: FactStore) -> None:
+        """Have what this worker has not acknowledged kept, before it looks where it was."""
+        config = self.config
+        if config.master.foreign:
+            return  # which trims as it likes
+        streams = [stream.name for stream in self.catalogue]
+        lease = FollowerLease(
+            self._scheduler,
+            store,
+            config.name_as_follower,
+            streams if config.follow == "all" else config.follow,
+            config.lease,
+            self.log,
+        )
+        await lease.start()
+
+    def _foreign_source(self, from_master: Source) -> Source:
+        """A real Synapse's database; in the legacy dialect it is the master that fills gaps."""
+        dsn = self.config.master.database
+        if dsn is None:
+            return from_master
+        limits = PoolLimits(connections=2)
+        name = self.config.instance_name
+        self._foreign = PostgresDatabase(self._reactor, dsn.reveal(), name, limits)
+        return RoutedSource(ForeignStore(self._foreign), from_master)
+
+    def _source(self, store: FactStore | None) -> Source:
+        """Where gaps are filled from; those of what is kept in this process, from here."""
+        others = self._source_of_others(store)
+        kept = [stream.name for stream in self.own_streams if stream.in_memory]
+        if store is None or not kept:
+            return others
+        return SomeElsewhere(kept, store.page, others)
+
+    def _source_of_others(self, store: FactStore | None) -> Source:
+        """Others' facts of streams in memory can only be had of the master."""
         config = self.config
         from_master: Source = OutOfReach()
         if config.master.http_url is not None:
@@ -135,9 +333,10 @@ class WorkerProcess:
             from_master = HttpSource(self._client)
         if config.catch_up == "http":
             return from_master
-        assert self.database is not None
-        tables = await self.database.store(list(self.catalogue), as_master=False)
-        return RoutedSource(tables, from_master)
+        if config.master.foreign:
+            return self._foreign_source(from_master)
+        assert store is not None
+        return RoutedSource(store, from_master)
 
     def _open_http(self) -> None:
         """Let the HTTP listener answer for what has started."""
@@ -151,17 +350,47 @@ class WorkerProcess:
         )
         watch.start()
 
+        writer, bus = self.writer, self.bus
+
         def status() -> dict[str, Any]:
-            connected = factory.handshaken
-            return worker_status(identity, follower, delivery, connected, watch.look(), clock())
+            connected = self._connected()
+            told = worker_status(
+                identity, follower, delivery, connected, watch.look(), self.coherence, clock()
+            )
+            told["bus"] = None if bus is None else bus.status().to_json()
+            if writer is not None:
+                told["writer"] = {"name": writer.writer, "open": writer.open}
+            return told if self.auditor is None else {**told, "audits": self.auditor.counts}
 
         metrics = ProcessMetrics(status, self.http.server.responses)
-        where = f"{config.master.host}:{config.master.port}"
-        ready = self._readiness = Readiness(
-            [is_connected(lambda: factory.handshaken, where), lag_below(watch, READY_LAG_S)]
-        )
+        checks = [lag_below(watch, READY_LAG_S)]
+        if bus is None:
+            where = f"{config.master.host}:{config.master.port}"
+            checks.append(is_connected(self._connected, where))
+        else:
+            checks.append(bus_stands(bus.status))
+        if writer is not None:
+            checks.append(name_is_held(writer))
+        ready = self._readiness = Readiness(checks)
         ready.started()
-        self.http.started(common_routes(ready, status, metrics.render))
+        assert self.waiting is not None
+        routes = common_routes(ready, status, metrics.render)
+        if writer is not None:
+            check = (lambda: None) if bus is None else partial(check_name, bus.status)
+            routes.append(append_route(Intake(self.catalogue, writer, check)))
+        routes += self._updates_routes()
+        routes += [wait_route(self.waiting), *cache_routes(self.coherence.caches, self.auditor)]
+        self.http.started(routes)
+
+    def _updates_routes(self) -> list[Route]:
+        """What of streams in memory only their writer can give out."""
+        kept = [stream for stream in self.own_streams if stream.in_memory]
+        if not kept or self._store is None:
+            return []
+        states = self._own_writer.states
+        return updates_routes(
+            Updates(self._scheduler, Catalogue(kept), states, self._store, self.log)
+        )
 
     async def _record(self) -> None:
         assert self.delivery is not None

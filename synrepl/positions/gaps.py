@@ -71,11 +71,19 @@ class Cursor:
         begin wherever the writer is when the connection is made
     :param unordered: the stream's rows commute and its server keeps no order
     :param in_memory: the stream is lost with its writer, so a lower position is a new start
+    :param mixed: a legacy server answers with what was missed in no order; only its
+        POSITION says that all of that has come
     """
 
     def __init__(
-        self, position: Token | None, *, unordered: bool = False, in_memory: bool = False
+        self,
+        position: Token | None,
+        *,
+        unordered: bool = False,
+        in_memory: bool = False,
+        mixed: bool = False,
     ) -> None:
+        self._mixed = mixed
         self._position = position
         self._unordered = unordered
         self._in_memory = in_memory
@@ -95,6 +103,11 @@ class Cursor:
     def running(self) -> bool:
         """True between asking a legacy server and its answering POSITION: rows come one by one."""
         return self._running
+
+    @property
+    def in_order(self) -> bool:
+        """Whether tokens only grow now."""
+        return not (self._unordered or (self._mixed and self._running))
 
     def connection_lost(self) -> None:
         """Forget what was only known of the connection that is gone."""
@@ -154,6 +167,8 @@ class Cursor:
         """A fact that was to be applied is applied."""
         if not (self._connected or self._running) or self._fetching is not None:
             return  # an unordered row that tells nothing about the rows around it
+        if self._mixed and self._running:
+            return  # what is below it may still come
         if not (self._running or self._unordered):
             self._move(token)
             return

@@ -159,6 +159,17 @@ class Ledger:
         self._advance()
         return self._position
 
+    def skip(self, token: Token) -> bool:
+        """Go on to a token up to which the sequence is settled, if nothing of ours holds us back.
+
+        :returns: whether the position has moved
+        """
+        before = self._position
+        self._advance()
+        self._position = max(self._position, min(token, self.floor))
+        self._seen = max(self._seen, self._position)
+        return self._position > before
+
     def _advance(self) -> None:
         heap = self._settled_heap
         if not self._outstanding and not self._requests:

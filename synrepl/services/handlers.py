@@ -2,15 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar, Protocol
 
+from synrepl.caches.registry import Caches
 from synrepl.core.tokens import Token
-from synrepl.storage.database import Transaction
+from synrepl.services.coherence.invalidate import Changes
+from synrepl.storage.database import Database, Transaction
 from synrepl.streams.definition import Fact
 from synrepl.streams.row import Row
 from synrepl.wire.commands import Command
+
+
+class WaitsFor(Protocol):
+    """See :meth:`synrepl.services.waiting.wait_for.WaitFor.wait_for`."""
+
+    def __call__(
+        self, stream: str, writer: str | None, token: Token, timeout_s: float = 10.0
+    ) -> Coroutine[Any, Any, Token]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What of its process a handler may use.
+
+    :ivar caches: the caches that are kept coherent here
+    :ivar wait_for: waits until this process has what was written elsewhere
+    :ivar database: None in a process without one
+    :ivar changes: runs transactions that make caches stale everywhere; None in a
+        process that writes no ``caches`` stream
+    """
+
+    caches: Caches
+    wait_for: WaitsFor
+    database: Database | None = None
+    changes: Changes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +77,9 @@ class Handler:
 
     #: Names of the streams to receive; None for all.
     streams: ClassVar[Collection[str] | None] = None
+
+    async def on_start(self, access: Access) -> None:
+        """The process is about to start; called once, before anything else."""
 
     async def on_rows(self, batch: Batch) -> None:
         """New facts of one of :attr:`streams`."""

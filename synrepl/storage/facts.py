@@ -12,7 +12,7 @@ from synrepl.core.tokens import Range, Token
 from synrepl.storage.database import Prepared, Transaction
 from synrepl.storage.sql import value
 from synrepl.storage.store import Page, Trimmed
-from synrepl.storage.tables import sequence_name, table_name
+from synrepl.storage.tables import id_bounds, sequence_name, table_name
 from synrepl.storage.writers import Claim
 from synrepl.streams.columns import columns
 from synrepl.streams.definition import Fact, Stream
@@ -181,39 +181,38 @@ class FactTable:
 
         :raises Trimmed: when facts of the range are gone
         """
-        trimmed = int(
-            value(
-                txn, "SELECT trimmed FROM synrepl._streams WHERE stream = %s", (self.stream.name,)
-            )
-        )
+        rows = [] if span.empty else self._select(txn, span, writer, limit + 1)
+        split = abs(rows[-1][0]) if len(rows) > limit else None
+        if split is not None:
+            whole = [row for row in rows if abs(row[0]) != split]
+            # One fact alone may be larger than the page.
+            rows = whole or self._select(txn, Range(split - 1, split), writer, None)
+        # Last of all: what is trimmed between two statements must not look like nothing.
+        trimmed = self._trimmed(txn, writer)
         if span.after < trimmed:
             raise Trimmed(stream=self.stream.name, trimmed=trimmed, after=span.after)
-        if span.empty:
-            return Page((), span.after, limited=False)
-        rows = self._select(txn, span, writer, limit + 1)
-        if len(rows) <= limit:
-            return Page(tuple(self._facts(rows)), span.upto, limited=False)
-        split = abs(rows[-1][0])
-        whole = [row for row in rows if abs(row[0]) != split]
-        if not whole:  # one fact alone is larger than the page
-            whole = self._select(txn, Range(split - 1, split), writer, None)
-        facts = tuple(self._facts(whole))
+        facts = tuple(self._facts(rows))
+        if split is None:
+            return Page(facts, max(span), limited=False)  # an empty range ends where it begins
         upto = facts[-1].token
         return Page(facts, upto, limited=upto < span.upto)
+
+    def _trimmed(self, txn: Transaction, writer: str | None) -> Token:
+        """Up to where facts are gone, of one writer or of all."""
+        if writer is None:
+            sql = "SELECT trimmed FROM synrepl._streams WHERE stream = %s"
+            return int(value(txn, sql, (self.stream.name,)))
+        sql = "SELECT max(trimmed) FROM synrepl._writers WHERE stream = %s AND writer = %s"
+        return int(value(txn, sql, (self.stream.name, writer)) or 0)
 
     def reached(self, txn: Transaction, span: Range) -> dict[str, Token]:
         """The largest token in ``span`` of each writer that has one there."""
         txn.execute(
             f"SELECT writer, max(abs(stream_id)) FROM {self._table}"
             " WHERE stream_id BETWEEN %s AND %s GROUP BY writer",
-            self._bounds(span),
+            id_bounds(self.stream, span),
         )
         return {writer: int(token) for writer, token in txn.fetchall()}
-
-    def _bounds(self, span: Range) -> tuple[int, int]:
-        if self.stream.counts_down:
-            return -span.upto, -span.after - 1
-        return span.after + 1, span.upto
 
     def _select(
         self, txn: Transaction, span: Range, writer: str | None, limit: int | None
@@ -222,7 +221,7 @@ class FactTable:
         txn.execute(
             f"SELECT stream_id, writer, {self._names} FROM {self._table}"
             f" WHERE stream_id BETWEEN %s AND %s{mine} ORDER BY {self._order} LIMIT %s",
-            (*self._bounds(span), *(() if writer is None else (writer,)), limit),
+            (*id_bounds(self.stream, span), *(() if writer is None else (writer,)), limit),
         )
         return txn.fetchall()
 

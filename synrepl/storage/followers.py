@@ -1,8 +1,8 @@
-"""Where named followers stand, on record."""
+"""Where named followers stand, on record, and until when that counts for trimming."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from synrepl.core.tokens import Token
 from synrepl.storage.database import Transaction
@@ -65,4 +65,22 @@ def forget(txn: Transaction, follower: str, stream: str, writer: str) -> None:
     txn.execute(
         "DELETE FROM synrepl._followers WHERE follower = %s AND stream = %s AND writer = %s",
         (follower, stream, writer),
+    )
+
+
+def renew_lease(
+    txn: Transaction, follower: str, streams: Sequence[str] | None, lease_s: float
+) -> None:
+    """Have a follower's unacknowledged facts kept, for ``lease_s`` seconds from now.
+
+    :param streams: the names of those that it follows; None for all
+    """
+    txn.execute(
+        """
+        INSERT INTO synrepl._follower_leases (follower, streams, expires_at)
+        VALUES (%s, %s::text[], now() + make_interval(secs => %s))
+        ON CONFLICT (follower)
+        DO UPDATE SET streams = EXCLUDED.streams, expires_at = EXCLUDED.expires_at
+        """,
+        (follower, None if streams is None else list(streams), lease_s),
     )

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from typing import TypeVar
 
-from synrepl.core.tokens import Token
+from synrepl.core.tokens import Range, Token
 from synrepl.storage import idempotency
+from synrepl.storage.database import Transaction
+from synrepl.storage.memory_changes import Changes
 from synrepl.storage.memory_stream import MemoryStream
-from synrepl.storage.store import DatabaseAway, Draft, KeyReused, Written
+from synrepl.storage.outbox import Outbox
+from synrepl.storage.store import DatabaseAway, Draft, KeyReused, Transacted, Written
 from synrepl.streams.definition import Fact, Stream
+from synrepl.streams.row import Row
+from synrepl.streams.rows import RowCodec
+
+T = TypeVar("T")
 
 Step = Callable[[str], Awaitable[None]]
 
@@ -48,6 +56,7 @@ class MemoryLease:
 
     :param streams: by name, with the epoch that this lease writes under
     :param step: awaited wherever a real database could be slow or fail
+    :param begin_changes: makes the transaction that the caller's work is given
     """
 
     def __init__(
@@ -56,11 +65,14 @@ class MemoryLease:
         streams: Mapping[str, tuple[MemoryStream, int]],
         keys: MemoryKeys,
         step: Step,
+        begin_changes: Callable[[], Changes] = Changes,
     ) -> None:
         self.writer = writer
         self._streams = streams
         self._keys = keys
         self._step = step
+        self._begin_changes = begin_changes
+        self._codecs: dict[str, RowCodec] = {}
         self._lost: str | None = None
         self._on_lost: list[Callable[[str], object]] = []
         self._killed = False
@@ -74,6 +86,10 @@ class MemoryLease:
             self._on_lost.append(call)
         else:
             call(self._lost)
+
+    def epoch(self, stream: Stream) -> int:
+        """The epoch it writes under."""
+        return self._streams[stream.name][1]
 
     async def append(
         self, stream: Stream, drafts: Sequence[Draft], floor: Token
@@ -124,6 +140,70 @@ class MemoryLease:
                 self._keys.remember(name, key, digest, given)
             return answers
 
+    async def transact(
+        self,
+        name: str,
+        streams: Sequence[Stream],
+        work: Callable[[Transaction, Outbox], T],
+        begin: Callable[[], Mapping[str, Token]],
+    ) -> Transacted[T]:
+        """Run the caller's work and append what it puts into its outbox, in one transaction."""
+        for stream in streams:
+            if stream.name not in self._codecs:  # they are costly to make
+                self._codecs[stream.name] = RowCodec(stream)
+        codecs = {stream.name: self._codecs[stream.name] for stream in streams}
+        await self._step("transact")
+        done = None
+        while done is None:  # the sequence was put back, and its tokens are in use meanwhile
+            done = await self._try_transact(name, codecs, work, begin)
+        await self._step("transact committed")
+        return done
+
+    async def _try_transact(
+        self,
+        name: str,
+        codecs: Mapping[str, RowCodec],
+        work: Callable[[Transaction, Outbox], T],
+        begin: Callable[[], Mapping[str, Token]],
+    ) -> Transacted[T] | None:
+        outbox, changes = Outbox(codecs), self._begin_changes()
+        try:
+            result = work(changes, outbox)
+            outbox.close()
+            floors = begin()
+            with ExitStack() as entered:
+                memories = [self._streams[stream][0] for stream in codecs]
+                what = f"transaction {name!r}"
+                transactions = [entered.enter_context(self._transaction(m, what)) for m in memories]
+                posted = {
+                    stream: self._numbered(stream, facts, floors[stream])
+                    for stream, facts in outbox.facts.items()
+                }
+                await self._step("transact reserved")
+                for transaction in transactions:
+                    transaction.check()
+                if any(self._in_use(stream, facts) for stream, facts in posted.items()):
+                    changes.roll_back()
+                    return None
+                changes.commit()
+                for stream, facts in posted.items():
+                    self._streams[stream][0].commit(facts)
+        except BaseException:
+            changes.roll_back()
+            raise
+        return Transacted(result, posted)
+
+    def _numbered(
+        self, stream: str, facts: Sequence[tuple[Row, ...]], floor: Token
+    ) -> Sequence[Fact]:
+        tokens = self._streams[stream][0].take(len(facts), floor)
+        return [Fact(token, self.writer, rows) for token, rows in zip(tokens, facts, strict=True)]
+
+    def _in_use(self, stream: str, facts: Sequence[Fact]) -> bool:
+        """Whether others have written at the tokens of these facts."""
+        span = Range(facts[0].token - 1, facts[-1].token)
+        return bool(self._streams[stream][0].reached(span))
+
     async def reserve(self, stream: Stream, count: int, floor: Token) -> Sequence[Token]:
         """Take tokens that stay reserved until they are written or released."""
         if count < 1:
@@ -166,7 +246,13 @@ class MemoryLease:
 
     async def close(self) -> None:
         """Give the writer's name free."""
-        await self._step("close")
+        try:
+            await self._step("close")
+        except BaseException:  # the connection is closed all the same, and with it the session
+            if self._lost is None:
+                self._end_session("closed")
+            self._on_lost.clear()
+            raise
         self._require_session()
         for memory, _ in self._streams.values():
             writer = memory.writer(self.writer)

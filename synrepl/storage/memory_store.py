@@ -6,13 +6,17 @@ suite runs against it and against :class:`~.postgres_store.PostgresStore`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from typing import NamedTuple
 
 from synrepl.core.clock import Scheduler
-from synrepl.core.tokens import Range, Token
+from synrepl.core.tokens import MAX_TOKEN, Range, Token
+from synrepl.storage.marks import Mark, aged, noted
+from synrepl.storage.memory_changes import Changes
 from synrepl.storage.memory_lease import MemoryKeys, MemoryLease
 from synrepl.storage.memory_stream import MemoryStream
-from synrepl.storage.store import Observation, Page, WriterTaken
+from synrepl.storage.store import Aged, Observation, Page, Trim, WriterTaken
 from synrepl.streams.definition import Stream
 
 #: How long a predecessor may keep a writer's name, in seconds, and how often to look.
@@ -21,6 +25,13 @@ _TAKEOVER_STEP_S = 0.1
 
 MAX_ROWS_PER_STREAM = 100_000
 MAX_KEYS = 10_000
+
+
+class _FollowerLease(NamedTuple):
+    """Until when a follower's unacknowledged facts are kept, of which streams (None: of all)."""
+
+    expires_at: float
+    streams: frozenset[str] | None
 
 
 class MemoryStore:
@@ -33,6 +44,8 @@ class MemoryStore:
         who asks for them is told so by ``Trimmed``
     :param max_keys: how many idempotency keys are remembered
     :param holder: who holds names taken here, for a person who is refused one
+    :param begin_changes: makes what work functions of ``transact`` get for a
+        transaction; there are no tables here, so by default it refuses all SQL
     """
 
     def __init__(
@@ -41,13 +54,17 @@ class MemoryStore:
         max_rows_per_stream: int = MAX_ROWS_PER_STREAM,
         max_keys: int = MAX_KEYS,
         holder: str = "this process",
+        begin_changes: Callable[[], Changes] = Changes,
     ) -> None:
         self._scheduler = scheduler
         self._max_rows = max_rows_per_stream
         self._holder = holder
+        self._begin_changes = begin_changes
         self._keys = MemoryKeys(max_keys)
         self._streams: dict[str, MemoryStream] = {}
         self._followers: dict[str, dict[tuple[str, str], Token]] = {}
+        self._leases: dict[str, _FollowerLease] = {}
+        self._marks: dict[str, list[Mark]] = {}
 
     async def step(self, what: str) -> None:
         """Called before, between and after the atomic parts of each operation; for subclasses.
@@ -56,10 +73,12 @@ class MemoryStore:
         then is in the name.
 
         :param what: ``append``, ``append reserved`` (rows invisible), ``append
-            committed``; ``reserve``, ``reserved``; ``write``, ``write entered``,
+            committed``; ``transact`` (before the work), ``transact reserved`` (after
+            it; neither rows nor changes visible), ``transact committed``; ``reserve``, ``reserved``; ``write``, ``write entered``,
             ``write committed``; and before their only part ``open writer``,
             ``release``, ``close``, ``observe``, ``fence``, ``page``, ``reached``,
-            ``record positions``, ``follower positions``, ``record follower``
+            ``record positions``, ``follower positions``, ``record follower``,
+            ``renew lease``, ``mark``, ``trim``
         """
 
     def set_sequence(self, stream: Stream, token: Token) -> None:
@@ -82,7 +101,7 @@ class MemoryStore:
 
     def _claim(self, writer: str, memories: Sequence[MemoryStream]) -> MemoryLease:
         claims: dict[str, tuple[MemoryStream, int]] = {}
-        lease = MemoryLease(writer, claims, self._keys, self.step)
+        lease = MemoryLease(writer, claims, self._keys, self.step, self._begin_changes)
         for memory in memories:
             state = memory.writer(writer)
             state.epoch += 1
@@ -126,7 +145,7 @@ class MemoryStore:
     async def follower_positions(self, follower: str) -> Mapping[tuple[str, str], Token]:
         """A named follower's positions by (stream, writer)."""
         await self.step("follower positions")
-        return dict(self._followers.get(follower, {}))
+        return dict(self.on_record(follower))
 
     async def record_follower(
         self, follower: str, positions: Mapping[tuple[str, str], Token]
@@ -136,6 +155,50 @@ class MemoryStore:
         known = self._followers.setdefault(follower, {})
         for key, position in positions.items():
             known[key] = max(position, known.get(key, 0))
+
+    def on_record(self, follower: str) -> Mapping[tuple[str, str], Token]:
+        """What a follower has acknowledged; for subclasses that keep it elsewhere."""
+        return self._followers.get(follower, {})
+
+    # -- trimming -----------------------------------------------------------------------
+
+    async def renew_lease(
+        self, follower: str, streams: Sequence[str] | None, lease_s: float
+    ) -> None:
+        """Keep for a named follower what it has not acknowledged."""
+        await self.step("renew lease")
+        followed = None if streams is None else frozenset(streams)
+        self._leases[follower] = _FollowerLease(self._scheduler.seconds() + lease_s, followed)
+
+    async def mark(self, stream: Stream, keep_s: float, max_s: float) -> Aged:
+        """Note where a stream is on record now, and tell where it was."""
+        await self.step("mark")
+        now, position = self._scheduler.seconds(), self._of(stream).recorded
+        marks = noted(self._marks.get(stream.name, ()), now, position, keep_s, max_s)
+        self._marks[stream.name] = marks
+        return aged(marks, now, position, keep_s, max_s)
+
+    async def trim(self, stream: Stream, cap: Token, must_go: Token, limit: int) -> Trim:
+        """Delete the oldest facts that may go."""
+        await self.step("trim")
+        live = list(self._followers_of(stream))
+
+        @cache
+        def acknowledged(writer: str) -> tuple[Token, str | None]:
+            keys = (stream.name, writer), (stream.name, "")
+            reached = ((max(at.get(key, 0) for key in keys), name) for name, at in live)
+            return min(reached, default=(MAX_TOKEN, None))
+
+        return self._of(stream).trim(cap, must_go, limit, acknowledged)
+
+    def _followers_of(
+        self, stream: Stream
+    ) -> Iterator[tuple[str, Mapping[tuple[str, str], Token]]]:
+        """Those whose leases run, with what they have acknowledged."""
+        now = self._scheduler.seconds()
+        for follower, lease in self._leases.items():
+            if lease.expires_at > now and (lease.streams is None or stream.name in lease.streams):
+                yield follower, self.on_record(follower)
 
     def _of(self, stream: Stream) -> MemoryStream:
         found = self._streams.get(stream.name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right, insort
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import count, islice
 from operator import attrgetter
 
@@ -15,6 +15,7 @@ from synrepl.storage.store import (
     Holder,
     Observation,
     Page,
+    Trim,
     Trimmed,
     WriterState,
 )
@@ -31,9 +32,10 @@ class MemoryWriter:
     :ivar session: the lease of the process that is the writer; None when it is gone
     :ivar transactions: how many that may still commit have been entered
     :ivar holders: of reservations, by their numbers
+    :ivar trimmed: its last fact that is gone
     """
 
-    __slots__ = ("epoch", "held", "holders", "position", "session", "transactions")
+    __slots__ = ("epoch", "held", "holders", "position", "session", "transactions", "trimmed")
 
     def __init__(self) -> None:
         self.epoch = 0
@@ -42,6 +44,7 @@ class MemoryWriter:
         self.session: object | None = None
         self.transactions = 0
         self.holders: dict[int, Holder] = {}
+        self.trimmed: Token = 0
 
     @property
     def state(self) -> WriterState:
@@ -116,7 +119,7 @@ class MemoryStream:
     def observation(self) -> Observation:
         """One look from outside."""
         states = {name: writer.state for name, writer in self.writers.items()}
-        return Observation(last=self.last, recorded=self.recorded, writers=states)
+        return Observation(self.last, self.recorded, states, self.trimmed)
 
     # -- facts --------------------------------------------------------------------
 
@@ -160,15 +163,18 @@ class MemoryStream:
             if fact.rows and fact.token > self.trimmed:
                 insort(self._facts, fact, key=_token)
                 self._rows += len(fact.rows)
-        self._trim()
+            elif fact.rows:  # it comes after its time
+                self._note_gone(fact)
+        self._drop_oldest()
 
     def page(self, span: Range, writer: str | None, limit: int) -> Page:
         """About ``limit`` rows of the facts in ``span``; a fact is never split.
 
         :raises Trimmed: when facts of the range are gone
         """
-        if span.after < self.trimmed:
-            raise Trimmed(stream=self.stream.name, trimmed=self.trimmed, after=span.after)
+        trimmed = self.trimmed if writer is None else self._trimmed_of(writer)
+        if span.after < trimmed:
+            raise Trimmed(stream=self.stream.name, trimmed=trimmed, after=span.after)
         if span.empty:
             return Page((), span.after, limited=False)
         found: list[Fact] = []
@@ -193,13 +199,55 @@ class MemoryStream:
     def _highest(self) -> Token:
         return self._facts[-1].token if self._facts else 0
 
-    def _trim(self) -> None:
+    # -- trimming -----------------------------------------------------------------
+
+    def trim(
+        self,
+        cap: Token,
+        must_go: Token,
+        limit: int,
+        acknowledged: Callable[[str], tuple[Token, str | None]],
+    ) -> Trim:
+        """Drop the oldest facts that may go; see :meth:`~.store.FactStore.trim`.
+
+        :param acknowledged: up to where a writer's facts are acknowledged by all who
+            follow them, and who is the furthest behind
+        """
+        rows = drop = 0
+        held_by: str | None = None
+        for fact in self._facts:
+            if fact.token > min(cap, self.recorded) or rows >= limit:
+                break
+            upto, follower = acknowledged(fact.writer)
+            if fact.token > max(upto, must_go):
+                held_by = follower
+                break
+            rows += len(fact.rows)
+            drop += 1
+        self._drop(drop)
+        return Trim(self.trimmed, rows, held_by)
+
+    def _drop_oldest(self) -> None:
         if self._rows <= self._max_rows:
             return
-        drop, keep = 0, self._max_rows * 3 // 4  # some more, so that it is not done each time
-        while self._rows > keep and drop < len(self._facts) - 1:
-            self._rows -= len(self._facts[drop].rows)
+        rows, drop = self._rows, 0
+        keep = self._max_rows * 3 // 4  # some more go, so that it is not done each time
+        while rows > keep and drop < len(self._facts) - 1:
+            rows -= len(self._facts[drop].rows)
             drop += 1
-        if drop:
-            self.trimmed = self._facts[drop - 1].token
-            del self._facts[:drop]
+        self._drop(drop)
+
+    def _drop(self, how_many: int) -> None:
+        for fact in islice(self._facts, how_many):
+            self._rows -= len(fact.rows)
+            self.trimmed = fact.token
+            self._note_gone(fact)
+        del self._facts[:how_many]
+
+    def _note_gone(self, fact: Fact) -> None:
+        writer = self.writer(fact.writer)
+        writer.trimmed = max(writer.trimmed, fact.token)
+
+    def _trimmed_of(self, writer: str) -> Token:
+        known = self.writers.get(writer)
+        return 0 if known is None else known.trimmed

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
+from typing import TypeVar
 
 from synrepl.core.errors import StorageError, Unavailable
 from synrepl.core.tokens import Token
@@ -19,11 +20,16 @@ from synrepl.storage.database import (
 )
 from synrepl.storage.facts import FactTable
 from synrepl.storage.locks import FIRST_RESERVATION, lock_class
-from synrepl.storage.store import Draft, Fenced, Written
+from synrepl.storage.outbox import Outbox
+from synrepl.storage.store import Draft, Drained, Fenced, Transacted, Written
 from synrepl.storage.writers import Claim
 from synrepl.streams.definition import Fact, Stream
+from synrepl.streams.rows import RowCodec
+
+T = TypeVar("T")
 
 FENCED = "SY001"
+DRAINED = "SY006"
 
 #: An append that meets a key of the table or an idempotency key a second time is
 #: run again, with care: it finds the sequence behind, or the first answer.
@@ -31,6 +37,10 @@ _ATTEMPTS = 3
 
 #: Lock numbers have 31 bits; the oldest are long released when they come round again.
 _LAST_LOCK = 2**31 - 1
+
+
+class _SequenceBehind(Exception):
+    """The table has a fact at a token that was just given out: run it again, with care."""
 
 
 class PostgresLease:
@@ -51,6 +61,7 @@ class PostgresLease:
         self._session = session
         self._claims = claims
         self._tables = tables
+        self._codecs: dict[str, RowCodec] = {}
         self._next_lock = FIRST_RESERVATION
         self._lock_of: dict[tuple[str, Token], int] = {}
         self._tokens_under: dict[int, int] = {}
@@ -58,6 +69,10 @@ class PostgresLease:
     def on_lost(self, call: Callable[[str], object]) -> None:
         """Have ``call(reason)`` called once when the session, and the name with it, is lost."""
         self._session.on_lost(call)
+
+    def epoch(self, stream: Stream) -> int:
+        """The epoch it writes under."""
+        return self._claims[stream.name].epoch
 
     async def append(
         self, stream: Stream, drafts: Sequence[Draft], floor: Token
@@ -96,6 +111,65 @@ class PostgresLease:
                 with suppress(UniqueViolation):
                     return await self._database.run("append", partial(work, careful=attempt > 1))
             return await self._database.run("append", partial(work, careful=True))
+
+    async def transact(
+        self,
+        name: str,
+        streams: Sequence[Stream],
+        work: Callable[[Transaction, Outbox], T],
+        begin: Callable[[], Mapping[str, Token]],
+    ) -> Transacted[T]:
+        """Run the caller's work and append what it puts into its outbox, in one transaction.
+
+        The writer is entered after the work: until then the transaction holds
+        nothing that a successor, or whoever looks at the stream, would wait for.
+        """
+        for stream in streams:
+            if stream.name not in self._codecs:  # they are costly to make
+                self._codecs[stream.name] = RowCodec(stream)
+        codecs = {stream.name: self._codecs[stream.name] for stream in streams}
+
+        def attempt(txn: Transaction, careful: bool) -> Transacted[T]:
+            outbox = Outbox(codecs)
+            result = work(txn, outbox)
+            outbox.close()
+            try:
+                return Transacted(result, self._post(txn, codecs, outbox, begin(), careful))
+            except UniqueViolation as error:
+                if careful:
+                    raise
+                raise _SequenceBehind from error
+
+        with suppress(_SequenceBehind):
+            return await self._database.run(name, partial(attempt, careful=False))
+        return await self._database.run(name, partial(attempt, careful=True))
+
+    def _post(
+        self,
+        txn: Transaction,
+        streams: Iterable[str],
+        outbox: Outbox,
+        floors: Mapping[str, Token],
+        careful: bool,
+    ) -> dict[str, list[Fact]]:
+        """Append what is in an outbox; enter as the writer of the other streams, too.
+
+        In the order of the names, so that no two transactions wait for one another.
+        """
+        posted: dict[str, list[Fact]] = {}
+        for stream in sorted(streams):
+            table, claim = self._tables[stream], self._claims[stream]
+            facts = outbox.facts.get(stream)
+            with self._fencing_named(table.stream):
+                if not facts:
+                    writers.enter(txn, claim._replace(notify=False))
+                    continue
+                append = table.append if careful else table.append_quickly
+                tokens = append(txn, claim, self.writer, facts, floors[stream])
+            posted[stream] = [
+                Fact(token, self.writer, rows) for token, rows in zip(tokens, facts, strict=True)
+            ]
+        return posted
 
     async def reserve(self, stream: Stream, count: int, floor: Token) -> Sequence[Token]:
         """Take tokens that stay reserved until they are written or released."""
@@ -159,6 +233,8 @@ class PostgresLease:
         try:
             yield
         except RaisedByDatabase as error:
+            if error.code == DRAINED:
+                raise Drained(writer=self.writer, stream=stream.name) from error
             if error.code != FENCED:
                 raise
             epoch = self._claims[stream.name].epoch

@@ -8,11 +8,11 @@ from contextlib import suppress
 from synrepl.core.clock import Scheduler
 from synrepl.core.errors import SynreplError
 from synrepl.core.tokens import Range, Token
-from synrepl.storage import followers, writers
+from synrepl.storage import followers, retention, writers
 from synrepl.storage.database import Database, Session, Statements, Transaction
 from synrepl.storage.facts import FactTable
 from synrepl.storage.postgres_lease import PostgresLease
-from synrepl.storage.store import Observation, Page, WriterTaken
+from synrepl.storage.store import Aged, Observation, Page, Trim, WriterRemoved, WriterTaken
 from synrepl.storage.tables import ensure_tables
 from synrepl.storage.writers import Claim
 from synrepl.streams.definition import Stream
@@ -86,8 +86,11 @@ class PostgresStore:
             if not writers.try_session_lock(txn, number):
                 return writers.session_holder(txn, number) or "a process that is just leaving"
             epoch = writers.raise_epoch(txn, number, self._holder)
+            if epoch is None:
+                raise WriterRemoved(writer=writer, stream=stream.name)
             claim = Claim(number, epoch, self._notify)
-            table.repair(txn, claim)
+            if not writers.is_draining(txn, number):  # which would get no token for it
+                table.repair(txn, claim)
             return claim
 
         give_up = self._scheduler.seconds() + TAKEOVER_S
@@ -149,4 +152,24 @@ class PostgresStore:
         """Make a follower's positions durable."""
         await self._database.run(
             "record_follower", lambda txn: followers.record(txn, follower, positions)
+        )
+
+    async def renew_lease(
+        self, follower: str, streams: Sequence[str] | None, lease_s: float
+    ) -> None:
+        """Keep for a named follower what it has not acknowledged."""
+        await self._database.run(
+            "renew_lease", lambda txn: followers.renew_lease(txn, follower, streams, lease_s)
+        )
+
+    async def mark(self, stream: Stream, keep_s: float, max_s: float) -> Aged:
+        """Note where a stream is on record now, and tell where it was."""
+        return await self._database.run(
+            "mark", lambda txn: retention.mark(txn, stream, keep_s, max_s)
+        )
+
+    async def trim(self, stream: Stream, cap: Token, must_go: Token, limit: int) -> Trim:
+        """Delete the oldest facts that may go."""
+        return await self._database.run(
+            "trim", lambda txn: retention.trim(txn, stream, cap, must_go, limit)
         )

@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 from synrepl.core.tokens import Range, Token
-from synrepl.storage.store import Draft, FactStore, Observation, Page, WriterLease, Written
+from synrepl.storage.database import Transaction
+from synrepl.storage.outbox import KeptInMemory, Outbox
+from synrepl.storage.store import (
+    Aged,
+    Draft,
+    FactStore,
+    Observation,
+    Page,
+    Transacted,
+    Trim,
+    WriterLease,
+    Written,
+)
 from synrepl.streams.definition import Fact, Stream
+
+T = TypeVar("T")
 
 
 class RoutedStore:
     """Sends each stream where ``Stream.in_memory`` says it is kept.
 
-    What followers have on record is in the tables.
+    What followers have on record, and their leases, are in the tables.
     """
 
     def __init__(self, tables: FactStore, memory: FactStore) -> None:
@@ -67,6 +82,20 @@ class RoutedStore:
         """Make a follower's positions durable."""
         await self._tables.record_follower(follower, positions)
 
+    async def renew_lease(
+        self, follower: str, streams: Sequence[str] | None, lease_s: float
+    ) -> None:
+        """Keep for a named follower what it has not acknowledged."""
+        await self._tables.renew_lease(follower, streams, lease_s)
+
+    async def mark(self, stream: Stream, keep_s: float, max_s: float) -> Aged:
+        """Note where a stream is on record now, and tell where it was."""
+        return await self._of(stream).mark(stream, keep_s, max_s)
+
+    async def trim(self, stream: Stream, cap: Token, must_go: Token, limit: int) -> Trim:
+        """Delete the oldest facts that may go; in memory nobody's lease holds them."""
+        return await self._of(stream).trim(stream, cap, must_go, limit)
+
     def _of(self, stream: Stream) -> FactStore:
         return self._memory if stream.in_memory else self._tables
 
@@ -84,11 +113,32 @@ class RoutedLease:
         if self._tables is not None:
             self._tables.on_lost(call)
 
+    def epoch(self, stream: Stream) -> int:
+        """The epoch it writes under."""
+        return self._of(stream).epoch(stream)
+
     async def append(
         self, stream: Stream, drafts: Sequence[Draft], floor: Token
     ) -> Sequence[Written]:
         """Reserve and write all drafts in one transaction."""
         return await self._of(stream).append(stream, drafts, floor)
+
+    async def transact(
+        self,
+        name: str,
+        streams: Sequence[Stream],
+        work: Callable[[Transaction, Outbox], T],
+        begin: Callable[[], Mapping[str, Token]],
+    ) -> Transacted[T]:
+        """Run the caller's work and append its outbox, in one transaction of the database.
+
+        :raises KeptInMemory: one of the streams is not in the tables
+        """
+        for stream in streams:
+            if stream.in_memory:
+                raise KeptInMemory(stream=stream.name)
+        assert self._tables is not None, "no stream in tables was asked for"
+        return await self._tables.transact(name, streams, work, begin)
 
     async def reserve(self, stream: Stream, count: int, floor: Token) -> Sequence[Token]:
         """Take tokens that stay reserved until they are written or released."""

@@ -19,12 +19,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from synrepl.core.errors import Refused, StorageError, Unavailable
 from synrepl.core.tokens import Range, Token
+from synrepl.storage.database import Transaction
+from synrepl.storage.outbox import Outbox as Outbox
 from synrepl.streams.definition import Fact, Stream
 from synrepl.streams.row import Row
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 
 class DatabaseAway(Unavailable):
@@ -37,6 +42,18 @@ class WriterTaken(Refused):
 
 class Fenced(Refused):
     """writer {writer!r} of stream {stream!r} was fenced off (its epoch is {current}, this process has {epoch}): another process found it dead and released its reservations; nothing was written, restart this process"""
+
+
+class Drained(Refused):
+    """writer {writer!r} of stream {stream!r} is drained: it takes no new facts; append at another writer, or let this one write again by 'synrepl writers add'"""
+
+
+class WriterRemoved(Refused):
+    """writer {writer!r} of stream {stream!r} was removed; take it out of stream_writers, or bring it back by 'synrepl writers add'"""
+
+
+class StreamNotMade(Unavailable):
+    """stream {stream!r} is not in the database yet; start a master whose configuration has it"""
 
 
 class BadValue(StorageError):
@@ -85,6 +102,7 @@ class WriterState:
         reservations count as settled
     :ivar alive: the process that took it last still holds the session lock; a
         successor that has the lock but has not raised the epoch does not count
+    :ivar removed: it is no writer of the stream any more; only its facts are left
     """
 
     epoch: int
@@ -92,6 +110,7 @@ class WriterState:
     held: bool
     alive: bool
     holders: tuple[Holder, ...]
+    removed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +119,39 @@ class Observation:
 
     :ivar last: the last token the sequence gave out, read *before* the locks
     :ivar recorded: the linear position on record, a lower bound
+    :ivar trimmed: the last trimmed token; facts at or below it are gone
     """
 
     last: Token
     recorded: Token
     writers: Mapping[str, WriterState]
+    trimmed: Token = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Aged:
+    """Where a stream was some time ago; 0 when that is not known.
+
+    :ivar kept: everything at or below it is at least as old as what must be kept
+    :ivar over: everything at or below it is as old as anything may become
+    """
+
+    kept: Token
+    over: Token
+
+
+@dataclass(frozen=True, slots=True)
+class Trim:
+    """What one batch of trimming came to.
+
+    :ivar upto: the last trimmed token now; facts at or below it are gone
+    :ivar rows: how many this batch has deleted
+    :ivar held_by: the named follower that has not acknowledged the next fact
+    """
+
+    upto: Token
+    rows: int
+    held_by: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +173,17 @@ class Written:
     replayed: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Transacted(Generic[T_co]):
+    """A transaction that was committed: what its work returned, and its facts.
+
+    :ivar facts: in order, by the name of the stream; only streams that got some
+    """
+
+    result: T_co
+    facts: Mapping[str, Sequence[Fact]]
+
+
 class WriterLease(Protocol):
     """One process's right to write as ``writer`` to some streams, until it is closed or lost."""
 
@@ -133,6 +191,9 @@ class WriterLease(Protocol):
 
     def on_lost(self, call: Callable[[str], object]) -> None:
         """Have ``call(reason)`` called once when the name is lost: every reservation is void."""
+
+    def epoch(self, stream: Stream) -> int:
+        """The epoch it writes under: while the store shows this one, nobody else has the name."""
 
     async def append(
         self, stream: Stream, drafts: Sequence[Draft], floor: Token
@@ -143,6 +204,28 @@ class WriterLease(Protocol):
             sequence found at or below it is moved forward first (R7)
         :raises Fenced: the epoch was raised; :raises DatabaseAway:
         :raises BadValue: a row does not fit; :raises KeyReused:
+        """
+
+    async def transact(
+        self,
+        name: str,
+        streams: Sequence[Stream],
+        work: Callable[[Transaction, Outbox], T],
+        begin: Callable[[], Mapping[str, Token]],
+    ) -> Transacted[T]:
+        """Run ``work`` and append what it puts into its outbox, in one transaction; all or nothing.
+
+        ``work`` may run more than once, as :meth:`~.database.Database.run` says:
+        each time with an outbox of its own. A fenced lease changes nothing,
+        even when the outbox stays empty. Several may run at once.
+
+        :param streams: those that ``work`` may append to
+        :param begin: called each time that work is done, before tokens are asked for,
+            perhaps in the thread of the transaction; gives a floor for each stream, as
+            in :meth:`append`
+        :raises Fenced: the epoch was raised; :raises DatabaseAway:
+        :raises KeptInMemory: one of the streams is not in the database
+        :raises CommitUnknown: and what ``Database.run`` and ``work`` raise besides
         """
 
     async def reserve(self, stream: Stream, count: int, floor: Token) -> Sequence[Token]:
@@ -165,6 +248,7 @@ class FactStore(Protocol):
         """Become ``writer``: take its session locks, raise its epochs, repair its sequences.
 
         :raises WriterTaken: another live process has the name
+        :raises WriterRemoved: it is one of the stream's no more; :raises StreamNotMade:
         """
 
     async def observe(self, streams: Sequence[Stream]) -> Mapping[str, Observation]:
@@ -187,7 +271,8 @@ class FactStore(Protocol):
     async def page(self, stream: Stream, span: Range, writer: str | None, limit: int) -> Page:
         """Facts in ``span``, of one writer or of all, about ``limit`` rows at a time.
 
-        :raises Trimmed: when the range begins below what has been trimmed
+        :raises Trimmed: when the range begins below what has been trimmed, of
+            that writer or of all
         """
 
     async def follower_positions(self, follower: str) -> Mapping[tuple[str, str], Token]:
@@ -197,3 +282,31 @@ class FactStore(Protocol):
         self, follower: str, positions: Mapping[tuple[str, str], Token]
     ) -> None:
         """Make a follower's positions durable; never moves one back."""
+
+    async def renew_lease(
+        self, follower: str, streams: Sequence[str] | None, lease_s: float
+    ) -> None:
+        """Keep for a named follower what it has not acknowledged, for ``lease_s`` seconds from now.
+
+        What it has on record it has acknowledged: a position of a writer, that
+        writer's facts; one of the linear view (writer ""), everybody's.
+
+        :param streams: the names of those that it follows; None for all
+        """
+
+    async def mark(self, stream: Stream, keep_s: float, max_s: float) -> Aged:
+        """Note where a stream is on record now, and tell where it was ``keep_s`` and ``max_s`` ago.
+
+        To be called now and then; without marks nothing is known to be old. With
+        ``keep_s`` 0 all that is on record is old enough.
+        """
+
+    async def trim(self, stream: Stream, cap: Token, must_go: Token, limit: int) -> Trim:
+        """Delete the oldest facts, as far as every follower with a lease has acknowledged them.
+
+        All in one transaction; any number of processes may do it at once.
+
+        :param cap: nothing above it goes, nor above the linear position on record
+        :param must_go: up to here facts go without being acknowledged
+        :param limit: about how many rows at most; facts are never split
+        """

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from synrepl.core.errors import ConfigError
+from synrepl.core.tokens import Range
 from synrepl.storage.database import Transaction
 from synrepl.streams.columns import Column, columns
 from synrepl.streams.definition import Stream
@@ -25,6 +26,13 @@ def table_name(stream: Stream) -> str:
 def sequence_name(stream: Stream) -> str:
     """The qualified, quoted name of the sequence that gives out a stream's IDs."""
     return f'synrepl."_{stream.numbered_with or stream.name}_seq"'
+
+
+def id_bounds(stream: Stream, span: Range) -> tuple[int, int]:
+    """The least and the greatest ID in a stream's table whose tokens are in ``span``."""
+    if stream.counts_down:
+        return -span.upto, -span.after - 1
+    return span.after + 1, span.upto
 
 
 def ensure_tables(txn: Transaction, streams: Iterable[Stream]) -> None:

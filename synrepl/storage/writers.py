@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from synrepl.core.tokens import Token
-from synrepl.storage.database import Transaction
+from synrepl.storage.database import RaisedByDatabase, Transaction
 from synrepl.storage.locks import (
     FIRST_RESERVATION,
     LOCK_CLASS_BASE,
@@ -18,9 +18,18 @@ from synrepl.storage.locks import (
     lock_class,
 )
 from synrepl.storage.sql import value
-from synrepl.storage.store import Holder, Observation, WriterState
+from synrepl.storage.store import (
+    Holder,
+    Observation,
+    StreamNotMade,
+    WriterRemoved,
+    WriterState,
+)
 from synrepl.storage.tables import sequence_name
 from synrepl.streams.definition import Stream
+
+#: What ``synrepl.add_writer`` refuses with.
+_NO_STREAM, _REMOVED = "SY003", "SY007"
 
 
 class Claim(NamedTuple):
@@ -35,15 +44,26 @@ class Claim(NamedTuple):
 
 
 def register(txn: Transaction, stream: str, writer: str) -> int:
-    """The number of a writer, given on first use."""
-    txn.execute("SELECT synrepl.add_writer(%s, %s)", (stream, writer))
-    return int(
-        value(
-            txn,
-            "SELECT number FROM synrepl._writers WHERE stream = %s AND writer = %s",
-            (stream, writer),
-        )
+    """The number of a writer, given on first use.
+
+    :raises StreamNotMade: :raises WriterRemoved:
+    """
+    try:
+        txn.execute("SELECT synrepl.add_writer(%s, %s)", (stream, writer))
+    except RaisedByDatabase as error:
+        if error.code == _NO_STREAM:
+            raise StreamNotMade(stream=stream) from error
+        if error.code == _REMOVED:
+            raise WriterRemoved(stream=stream, writer=writer) from error
+        raise
+    txn.execute(
+        "SELECT number FROM synrepl._writers WHERE stream = %s AND writer = %s AND NOT removed",
+        (stream, writer),
     )
+    row = txn.fetchone_or_none()
+    if row is None:  # between the two statements
+        raise WriterRemoved(stream=stream, writer=writer)
+    return int(row[0])
 
 
 def try_session_lock(txn: Transaction, number: int) -> bool:
@@ -100,20 +120,24 @@ def session_holder(txn: Transaction, number: int) -> str | None:
     return None if row is None else str(row[0])
 
 
-def raise_epoch(txn: Transaction, number: int, holder: str) -> int:
+def raise_epoch(txn: Transaction, number: int, holder: str) -> int | None:
     """Take over a writer whose session lock is ours, once no transaction of it still runs.
 
-    :returns: the new epoch
+    :returns: the new epoch; None when the writer was removed meanwhile
     """
     txn.execute("SELECT pg_advisory_xact_lock(%s, %s)", (lock_class(number), TRANSACTION))
-    epoch = value(
-        txn,
-        "UPDATE synrepl._writers"
-        " SET epoch = epoch + 1, held = true, holder = %s, backend = pg_backend_pid()"
-        " WHERE number = %s RETURNING epoch",
+    txn.execute(
+        "UPDATE synrepl._writers SET epoch = epoch + 1, held = true, died = false, holder = %s,"
+        " backend = pg_backend_pid() WHERE number = %s RETURNING epoch",
         (holder, number),
     )
-    return int(epoch)
+    row = txn.fetchone_or_none()
+    return None if row is None else int(row[0])
+
+
+def is_draining(txn: Transaction, number: int) -> bool:
+    """Whether a writer gets no more tokens."""
+    return bool(value(txn, "SELECT draining FROM synrepl._writers WHERE number = %s", (number,)))
 
 
 def fence(txn: Transaction, stream: str, writer: str) -> bool:
@@ -134,8 +158,8 @@ def fence(txn: Transaction, stream: str, writer: str) -> bool:
         if not value(txn, "SELECT pg_try_advisory_xact_lock(%s, %s)", (lock_class(number), half)):
             return False
     txn.execute(
-        "UPDATE synrepl._writers SET epoch = epoch + 1, held = false, holder = NULL, backend = NULL"
-        " WHERE number = %s AND held",
+        "UPDATE synrepl._writers SET epoch = epoch + 1, held = false, died = true, holder = NULL,"
+        " backend = NULL WHERE number = %s AND held",
         (number,),
     )
     return txn.rowcount == 1
@@ -159,7 +183,7 @@ def record_linear(txn: Transaction, stream: str, position: Token) -> None:
 
 
 _LOOK = """
-SELECT w.stream, w.writer, w.epoch, w.position, w.held, s.position,
+SELECT w.stream, w.writer, w.epoch, w.position, w.held, w.removed, s.position, s.trimmed,
        l.pid, l.objid, l.virtualtransaction, l.granted AND l.pid = w.backend,
        CASE WHEN l.objid IS NOT NULL THEN
            format('backend %%s (%%s), in transaction for %%s: %%s', l.pid, a.application_name,
@@ -187,7 +211,7 @@ def observe(txn: Transaction, streams: Sequence[Stream]) -> dict[str, Observatio
     txn.execute(" UNION ALL ".join(parts), [s.name for s in streams])
     last = {name: abs(int(value)) for name, value in txn.fetchall()}
     txn.execute(_LOOK, (LOCK_CLASS_BASE, [s.name for s in streams]))
-    recorded = dict.fromkeys(last, 0)
+    recorded, trimmed = dict.fromkeys(last, 0), dict.fromkeys(last, 0)
     writers: dict[str, dict[str, WriterState]] = {name: {} for name in last}
     holders: dict[tuple[str, str], list[Holder]] = {}
     for (
@@ -196,14 +220,16 @@ def observe(txn: Transaction, streams: Sequence[Stream]) -> dict[str, Observatio
         epoch,
         position,
         held,
+        removed,
         linear,
+        gone,
         pid,
         objid,
         vxid,
         ours,
         words,
     ) in txn.fetchall():
-        recorded[stream] = int(linear)
+        recorded[stream], trimmed[stream] = int(linear), int(gone)
         known = writers[stream].get(writer)
         # A successor that has the session lock but has not raised the epoch yet does
         # not count: until then its predecessor could still write.
@@ -219,8 +245,8 @@ def observe(txn: Transaction, streams: Sequence[Stream]) -> dict[str, Observatio
             alive=alive,
             held=bool(held),
             holders=tuple(found),
+            removed=bool(removed),
         )
     return {
-        name: Observation(last=last[name], recorded=recorded[name], writers=writers[name])
-        for name in last
+        name: Observation(last[name], recorded[name], writers[name], trimmed[name]) for name in last
     }

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from types import MappingProxyType
 
 from synrepl.core.errors import InputError
-from synrepl.streams.declared import declare
 from synrepl.streams.definition import Generation, Stream
 
 
@@ -60,12 +59,3 @@ class Catalogue:
     def known_to(self, generation: Generation) -> tuple[Stream, ...]:
         """The streams that peers of ``generation`` know, in order."""
         return tuple(stream for stream in self if generation in stream.generations)
-
-    def with_declared(self, declarations: Mapping[str, Mapping[str, str]]) -> Catalogue:
-        """This catalogue and, after it, streams made from their columns.
-
-        :raises DuplicateStream: when a name is taken
-        :raises InputError: what :func:`~.declared.declare` raises
-        """
-        made = (declare(name, columns) for name, columns in declarations.items())
-        return Catalogue((*self, *made))

@@ -10,6 +10,7 @@ import difflib
 import types
 from collections.abc import Callable, Sequence
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -96,6 +97,7 @@ def parse_type(word: str) -> tuple[ColumnType, bool]:
         ) from None
 
 
+@lru_cache(maxsize=256)
 def row_columns(row: type[Row]) -> tuple[Column, ...]:
     """The columns of one row class, in the order of its fields.
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, cast
 
 import msgspec
 
 from synrepl.core import names
 from synrepl.core.errors import InputError
-from synrepl.streams.columns import ANNOTATIONS, KIND_COLUMN, parse_type
+from synrepl.streams.columns import ANNOTATIONS, KIND_COLUMN, ColumnType, parse_type
 from synrepl.streams.definition import UNTAGGED, Stream
+from synrepl.streams.effects import Effects, Invalidates, Marks, columns_key, entity
 from synrepl.streams.row import Row
 
 #: Columns that every stream's table has already, or that mean a row's kind.
@@ -22,21 +24,35 @@ RESERVED_STREAMS = frozenset({"all", "batch", "now"})
 #: Postgres would allow 1,600; nobody reads a row of so many cells.
 MAX_COLUMNS = 200
 
+_NO_SCALARS = frozenset({ColumnType.JSON, ColumnType.TEXT_ARRAY})
+
 
 class BadDeclaration(InputError):
     """stream {stream!r} cannot be declared like this: {reason}"""
 
 
-def declare(name: str, columns: Mapping[str, str]) -> Stream:
+def declare(
+    name: str,
+    columns: Mapping[str, str],
+    *,
+    ephemeral: bool = False,
+    invalidates: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    marks: Mapping[str, str] = MappingProxyType({}),
+) -> Stream:
     """Make a stream from its columns, as ``{"job_id": "bigint", "note": "text?"}``.
 
     The order of the columns is that of the cells on the wire. Nullable columns
     at the end may be left out of a row, so a stream can gain a column while
     older writers and readers still run.
 
+    :param ephemeral: facts go once all named followers have dealt with them
+    :param invalidates: by cache, the columns of a row that make the key which is
+        stale (none: all of the cache)
+    :param marks: by change index, the column that names what has changed
     :raises BadName: for a name that is none
     :raises UnknownColumnType: for a type that is none
-    :raises BadDeclaration: for reserved names, and for no or too many columns
+    :raises BadDeclaration: for reserved names, for no or too many columns, and for an
+        effect of a column that there is not, or that cannot be part of a key
     """
     names.stream_name(name)
     if name in RESERVED_STREAMS:
@@ -61,7 +77,29 @@ def declare(name: str, columns: Mapping[str, str]) -> Stream:
         may_be_absent = may_be_absent and nullable
         fields.append((column, annotation, None) if may_be_absent else (column, annotation))
     row = msgspec.defstruct(_class_name(name), fields[::-1], bases=(Row,), module=__name__)
-    return Stream(name, {UNTAGGED: cast(type[Row], row)})
+    effects: Effects = (
+        *(
+            Invalidates(cache, columns_key(*_keys(name, columns, used)))
+            for cache, used in invalidates.items()
+        ),
+        *(Marks(index, entity(*_keys(name, columns, [used]))) for index, used in marks.items()),
+    )
+    made = cast(type[Row], row)
+    return Stream(name, {UNTAGGED: made}, ephemeral=ephemeral, effects={made: effects})
+
+
+def _keys(stream: str, columns: Mapping[str, str], used: Sequence[str]) -> Sequence[str]:
+    """The columns that an effect uses, when they can be used so."""
+    for column in used:
+        if column not in columns:
+            raise BadDeclaration(stream=stream, reason=f"there is no column {column!r}")
+        type_, _ = parse_type(columns[column])
+        if type_ in _NO_SCALARS:
+            raise BadDeclaration(
+                stream=stream,
+                reason=f"column {column!r} is {columns[column]!r}, which cannot be part of a key",
+            )
+    return used
 
 
 def _class_name(stream: str) -> str:

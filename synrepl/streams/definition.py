@@ -14,6 +14,7 @@ from enum import StrEnum
 import msgspec
 
 from synrepl.core.tokens import Token
+from synrepl.streams.effects import Effects
 from synrepl.streams.row import Row
 
 
@@ -48,6 +49,9 @@ class Stream:
     :ivar numbered_with: the stream whose sequence gives out the IDs of this one
         too, for real servers number the two together, and their workers keep one
         position for both
+    :ivar ephemeral: facts are of use only until every follower has dealt with
+        them, so they are trimmed then
+    :ivar effects: what rows of each class do to caches and change indexes
     """
 
     name: str
@@ -58,6 +62,8 @@ class Stream:
     in_memory: bool = False
     unordered: bool = False
     numbered_with: str | None = None
+    ephemeral: bool = False
+    effects: Mapping[type[Row], Effects] = field(default_factory=dict)
 
     @property
     def tagged(self) -> bool:

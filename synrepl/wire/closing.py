@@ -21,6 +21,8 @@ class CloseReason(StrEnum):
     FAILED_TO_KEEP_UP = "failed_to_keep_up"
     #: A well-formed REPLICATE that cannot be answered: no such stream, or trimmed.
     REPLICATE_REFUSED = "replicate_refused"
+    #: A well-formed INVALIDATE_CACHE that cannot be carried out.
+    INVALIDATION_REFUSED = "invalidation_refused"
     SHUTTING_DOWN = "shutting_down"
     PEER_CLOSED = "peer_closed"
     LOCAL = "local"

@@ -161,7 +161,8 @@ def _read(layout: Layout, pieces: list[bytes]) -> Command:
 def _layout_for(command: Command, layouts: tuple[Layout, ...]) -> Layout:
     """The first layout for whose every attribute there is a value, else the first."""
     for layout in layouts:
-        names = (name for field in layout.fields for name in field.attributes)
+        needed = (field for field in layout.fields if not field.kind.takes_none)
+        names = (name for field in needed for name in field.attributes)
         if all(getattr(command, name) is not None for name in names):
             return layout
     return layouts[0]

@@ -116,8 +116,9 @@ _TABLE: tuple[
         _S,
         {
             (_L,): (_STREAM, _NEW),
-            (_T,): (_STREAM, _WRITER, _NEW),
             (_M, _R): (_STREAM, _WRITER, _PREV, _NEW),
+            # Over Redis as over TCP: 1.13 to 1.21 do not tell the previous token.
+            (_T, _R): (_STREAM, _WRITER, _NEW),
         },
     ),
     (c.Error, _SC, {_TCP: (_TEXT,)}),
@@ -129,8 +130,9 @@ _TABLE: tuple[
         _C,
         {
             (_L,): (_USER, _SYNCING, _LAST_SYNC),
-            (_T, _M): (_INSTANCE, _USER, _SYNCING, _LAST_SYNC),
+            # 1.74 still named no device on Redis, 1.100 does.
             (_R,): (_INSTANCE, _USER, Field(("device",), f.DEVICE), _SYNCING, _LAST_SYNC),
+            (_T, _M, _R): (_INSTANCE, _USER, _SYNCING, _LAST_SYNC),
         },
     ),
     (c.ClearUserSync, _C, {(_T, _M, _R): (_INSTANCE,)}),

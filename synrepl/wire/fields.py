@@ -59,11 +59,13 @@ class Kind:
         raises a :class:`RemoteProtocolError`
     :ivar write: the value, and where it is, to bytes; raises :class:`Unwritable`
     :ivar takes_rest: the argument goes on to the end of the line, spaces included
+    :ivar takes_none: there is a way to write that there is no value
     """
 
     read: Callable[[bytes, str], Any]
     write: Callable[[Any, str], bytes]
     takes_rest: bool = False
+    takes_none: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +269,7 @@ COMPACT = (",", ":")
 
 NAME = Kind(_read_name, _write_name)
 WORD = Kind(_read_word, _write_word)
-DEVICE = Kind(_read_device, _write_device)
+DEVICE = Kind(_read_device, _write_device, takes_none=True)
 STATE = Kind(_read_state, _write_state)
 NUMBER = Kind(_read_number, _write_number)
 SIGNED = Kind(_read_signed, _write_signed)

@@ -35,7 +35,7 @@ from synrepl.storage.launch.postgres_binaries import (
     DirectoryUnreachable,
     find_binaries,
 )
-from tests.adapters.embedded import new_folder, one, used_folder
+from tests.driver.embedded import new_folder, one, used_folder
 
 ROOT = Path(synrepl.__file__).parent.parent
 

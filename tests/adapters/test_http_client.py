@@ -29,10 +29,11 @@ from synrepl.core.errors import SynreplError
 from synrepl.core.tokens import Range
 from synrepl.storage.store import Page, Trimmed
 from synrepl.streams.catalogue import Catalogue
+from synrepl.streams.declared import declare
 from synrepl.streams.synapse import SYNAPSE_STREAMS
 from tests.adapters.raw_http import Listening, reactor
 
-CATALOGUE = Catalogue(SYNAPSE_STREAMS).with_declared({"jobs": {"n": "bigint"}})
+CATALOGUE = Catalogue((*SYNAPSE_STREAMS, declare("jobs", {"n": "bigint"})))
 PATH = "/_synapse/replication/get_repl_stream_updates/<stream>/<id>"
 
 #: (from_token, upto_token, limit) to an answer

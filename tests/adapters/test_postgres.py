@@ -14,8 +14,8 @@ from twisted.internet.defer import Deferred, gatherResults
 from twisted.trial.unittest import TestCase
 
 from synrepl.adapters.postgres import Limits, PostgresDatabase
-from synrepl.adapters.postgres_connection import BadDsn, DatabaseRefused
 from synrepl.core.errors import SynreplError
+from synrepl.driver.connection import BadDsn, DatabaseRefused
 from synrepl.storage.database import (
     CommitUnknown,
     ConstraintViolation,

@@ -11,8 +11,8 @@ from twisted.internet.defer import Deferred
 from twisted.trial.unittest import TestCase
 
 from synrepl.adapters.postgres import PostgresDatabase
-from synrepl.adapters.postgres_connection import DatabaseRefused
 from synrepl.adapters.postgres_session import PostgresSession, open_session
+from synrepl.driver.connection import DatabaseRefused
 from synrepl.storage.database import Transaction, UniqueViolation
 from synrepl.storage.store import DatabaseAway
 from synrepl.testing.postgres import fresh_database

@@ -47,11 +47,11 @@ class Singles(TestCase):
         return Deferred.fromCoroutine(self.singles.run(prepared, params))
 
     async def until_busy(self) -> int:
-        """The backend of ours that runs a statement."""
+        """The backend of ours that runs a statement, and no longer only plans it."""
         while True:
             rows = self.sql(
                 "SELECT pid FROM pg_stat_activity WHERE state = 'active'"
-                " AND application_name = 'synrepl test'"
+                " AND query LIKE 'EXECUTE%' AND application_name = 'synrepl test'"
             )
             if rows:
                 return int(rows[0][0])

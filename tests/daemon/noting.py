@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from synrepl.services.handlers import Batch, Handler
@@ -17,3 +18,21 @@ class Noting(Handler):
         with self._path.open("a") as file:
             for row in batch.rows:
                 file.write(f"{row.order_id}\n")  # type: ignore[attr-defined]
+
+
+class NotingTokens(Handler):
+    """Writes the token of every fact it sees into a file, and says so when all are there."""
+
+    def __init__(self, path: str, tokens: int) -> None:
+        self._path = Path(path)
+        self._tokens = tokens
+        self._seen: set[int] = set()
+
+    async def on_rows(self, batch: Batch) -> None:
+        with self._path.open("a") as file:
+            for fact in batch.facts:
+                if fact.token not in self._seen:
+                    file.write(f"{fact.token}\n")
+                self._seen.add(fact.token)
+        if len(self._seen) == self._tokens:
+            print("all are there", file=sys.stderr, flush=True)

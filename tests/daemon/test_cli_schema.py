@@ -8,10 +8,12 @@ from pathlib import Path
 from twisted.internet import reactor
 
 from synrepl.adapters.postgres import PostgresDatabase
+from synrepl.storage.migrations import load
 from synrepl.testing.postgres import fresh_database
 from tests.daemon.cli_world import CliCase, Done, free_port
 
-MIGRATION = "0001_streams_and_writers.pre"
+MIGRATIONS = [str(migration) for migration in load().migrations]
+MIGRATION = MIGRATIONS[0]
 
 
 class DatabaseCase(CliCase):
@@ -39,9 +41,10 @@ class Looking(DatabaseCase):
             "kind text, event_id text?, room_id text, type text?, state_key text?, redacts text?,"
             " relates_to text?, membership text?, rejected boolean?, outlier boolean?"
         )
+        applied = "\n".join(f"{name:28}  applied" for name in MIGRATIONS)
         golden = f"""
 migration                     state
-{MIGRATION}  applied
+{applied}
 
 stream  table        columns
 events  as declared  {events}
@@ -101,7 +104,10 @@ class Applying(DatabaseCase):
             self.assertEqual((done.code, done.err), (0, ""))
             told = json.loads(done.out)
             self.assertEqual(told["applied_now"], [])
-            self.assertEqual(told["migrations"], [{"migration": MIGRATION, "applied": True}])
+            self.assertEqual(
+                told["migrations"],
+                [{"migration": name, "applied": True} for name in MIGRATIONS],
+            )
 
     async def test_a_database_of_a_newer_version(self) -> None:
         dsn = await fresh_database(self)
@@ -148,7 +154,7 @@ class Embedded(CliCase):
         path = self.directory / "x" / "master.yaml"
         done = await self.run_it("schema", "-c", path, "--apply", "all", "--json")
         self.assertEqual((done.code, done.err), (0, ""))
-        self.assertEqual(json.loads(done.out)["applied_now"], [MIGRATION])
+        self.assertEqual(json.loads(done.out)["applied_now"], MIGRATIONS)
         self.assertFalse((self.directory / "x" / "data" / "postgres.dsn").exists())
 
         running = self.start("master", "-c", path)

@@ -29,8 +29,8 @@ master master of example.com, synrepl {synrepl.__version__}, up _
 database ok
 ready
 
-stream  linear  reserved  lag rows    lag  writers          held by
-orders       2         2         0  0.0 s  master 2, sql 0
+stream  linear  reserved  trimmed  lag rows    lag  writers          held by
+orders       2         2        0         0  0.0 s  master 2, sql 0
 nothing yet in events
 
 follower      address          dialect  streams  catching up  queued  connected
@@ -125,6 +125,7 @@ class Tables(SynchronousTestCase):
             "lag_rows": 7,
             "lag_seconds": 75.25,
             "held_by": ["w1"],
+            "trimmed": {"upto": 3, "rows": 2, "held_by": "b\x1b"},
             "oldest_open_reservation": {
                 "writer": "w1",
                 "describe": "backend 7 (w1), in transaction for 00:01:15: SELECT\x1b[31m",
@@ -161,8 +162,8 @@ class Tables(SynchronousTestCase):
                 "database away: no route",
                 "not ready: the name of writer 'master' is not held",
                 "",
-                "stream  linear  reserved  lag rows    lag  writers     held by",
-                "orders       5        12         7  1 min  w1 5, w2 9  w1",
+                "stream  linear  reserved            trimmed  lag rows    lag  writers     held by",
+                r"orders       5        12  3, kept for b\x1b         7  1 min  w1 5, w2 9  w1",
                 r"orders has been held for 1 min by w1: backend 7 (w1), in transaction for "
                 r"00:01:15: SELECT\x1b[31m",
                 "",
@@ -201,6 +202,25 @@ class Tables(SynchronousTestCase):
             ],
         )
 
+    def test_caches(self) -> None:
+        counts = {"size": 7, "hits": 999, "misses": 1, "evictions": 2, "invalidations": 3}
+        unused = dict.fromkeys(counts, 0)
+        status = {
+            "role": "worker",
+            "ready": True,
+            "caches": {"by_name": {"get_user\x1b": counts, "unused": unused}, "emptied": 2},
+        }
+        self.assertEqual(
+            self.looks(status)[3:],
+            [
+                "",
+                "cache         entries  hits  misses  hit rate  evictions  invalidations",
+                r"get_user\x1b        7   999       1      100%          2              3",
+                "unused              0     0       0         -          0              0",
+                "caches were emptied 2 times, for rows were lost",
+            ],
+        )
+
     def test_a_process_that_says_little(self) -> None:
         self.assertEqual(self.looks({"ready": True, "reasons": []}), ["ready"])
         self.assertEqual(
@@ -208,8 +228,8 @@ class Tables(SynchronousTestCase):
                 3:
             ],
             [
-                "stream  linear  reserved  lag rows  lag  writers  held by",
-                "a            -         1         -    -",
+                "stream  linear  reserved  trimmed  lag rows  lag  writers  held by",
+                "a            -         1        -         -    -",
                 "",
                 "no followers",
             ],

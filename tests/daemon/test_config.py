@@ -17,6 +17,7 @@ from synrepl.daemon.config import (
     Http,
     Listener,
     MasterConfig,
+    Retention,
     WorkerConfig,
     is_loopback,
     load,
@@ -68,6 +69,7 @@ class Master(Files):
         self.assertEqual(config.embedded_dsn_path, self.directory / "data" / "postgres.dsn")
         self.assertIsNone(config.http)
         self.assertIsNone(config.dsn)
+        self.assertEqual(config.retention, Retention(every=60.0, keep=600.0, max=604_800.0))
 
     def test_everything(self) -> None:
         config = self.master("""
@@ -76,6 +78,7 @@ database_pool: {min: 2, connect_timeout: 500ms}
 listeners: [{port: 1}, {port: 2, dialect: transitional, rows: current, line_limit: 1MiB}]
 http: {port: 0, bind_address: "::1", max_body: 64KiB}
 ping_timeout: 1m
+retention: {every: 5s, keep: 0s, max: 1h}
 stream_writers: {orders: w1, events: [w1, w2]}
 streams: [{name: orders, columns: {id: text, amount: bigint}}]
 catalogue: [events, caches]
@@ -85,6 +88,7 @@ log: {level: debug, format: json}
         self.assertEqual(config.database_pool.connect_timeout, 0.5)
         self.assertEqual(config.listeners[1].line_limit, 2**20)
         self.assertEqual(config.ping_timeout, 60)
+        self.assertEqual(config.retention, Retention(every=5.0, keep=0.0, max=3600.0))
         self.assertEqual(config.writers_of("orders"), ("w1",))
         self.assertEqual(config.writers_of("other"), ("master",))
         self.assertEqual(list(config.streams[0].columns), ["id", "amount"])
@@ -126,6 +130,7 @@ class Worker(Files):
         self.assertEqual((config.master.host, config.master.port), ("127.0.0.1", 9392))
         self.assertEqual((config.follow, config.starting), ("all", "earliest"))
         self.assertTrue(config.uses_embedded)
+        self.assertEqual(config.lease, 86_400)
 
     def test_the_master_key_tells_the_role(self) -> None:
         self.assertIsInstance(load([self.write(WORKER)]), WorkerConfig)
@@ -177,6 +182,9 @@ class Refusals(Files):
             ("streams: [{name: a, columns: {}}]", "'streams[0].columns': a stream needs"),
             ("handlers: [nothing]", "'handlers[0].class' must be a class as"),
             ("database_pool: {min: 11}", "'database_pool.min': 11 is more than max, 10"),
+            ("retention: {keep: 8d}", "'retention.keep': 691200 s is more than max, 604800 s"),
+            ("retention: {every: 0s}", "'retention.every' must be a duration above zero"),
+            ("retention: {max: 0s, keep: 0s}", "'retention.max' must be a duration above zero"),
             ("listeners: [{port: 1}, {port: 1}]", "'listeners': 'port 1' appears twice"),
             ("instance_name: a b", "'instance_name': writer name 'a b' is not a valid name"),
             ("log: {level: 5}", "'log.level' must be 'debug' or"),

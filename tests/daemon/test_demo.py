@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from unittest import TestCase
@@ -22,6 +23,7 @@ from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.core.clock import Scheduler
 from synrepl.core.tokens import Range
 from synrepl.daemon.cli.demo import how_to_look
+from synrepl.daemon.cli.redis_url import given_redis
 from synrepl.daemon.config import load_master, load_worker
 from synrepl.daemon.database import LastPort
 from synrepl.daemon.demo.child_process import DaemonProcess, Ended
@@ -35,18 +37,19 @@ from synrepl.daemon.demo.traffic import FLEETING_SHARE, ORDER_COLUMNS, ORDERS, R
 from synrepl.daemon.demo.verification import Verified
 from synrepl.daemon.demo.watched import COUNTS
 from synrepl.daemon.sources import OutOfReach, RoutedSource
-from synrepl.services.announce import Announcer
-from synrepl.services.publish import Publisher
-from synrepl.services.write import StreamWriter, WriterAway
+from synrepl.services.announcing.announce import Announcer
+from synrepl.services.announcing.publish import Publisher
+from synrepl.services.writing.write import StreamWriter, WriterAway
 from synrepl.storage.memory_store import MemoryStore
 from synrepl.storage.store import Page, Trimmed
 from synrepl.streams.catalogue import Catalogue
+from synrepl.streams.declared import declare
 from synrepl.streams.definition import Stream
 from synrepl.streams.synapse import SYNAPSE_STREAMS
 from tests.daemon.cli_world import REPOSITORY, CliCase
 from tests.services.world import Silent
 
-CATALOGUE = Catalogue(SYNAPSE_STREAMS).with_declared({ORDERS: ORDER_COLUMNS})
+CATALOGUE = Catalogue((*SYNAPSE_STREAMS, declare(ORDERS, ORDER_COLUMNS)))
 
 WORKERS = ("mortal", "slow", "legacy")
 
@@ -238,6 +241,35 @@ class TheDirectory(TestCase):
         ports = {self.site.port, self.site.http_port, *(each.port for each in self.site.workers)}
         self.assertEqual(len(ports), 5)
 
+    def test_a_redis_that_is_there(self) -> None:
+        directory = self.site.directory.parent
+        secret = directory / "secret"
+        secret.touch(mode=0o600)
+        secret.write_text("sesame\n")
+        for url in (
+            "redis://me@127.0.0.1:1234/5",
+            "rediss://a.example?ca_file=ca.pem",
+            "unix:///a",
+        ):
+            with self.subTest(url):
+                redis = given_redis(url, secret)
+                site = Site(directory / f"demo-{len(url)}", redis)
+                site.write()
+                for config in (
+                    load_master([site.config(MASTER)]),
+                    load_worker([site.config("slow")]),
+                ):
+                    found = config.redis
+                    assert found is not None
+                    assert found.password is not None
+                    self.assertEqual(found.password.reveal(), "sesame")
+                    ca_file = None if redis.ca_file is None else redis.ca_file.absolute()
+                    host = found.host if redis.path is None else ""  # which a socket has not
+                    same = replace(found, password=redis.password, host=host)
+                    self.assertEqual(same, replace(redis, ca_file=ca_file))
+                self.assertEqual(config.stream_writers[ORDERS], (MASTER, "writer"))
+                self.assertIsNone(load_worker([site.config("legacy")]).redis)
+
     def test_nobody_s_files_are_touched(self) -> None:
         self.site.write()
         with self.assertRaises(NotEmpty):
@@ -383,7 +415,7 @@ class TheRealOne(CliCase):
 
     async def test_nothing_is_lost_and_nothing_is_left(self) -> None:
         done = await self.run_it(
-            "demo", "--rows", "3000", "--json", "--directory", self.directory / "demo"
+            "demo", "--lake", "--rows", "3000", "--json", "--directory", self.directory / "demo"
         )
         self.assertEqual(done.code, 0, done)
         told = json.loads(done.out)
@@ -401,11 +433,39 @@ class TheRealOne(CliCase):
                     if found is not None:
                         self.assertEqual(found["facts"], stream["appended"]["facts"])
                         self.assertEqual(found["rows"], stream["appended"]["rows"])
+        lake = told["lake"]
+        self.assertEqual(lake["problems"], [])
+        stored = {
+            n: each["stored"]["rows"] for n, each in told["streams"].items() if each["stored"]
+        }
+        self.assertEqual(lake["landed"], stored)
+        rows = lake["job"]["columns"].index("rows")
+        self.assertEqual(sum(row[rows] for row in lake["job"]["rows"]), sum(stored.values()))
         unknown = [n for n, each in told["streams"].items() if each["workers"]["legacy"] is None]
         self.assertEqual(unknown, ["presence_federation"])
         self.assertTrue(told["streams"]["typing"]["in_memory"])
         self.assertGreater(told["streams"]["events"]["workers"]["mortal"]["gaps"], 0)
         for happened in ("killed (SIGKILL)", "started again", "restarted"):
+            self.assertIn(happened, done.err)
+        self.assertEqual(self.processes(), [])
+
+    async def test_over_redis(self) -> None:
+        where = self.directory / "demo"
+        done = await self.run_it(
+            "demo", "--redis", "--no-lake", "--rows", "3000", "--json", "--directory", where
+        )
+        self.assertEqual(done.code, 0, done)
+        told = json.loads(done.out)
+        self.assertEqual((told["equal"], told["problems"]), (True, []))
+        streams = told["streams"]
+        for name, writers in (ORDERS, [MASTER, "writer"]), ("to_device", ["writer"]):
+            self.assertLessEqual(set(writers), set(streams[name]["positions"]["slow"]))
+            for writer in writers:
+                self.assertGreater(streams[name]["positions"]["slow"][writer], 0)
+        # The workers over Redis know what is on it, the one over TCP what its dialect has.
+        self.assertIsNone(streams["groups"]["workers"]["writer"])
+        self.assertIsNotNone(streams["groups"]["workers"]["legacy"])
+        for happened in ("Redis killed (SIGKILL)", "Redis is started again", "master and"):
             self.assertIn(happened, done.err)
         self.assertEqual(self.processes(), [])
 

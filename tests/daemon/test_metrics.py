@@ -25,7 +25,9 @@ from synrepl.core.errors import SynreplError
 from synrepl.core.tokens import Range
 from synrepl.daemon.http_api import common_routes, master_routes
 from synrepl.daemon.metrics import ProcessMetrics
-from synrepl.services.readiness import Readiness
+from synrepl.services.standing.readiness import Readiness
+from synrepl.services.trim import Trimming
+from synrepl.streams.synapse.caches import CachesRow
 from tests.adapters.raw_http import Listening, RawHttp, Reply, connect, reactor, request
 from tests.services.test_status import worker
 from tests.services.world import World, done, started
@@ -56,7 +58,19 @@ class Metrics(SynchronousTestCase):
         world = started()
         done(world.intake.append("jobs", b'{"facts": [[[1], [2]], [[3]]]}', "k"))
         done(world.intake.append("jobs", b'{"facts": [[[1], [2]], [[3]]]}', "k"))
+        done(world.store.record_positions(world.catalogue["jobs"], 1, {}))
+        done(world.store.trim(world.catalogue["jobs"], 1, 0, 10))
+        world.trimmer.streams["jobs"] = Trimming(rows=2)
         world.reserved_by_other("jobs", 3)
+
+        @world.coherence.caches.cached(by_name=True)
+        def get_name(user: str) -> str:
+            return user
+
+        for user in "aab":
+            get_name(user)
+        world.coherence.suspect("caches", [CachesRow("get_name", ["a"], 0)])
+        world.coherence.suspect("caches", [CachesRow("get_mane", ["a"], 0)])
         metrics = metrics_of(world)
         metrics.render()
         world.clock.advance(2)
@@ -66,6 +80,15 @@ class Metrics(SynchronousTestCase):
         value = self.value
         self.assertEqual(value(found, "writer_position", stream="jobs", writer="master"), 2)
         self.assertEqual(value(found, "linear_position", stream="jobs"), 2)
+        self.assertEqual(value(found, "stream_trimmed", stream="jobs"), 1)
+        self.assertEqual(value(found, "rows_trimmed_total", stream="jobs"), 2)
+        self.assertEqual(value(found, "rows_trimmed_total", stream="caches"), 0)
+        counted = ("entries", "hits_total", "misses_total", "invalidations_total")
+        self.assertEqual(
+            [value(found, f"cache_{c}", cache="get_name") for c in counted], [1, 1, 2, 1]
+        )
+        self.assertEqual(value(found, "cache_rows_total", cache="get_name"), 1)
+        self.assertEqual(value(found, "cache_rows_unknown_total"), 1)
         self.assertEqual(value(found, "stream_lag_rows", stream="jobs"), 3)
         self.assertEqual(value(found, "stream_lag_seconds", stream="jobs"), 2)
         self.assertEqual(

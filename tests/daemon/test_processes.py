@@ -103,6 +103,32 @@ class Processes(CliCase):
         while not seen.exists() or not {"a", "b"} <= set(seen.read_text().split()):
             await TwistedScheduler(reactor).sleep(0.02)
 
+    async def test_what_a_worker_is_waited_for_goes_once_it_has_come(self) -> None:
+        dsn, port, listener = await fresh_database(self), free_port(), free_port()
+        common = f"server_name: example.com\ndatabase: {dsn}\ncatalogue: [caches]\n"
+        master, worker = self.directory / "master.yaml", self.directory / "worker.yaml"
+        master.write_text(
+            f"{common}http: {{port: {port}}}\nlisteners: [{{port: {listener}}}]\n"
+            "retention: {every: 50ms, keep: 0s}\n"
+        )
+        worker.write_text(f"{common}instance_name: worker1\nmaster: {{port: {listener}}}\n")
+        self.start("master", "-c", master)
+        await self.until(port, "/ready", 200)
+        first = self.start("worker", "-c", worker)
+        while not (await self.http(port, "/status"))[1]["followers"]:
+            await TwistedScheduler(reactor).sleep(0.02)
+        first.signal("KILL")
+        await first.done()
+        status, _ = await self.http(port, "/streams/caches/facts", b'[["f", ["k"], 1]]')
+        self.assertEqual(status, 200)
+        await self.until_trimmed(port, {"upto": 0, "rows": 0, "held_by": "worker1"})
+        self.start("worker", "-c", worker)
+        await self.until_trimmed(port, {"upto": 1, "rows": 1, "held_by": None})
+
+    async def until_trimmed(self, port: int, wanted: dict[str, Any]) -> None:
+        while (await self.http(port, "/status"))[1]["streams"]["caches"]["trimmed"] != wanted:
+            await TwistedScheduler(reactor).sleep(0.02)
+
     async def test_twistd(self) -> None:
         port = free_port()
         path = self.configure(

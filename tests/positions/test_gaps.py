@@ -356,6 +356,30 @@ class LegacyMachine(RuleBasedStateMachine):
         assert not self.held
 
 
+class Mixed(TestCase):
+    """A legacy server that answers in no order."""
+
+    def test_nothing_is_taken_for_known_before_the_position(self) -> None:
+        cursor = Cursor(10, mixed=True)
+        self.assertEqual(cursor.subscribed(), 10)
+        self.assertFalse(cursor.in_order)
+        for token in (73, 78, 31, 60, 78):
+            self.assertEqual(cursor.on_rdata(token), Verdict.APPLY)
+            cursor.all_applied([token])
+            self.assertEqual(cursor.position, 10)
+        self.assertEqual(cursor.on_rdata(10), Verdict.DUPLICATE)
+        self.assertEqual(cursor.on_position(None, 80), Verdict.ADVANCED)
+        self.assertEqual((cursor.position, cursor.in_order), (80, True))
+        self.assertEqual(cursor.on_rdata(79), Verdict.DUPLICATE)
+
+    def test_a_connection_that_is_lost_in_the_middle(self) -> None:
+        cursor = Cursor(10, mixed=True)
+        cursor.subscribed()
+        cursor.all_applied([73, 31])
+        cursor.connection_lost()
+        self.assertEqual(cursor.subscribed(), 10)
+
+
 class FollowingProperties(TestCase):
     def test_everything_exactly_once_in_order(self) -> None:
         run_state_machine_as_test(FollowingMachine, settings=MACHINE)

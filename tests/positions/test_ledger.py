@@ -73,6 +73,18 @@ class LedgerTests(TestCase):
         reserve(ledger, 10)
         self.assertEqual(ledger.settle([10]), 10)
 
+    def test_an_idle_writer_goes_on_to_where_all_is_settled(self) -> None:
+        ledger = Ledger(2)
+        self.assertTrue(ledger.skip(7))
+        self.assertEqual((ledger.position, ledger.seen), (7, 7))
+        self.assertFalse(ledger.skip(6))
+        ledger.reserved(ledger.request(), [9, 11])
+        ledger.settle([11])
+        self.assertTrue(ledger.skip(10))
+        self.assertEqual(ledger.position, 8)
+        ledger.settle([9])
+        self.assertEqual(ledger.position, 11)
+
     def test_a_sequence_that_is_behind_is_refused_and_changes_nothing(self) -> None:
         ledger = Ledger(5)
         reserve(ledger, 6)
@@ -127,6 +139,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.floors: dict[Request, int] = {}
         self.unsettled: set[int] = set()
         self.settled: set[int] = set()
+        self.skipped = 0
 
     @rule(target=requests)
     def ask(self) -> Request:
@@ -167,13 +180,25 @@ class LedgerMachine(RuleBasedStateMachine):
             self.settled |= set(tokens)
             self.position_is_the_models()
 
+    @rule(back=st.integers(0, 3))
+    def skip(self, back: int) -> None:
+        before, token = self.ledger.position, max(0, self.last_given - back)
+        moved = self.ledger.skip(token)
+        barrier = self.barrier()
+        self.skipped = max(self.skipped, token if barrier is None else min(token, barrier))
+        self.position_is_the_models()
+        assert moved == (self.ledger.position > before)
+
+    def barrier(self) -> int | None:
+        """What holds the position."""
+        open_ = [*self.floors.values(), *(token - 1 for token in self.unsettled)]
+        return min(open_, default=None)
+
     @invariant()
     def position_is_the_models(self) -> None:
-        barrier = min(
-            [*self.floors.values(), *(token - 1 for token in self.unsettled)], default=None
-        )
+        barrier = self.barrier()
         reached = [token for token in self.settled if barrier is None or token <= barrier]
-        assert self.ledger.position == max(reached, default=0)
+        assert self.ledger.position == max([*reached, self.skipped])
         assert self.ledger.floor == (MAX_TOKEN if barrier is None else barrier)
 
     @invariant()

@@ -10,7 +10,7 @@ from twisted.trial.unittest import TestCase
 
 from synrepl.adapters.postgres import PostgresDatabase
 from synrepl.adapters.scheduler import TwistedScheduler
-from synrepl.services.deliver import Delivery
+from synrepl.services.following.deliver import Delivery
 from synrepl.services.handlers import Batch, TransactionalHandler
 from synrepl.storage import migrations
 from synrepl.storage.database import Transaction

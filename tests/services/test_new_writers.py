@@ -57,12 +57,31 @@ class NewWriters(TestCase):
         for _ in range(2):
             done(lease.append(self.jobs, [Draft([[row]])], 0))
             self.world.announcer.wake("jobs")
-            self.world.clock.pump([0.1] * 30)
+            self.world.clock.pump([0.1] * 4)
         self.assertEqual(
-            self.client.heard(),
+            [line for line in self.client.heard() if " other " in line],
             [
                 "POSITION jobs other 0 0",
                 "RDATA jobs other 1 [7,null,null]",
                 "RDATA jobs other 2 [7,null,null]",
+            ],
+        )
+
+    def test_whoever_was_told_of_goes_on_with_the_others(self) -> None:
+        """Or a real worker would stand where the writer is that is furthest behind."""
+        self.client.heard()
+        done(self.world.intake.append("jobs", b"[[7],[8]]"))
+        self.world.clock.pump([0.1] * 30)
+        self.assertEqual(self.client.heard()[3:], [])
+        lease = done(self.world.store.open_writer("other", [self.jobs]))
+        done(lease.append(self.jobs, [Draft([[self.jobs.kinds[""](9, None, None)]])], 0))
+        self.world.announcer.wake("jobs")
+        self.world.clock.pump([0.1] * 30)
+        self.assertEqual(
+            self.client.heard(),
+            [
+                "POSITION jobs other 0 0",
+                "RDATA jobs other 3 [9,null,null]",
+                "POSITION jobs master 2 3",
             ],
         )

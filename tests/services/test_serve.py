@@ -8,10 +8,10 @@ from twisted.internet.testing import StringTransport
 from twisted.trial.unittest import SynchronousTestCase
 
 from synrepl.adapters.tcp_master import ClientPeer, MasterFactory
-from synrepl.services.serve import Master
+from synrepl.services.serving.serve import Master
 from synrepl.wire.commands import Command
 from synrepl.wire.session import Limits
-from tests.services.world import World, done, started
+from tests.services.world import Noting, World, done, started
 
 
 class Transport(StringTransport):
@@ -63,6 +63,7 @@ class MasterCase(SynchronousTestCase):
         self.world: World = started()
         self.addCleanup(self.world.stop)
         self.events: list[tuple[str, Command]] = []
+        self.log = Noting()
         world = self.world
         self.master = Master(
             world.scheduler,
@@ -71,6 +72,7 @@ class MasterCase(SynchronousTestCase):
             world.publisher,
             world.store,
             lambda name, command: self.events.append((name, command)),
+            self.log,
         )
         self.factory = MasterFactory(
             world.scheduler, self.master, "example.org", limits=Limits(queued_lines=20)
@@ -155,6 +157,19 @@ class Replicate(MasterCase):
         self.append("a", "b", "c")
         (error,) = self.client("REPLICATE jobs 0").heard()
         self.assertRegex(error, "^ERROR stream 'jobs' has been trimmed up to 2;")
+
+    def test_an_ephemeral_stream_that_is_trimmed_begins_where_it_does(self) -> None:
+        """A real worker that got an ERROR would come back with the same token for ever."""
+        body = b'[["f",["a"],1],["f",["b"],2],["f",["c"],3]]'
+        done(self.world.intake.append("caches", body))
+        self.world.clock.advance(1)
+        done(self.world.store.trim(self.world.catalogue["caches"], 2, 0, 10))
+        client = self.client("NAME old", "REPLICATE caches 1")
+        self.assertEqual(client.heard(), ['RDATA caches 3 ["f",["c"],3]', "POSITION caches 3"])
+        lost = "old asks for caches above 1; up to 2 it is trimmed, and lost to it"
+        self.assertEqual(self.log.lines, [("warn", lost)])
+        done(self.world.store.trim(self.world.catalogue["caches"], 3, 0, 10))
+        self.assertEqual(self.client("REPLICATE caches 0").heard(), ["POSITION caches 3"])
 
 
 class Lanes(MasterCase):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any, cast
 from unittest import TestCase
 
@@ -12,17 +13,15 @@ from twisted.internet.protocol import Protocol
 
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.adapters.tcp_master import MasterFactory
-from synrepl.services.deliver import Delivery
-from synrepl.services.follow import Follower
-from synrepl.services.readiness import Readiness, is_connected, lag_below
-from synrepl.services.standing import Standing, Watch, worker_standings
-from synrepl.services.status import Identity, worker_status
-from synrepl.storage.store import Holder
+from synrepl.services.following.deliver import Delivery
+from synrepl.services.following.follow import Follower
+from synrepl.services.standing.readiness import Readiness, is_connected, lag_below
+from synrepl.services.standing.standing import Standing, Watch, worker_standings
+from synrepl.services.standing.status import Identity, worker_status
+from synrepl.storage.store import Draft, Holder
 from synrepl.testing.links import Link
-from synrepl.wire.closing import CloseReason
-from synrepl.wire.commands import Command, Position
-from synrepl.wire.dialects import MODERN
-from tests.services.world import Silent, World, done, manual_clock, started
+from synrepl.wire.commands import Position
+from tests.services.world import Silent, Upstream, World, done, manual_clock, started
 
 
 class Lags(TestCase):
@@ -150,6 +149,7 @@ class MasterStatus(TestCase):
                     "seconds": 3.0,
                 },
                 "held_by": ["other"],
+                "trimmed": {"upto": 0, "rows": 0, "held_by": None},
             },
         )
         self.assertEqual(status["streams"]["events"]["lag_rows"], 0)
@@ -178,21 +178,24 @@ class MasterStatus(TestCase):
         world.stop()
 
 
-class Upstream:
-    """A connection to a master, on which a test says what comes."""
+class RemovedWriters(TestCase):
+    """Those whose facts are left, and nothing else."""
 
-    dialect = MODERN
-
-    def send(self, command: Command) -> None:
-        """Nobody listens."""
-
-    def close(self, reason: CloseReason, text: str | None = None) -> None:
-        """It stays."""
-
-    def pause(self) -> None:
-        """Nothing comes by itself."""
-
-    resume = pause
+    def test_they_are_not_shown(self) -> None:
+        world = started()
+        jobs = world.catalogue["jobs"]
+        lease = done(world.store.open_writer("other", [jobs]))
+        done(lease.append(jobs, [Draft([[jobs.kinds[""](1, None, None)]])], 0))
+        world.announcer.wake("jobs")
+        state = world.announcer.states["jobs"]
+        self.assertIn("other", world.status()["streams"]["jobs"]["writers"])
+        seen = state.observation
+        assert seen is not None
+        gone = replace(seen.writers["other"], removed=True)
+        state.observation = replace(seen, writers={**seen.writers, "other": gone})
+        self.assertEqual(list(world.status()["streams"]["jobs"]["writers"]), ["master"])
+        done(lease.close())
+        world.stop()
 
 
 def worker() -> dict[str, Any]:
@@ -210,7 +213,7 @@ def worker() -> dict[str, Any]:
     world.clock.advance(2)
     identity = Identity("example.org", "w1", "1.2.3", 0.0)
     now = world.clock.seconds()
-    return worker_status(identity, follower, delivery, True, watch.look(), now)
+    return worker_status(identity, follower, delivery, True, watch.look(), world.coherence, now)
 
 
 class WorkerStatus(TestCase):

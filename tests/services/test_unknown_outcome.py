@@ -11,9 +11,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.core.tokens import Range
-from synrepl.services.announce import Announcer
-from synrepl.services.throughput import Throughput
-from synrepl.services.write import StreamWriter
+from synrepl.services.announcing.announce import Announcer
+from synrepl.services.announcing.throughput import Throughput
+from synrepl.services.writing.write import StreamWriter
 from synrepl.storage.database import CommitUnknown
 from synrepl.storage.memory_store import MemoryStore
 from synrepl.storage.store import Written

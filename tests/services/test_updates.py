@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from twisted.internet.defer import Deferred
 
 from synrepl.core.errors import InputError
-from synrepl.services import updates
+from synrepl.services.serving import updates
 from synrepl.storage.store import DatabaseAway, Trimmed
 from synrepl.streams.catalogue import UnknownStream
 from tests.services.world import done, started
@@ -119,6 +119,25 @@ class Answers(Base):
         self.world.store.away = True
         with self.assertRaises(DatabaseAway):
             self.ask("jobs", 2, 5)
+
+    def test_a_real_worker_gets_what_is_left_of_an_ephemeral_stream(self) -> None:
+        self.append("caches", [["f", [key], 1] for key in "abcd"])
+        self.world.clock.advance(1)
+        caches = self.world.catalogue["caches"]
+        done(self.world.store.trim(caches, 2, 0, 10))
+        found = self.ask("caches", 0, 3)
+        self.assertEqual(
+            found, {"updates": [[3, ["f", ["c"], 1]]], "upto_token": 3, "limited": False}
+        )
+        self.assertRegex(
+            self.world.log.lines[-1][1], "^a real worker asks for caches above 0; up to 2"
+        )
+        for upto in (1, 2):
+            found = self.ask("caches", 0, upto)
+            self.assertEqual(found, {"updates": [], "upto_token": upto, "limited": False})
+        for ours in ({"rows": "current"}, {"writer": "master"}):
+            with self.assertRaises(Trimmed):
+                self.ask("caches", 0, 3, **ours)
 
 
 class Promises(Base):

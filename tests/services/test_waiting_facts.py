@@ -7,7 +7,7 @@ from unittest import TestCase
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from synrepl.services.waiting_facts import WaitingFacts
+from synrepl.services.announcing.waiting_facts import WaitingFacts
 from synrepl.streams.definition import Fact
 from synrepl.streams.row import Row
 

@@ -10,30 +10,44 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
+from synrepl.adapters.caches import make_caches
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.core.tokens import Range, Token
-from synrepl.services.announce import Announcer
-from synrepl.services.intake import Intake
-from synrepl.services.publish import Publisher
-from synrepl.services.readiness import Readiness, lag_below, name_is_held, streams_can_be_seen
-from synrepl.services.serve import Master
-from synrepl.services.standing import Watch, master_standings
-from synrepl.services.status import Identity, master_status
-from synrepl.services.throughput import Throughput
-from synrepl.services.updates import Updates
-from synrepl.services.write import StreamWriter
+from synrepl.services.announcing.announce import Announcer
+from synrepl.services.announcing.publish import Publisher
+from synrepl.services.announcing.throughput import Throughput
+from synrepl.services.coherence.coherence import Coherence
+from synrepl.services.serving.serve import Master
+from synrepl.services.serving.updates import Updates
+from synrepl.services.standing.readiness import (
+    Readiness,
+    lag_below,
+    name_is_held,
+    streams_can_be_seen,
+)
+from synrepl.services.standing.standing import Watch, master_standings
+from synrepl.services.standing.status import Identity, master_status
+from synrepl.services.trim import Trimmer
+from synrepl.services.waiting.position_waiters import PositionWaiters
+from synrepl.services.waiting.waking_movements import WakingMovements
+from synrepl.services.writing.intake import Intake
+from synrepl.services.writing.write import StreamWriter
 from synrepl.storage.memory_lease import MemoryLease
 from synrepl.storage.memory_store import MAX_ROWS_PER_STREAM, MemoryStore
 from synrepl.storage.store import DatabaseAway
 from synrepl.streams.catalogue import Catalogue
+from synrepl.streams.declared import declare
 from synrepl.streams.definition import Fact
 from synrepl.streams.rows import RowCodec
 from synrepl.streams.synapse import SYNAPSE_STREAMS
+from synrepl.wire.closing import CloseReason
+from synrepl.wire.commands import Command
+from synrepl.wire.dialects import MODERN, Dialect
 
 T = TypeVar("T")
 
 #: What the world's catalogue has besides Synapse's streams.
-JOBS = {"jobs": {"job_id": "bigint", "note": "text?", "data": "json?"}}
+JOBS = {"job_id": "bigint", "note": "text?", "data": "json?"}
 
 
 def manual_clock() -> Any:
@@ -48,6 +62,47 @@ class Silent:
         """Nothing."""
 
     warn = info
+
+
+class Noting:
+    """A log that keeps its lines.
+
+    :ivar lines: level and text of each
+    """
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, str]] = []
+
+    def info(self, format: str, **facts: object) -> None:  # noqa: A002
+        """Keep a line."""
+        self.lines.append(("info", format.format(**facts)))
+
+    def warn(self, format: str, **facts: object) -> None:  # noqa: A002
+        """Keep a line."""
+        self.lines.append(("warn", format.format(**facts)))
+
+
+class Upstream:
+    """A connection to a master, on which a test says what comes.
+
+    :ivar sent: what the follower said
+    """
+
+    def __init__(self, dialect: Dialect = MODERN) -> None:
+        self.dialect = dialect
+        self.sent: list[Command] = []
+
+    def send(self, command: Command) -> None:
+        """Keep it."""
+        self.sent.append(command)
+
+    def close(self, reason: CloseReason, text: str | None = None) -> None:
+        """It stays."""
+
+    def pause(self) -> None:
+        """Nothing comes by itself."""
+
+    resume = pause
 
 
 class Store(MemoryStore):
@@ -71,18 +126,23 @@ class World:
         self.clock = manual_clock()
         self.scheduler = TwistedScheduler(self.clock)
         self.store = Store(self.scheduler, max_rows_per_stream)
-        self.catalogue = Catalogue(SYNAPSE_STREAMS).with_declared(JOBS)
+        self.catalogue = Catalogue((*SYNAPSE_STREAMS, declare("jobs", JOBS)))
         codecs = {stream.name: RowCodec(stream) for stream in self.catalogue}
         self.publisher = Publisher(self.scheduler, codecs)
         self.throughput = Throughput(self.publisher)
         log = Silent()
-        self.announcer = Announcer(self.scheduler, self.store, self.catalogue, self.throughput, log)
+        self.waiters = PositionWaiters(self.scheduler)
+        movements = WakingMovements(self.throughput, self.waiters)
+        self.announcer = Announcer(self.scheduler, self.store, self.catalogue, movements, log)
         written = [stream for stream in self.catalogue if stream.name != "pushers"]
         self.writer = StreamWriter(
             self.scheduler, self.store, "master", written, self.announcer, log
         )
         self.intake = Intake(self.catalogue, self.writer)
-        self.updates = Updates(self.scheduler, self.catalogue, self.announcer.states, self.store)
+        self.log = Noting()
+        self.updates = Updates(
+            self.scheduler, self.catalogue, self.announcer.states, self.store, self.log
+        )
         self.master = Master(
             self.scheduler,
             self.catalogue,
@@ -90,6 +150,18 @@ class World:
             self.publisher,
             self.store,
             lambda name, command: None,
+            self.log,
+        )
+        self.coherence = Coherence(make_caches(), self.catalogue, self.log)
+        self.trimmer = Trimmer(
+            self.scheduler,
+            self.store,
+            [stream for stream in self.catalogue if stream.ephemeral],
+            lambda stream: self.announcer.states[stream.name].linear,
+            self.log,
+            every_s=60.0,
+            keep_s=600.0,
+            max_s=86_400.0,
         )
         self.watch = Watch(
             self.scheduler, partial(master_standings, self.announcer.states, self.writer)
@@ -140,6 +212,8 @@ class World:
             self.throughput,
             self.intake,
             self.watch.look(),
+            self.trimmer.streams,
+            self.coherence,
             self.clock.seconds(),
         )
 

@@ -15,6 +15,7 @@ from twisted.trial.unittest import TestCase
 
 from synrepl.core.tokens import Range, Token
 from synrepl.storage.store import (
+    Aged,
     BadValue,
     DatabaseAway,
     Draft,
@@ -22,6 +23,8 @@ from synrepl.storage.store import (
     Fenced,
     KeyReused,
     Observation,
+    Trim,
+    Trimmed,
     WriterLease,
     WriterTaken,
     Written,
@@ -63,6 +66,10 @@ class FactStoreContract(Base):
 
     async def set_sequence(self, stream: Stream, token: Token) -> None:
         """Put the sequence of a stream somewhere else."""
+        raise NotImplementedError
+
+    async def pass_time(self, seconds: float) -> None:
+        """Let marks become older."""
         raise NotImplementedError
 
     async def setUp(self) -> None:  # type: ignore[override]
@@ -546,3 +553,207 @@ class FactStoreContract(Base):
             await self.store.follower_positions("f1"), {("notes", "w1"): 5, ("notes", "w2"): 8}
         )
         self.assertEqual(await self.store.follower_positions("f2"), {("notes", "w1"): 1})
+
+    # -- trimming -----------------------------------------------------------------------
+
+    async def written(self, lease: WriterLease, count: int, stream: Stream = NOTES) -> list[Token]:
+        """Facts of one row each, settled and on record."""
+        row = note("x") if stream is NOTES else rows_of(stream)[0]
+        tokens = await self.append(lease, *([row] for _ in range(count)), stream=stream)
+        await self.store.record_positions(stream, tokens[-1], {})
+        return tokens
+
+    async def trim(
+        self, cap: Token = EVERY, must_go: Token = 0, limit: int = 1000, stream: Stream = NOTES
+    ) -> Trim:
+        """Trim a batch; what it says must be so."""
+        before = await self.look(stream)
+        trim = await self.store.trim(stream, cap, must_go, limit)
+        seen = await self.look(stream)
+        self.assertEqual(seen.trimmed, trim.upto)
+        self.assertTrue(before.trimmed <= trim.upto <= min(cap, seen.recorded) or not trim.rows)
+        with self.assertRaises(Trimmed) if trim.upto else suppress(Trimmed):
+            await self.store.page(stream, Range(trim.upto - 1, EVERY), None, 1)
+        return trim
+
+    async def left(self, stream: Stream = NOTES) -> list[Token]:
+        """The tokens of the facts that are there."""
+        trimmed = (await self.look(stream)).trimmed
+        return [fact.token for fact in await self.facts(stream, after=trimmed)]
+
+    async def acknowledge(self, follower: str, token: Token, writer: str = "w1") -> None:
+        await self.store.record_follower(follower, {("notes", writer): token})
+
+    async def test_what_all_have_acknowledged_goes(self) -> None:
+        tokens = await self.written(await self.lease(), 10)
+        for follower in ("f1", "f2"):
+            await self.store.renew_lease(follower, None, 60)
+            await self.acknowledge(follower, tokens[6])
+        self.assertEqual(await self.trim(), Trim(tokens[6], 7, "f1"))
+        self.assertEqual(await self.left(), tokens[7:])
+        await self.acknowledge("f1", tokens[9])
+        await self.acknowledge("f2", tokens[7])
+        self.assertEqual(await self.trim(), Trim(tokens[7], 1, "f2"))
+        await self.acknowledge("f2", tokens[9])
+        self.assertEqual(await self.trim(), Trim(tokens[9], 2, None))
+        self.assertEqual(await self.trim(), Trim(tokens[9], 0, None))
+        self.assertEqual(await self.left(), [])
+
+    async def test_with_no_followers_all_that_is_settled_goes(self) -> None:
+        lease = await self.lease()
+        tokens = await self.written(lease, 3)
+        await self.append(lease, [note("not on record")])
+        self.assertEqual(await self.trim(), Trim(tokens[-1], 3, None))
+        self.assertEqual(len(await self.left()), 1)
+
+    async def test_a_follower_with_a_lease_and_no_record_holds_everything(self) -> None:
+        await self.written(await self.lease(), 3)
+        await self.store.renew_lease("f1", ["notes"], 60)
+        self.assertEqual(await self.trim(), Trim(0, 0, "f1"))
+
+    async def test_a_follower_holds_each_writer_by_itself(self) -> None:
+        one, two = await self.lease("w1"), await self.lease("w2")
+        first, second = await self.written(one, 2), await self.written(two, 2)
+        third = await self.written(one, 2)
+        await self.store.renew_lease("f1", None, 60)
+        await self.acknowledge("f1", third[0], "w1")
+        self.assertEqual(await self.trim(), Trim(first[-1], 2, "f1"))
+        await self.acknowledge("f1", second[0], "w2")
+        self.assertEqual(await self.trim(), Trim(second[0], 1, "f1"))
+        await self.acknowledge("f1", second[1], "w2")
+        self.assertEqual(await self.trim(), Trim(third[0], 2, "f1"))
+
+    async def test_a_lease_that_has_run_out_lets_go(self) -> None:
+        tokens = await self.written(await self.lease(), 3)
+        await self.store.renew_lease("f1", None, 0)
+        await self.store.renew_lease("f2", None, 60)
+        await self.acknowledge("f2", tokens[1])
+        self.assertEqual(await self.trim(), Trim(tokens[1], 2, "f2"))
+        await self.store.renew_lease("f2", None, 0)
+        self.assertEqual(await self.trim(), Trim(tokens[2], 1, None))
+
+    async def test_a_lease_is_of_some_streams(self) -> None:
+        await self.written(await self.lease(), 3)
+        await self.store.renew_lease("f1", ["everything"], 60)
+        await self.store.renew_lease("f2", [], 60)
+        self.assertEqual((await self.trim()).rows, 3)
+        await self.written(await self.lease("w2"), 3)
+        await self.store.renew_lease("f1", ["everything", "notes"], 60)
+        self.assertEqual((await self.trim()).held_by, "f1")
+
+    async def test_the_linear_view_acknowledges_all_writers(self) -> None:
+        one, two = await self.lease("w1"), await self.lease("w2")
+        await self.written(one, 2)
+        last = await self.written(two, 2)
+        await self.store.renew_lease("f1", None, 60)
+        await self.acknowledge("f1", 1, "w1")
+        await self.acknowledge("f1", last[0], "")
+        self.assertEqual(await self.trim(), Trim(last[0], 3, "f1"))
+
+    async def test_the_window_of_a_batch(self) -> None:
+        lease = await self.lease()
+        sizes = [1, 3, 2, 7, 1]
+        tokens = await self.append(lease, *([note("x")] * size for size in sizes))
+        await self.store.record_positions(NOTES, tokens[-1], {})
+        self.assertEqual(await self.trim(limit=3), Trim(tokens[1], 4, None))
+        self.assertEqual(await self.trim(limit=2), Trim(tokens[2], 2, None))
+        self.assertEqual(await self.trim(limit=1), Trim(tokens[3], 7, None))
+        self.assertEqual(await self.trim(limit=5), Trim(tokens[4], 1, None))
+
+    async def test_a_window_is_of_rows_however_far_apart_they_are(self) -> None:
+        lease = await self.lease()
+        tokens = await self.append(lease, [note("a")])
+        tokens += await self.append(lease, [note("b")], floor=10**12)
+        await self.store.record_positions(NOTES, tokens[-1], {})
+        self.assertEqual(await self.trim(limit=2), Trim(tokens[1], 2, None))
+
+    async def test_what_must_go_goes(self) -> None:
+        tokens = await self.written(await self.lease(), 5)
+        await self.store.renew_lease("f1", None, 60)
+        self.assertEqual(await self.trim(must_go=tokens[2]), Trim(tokens[2], 3, "f1"))
+        self.assertEqual(await self.trim(must_go=tokens[1]), Trim(tokens[2], 0, "f1"))
+        self.assertEqual(await self.trim(cap=tokens[3], must_go=EVERY), Trim(tokens[3], 1, None))
+
+    async def test_nothing_above_the_cap_goes(self) -> None:
+        tokens = await self.written(await self.lease(), 5)
+        self.assertEqual(await self.trim(cap=tokens[1]), Trim(tokens[1], 2, None))
+        self.assertEqual(await self.trim(cap=tokens[0]), Trim(tokens[1], 0, None))
+        self.assertEqual(await self.trim(cap=0), Trim(tokens[1], 0, None))
+        self.assertEqual(await self.left(), tokens[2:])
+
+    async def test_who_reads_one_writer_hears_of_its_facts_alone(self) -> None:
+        idle, busy = await self.lease("idle"), await self.lease("busy")
+        (old,) = await self.written(idle, 1)
+        many = await self.written(busy, 5)
+        (late,) = await self.written(idle, 1)
+        await self.trim(cap=many[-1])
+        page = await self.store.page(NOTES, Range(old, late), "idle", 10)
+        self.assertEqual([fact.token for fact in page.facts], [late])
+        self.assertEqual((await self.store.page(NOTES, Range(0, late), "none", 1)).facts, ())
+        page = await self.store.page(NOTES, Range(many[-1], late), "busy", 10)
+        self.assertEqual((page.facts, page.upto), ((), late))
+        for writer, after, gone in (
+            ("idle", 0, old),
+            ("busy", old, many[-1]),
+            (None, old, many[-1]),
+        ):
+            with self.assertRaises(Trimmed) as caught:
+                await self.store.page(NOTES, Range(after, late), writer, 10)
+            self.assertEqual(caught.exception.facts["trimmed"], gone)
+
+    async def test_tokens_go_on_above_what_was_trimmed(self) -> None:
+        lease = await self.lease()
+        tokens = await self.written(lease, 3)
+        await self.trim()
+        await lease.close()
+        await self.set_sequence(NOTES, 1)
+        self.assertGreater((await self.append(await self.lease(), [note("a")]))[0], tokens[-1])
+
+    async def test_trimming_a_stream_that_counts_down(self) -> None:
+        tokens = await self.written(await self.lease("w1", BACKFILL), 5, BACKFILL)
+        await self.store.renew_lease("f1", None, 60)
+        await self.store.record_follower("f1", {("backfill", "w1"): tokens[2]})
+        self.assertEqual(await self.trim(stream=BACKFILL, limit=2), Trim(tokens[1], 2, None))
+        self.assertEqual(await self.trim(stream=BACKFILL), Trim(tokens[2], 1, "f1"))
+        self.assertEqual(await self.left(BACKFILL), tokens[3:])
+
+    async def test_trimming_at_once(self) -> None:
+        lease = await self.lease()
+        tokens = await self.written(lease, 30)
+        other = await self.make_store("beta")
+        trims = await DeferredList(
+            [
+                Deferred.fromCoroutine(store.trim(NOTES, tokens[24], 0, 4))
+                for store in (self.store, other) * 5
+            ]
+        )
+        answers = [answer for ok, answer in trims if ok]
+        self.assertEqual(len(answers), 10, trims)
+        self.assertEqual(sum(answer.rows for answer in answers), 25)
+        self.assertEqual((await self.trim(cap=tokens[24])).upto, tokens[24])
+        self.assertEqual(await self.left(), tokens[25:])
+
+    async def test_what_is_on_record_now_is_old_enough_when_nothing_is_to_be_kept(self) -> None:
+        tokens = await self.written(await self.lease(), 3)
+        aged = await self.store.mark(NOTES, 0, 100)
+        self.assertEqual((aged.kept, aged.over), (tokens[-1], 0))
+
+    async def test_marks_tell_ages(self) -> None:
+        lease = await self.lease()
+        first = (await self.written(lease, 3))[-1]
+        self.assertEqual(await self.store.mark(NOTES, 10, 100), Aged(0, 0))  # marked only now
+        await self.pass_time(11)
+        second = (await self.written(lease, 3))[-1]
+        self.assertEqual(await self.store.mark(NOTES, 10, 100), Aged(first, 0))
+        await self.pass_time(11)
+        self.assertEqual(await self.store.mark(NOTES, 10, 100), Aged(second, 0))
+        await self.pass_time(85)
+        self.assertEqual(await self.store.mark(NOTES, 10, 100), Aged(second, first))
+        await self.pass_time(11)
+        self.assertEqual(await self.store.mark(NOTES, 10, 100), Aged(second, second))
+
+    async def test_a_stream_in_which_nothing_was_written_has_no_age(self) -> None:
+        await self.lease()
+        for _ in range(3):
+            self.assertEqual(await self.store.mark(NOTES, 10, 100), Aged(0, 0))
+            await self.pass_time(1000)

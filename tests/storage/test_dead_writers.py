@@ -13,7 +13,7 @@ from twisted.internet.protocol import ProcessProtocol
 from twisted.python.failure import Failure
 
 from synrepl.core.tokens import Range, Token
-from synrepl.services.reservation import ReservationVoid
+from synrepl.services.writing.reservation import ReservationVoid
 from synrepl.storage.store import Fenced
 from synrepl.streams.definition import Fact
 from tests.storage import doomed_writer

@@ -36,8 +36,12 @@ class Contract(FactStoreContract, TestCase):
 
     async def make_store(self, holder: str) -> FactStore:
         if not hasattr(self, "memory"):
-            self.memory = MemoryStore(HastyScheduler(), holder=holder)
+            self.scheduler = HastyScheduler()
+            self.memory = MemoryStore(self.scheduler, holder=holder)
         return self.memory
+
+    async def pass_time(self, seconds: float) -> None:
+        self.scheduler.time.advance(seconds)
 
     async def cut(self, lease: Any) -> None:
         lease.crash()
@@ -249,6 +253,22 @@ class Bounds(TestCase):
         with self.assertRaises(Trimmed):
             await self.store.page(NOTES, Range(0, EVERY), None, 1000)
         self.assertEqual(await self.store.reached(NOTES, Range(0, await self.trimmed())), {})
+
+    async def test_who_reads_one_writer_hears_of_its_facts_alone(self) -> None:
+        idle, late = [await self.store.open_writer(name, [NOTES]) for name in ("idle", "late")]
+        await idle.append(NOTES, [Draft([[note("old")]])], 0)
+        (reserved,) = await late.reserve(NOTES, 1, 0)
+        busy = await self.store.open_writer("busy", [NOTES])
+        await busy.append(NOTES, [Draft([[note(str(n))] for n in range(30)])], 0)
+        page = await self.store.page(NOTES, Range(1, EVERY), "idle", 10)
+        self.assertEqual(page.facts, ())
+        page = await self.store.page(NOTES, Range(0, EVERY), "late", 10)
+        self.assertEqual(page.facts, ())
+        await late.write(NOTES, [Fact(reserved, "late", (note("gone at once"),))])
+        for writer, gone in (("idle", 1), ("late", reserved)):
+            with self.assertRaises(Trimmed) as caught:
+                await self.store.page(NOTES, Range(0, EVERY), writer, 10)
+            self.assertEqual(caught.exception.facts["trimmed"], gone)
 
     async def test_the_oldest_keys_are_forgotten(self) -> None:
         lease = await self.store.open_writer("w1", [NOTES])

@@ -37,6 +37,9 @@ class Contract(FactStoreContract, PostgresCase):
     async def prepare_all(self) -> None:
         await self.processes[0].store.prepare(self.streams)
 
+    async def pass_time(self, seconds: float) -> None:
+        self.sql("UPDATE synrepl._stream_marks SET at = at - make_interval(secs => %s)", seconds)
+
     async def cut(self, lease: Any) -> None:
         session = next(s for p in self.processes for s in p.sessions if s is lease._session)
         lost: list[str] = []

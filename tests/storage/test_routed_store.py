@@ -7,7 +7,7 @@ from twisted.trial.unittest import TestCase
 from synrepl.core.tokens import Range
 from synrepl.storage.memory_store import MemoryStore
 from synrepl.storage.routed_store import RoutedStore
-from synrepl.storage.store import DatabaseAway, Draft, WriterTaken
+from synrepl.storage.store import Aged, DatabaseAway, Draft, Trim, WriterTaken
 from synrepl.streams.synapse.typing import TYPING, TypingRow
 from tests.storage.hasty import HastyScheduler
 from tests.storage.samples import NOTES, note
@@ -83,6 +83,16 @@ class Routed(TestCase):
         await self.store.record_follower("f", {("typing", "w1"): 3})
         self.assertEqual(await self.tables.follower_positions("f"), {("typing", "w1"): 3})
         self.assertEqual(await self.store.follower_positions("f"), {("typing", "w1"): 3})
+
+    async def test_leases_are_in_the_tables_and_hold_only_what_is_there(self) -> None:
+        lease = await self.store.open_writer("w1", [NOTES, TYPING])
+        await self.store.renew_lease("f", None, 60)
+        for stream, row in ((NOTES, note("a")), (TYPING, TypingRow("!r", []))):
+            await lease.append(stream, [Draft([[row]])], 0)
+            await self.store.record_positions(stream, 1, {})
+            self.assertEqual(await self.store.mark(stream, 0, 60), Aged(1, 0))
+        self.assertEqual(await self.store.trim(NOTES, 1, 0, 9), Trim(0, 0, "f"))
+        self.assertEqual(await self.store.trim(TYPING, 1, 0, 9), Trim(1, 1, None))
 
     async def test_fencing(self) -> None:
         lease = await self.tables.open_writer("w1", [NOTES])

@@ -34,7 +34,7 @@ def rows_of(kind: type[Row]) -> st.SearchStrategy[Row]:
     cells = {}
     for column in row_columns(kind):
         cell = CELLS[column.type]
-        if column.name == "keys":  # of the stream caches: any JSON, but a list
+        if column.name in ("keys", "affected_fields"):  # any JSON, but a list
             cell = st.lists(jsons, max_size=3)
         cells[column.name] = st.none() | cell if column.nullable else cell
     return st.builds(kind, **cells)

@@ -3,54 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from heapq import heappop
 from typing import Any
-from unittest import TestCase
-from unittest.mock import patch
 
 from synrepl.core.tokens import Token
-from synrepl.daemon.simulation import Product
 from synrepl.positions.gaps import Cursor, Verdict
 from synrepl.positions.ledger import Ledger
 from synrepl.positions.settling import Settling
-from synrepl.services import deliver
-from synrepl.services.announce import Announcer
-from synrepl.services.deliver import Delivery
-from synrepl.services.lane import Lane
-from synrepl.services.lines import LineEncoder
-from synrepl.services.publish import Publisher
-from synrepl.services.stream_state import StreamState
-from synrepl.services.write import StreamWriter
+from synrepl.services.announcing.announce import Announcer
+from synrepl.services.announcing.lines import LineEncoder
+from synrepl.services.announcing.publish import Publisher
+from synrepl.services.announcing.stream_state import StreamState
+from synrepl.services.following import deliver
+from synrepl.services.following.deliver import Delivery
+from synrepl.services.following.lane import Lane
+from synrepl.services.writing.name import WriterName
 from synrepl.storage.database import CommitUnknown
 from synrepl.storage.memory_lease import MemoryKeys, MemoryLease
 from synrepl.storage.memory_store import MemoryStore
 from synrepl.storage.memory_stream import MemoryStream
 from synrepl.storage.store import Observation
 from synrepl.streams.definition import Fact, Stream
-from synrepl.testing.simulator.world import simulate
 from synrepl.wire.session import Session
-
-#: The most seeds that a defect may need to show.
-SEEDS = 200
+from tests.testing.mutants import MutantTestCase
 
 
-class Mutants(TestCase):
+class Mutants(MutantTestCase):
     """One defect each."""
-
-    def assert_caught(self, rules: str, *mutations: tuple[type[Any] | Any, str, Any]) -> None:
-        """At least one seed breaks one of these rules with the defects, and none without."""
-        with ExitStack() as defects:
-            for owner, name, defect in mutations:
-                defects.enter_context(patch.object(owner, name, defect))
-            for seed in range(1, SEEDS + 1):
-                violations = simulate(seed, Product()).violations
-                if violations:
-                    break
-            else:
-                self.fail(f"{mutations[0][1]}: not caught within {SEEDS} seeds")
-        self.assertIn(violations[0].partition(":")[0], rules.split(), violations[0])
-        self.assertEqual(simulate(seed, Product()).violations, [])
 
     def test_published_before_it_is_settled(self) -> None:
         def advance(ledger: Ledger) -> None:
@@ -101,7 +80,9 @@ class Mutants(TestCase):
         self.assert_caught("R3", (Lane, "_deliver", soon))
 
     def test_a_failed_handler_is_not_tried_again(self) -> None:
-        async def once(delivery: Delivery, what: object, deal: Callable[[], Any]) -> None:
+        async def once(
+            delivery: Delivery, key: object, who: str, what: object, deal: Callable[[], Any]
+        ) -> None:
             try:
                 await deal()
             except Exception:
@@ -123,7 +104,7 @@ class Mutants(TestCase):
             except CommitUnknown:
                 return await append(lease, *arguments)
 
-        self.assert_caught("ONCE", (MemoryLease, "append", again))
+        self.assert_caught("ONCE R3 R4", (MemoryLease, "append", again))
 
     def test_nobody_is_fenced(self) -> None:
         def fence(stream: MemoryStream, name: str) -> bool:
@@ -156,16 +137,16 @@ class Mutants(TestCase):
                 await announcer._scheduler.sleep(1)
                 await announcer._record()
 
-        self.assert_caught("LIVENESS", (Announcer, "_watch", watch))
+        self.assert_caught("LIVENESS R8", (Announcer, "_watch", watch))
 
     def test_a_writer_forgets_what_it_committed_in_the_dark(self) -> None:
-        recover = StreamWriter._recover
+        recover = WriterName._recover
 
-        async def forgetful(writer: StreamWriter, stream: Stream, seen: Observation) -> Any:
+        async def forgetful(writer: WriterName, stream: Stream, seen: Observation) -> Any:
             ledger, _ = await recover(writer, stream, seen)
             return ledger, []
 
-        self.assert_caught("R3", (StreamWriter, "_recover", forgetful))
+        self.assert_caught("R3", (WriterName, "_recover", forgetful))
 
     def test_positions_are_told_before_what_has_gathered(self) -> None:
         def subscribe(publisher: Publisher, peer: Any, audience: Any, streams: Any) -> None:
@@ -209,4 +190,4 @@ class Mutants(TestCase):
         async def back(store: Any, stream: Stream, linear: Token, at: Mapping[str, Token]) -> None:
             store._of(stream).recorded = linear if linear % 2 else linear // 2
 
-        self.assert_caught("R7", (MemoryStore, "record_positions", back))
+        self.assert_caught("R7 R3", (MemoryStore, "record_positions", back))

@@ -9,11 +9,18 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from synrepl.wire.dialects import CURRENT, LEGACY, MODERN, Dialect, Side
+from synrepl.wire.dialects import CURRENT, LEGACY, MODERN, TRANSITIONAL, Dialect, Side
 
 CAPTURES = Path(__file__).parent.parent / "data" / "captures"
 
-DIALECT_OF: Mapping[str, Dialect] = {"1.11.1": LEGACY, "1.43.0": MODERN, "1.163.2": CURRENT}
+DIALECT_OF: Mapping[str, Dialect] = {
+    "1.0.0": LEGACY,
+    "1.11.1": LEGACY,
+    "1.20.1": TRANSITIONAL,
+    "1.43.0": MODERN,
+    "1.74.0": CURRENT,
+    "1.163.2": CURRENT,
+}
 
 SIDES = {"S": Side.SERVER, "C": Side.CLIENT}
 

@@ -158,6 +158,14 @@ class Reading(TestCase):
             parse_line(b"RDATA events w1 1 []", CURRENT, sender)
             parse_line(b"REPLICATE ", CURRENT, sender)
 
+    def test_redis_of_the_first_releases_that_had_it(self) -> None:
+        """They neither told the previous token, nor named devices."""
+        for line, command in (
+            (b"POSITION events w1 7", c.Position("events", "w1", None, 7)),
+            (b"USER_SYNC w1 @u:x start 5", c.UserSync("w1", "@u:x", None, True, 5)),
+        ):
+            self.assertEqual(parse_line(line, CURRENT, Side.CLIENT), command)
+
     def test_blank(self) -> None:
         self.assertTrue(is_blank(b"") and is_blank(b"\r"))
         self.assertFalse(is_blank(b" ") or is_blank(b"\r\r"))

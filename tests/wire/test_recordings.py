@@ -19,11 +19,15 @@ class Recordings(TestCase):
             with self.subTest(version=version, name=name):
                 for sender, line in genuine_lines(version, name):
                     written = write_line(parse_line(line, dialect, sender), dialect)
+                    if version == "1.74.0" and line.startswith(b"USER_SYNC "):
+                        # It names no device yet, which is written in today's way.
+                        parts = line.split(b" ")
+                        line = b" ".join([*parts[:3], b"None", *parts[3:]])
                     # The recorder's own REPLICATE has no space behind it; real workers' has.
                     if line != b"REPLICATE":
                         self.assertEqual(written, line)
                     total += 1
-        self.assertEqual(total, 58_661)
+        self.assertEqual(total, 61_997)
 
     def test_redis_lines_belong_to_either_side(self) -> None:
         for _, line in genuine_lines("1.163.2", "redis"):

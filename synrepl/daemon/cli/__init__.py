@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -25,31 +26,49 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "worker": ("synrepl.daemon.cli.worker", "Run a worker."),
     "append": ("synrepl.daemon.cli.append", "Append facts from lines of JSON."),
     "tail": ("synrepl.daemon.cli.tail", "Show rows as they come."),
+    "tap": ("synrepl.daemon.cli.tap", "Record traffic, play it again, judge it."),
     "status": ("synrepl.daemon.cli.status", "Show streams, writers, followers and lag."),
+    "doctor": (
+        "synrepl.daemon.cli.doctor",
+        "Look for what is wrong in a running process, or in a database.",
+    ),
+    "writers": ("synrepl.daemon.cli.writers", "Show, add, drain and remove writers of streams."),
     "schema": ("synrepl.daemon.cli.schema", "Show or upgrade what is in the database."),
+    "watch": (
+        "synrepl.daemon.cli.watch",
+        "Hold what a real server announces against its database.",
+    ),
+    "lake": ("synrepl.daemon.cli.lake", "Land streams in a lake through Spark, and use it."),
     "demo": ("synrepl.daemon.cli.demo", "Run everything at once and see that nothing is lost."),
     "check-config": ("synrepl.daemon.cli.check_config", "Show what a configuration amounts to."),
 }
 
 
 class CommandTable(click.Group):
-    """A group whose ``--help`` imports none of its sub-commands, and the one place errors end."""
+    """A group whose ``--help`` imports none of its sub-commands, and the one place errors end.
+
+    :param table: like :data:`COMMANDS`
+    """
+
+    def __init__(self, *args: Any, table: Mapping[str, tuple[str, str]], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._table = table
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The sub-commands, in the order of the table."""
-        return list(COMMANDS)
+        return list(self._table)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import and return one sub-command; None when there is none of that name."""
-        if cmd_name not in COMMANDS:
+        if cmd_name not in self._table:
             return None
-        command: click.Command = importlib.import_module(COMMANDS[cmd_name][0]).command
+        command: click.Command = importlib.import_module(self._table[cmd_name][0]).command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the table into ``--help`` without importing what it lists."""
         with formatter.section("Commands"):
-            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
+            formatter.write_dl([(name, summary) for name, (_, summary) in self._table.items()])
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Run; errors of this project become one line on stderr and an exit code."""
@@ -64,7 +83,9 @@ class CommandTable(click.Group):
             sys.exit(EXIT_FAILED)
 
 
-@click.command(cls=CommandTable, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(
+    cls=CommandTable, table=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]}
+)
 @click.version_option(synrepl.__version__, prog_name="synrepl")
 def cli() -> None:
     """Replication for facts kept in Postgres: streams, workers, coherent caches."""

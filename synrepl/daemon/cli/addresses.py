@@ -55,6 +55,20 @@ def master_http(config: MasterConfig | WorkerConfig, url: str | None = None) -> 
     return HttpAddress(found, None if secret is None else secret.reveal())
 
 
+def writer_http(
+    config: MasterConfig | WorkerConfig, stream: str, url: str | None = None
+) -> HttpAddress:
+    """The HTTP listener where facts of a stream are appended: the worker's own, if it writes it.
+
+    :param url: in place of the configured address; the configured secret goes there too
+    :raises NoHttpListener: :raises AnyPort:
+    """
+    writes = config.instance_name in config.stream_writers.get(stream, ())
+    if writes and isinstance(config, WorkerConfig) and config.http is not None:
+        return _own(config, "http", url)
+    return master_http(config, url)
+
+
 def own_http(config: Config) -> HttpAddress:
     """The HTTP listener of the process that the configuration is for.
 

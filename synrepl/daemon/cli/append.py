@@ -19,7 +19,7 @@ from synrepl.adapters.backoff import pause
 from synrepl.core import jsons
 from synrepl.core.errors import ProtocolError, Unavailable
 from synrepl.daemon.catalogue import catalogue
-from synrepl.daemon.cli.addresses import master_http
+from synrepl.daemon.cli.addresses import writer_http
 from synrepl.daemon.cli.append_input import BadLine, FactLine, FactReader, LineReader
 from synrepl.daemon.cli.conventions import config_option
 from synrepl.daemon.cli.terminal import interruptible, write_out
@@ -77,11 +77,14 @@ def command(
     {"stream", "writer", "ids"}. At a bad line it stops: the lines before it are
     appended, it and those after it are not.
 
+    They are appended at the master, or with the configuration of a worker that
+    writes the stream and listens for HTTP, there.
+
     What is tried again because the master was away is not appended twice.
     """
     loaded = load(config)
     reader = FactReader(catalogue(loaded)[stream])
-    address = master_http(loaded, url)
+    address = writer_http(loaded, stream, url)
     client = BlockingClient(address.url, address.secret, timeout)
     descriptor = 0 if str(file) == "-" else os.open(file, os.O_RDONLY)
     with interruptible(), progress(descriptor) as tell:

@@ -14,15 +14,19 @@ import click
 from synrepl.daemon.catalogue import catalogue
 from synrepl.daemon.cli import EXIT_FAILED
 from synrepl.daemon.cli.conventions import json_option, print_json
+from synrepl.daemon.cli.redis_url import given_redis, password_option
 from synrepl.daemon.cli.running import run
 from synrepl.daemon.cli.terminal import show
 from synrepl.daemon.config import LOOPBACK, load_master
-from synrepl.daemon.demo.outcome import Outcome
+from synrepl.daemon.config_redis import Redis
+from synrepl.daemon.demo.lake_act import lake_report, play_lake
 from synrepl.daemon.demo.report import report
 from synrepl.daemon.demo.scenario import Scenario
 from synrepl.daemon.demo.screen import open_screen
-from synrepl.daemon.demo.site import MASTER, Site
+from synrepl.daemon.demo.site import MASTER, Site, free_ports
 from synrepl.daemon.demo.traffic import ORDERS
+from synrepl.pipeline.session.available import SPARK, missing, require_spark
+from synrepl.storage.launch.redis import RedisServer
 
 DEFAULT_ROWS = 100_000
 
@@ -35,6 +39,20 @@ DEFAULT_ROWS = 100_000
     show_default=True,
     help="How many rows are appended.",
 )
+@click.option(
+    "--redis",
+    "over_redis",
+    is_flag=True,
+    help="Processes hear each other over Redis, a worker writes too, and Redis is killed.",
+)
+@click.option("--redis-url", help="The same over a Redis that is there, and is left alone.")
+@password_option
+@click.option(
+    "--lake/--no-lake",
+    "wants_lake",
+    default=None,
+    help="Land the streams in a lake in the end, and check it. Default: if Spark is installed.",
+)
 @click.option("--keep", is_flag=True, help="Leave everything running until Ctrl-C.")
 @click.option(
     "--directory",
@@ -42,40 +60,72 @@ DEFAULT_ROWS = 100_000
     help="An empty directory for data, configurations and logs; it stays. Default: a temporary one.",
 )
 @json_option
-def command(rows: int, keep: bool, directory: Path | None, as_json: bool) -> None:
+def command(
+    rows: int,
+    over_redis: bool,
+    redis_url: str | None,
+    redis_password_path: Path | None,
+    wants_lake: bool | None,
+    keep: bool,
+    directory: Path | None,
+    as_json: bool,
+) -> None:
     """Run PostgreSQL, a master and three workers, and see that nothing is lost.
 
     Recorded traffic of a real Synapse is appended over HTTP at speed. Meanwhile
     one worker is killed and started again, one is slow, one speaks the legacy
     dialect, and the master is restarted with its database. In the end every
     fact that was acknowledged is compared with what is stored and with what
-    each worker applied. Exits with 1 when there is any difference.
+    each worker applied. Then, with Spark, the streams are landed in a lake,
+    compared with it, and a job tells what happened. Exits with 1 when there is
+    any difference.
     """
+    if wants_lake:
+        require_spark()
+    lacking = missing(SPARK)
 
-    async def main(reactor: Any) -> Outcome:
+    port = next(free_ports())
+    redis = Redis(port=port) if over_redis else None
+    if redis_url is not None:
+        redis = given_redis(redis_url, redis_password_path)
+
+    async def main(reactor: Any) -> bool:
         with directory_of(directory) as where:
-            site = Site(where)
+            site = Site(where, redis)
             site.write()
+            own = over_redis and redis_url is None
+            server = RedisServer(site.directory, port) if own else None
             streams = catalogue(load_master([site.config(MASTER)]))
             screen = open_screen()
-            scenario = Scenario(reactor, site, streams, rows, screen)
+            scenario = Scenario(reactor, site, streams, rows, screen, server)
             try:
                 try:
                     outcome = await scenario.play()
                 finally:
                     screen.close()
-                if as_json:
-                    print_json(outcome.to_json())
-                else:
+                if not as_json:
                     show(*report(outcome))
+                lake = None
+                if wants_lake or (wants_lake is None and not lacking):
+                    screen.happened("landing the streams in a lake, with Spark")
+                    lake = await play_lake(reactor, site.directory / "lake", site.dsn)
+                elif wants_lake is None:
+                    screen.happened(
+                        "the lake is left out, for Spark is not installed (synrepl[spark])"
+                    )
+                if as_json:
+                    told = {} if lake is None else {"lake": lake.to_json()}
+                    print_json({**outcome.to_json(), **told})
+                elif lake is not None:
+                    show(*lake_report(lake))
                 if keep:
                     click.echo(how_to_look(site), err=as_json)
                     await scenario.stay()
             finally:
                 await scenario.end()
-        return outcome
+        return not outcome.problems and not (lake and lake.problems)
 
-    if run(main).problems:
+    if not run(main):
         sys.exit(EXIT_FAILED)
 
 

@@ -1,4 +1,4 @@
-"""How ``synrepl status`` looks. What a status holds: :mod:`synrepl.services.status`."""
+"""How ``synrepl status`` looks. What a status holds: :mod:`synrepl.services.standing.status`."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ def tables(status: Mapping[str, Any]) -> rich.console.Group:
         parts.append(Text(f"nothing yet in {_names(idle)}", style="dim"))
     if not is_worker:
         parts += [Text(), *_followers(status.get("followers", []))]
+    parts += _caches(status.get("caches", {}))
     return rich.console.Group(*parts)
 
 
@@ -55,19 +56,39 @@ def _head(status: Mapping[str, Any]) -> Iterable[Text]:
     if "connected" in status:
         connected = bool(status["connected"])
         yield Text("connected" if connected else "not connected", style="" if connected else "red")
+    yield from _bus(status.get("bus"))
     if status.get("ready"):
         yield Text("ready", style="green")
     for reason in status.get("reasons", []):
         yield Text(f"not ready: {_cell(reason)}", style="red")
 
 
+def _bus(bus: Any) -> Iterable[Text]:
+    """Nothing, where processes hear each other over TCP alone."""
+    if not isinstance(bus, Mapping):
+        return
+    fault = bus.get("fault") or "the connection is being made"
+    stands = bool(bus.get("standing"))
+    yield Text(
+        f"bus on Redis at {_cell(bus.get('where'))} "
+        + ("stands" if stands else f"does not stand: {_cell(fault)}"),
+        style="" if stands else "red",
+    )
+    counts = (("connections", "connections"), ("echoes", "echoes"), ("bad", "bad messages"))
+    told = ", ".join(f"{_cell(bus.get(key))} {words}" for key, words in counts)
+    yield Text(f"  {told}; heard: {_pairs(bus.get('commands', {})) or 'nothing yet'}", style="dim")
+
+
 def _master_streams(streams: Mapping[str, Any]) -> Table:
-    table = plain_table("stream", "linear>", "reserved>", "lag rows>", "lag>", "writers", "held by")
+    table = plain_table(
+        "stream", "linear>", "reserved>", "trimmed>", "lag rows>", "lag>", "writers", "held by"
+    )
     for name, stream in streams.items():
         table.add_row(
             Text(_cell(name)),
             Text(_cell(stream.get("position"))),
             Text(_cell(stream.get("last_reserved"))),
+            Text(_trimmed(stream)),
             *_lag(stream),
             Text(_pairs(stream.get("writers", {}))),
             Text(_names(stream.get("held_by", [])), style="red"),
@@ -115,12 +136,43 @@ def _followers(followers: Iterable[Mapping[str, Any]]) -> Iterable[Table | Text]
     return [table] if table.row_count else [Text("no followers", style="dim")]
 
 
+def _caches(told: Mapping[str, Any]) -> Iterable[Table | Text]:
+    table = plain_table(
+        "cache", "entries>", "hits>", "misses>", "hit rate>", "evictions>", "invalidations>"
+    )
+    for name, counts in told.get("by_name", {}).items():
+        columns = ("size", "hits", "misses", "evictions", "invalidations")
+        size, hits, misses, evictions, invalidations = map(counts.get, columns)
+        row = (name, size, hits, misses, _hit_rate(hits, misses), evictions, invalidations)
+        table.add_row(*(Text(_cell(value)) for value in row))
+    if table.row_count:
+        yield from (Text(), table)
+    if told.get("emptied"):
+        times = _cell(told["emptied"])
+        yield Text(f"caches were emptied {times} times, for rows were lost", style="yellow")
+
+
+def _hit_rate(hits: Any, misses: Any) -> str | None:
+    if not isinstance(hits, int) or not isinstance(misses, int) or hits + misses == 0:
+        return None
+    return f"{hits / (hits + misses):.0%}"
+
+
 def _is_idle(stream: Mapping[str, Any]) -> bool:
     """Nothing was ever reserved in it, or heard of it."""
     heard = any(
         at.get("heard") for at in stream.get("writers", {}).values() if isinstance(at, dict)
     )
     return not (stream.get("last_reserved") or heard)
+
+
+def _trimmed(stream: Mapping[str, Any]) -> str:
+    """Up to where it is gone, and who keeps the rest."""
+    trimmed = stream.get("trimmed")
+    if not isinstance(trimmed, Mapping):
+        return "-"
+    follower = trimmed.get("held_by")
+    return _cell(trimmed.get("upto")) + (f", kept for {_cell(follower)}" if follower else "")
 
 
 def _lag(stream: Mapping[str, Any]) -> tuple[Text, Text]:

@@ -23,6 +23,7 @@ from synrepl.daemon.cli.addresses import (
     reachable,
 )
 from synrepl.daemon.cli.conventions import console, json_option
+from synrepl.daemon.cli.given import host_and_port
 from synrepl.daemon.cli.running import aside, run
 from synrepl.daemon.cli.tail_follow import Tail
 from synrepl.daemon.cli.tail_lines import JsonLines, Lines, ShownRow, TextLines
@@ -193,19 +194,19 @@ def find_target(
     if not config:
         if where is None:
             raise click.UsageError("name a master: HOST:PORT, or a configuration with -c")
-        host, port = _address(where)
+        host, port = host_and_port(where)
         spoken = DIALECTS[dialect or "modern"]
         return Target(host, port, spoken, server_name, None, True, Generation.MODERN, None)
     loaded = load(config)
     expected = server_name or loaded.server_name
     if isinstance(loaded, WorkerConfig):
         master = loaded.master
-        host, port = (master.host, master.port) if where is None else _address(where)
+        host, port = (master.host, master.port) if where is None else host_and_port(where)
         spoken = DIALECTS[dialect or loaded.dialect]
         foreign, rows = master.foreign, Generation.MODERN
     else:
         listener = _listener(loaded, where)
-        host, port = (listener.host, listener.port) if where is None else _address(where)
+        host, port = (listener.host, listener.port) if where is None else host_and_port(where)
         spoken = LEGACY if dialect == "legacy" else listener.dialect
         foreign, rows = False, listener.rows
     try:
@@ -241,13 +242,6 @@ def _split(what: tuple[str, ...]) -> tuple[str | None, tuple[str, ...]]:
     if what and ":" in what[0]:
         return what[0], what[1:]
     return None, what
-
-
-def _address(where: str) -> tuple[str, int]:
-    host, _, port = where.rpartition(":")
-    if not (port.isascii() and port.isdigit() and 0 < int(port[:6]) < 65536 and host):
-        raise click.BadParameter(f"{where!r} is not HOST:PORT", param_hint="HOST:PORT")
-    return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 def _start(text: str, target: Target) -> PositionVector | None:

@@ -1,6 +1,6 @@
 """What ``synrepl tail`` follows with: rows as they travelled, of any stream of any master.
 
-Not :class:`synrepl.services.follow.Follower`, which wants to know the streams
+Not :class:`synrepl.services.following.follow.Follower`, which wants to know the streams
 and to type their rows. Here one command is dealt with at a time, so while a gap
 is filled everything else waits, in the master if need be.
 """
@@ -18,7 +18,7 @@ from synrepl.daemon.cli.tail_peer import NoMaster, TailPeer
 from synrepl.daemon.cli.terminal import printable
 from synrepl.positions.gaps import Cursor, Fetch, Reset, Verdict
 from synrepl.positions.vector import PositionVector
-from synrepl.services.lane import Source
+from synrepl.services.following.lane import Source
 from synrepl.storage.store import Trimmed
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.definition import Fact, Generation, Stream

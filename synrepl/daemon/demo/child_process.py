@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from signal import SIGTERM, Signals
 
@@ -29,14 +30,24 @@ class DaemonProcess:
 
     :param role: the sub-command
     :param log: where its output goes; added to when it is started again
+    :param environment: its environment variables; None for those of this process
     """
 
-    def __init__(self, scheduler: Scheduler, role: str, name: str, config: Path, log: Path) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        role: str,
+        name: str,
+        config: Path,
+        log: Path,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.name = name
         self._scheduler = scheduler
         self._role = role
         self._config = config
         self._log = log
+        self._environment = environment
         self._process: subprocess.Popen[bytes] | None = None
         self._asked = False
 
@@ -61,6 +72,7 @@ class DaemonProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
+                env=self._environment,
                 start_new_session=True,  # the interrupt key is for the demo, which ends all in order
             )
         self._asked = False

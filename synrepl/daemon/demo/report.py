@@ -12,8 +12,8 @@ from synrepl.daemon.cli.terminal import plain_table
 from synrepl.daemon.demo.comparison import Compared
 from synrepl.daemon.demo.outcome import Outcome
 from synrepl.daemon.demo.site import MASTER
-from synrepl.services.lane import LINEAR
-from synrepl.services.standing import writer_label
+from synrepl.services.following.lane import LINEAR
+from synrepl.services.standing.standing import writer_label
 
 #: Problems that are told; of more, only how many there are.
 _PROBLEMS = 20
@@ -67,7 +67,7 @@ def _notes(outcome: Outcome) -> Iterator[Text]:
             "* kept in memory, so the restart emptied it: compared with what was acknowledged."
         )
     if any(None in stream.workers.values() for stream in outcome.streams.values()):
-        notes.append("- is not known to the legacy dialect.")
+        notes.append("- is not known in the worker's dialect.")
     for note in notes:
         yield Text(note, style="dim")
 

@@ -16,20 +16,21 @@ from synrepl.daemon.demo.screen import Figures, Screen, WorkerFigures
 from synrepl.daemon.demo.senders import Senders
 from synrepl.daemon.demo.site import MASTER, Site, Worker
 from synrepl.daemon.demo.tally import TallyTable
-from synrepl.daemon.demo.traffic import Traffic
+from synrepl.daemon.demo.traffic import Request, Traffic
 from synrepl.daemon.demo.verification import Verification, Verified
 from synrepl.daemon.demo.watched import COUNTS, Watched
 from synrepl.daemon.http_blocking import BlockingClient
-from synrepl.services.lane import LINEAR
-from synrepl.services.standing import writer_label
+from synrepl.services.following.lane import LINEAR
+from synrepl.services.standing.standing import writer_label
 from synrepl.storage.database import Isolation, Transaction
+from synrepl.storage.launch.redis import RedisServer
 from synrepl.streams.catalogue import Catalogue
-from synrepl.streams.definition import Generation
 
 T = TypeVar("T")
 
 #: Shares of the rows at which something happens.
 KILL_AT, START_AGAIN_AT, RESTART_AT, WAIT_AT = 0.2, 0.4, 0.6, 0.8
+REDIS_AWAY_AT, REDIS_BACK_AT = 0.45, 0.55
 
 #: How long it may be that nothing moves, in seconds.
 STUCK_S = 60.0
@@ -45,10 +46,18 @@ class Scenario:
     """Plays the demo.
 
     :param rows: how many are appended
+    :param redis: over which the processes of the site hear each other, not started; None
+        where they do not, or over one that is left alone
     """
 
     def __init__(
-        self, reactor: Any, site: Site, catalogue: Catalogue, rows: int, screen: Screen
+        self,
+        reactor: Any,
+        site: Site,
+        catalogue: Catalogue,
+        rows: int,
+        screen: Screen,
+        redis: RedisServer | None = None,
     ) -> None:
         self._reactor = reactor
         self._scheduler = TwistedScheduler(reactor)
@@ -56,13 +65,16 @@ class Scenario:
         self._catalogue = catalogue
         self._rows = rows
         self._screen = screen
+        self._redis = redis
         self._traffic = Traffic(catalogue, rows)
-        self._senders = Senders(BlockingClient(site.url), self._traffic.requests())
+        self._clients = {MASTER: BlockingClient(site.url)}
+        self._senders = Senders(self._client_for, self._traffic.requests())
         self._processes = {MASTER: self._process("master", MASTER)}
         self._watched = {MASTER: Watched(site.url)}
         for worker in site.workers:
             self._processes[worker.name] = self._process("worker", worker.name)
             self._watched[worker.name] = Watched(worker.url)
+            self._clients[worker.name] = BlockingClient(worker.url)
         self._down = dict.fromkeys(self._processes, "starting")
         self._history = History()
 
@@ -90,23 +102,29 @@ class Scenario:
                 process.check()
 
     async def end(self) -> None:
-        """End all processes, the workers first."""
+        """End all processes: the workers, the master, Redis."""
         self._senders.stop()
         master, *workers = self._processes.values()
         for worker in workers:
             worker.ask_to_stop()
         for process in (*workers, master):
             await process.stop()
+        if self._redis is not None:
+            self._redis.stop()
 
     # -- acts ---------------------------------------------------------------------------
 
     async def _start(self) -> None:
         begun = self._scheduler.seconds()
+        if self._redis is not None:
+            self._redis.start()
         await self._run(MASTER)
         await self._with_database(self._make_tables)
         await self._run(*(worker.name for worker in self._site.workers))
         took = self._scheduler.seconds() - begun
-        self._screen.happened(f"PostgreSQL, a master and three workers are up after {took:.1f} s")
+        servers = "PostgreSQL, Redis" if self._redis is not None else "PostgreSQL"
+        workers = f"a master and {len(self._site.workers)} workers"
+        self._screen.happened(f"{servers}, {workers} are up after {took:.1f} s")
         self._screen.happened(f"(a live page about them is at {self._site.url}/)")
 
     async def _append(self) -> None:
@@ -120,13 +138,26 @@ class Scenario:
         await self._until_appended(START_AGAIN_AT)
         applied = await self._with_database(TallyTable(mortal).rows)
         self._watched[mortal].restarted(applied)
-        senders.allow(self._share(WAIT_AT))
+        senders.allow(self._share(WAIT_AT if self._redis is None else REDIS_AWAY_AT))
         self._screen.happened(f"worker {mortal} is started again at {senders.rows:,} rows")
         await self._run(mortal)
+        if self._redis is not None:
+            await self._lose(self._redis)
         await self._until_appended(RESTART_AT)
         await self._until("every worker has what is in memory", self._fleeting_is_everywhere)
         await self._restart_master()
         await self._until("all is appended", lambda: senders.done)
+
+    async def _lose(self, redis: RedisServer) -> None:
+        """Nobody hears anything while rows are appended."""
+        await self._until_appended(REDIS_AWAY_AT)
+        redis.kill()
+        self._screen.happened(f"Redis killed (SIGKILL) at {self._senders.rows:,} rows")
+        self._senders.allow(self._share(REDIS_BACK_AT))
+        await self._until_appended(REDIS_BACK_AT)
+        redis.start()
+        self._senders.allow(self._share(WAIT_AT))
+        self._screen.happened(f"Redis is started again at {self._senders.rows:,} rows")
 
     async def _restart_master(self) -> None:
         self._senders.allow_all()
@@ -159,7 +190,8 @@ class Scenario:
             return {stream.name: verification.verify(txn, stream) for stream in streams}
 
         verified = await self._with_database(verify)
-        await self._look()
+        # Where they stand is what the last look saw: idle writers go on by themselves since,
+        # first the master, then the others.
         workers = [(worker.name, self._watched[worker.name]) for worker in self._site.workers]
         return Outcome(
             appended=appended,
@@ -227,7 +259,7 @@ class Scenario:
         return int(share * self._rows)
 
     def _knows(self, worker: Worker, stream: str) -> bool:
-        return Generation(worker.dialect) in self._catalogue[stream].generations
+        return worker.generation in self._catalogue[stream].generations
 
     def _fleeting_is_everywhere(self) -> bool:
         """Every worker has all of the streams that are lost with the master."""
@@ -290,6 +322,10 @@ class Scenario:
             return await database.run("demo", work, isolation=Isolation.REPEATABLE_READ)
         finally:
             await database.close()
+
+    def _client_for(self, request: Request) -> BlockingClient:
+        writers = self._site.writers_of(request.stream)
+        return self._clients[writers[request.number % len(writers)]]
 
     def _process(self, role: str, name: str) -> DaemonProcess:
         site = self._site

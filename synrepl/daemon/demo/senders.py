@@ -6,7 +6,7 @@ import secrets
 import time
 from array import array
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from threading import Condition, Thread
 
 from synrepl.adapters.backoff import pause
@@ -26,13 +26,14 @@ class NotAppended(Unavailable):
 
 
 class WrongAnswer(ProtocolError):
-    """the answer to request {number} (stream {stream!r}) has not one id for each of its facts"""
+    """the answer to request {number} (stream {stream!r}) has not a writer, and one id for each of its facts"""
 
 
 class Acknowledged:
-    """What the master said it has appended.
+    """What the writers said they have appended.
 
     :ivar ids: the stream IDs of the facts of a request, by its number
+    :ivar writers: who wrote it, by its number
     :ivar rows: how many, by stream
     :ivar facts: how many, by stream
     :ivar last: the largest token by stream
@@ -42,6 +43,7 @@ class Acknowledged:
 
     def __init__(self) -> None:
         self.ids: dict[int, array[int]] = {}
+        self.writers: dict[int, str] = {}
         self.rows: Counter[str] = Counter()
         self.facts: Counter[str] = Counter()
         self.last: dict[str, Token] = {}
@@ -52,12 +54,14 @@ class Acknowledged:
 class Senders:
     """Threads that send requests, in order, up to a limit that the scenario raises.
 
-    :param client: makes each request on a connection of its own
+    :param client_for: who takes a request, always the same; it uses a connection for each
     """
 
-    def __init__(self, client: BlockingClient, requests: Iterator[Request]) -> None:
+    def __init__(
+        self, client_for: Callable[[Request], BlockingClient], requests: Iterator[Request]
+    ) -> None:
         self.acknowledged = Acknowledged()
-        self._client = client
+        self._client_for = client_for
         self._requests = requests
         self._prefix = secrets.token_hex(8)
         self._changed = Condition()
@@ -84,6 +88,12 @@ class Senders:
         with self._changed:
             self._limit = None
             self._changed.notify_all()
+
+    def finish(self) -> None:
+        """Take nothing more in hand, and end with what is."""
+        with self._changed:
+            self._requests = iter(())
+        self.allow_all()
 
     def stop(self) -> None:
         """Send no more."""
@@ -115,6 +125,14 @@ class Senders:
         with self._changed:
             self._check()
             return not self._running
+
+    def check(self) -> None:
+        """Make sure that all goes well.
+
+        :raises SynreplError: a request failed for good
+        """
+        with self._changed:
+            self._check()
 
     def last_tokens(self) -> dict[str, Token]:
         """The largest token acknowledged so far, by stream."""
@@ -149,12 +167,13 @@ class Senders:
             return request
 
     def _send(self, request: Request) -> None:
-        body, key = request.body, f"{self._prefix}-{request.number}"
+        client, body = self._client_for(request), request.body
+        key = f"{self._prefix}-{request.number}"
         give_up = time.monotonic() + PATIENCE_S
         tries = 0
         while True:
             try:
-                answer = self._client.append(request.stream, body, key)
+                answer = client.append(request.stream, body, key)
                 break
             except (ProcessAway, ProcessBusy) as error:
                 failed: SynreplError = error
@@ -169,12 +188,15 @@ class Senders:
                     number=request.number, stream=request.stream, seconds=PATIENCE_S, reason=failed
                 ) from None
             time.sleep(wait)
-        ids = answer.get("ids")
-        if not isinstance(ids, list) or len(ids) != len(request.facts):
+        ids, writer = answer.get("ids"), answer.get("writer")
+        if not (
+            isinstance(writer, str) and isinstance(ids, list) and len(ids) == len(request.facts)
+        ):
             raise WrongAnswer(number=request.number, stream=request.stream)
         with self._changed:
             told = self.acknowledged
             told.ids[request.number] = array("q", ids)
+            told.writers[request.number] = writer
             told.rows[request.stream] += request.rows
             told.facts[request.stream] += len(ids)
             last = max(map(abs, ids))

@@ -56,6 +56,7 @@ class TallyTable:
         txn.execute(
             f"CREATE TABLE {self._table} (stream text, token bigint, writer text,"
             " row_count integer NOT NULL, digest bytea NOT NULL,"
+            " nth bigint GENERATED ALWAYS AS IDENTITY,"
             " PRIMARY KEY (stream, token, writer))"
         )
 
@@ -81,6 +82,15 @@ class TallyTable:
         """How many rows are written down, by stream."""
         txn.execute(f"SELECT stream, sum(row_count) FROM {self._table} GROUP BY stream")
         return Counter({stream: int(rows) for stream, rows in txn.fetchall()})
+
+    def out_of_order(self, txn: Transaction) -> Counter[str]:
+        """How many facts came after one of the same writer with a larger token, by stream."""
+        txn.execute(
+            "SELECT stream, count(*) FROM (SELECT stream, token < lag(token) OVER"
+            f" (PARTITION BY stream, writer ORDER BY nth) AS late FROM {self._table}) AS came"
+            " WHERE late GROUP BY stream"
+        )
+        return Counter({stream: int(facts) for stream, facts in txn.fetchall()})
 
     def page(
         self, txn: Transaction, stream: str, after: tuple[Token, str], limit: int

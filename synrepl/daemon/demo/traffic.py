@@ -65,7 +65,7 @@ class Request(NamedTuple):
 
 
 class Traffic:
-    """The same requests each time they are asked for.
+    """The same requests each time they are asked for, of the streams of the catalogue.
 
     :param rows: how many, give or take those of one fact
     """
@@ -75,7 +75,7 @@ class Traffic:
         self._wanted = rows
         self._fleeting_rows = int(rows * FLEETING_SHARE)
         self._fleeting = {stream.name for stream in catalogue if stream.in_memory}
-        self._recording = _recording()
+        self._recording = [fact for fact in _recording() if fact[0] in catalogue]
 
     def requests(self) -> Iterator[Request]:
         """All requests, in the order in which they are to be sent."""

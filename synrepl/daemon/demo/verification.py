@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import takewhile
 from operator import attrgetter
 from typing import NamedTuple
 
 from synrepl.core.tokens import MAX_TOKEN, Range, Token
 from synrepl.daemon.demo.comparison import Compared, Comparison
 from synrepl.daemon.demo.senders import Acknowledged
-from synrepl.daemon.demo.site import MASTER, Worker
+from synrepl.daemon.demo.site import Worker
 from synrepl.daemon.demo.tally import Entry, TallyTable, entry
 from synrepl.daemon.demo.traffic import Request, Traffic
-from synrepl.services.lane import LINEAR
+from synrepl.services.following.lane import LINEAR
 from synrepl.storage.database import Transaction
 from synrepl.storage.facts import FactTable
-from synrepl.streams.definition import Fact, Generation, Stream
+from synrepl.streams.definition import Fact, Stream
 from synrepl.streams.rows import RowCodec
 
 #: Facts read at a time.
@@ -25,7 +26,7 @@ _PAGE_ROWS = 5_000
 class Verified(NamedTuple):
     """One stream.
 
-    :ivar facts: acknowledged by the master; ``rows`` likewise
+    :ivar facts: acknowledged by their writers; ``rows`` likewise
     :ivar stored: the table, held against what was acknowledged; None for a stream in memory
     :ivar workers: what each applied, held against the table (or, without one,
         against what was acknowledged); None for a worker that does not know the stream
@@ -40,7 +41,7 @@ class Verified(NamedTuple):
 class Verification:
     """Compares everything with everything. To be made once all is appended.
 
-    :param acknowledged: the answers to the requests of ``traffic``
+    :param acknowledged: the answers to the first requests of ``traffic``, or to all
     """
 
     def __init__(
@@ -50,7 +51,8 @@ class Verification:
         self._acknowledged = acknowledged
         self._workers = workers
         self._requests: dict[str, list[Request]] = {}
-        for request in traffic.requests():
+        answered = takewhile(lambda each: each.number in acknowledged.ids, traffic.requests())
+        for request in answered:
             self._requests.setdefault(request.stream, []).append(request)
 
     @property
@@ -71,7 +73,7 @@ class Verification:
         applied = {
             worker.name: _Applied(txn, stream, worker)
             for worker in self._workers
-            if Generation(worker.dialect) in stream.generations
+            if worker.generation in stream.generations
         }
         for fact in facts:
             for each in applied.values():
@@ -87,9 +89,10 @@ class Verification:
         )
 
     def _sent(self, stream: Stream) -> list[Fact]:
-        """What the master has acknowledged, by token."""
+        """What has been acknowledged, by token."""
+        writers = self._acknowledged.writers
         facts = [
-            Fact(stream.stream_id(stream_id), MASTER, tuple(rows))
+            Fact(stream.stream_id(stream_id), writers[request.number], tuple(rows))
             for request in self._requests[stream.name]
             for stream_id, rows in zip(
                 self._acknowledged.ids[request.number],
@@ -108,7 +111,7 @@ class _Applied:
 
     def __init__(self, txn: Transaction, stream: Stream, worker: Worker) -> None:
         codec = RowCodec(stream)
-        self._encode = codec.encoder(Generation(worker.dialect))
+        self._encode = codec.encoder(worker.generation)
         self._decode = codec.decode
         self._writer = LINEAR if worker.is_linear else None
         self._comparison = Comparison(_tallied(txn, stream, worker.name))

@@ -8,8 +8,8 @@ from typing import Any
 
 from synrepl.core.tokens import Token
 from synrepl.daemon.http_blocking import BlockingClient, ProcessAway, ProcessBusy
-from synrepl.services.lane import LINEAR
-from synrepl.services.standing import writer_label
+from synrepl.services.following.lane import LINEAR
+from synrepl.services.standing.standing import writer_label
 
 #: What a worker counts by stream, as far as the demo shows it.
 COUNTS = ("rows", "duplicates", "gaps", "fetched_rows", "resets")

@@ -99,16 +99,21 @@ function showFacts(status) {
     );
   } else {
     tiles.push(
-      tile("master", status.connected ? "connected" : "away", status.connected ? "good" : "bad"),
+      ...(status.bus ? [] : [tile("master", status.connected ? "connected" : "away",
+        status.connected ? "good" : "bad")]),
       tile("rows waiting", number.format(status.waiting_rows)),
       tile("handler failures", number.format(status.handler_failures),
         status.handler_failures ? "warn" : ""),
     );
   }
+  const bus = status.bus;
+  if (bus) {
+    tiles.push(tile(`Redis ${bus.where}`, bus.standing ? "heard" : "away", bus.standing ? "good" : "bad"));
+  }
   tiles.push(tile("up", duration(status.uptime_s)));
   at("facts").replaceChildren(...tiles);
-  const error = status.database?.error;
-  at("reasons").replaceChildren(...(error ? [el("li", error)] : []));
+  const errors = [status.database?.error, bus && !bus.standing ? `no bus: ${bus.fault}` : null];
+  at("reasons").replaceChildren(...errors.filter(Boolean).map((error) => el("li", error)));
 }
 
 function writers(stream, master) {
@@ -121,9 +126,11 @@ function writers(stream, master) {
 function showStreams(status, rate) {
   const master = status.role === "master";
   const head = [["stream"], [master ? "position" : "", "number"], ["writers"], ["behind, rows", "number"],
-    ["behind, time", "number"], ["rows a second", "number"], [master ? "held by" : ""]];
+    ["behind, time", "number"], ["rows a second", "number"], [master ? "trimmed" : "", "number"],
+    [master ? "held by" : ""]];
   const rows = Object.entries(status.streams)
-    .filter(([, s]) => at("all").checked || !master || s.position > 0 || s.lag_rows > 0)
+    .filter(([, s]) => at("all").checked || s.lag_rows > 0
+      || (master ? s.position > 0 : Object.values(s.writers).some((w) => w.heard)))
     .map(([name, s]) => {
       const oldest = s.oldest_open_reservation;
       const held = oldest && s.lag_rows
@@ -136,6 +143,7 @@ function showStreams(status, rate) {
         number.format(s.lag_rows),
         [duration(s.lag_seconds), urgency(s.lag_seconds)],
         rate[name] === undefined ? "" : number.format(Math.round(rate[name])),
+        s.trimmed?.upto ? number.format(s.trimmed.upto) : "",
         [held, "soft"],
       ];
     });
@@ -156,16 +164,37 @@ function showFollowers(followers) {
   );
 }
 
+function showCaches(told) {
+  const caches = Object.entries(told?.by_name ?? {});
+  at("caches-section").hidden = !caches.length;
+  fill(
+    at("caches"),
+    [["cache"], ["entries", "number"], ["hits", "number"], ["misses", "number"], ["hit rate", "number"],
+      ["evictions", "number"], ["invalidations", "number"]],
+    caches.map(([name, c]) => [
+      name, number.format(c.size), number.format(c.hits), number.format(c.misses),
+      c.hits + c.misses ? `${Math.round((100 * c.hits) / (c.hits + c.misses))} %` : "",
+      number.format(c.evictions), number.format(c.invalidations),
+    ]),
+  );
+}
+
 function showCounters(status) {
   const rows = [];
   const add = (what, counts) => {
     for (const [name, count] of Object.entries(counts ?? {})) rows.push([what, name, number.format(count)]);
   };
   add("commands received", status.commands);
+  if (status.bus) {
+    const { connections, echoes, bad } = status.bus;
+    add("bus", { connections, echoes, "bad messages": bad });
+    add("heard on the bus", status.bus.commands);
+  }
   add("connections closed", status.close_reasons);
   for (const [stream, outcomes] of Object.entries(status.appends ?? {})) {
     add(`appends to ${stream}`, outcomes);
   }
+  add("cache rows applied", status.caches?.rows);
   for (const [name, counts] of Object.entries(status.counts ?? {})) add(name.replace("_", " "), counts);
   fill(at("counters"), [["what"], ["which"], ["how many", "number"]], rows);
 }
@@ -178,6 +207,7 @@ function show(status, when) {
   showFacts(status);
   showStreams(status, rate);
   showFollowers(status.followers);
+  showCaches(status.caches);
   showCounters(status);
 }
 

@@ -15,6 +15,7 @@ from synrepl.streams.synapse.federation import FEDERATION
 from synrepl.streams.synapse.groups import GROUPS
 from synrepl.streams.synapse.presence import PRESENCE
 from synrepl.streams.synapse.presence_federation import PRESENCE_FEDERATION
+from synrepl.streams.synapse.profile_updates import PROFILE_UPDATES
 from synrepl.streams.synapse.public_rooms import PUBLIC_ROOMS
 from synrepl.streams.synapse.push_rules import PUSH_RULES
 from synrepl.streams.synapse.pushers import PUSHERS
@@ -54,4 +55,5 @@ SYNAPSE_STREAMS = (
     UN_PARTIAL_STATED_ROOM,
     UN_PARTIAL_STATED_EVENT,
     QUARANTINED_MEDIA,
+    PROFILE_UPDATES,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from synrepl.streams.definition import UNTAGGED, Stream
+from synrepl.streams.effects import Invalidates, Marks, columns_key, entity
 from synrepl.streams.row import Row
 
 
@@ -17,4 +18,15 @@ class AccountDataRow(Row, frozen=True):
     data_type: str
 
 
-ACCOUNT_DATA = Stream("account_data", {UNTAGGED: AccountDataRow})
+ACCOUNT_DATA = Stream(
+    "account_data",
+    {UNTAGGED: AccountDataRow},
+    effects={
+        AccountDataRow: (
+            Invalidates("get_global_account_data_for_user", columns_key("user_id")),
+            Invalidates("get_room_account_data_for_user", columns_key("user_id")),
+            Invalidates("get_account_data_for_room", columns_key("user_id", "room_id")),
+            Marks("account_data", entity("user_id")),
+        )
+    },
+)

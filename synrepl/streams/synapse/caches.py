@@ -21,4 +21,4 @@ class CachesRow(Row, frozen=True):
     invalidation_ts: BigInt
 
 
-CACHES = Stream("caches", {UNTAGGED: CachesRow}, unordered=True)
+CACHES = Stream("caches", {UNTAGGED: CachesRow}, unordered=True, ephemeral=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from synrepl.streams.definition import UNTAGGED, Generation, Stream
+from synrepl.streams.effects import Marks, entity
 from synrepl.streams.row import Row
 
 
@@ -29,4 +30,5 @@ DEVICE_LISTS = Stream(
         Generation.MODERN: {UNTAGGED: ("entity",)},
         Generation.CURRENT: {UNTAGGED: ("entity", "is_signature", "hosts_calculated")},
     },
+    effects={DeviceListsRow: (Marks("device_lists", entity("entity")),)},
 )

@@ -6,7 +6,9 @@ Source of the columns: recordings of 1.11, 1.43 and 1.163.
 from __future__ import annotations
 
 from synrepl.streams.definition import Generation, Stream
+from synrepl.streams.effects import Invalidates, Marks, columns_key, entity
 from synrepl.streams.row import Row
+from synrepl.streams.synapse.current_state import ALL_STATE, STATE_ENTRY
 
 
 class EventRow(Row, frozen=True):
@@ -57,5 +59,13 @@ EVENTS = Stream(
     shapes={
         Generation.LEGACY: {"ev": _LEGACY_EVENT},
         Generation.MODERN: {"ev": _MODERN_EVENT},
+    },
+    effects={
+        EventRow: (
+            Invalidates("get_latest_event_ids_in_room", columns_key("room_id")),
+            Marks("room_events", entity("room_id")),
+        ),
+        StateRow: STATE_ENTRY,
+        AllStateRow: ALL_STATE,
     },
 )

@@ -7,6 +7,7 @@ rows, the one with the largest token counts.
 from __future__ import annotations
 
 from synrepl.streams.definition import UNTAGGED, Stream
+from synrepl.streams.effects import Marks, entity
 from synrepl.streams.row import BigInt, Row
 
 
@@ -22,4 +23,9 @@ class PresenceRow(Row, frozen=True):
     currently_active: bool
 
 
-PRESENCE = Stream("presence", {UNTAGGED: PresenceRow}, unordered=True)
+PRESENCE = Stream(
+    "presence",
+    {UNTAGGED: PresenceRow},
+    unordered=True,
+    effects={PresenceRow: (Marks("presence", entity("user_id")),)},
+)

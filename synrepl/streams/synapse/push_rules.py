@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from synrepl.streams.definition import UNTAGGED, Stream
+from synrepl.streams.effects import Invalidates, Marks, columns_key, entity
 from synrepl.streams.row import Row
 
 
@@ -12,4 +13,13 @@ class PushRulesRow(Row, frozen=True):
     user_id: str
 
 
-PUSH_RULES = Stream("push_rules", {UNTAGGED: PushRulesRow})
+PUSH_RULES = Stream(
+    "push_rules",
+    {UNTAGGED: PushRulesRow},
+    effects={
+        PushRulesRow: (
+            Invalidates("get_push_rules_for_user", columns_key("user_id")),
+            Marks("push_rules", entity("user_id")),
+        )
+    },
+)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from synrepl.streams.definition import UNTAGGED, Stream
+from synrepl.streams.effects import Invalidates, columns_key
 from synrepl.streams.row import Row
 
 
@@ -15,4 +16,8 @@ class PushersRow(Row, frozen=True):
     deleted: bool
 
 
-PUSHERS = Stream("pushers", {UNTAGGED: PushersRow})
+PUSHERS = Stream(
+    "pushers",
+    {UNTAGGED: PushersRow},
+    effects={PushersRow: (Invalidates("get_if_user_has_pusher", columns_key("user_id")),)},
+)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from synrepl.streams.definition import UNTAGGED, Generation, Stream
+from synrepl.streams.effects import Marks, entity
 from synrepl.streams.row import Json, Row
 
 
@@ -33,4 +34,5 @@ RECEIPTS = Stream(
         Generation.MODERN: {UNTAGGED: _BEFORE_THREADS},
         Generation.CURRENT: {UNTAGGED: _WITH_THREADS},
     },
+    effects={ReceiptRow: (Marks("receipts", entity("room_id")),)},
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from synrepl.streams.definition import UNTAGGED, Generation, Stream
+from synrepl.streams.effects import Marks, entity
 from synrepl.streams.row import Json, Row
 
 
@@ -22,4 +23,5 @@ TAG_ACCOUNT_DATA = Stream(
     {UNTAGGED: TagAccountDataRow},
     generations=frozenset({Generation.LEGACY, Generation.MODERN}),
     numbered_with="account_data",
+    effects={TagAccountDataRow: (Marks("account_data", entity("user_id")),)},
 )

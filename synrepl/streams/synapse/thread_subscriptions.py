@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from synrepl.streams.definition import UNTAGGED, Generation, Stream
+from synrepl.streams.effects import Invalidates, columns_key
 from synrepl.streams.row import Row
 
 
@@ -21,4 +22,11 @@ THREAD_SUBSCRIPTIONS = Stream(
     "thread_subscriptions",
     {UNTAGGED: ThreadSubscriptionsRow},
     generations=frozenset({Generation.CURRENT}),
+    effects={
+        ThreadSubscriptionsRow: (
+            Invalidates(
+                "get_subscription_for_thread", columns_key("user_id", "room_id", "event_id")
+            ),
+        )
+    },
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from synrepl.streams.definition import UNTAGGED, Stream
+from synrepl.streams.effects import Marks, entity
 from synrepl.streams.row import Row
 
 
@@ -15,4 +16,8 @@ class ToDeviceRow(Row, frozen=True):
     entity: str
 
 
-TO_DEVICE = Stream("to_device", {UNTAGGED: ToDeviceRow})
+TO_DEVICE = Stream(
+    "to_device",
+    {UNTAGGED: ToDeviceRow},
+    effects={ToDeviceRow: (Marks("to_device", entity("entity")),)},
+)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from synrepl.streams.definition import UNTAGGED, Stream
+from synrepl.streams.effects import Marks, entity
 from synrepl.streams.row import Row
 
 
@@ -13,4 +14,9 @@ class TypingRow(Row, frozen=True):
     user_ids: list[str]
 
 
-TYPING = Stream("typing", {UNTAGGED: TypingRow}, in_memory=True)
+TYPING = Stream(
+    "typing",
+    {UNTAGGED: TypingRow},
+    in_memory=True,
+    effects={TypingRow: (Marks("typing", entity("room_id")),)},
+)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from synrepl.streams.definition import UNTAGGED, Generation, Stream
+from synrepl.streams.effects import Invalidates, columns_key
 from synrepl.streams.row import Row
 
 
@@ -16,4 +17,10 @@ UN_PARTIAL_STATED_ROOM = Stream(
     "un_partial_stated_room",
     {UNTAGGED: UnPartialStatedRoomRow},
     generations=frozenset({Generation.CURRENT}),
+    effects={
+        UnPartialStatedRoomRow: (
+            Invalidates("get_current_state_ids", columns_key("room_id")),
+            Invalidates("get_partial_current_state_ids", columns_key("room_id")),
+        )
+    },
 )

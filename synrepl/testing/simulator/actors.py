@@ -6,9 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from random import Random
 
-from synrepl.core.errors import SynreplError
+from synrepl.core.errors import SynreplError, Unavailable
 from synrepl.core.tokens import Token
 from synrepl.streams.definition import Fact
+from synrepl.testing.simulator.application import Application
+from synrepl.testing.simulator.application_data import ApplicationData, Told
 from synrepl.testing.simulator.clock import Life, VirtualClock
 from synrepl.testing.simulator.follower_checker import FollowerChecker
 from synrepl.testing.simulator.follower_database import FollowerTransaction
@@ -25,11 +27,18 @@ from synrepl.testing.simulator.parts import (
 from synrepl.testing.simulator.position_checker import Movements, WatchedMovements
 from synrepl.testing.simulator.transcript import Transcript
 
-#: Makes the place of a new process.
-Places = Callable[[Life], Place]
+#: Makes the place of a new process, which is on the bus or not.
+Places = Callable[[Life, bool], Place]
+
+#: Puts a checker in front of whoever is told of movements.
+Watchers = Callable[[Movements], WatchedMovements]
 
 #: Makes the life of a new process by its name.
 Lives = Callable[[str], Life]
+
+
+class NotRunning(Unavailable):
+    """process {name} does not run; ask again when it does"""
 
 
 class HandlerFailed(Exception):
@@ -60,19 +69,21 @@ class Supervisor:
         life = actor.life = self._lives(actor.name)
         life.spawn("start", self._start(actor, life))
 
-    def kill(self, actor: Actor, what: str = "killed") -> None:
-        """End an actor's life; another one begins later, unless it is retired."""
+    def kill(self, actor: Actor, what: str = "killed", away_s: float = 3.0) -> None:
+        """End an actor's life; another one begins within ``away_s``, unless it is retired."""
         if actor.life is None:
             return
-        life, actor.life, actor.ready = actor.life, None, False
+        life, actor.life, actor.ready, actor.application = actor.life, None, False, None
         self._transcript.add(actor.name, "{what}", what=what)
         life.kill()
         if not actor.retired:
-            self._clock.callLater(self._random.random() * 3, self.begin, actor)
+            self._clock.callLater(self._random.random() * away_s, self.begin, actor)
 
     async def _start(self, actor: Actor, life: Life) -> None:
         try:
-            await actor.play(self._places(life), life)
+            place = self._places(life, actor.bus)
+            actor.application = place.application
+            await actor.play(place, life)
         except SynreplError as error:
             self.kill(actor, f"cannot start: {error}")
         else:
@@ -93,14 +104,18 @@ class Supervisor:
 class Actor:
     """One process.
 
+    :param bus: it is on Redis
     :ivar life: its present life, if it has one
+    :ivar application: what runs in its present life, from before it is ready
     :ivar ready: its start has succeeded
     :ivar retired: it is not started again
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, bus: bool) -> None:
         self.name = name
+        self.bus = bus
         self.life: Life | None = None
+        self.application: Application | None = None
         self.ready = False
         self.retired = False
 
@@ -112,12 +127,33 @@ class Actor:
         """Stop in good order."""
 
 
-class WriterActor(Actor):
-    """A process that writes."""
+class _Watching:
+    """Watches what a new process announces."""
 
-    def __init__(self, name: str, cast: Cast) -> None:
-        super().__init__(name)
+    def __init__(self, watch: Watchers) -> None:
+        self._watch = watch
+        self._watched: list[WatchedMovements] = []
+
+    def __call__(self, movements: Movements) -> WatchedMovements:
+        self._watched.append(self._watch(movements))
+        return self._watched[-1]
+
+    def started(self, positions: Mapping[Key, Token]) -> None:
+        """It stands here, and is heard from now on."""
+        for watched in self._watched:
+            watched.started(positions)
+
+
+class WriterActor(Actor):
+    """A process that writes.
+
+    :param watch: puts a checker in front of what it announces
+    """
+
+    def __init__(self, name: str, cast: Cast, watch: Watchers, bus: bool) -> None:
+        super().__init__(name, bus)
         self._cast = cast
+        self._watch = watch
         self._part: WriterPart | None = None
 
     @property
@@ -125,10 +161,17 @@ class WriterActor(Actor):
         """Its writer."""
         return self._part
 
+    @property
+    def positions(self) -> Mapping[Key, Token]:
+        """Where it says that it stands; nothing while it is down."""
+        return self._part.positions() if self.ready and self._part is not None else {}
+
     async def play(self, place: Place, life: Life) -> None:
         """Take the name."""
-        writer = self._cast.writer(place, self.name)
+        watch = _Watching(self._watch)
+        writer = self._cast.writer(place, self.name, watch)
         await writer.start()
+        watch.started(writer.positions())
         self._part = writer
 
     async def stop(self) -> None:
@@ -148,9 +191,10 @@ class MasterActor(Actor):
         name: str,
         cast: Cast,
         network: Network,
-        watch: Callable[[Movements], WatchedMovements],
+        watch: Watchers,
+        bus: bool,
     ) -> None:
-        super().__init__(name)
+        super().__init__(name, bus)
         self._cast = cast
         self._network = network
         self._watch = watch
@@ -163,15 +207,10 @@ class MasterActor(Actor):
 
     async def play(self, place: Place, life: Life) -> None:
         """Start, then take connections."""
-        watched: list[WatchedMovements] = []
-
-        def watch(movements: Movements) -> WatchedMovements:
-            watched.append(self._watch(movements))
-            return watched[0]
-
+        watch = _Watching(self._watch)
         part = self._cast.master(place, watch)
         await part.start()
-        watched[0].started(part.positions())
+        watch.started(part.positions())
         self._part = part
         self._network.listen(life, part.listener)
 
@@ -195,7 +234,9 @@ class MasterActor(Actor):
 class FollowerActor(Actor):
     """A follower, and the receiver of its facts.
 
+    :param watch: puts a checker in front of what it announces as a writer
     :param on_record: what a new life finds on record under a follower's name
+    :param data: what its handler changes, if that is transactional
     """
 
     def __init__(
@@ -207,24 +248,37 @@ class FollowerActor(Actor):
         checker: FollowerChecker,
         random: Random,
         on_record: Callable[[str], Mapping[Key, Token]],
+        data: ApplicationData,
+        watch: Watchers,
     ) -> None:
-        super().__init__(name)
+        super().__init__(name, kind.bus)
         self.kind = kind
         self.checker = checker
         self._cast = cast
         self._network = network
         self._random = random
         self._on_record = on_record
+        self._data = data
+        self._watch = watch
         self._part: FollowerPart | None = None
         self.calm = False
 
     async def play(self, place: Place, life: Life) -> None:
         """Read the record, then connect."""
         self.checker.restarted(self._on_record(self.name) if self.kind.named else {})
-        part = self._cast.follower(place, self.name, self.kind, self)
+        watch = _Watching(self._watch)
+        part = self._cast.follower(place, self.name, self.kind, self, watch)
         await part.start()
+        if part.writer is not None:
+            watch.started(part.writer.positions())
         self._part = part
-        self._network.dial(life, part.dialler)
+        if part.dialler is not None:
+            self._network.dial(life, part.dialler)
+
+    @property
+    def writer(self) -> WriterPart | None:
+        """Its writer, if it writes."""
+        return None if self._part is None else self._part.writer
 
     @property
     def positions(self) -> Mapping[Key, Token]:
@@ -259,7 +313,33 @@ class FollowerActor(Actor):
         assert isinstance(txn, FollowerTransaction)
         self._perhaps_fail()
         txn.effects.append(partial(self.checker.applied, stream, writer, after, upto, facts))
+        txn.effects.append(partial(self._data.handled, self.name, stream, writer, upto, facts))
+
+    def reset(self, stream: str, writer: str, position: Token) -> None:
+        """Facts are lost for good."""
+        self.checker.reset(stream, writer, position)
+
+    async def wait_for(self, told: Told, timeout_s: float) -> None:
+        """Wait until everything up to a fact is here.
+
+        :raises NotRunning: :raises SynreplError: it is not, or not in time
+        """
+        if self._part is None or not self.ready:
+            raise NotRunning(name=self.name)
+        writer = None if self.kind.legacy else told.writer
+        await self._part.wait_for(told.stream, writer, told.token, timeout_s)
 
     def _perhaps_fail(self) -> None:
         if not self.calm and self._random.random() < self.kind.fails:
             raise HandlerFailed()
+
+
+#: Whoever may write.
+WritingActor = MasterActor | WriterActor | FollowerActor
+
+
+def writing(
+    master: MasterActor, writers: Sequence[WriterActor], followers: Sequence[FollowerActor]
+) -> list[WritingActor]:
+    """All who write: the master, processes that do nothing else, and some workers."""
+    return [master, *writers, *(follower for follower in followers if follower.kind.writes)]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from contextvars import ContextVar
 from heapq import heappop, heappush
 from math import ceil
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
+
+T = TypeVar("T")
 
 #: When every simulation begins, in seconds since the epoch.
 EPOCH = 1_000_000_000.0
@@ -114,14 +115,16 @@ class Life:
         if not self.alive:
             coroutine.close()
             return
+        self.start(coroutine).addErrback(
+            lambda failure: self._failed(f"{self.name}: {name}", failure)
+        )
+
+    def start(self, coroutine: Coroutine[Any, Any, T]) -> Deferred[T]:
+        """The same, for whoever wants its result."""
         self._coroutines.append(coroutine)
-        before = CURRENT.set(self)
-        try:
-            Deferred.fromCoroutine(coroutine).addErrback(
-                lambda failure: self._failed(f"{self.name}: {name}", failure)
-            )
-        finally:
-            CURRENT.reset(before)
+        run: _Run[T] = _Run(self, coroutine)
+        run.go_on()
+        return run.done
 
     def sleep(self, seconds: float) -> Deferred[None]:
         """A promise that resolves after ``seconds``; in a killed process it never does."""
@@ -153,8 +156,58 @@ class Life:
             call(*args)
 
 
+class _Current:
+    """Which process's code is running."""
+
+    def __init__(self) -> None:
+        self.life: Life | None = None
+
+    def get(self) -> Life:
+        """The process.
+
+        :raises LookupError: it is nobody's
+        """
+        if self.life is None:
+            raise LookupError("this is no process's code")
+        return self.life
+
+
 #: The process whose coroutine is running, for whoever it calls.
-CURRENT: ContextVar[Life] = ContextVar("CURRENT")
+CURRENT = _Current()
+
+
+class _Run(Generic[T]):
+    """A coroutine of a process: runs until it waits for a Deferred, and again when that has fired.
+
+    As ``Deferred.fromCoroutine`` does, at half the cost: it is most of what a simulation does.
+
+    :ivar done: its result
+    """
+
+    __slots__ = ("_coroutine", "_life", "done")
+
+    def __init__(self, life: Life, coroutine: Coroutine[Any, Any, T]) -> None:
+        self._life = life
+        self._coroutine = coroutine
+        self.done: Deferred[T] = Deferred()
+
+    def go_on(self, result: object = None) -> None:
+        """Run on, with what the Deferred that was waited for has brought."""
+        before, CURRENT.life = CURRENT.life, self._life
+        try:
+            if isinstance(result, Failure):
+                waits_for: Deferred[Any] = result.throwExceptionIntoGenerator(self._coroutine)
+            else:
+                waits_for = self._coroutine.send(result)
+        except StopIteration as end:
+            CURRENT.life = before
+            self.done.callback(end.value)
+        except BaseException:
+            CURRENT.life = before
+            self.done.errback()
+        else:
+            CURRENT.life = before
+            waits_for.addBoth(self.go_on)
 
 
 class CurrentLife:

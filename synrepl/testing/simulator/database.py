@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 
@@ -16,23 +16,27 @@ from synrepl.storage.memory_stream import MemoryStream
 from synrepl.storage.store import (
     DatabaseAway,
     Observation,
+    WriterRemoved,
 )
-from synrepl.streams.definition import Stream
+from synrepl.streams.definition import Fact, Stream
+from synrepl.testing.simulator.application_data import ApplicationData
 from synrepl.testing.simulator.clock import CURRENT, CurrentLife, Life, VirtualClock
 from synrepl.testing.simulator.follower_database import FollowerDatabase, Positions
+from synrepl.testing.simulator.membership_database import MembershipDatabase
 from synrepl.testing.simulator.plain_sql import PlainTransaction
 from synrepl.testing.simulator.plan import Plan
 from synrepl.testing.simulator.position_checker import CommitChecker, RecordChecker
 from synrepl.testing.simulator.process_store import ProcessStore
 from synrepl.testing.simulator.transcript import Transcript
+from synrepl.testing.simulator.trim_checker import TrimChecker
 from synrepl.testing.simulator.truth import ALL, Judge, Truth
 from synrepl.testing.simulator.watched_stream import WatchedStream
 
 #: Steps within a transaction: the server goes on with them when the client is dead.
-_INSIDE = frozenset({"append reserved", "write entered"})
+_INSIDE = frozenset({"append reserved", "transact reserved", "write entered"})
 
 #: Steps after a commit: what fails here fails after it took effect.
-_AFTER = frozenset({"append committed", "write committed"})
+_AFTER = frozenset({"append committed", "transact committed", "write committed"})
 
 #: Steps on the session's own connection: when it fails, the session is lost.
 _ON_THE_SESSION = frozenset({"reserve", "reserved", "release", "close"})
@@ -55,6 +59,7 @@ class _Client:
 class SimulatedDatabase(MemoryStore):
     """Takes time, loses answers and sessions, and tells the checkers what was committed.
 
+    :ivar trims: judges what is trimmed
     :ivar notified: told the name of a stream after each commit to it
     :ivar calm: nothing fails any more
     :ivar over: the run is over, and nothing waits any more
@@ -68,14 +73,17 @@ class SimulatedDatabase(MemoryStore):
         judge: Judge,
         truth: Truth,
         plan: Plan,
+        data: ApplicationData,
     ) -> None:
-        super().__init__(CurrentLife(clock))
+        super().__init__(CurrentLife(clock), begin_changes=data.begin)
         self._clock = clock
         self._random = random
         self._transcript = transcript
         self._plan = plan
         self._told: dict[str, Token] = {}
+        self._data = data
         self._commits = CommitChecker(judge, truth)
+        self.trims = TrimChecker(judge, truth, clock.seconds, self.on_record, plan.retention)
         self._records = RecordChecker(judge, self.unsettled)
         self._clients: dict[Life, _Client] = {}
         self._followers_kept = Positions()
@@ -101,9 +109,28 @@ class SimulatedDatabase(MemoryStore):
         """A follower's positions on record."""
         return self._followers_kept.positions.get(follower, {})
 
+    def for_operators(
+        self, streams: Iterable[Stream], trip: Callable[[], Awaitable[object]]
+    ) -> MembershipDatabase:
+        """The database as an operator uses it.
+
+        :param trip: the way there, or back
+        """
+        watched = {stream.name: self._watched(stream) for stream in streams}
+        return MembershipDatabase(watched, lambda stream: self.notified(stream), trip)
+
+    def removed(self) -> set[tuple[str, str]]:
+        """The writers, by stream, that are none any more."""
+        return {
+            (name, writer)
+            for name, watched in self._streams.items()
+            if isinstance(watched, WatchedStream)
+            for writer in watched.removed
+        }
+
     async def begin_sql(self) -> PlainTransaction:
         """A transaction of plain SQL."""
-        self._plain.append(PlainTransaction(self._watched))
+        self._plain.append(PlainTransaction(self._watched, self._data.begin()))
         return self._plain[-1]
 
     def gave_back(self, stream: Stream, tokens: Sequence[Token]) -> None:
@@ -149,8 +176,9 @@ class SimulatedDatabase(MemoryStore):
             if client.life.alive:
                 self.lose_sessions(client.life)
         for stream in streams:
-            last = self._of(stream).last
-            self.set_sequence(stream, max(last - by, min(last, self._told.get(stream.name, 0))))
+            watched = self._watched(stream)
+            told = min(watched.last, self._told.get(stream.name, 0))
+            watched.fall_back(max(watched.last - by, told))
 
     def _died(self, client: _Client) -> None:
         client.commits = self._random.random() < 0.3
@@ -167,7 +195,8 @@ class SimulatedDatabase(MemoryStore):
         return watched.unsettled(writer) if isinstance(watched, WatchedStream) else None
 
     def check(self) -> None:
-        """Look at the record of positions."""
+        """Look at the record of positions, and whether every change has its fact."""
+        self._data.check()
         found: dict[tuple[str, str], Token] = {}
         for name, memory in self._streams.items():
             found[name, ALL] = memory.recorded
@@ -206,6 +235,8 @@ class SimulatedDatabase(MemoryStore):
                 for lease in client.leases:
                     lease.kill()
                 await Deferred()  # the server has rolled it back
+        elif not client.life.alive:
+            await Deferred()  # whatever has become of it, nobody hears that
         elif self._random.random() < 0.5:  # the others take no time: less to simulate
             await client.life.sleep(self._delay())
         self._fail(client, what)
@@ -264,11 +295,22 @@ class SimulatedDatabase(MemoryStore):
             for stream in streams
         }
 
+    async def renew_lease(
+        self, follower: str, streams: Sequence[str] | None, lease_s: float
+    ) -> None:
+        """Keep for a named follower what it has not acknowledged."""
+        await super().renew_lease(follower, streams, lease_s)
+        self.trims.renewed(follower, lease_s)
+
     def _claim(self, writer: str, memories: Sequence[MemoryStream]) -> MemoryLease:
+        for memory in memories:
+            if writer in self._watched(memory.stream).removed:
+                raise WriterRemoved(writer=writer, stream=memory.stream.name)
         lease = super()._claim(writer, memories)
         for memory in memories:
             watched = self._watched(memory.stream)
             watched.void(writer)
+            watched.died.discard(writer)
             watched.take(0, 0)  # whoever becomes a writer repairs its sequences
         self._clients[CURRENT.get()].leases.append(lease)
         return lease
@@ -281,6 +323,12 @@ class SimulatedDatabase(MemoryStore):
     def _of(self, stream: Stream) -> MemoryStream:
         found = self._streams.get(stream.name)
         if found is None:
-            found = WatchedStream(stream, self._commits, lambda name: self.notified(name))
+            found = WatchedStream(stream, self._commits, self._committed, self.trims.gone)
             self._streams[stream.name] = found
         return found
+
+    def _committed(self, stream: Stream, facts: Sequence[Fact]) -> None:
+        for fact in facts:
+            self.trims.committed(stream.name, fact)
+            self._data.committed(stream.name, fact)
+        self.notified(stream.name)

@@ -12,19 +12,28 @@ from synrepl.testing.simulator.actors import (
     MasterActor,
     Supervisor,
     WriterActor,
+    WritingActor,
+    writing,
 )
+from synrepl.testing.simulator.bus_network import BusNetwork
 from synrepl.testing.simulator.clock import VirtualClock
 from synrepl.testing.simulator.database import SimulatedDatabase
 from synrepl.testing.simulator.network import Network
 from synrepl.testing.simulator.plan import Plan
 from synrepl.testing.simulator.transcript import Transcript
-from synrepl.testing.simulator.workload import CATALOGUE, Workload
+from synrepl.testing.simulator.workload import CATALOGUE
+
+#: Seconds for which a follower stays away at most: longer than a lease.
+AWAY_S = 20.0
+
+#: Seconds for which a process that lives on reaches nobody: longer than some leases.
+CUT_OFF_S = 10.0
 
 
 class Faults:
     """Breaks things that are whole at the moment.
 
-    :param workload: gives a writer something to be interrupted in
+    :param write: gives a writer something to be interrupted in
     :param plan: how long writing takes, and whether writers that were killed come back
     """
 
@@ -36,10 +45,11 @@ class Faults:
         supervisor: Supervisor,
         database: SimulatedDatabase,
         network: Network,
+        bus: BusNetwork | None,
         master: MasterActor,
         writers: Sequence[WriterActor],
         followers: Sequence[FollowerActor],
-        workload: Workload,
+        write: Callable[[WritingActor], object],
         plan: Plan,
     ) -> None:
         self._clock = clock
@@ -48,16 +58,25 @@ class Faults:
         self._supervisor = supervisor
         self._database = database
         self._network = network
+        self._bus = bus
         self._master = master
         self._writers = writers
         self._followers = followers
-        self._workload = workload
+        self._write = write
         self._stays_dead = plan.stays_dead
         self._database_s = plan.database_s
 
     def happen(self, name: str) -> None:
         """Let one of :data:`_FAULTS` happen."""
         _FAULTS[name](self)
+
+    def interrupt(self, actor: WritingActor) -> None:
+        """A writer crashes, or loses its session, most often while it writes."""
+        life = actor.life
+        if life is not None and self._random.random() < 0.5:
+            self._amid(actor, lambda: self._database.lose_sessions(life))
+        else:
+            self._amid(actor, lambda: self._supervisor.kill(actor))
 
     def _crash_master(self) -> None:
         self._amid(self._master, lambda: self._supervisor.kill(self._master))
@@ -72,7 +91,22 @@ class Faults:
         self._amid(actor, lambda: self._supervisor.kill(actor))
 
     def _crash_follower(self) -> None:
-        self._supervisor.kill(self._random.choice(self._followers))
+        actor = self._random.choice(self._followers)
+        self._amid(actor, lambda: self._supervisor.kill(actor))
+
+    def _follower_away(self) -> None:
+        self._supervisor.kill(self._random.choice(self._followers), "goes away", AWAY_S)
+
+    def _cut_off(self) -> None:
+        """Nothing of a process gets through, to anybody: mostly one that follows."""
+        actors: list[Actor] = [*self._followers, *self._followers, *self._writers]
+        life = self._random.choice(actors).life
+        if life is not None:
+            seconds = self._random.random() * CUT_OFF_S
+            self._network.away(life, seconds)
+            self._database.away(life, seconds)
+            if self._bus is not None:
+                self._bus.away(life, seconds)
 
     def _cut_link(self) -> None:
         link = self._some_link()
@@ -99,8 +133,7 @@ class Faults:
             self._clock.callLater(seconds, link.server.stall, False)
 
     def _lose_session(self) -> None:
-        writers: list[MasterActor | WriterActor] = [self._master, *self._writers]
-        actor = self._random.choice(writers)
+        actor = self._random.choice(writing(self._master, self._writers, self._followers))
         life = actor.life
         if life is not None:
             self._amid(actor, lambda: self._database.lose_sessions(life))
@@ -113,10 +146,10 @@ class Faults:
     def _fail_over(self) -> None:
         self._database.fail_over(CATALOGUE, self._random.randint(0, 32))
 
-    def _amid(self, actor: MasterActor | WriterActor, fault: Callable[[], object]) -> None:
+    def _amid(self, actor: WritingActor, fault: Callable[[], object]) -> None:
         """Have a fault happen to a writer, most often while it is writing."""
         if self._random.random() < 0.7:
-            self._workload.append(actor)
+            self._write(actor)
             self._clock.callLater(self._random.random() * 2 * self._database_s, fault)
         else:
             fault()
@@ -140,4 +173,6 @@ _FAULTS: Mapping[str, Callable[[Faults], None]] = {
     "database_away": Faults._database_away,
     "fail_over": Faults._fail_over,
     "stop_reading": Faults._stop_reading,
+    "follower_away": Faults._follower_away,
+    "cut_off": Faults._cut_off,
 }

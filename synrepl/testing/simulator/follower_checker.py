@@ -19,10 +19,12 @@ class FollowerTotals:
 
     :ivar applied: facts handed to its handler, ``duplicates`` the ones among them
         that it had before
+    :ivar resets: how often it was told that facts are lost
     """
 
     applied: int = 0
     duplicates: int = 0
+    resets: int = 0
 
 
 class FollowerChecker:
@@ -54,6 +56,8 @@ class FollowerChecker:
         self._covered: dict[Key, Token] = {}
         #: The highest that was ever applied, whatever a process has forgotten since.
         self._ever: dict[Key, Token] = {}
+        #: What it was told is lost for good, in this life.
+        self._lost: set[tuple[str, Token]] = set()
         self._recorded: dict[Key, Token] = {}
         self._stood: dict[Key, Token] = {}
         self.totals = FollowerTotals()
@@ -64,6 +68,7 @@ class FollowerChecker:
             self._check_covered(key, position, "has on record")
         self._covered = dict(recorded)
         self._stood = dict(recorded)
+        self._lost.clear()
 
     def applied(
         self, stream: str, writer: str, after: Token, upto: Token, facts: Sequence[Fact]
@@ -83,6 +88,19 @@ class FollowerChecker:
         self.totals.duplicates += len(again)
         self._covered[key] = max(covered, upto)
         self._ever[key] = max(ever, upto)
+
+    def reset(self, stream: str, writer: str, position: Token) -> None:
+        """It was told that facts at or below ``position`` are lost for good."""
+        self.totals.resets += 1
+        covered = self._covered.get((stream, writer), 0)
+        unseen = self._truth.between(stream, writer, covered, position)
+        gone = [fact.token for fact in unseen if not self._truth.is_there(stream, fact)]
+        if not gone:
+            self._broken(
+                (stream, writer), "was told that facts up to {position} are lost, it lacks none",
+                position=position,
+            )  # fmt: skip
+        self._lost.update((stream, token) for token in gone)
 
     def stands(self, positions: Mapping[Key, Token]) -> None:
         """The follower says that this is where it is."""
@@ -134,7 +152,7 @@ class FollowerChecker:
         real = list(self._truth.between(stream, writer, after, upto))
         if self._too_long is not None:
             applied = {fact.token for fact in facts}
-            real = [f for f in real if f.token in applied or not self._too_long(stream, f)]
+            real = [f for f in real if f.token in applied or self._owed(stream, f)]
         if [fact.token for fact in facts] != [fact.token for fact in real]:
             self._broken(
                 key, "took ({after}, {upto}] with {given}, committed are {real}",
@@ -143,8 +161,7 @@ class FollowerChecker:
             )  # fmt: skip
             return
         for fact, other in zip(facts, real, strict=True):
-            whole = self._too_long is None or not self._too_long(stream, other)
-            if whole and fact.rows != other.rows:
+            if fact.rows != other.rows:
                 self._broken(
                     key, "{token} has the rows {given}, committed are {real}",
                     token=fact.token, given=fact.rows, real=other.rows,
@@ -152,9 +169,24 @@ class FollowerChecker:
 
     def _left(self, stream: str, writer: str, after: Token, upto: Token) -> Sequence[Fact]:
         facts = self._truth.between(stream, writer, after, upto)
-        if facts and self._too_long is not None:
-            return [fact for fact in facts if not self._too_long(stream, fact)]
-        return facts
+        if not facts:
+            return ()
+        if self._too_long is not None:
+            return [fact for fact in facts if self._owed(stream, fact)]
+        # Who begins has not lost what was gone before it came.
+        return [
+            fact for fact in facts
+            if (stream, fact.token) not in self._lost
+            and (after or self._truth.is_there(stream, fact))
+        ]  # fmt: skip
+
+    def _owed(self, stream: str, fact: Fact) -> bool:
+        """Whether a follower of the linear view must get a fact.
+
+        It cannot be told that facts are lost, nor fetch those that are too long.
+        """
+        too_long = self._too_long is not None and self._too_long(stream, fact)
+        return not too_long and self._truth.is_there(stream, fact)
 
     def _broken(self, key: Key, words: str, **facts: object) -> None:
         self._judge.broken(

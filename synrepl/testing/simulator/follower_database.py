@@ -18,8 +18,9 @@ class FollowerTransaction:
     :ivar effects: what a transactional handler leaves behind; done when it commits
     """
 
-    def __init__(self, positions: Mapping[str, Mapping[Key, Token]]) -> None:
-        self.positions = {follower: dict(at) for follower, at in positions.items()}
+    def __init__(self, positions: Mapping[str, dict[Key, Token]]) -> None:
+        self.positions = dict(positions)
+        self._changed: dict[str, dict[Key, Token]] = {}
         self.effects: list[Callable[[], object]] = []
         self.rowcount = -1
         self._found: list[Record] = []
@@ -32,7 +33,7 @@ class FollowerTransaction:
             at = self.positions.get(values[0], {})
             self._found = [(*key, position) for key, position in sorted(at.items())]
         elif words[0] == "DELETE":
-            self.positions.get(values[0], {}).pop((values[1], values[2]), None)
+            self._own(values[0]).pop((values[1], values[2]), None)
         elif "FROM" in words:
             self._advance(*values[:5])
         else:
@@ -43,14 +44,22 @@ class FollowerTransaction:
         """What the last SELECT found."""
         return self._found
 
+    def _own(self, follower: str) -> dict[Key, Token]:
+        """A follower's positions, to be changed here: others see them when this commits."""
+        at = self._changed.get(follower)
+        if at is None:
+            at = self._changed[follower] = dict(self.positions.get(follower, {}))
+            self.positions[follower] = at
+        return at
+
     def _advance(self, follower: str, stream: str, writer: str, after: Token, upto: Token) -> None:
-        at = self.positions.setdefault(follower, {})
+        at = self._own(follower)
         self.rowcount = int(at.get((stream, writer), after) == after)
         if self.rowcount:
             at[stream, writer] = upto
 
     def _record(self, follower: str, stream: str, writer: str, position: Token) -> None:
-        at = self.positions.setdefault(follower, {})
+        at = self._own(follower)
         at[stream, writer] = max(position, at.get((stream, writer), 0))
 
 

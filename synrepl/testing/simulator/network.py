@@ -68,6 +68,7 @@ class Network:
         self._listener: Factory | None = None
         self._listening: Life | None = None
         self._all: list[Link] = []
+        self._away_until: dict[Life, float] = {}
         self._number = 0
 
     @property
@@ -87,10 +88,10 @@ class Network:
 
     def meet(self, life: Life, factory: Dialler, connector: Connector) -> None:
         """Try to make one connection."""
-        if self._listener is None or self._listening is None:
-            factory.clientConnectionFailed(
-                connector, Failure(ConnectError(string="nobody listens"))
-            )
+        away = self._clock.seconds() < self._away_until.get(life, 0)
+        if self._listener is None or self._listening is None or away:
+            reason = "there is no way" if away else "nobody listens"
+            factory.clientConnectionFailed(connector, Failure(ConnectError(string=reason)))
             return
         self._number += 1
         client: TwistedProtocol = factory.buildProtocol(Address("master"))
@@ -111,8 +112,16 @@ class Network:
         self._opened(life.name, link)
         link.connect()
 
+    def away(self, life: Life, seconds: float) -> None:
+        """A process loses its connections, and gets no other one for a while."""
+        self._away_until[life] = self._clock.seconds() + seconds
+        for link in self.links:
+            if link.client.name.startswith(f"{life.name}#"):
+                link.cut(0)
+
     def heal(self) -> None:
-        """No connection is mute any more."""
+        """No connection is mute any more, and everybody can connect."""
+        self._away_until.clear()
         for link in self.links:
             link.silence(False)
 

@@ -6,27 +6,68 @@ the parts: :mod:`synrepl.daemon.simulation` wires the real ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from synrepl.core.tokens import Token
-from synrepl.storage.database import Database
+from synrepl.storage.database import Database, Transaction
 from synrepl.storage.store import FactStore
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.definition import Fact, Stream
 from synrepl.streams.row import Row
+from synrepl.testing.memory_pubsub import Owner
+from synrepl.testing.simulator.application import Application
 from synrepl.testing.simulator.clock import Life
 from synrepl.testing.simulator.network import Dialler, Factory
 from synrepl.testing.simulator.position_checker import Movements
 from synrepl.testing.simulator.transcript import ProcessLog
 
+T = TypeVar("T")
 Key = tuple[str, str]
 
 #: Bytes of a line at most, the least that can be set; and what may be queued for a slow reader.
 LINE_LIMIT = 256
 QUEUED_LINES = 25
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How long facts of ephemeral streams stay.
+
+    :ivar every_s: seconds between two rounds of trimming
+    :ivar keep_s: nothing younger goes
+    :ivar max_s: what is older goes, whoever still wants it
+    :ivar lease_s: for how long a named follower is waited for
+    """
+
+    every_s: float
+    keep_s: float
+    max_s: float
+    lease_s: float
+
+
+class PubSub(Protocol):
+    """A process's connections to Redis."""
+
+    def start(self) -> None:
+        """Connect, and again whenever they are lost."""
+
+    async def stop(self) -> None:
+        """Close them."""
+
+
+@dataclass(frozen=True, slots=True)
+class BusPlace:
+    """Redis, as a process finds it.
+
+    :ivar join: given the channels to hear, and who hears and speaks
+    :ivar per_stream: rows and positions go to a channel per stream
+    """
+
+    join: Callable[[Collection[str], Owner], PubSub]
+    per_stream: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +77,8 @@ class Place:
     :ivar life: its scheduler
     :ivar store: the database, as seen from here
     :ivar database: for a follower's record and transactional handlers
+    :ivar application: whose caches are to be kept coherent; None in a run without caches
+    :ivar bus: None for a process that is not on Redis
     """
 
     life: Life
@@ -43,6 +86,13 @@ class Place:
     database: Database
     log: ProcessLog
     catalogue: Catalogue
+    application: Application | None
+    retention: Retention
+    bus: BusPlace | None
+
+
+#: Puts a checker in front of whoever is told of movements.
+Watch = Callable[[Movements], Movements]
 
 
 class Receiver(Protocol):
@@ -64,6 +114,9 @@ class Receiver(Protocol):
     ) -> None:
         """Take a batch in a transaction of :class:`~.follower_database.FollowerDatabase`."""
 
+    def reset(self, stream: str, writer: str, position: Token) -> None:
+        """Facts up to ``position`` are lost for good."""
+
 
 @dataclass(frozen=True, slots=True)
 class FollowerKind:
@@ -75,6 +128,8 @@ class FollowerKind:
     :ivar earliest: it wants everything from the beginning
     :ivar slow_s: seconds its handler takes at most
     :ivar fails: how often its handler fails, 0 to 1
+    :ivar bus: it follows over Redis, and not over TCP
+    :ivar writes: it is a writer, too
     """
 
     legacy: bool
@@ -83,6 +138,8 @@ class FollowerKind:
     earliest: bool
     slow_s: float
     fails: float
+    bus: bool
+    writes: bool
 
 
 class Held(Protocol):
@@ -98,6 +155,19 @@ class Held(Protocol):
     async def __aexit__(self, *error: Any) -> object: ...
 
 
+class StaleOutbox(Protocol):
+    """What goes out with a change when it commits."""
+
+    def invalidate(self, cache: str, key: Sequence[Any]) -> None:
+        """Entries of a cache are stale then."""
+
+    def invalidate_all(self, cache: str) -> None:
+        """The whole cache is stale then."""
+
+    def append(self, stream: Stream, rows: Sequence[Row]) -> None:
+        """Append a fact."""
+
+
 class WriterPart(Protocol):
     """A process's writer."""
 
@@ -109,8 +179,16 @@ class WriterPart(Protocol):
     ) -> Sequence[Token]:
         """Append facts; their tokens once they are committed."""
 
+    async def change(
+        self, name: str, work: Callable[[Transaction, StaleOutbox], T], streams: Sequence[Stream]
+    ) -> T:
+        """Run a transaction that says what it makes stale."""
+
     async def reserve(self, stream: Stream, count: int) -> Held:
         """Take tokens before writing."""
+
+    def positions(self) -> Mapping[Key, Token]:
+        """Where it stands itself."""
 
     async def stop(self) -> None:
         """Give the name back."""
@@ -137,10 +215,14 @@ class MasterPart(Protocol):
 
 
 class FollowerPart(Protocol):
-    """A follower."""
+    """A follower.
 
-    #: Makes the protocol of each connection that it asks for.
-    dialler: Dialler
+    :ivar dialler: makes the protocol of each connection that it asks for; None over Redis
+    :ivar writer: for a worker that writes
+    """
+
+    dialler: Dialler | None
+    writer: WriterPart | None
 
     async def start(self) -> None:
         """Read what is on record; connect afterwards."""
@@ -148,20 +230,50 @@ class FollowerPart(Protocol):
     def positions(self) -> Mapping[Key, Token]:
         """Where it stands."""
 
+    async def wait_for(
+        self, stream: str, writer: str | None, token: Token, timeout_s: float
+    ) -> None:
+        """Wait until it stands there.
+
+        :raises SynreplError: it does not, or not in time
+        """
+
+
+class MembershipPart(Protocol):
+    """An operator's way to change who writes a stream."""
+
+    async def add(self, stream: Stream, writer: str) -> bool:
+        """Let it write; False when it could already."""
+
+    async def drain(self, stream: Stream, writer: str, timeout_s: float) -> None:
+        """Let it take nothing more; returns once it holds nothing.
+
+        :raises SynreplError: it does, after ``timeout_s`` seconds
+        """
+
+    async def remove(self, stream: Stream, writer: str) -> None:
+        """Let it be no writer any more.
+
+        :raises SynreplError: it may still write
+        """
+
 
 class Cast(Protocol):
-    """Who plays the parts."""
+    """Who plays the parts; processes with a place on the bus announce through ``watch``."""
 
     def sizes(self, small: bool) -> AbstractContextManager[None]:
         """Make pages and buffers small, so that few facts reach their ends."""
 
-    def master(self, place: Place, watch: Callable[[Movements], Movements]) -> MasterPart:
+    def master(self, place: Place, watch: Watch) -> MasterPart:
         """A master, whose announcements go through ``watch``."""
 
-    def writer(self, place: Place, name: str) -> WriterPart:
+    def writer(self, place: Place, name: str, watch: Watch) -> WriterPart:
         """A process that only writes, to all streams."""
 
     def follower(
-        self, place: Place, name: str, kind: FollowerKind, receiver: Receiver
+        self, place: Place, name: str, kind: FollowerKind, receiver: Receiver, watch: Watch
     ) -> FollowerPart:
         """A follower of all streams."""
+
+    def membership(self, life: Life, database: Database) -> MembershipPart:
+        """An operator at the database."""

@@ -8,6 +8,7 @@ from synrepl.core.tokens import Token
 from synrepl.storage.store import DatabaseAway
 from synrepl.streams.definition import Fact, Stream
 from synrepl.streams.row import Row
+from synrepl.testing.simulator.application_data import ApplicationTransaction, DataKey
 from synrepl.testing.simulator.watched_stream import WatchedStream
 
 #: The writer that every stream has for plain SQL.
@@ -18,13 +19,21 @@ class PlainTransaction:
     """What ``synrepl.append()`` does within one transaction of its caller.
 
     :param watched: finds the data of a stream
+    :param changes: what it changes besides
     """
 
-    def __init__(self, watched: Callable[[Stream], WatchedStream]) -> None:
+    def __init__(
+        self, watched: Callable[[Stream], WatchedStream], changes: ApplicationTransaction
+    ) -> None:
         self._watched = watched
+        self._changes = changes
         self._facts: dict[str, list[Fact]] = {}
         self._holders: list[tuple[WatchedStream, int]] = []
         self._aborted = False
+
+    def change(self, key: DataKey) -> None:
+        """Give a key of the application's data a new version."""
+        self._changes.change(key)
 
     async def append(self, stream: Stream, rows: Sequence[Row]) -> Token:
         """Append one fact.
@@ -45,6 +54,7 @@ class PlainTransaction:
         :raises DatabaseAway: the transaction was aborted
         """
         self._check()
+        self._changes.commit()
         for watched in {watched.stream.name: watched for watched, _ in self._holders}.values():
             watched.commit(self._facts[watched.stream.name])
         await self.roll_back()

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from synrepl.core.tokens import Token
 from synrepl.streams.definition import Fact, Stream
+from synrepl.streams.synapse.caches import CachesRow
 from synrepl.testing.simulator.truth import ALL, Judge, Truth, Unsettled
 
 
@@ -121,6 +122,8 @@ class CommitChecker:
                     token=fact.token, stream=stream,
                 )  # fmt: skip
             for row in fact.rows:  # each is made once, and asked for again only under its key
+                if isinstance(row, CachesRow):  # these may well be equal
+                    continue
                 if row in self._rows:
                     self._judge.broken(
                         "ONCE", "{row} was written to {stream} twice, now at {token}",

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Protocol, TypeVar
 
+from synrepl.core.errors import SynreplError
 from synrepl.core.tokens import Range, Token
+from synrepl.storage.database import Transaction
+from synrepl.storage.outbox import Outbox
 from synrepl.storage.store import (
+    Aged,
     Draft,
     FactStore,
     Observation,
     Page,
+    Transacted,
+    Trim,
     WriterLease,
     Written,
 )
@@ -50,8 +57,14 @@ class ProcessStore:
         return answer
 
     async def open_writer(self, writer: str, streams: Sequence[Stream]) -> WriterLease:
-        """Become ``writer``."""
-        lease = await self._after(self._store.open_writer(writer, streams))
+        """Become ``writer``; when the answer is lost, the connection is, and the session with it."""
+        lease = await self._store.open_writer(writer, streams)
+        try:
+            await self._server.answer()
+        except SynreplError:
+            with suppress(SynreplError):
+                await lease.close()
+            raise
         return ProcessLease(lease, self._life, self._server)
 
     async def observe(self, streams: Sequence[Stream]) -> Mapping[str, Observation]:
@@ -86,6 +99,20 @@ class ProcessStore:
         """Not asked of a process: deliveries use the database itself."""
         raise NotImplementedError
 
+    async def renew_lease(
+        self, follower: str, streams: Sequence[str] | None, lease_s: float
+    ) -> None:
+        """Keep what a named follower has not acknowledged."""
+        await self._after(self._store.renew_lease(follower, streams, lease_s))
+
+    async def mark(self, stream: Stream, keep_s: float, max_s: float) -> Aged:
+        """Note where a stream is, and tell where it was."""
+        return await self._after(self._store.mark(stream, keep_s, max_s))
+
+    async def trim(self, stream: Stream, cap: Token, must_go: Token, limit: int) -> Trim:
+        """Delete the oldest facts that may go."""
+        return await self._after(self._store.trim(stream, cap, must_go, limit))
+
 
 class ProcessLease:
     """A lease as its process sees it: that its session is lost it hears late."""
@@ -104,6 +131,10 @@ class ProcessLease:
 
         self._lease.on_lost(lost)
 
+    def epoch(self, stream: Stream) -> int:
+        """The epoch it writes under."""
+        return self._lease.epoch(stream)
+
     async def append(
         self, stream: Stream, drafts: Sequence[Draft], floor: Token
     ) -> Sequence[Written]:
@@ -112,6 +143,19 @@ class ProcessLease:
         for written in answers:
             self._server.tell(stream.name, max(written.tokens))
         return answers
+
+    async def transact(
+        self,
+        name: str,
+        streams: Sequence[Stream],
+        work: Callable[[Transaction, Outbox], T],
+        begin: Callable[[], Mapping[str, Token]],
+    ) -> Transacted[T]:
+        """Change and append."""
+        done = await self._lease.transact(name, streams, work, begin)
+        for stream, facts in done.facts.items():
+            self._server.tell(stream, facts[-1].token)
+        return done
 
     async def reserve(self, stream: Stream, count: int, floor: Token) -> Sequence[Token]:
         """Take tokens."""

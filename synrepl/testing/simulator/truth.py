@@ -36,6 +36,7 @@ class Truth:
     def __init__(self) -> None:
         self._facts: dict[str, dict[Token, Fact]] = {}
         self._order: dict[tuple[str, str], list[Token]] = {}
+        self._trimmed: set[tuple[str, Token]] = set()
         self.published: dict[tuple[str, str], Token] = {}
 
     def committed(self, stream: str, fact: Fact) -> bool:
@@ -61,6 +62,14 @@ class Truth:
         """The largest committed token; 0 when there is none."""
         tokens = self._order.get((stream, writer))
         return tokens[-1] if tokens else 0
+
+    def trimmed(self, stream: str, fact: Fact) -> None:
+        """A fact was deleted, as its time was over."""
+        self._trimmed.add((stream, fact.token))
+
+    def is_there(self, stream: str, fact: Fact) -> bool:
+        """False once a fact was trimmed: who has not had it by then may never have it."""
+        return (stream, fact.token) not in self._trimmed
 
     @property
     def count(self) -> int:

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from itertools import islice
 from typing import NamedTuple
 
 from synrepl.core.tokens import Token
 from synrepl.storage.memory_stream import MemoryStream
+from synrepl.storage.store import Drained, Observation
 from synrepl.streams.definition import Fact, Stream
 from synrepl.testing.simulator.position_checker import CommitChecker
 from synrepl.testing.simulator.truth import ALL
 
 MAX_ROWS = 1_000_000
+
+#: Told of facts of a stream.
+Told = Callable[[Stream, Sequence[Fact]], object]
 
 
 class _Taken(NamedTuple):
@@ -30,19 +36,24 @@ class _Taken(NamedTuple):
 class WatchedStream(MemoryStream):
     """Tells the checkers what happens to its tokens.
 
-    :param notify: called with the stream's name after each commit, as NOTIFY does
+    :param committed: told in the moment of each commit
+    :param gone: told of facts that are trimmed
+    :ivar draining: writers that get no tokens; ``died``: those fenced off since they had
+        their names; ``removed``: those that are none any more
     """
 
-    def __init__(
-        self, stream: Stream, commits: CommitChecker, notify: Callable[[str], object]
-    ) -> None:
+    def __init__(self, stream: Stream, commits: CommitChecker, committed: Told, gone: Told) -> None:
         super().__init__(stream, MAX_ROWS)
         self._commits = commits
-        self._notify = notify
+        self._committed = committed
+        self._gone = gone
         self._taken: dict[Token, _Taken] = {}
         self._taking: tuple[str, int] = ("", 0)
         #: By writer: what was taken at or below may never appear any more.
         self._void: dict[str, Token] = {}
+        self.draining: set[str] = set()
+        self.died: set[str] = set()
+        self.removed: set[str] = set()
         self.writer("sql")
 
     def hold(self, name: str, describe: str) -> int:
@@ -52,9 +63,15 @@ class WatchedStream(MemoryStream):
         return number
 
     def take(self, how_many: int, floor: Token) -> list[Token]:
-        """Tokens from the sequence, in the name of the reservation noted last."""
-        tokens = super().take(how_many, floor)
+        """Tokens from the sequence, in the name of the reservation noted last.
+
+        :raises Drained: that writer gets none
+        """
         writer, number = self._taking
+        if how_many and writer in self.draining:
+            self.let_go(writer, [number])
+            raise Drained(writer=writer, stream=self.stream.name)
+        tokens = super().take(how_many, floor)
         if tokens:
             taken = _Taken(writer, self.writers[writer].epoch, number)
             self._taken.update(dict.fromkeys(tokens, taken))
@@ -89,11 +106,45 @@ class WatchedStream(MemoryStream):
         fenced = super().fence(name)
         if fenced:
             self.void(name)
+            self.died.add(name)
         return fenced
+
+    def remove(self, name: str) -> None:
+        """It is no writer any more: whoever has its old number is refused."""
+        writer = self.writers[name]
+        writer.epoch += 1
+        writer.held = False
+        self.void(name)
+        self.draining.discard(name)
+        self.died.discard(name)
+        self.removed.add(name)
+
+    def bring_back(self, name: str) -> bool:
+        """A writer that was drained or removed may write again; False for any other."""
+        gone = name in self.draining or name in self.removed
+        self.draining.discard(name)
+        self.removed.discard(name)
+        return gone
+
+    def observation(self) -> Observation:
+        """One look from outside."""
+        seen = super().observation()
+        if not self.removed:
+            return seen
+        writers = {
+            name: replace(state, removed=True) if name in self.removed else state
+            for name, state in seen.writers.items()
+        }
+        return replace(seen, writers=writers)
 
     def void(self, name: str) -> None:
         """What a writer has taken until now is void."""
         self._void[name] = self.last
+
+    def fall_back(self, token: Token) -> None:
+        """The sequence is behind: tokens above, of which nobody was told, are given out again."""
+        self.last = token
+        self._void = {name: min(void, token) for name, void in self._void.items()}
 
     def commit(self, facts: Sequence[Fact]) -> None:
         """Make facts visible, and have that judged."""
@@ -101,7 +152,12 @@ class WatchedStream(MemoryStream):
         kept = [fact for fact in facts if fact.rows]
         self._commits.committed(self.stream.name, kept, self._void)
         if kept:
-            self._notify(self.stream.name)
+            self._committed(self.stream, kept)
+
+    def _drop(self, how_many: int) -> None:
+        gone = list(islice(self._facts, how_many))
+        super()._drop(how_many)
+        self._gone(self.stream, gone)
 
     def unsettled(self, writer: str) -> Token | None:
         """The smallest token of a writer, or of :data:`~.truth.ALL`, that may still appear."""

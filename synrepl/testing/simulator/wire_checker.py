@@ -118,7 +118,8 @@ class WireChecker:
     def _gap(self, key: tuple[str, str], after: Token, upto: Token) -> None:
         """Nothing that a line could carry may be left out."""
         for fact in self._facts(key, after, upto):
-            if not (self._legacy and self._too_long(key[0], fact)):
+            lost = self._too_long(key[0], fact) or not self._truth.is_there(key[0], fact)
+            if not (self._legacy and lost):
                 self._broken(
                     "R3", "{stream} of {writer}: {token} was left out after {last}",
                     key, fact.token, after,

@@ -12,6 +12,7 @@ from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.declared import declare
 from synrepl.streams.definition import UNTAGGED, Fact, Stream
 from synrepl.streams.row import Row
+from synrepl.streams.synapse.caches import CACHES
 from synrepl.testing.simulator.clock import Life
 from synrepl.testing.simulator.parts import LINE_LIMIT, Held, WriterPart
 from synrepl.testing.simulator.transcript import Transcript
@@ -23,7 +24,7 @@ JOBS = declare("jobs", {"number": "bigint", "note": "text?"})
 _MARKS = declare("marks", {"number": "bigint", "note": "text?"})
 MARKS = Stream(_MARKS.name, _MARKS.kinds, counts_down=True)
 
-CATALOGUE = Catalogue([JOBS, MARKS])
+CATALOGUE = Catalogue([JOBS, MARKS, CACHES])
 
 #: A note that makes a line too long for every follower.
 LONG_NOTE = "x" * LINE_LIMIT
@@ -101,6 +102,10 @@ class Workload:
         elif self._random.random() < 0.4:
             key = f"key{self._number}"
         life.spawn("append", self._append(actor.name, writer, stream, facts, key))
+
+    def jobs(self) -> Sequence[Row]:
+        """The rows of a fact that somebody else appends."""
+        return self._facts(JOBS)[0]
 
     def reserve(self, actor: Writing) -> None:
         """Reserve tokens, write some of them later or none."""
@@ -195,7 +200,7 @@ class Workload:
     def _row(self, stream: Stream) -> Row:
         self._number += 1
         note = self._random.choice((None, "short", "nöte", None, "a \\ b"))
-        if self._random.random() < 0.03:
+        if self._random.random() < 0.05:
             note = LONG_NOTE
         return stream.kinds[UNTAGGED](self._number, note)
 

@@ -2,37 +2,49 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from random import Random
 
+from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
-from synrepl.core.tokens import Token
 from synrepl.testing.links import Link
 from synrepl.testing.simulator.actors import (
-    Actor,
     FollowerActor,
     MasterActor,
     Supervisor,
     WriterActor,
+    WritingActor,
+    writing,
 )
+from synrepl.testing.simulator.application import Application
+from synrepl.testing.simulator.application_data import ApplicationData
+from synrepl.testing.simulator.bus_checker import BusChecker
+from synrepl.testing.simulator.bus_faults import BusFaults
+from synrepl.testing.simulator.bus_network import BusNetwork
+from synrepl.testing.simulator.changers import Changers
 from synrepl.testing.simulator.clock import EPOCH, Life, VirtualClock
 from synrepl.testing.simulator.database import SimulatedDatabase
 from synrepl.testing.simulator.death_checker import DeathChecker
+from synrepl.testing.simulator.ending import Ending
 from synrepl.testing.simulator.faults import Faults
 from synrepl.testing.simulator.follower_checker import FollowerChecker
 from synrepl.testing.simulator.network import Network, Weather
+from synrepl.testing.simulator.operators import Operators
 from synrepl.testing.simulator.parts import Cast, Place
-from synrepl.testing.simulator.plan import Plan
+from synrepl.testing.simulator.plan import BUS_FAULTS, CHANGES_OF_WRITERS, Plan
 from synrepl.testing.simulator.position_checker import Movements, WatchedMovements
+from synrepl.testing.simulator.readers import Readers
 from synrepl.testing.simulator.transcript import Transcript
-from synrepl.testing.simulator.truth import ALL, Judge, Truth
+from synrepl.testing.simulator.truth import Judge, Truth
 from synrepl.testing.simulator.wire_checker import WireChecker
 from synrepl.testing.simulator.workload import CATALOGUE, Workload, too_long
 
 #: How many things happen in a run.
-STEPS = 80
+STEPS = 40
 
 #: Ordinary work weighs this much against the faults of a plan.
 WORK_WEIGHT = 100
@@ -69,13 +81,22 @@ class World:
         self.judge = Judge(self.transcript)
         self.plan = plan = Plan.draw(random)
         self._truth = truth = Truth()
+        self._data = data = ApplicationData(self.transcript, self.judge)
         self._lives: list[Life] = []
         self._wires: list[WireChecker] = []
-        self._database = SimulatedDatabase(clock, random, self.transcript, self.judge, truth, plan)
-        self._network = Network(clock, Weather(random, plan.slowest_s), self._opened)
+        self._database = SimulatedDatabase(
+            clock, random, self.transcript, self.judge, truth, plan, data
+        )
+        weather = Weather(random, plan.slowest_s)
+        self._network = Network(clock, weather, self._opened)
+        self._heard = BusChecker(self.judge, truth)
+        self._bus: BusNetwork | None = None
+        if plan.redis is not None:
+            self._bus = BusNetwork(clock, random, weather, plan.redis, self._heard.published)
         self._supervisor = Supervisor(clock, random, self.transcript, self._live, self._place)
-        self._master = MasterActor("master", cast, self._network, self._watch)
-        self._writers = [WriterActor(name, cast) for name in plan.writers]
+        bus = self._bus is not None
+        self._master = MasterActor("master", cast, self._network, self._watch, bus)
+        self._writers = [self._make_writer(name) for name in plan.writers]
         self._followers = [
             FollowerActor(
                 name,
@@ -92,6 +113,8 @@ class World:
                 ),
                 random,
                 self._database.on_record,
+                data,
+                self._watch,
             )
             for name, kind in plan.followers.items()
         ]
@@ -104,16 +127,36 @@ class World:
             self._database.begin_sql,
             self._database.gave_back,
         )
+        self._readers = Readers(clock, random, self.judge, data, self._actors, self._followers)
+        self._changers = Changers(
+            random, self.transcript, self.judge, self._readers,
+            self._workload.jobs, self._database.begin_sql,
+        )  # fmt: skip
+        if plan.loading is not None:
+            data.changed = self._readers.changed
         self._outside = self._live("outside")
         self._faults = Faults(
             clock, random, self.transcript, self._supervisor, self._database, self._network,
-            self._master, self._writers, self._followers,
-            self._workload, plan,
+            self._bus, self._master, self._writers, self._followers,
+            self._write, plan,
         )  # fmt: skip
+        if self._bus is not None:
+            self._bus_faults = BusFaults(clock, random, self.transcript, self._bus)
+        self._operators = Operators(
+            random, self.transcript, self.judge, self._outside,
+            cast.membership(
+                self._outside, self._database.for_operators(CATALOGUE, self._operators_trip)
+            ),
+            self._supervisor, self._database.unsettled,
+            self._writers, self._writing, self._make_writer, self._faults.interrupt,
+        )  # fmt: skip
+        self._ending = Ending(
+            truth, self._master, self._writers, self._followers, self._database.removed
+        )
         self._database.notified = self._notified
 
     @property
-    def _actors(self) -> list[Actor]:
+    def _actors(self) -> list[MasterActor | WriterActor | FollowerActor]:
         return [self._master, *self._writers, *self._followers]
 
     def run(self, steps: int) -> Result:
@@ -144,6 +187,10 @@ class World:
         what = self._random.choices(["work", *names], [WORK_WEIGHT, *weights])[0]
         if what == "work":
             self._work()
+        elif what in BUS_FAULTS:
+            self._bus_faults.happen(what)
+        elif what in CHANGES_OF_WRITERS:
+            self._operators.happen(what)
         else:
             self._faults.happen(what)
         dice = self._random.random()
@@ -153,13 +200,31 @@ class World:
         what = self._random.choices(list(self.plan.work), list(self.plan.work.values()))[0]
         if what == "append_sql":
             self._workload.append_sql(self._outside)
-            return
-        writers: list[MasterActor | WriterActor] = [self._master, *self._writers]
-        actor = self._random.choice(writers)
-        if what == "append":
-            self._workload.append(actor)
+        elif what == "change_sql":
+            self._changers.change_sql(self._outside)
+        elif what == "read":
+            self._readers.read_anything()
+        elif what == "change":
+            self._changers.change(self._writer())
+        elif what == "append":
+            self._workload.append(self._writer())
         else:
+            self._workload.reserve(self._writer())
+
+    def _writing(self) -> list[WritingActor]:
+        return writing(self._master, self._writers, self._followers)
+
+    def _writer(self) -> WritingActor:
+        return self._random.choice([*self._writing(), *self._operators.rivals])
+
+    def _write(self, actor: WritingActor) -> None:
+        """Let somebody write something."""
+        if self.plan.work["reserve"] and self._random.random() < 0.3:
             self._workload.reserve(actor)
+        elif self.plan.loading is not None and self._random.random() < 0.5:
+            self._changers.change(actor)
+        else:
+            self._workload.append(actor)
 
     def _wait(self, seconds: float) -> None:
         until = self._clock.seconds() + seconds
@@ -182,6 +247,9 @@ class World:
         self.transcript.add("plan", "from here on nothing breaks")
         self._database.calm = True
         self._network.heal()
+        if self._bus is not None:
+            self._bus.heal()
+        self._operators.calm()
         for follower in self._followers:
             follower.calm = True
         deadline = self._clock.seconds() + SETTLED_WITHIN_S
@@ -189,6 +257,7 @@ class World:
             self._wait(1.0)
             unsettled = next(self._unsettled(), None)
             if unsettled is None:
+                self._read_everything()
                 return
             if self._clock.seconds() >= deadline:
                 for sentence in self._unsettled():
@@ -196,38 +265,17 @@ class World:
                 return
 
     def _unsettled(self) -> Iterator[str]:
-        """What is not as it has to be in the end."""
-        for actor in self._actors:
-            if not actor.ready and not actor.retired:
-                yield f"{actor.name} has not started"
-        at = self._master.positions
-        for key, position in self._truth.published.items():
-            if at.get(key, 0) < position:
-                yield f"{key} is at {at.get(key, 0)}, but was published at {position} before"
-        for stream in CATALOGUE:
-            linear = at.get((stream.name, ALL), 0)
-            if linear < self._truth.last(stream.name):
-                yield f"the linear position of {stream.name} is {linear}, below a committed fact"
-            for follower in self._followers:
-                yield from self._behind(follower, stream.name, at)
+        yield from self._ending.unsettled()
+        yield from self._operators.unfinished()
 
-    def _behind(
-        self, follower: FollowerActor, stream: str, at: Mapping[tuple[str, str], Token]
-    ) -> Iterator[str]:
-        stands = follower.positions
-        writers = [ALL] if follower.kind.legacy else [w for s, w in at if s == stream and w != ALL]
-        for writer in writers:
-            last = self._truth.last(stream, writer)
-            if at.get((stream, writer), 0) < last:
-                yield f"{writer or 'the linear view'} of {stream} is not published up to {last}"
-            if stands.get((stream, writer), 0) != at.get((stream, writer), 0):
-                yield (
-                    f"{follower.name} is at {stands.get((stream, writer))} of {stream} by"
-                    f" {writer or 'all'}, the master at {at.get((stream, writer))}"
-                )
-            missing = follower.checker.missing(stream, writer)
-            if missing:
-                yield f"{follower.name} lacks {[f.token for f in missing]} of {stream} by {writer or 'all'}"
+    def _read_everything(self) -> None:
+        """What is stale now would be stale for ever."""
+        for actor in self._actors:
+            if actor.application is not None:
+                actor.application.calm = True
+        if self.plan.loading is not None:
+            self._readers.read_everything()
+            self._wait(2 * self.plan.loading.slow_s + 0.1)
 
     # -- what the parts need -----------------------------------------------------------------
 
@@ -236,14 +284,24 @@ class World:
         self._lives.append(life)
         return life
 
-    def _place(self, life: Life) -> Place:
+    def _place(self, life: Life, on_bus: bool) -> Place:
+        loading = self.plan.loading
         return Place(
             life,
             self._database.store_of(life),
             self._database.followers_of(life),
             self.transcript.log(life.name),
             CATALOGUE,
+            None if loading is None else Application(life, self._data, self._random, loading),
+            self.plan.retention,
+            self._bus.place_of(life) if on_bus and self._bus is not None else None,
         )
+
+    def _make_writer(self, name: str) -> WriterActor:
+        return WriterActor(name, self._cast, self._watch, self._bus is not None)
+
+    def _operators_trip(self) -> Deferred[None]:
+        return self._outside.sleep(self._random.random() * self.plan.database_s)
 
     def _watch(self, movements: Movements) -> WatchedMovements:
         return WatchedMovements(self.judge, self._truth, self._database.unsettled, movements)
@@ -273,8 +331,15 @@ class World:
             "facts": self._truth.count,
             "lines": sum(wire.lines for wire in self._wires),
             "connections": len(self._wires),
+            "messages": self._heard.messages,
+            "cut off": 0 if self._bus is None else self._bus.cut_off,
             "applied": sum(total.applied for total in totals),
             "duplicates": sum(total.duplicates for total in totals),
+            "resets": sum(total.resets for total in totals),
+            "changes": self._data.count,
+            "reads": self._readers.reads,
+            "drained": self._operators.drained,
+            "trimmed": self._database.trims.count,
         }
 
 
@@ -284,4 +349,17 @@ def simulate(seed: int, cast: Cast, steps: int = STEPS) -> Result:
     :param cast: plays the processes
     :param steps: how many things happen before the end begins
     """
-    return World(seed, cast).run(steps)
+    with _no_looking_for_garbage():
+        return World(seed, cast).run(steps)
+
+
+@contextmanager
+def _no_looking_for_garbage() -> Iterator[None]:
+    """Hardly anything of a run can go before its end; to look costs a quarter of its time."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()

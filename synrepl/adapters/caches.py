@@ -1,0 +1,35 @@
+"""The caches of this process, waiting as Twisted waits.
+
+from synrepl.adapters.caches import cached
+
+class Users:
+    @cached(max_entries=10_000, by_name=True)
+    async def get_user_by_id(self, user_id: str) -> User: ...
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from twisted.internet.defer import Deferred
+
+from synrepl.caches.registry import Caches
+from synrepl.caches.waiting import Waiting
+from synrepl.core.clock import Promise
+
+
+def make_caches() -> Caches:
+    """A registry of its own, for another process in the same Python."""
+    return Caches(Waiting(_promise, Deferred.fromCoroutine, time.monotonic))
+
+
+def _promise() -> Promise[Any]:
+    return Deferred()
+
+
+#: Where everything is registered that does not say otherwise.
+CACHES = make_caches()
+
+cached = CACHES.cached
+cached_list = CACHES.cached_list

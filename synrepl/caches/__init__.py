@@ -1,0 +1,1 @@
+"""Bounded caches that stay coherent, and indexes of what has changed."""

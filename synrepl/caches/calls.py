@@ -1,0 +1,104 @@
+"""Calls that look into a cache first, for each way in which a function may answer.
+
+Each maker returns the callable that stands in for the function. It holds no
+state of its own but knows where everything is, since a hit has to be fast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from synrepl.caches.arguments import Arguments
+from synrepl.caches.cache import Cache
+from synrepl.caches.load import Load
+from synrepl.caches.waiting import Waiting, is_eventual, says_eventual
+from synrepl.streams.effects import Key
+
+Function = Callable[..., Any]
+
+
+def coroutine_call(
+    cache: Cache, function: Function, arguments: Arguments, waiting: Waiting
+) -> Callable[..., Coroutine[Any, Any, Any]]:
+    """For a function made with ``async def``.
+
+    Its load runs on its own, so a caller that is cancelled harms no other.
+    """
+    find, loads, arity, key_of = cache.find, cache.loads, arguments.arity, arguments.key
+
+    async def run(key: Key, load: Load) -> None:
+        try:
+            value = await function(*key)
+        except BaseException as error:
+            cache.failed(key, load, error)
+            if not isinstance(error, Exception):
+                raise
+        else:
+            cache.loaded(key, load, value)
+
+    async def call(*args: Any, **kwargs: Any) -> Any:
+        if kwargs or len(args) != arity:
+            args = key_of(args, kwargs)
+        entry = find(args)
+        if entry is not None:
+            return entry[0]
+        load = loads.get(args)
+        if load is None:
+            load = cache.begin(args)
+            waiting.start(run(args, load))
+        return await load.join(waiting.promise())
+
+    return call
+
+
+def plain_call(
+    cache: Cache, function: Function, arguments: Arguments, waiting: Waiting
+) -> Callable[..., Any]:
+    """For a function made with ``def``, which returns its result or a ``Deferred`` of it.
+
+    Its callers get the same kind of answer always. Before it was called, an entry
+    may be there already, from a ``@cached_list``: if the function does not say
+    what kind it is, it is called all the same.
+    """
+    find, loads, arity, key_of = cache.find, cache.loads, arguments.arity, arguments.key
+    eventual = says_eventual(function)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if kwargs or len(args) != arity:
+            args = key_of(args, kwargs)
+        entry = find(args)
+        if entry is None or eventual is None:
+            return miss(args)
+        return already(entry[0]) if eventual else entry[0]
+
+    def already(value: Any) -> Any:
+        promise = waiting.promise()
+        promise.callback(value)
+        return promise
+
+    def miss(key: Key) -> Any:
+        nonlocal eventual
+        load = loads.get(key)
+        if load is not None and load.joinable and eventual:
+            return load.join(waiting.promise())
+        load = cache.begin(key)
+        load.joinable = False
+        try:
+            result = waiting.begun(function(*key))
+        except BaseException as error:
+            cache.failed(key, load, error)
+            raise
+        if not is_eventual(result):
+            eventual = bool(eventual)
+            cache.loaded(key, load, result)
+            return load.result()
+        eventual = load.joinable = True
+        promise = load.join(waiting.promise())
+        result.addCallbacks(
+            lambda value: cache.loaded(key, load, value),
+            lambda failure: cache.failed(key, load, failure),
+        )
+        return promise
+
+    return call

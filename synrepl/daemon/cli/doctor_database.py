@@ -1,0 +1,166 @@
+"""``synrepl doctor database``: what is wrong in our own database, or in a real Synapse's."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+import rich.console
+
+from synrepl.adapters.postgres import Limits, PostgresDatabase
+from synrepl.adapters.scheduler import TwistedScheduler
+from synrepl.core.errors import ConfigError
+from synrepl.daemon.cli import EXIT_FAILED
+from synrepl.daemon.cli.conventions import json_option, print_json
+from synrepl.daemon.cli.doctor_report import parts
+from synrepl.daemon.cli.given import ENVIRONMENT
+from synrepl.daemon.cli.given_database import given_database
+from synrepl.daemon.cli.running import run
+from synrepl.daemon.cli.schema import PATIENCE_S, database_of
+from synrepl.daemon.cli.terminal import show
+from synrepl.daemon.config import load
+from synrepl.services.doctor.bounds import TRANSACTION_S, Bounds
+from synrepl.services.doctor.examine import examine
+from synrepl.services.doctor.report import Report
+
+#: Seconds between two looks at what may just be on its way.
+SECOND_LOOK_S = 2.0
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class WhichDatabase(ConfigError):
+    """which database is to be examined? Say one of -c FILE, --database-path FILE, --database DSN, or set SYNREPL_DATABASE"""
+
+
+def database_options(command: F) -> F:
+    """Which database, and how: ``config``, ``dsn``, ``database_path``, ``older``, ``fix``."""
+    for option in (
+        click.option(
+            "--fix", is_flag=True, help="Cure what can be cured; only in synrepl's own database."
+        ),
+        click.option(
+            "--older",
+            type=click.FloatRange(min=0),
+            default=TRANSACTION_S,
+            show_default=True,
+            metavar="SECONDS",
+            help="A transaction or reservation that is older is told of.",
+        ),
+        click.option(
+            "--database-path",
+            type=click.Path(path_type=Path),
+            help=f"File with the DSN. The variable {ENVIRONMENT} does as well.",
+        ),
+        click.option("--database", "dsn", metavar="DSN", help="The database, without a password."),
+        click.option(
+            "-c",
+            "--config",
+            "config",
+            type=click.Path(path_type=Path),
+            multiple=True,
+            help="Configuration of a master or worker, whose database it is; repeatable.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+@click.command("database")
+@database_options
+@json_option
+def command(
+    config: tuple[Path, ...],
+    dsn: str | None,
+    database_path: Path | None,
+    older: float,
+    fix: bool,
+    as_json: bool,
+) -> None:
+    """Look for what is wrong in a database: synrepl's own, or a real Synapse's.
+
+    Told are streams that are held, and by whom; sequences, tables and positions that
+    do not fit together; dead writers; followers and leases; pending migrations. Each
+    with its cure. A Synapse's database is only ever read.
+
+    Exits with 0 when there are at most notes, with 1 when something is wrong or the
+    database cannot be examined.
+    """
+    examined = examine_database(config, given(config, dsn, database_path), older, fix)
+    if as_json:
+        print_json(examined.to_json())
+    else:
+        show(*examined.parts())
+    if not examined.report.healthy:
+        raise click.exceptions.Exit(EXIT_FAILED)
+
+
+def given(config: tuple[Path, ...], dsn: str | None, path: Path | None) -> str | None:
+    """The DSN, from wherever it was given; None when a configuration has it.
+
+    :raises WhichDatabase: and what :func:`.given_database` raises
+    """
+    if sum((bool(config), dsn is not None, path is not None)) > 1:
+        raise WhichDatabase()
+    if config:
+        return None
+    found = given_database(dsn, path)
+    if found is None:
+        raise WhichDatabase()
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """What was found, and where."""
+
+    where: str
+    report: Report
+
+    def to_json(self) -> dict[str, Any]:
+        """For programs: the report, and ``database``."""
+        return {"database": self.where, **self.report.to_json()}
+
+    def parts(self) -> list[rich.console.RenderableType]:
+        """For a person."""
+        return parts(self.where, self.report)
+
+
+def examine_database(
+    config: tuple[Path, ...], dsn: str | None, older: float, fix: bool
+) -> Examined:
+    """Examine a database; once per process.
+
+    :param dsn: of the database; with None it is that of the configuration
+    :param older: a transaction or reservation may be so old, in seconds
+    :raises SynreplError: what :func:`~synrepl.services.doctor.examine.examine` raises
+    """
+    bounds = Bounds(transaction_s=older)
+
+    async def main(reactor: Any) -> Examined:
+        scheduler = TwistedScheduler(reactor)
+        async with _database(reactor, config, dsn) as database:
+            report = await examine(database, bounds, fix, lambda: scheduler.sleep(SECOND_LOOK_S))
+            return Examined(database.where, report)
+
+    return run(main)
+
+
+@asynccontextmanager
+async def _database(
+    reactor: Any, config: tuple[Path, ...], dsn: str | None
+) -> AsyncIterator[PostgresDatabase]:
+    if dsn is None:
+        async with database_of(reactor, load(config)) as configured:
+            yield configured
+        return
+    limits = Limits(connections=1, give_up_s=PATIENCE_S)
+    database = PostgresDatabase(reactor, dsn, "synrepl-doctor", limits)
+    try:
+        yield database
+    finally:
+        await database.close()

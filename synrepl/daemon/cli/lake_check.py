@@ -1,0 +1,117 @@
+"""``synrepl lake check``: whether a lake has what its database has."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from pathlib import Path
+
+import click
+from rich.console import RenderableType
+
+from synrepl.daemon.cli import EXIT_FAILED
+from synrepl.daemon.cli.conventions import json_option, print_json
+from synrepl.daemon.cli.lake_ending import ending_well
+from synrepl.daemon.cli.lake_options import (
+    chosen,
+    database_options,
+    lake_argument,
+    session_options,
+    stream_option,
+)
+from synrepl.daemon.cli.lake_source import source
+from synrepl.daemon.cli.terminal import plain_table, printable, show
+from synrepl.pipeline.lake.check import RANGE_ROWS, Extent, check
+from synrepl.pipeline.lake.check_report import Report
+from synrepl.pipeline.lake.erase_mask import mask
+from synrepl.pipeline.lake.erase_pending import pending
+from synrepl.pipeline.lake.lake import Lake
+from synrepl.pipeline.session.named import named_session
+from synrepl.pipeline.session.options import SessionOptions
+
+
+@click.command("check")
+@lake_argument
+@database_options
+@stream_option
+@click.option(
+    "--copy",
+    "is_copy",
+    is_flag=True,
+    help="The database is a copy, made by 'synrepl lake replay', and not the lake's own.",
+)
+@click.option(
+    "--range-rows",
+    type=click.IntRange(min=100),
+    default=RANGE_ROWS,
+    show_default=True,
+    help="About how many rows are counted and summed up together.",
+)
+@session_options
+@json_option
+def command(
+    path: Path,
+    dsn: str,
+    patience_s: float,
+    streams: tuple[str, ...],
+    is_copy: bool,
+    range_rows: int,
+    session: SessionOptions,
+    as_json: bool,
+) -> None:
+    """Prove that the folder LAKE has exactly what the database has, up to where it was landed.
+
+    Both sides are counted and summed up, range by range; ranges that differ are then
+    compared row by row, and named. What is to be erased counts as erased on both sides.
+    Exits with 1 when anything differs.
+    """
+    lake = Lake(path)
+    for stream in streams:
+        lake.table(stream)
+    with ending_well(), source(dsn, "lake check", patience_s) as origin:
+        if not is_copy:
+            lake.make_sure_it_is_of(origin.server)
+        # Nobody lands or erases meanwhile, so both sides are masked alike.
+        with lake.changing(), named_session(session) as spark:
+            known = pending(spark, origin, lake).known
+            report = check(
+                spark,
+                lake,
+                origin,
+                dsn,
+                Extent(streams=chosen(streams, lake.streams), range_rows=range_rows),
+                mask=partial(mask, erasures=known),
+                copy=is_copy,
+            )
+    if as_json:
+        print_json(report.to_json())
+    else:
+        _show(report, is_copy)
+    if not report.equal:
+        sys.exit(EXIT_FAILED)
+
+
+def _show(report: Report, is_copy: bool) -> None:
+    told = [each for each in report.streams if each.lake_rows or each.source_rows or not each.equal]
+    shown = plain_table("stream", "rows in the database>", "in the lake>", "ranges>", "tokens", "")
+    for each in told:
+        notes = "equal" if each.equal else "DIFFERS"
+        if each.gone:
+            notes += f"; {each.gone:,} rows are gone from the database since"
+        if each.after:
+            notes += f"; not comparable up to {each.after}, which was trimmed"
+        shown.add_row(
+            each.stream,
+            f"{each.source_rows:,}",
+            f"{each.lake_rows:,}",
+            f"{each.ranges:,}",
+            f"{each.after + 1} to {each.upto}" if each.upto > each.after else "none",
+            notes,
+        )
+    parts: list[RenderableType] = [shown] if told else []
+    if without := len(report.streams) - len(told):
+        parts.append(f"{without:,} {'other ' if told else ''}streams have no rows on either side.")
+    if report.problems:
+        parts += ["", *map(printable, report.problems), ""]
+    differs = f"The {'copy' if is_copy else 'database'} and the lake differ."
+    show(*parts, "All equal." if report.equal else differs)

@@ -1,0 +1,80 @@
+"""What one run of keeping a lake did, for people and for programs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+
+from synrepl.daemon.cli.conventions import print_json
+from synrepl.daemon.cli.terminal import plain_table, show
+from synrepl.pipeline.lake.keep import Kept
+
+
+def print_kept(kept: Kept, as_json: bool, following: bool = False) -> None:
+    """Print it.
+
+    :param following: many runs follow one another: a line each, and none for nothing
+    """
+    if following and not _anything(kept):
+        return
+    if as_json:
+        print_json(_data(kept))
+    elif following:
+        rows = [f"{_counts(kept.rows)} rows"] if kept.rows else []
+        show(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {'; '.join([*rows, *_notes(kept)])}")
+    else:
+        _show(kept)
+
+
+def _anything(kept: Kept) -> bool:
+    erased = kept.erased
+    return bool(kept.rows or kept.apart or kept.joined or erased.subjects or erased.redactions)
+
+
+def _show(kept: Kept) -> None:
+    table = plain_table("stream", "rows>", "position")
+    for stream, rows in sorted(kept.rows.items()):
+        table.add_row(stream, f"{rows:,}", kept.upto[stream])
+    quiet = len(kept.upto.keys() - kept.rows.keys())
+    if not kept.rows:
+        show("Nothing new.", *_notes(kept))
+        return
+    rest = [f"Nothing new in {_many(quiet, 'other stream')}."] if quiet else []
+    show(table, *rest, *_notes(kept))
+
+
+def _notes(kept: Kept) -> Iterator[str]:
+    erased = kept.erased
+    if kept.apart:
+        yield f"set apart, for they do not fit their columns: {_counts(kept.apart)} rows"
+    subjects = [_many(erased.subjects, "subject")] if erased.subjects else []
+    events = [_many(erased.redactions, "redacted event")] if erased.redactions else []
+    if subjects or events:
+        what = " and ".join(subjects + events)
+        yield f"erased: {what}, in {_many(erased.rows, 'row')} of {_many(erased.files, 'file')}"
+    if kept.joined:
+        yield f"{_many(kept.joined, 'small file')} joined into larger ones"
+
+
+def _counts(rows: Mapping[str, int]) -> str:
+    return ", ".join(f"{stream} {count:,}" for stream, count in sorted(rows.items()))
+
+
+def _many(count: int, thing: str) -> str:
+    return f"{count:,} {thing}{'' if count == 1 else 's'}"
+
+
+def _data(kept: Kept) -> dict[str, object]:
+    erased = kept.erased
+    return {
+        "rows": kept.rows,
+        "quarantined": kept.apart,
+        "positions": kept.upto,
+        "erased": {
+            "files": erased.files,
+            "rows": erased.rows,
+            "subjects": erased.subjects,
+            "redactions": erased.redactions,
+        },
+        "files_joined": kept.joined,
+    }

@@ -1,0 +1,156 @@
+"""``synrepl lake land``: what is new, into the lake."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+
+from synrepl.core.names import follower_name
+from synrepl.daemon.cli.conventions import json_option
+from synrepl.daemon.cli.lake_ending import ending_well
+from synrepl.daemon.cli.lake_follow import again_and_again
+from synrepl.daemon.cli.lake_kept import print_kept
+from synrepl.daemon.cli.lake_options import (
+    chosen,
+    database_options,
+    lake_argument,
+    session_options,
+    stream_option,
+)
+from synrepl.daemon.cli.lake_screen import LandingScreen
+from synrepl.daemon.cli.lake_source import source, wanted_of
+from synrepl.daemon.lake_metrics import LakeMetrics
+from synrepl.driver.blocking import BlockingDatabase
+from synrepl.pipeline.lake.keep import Keeper, Kept
+from synrepl.pipeline.lake.lake import Lake
+from synrepl.pipeline.lake.land import Landed, Vectors
+from synrepl.pipeline.origin.origin import Origin
+from synrepl.pipeline.plan.offset import Offset
+from synrepl.pipeline.session.named import named_session
+from synrepl.pipeline.session.options import SessionOptions
+from synrepl.pipeline.source.follower import Follower
+from synrepl.storage.store import DatabaseAway
+
+#: For how long the database keeps what the lake has not got, from its last sign of life, in seconds.
+LEASE_S = 7 * 86_400.0
+
+
+@click.command("land")
+@lake_argument
+@database_options
+@stream_option
+@click.option(
+    "--follow", is_flag=True, help="Go on until Ctrl-C or SIGTERM, also while the database is away."
+)
+@click.option(
+    "--every",
+    type=click.FloatRange(min=0.1),
+    default=1.0,
+    show_default=True,
+    help="Seconds between two looks, with --follow.",
+)
+@click.option(
+    "--accept-gap",
+    "accept_gaps",
+    multiple=True,
+    metavar="STREAM",
+    help="Go on although the database has trimmed what the lake lacks; repeatable.",
+)
+@click.option(
+    "--name",
+    default="lake",
+    show_default=True,
+    help="As which follower the database knows the lake: trimming waits for it.",
+)
+@click.option("--no-acknowledge", is_flag=True, help="Write nothing to the database at all.")
+@click.option("--metrics-port", type=click.IntRange(1, 65535), help="Answer /metrics there.")
+@session_options
+@json_option
+def command(
+    path: Path,
+    dsn: str,
+    patience_s: float,
+    streams: tuple[str, ...],
+    follow: bool,
+    every: float,
+    accept_gaps: tuple[str, ...],
+    name: str,
+    no_acknowledge: bool,
+    metrics_port: int | None,
+    session: SessionOptions,
+    as_json: bool,
+) -> None:
+    """Bring what is new in a database's streams into the folder LAKE, which is made if it is not there.
+
+    Rows and position are committed together, so nothing is lost and nothing comes
+    twice, whatever is killed. Users that are to be erased, and redacted events, are
+    gone from all files of the lake when it is done. Rows that do not fit their
+    columns go to the lake's quarantine. Run it from cron, or with --follow.
+    """
+    follower = follower_name(name)
+    with ending_well(), source(dsn, "lake", patience_s) as origin:
+        wanted = wanted_of(origin, streams)
+        wanted_of(origin, accept_gaps)
+        lake = Lake.begin(path, origin.server, origin.erodes)
+        metrics = LakeMetrics(metrics_port)
+        with (
+            lake.changing(),
+            LandingScreen() as screen,
+            named_session(session) as spark,
+            _follower(dsn, patience_s, origin, follower, no_acknowledge, streams) as on_record,
+        ):
+
+            def acknowledge(upto: Vectors) -> None:
+                try:
+                    on_record(upto)
+                except DatabaseAway:
+                    # The rows are in the lake; the next round puts it on record as well.
+                    if not follow:
+                        raise
+
+            keeper = Keeper(
+                spark, lake, origin, dsn, accept_gaps=accept_gaps, acknowledge=acknowledge
+            )
+
+            def told(landed: Landed) -> None:
+                screen.landed(landed)
+                metrics.landed(landed)
+
+            def run() -> Kept:
+                begun = time.monotonic()
+                kept = keeper.run(wanted, told)
+                metrics.ran(time.monotonic() - begun)
+                return kept
+
+            if not follow:
+                print_kept(run(), as_json)
+                return
+            for kept in again_and_again(run, every):
+                print_kept(kept, as_json, following=True)
+                wanted = chosen(streams, origin.streams)
+
+
+@contextmanager
+def _follower(
+    dsn: str, patience_s: float, origin: Origin, name: str, silent: bool, streams: Sequence[str]
+) -> Iterator[Any]:
+    """What puts the lake's positions on record in the database, so that trimming waits for it."""
+    if silent or origin.erodes:  # a database of somebody else's is only read
+        yield lambda upto: None
+        return
+    database = BlockingDatabase(dsn, "lake", patience_s)
+    follower = Follower(database, name, list(streams) or None, LEASE_S)
+
+    def acknowledge(upto: Vectors) -> None:
+        follower.acknowledge(Offset(origin.server, upto))
+
+    try:
+        follower.stay()
+        yield acknowledge
+    finally:
+        follower.close()

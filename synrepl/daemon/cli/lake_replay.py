@@ -1,0 +1,105 @@
+"""``synrepl lake replay``: the lake's facts into another database."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import Progress
+
+from synrepl.core.tokens import Token
+from synrepl.daemon.cli.conventions import json_option, print_json
+from synrepl.daemon.cli.lake_ending import ending_well
+from synrepl.daemon.cli.lake_options import (
+    database_options,
+    lake_argument,
+    session_options,
+    stream_option,
+)
+from synrepl.daemon.cli.terminal import plain_table, show
+from synrepl.driver.connection import Address
+from synrepl.pipeline.lake.check import Extent
+from synrepl.pipeline.lake.lake import Lake
+from synrepl.pipeline.lake.replay import replay, spans_of
+from synrepl.pipeline.lake.replay_target import INSTANCE, NotACopy
+from synrepl.pipeline.origin.open import NoStreams, open_origin
+from synrepl.pipeline.session.named import named_session
+from synrepl.pipeline.session.options import SessionOptions
+
+
+@click.command("replay")
+@lake_argument
+@database_options
+@stream_option
+@click.option("--after", type=click.IntRange(min=0), default=0, help="Only facts above this token.")
+@click.option("--upto", type=click.IntRange(min=0), help="And up to this one.")
+@session_options
+@json_option
+def command(
+    path: Path,
+    dsn: str,
+    patience_s: float,
+    streams: tuple[str, ...],
+    after: Token,
+    upto: Token | None,
+    session: SessionOptions,
+    as_json: bool,
+) -> None:
+    """Write the facts of the folder LAKE into another database, with their IDs and writers.
+
+    The database gets the schema and tables that it lacks; the streams have to be empty
+    there from where the replay begins. Killed, it is run again and goes on.
+    """
+    console = Console(stderr=True, highlight=False)
+    lake = Lake(path)
+    extent = Extent(streams=list(dict.fromkeys(streams)) or None, after=after, upto=upto)
+    spans_of(lake, extent)
+    _look(dsn, patience_s)
+    with (
+        ending_well(),
+        named_session(session) as spark,
+        Progress(console=console, transient=True, disable=not console.is_terminal) as bars,
+    ):
+        tasks = {}
+
+        def told(stream: str, rows: int, of: int) -> None:
+            if stream not in tasks:
+                tasks[stream] = bars.add_task(stream)
+            bars.update(tasks[stream], completed=rows, total=of)
+
+        done = replay(spark, lake, dsn, extent, progress=told)
+    if as_json:
+        print_json(
+            {
+                each.stream: {
+                    "after": each.after,
+                    "upto": each.upto,
+                    "rows": each.rows,
+                    "rows_there": each.there,
+                    "cells_filled": each.filled,
+                }
+                for each in done
+            }
+        )
+        return
+    table = plain_table("stream", "rows written>", "there already>", "up to token>", "")
+    shown = [each for each in done if each.rows or each.there]
+    for each in shown:
+        note = f"{each.filled:,} erased cells are empty, not NULL" if each.filled else ""
+        table.add_row(each.stream, f"{each.rows:,}", f"{each.there:,}", f"{each.upto:,}", note)
+    if shown:
+        show(table)
+    if without := len(done) - len(shown):
+        show(f"{without:,} {'other ' if shown else ''}streams have no rows there.")
+
+
+def _look(dsn: str, patience_s: float) -> None:
+    """See that the database is there, and may be written to."""
+    try:
+        origin = open_origin(dsn, INSTANCE, patience_s)
+    except NoStreams:
+        return  # it will have some
+    origin.close()
+    if origin.erodes:
+        raise NotACopy(where=Address(dsn, INSTANCE).where)

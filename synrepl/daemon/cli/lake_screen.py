@@ -1,0 +1,55 @@
+"""How far a landing is: a bar on a terminal, nothing elsewhere."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from synrepl.pipeline.lake.land import Landed
+
+
+class LandingScreen:
+    """Rows, their rate, and what is left, on stderr."""
+
+    def __init__(self) -> None:
+        console = Console(stderr=True, highlight=False)
+        self._rows = 0
+        self._progress = Progress(
+            SpinnerColumn(),
+            TextColumn(
+                "{task.completed:,} rows landed, {task.fields[rate]} rows/s, {task.fields[left]}"
+            ),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._task = self._progress.add_task("landing", total=None, rate="-", left="starting Spark")
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        where: TracebackType | None,
+    ) -> None:
+        self._progress.stop()
+
+    def landed(self, landed: Landed) -> None:
+        """A round is done."""
+        rows = landed.rows.total()
+        self._rows += rows
+        speed = self._progress.tasks[self._task].speed
+        left = sum(landed.behind.values())
+        self._progress.update(
+            self._task,
+            completed=self._rows,
+            rate="-" if speed is None else f"{speed:,.0f}",
+            left=f"{left:,} tokens left" if left else "up to date",
+        )

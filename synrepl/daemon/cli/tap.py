@@ -1,0 +1,17 @@
+"""``synrepl tap``: replication traffic on record; see ``docs/tap.md``."""
+
+from __future__ import annotations
+
+import click
+
+from synrepl.daemon.cli import tap_judge, tap_record, tap_replay
+
+
+@click.group("tap")
+def command() -> None:
+    """Record replication traffic, play it again, and judge it."""
+
+
+command.add_command(tap_record.command)
+command.add_command(tap_replay.command)
+command.add_command(tap_judge.command)

@@ -1,0 +1,75 @@
+"""The ``redis`` section of the configuration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from synrepl.daemon import config_values as values
+from synrepl.daemon.config_decode import Unfit
+from synrepl.daemon.loopback import LOOPBACK, is_loopback
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RedisSentinel:
+    """A sentinel, which knows where the master of a service is."""
+
+    host: str = LOOPBACK
+    port: values.RemotePort = 26379
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Redis:
+    """The Redis over which processes hear each other.
+
+    :ivar path: its unix socket, instead of ``host`` and ``port``
+    :ivar sentinels: who knows the host and port, instead of ``host`` and ``port``
+    :ivar service: the name under which they watch the master
+    :ivar username: ACL user, who has to have a password
+    :ivar ca_file: certificates to trust, with ``tls``; None for the system's
+    :ivar channel_per_stream: rows and positions go to a channel per stream, where no
+        real Synapse process hears them
+    :ivar insecure: the operator accepts plain text to another machine
+    """
+
+    host: str = LOOPBACK
+    port: values.RemotePort = 6379
+    path: values.File | None = None
+    sentinels: tuple[RedisSentinel, ...] = ()
+    service: str | None = None
+    sentinel_password: values.SecretFile | None = field(
+        default=None, metadata={"key": "sentinel_password_path"}
+    )
+    username: str | None = None
+    password: values.SecretFile | None = field(default=None, metadata={"key": "password_path"})
+    database: values.RedisDatabase = 0
+    tls: bool = False
+    ca_file: values.File | None = None
+    channel_per_stream: bool = False
+    insecure: bool = False
+
+    @property
+    def where(self) -> str:
+        """For a person; nothing in it is secret."""
+        if self.path is not None:
+            return str(self.path)
+        return self.service or f"{self.host}:{self.port}"
+
+    def __post_init__(self) -> None:
+        if self.username is not None and self.password is None:
+            raise Unfit(key="password_path", reason="required with 'username'")
+        if self.ca_file is not None and not self.tls:
+            raise Unfit(key="ca_file", reason="means nothing without 'tls: true'")
+        if self.path is not None and self.tls:
+            raise Unfit(key="tls", reason="a unix socket has none")
+        if self.path is not None and self.sentinels:
+            raise Unfit(key="sentinels", reason="mean nothing with 'path'")
+        if bool(self.sentinels) != (self.service is not None):
+            raise Unfit(key="service", reason="'sentinels' and 'service' need each other")
+        hosts = [sentinel.host for sentinel in self.sentinels] or [self.host]
+        away = [] if self.path is not None else [host for host in hosts if not is_loopback(host)]
+        if away and not (self.tls or self.insecure):
+            raise Unfit(
+                key="tls",
+                reason=f"{away[0]!r} is another machine: use 'tls: true', "
+                "or accept plain text by 'insecure: true'",
+            )

@@ -1,0 +1,33 @@
+"""Families of metrics, from plain numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+#: (values of the labels, value of the metric)
+Samples = Iterable[tuple[Sequence[str], float]]
+
+
+def by_one(counts: Mapping[str, float]) -> Samples:
+    """Samples with one label each."""
+    return [((name,), count) for name, count in counts.items()]
+
+
+def gauge(name: str, meaning: str, labels: Sequence[str], samples: Samples) -> Metric:
+    """Numbers that go up and down."""
+    return _filled(GaugeMetricFamily(f"synrepl_{name}", meaning, labels=labels), samples)
+
+
+def counter(name: str, meaning: str, labels: Sequence[str], samples: Samples) -> Metric:
+    """Numbers that only grow."""
+    return _filled(CounterMetricFamily(f"synrepl_{name}", meaning, labels=labels), samples)
+
+
+def _filled(
+    family: GaugeMetricFamily | CounterMetricFamily, samples: Samples
+) -> GaugeMetricFamily | CounterMetricFamily:
+    for values, value in samples:
+        family.add_metric(values, value)
+    return family

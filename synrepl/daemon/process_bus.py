@@ -1,0 +1,201 @@
+"""The bus of a process, wired from its configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
+
+from synrepl.core.clock import Scheduler
+from synrepl.daemon.config import Config
+from synrepl.daemon.redis_link import redis_link
+from synrepl.services.announcing.announce import Log
+from synrepl.services.announcing.publish import Publisher
+from synrepl.services.bus.attendant import Attendant
+from synrepl.services.bus.bus import Bus, Ear
+from synrepl.services.bus.channels import Channels
+from synrepl.services.bus.hearing import Hearing
+from synrepl.services.bus.mirror import Mirror
+from synrepl.services.bus.namesakes import Namesakes
+from synrepl.services.bus.own_writer import OwnWriter
+from synrepl.services.bus.relay import CommandRelay
+from synrepl.services.bus.spokesman import Spokesman, speak_for_the_dead
+from synrepl.services.bus.voice import Spoken, Voice
+from synrepl.services.standing.bus_status import BusStatus
+from synrepl.streams.catalogue import Catalogue
+from synrepl.streams.definition import Stream
+from synrepl.streams.rows import RowCodec
+from synrepl.wire.commands import Command
+
+
+class ProcessBus:
+    """A process's place on the bus.
+
+    :param spoken: the writers that it speaks for, whose moves ``publisher`` gets
+    :param hears: the names of the streams that ``ear`` follows
+    :param user_ip: it is the one that takes USER_IP
+    :param follows_itself: see :class:`~synrepl.services.bus.hearing.Hearing`
+    """
+
+    def __init__(
+        self,
+        reactor: Any,
+        scheduler: Scheduler,
+        config: Config,
+        catalogue: Catalogue,
+        publisher: Publisher,
+        spoken: Spoken,
+        ear: Ear,
+        log: Log,
+        hears: Collection[str] = (),
+        user_ip: bool = False,
+        follows_itself: bool = False,
+    ) -> None:
+        assert config.redis is not None
+        channels = Channels(config.server_name, config.redis.channel_per_stream)
+        name = config.instance_name
+        self._where = config.redis.where
+        self._namesakes = Namesakes(name, log)
+        self._hearing = Hearing(name, log, follows_itself, self._namesakes.take)
+        self.voice = Voice(publisher, channels, spoken)
+        self._bus = Bus(
+            channels,
+            [stream.name for stream in catalogue],
+            self._hearing,
+            ear,
+            self.voice,
+            self._namesakes,
+            user_ip,
+        )
+        heard = channels.heard(hears, user_ip, name)
+        self._pubsub = redis_link(reactor, scheduler, config.redis, heard, self._bus, log.info)
+
+    @property
+    def standing(self) -> bool:
+        """True while the bus can be heard and spoken to."""
+        return self._bus.standing
+
+    def say(self, command: Command) -> None:
+        """Say a command to all; to nobody while the bus does not stand.
+
+        :raises LocalProtocolError: nobody on a bus says that
+        """
+        self._bus.send(command)
+
+    def status(self) -> BusStatus:
+        """How it is with the bus now."""
+        pubsub = self._pubsub
+        return BusStatus(
+            where=self._where,
+            standing=self.standing,
+            fault=pubsub.fault,
+            name_taken=self._namesakes.taken,
+            connections=pubsub.connections,
+            echoes=self._hearing.echoes,
+            bad=self._hearing.bad,
+            commands=dict(self._bus.counts),
+        )
+
+    def start(self) -> None:
+        """Join, and come back whenever the connections are lost.
+
+        :raises ConfigError: it could never join like this
+        """
+        self._pubsub.start()
+
+    async def stop(self) -> None:
+        """Leave."""
+        await self._pubsub.stop()
+
+
+class MasterBus:
+    """A master's place on the bus: it speaks for whoever cannot, and follows nothing.
+
+    :param mirrored: the streams that another process keeps in memory, each with its writer
+    :param handle: gets what others say that is not about streams
+    :ivar spokesman: to be told of all movements
+    :ivar mirror: has the mirrored streams
+    :ivar relay: to be told of what TCP clients say
+    """
+
+    def __init__(
+        self,
+        reactor: Any,
+        scheduler: Scheduler,
+        config: Config,
+        catalogue: Catalogue,
+        mirrored: Iterable[tuple[Stream, str]],
+        handle: Callable[[Command], object],
+        log: Log,
+    ) -> None:
+        publisher = bus_publisher(scheduler, catalogue)
+        self.spokesman = Spokesman(config.instance_name, publisher)
+        self.mirror = Mirror(mirrored, log)
+        self._scheduler = scheduler
+        self._place = ProcessBus(
+            reactor,
+            scheduler,
+            config,
+            catalogue,
+            publisher,
+            self.spokesman,
+            Attendant(handle, self.mirror),
+            log,
+            hears=self.mirror.streams,
+            user_ip=True,
+        )
+        self.relay = CommandRelay(config.instance_name, self._place.say, log)
+
+    @property
+    def standing(self) -> bool:
+        """True while the bus can be heard and spoken to."""
+        return self._place.standing
+
+    def status(self) -> BusStatus:
+        """How it is with the bus now."""
+        return self._place.status()
+
+    def start(self) -> None:
+        """Join; see :meth:`ProcessBus.start`."""
+        self._place.start()
+        look = speak_for_the_dead(self._scheduler, self.spokesman, self._place.voice)
+        self._scheduler.spawn("speak for the dead", look)
+
+    async def stop(self) -> None:
+        """Leave."""
+        await self._place.stop()
+
+
+def worker_bus(
+    reactor: Any,
+    scheduler: Scheduler,
+    config: Config,
+    catalogue: Catalogue,
+    publisher: Publisher,
+    own: OwnWriter,
+    follower: Ear,
+    followed: Collection[str] | None,
+    log: Log,
+) -> ProcessBus:
+    """A worker's place on the bus.
+
+    :param own: its writer, which tells ``publisher``
+    :param followed: the names of the streams it follows; None for all
+    """
+    hears = [stream.name for stream in catalogue] if followed is None else followed
+    return ProcessBus(
+        reactor,
+        scheduler,
+        config,
+        catalogue,
+        publisher,
+        own,
+        follower,
+        log,
+        hears,
+        follows_itself=True,
+    )
+
+
+def bus_publisher(scheduler: Scheduler, catalogue: Catalogue) -> Publisher:
+    """A publisher for the bus alone."""
+    return Publisher(scheduler, {stream.name: RowCodec(stream) for stream in catalogue})

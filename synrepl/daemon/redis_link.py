@@ -1,0 +1,84 @@
+"""The connections to Redis, from what a configuration or a command line says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any
+
+from synrepl.core.clock import Scheduler
+from synrepl.core.errors import ConfigError
+from synrepl.daemon.config_redis import Redis
+from synrepl.daemon.secret import Secret
+
+if TYPE_CHECKING:
+    from synrepl.adapters.redis_address import RedisAddress
+    from synrepl.adapters.redis_pubsub import Owner, RedisPubSub
+    from synrepl.adapters.redis_sentinel import Sentinels
+
+
+class NeedsRedis(ConfigError):
+    """redis: {missing} is not installed; install synrepl[redis]"""
+
+
+def redis_link(
+    reactor: Any,
+    scheduler: Scheduler,
+    redis: Redis,
+    channels: Collection[str],
+    owner: Owner,
+    log: Callable[..., object],
+    must_be_master: bool = False,
+) -> RedisPubSub:
+    """The connections to a Redis, not started yet.
+
+    :param channels: what to subscribe to
+    :param owner: hears, and may speak
+    :param log: told (a sentence, its facts) about connections made and lost
+    :param must_be_master: a replica is refused, which needs the right to ask ``ROLE``
+    :raises NeedsRedis: the packages for it are not installed
+    """
+    where = redis_server(redis, must_be_master)
+    from synrepl.adapters.redis_pubsub import RedisPubSub
+
+    return RedisPubSub(reactor, scheduler, where, list(channels), owner, log)
+
+
+def redis_server(redis: Redis, must_be_master: bool = False) -> RedisAddress | Sentinels:
+    """Where the server is, or who knows it.
+
+    :param must_be_master: see :func:`redis_link`
+    :raises NeedsRedis: the packages for it are not installed
+    """
+    try:
+        import hiredis  # type: ignore[import-not-found,unused-ignore]  # noqa: F401
+
+        from synrepl.adapters.redis_address import RedisAddress
+        from synrepl.adapters.redis_sentinel import Sentinels
+    except ImportError as error:
+        raise NeedsRedis(missing=error.name) from None
+
+    server = RedisAddress(
+        host=redis.host,
+        port=redis.port,
+        path=redis.path,
+        username=redis.username,
+        password=_revealed(redis.password),
+        database=redis.database,
+        tls=redis.tls,
+        ca_file=redis.ca_file,
+        must_be_master=must_be_master,
+    )
+    if redis.service is None:
+        return server
+    password = _revealed(redis.sentinel_password)
+    sentinels = [
+        RedisAddress(
+            host=at.host, port=at.port, password=password, tls=redis.tls, ca_file=redis.ca_file
+        )
+        for at in redis.sentinels
+    ]
+    return Sentinels(sentinels, redis.service, server)
+
+
+def _revealed(secret: Secret | None) -> str | None:
+    return None if secret is None else secret.reveal()

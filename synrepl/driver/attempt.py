@@ -1,0 +1,107 @@
+"""One attempt at a transaction: BEGIN, the work, COMMIT. Runs in a thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import psycopg2
+
+from synrepl.driver.connection import Address, Connection, close
+from synrepl.driver.errors import is_lost, translate
+from synrepl.driver.outcome import Ticket
+from synrepl.driver.transaction import PostgresTransaction
+from synrepl.storage.database import Isolation, Transaction
+from synrepl.storage.store import DatabaseAway
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Ran(Generic[T]):
+    """The result of work that ran to its end.
+
+    :ivar in_doubt: how to ask whether it was committed, when the connection was
+        lost just then; otherwise it was
+    :ivar reason: how the connection was lost
+    """
+
+    result: T
+    in_doubt: Ticket | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt(Generic[T]):
+    """What to run, and how; may be run any number of times.
+
+    :ivar name: of the work, for errors
+    """
+
+    address: Address
+    name: str
+    work: Callable[[Transaction], T]
+    read_only: bool
+    isolation: Isolation
+
+    def run(self, connection: Connection) -> Ran[T]:
+        """Run the work in a transaction of its own on ``connection``.
+
+        On an error nothing has been committed.
+
+        :raises DatabaseAway: the connection was lost before COMMIT
+        """
+        ticket = self._begin(connection)
+        transaction = PostgresTransaction(connection, self.address, self.name)
+        try:
+            result = self.work(transaction)
+            transaction.close()
+        except BaseException as error:
+            self._roll_back(connection, error)
+            raise
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute("COMMIT")
+        except psycopg2.Error as error:
+            if not is_lost(connection, error):
+                raise translate(self.name, error) from error
+            close(connection)
+            return Ran(result, ticket, self.address.redacted(error))
+        return Ran(result)
+
+    def _begin(self, connection: Connection) -> Ticket | None:
+        """Start the transaction; for one that writes, learn its ID in the same round trip."""
+        try:
+            life = None if self.read_only else connection.life
+            with connection.cursor() as cursor:
+                if self.read_only:
+                    cursor.execute(f"BEGIN ISOLATION LEVEL {self.isolation} READ ONLY")
+                    return None
+                cursor.execute(
+                    f"BEGIN ISOLATION LEVEL {self.isolation} READ WRITE;"
+                    " SELECT pg_current_xact_id()::text"
+                )
+                row = cursor.fetchone()
+                assert row is not None
+        except psycopg2.Error as error:
+            if is_lost(connection, error):
+                close(connection)
+                raise self.address.away(error) from None
+            with suppress(psycopg2.Error):
+                connection.cursor().execute("ROLLBACK")
+            raise translate(self.name, error) from error
+        return Ticket(row[0], connection.info.backend_pid, life)
+
+    def _roll_back(self, connection: Connection, error: BaseException) -> None:
+        """Undo; a connection lost meanwhile is the error that counts, whatever the work made of it."""
+        try:
+            if not connection.closed:
+                with connection.cursor() as cursor:
+                    cursor.execute("ROLLBACK")
+                return
+        except psycopg2.Error:
+            close(connection)
+        if isinstance(error, Exception) and not isinstance(error, DatabaseAway):
+            raise self.address.away(error) from error

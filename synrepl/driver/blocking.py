@@ -1,0 +1,88 @@
+"""A database for callers that wait: one connection, transactions one after the other."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Self, TypeVar
+
+from synrepl.driver.attempt import Attempt
+from synrepl.driver.connection import Address, Connection, DatabaseRefused, close
+from synrepl.storage.database import Isolation, Transaction
+from synrepl.storage.store import DatabaseAway
+
+T = TypeVar("T")
+
+#: Seconds for which a database that is away is tried again.
+PATIENCE_S = 30.0
+
+#: Seconds between two attempts, the first and the longest.
+_PAUSES_S = (0.1, 2.0)
+
+
+class BlockingDatabase:
+    """Runs work functions in the caller's thread; not to be shared between threads.
+
+    :param dsn: a libpq URI or key=value string
+    :param instance: who asks; the server shows it as ``synrepl <instance>``
+    :param patience_s: how long a database that is away is tried again, in seconds
+    :raises BadDsn: see :class:`.connection.Address`
+    """
+
+    def __init__(self, dsn: str, instance: str, patience_s: float = PATIENCE_S) -> None:
+        self.address = Address(dsn, instance)
+        self._patience_s = patience_s
+        self._connection: Connection | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the connection; the next work opens another one."""
+        if self._connection is not None:
+            close(self._connection)
+            self._connection = None
+
+    def run(
+        self,
+        name: str,
+        work: Callable[[Transaction], T],
+        *,
+        read_only: bool = False,
+        isolation: Isolation = Isolation.READ_COMMITTED,
+    ) -> T:
+        """Run ``work`` in one transaction and commit; roll back when it raises.
+
+        It runs again when the connection is lost, **also when it was lost during COMMIT**:
+        so work that writes has to find out first whether it has been done.
+
+        :param name: what it does, for errors
+        :raises DatabaseAway: for longer than ``patience_s``
+        :raises DatabaseRefused: at once, for waiting does not help
+        """
+        attempt = Attempt(self.address, name, work, read_only, isolation)
+        give_up = time.monotonic() + self._patience_s
+        pause, longest = _PAUSES_S
+        while True:
+            try:
+                ran = attempt.run(self._connected())
+                if ran.in_doubt is None:
+                    return ran.result
+                away = self.address.away(ran.reason)
+            except DatabaseRefused:
+                raise
+            except DatabaseAway as error:
+                away = error
+            self.close()
+            if time.monotonic() + pause > give_up:
+                raise away
+            time.sleep(pause)
+            pause = min(2 * pause, longest)
+
+    def _connected(self) -> Connection:
+        if self._connection is None or self._connection.closed:
+            self._connection = self.address.connect()
+        return self._connection

@@ -1,0 +1,173 @@
+"""Opening connections: one set of settings, and no password in any message."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import msgspec
+import psycopg2
+from psycopg2 import extensions, extras
+
+from synrepl.core.errors import ConfigError
+from synrepl.driver.errors import one_line
+from synrepl.driver.life import Life, read_life
+from synrepl.storage.store import DatabaseAway
+
+#: How long connecting may take, in seconds (libpq takes whole ones, two at least).
+CONNECT_TIMEOUT_S = 10
+
+
+class Connection(extensions.connection):
+    """A connection of the driver that knows which life of the server it is to."""
+
+    @cached_property
+    def life(self) -> Life | None:
+        """Asked for once, outside a transaction, by :func:`synrepl.driver.life.read_life`."""
+        return read_life(self)
+
+
+class BadDsn(ConfigError):
+    """the DSN of the database cannot be read (it is not shown, for it may hold a password): use postgresql://user:password@host:port/name or "host=… port=… dbname=… user=… password=…\""""
+
+
+class DatabaseRefused(DatabaseAway):
+    """the database at {where} refused the connection: {reason}; waiting will not help, correct the DSN or the server's settings"""
+
+
+@dataclass(frozen=True, slots=True)
+class Keepalive:
+    """How soon a connection whose other end is silently gone counts as lost, in seconds."""
+
+    idle_s: int
+    interval_s: int
+    count: int
+
+    @property
+    def total_s(self) -> int:
+        """From the last sign of life to the verdict."""
+        return self.idle_s + self.interval_s * self.count
+
+
+PATIENT = Keepalive(idle_s=15, interval_s=5, count=3)
+
+
+class Address:
+    """Where a database is and how connections to it are set up.
+
+    :param dsn: a libpq URI or key=value string
+    :param instance: the process's name; the server shows it as ``synrepl <instance>``
+    :param settings: server settings for every connection, on top of the usual
+    :raises BadDsn: ``dsn`` is neither
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        instance: str,
+        *,
+        keepalive: Keepalive = PATIENT,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        try:
+            self._given = extensions.parse_dsn(dsn)
+        except psycopg2.Error:
+            raise BadDsn() from None
+        self._instance = instance
+        self._keepalive = keepalive
+        self._settings = {"timezone": "UTC", "jit": "off", **(settings or {})}
+
+    @property
+    def where(self) -> str:
+        """Host, port, database and user, for a person. Never the password."""
+        shown = (
+            f"{key}={self._given[key]}"
+            for key in ("host", "port", "dbname", "user")
+            if key in self._given
+        )
+        return " ".join(shown) or "the default address"
+
+    def connect(self) -> Connection:
+        """Open an autocommit connection. Blocks for :data:`CONNECT_TIMEOUT_S` at most.
+
+        :raises DatabaseAway: it cannot be reached
+        :raises DatabaseRefused: it can, and refuses this user, password or database
+        """
+        try:
+            connection: Connection = psycopg2.connect(
+                connection_factory=Connection, **self._parameters()
+            )
+            connection.autocommit = True
+        except psycopg2.Error as error:
+            away = self.away(error)
+            if any(sign in self.redacted(error) for sign in _REFUSALS):
+                away = DatabaseRefused(**away.facts)
+            raise away from None
+        extras.register_default_json(connection, loads=msgspec.json.decode)
+        extras.register_default_jsonb(connection, loads=msgspec.json.decode)
+        extensions.register_type(_BYTES, connection)
+        return connection
+
+    def begin_connecting(self) -> extensions.connection:
+        """Start to open a connection in libpq's asynchronous mode; ``poll`` tells when it is there.
+
+        :raises psycopg2.Error: it cannot even be started
+        """
+        begun: extensions.connection = psycopg2.connect(async_=1, **self._parameters())
+        return begun
+
+    def conninfo(self) -> str:
+        """All of it for another client of libpq, in one string. **It holds the password.**"""
+        return str(extensions.make_dsn(**self._parameters()))
+
+    def away(self, error: BaseException | str) -> DatabaseAway:
+        """The named error for a connection that could not be made, or that was lost."""
+        return DatabaseAway(where=self.where, reason=self.redacted(error))
+
+    def redacted(self, error: BaseException | str) -> str:
+        """The text of an error on one line, without the password."""
+        text = error if isinstance(error, str) else one_line(error)
+        password = self._given.get("password")
+        return text.replace(password, "***") if password else text
+
+    def _parameters(self) -> dict[str, Any]:
+        keepalive = self._keepalive
+        options = " ".join(f"-c {name}={value}" for name, value in self._settings.items())
+        return {
+            "connect_timeout": CONNECT_TIMEOUT_S,
+            "keepalives_idle": keepalive.idle_s,
+            "keepalives_interval": keepalive.interval_s,
+            "keepalives_count": keepalive.count,
+            "tcp_user_timeout": keepalive.total_s * 1000,
+            **self._given,
+            "application_name": f"synrepl {self._instance}",
+            "client_encoding": "UTF8",
+            "options": f"{self._given.get('options', '')} {options}".strip(),
+        }
+
+
+def close(connection: extensions.connection) -> None:
+    """Close a connection whose state does not matter any more."""
+    with suppress(psycopg2.Error):
+        connection.close()
+
+
+def _bytes(value: Any, cursor: Any) -> bytes | None:
+    view = psycopg2.BINARY(value, cursor)
+    return None if view is None else bytes(view)
+
+
+_BYTES = extensions.new_type((17,), "BYTES", _bytes)
+
+#: The driver gives no SQLSTATE for a refused connection, so its text has to do. A
+#: server that speaks another language is taken to be away, and tried again for longer.
+_REFUSALS = (
+    "authentication failed",
+    "no password supplied",
+    "no pg_hba.conf entry",
+    'role "',
+    'database "',
+)

@@ -1,0 +1,69 @@
+"""The format ``synrepl`` of Spark.
+
+register(spark)
+spark.read.format("synrepl").option("database", dsn).option("stream", "events").load()
+spark.readStream.format("synrepl").option("database", dsn).option("stream", "*").load()
+rows.write.format("synrepl").option("database", dsn).option("stream", "orders").mode("append").save()
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+)
+from pyspark.sql.types import StructType
+
+from synrepl.pipeline.origin.open import open_origin
+from synrepl.pipeline.sink.writers import batch_writer, stream_writer
+from synrepl.pipeline.source.batch import BatchReader, FilteringReader
+from synrepl.pipeline.source.options import parse
+from synrepl.pipeline.source.stream import StreamReader
+from synrepl.pipeline.source.streams import layout_of
+
+
+class SynreplDataSource(DataSource):
+    """Streams of a database as rows. Its options are those of :mod:`.source.options`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What ``format(…)`` calls it."""
+        return "synrepl"
+
+    def schema(self) -> StructType:
+        """The columns of the streams that are asked for.
+
+        :raises NoSuchStream: :raises ColumnsDisagree: :raises DatabaseAway:
+        """
+        options = parse(self.options)
+        origin = open_origin(options.dsn, "source", options.patience_s)
+        try:
+            return layout_of(origin, options).schema
+        finally:
+            origin.close()
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """For ``spark.read``."""
+        options = parse(self.options, streaming=False)
+        return (FilteringReader if options.push_filters else BatchReader)(options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """For ``spark.readStream``."""
+        return StreamReader(parse(self.options, streaming=True), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        """For ``DataFrame.write``; its options are those of :mod:`.sink.options`."""
+        return batch_writer(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        """For ``DataFrame.writeStream``; its options are those of :mod:`.sink.options`."""
+        return stream_writer(self.options, schema, overwrite)
+
+
+def register(spark: SparkSession) -> None:
+    """Make the format known to a session."""
+    spark.dataSource.register(SynreplDataSource)

@@ -1,0 +1,32 @@
+"""How much happened, day by day."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from synrepl.pipeline.jobs.job import COUNT, DAY, TEXT, Job, Kind, Plot, Reads, schema
+from synrepl.pipeline.jobs.longform import day, happened_ms
+
+
+def transform(rows: DataFrame) -> DataFrame:
+    """Rows, and different rooms and users in them, by day, stream and writer; no day: unknown."""
+    return (
+        rows.groupBy(day(happened_ms()).alias("day"), "stream", "writer")
+        .agg(
+            f.count("*").alias("rows"),
+            f.count_distinct("room_id").alias("rooms"),
+            f.count_distinct("user_id").alias("users"),
+        )
+        .orderBy("day", "stream", "writer")
+    )
+
+
+ACTIVITY = Job(
+    "activity",
+    "What happened each day, by stream and writer",
+    Reads(),
+    schema(day=DAY, stream=TEXT, writer=TEXT, rows=COUNT, rooms=COUNT, users=COUNT),
+    Plot(Kind.LINES, x="day", y="rows", series=("stream",), label="rows a day", log=True),
+    transform,
+)

@@ -1,0 +1,111 @@
+"""Rows of any streams in one form.
+
+| column | |
+|---|---|
+| stream | its name |
+| token | the stream ID; negated where the stream counts down |
+| row_no | place in the fact |
+| writer | who wrote it |
+| room_id, user_id | whom it is about; null when the row does not say |
+| at_ms | the row's own time, in ms since the epoch; null when it has none |
+| seen_ms | when it was first seen on record or landed, in ms since the epoch, by the lake's marks; null for what was there before the first of them, or came after the last |
+
+and the columns that a job asks for. See :mod:`.rules` for where rooms, users and times are.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from synrepl.core.errors import InputError
+from synrepl.pipeline.jobs.job import Reads
+from synrepl.pipeline.jobs.rules import ROOM, USER, text_of, time_of
+from synrepl.pipeline.jobs.seen import seen
+from synrepl.pipeline.lake.frame import frame
+from synrepl.pipeline.lake.lake import Lake
+from synrepl.pipeline.lake.marks import SCHEMA as MARKS
+from synrepl.pipeline.lake.marks import Marks
+from synrepl.pipeline.lake.table import StreamTable
+from synrepl.pipeline.reading.schema import spark_schema
+
+_DAY_MS = 86_400_000
+_HOUR_MS = 3_600_000
+
+
+class NothingToRead(InputError):
+    """the lake {path} has none of the streams that are wanted ({wanted}); it has {streams}; land them first"""
+
+
+def streams_for(lake: Lake, reads: Reads) -> list[str]:
+    """The streams of a lake that a job reads.
+
+    :raises NothingToRead: no such stream is in the lake
+    """
+    there = lake.streams
+    names = there if reads.streams is None else [name for name in reads.streams if name in there]
+    if not names:
+        wanted = "any" if reads.streams is None else ", ".join(reads.streams)
+        raise NothingToRead(path=lake.path, wanted=wanted, streams=", ".join(there) or "none")
+    return names
+
+
+def longform(spark: SparkSession, lake: Lake, reads: Reads) -> DataFrame:
+    """The rows a job reads; for as long as :meth:`.Lake.reading` says.
+
+    :raises NothingToRead: no such stream is in the lake
+    """
+    names = streams_for(lake, reads)
+    when = seen(Marks(lake).table() if reads.seen else MARKS.empty_table())
+    tables = [lake.table(name) for name in sorted(names)]
+    # Spark starts tasks for each, also for those with nothing in them.
+    filled = [table for table in tables if table.files] or tables[:1]
+    parts = [_of(spark, table, reads, when.widths.get(table.stream)) for table in filled]
+    rows = reduce(DataFrame.unionByName, parts)
+    if not when.widths:
+        return rows.drop("slot").withColumn("seen_ms", f.lit(None).cast("bigint"))
+    spans = f.broadcast(spark.createDataFrame(when.spans))
+    within = (f.col("token") > f.col("after")) & (f.col("token") <= f.col("upto"))
+    same = [rows[name] == spans[name] for name in ("stream", "slot")]
+    found = rows.join(spans, [*same, within], "left")
+    return found.select(*(rows[name] for name in rows.columns if name != "slot"), "seen_ms")
+
+
+def happened_ms() -> Column:
+    """A row's time as well as it is known: its own, else when it was seen; ms since the epoch."""
+    return f.coalesce("at_ms", "seen_ms")
+
+
+def day(ms: Column) -> Column:
+    """The UTC date of a time in ms, whatever the session's time zone is."""
+    return f.date_from_unix_date(f.floor(ms / _DAY_MS).cast("int"))
+
+
+def hour(ms: Column) -> Column:
+    """The beginning of the hour of a time in ms."""
+    return f.timestamp_millis(ms - f.pmod(ms, f.lit(_HOUR_MS)))
+
+
+def _of(spark: SparkSession, table: StreamTable, reads: Reads, width: int | None) -> DataFrame:
+    shape = table.shape
+    own = {(column.name, column.type) for column in shape.columns}
+    more = [
+        (f.col(column.name) if (column.name, column.type) in own else f.lit(None))
+        .cast(field.dataType)
+        .alias(column.name)
+        for column, field in zip(reads.columns, spark_schema(reads.columns), strict=True)
+    ]
+    token = "-stream_id" if shape.counts_down else "stream_id"
+    return frame(spark, table).select(
+        f.lit(shape.stream).alias("stream"),
+        f.expr(token).alias("token"),
+        "row_no",
+        "writer",
+        f.expr(text_of(ROOM, shape)).alias("room_id"),
+        f.expr(text_of(USER, shape)).alias("user_id"),
+        f.expr(time_of(shape)).alias("at_ms"),
+        f.expr("CAST(NULL AS bigint)" if width is None else f"{token} div {width}").alias("slot"),
+        *more,
+    )

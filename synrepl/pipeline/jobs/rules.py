@@ -1,0 +1,88 @@
+"""Which room, which user and what time a row is about, stream by stream.
+
+The first rule counts whose stream it is and whose columns the stream has. A declared stream
+that happens to have a column of a usual name is understood without a rule of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from synrepl.pipeline.origin.shape import Shape
+from synrepl.streams.columns import ColumnType
+
+
+class Rule(NamedTuple):
+    """Where something is in the rows of a stream.
+
+    :ivar stream: which; None for any
+    :ivar columns: that it wants
+    :ivar sql: an expression of them
+    """
+
+    stream: str | None
+    columns: tuple[str, ...]
+    sql: str
+
+
+_MEMBER = "CASE WHEN type = 'm.room.member' THEN state_key END"
+
+ROOM = (
+    # Of these names only, the first key is a room (streams/synapse/expansions.py).
+    Rule(
+        "caches",
+        ("cache_func", "keys"),
+        "CASE WHEN cache_func IN ('cs_cache_fake', 'ph_cache_fake', 'dr_cache_fake')"
+        " THEN get_json_object(keys, '$[0]') END",
+    ),
+    Rule(None, ("room_id",), "room_id"),
+)
+
+USER = (
+    # Who sent an event is not in its row; whose membership it changes is.
+    Rule("events", ("type", "state_key"), _MEMBER),
+    Rule("backfill", ("type", "state_key"), _MEMBER),
+    Rule(None, ("user_id",), "user_id"),
+    Rule(None, ("sender",), "sender"),
+    # A user, or another server.
+    Rule(None, ("entity",), "CASE WHEN entity LIKE '@%' THEN entity END"),
+)
+
+#: In milliseconds since the epoch.
+AT_MS = (
+    Rule("caches", ("invalidation_ts",), "invalidation_ts"),
+    Rule("receipts", ("data",), "get_json_object(data, '$.ts')"),
+    # Presence is told some time after what it tells, so the newest is nearest.
+    Rule(
+        "presence",
+        ("last_active_ts", "last_federation_update_ts", "last_user_sync_ts"),
+        "greatest(last_active_ts, last_federation_update_ts, last_user_sync_ts)",
+    ),
+    Rule(None, ("origin_server_ts",), "origin_server_ts"),
+    Rule(None, ("ts",), "ts"),
+)
+
+#: 9999-12-31, in milliseconds since the epoch: times come from other servers, too, and some lie.
+_LAST_MS = 253_402_214_400_000
+
+
+def text_of(rules: Sequence[Rule], shape: Shape) -> str:
+    """The expression for a text in the rows of a stream; NULL when no rule fits."""
+    return f"CAST({_expression(rules, shape)} AS string)"
+
+
+def time_of(shape: Shape) -> str:
+    """The expression for a row's own time; NULL when it has none that can be."""
+    found = f"try_cast({_expression(AT_MS, shape)} AS bigint)"
+    return f"CASE WHEN {found} BETWEEN 1 AND {_LAST_MS} THEN {found} END"
+
+
+def _expression(rules: Sequence[Rule], shape: Shape) -> str:
+    usable = {cell.name for cell in shape.cells if cell.type is not ColumnType.TEXT_ARRAY}
+    fitting = (
+        rule.sql
+        for rule in rules
+        if rule.stream in (None, shape.stream) and usable.issuperset(rule.columns)
+    )
+    return next(fitting, "NULL")

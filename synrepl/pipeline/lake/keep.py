@@ -1,0 +1,109 @@
+"""One run of keeping a lake: land what is new, erase what is to be erased, tidy up."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from pyspark.sql import SparkSession
+
+from synrepl.pipeline.lake.compact import compact
+from synrepl.pipeline.lake.erase import Erased, erase
+from synrepl.pipeline.lake.erase_pending import Pending, Redactions, pending
+from synrepl.pipeline.lake.erasures import Erasures
+from synrepl.pipeline.lake.lake import Lake
+from synrepl.pipeline.lake.land import Landed, Landing, Vectors
+from synrepl.pipeline.lake.marks import Marks
+from synrepl.pipeline.origin.origin import Origin
+
+#: Told each round of landing.
+Told = Callable[[Landed], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What one run did.
+
+    :ivar rows: that were landed, by stream
+    :ivar apart: of the streams that had some, rows that went into quarantine
+    :ivar joined: small files that are part of larger ones now
+    """
+
+    erased: Erased
+    joined: int
+    rows: dict[str, int] = field(default_factory=dict)
+    apart: dict[str, int] = field(default_factory=dict)
+    upto: dict[str, str] = field(default_factory=dict)
+
+
+class Keeper:
+    """Keeps a lake; to be used within :meth:`.Lake.changing`.
+
+    :param dsn: where tasks find the database
+    :param accept_gaps: see :class:`.land.Landing`
+    :param acknowledge: told what is in the lake for good
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        lake: Lake,
+        origin: Origin,
+        dsn: str,
+        *,
+        accept_gaps: Iterable[str] = (),
+        acknowledge: Callable[[Vectors], object] = lambda upto: None,
+    ) -> None:
+        self._spark = spark
+        self._lake = lake
+        self._origin = origin
+        self._known = Erasures()
+        self._redactions = Redactions()
+        self._rows: Counter[str] = Counter()
+        self._apart: Counter[str] = Counter()
+        self._upto: dict[str, str] = {}
+        self._landing = Landing(
+            spark,
+            lake,
+            origin,
+            dsn,
+            erasures=lambda: self._known,
+            accept_gaps=accept_gaps,
+            acknowledge=acknowledge,
+        )
+
+    def run(self, streams: Sequence[str], told: Told = lambda landed: None) -> Kept:
+        """Land all that is settled now, then erase, then compact.
+
+        What is erased in the source while this runs is erased here by the next run. What a run
+        that failed had landed is told by the next one that does not.
+
+        :raises: what :meth:`.Landing.rounds`, :func:`.pending` and :func:`.erase` raise
+        """
+        self._known = self._pending().known
+        Marks(self._lake).take_in(self._origin.marks())
+        for landed in self._landing.rounds(streams):
+            self._rows += landed.rows
+            self._apart += landed.apart
+            self._upto |= {stream: str(at) for stream, at in landed.upto.items()}
+            told(landed)
+        # Again: what has just been landed may be redactions.
+        erased = erase(self._spark, self._lake, self._pending())
+        joined = sum(compact(self._spark, self._lake, stream).joined for stream in streams)
+        if joined:
+            self._remove_unused(streams)
+        # Counters that were added to have no zeros.
+        kept = Kept(erased, joined, dict(self._rows), dict(self._apart), self._upto)
+        self._rows, self._apart, self._upto = Counter(), Counter(), {}
+        return kept
+
+    def _pending(self) -> Pending:
+        return pending(self._spark, self._origin, self._lake, self._redactions)
+
+    def _remove_unused(self, streams: Sequence[str]) -> None:
+        # Somebody who reads keeps the files for now; a later run removes them.
+        with self._lake.removing(wait=False) as nobody_reads:
+            if nobody_reads:
+                for stream in streams:
+                    self._lake.table(stream).remove_unused()

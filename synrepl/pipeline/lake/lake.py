@@ -1,0 +1,236 @@
+"""The folder that a lake is.
+
+::
+
+    synrepl-lake.json     whose streams these are
+    synrepl-lake.lock     held by the one process that changes the lake
+    synrepl-lake.readers  held, shared, by those that read files, so that none goes away meanwhile
+    streams/<stream>/     a Delta table each
+    quarantine/<stream>/  likewise, of those that have rows that do not fit their columns: these, and why
+    marks/                a Delta table: when each stream was where
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from synrepl.core.errors import InputError, Refused, StorageError
+from synrepl.pipeline.lake.apart import apart_shape
+from synrepl.pipeline.lake.table import StreamTable
+from synrepl.pipeline.origin.shape import Shape
+
+MARKER = "synrepl-lake.json"
+LOCK = "synrepl-lake.lock"
+READERS = "synrepl-lake.readers"
+
+#: Raised when a later release can no longer read what this one writes.
+FORMAT = 1
+
+#: What a path may not have: there Delta tables are written to one place and looked for in another.
+_NOT_IN_PATHS = re.compile(r"[\x00-\x1f\x7f%\[\]\\^|]")
+
+
+class NotALake(InputError):
+    """{path} is no lake: {reason}; give the folder that 'synrepl lake land' was given, or an empty one to begin a lake"""
+
+
+class OtherFormat(Refused):
+    """the lake {path} has format {found}, and this release of synrepl reads {known}; use the release that wrote it, or a newer one"""
+
+
+class LakeOfAnother(Refused):
+    """the lake {path} is of database {then}, and this is {now}: positions of one say nothing about the other; use the database it was begun with, or begin another lake in an empty folder"""
+
+
+class LakeBusy(Refused):
+    """another process is changing the lake {path}; wait until it is done, or stop it"""
+
+
+class LockFailed(StorageError):
+    """the lake {path} cannot be locked: {reason}; also who only reads it has to be able to write to its folder"""
+
+
+class NotInTheLake(InputError):
+    """stream {stream!r} is not in the lake {path}; it has {streams}"""
+
+
+class Marker(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the marker file says.
+
+    :ivar server: the database that was landed, as :attr:`.Origin.server` has it
+    :ivar erodes: as :attr:`.Origin.erodes` of that database
+    """
+
+    format: int
+    server: str
+    erodes: bool
+
+
+class Lake:
+    """A lake that is there.
+
+    :raises NotALake: :raises OtherFormat:
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+        self.marker = _read_marker(self.path)
+
+    @classmethod
+    def begin(cls, path: Path, server: str, erodes: bool) -> Lake:
+        """The lake of a database, made if the folder is empty or not there.
+
+        :raises NotALake: the folder holds something else
+        :raises LakeOfAnother: it is the lake of another database
+        """
+        path = path.absolute()
+        if not (path / MARKER).exists():
+            _make(path, Marker(FORMAT, server, erodes))
+        lake = cls(path)
+        lake.make_sure_it_is_of(server)
+        return lake
+
+    def make_sure_it_is_of(self, server: str) -> None:
+        """Refuse another database than the one it was begun with.
+
+        :raises LakeOfAnother:
+        """
+        if self.marker.server != server:
+            raise LakeOfAnother(path=self.path, then=self.marker.server, now=server)
+
+    @property
+    def streams(self) -> list[str]:
+        """The names of the streams that are in it."""
+        folder = self.path / "streams"
+        found = folder.iterdir() if folder.is_dir() else ()
+        return sorted(each.name for each in found if StreamTable.there(each))
+
+    def table(self, stream: str) -> StreamTable:
+        """One stream's table.
+
+        :raises NotInTheLake: it has none
+        """
+        if stream not in self.streams:
+            known = ", ".join(self.streams) or "none"
+            raise NotInTheLake(stream=stream[:100], path=self.path, streams=known)
+        return StreamTable(self._folder(stream))
+
+    def ensure_table(self, shape: Shape) -> StreamTable:
+        """The table of a stream with these columns, made or widened if need be.
+
+        :raises ShapeChanged: the table contradicts them
+        """
+        folder = self._folder(shape.stream)
+        table = StreamTable(folder) if shape.stream in self.streams else None
+        return StreamTable.make(folder, shape) if table is None else table.widened(shape)
+
+    def apart_folder(self, stream: str) -> Path:
+        """Where the quarantine of a stream is, if there is one."""
+        return self.path / "quarantine" / stream
+
+    def apart(self, stream: str) -> StreamTable | None:
+        """The quarantine of a stream; None when all its rows fit."""
+        folder = self.apart_folder(stream)
+        return StreamTable(folder) if StreamTable.there(folder) else None
+
+    def ensure_apart(self, shape: Shape) -> StreamTable:
+        """The quarantine of a stream, made if need be."""
+        found = self.apart(shape.stream)
+        folder = self.apart_folder(shape.stream)
+        return StreamTable.make(folder, apart_shape(shape)) if found is None else found
+
+    def _folder(self, stream: str) -> Path:
+        return self.path / "streams" / stream
+
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """Be the one process that changes the lake.
+
+        :raises LakeBusy: another one is
+        """
+        with _locked(self.path / LOCK, fcntl.LOCK_EX | fcntl.LOCK_NB) as got:
+            if not got:
+                raise LakeBusy(path=self.path)
+            yield
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Keep the files that are there from being removed."""
+        with _locked(self.path / READERS, fcntl.LOCK_SH):
+            yield
+
+    @contextmanager
+    def removing(self, *, wait: bool = True) -> Iterator[bool]:
+        """Keep everybody from beginning to read files.
+
+        :param wait: until nobody reads; else it may give False, and nothing may be removed
+        """
+        how = fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB
+        with _locked(self.path / READERS, how) as got:
+            yield got
+
+
+@contextmanager
+def _locked(path: Path, how: int) -> Iterator[bool]:
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise LockFailed(path=path.parent, reason=_words(error)) from None
+    try:
+        try:
+            fcntl.flock(descriptor, how)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+    finally:
+        os.close(descriptor)
+
+
+def _make(path: Path, marker: Marker) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        strangers = sorted(each.name for each in path.iterdir() if not each.name.startswith(MARKER))
+    except (NotADirectoryError, FileExistsError):
+        raise NotALake(path=path, reason="it is a file") from None
+    except OSError as error:
+        raise NotALake(path=path, reason=_words(error)) from None
+    if odd := _NOT_IN_PATHS.search(str(path)):
+        reason = f"its path has {odd[0]!r} in it, which not all that read Delta tables get right"
+        raise NotALake(path=path, reason=reason)
+    if strangers:
+        raise NotALake(path=path, reason=f"it has no {MARKER}, and holds {strangers[0]!r}")
+    # Written aside and renamed, so that there is never half a marker.
+    draft = path / f"{MARKER}.{os.getpid()}"
+    try:
+        draft.write_bytes(msgspec.json.encode(marker) + b"\n")
+        draft.replace(path / MARKER)
+    except OSError as error:
+        raise NotALake(path=path, reason=f"{MARKER} cannot be written ({_words(error)})") from None
+
+
+def _read_marker(path: Path) -> Marker:
+    try:
+        data = (path / MARKER).read_bytes()
+    except OSError as error:
+        reason = f"{MARKER} cannot be read ({_words(error)})"
+        raise NotALake(path=path, reason=reason) from None
+    try:
+        found = msgspec.json.decode(data, type=dict[str, object]).get("format")
+        if found != FORMAT:
+            raise OtherFormat(path=path, found=str(found)[:20], known=FORMAT)
+        return msgspec.json.decode(data, type=Marker)
+    except msgspec.DecodeError as error:
+        raise NotALake(path=path, reason=f"{MARKER} is damaged ({error})") from None
+
+
+def _words(error: OSError) -> str:
+    return os.strerror(error.errno or errno.EIO)

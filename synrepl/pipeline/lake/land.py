@@ -1,0 +1,202 @@
+"""Streams into a lake, exactly once."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import msgspec
+from pyspark.sql import SparkSession
+
+from synrepl.core.errors import StorageError
+from synrepl.core.tokens import Token
+from synrepl.pipeline.lake.erasures import Erasures
+from synrepl.pipeline.lake.files import DataFile
+from synrepl.pipeline.lake.lake import Lake
+from synrepl.pipeline.lake.land_task import LANDED, StreamTask, land_part
+from synrepl.pipeline.lake.marks import Marks
+from synrepl.pipeline.lake.table import StreamTable
+from synrepl.pipeline.lake.tasks import packed, run_tasks
+from synrepl.pipeline.origin.origin import Origin
+from synrepl.pipeline.origin.shape import Shape
+from synrepl.pipeline.origin.standing import Standing
+from synrepl.pipeline.plan.plan import bounded, check_not_trimmed, chunks
+from synrepl.positions.vector import PositionVector
+from synrepl.storage.store import Trimmed
+
+#: Rows that a task reads, about: it is a file of some 15 to 30 MB.
+TASK_ROWS = 250_000
+
+#: Rows of one stream that are committed together, about: what a kill makes to be read again.
+ROUND_ROWS = 4_000_000
+
+Vectors = Mapping[str, PositionVector]
+
+
+class GapInSource(StorageError):
+    """stream {stream!r} has been trimmed up to {trimmed}, and the lake has it up to {after} only: what lies between is gone from the database; must re-land from {trimmed}: 'synrepl lake land --accept-gap {stream}' goes on there, and the lake keeps what it has"""
+
+
+@dataclass(frozen=True, slots=True)
+class Landed:
+    """What one round brought into the lake.
+
+    :ivar rows: by stream
+    :ivar apart: by stream, the rows that went into quarantine
+    :ivar upto: by stream, where the lake stands now
+    :ivar behind: by stream, tokens between that and where it was settled when it was looked at,
+        of the writer who has most; 0 when all is in the lake
+    """
+
+    rows: Counter[str] = field(default_factory=Counter)
+    apart: Counter[str] = field(default_factory=Counter)
+    upto: dict[str, PositionVector] = field(default_factory=dict)
+    behind: dict[str, Token] = field(default_factory=dict)
+
+
+class Landing:
+    """Lands streams round by round. To be used within :meth:`.Lake.changing`.
+
+    A round looks how far the streams are settled, reads what is new in Spark tasks, each
+    of which writes files of its own, and commits files and position of each stream together.
+    Whatever dies on the way, the next round begins where the last commit was.
+
+    :param dsn: where tasks find the database
+    :param erasures: what no new row may show; asked for each round
+    :param accept_gaps: streams of which the lake may lack what has been trimmed before it was landed
+    :param acknowledge: told what is in the lake for good
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        lake: Lake,
+        origin: Origin,
+        dsn: str,
+        *,
+        erasures: Callable[[], Erasures] = Erasures,
+        accept_gaps: Iterable[str] = (),
+        acknowledge: Callable[[Vectors], object] = lambda upto: None,
+        task_rows: int = TASK_ROWS,
+        round_rows: int = ROUND_ROWS,
+    ) -> None:
+        self._spark = spark
+        self._lake = lake
+        self._origin = origin
+        self._dsn = dsn
+        self._erasures = erasures
+        self._accept_gaps = frozenset(accept_gaps)
+        self._acknowledge = acknowledge
+        self._task_rows = task_rows
+        self._round_rows = round_rows
+        self._marks = Marks(lake)
+        self._tables: dict[str, StreamTable] = {}
+        self._shapes: dict[str, Shape] = {}
+
+    def rounds(self, streams: Sequence[str]) -> Iterator[Landed]:
+        """Land what is settled now, until all of it is in the lake.
+
+        :raises NoSuchStream: :raises GapInSource: :raises ShapeChanged: :raises DatabaseAway:
+        :raises LakeFailed: :raises TaskFailed:
+        :raises ReadingAway: :raises ReadFailed: :raises Trimmed: in a task
+        """
+        self._origin.refresh()
+        ends = self._origin.look(streams)
+        while True:
+            landed = self._round(ends)
+            yield landed
+            if not any(landed.behind.values()):
+                return
+
+    def _round(self, standing: Mapping[str, Standing]) -> Landed:
+        tables = {stream: self._table(stream) for stream in standing}
+        starts = {
+            stream: self._start(stream, tables[stream], at) for stream, at in standing.items()
+        }
+        # A process that has just begun to look may know of less than another one has landed.
+        goals = {stream: starts[stream].merge(at.bound) for stream, at in standing.items()}
+        ends: dict[str, PositionVector] = {}
+        for stream, goal in goals.items():
+            ends |= bounded(self._origin, starts, {stream: goal}, self._round_rows)
+        columns = {
+            stream: [column.name for column in self._shapes[stream].columns] for stream in ends
+        }
+        wanted = chunks(self._origin, starts, ends, columns, self._task_rows)
+        parts = [
+            msgspec.json.encode(part)
+            for part in packed(wanted, lambda chunk: chunk.rows, self._task_rows)
+        ]
+        landed = Landed()
+        files: dict[tuple[str, bool], list[DataFile]] = {}
+        for row in run_tasks(self._spark, parts, self._work(ends), LANDED):
+            file = msgspec.json.decode(row["file"], type=DataFile)
+            files.setdefault((row["stream"], row["apart"]), []).append(file)
+        for stream, end in ends.items():
+            self._commit(stream, starts[stream], end, files, landed)
+            landed.upto[stream] = end
+            landed.behind[stream] = _between(end, goals[stream])
+        self._marks.note_all({stream: end.linear for stream, end in ends.items()}, time.time())
+        self._acknowledge(ends)
+        return landed
+
+    def _table(self, stream: str) -> StreamTable:
+        shape = self._origin.shape(stream)
+        if self._shapes.get(stream) != shape:
+            self._tables[stream] = self._lake.ensure_table(shape)
+            self._shapes[stream] = shape
+        else:
+            self._tables[stream].refresh()
+        return self._tables[stream]
+
+    def _start(self, stream: str, table: StreamTable, at: Standing) -> PositionVector:
+        if not table.landed:
+            return PositionVector({}, at.trimmed)
+        start = table.position
+        try:
+            check_not_trimmed(stream, start, at.trimmed)
+        except Trimmed:
+            if stream not in self._accept_gaps:
+                raise GapInSource(stream=stream, trimmed=at.trimmed, after=start.linear) from None
+            beyond = PositionVector({}, at.trimmed)
+            table.append([], start, start.merge(beyond))
+            return table.position
+        return start
+
+    def _work(self, ends: Vectors) -> partial[Iterator[object]]:
+        tasks = {}
+        for stream in ends:
+            apart = self._lake.apart(stream)
+            tasks[stream] = StreamTask(
+                self._shapes[stream],
+                self._tables[stream].path,
+                self._lake.apart_folder(stream),
+                PositionVector() if apart is None else apart.position,
+            )
+        return partial(land_part, self._dsn, tasks, self._erasures())
+
+    def _commit(
+        self,
+        stream: str,
+        start: PositionVector,
+        end: PositionVector,
+        files: Mapping[tuple[str, bool], list[DataFile]],
+        landed: Landed,
+    ) -> None:
+        apart = files.get((stream, True), [])
+        if apart:
+            # First: if what follows is not done, the next round finds that these are there.
+            quarantine = self._lake.ensure_apart(self._shapes[stream])
+            quarantine.append(apart, quarantine.position, quarantine.position.merge(end))
+        mine = files.get((stream, False), [])
+        table = self._tables[stream]
+        if mine or end != start or not table.landed:
+            table.append(mine, start, end)
+        landed.rows[stream] += sum(file.rows for file in mine)
+        landed.apart[stream] += sum(file.rows for file in apart)
+
+
+def _between(at: PositionVector, goal: PositionVector) -> Token:
+    return max([goal.linear - at.linear, *(goal[name] - at[name] for name in goal.writers)])

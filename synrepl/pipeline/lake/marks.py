@@ -1,0 +1,188 @@
+"""When each stream was where: rows have no time of their own, so the lake keeps marks.
+
+A mark says that at a time a stream stood at a token, on record or landed. What lies above one
+mark and no further than the next came in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable, Schema, write_deltalake
+from deltalake.exceptions import DeltaError
+from pyspark.sql import DataFrame, SparkSession
+
+from synrepl.core.tokens import Token
+from synrepl.pipeline.lake.frame import literal
+from synrepl.pipeline.lake.lake import Lake
+from synrepl.pipeline.lake.table import LakeFailed
+from synrepl.storage.marks import Mark
+
+T = TypeVar("T")
+
+#: The marks of one stream are at least so far apart, in seconds.
+APART_S = 60.0
+
+#: Each noting writes a small file; so many are made one.
+FILES = 100
+
+SCHEMA = pa.schema(
+    [
+        pa.field("stream", pa.string(), nullable=False),
+        pa.field("token", pa.int64(), nullable=False),
+        pa.field("at", pa.timestamp("us", tz="UTC"), nullable=False),
+    ]
+)
+
+_DDL = "stream string, token bigint, at timestamp"
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Marks:
+    """The marks of a lake.
+
+    Whoever adds some does it within :meth:`.Lake.changing`, and makes this within it, too.
+    """
+
+    def __init__(self, lake: Lake) -> None:
+        self.path: Path = lake.path / "marks"
+        self._newest: dict[str, Mark] | None = None
+
+    def note(self, stream: str, token: Token, at: float) -> bool:
+        """Note where one stream is; see :meth:`note_all`. True when that was worth it."""
+        return bool(self.note_all({stream: token}, at))
+
+    def note_all(self, tokens: Mapping[str, Token], at: float) -> int:
+        """Note where streams are, in one commit; those that moved, and have no mark of the last minute.
+
+        :param tokens: by stream, the linear position
+        :param at: when each was seen there, in seconds since the epoch
+        :returns: how many were noted
+        :raises LakeFailed: the table could not be read or written
+        """
+        newest = self._newest_marks()
+        new = {
+            stream: Mark(at, token)
+            for stream, token in tokens.items()
+            if _worth_it(newest.get(stream), token, at)
+        }
+        self._append(new.items())
+        newest.update(new)
+        return len(new)
+
+    def take_in(self, marks: Mapping[str, Iterable[Mark]]) -> int:
+        """Add marks that were made elsewhere, by stream, and are not there yet; how many those were.
+
+        :raises LakeFailed: the table could not be read or written
+        """
+        wanted = {
+            (stream, mark.token, _time(mark)): (stream, mark)
+            for stream, each in marks.items()
+            for mark in each
+        }
+        known = self.table()
+        tokens = pa.array([token for _, token, _ in wanted], pa.int64())
+        near = known.filter(pc.is_in(known["token"], tokens)).to_pylist()
+        there = {(row["stream"], row["token"], row["at"]) for row in near}
+        new = [wanted[key] for key in sorted(wanted.keys() - there)]
+        self._append(new)
+        self._newest = None
+        return len(new)
+
+    def table(self) -> pa.Table:
+        """All of them, in no order: as :data:`SCHEMA` says."""
+        found = self._open()
+        if found is None:
+            return SCHEMA.empty_table()
+        delta = found
+        return self._guarded("read", lambda: delta.to_pyarrow_table().cast(SCHEMA))
+
+    def frame(self, spark: SparkSession) -> DataFrame:
+        """All of them: ``stream``, ``token``, ``at``; for as long as :meth:`.Lake.reading` says."""
+        found = self._open()
+        files = [] if found is None else found.file_uris()
+        if not files:
+            return spark.createDataFrame([], _DDL)
+        return spark.read.schema(_DDL).parquet(*map(literal, files))
+
+    def remove_unused(self) -> int:
+        """Delete files that no longer belong to the table; how many.
+
+        To be called within :meth:`.Lake.changing` and :meth:`.Lake.removing`.
+        """
+        found = self._open()
+        if found is None:
+            return 0
+        delta = found
+        return self._guarded(
+            "cleared",
+            lambda: len(
+                delta.vacuum(
+                    retention_hours=0, dry_run=False, enforce_retention_duration=False, full=True
+                )
+            ),
+        )
+
+    def _append(self, marks: Iterable[tuple[str, Mark]]) -> None:
+        rows = [
+            {"stream": stream, "token": mark.token, "at": _time(mark)} for stream, mark in marks
+        ]
+        if not rows:
+            return
+
+        def work() -> None:
+            DeltaTable.create(
+                self.path,
+                Schema.from_arrow(SCHEMA),
+                mode="ignore",
+                name="marks",
+                # There is a commit a minute, and nobody asks what there was some time ago.
+                configuration={"delta.logRetentionDuration": "interval 1 days"},
+            )
+            delta = DeltaTable(self.path)
+            write_deltalake(delta, pa.Table.from_pylist(rows, schema=SCHEMA), mode="append")
+            if len(delta.file_uris()) > FILES:
+                delta.optimize.compact()
+
+        self._guarded("written", work)
+
+    def _newest_marks(self) -> dict[str, Mark]:
+        if self._newest is None:
+            rising = self.table().sort_by("token")
+            last = rising.group_by("stream", use_threads=False).aggregate(
+                [("token", "last"), ("at", "last")]
+            )
+            self._newest = {
+                row["stream"]: Mark(row["at_last"].timestamp(), row["token_last"])
+                for row in last.to_pylist()
+            }
+        return self._newest
+
+    def _open(self) -> DeltaTable | None:
+        if not (self.path / "_delta_log").is_dir():
+            return None
+        return self._guarded("read", lambda: DeltaTable(self.path))
+
+    def _guarded(self, what: str, work: Callable[[], T]) -> T:
+        try:
+            return work()
+        except (DeltaError, OSError) as error:
+            reason = " ".join(str(error).split())[:500]
+            raise LakeFailed(path=self.path, what=what, reason=reason) from None
+
+
+def _worth_it(last: Mark | None, token: Token, at: float) -> bool:
+    if last is None:
+        return True
+    # A clock that was set back must not keep marks away until it is where it was.
+    return token > last.token and not 0 <= at - last.at < APART_S
+
+
+def _time(mark: Mark) -> datetime:
+    return _EPOCH + timedelta(microseconds=round(mark.at * 1e6))

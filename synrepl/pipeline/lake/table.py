@@ -1,0 +1,269 @@
+"""One stream's Delta table: its columns, its position and its files.
+
+Where the table stands is part of each commit: a *transaction* of the Delta log per writer, whose
+version is the token up to which that writer was landed. So rows and position move together, and
+whatever dies in between leaves both as they were.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
+from deltalake.exceptions import DeltaError
+from deltalake.schema import ArrayType, PrimitiveType
+from deltalake.transaction import AddAction, RemoveAction
+
+from synrepl.core.errors import Refused, StorageError
+from synrepl.core.tokens import Token
+from synrepl.pipeline.lake.files import DataFile
+from synrepl.pipeline.origin.shape import HEAD, Shape
+from synrepl.positions.vector import PositionVector
+from synrepl.streams.columns import Column, ColumnType
+
+#: Application IDs in the log: of the linear position, of a writer's, and of rewritings.
+_LINEAR = "synrepl/linear"
+_WRITER = "synrepl/writer/"
+_REWRITES = "synrepl/rewrites"
+
+#: Table properties: the writers whose positions there are, and the direction of the stream.
+_WRITERS = "synrepl.writers"
+_COUNTS_DOWN = "synrepl.counts_down"
+
+_TYPE = "synrepl.type"
+
+_DELTA: dict[ColumnType, PrimitiveType | ArrayType] = {
+    ColumnType.TEXT: PrimitiveType("string"),
+    ColumnType.BIGINT: PrimitiveType("long"),
+    ColumnType.BOOLEAN: PrimitiveType("boolean"),
+    ColumnType.DOUBLE: PrimitiveType("double"),
+    ColumnType.JSON: PrimitiveType("string"),
+    ColumnType.TEXT_ARRAY: ArrayType(PrimitiveType("string"), contains_null=True),
+}
+
+
+class ShapeChanged(Refused):
+    """stream {stream!r} has {change} in the database, which its table in the lake does not allow; land it into another lake"""
+
+
+class LandedElsewhere(Refused):
+    """the lake's table of stream {stream!r} is at {found}, not at {expected}: another process has landed it meanwhile; nothing was written"""
+
+
+class LakeFailed(StorageError):
+    """the lake's table {path} cannot be {what}: {reason}"""
+
+
+class StreamTable:
+    """The table in a folder, as it is when this is made or :meth:`refresh` was called last.
+
+    :raises LakeFailed: it cannot be read
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with _failing(path, "read"):
+            self._delta = DeltaTable(path)
+
+    @staticmethod
+    def there(path: Path) -> bool:
+        """True when a folder has a table; one that somebody died over while it was made has none."""
+        return path.is_dir() and DeltaTable.is_deltatable(str(path))
+
+    @classmethod
+    def make(cls, path: Path, shape: Shape) -> StreamTable:
+        """An empty table of a stream.
+
+        Every cell may be null, whatever the stream says: it may come to allow it, and
+        erasing leaves nothing else.
+        """
+        with _failing(path, "made"):
+            DeltaTable.create(
+                path,
+                Schema([_field(column) for column in shape.columns]),
+                name=shape.stream,
+                configuration={
+                    "delta.dataSkippingStatsColumns": "stream_id",
+                    # There may be a commit a second, and nobody asks what there was some days ago.
+                    "delta.logRetentionDuration": "interval 1 days",
+                    "delta.enableExpiredLogCleanup": "true",
+                    _COUNTS_DOWN: str(shape.counts_down).lower(),
+                    _WRITERS: "[]",
+                },
+                raise_if_key_not_exists=False,
+            )
+        return cls(path)
+
+    def refresh(self) -> None:
+        """See what others have committed."""
+        with _failing(self.path, "read"):
+            self._delta.update_incremental()
+
+    @property
+    def stream(self) -> str:
+        """The name of the stream."""
+        return self.path.name
+
+    @property
+    def shape(self) -> Shape:
+        """The columns, in order."""
+        columns = [_column(field) for field in self._delta.schema().fields]
+        down = self._properties.get(_COUNTS_DOWN) == "true"
+        return Shape(self.stream, down, tuple(columns[len(HEAD) :]))
+
+    def widened(self, shape: Shape) -> StreamTable:
+        """This table with all columns of ``shape``.
+
+        :raises ShapeChanged: one has another type, or is gone
+        """
+        self.refresh()
+        known = {column.name: column for column in self.shape.columns}
+        wanted = {column.name: column for column in shape.columns}
+        for name, column in wanted.items():
+            if name in known and known[name].type is not column.type:
+                change = f"column {name!r} as {column.type} (the table has {known[name].type})"
+                raise ShapeChanged(stream=shape.stream, change=change)
+        for name in known:
+            if name not in wanted:
+                raise ShapeChanged(stream=shape.stream, change=f"no column {name!r} any more")
+        new = [_field(column) for name, column in wanted.items() if name not in known]
+        if new:
+            with _failing(self.path, "widened"):
+                self._delta.alter.add_columns(new)
+            self.refresh()
+        return self
+
+    @property
+    def position(self) -> PositionVector:
+        """Up to where the stream has been landed."""
+        writers = {name: self._version(_WRITER + name) for name in self._writers}
+        known = {name: token for name, token in writers.items() if token is not None}
+        return PositionVector(known, self._version(_LINEAR) or 0)
+
+    @property
+    def landed(self) -> bool:
+        """True once a position has been committed, also one at the very beginning."""
+        return self._version(_LINEAR) is not None
+
+    @property
+    def files(self) -> list[DataFile]:
+        """The files that make up the table, by stream ID."""
+        actions = pa.table(self._delta.get_add_actions(flatten=True))
+        if not actions.num_rows:
+            return []
+        wanted = ["path", "size_bytes", "num_records", "min.stream_id", "max.stream_id"]
+        rows = zip(*(actions[name].to_pylist() for name in wanted), strict=True)
+        return sorted((DataFile(*row) for row in rows), key=lambda file: (file.low, file.name))
+
+    def path_of(self, file: DataFile) -> Path:
+        """Where a file is."""
+        return self.path / file.name
+
+    def append(self, files: Sequence[DataFile], start: PositionVector, end: PositionVector) -> None:
+        """Add files, and move the position from ``start`` to ``end``: both or neither.
+
+        :raises LandedElsewhere: the table is not at ``start``
+        """
+        self.refresh()
+        self._know_writers(end.writers)
+        # Of all that comes after this look, the commit itself finds out.
+        if self.landed and self.position != start:
+            raise LandedElsewhere(stream=self.stream, found=self.position, expected=start)
+        at = {_LINEAR: end.linear, **{_WRITER + name: end[name] for name in end.writers}}
+        self._commit([_add(file, True) for file in files], at, "land")
+
+    def rewrite(self, old: Sequence[DataFile], new: Sequence[DataFile], *, change: bool) -> None:
+        """Put files in the place of others.
+
+        :param change: their rows differ, and are not only arranged in another way
+        """
+        number = (self._version(_REWRITES) or 0) + 1
+        now = int(time.time() * 1000)
+        gone = [
+            RemoveAction(file.name, change, now, size=file.size, partition_values={})
+            for file in old
+        ]
+        # Two rewritings that begin from one version have one number, and one of them fails.
+        self._commit([*(_add(file, change) for file in new), *gone], {_REWRITES: number}, "rewrite")
+
+    def remove_unused(self) -> int:
+        """Delete files that no longer belong to the table, or never did; how many.
+
+        To be called within :meth:`.Lake.changing` and :meth:`.Lake.removing`.
+        """
+        self.refresh()
+        with _failing(self.path, "cleared"):
+            there = {each.name for each in self.path.iterdir()}
+            gone = self._delta.vacuum(
+                retention_hours=0, dry_run=False, enforce_retention_duration=False, full=True
+            )
+        # It names those, too, that are long gone, for as long as the log tells of them.
+        return len(there.intersection(gone))
+
+    def _version(self, app: str) -> int | None:
+        with _failing(self.path, "read"):  # which it is only now
+            return self._delta.transaction_version(app)
+
+    @property
+    def _properties(self) -> dict[str, str]:
+        return dict(self._delta.metadata().configuration)
+
+    @property
+    def _writers(self) -> list[str]:
+        return msgspec.json.decode(self._properties.get(_WRITERS, "[]"), type=list[str])
+
+    def _know_writers(self, writers: Iterable[str]) -> None:
+        known = set(self._writers)
+        if not known.issuperset(writers):
+            names = msgspec.json.encode(sorted(known.union(writers))).decode()
+            with _failing(self.path, "written"):
+                self._delta.alter.set_table_properties({_WRITERS: names}, raise_if_not_exists=False)
+            self.refresh()
+
+    def _commit(self, actions: list[Any], at: dict[str, Token], what: str) -> None:
+        properties = CommitProperties(
+            custom_metadata={"synrepl.operation": what},
+            app_transactions=[Transaction(app, token) for app, token in at.items()],
+        )
+        with _failing(self.path, "written"):
+            self._delta.create_write_transaction(
+                actions, mode="append", schema=self._delta.schema(), commit_properties=properties
+            )
+        self.refresh()
+
+
+def _add(file: DataFile, change: bool) -> AddAction:
+    return AddAction(
+        path=file.name,
+        size=file.size,
+        partition_values={},
+        modification_time=int(time.time() * 1000),
+        data_change=change,
+        stats=file.stats,
+    )
+
+
+def _field(column: Column) -> Field:
+    nullable = column not in HEAD
+    return Field(
+        column.name, _DELTA[column.type], nullable=nullable, metadata={_TYPE: column.type.value}
+    )
+
+
+def _column(field: Field) -> Column:
+    return Column(field.name, ColumnType(field.metadata[_TYPE]), field.nullable)
+
+
+@contextmanager
+def _failing(path: Path, what: str) -> Iterator[None]:
+    try:
+        yield
+    except (DeltaError, OSError) as error:
+        reason = " ".join(str(error).split())[:500]
+        raise LakeFailed(path=path, what=what, reason=reason) from None

@@ -1,0 +1,87 @@
+"""Parts of a job as Spark tasks that read and write files themselves: no row goes through the JVM."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import TypeVar
+
+import pyarrow as pa
+from py4j.protocol import Py4JError  # type: ignore[import-untyped,unused-ignore]
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from synrepl.core.errors import StorageError
+from synrepl.pipeline.source.errors import reason
+
+T = TypeVar("T")
+
+#: Does one part; what it yields goes to the driver.
+Work = Callable[[bytes], Iterator[pa.RecordBatch]]
+
+#: Parts of one Spark job; the next one begins when all of them are done.
+AT_ONCE = 64
+
+
+class TaskFailed(StorageError):
+    """a task of Spark was lost: {reason}; what it did does not count, so start again"""
+
+
+def run_tasks(
+    spark: SparkSession, parts: Sequence[bytes], work: Work, schema: pa.Schema
+) -> Iterator[Row]:
+    """Do each part in a task of its own; what they yield comes in the order of the parts.
+
+    A task that fails may run again, on another machine: ``work`` must leave nothing behind
+    that counts unless its result is used.
+
+    :param work: sent to the tasks, with all that it refers to
+    :param schema: of what it yields; small, for it goes through the driver
+    :raises TaskFailed: a task died, more often than Spark tries again
+    :raises: what ``work`` raised, if that was an error of ours
+    """
+    ddl = from_arrow_schema(schema)
+    for begin in range(0, len(parts), AT_ONCE):
+        some = parts[begin : begin + AT_ONCE]
+        numbers = spark.range(0, len(some), 1, len(some))
+        yield from _collected(numbers.mapInArrow(partial(_run, some, work), ddl))
+
+
+def _collected(answers: DataFrame) -> list[Row]:
+    try:
+        return answers.collect()
+    except (PySparkException, Py4JError, OSError) as error:
+        ours = reason(error)
+        if ours is None:
+            ours = TaskFailed(reason=_told(error))
+        raise ours from error
+
+
+def _told(error: Exception) -> str:
+    """What Spark says first, without the stack."""
+    java = getattr(error, "java_exception", None)
+    lines = str(error if java is None else java.getMessage()).splitlines()
+    return " ".join(lines[0].split())[:500] if lines else type(error).__name__
+
+
+def _run(
+    parts: Sequence[bytes], work: Work, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        for number in batch.column(0).to_pylist():
+            yield from work(parts[number])
+
+
+def packed(items: Iterable[T], size: Callable[[T], int], most: int) -> Iterator[list[T]]:
+    """Items in their order, in lists for one task each: as many as make up ``most``, or one that is larger."""
+    part: list[T] = []
+    held = 0
+    for item in items:
+        if part and held + size(item) > most:
+            yield part
+            part, held = [], 0
+        part.append(item)
+        held += size(item)
+    if part:
+        yield part

@@ -1,0 +1,18 @@
+"""Names that are not there, and the nearest that are."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+
+from synrepl.pipeline.origin.origin import NoSuchStream
+
+
+def no_such_stream(name: str, streams: Sequence[str]) -> NoSuchStream:
+    """The error for a stream that is not in a database."""
+    near = difflib.get_close_matches(name[:100], streams, n=1)
+    return NoSuchStream(
+        stream=name[:100],
+        hint=f"; did you mean {near[0]!r}?" if near else "",
+        streams=", ".join(streams) or "none",
+    )

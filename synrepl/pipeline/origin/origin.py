@@ -1,0 +1,77 @@
+"""What the pipeline asks of a database that has streams."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from typing import Protocol
+
+from synrepl.core.errors import InputError
+from synrepl.pipeline.origin.scan import Scan
+from synrepl.pipeline.origin.shape import Shape
+from synrepl.pipeline.origin.standing import Standing
+from synrepl.pipeline.plan.windows import Windows
+from synrepl.storage.marks import Mark
+
+
+class Origin(Protocol):
+    """Where streams come from. Kept for as long as its bounds are asked for: they are found by repeated looks.
+
+    :ivar server: tells this database from any other, over restarts and failovers
+    :ivar erodes: rows may vanish, or move to a newer ID, after they were read
+    """
+
+    server: str
+    erodes: bool
+
+    @property
+    def streams(self) -> Sequence[str]:
+        """The names of all streams that are in tables here."""
+
+    def refresh(self) -> None:
+        """Read again which streams there are, and their columns."""
+
+    def shape(self, stream: str) -> Shape:
+        """The columns of a stream.
+
+        :raises NoSuchStream: there is none of that name
+        """
+
+    def look(self, streams: Sequence[str]) -> Mapping[str, Standing]:
+        """How far each of the streams may be read now."""
+
+    def scan(self, stream: str, windows: Windows, columns: Sequence[str], also: str = "") -> Scan:
+        """A statement that gives rows, in the order of their tokens.
+
+        :param windows: the tokens wanted
+        :param columns: which, of :attr:`.Shape.columns`, in order
+        :param also: a condition on columns, in SQL
+        """
+
+    def raw(self, stream: str, windows: Windows) -> Scan:
+        """A statement that gives :data:`.shape.RAW`: all rows, of which no value is read as its type.
+
+        It succeeds where :meth:`scan` fails because of a value. What ``also`` asked for is not
+        looked at.
+        """
+
+    def rows(self, stream: str, windows: Windows) -> int:
+        """About how many rows there are; from statistics, so it may be far off."""
+
+    def nth(self, stream: str, windows: Windows, rows: int) -> int | None:
+        """The token at which so many rows have been read; None when there are fewer."""
+
+    def trimmed_sql(self, stream: str) -> str | None:
+        """A statement for up to where facts are gone by now; None where nobody trims."""
+
+    def marks(self) -> Mapping[str, Sequence[Mark]]:
+        """By stream, where it was on record at some times, as far as the database tells; in seconds since the epoch."""
+
+    def subjects(self) -> Set[str]:
+        """Who is to be erased from what was copied: user IDs, or other texts that stand for somebody."""
+
+    def close(self) -> None:
+        """End the connection."""
+
+
+class NoSuchStream(InputError):
+    """there is no stream {stream!r} in this database{hint}; it has {streams}"""

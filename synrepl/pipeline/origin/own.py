@@ -1,0 +1,182 @@
+"""Streams of synrepl's own tables. Their columns are read from the tables, so no configuration is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+
+from synrepl.driver.blocking import BlockingDatabase
+from synrepl.pipeline.origin.bounds import StreamBounds
+from synrepl.pipeline.origin.estimate import planned_rows
+from synrepl.pipeline.origin.identity import server_of
+from synrepl.pipeline.origin.named import no_such_stream
+from synrepl.pipeline.origin.scan import HIGH, LOW, Scan, ids
+from synrepl.pipeline.origin.shape import HEAD, Shape
+from synrepl.pipeline.origin.sql import (
+    identifier,
+    in_order,
+    in_windows,
+    literal,
+    readable,
+    selected,
+)
+from synrepl.pipeline.origin.standing import Standing
+from synrepl.pipeline.plan.windows import Windows
+from synrepl.storage import writers
+from synrepl.storage.database import Isolation, Transaction
+from synrepl.storage.erased import erased_subjects
+from synrepl.storage.marks import Mark
+from synrepl.storage.store import Observation
+from synrepl.storage.tables import table_name
+from synrepl.streams.columns import Column, ColumnType
+from synrepl.streams.definition import Stream
+
+_TYPES = {word.sql: word for word in ColumnType}
+
+_COLUMNS = """
+    SELECT s.stream, s.counts_down, s.sequence, a.attname, format_type(a.atttypid, a.atttypmod),
+           NOT a.attnotnull
+    FROM synrepl._streams s
+    JOIN pg_attribute a ON a.attrelid = format('synrepl.%I', s.stream)::regclass
+    WHERE a.attnum > 0 AND NOT a.attisdropped
+    ORDER BY s.stream, a.attnum
+"""
+
+_MARKS = """
+    SELECT stream, extract(epoch FROM at)::float8, token FROM synrepl._stream_marks
+    ORDER BY at, token
+"""
+
+
+class OwnOrigin:
+    """Implements :class:`.origin.Origin` over a database of synrepl's."""
+
+    erodes = False
+
+    def __init__(self, database: BlockingDatabase) -> None:
+        self._database = database
+        self._bounds: dict[str, StreamBounds] = {}
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Read again which streams and columns there are."""
+        self.server, self._streams, self._shapes = self._database.run(
+            "read the streams", _read, read_only=True
+        )
+
+    @property
+    def streams(self) -> Sequence[str]:
+        """All streams."""
+        return sorted(self._shapes)
+
+    def shape(self, stream: str) -> Shape:
+        """The columns of a stream, as its table has them."""
+        try:
+            return self._shapes[stream]
+        except KeyError:
+            raise no_such_stream(stream, self.streams) from None
+
+    def look(self, streams: Sequence[str]) -> Mapping[str, Standing]:
+        """How far each stream may be read: the sequences first, then who holds what of them."""
+        wanted = [self._streams[self.shape(stream).stream] for stream in streams]
+
+        def work(txn: Transaction) -> tuple[bool, Mapping[str, Observation]]:
+            standby = txn.execute("SELECT pg_is_in_recovery()").fetchone()[0]
+            return not standby, writers.observe(txn, wanted)
+
+        # Not in one snapshot: the order of the statements is the proof.
+        locks, seen = self._database.run(
+            "observe", work, read_only=True, isolation=Isolation.READ_COMMITTED
+        )
+        return {
+            name: self._bounds.setdefault(name, StreamBounds()).take_in(each, locks)
+            for name, each in seen.items()
+        }
+
+    def scan(self, stream: str, windows: Windows, columns: Sequence[str], also: str = "") -> Scan:
+        """A statement that gives rows, in the order of their tokens."""
+        return self._scan(stream, windows, selected(self.shape(stream), columns), also)
+
+    def raw(self, stream: str, windows: Windows) -> Scan:
+        """A statement that gives all rows as text."""
+        cells = ", ".join(
+            f"{readable(f'CAST({name} AS text)')} AS {name}"
+            for name in (identifier(column.name) for column in self.shape(stream).cells)
+        )
+        whole = f"(SELECT CAST(row_to_json(cells) AS text) FROM (SELECT {cells}) AS cells)"
+        head = selected(self.shape(stream), [column.name for column in HEAD])
+        return self._scan(stream, windows, f"{head}, {whole} AS cells")
+
+    def _scan(self, stream: str, windows: Windows, wanted: str, also: str = "") -> Scan:
+        shape = self.shape(stream)
+        where = in_windows(shape, windows, (LOW, HIGH)) + (f" AND ({also})" if also else "")
+        table = table_name(self._streams[stream])
+        return Scan(
+            f"SELECT {wanted} FROM {table} WHERE {where} {in_order(shape)}", shape.counts_down
+        )
+
+    def rows(self, stream: str, windows: Windows) -> int:
+        """About how many rows there are, as the planner expects; of a table without statistics, a row per token."""
+        shape = self.shape(stream)
+        table = table_name(self._streams[stream])
+        where = in_windows(shape, windows, ids(windows.clip, shape.counts_down))
+
+        def work(txn: Transaction) -> int:
+            txn.execute(f"SELECT reltuples < 0 FROM pg_class WHERE oid = '{table}'::regclass")
+            if txn.fetchone()[0]:
+                return windows.clip.upto - windows.clip.after
+            return planned_rows(txn, f"SELECT 1 FROM {table} WHERE {where}")
+
+        return self._database.run("estimate", work, read_only=True)
+
+    def nth(self, stream: str, windows: Windows, rows: int) -> int | None:
+        """The token of the row at which so many have been read."""
+        shape = self.shape(stream)
+        statement = (
+            f"SELECT abs(stream_id) FROM {table_name(self._streams[stream])}"
+            f" WHERE {in_windows(shape, windows, ids(windows.clip, shape.counts_down))}"
+            f" {in_order(shape)} OFFSET {rows - 1} LIMIT 1"
+        )
+        found = self._database.run(
+            "count ahead", lambda txn: txn.execute(statement).fetchone_or_none(), read_only=True
+        )
+        return None if found is None else int(found[0])
+
+    def trimmed_sql(self, stream: str) -> str | None:
+        """A statement for up to where facts are gone by now."""
+        return f"SELECT trimmed FROM synrepl._streams WHERE stream = {literal(stream)}"
+
+    def marks(self) -> Mapping[str, Sequence[Mark]]:
+        """By stream, where it was on record at some times, oldest first: what retention goes by."""
+        found: dict[str, list[Mark]] = {}
+        for stream, at, token in self._database.run(
+            "read the marks", lambda txn: txn.execute(_MARKS).fetchall(), read_only=True
+        ):
+            found.setdefault(stream, []).append(Mark(float(at), int(token)))
+        return found
+
+    def subjects(self) -> Set[str]:
+        """What ``synrepl.erase()`` was called with."""
+        return self._database.run("read the erased", erased_subjects, read_only=True)
+
+    def close(self) -> None:
+        """End the connection."""
+        self._database.close()
+
+
+def _read(txn: Transaction) -> tuple[str, dict[str, Stream], dict[str, Shape]]:
+    streams: dict[str, Stream] = {}
+    cells: dict[str, list[Column]] = {}
+    heads = {column.name for column in HEAD}
+    for name, down, sequence, column, type_, nullable in txn.execute(_COLUMNS).fetchall():
+        numbered = str(sequence).removeprefix('synrepl."_').removesuffix('_seq"')
+        streams[name] = Stream(
+            name, {}, counts_down=down, numbered_with=None if numbered == name else numbered
+        )
+        found = cells.setdefault(name, [])
+        if column not in heads:
+            found.append(Column(str(column), _TYPES[type_], bool(nullable)))
+    shapes = {
+        name: Shape(name, stream.counts_down, tuple(cells[name]))
+        for name, stream in streams.items()
+    }
+    return server_of(txn), streams, shapes

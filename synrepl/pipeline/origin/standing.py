@@ -1,0 +1,26 @@
+"""How far a stream may be read."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from synrepl.core.tokens import Token
+from synrepl.positions.vector import PositionVector
+
+
+class Standing(NamedTuple):
+    """One stream at one look.
+
+    :ivar bound: nothing at or below it can still be committed (R5)
+    :ivar last: the last token that anybody may have taken
+    :ivar trimmed: facts at or below it are gone
+    """
+
+    bound: PositionVector
+    last: Token
+    trimmed: Token
+
+    @property
+    def complete(self) -> bool:
+        """True when nothing is under way: the bound is where the stream ends."""
+        return self.bound.linear >= self.last

@@ -1,0 +1,114 @@
+"""What the driver does when all tasks are done, or one has failed for good."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+
+from synrepl.core.errors import Refused, SynreplError
+from synrepl.driver.blocking import BlockingDatabase
+from synrepl.pipeline.sink.options import OnBadRows, SinkOptions
+from synrepl.pipeline.sink.staging import TaskDone
+from synrepl.pipeline.sink.target import INSTANCE, Target
+from synrepl.storage import preserved, staged
+from synrepl.storage.database import Transaction, UniqueViolation
+from synrepl.storage.staged import Appended, Job, Staged
+
+_log = logging.getLogger(__name__)
+
+#: What :func:`finish` does again when another driver does the same job just now, or the
+#: sequence was found behind the table.
+_ATTEMPTS = 3
+
+
+class BadRows(Refused):
+    """{bad} of {rows} rows do not fit stream {stream!r}, the first of them because {reason}; nothing was written: correct them, or let them go to quarantine (on_bad_rows=quarantine)"""
+
+
+class RowsQuarantined(UserWarning):
+    """Rows did not fit their stream and were put into ``synrepl._quarantine``."""
+
+
+def finish(options: SinkOptions, target: Target, job: Job, tasks: Sequence[TaskDone]) -> Appended:
+    """Append what tasks staged, in one transaction; nothing when the job has been done before.
+
+    The sequence of rows that keep their IDs is moved in another one, behind it. May be called again after any failure.
+
+    :raises BadRows: :raises StagedLost: :raises KeyReused: :raises DatabaseAway:
+    :raises WriterTaken: :raises Drained: :raises WriterRemoved:
+    :raises PositionsTaken: :raises BadReplay: :raises StreamBusy:
+    """
+    ordered = sorted(tasks, key=lambda task: task.partition)
+    attempts = [task.staged for task in ordered]
+    _check_bad(options, job, ordered)
+    with BlockingDatabase(options.database, INSTANCE, options.patience_s) as database:
+        if options.preserve:
+            database.run(
+                "register writers",
+                lambda txn: preserved.register_writers(txn, job.stream, attempts),
+            )
+        done = _append(database, options, target, job, attempts)
+        if options.preserve:
+            # Also when it was done before: whoever did it may have died right here.
+            database.run("move the sequence", lambda txn: preserved.move_sequence(txn, job.stream))
+        _clean_up(database, job.stream, job.job)
+    if done.bad:
+        reason = next(task.reason for task in ordered if task.reason)
+        _tell(job, done.bad, done.rows + done.bad, reason)
+    return done
+
+
+def give_up(options: SinkOptions, stream: str, job: str) -> None:
+    """Remove what the tasks of a job have staged. What cannot be removed now is removed in a day."""
+    with (
+        suppress(SynreplError),
+        BlockingDatabase(options.database, INSTANCE, options.patience_s) as database,
+    ):
+        _clean_up(database, stream, job)
+
+
+def _append(
+    database: BlockingDatabase,
+    options: SinkOptions,
+    target: Target,
+    job: Job,
+    attempts: Sequence[Staged],
+) -> Appended:
+    append = preserved.append_preserved if options.preserve else staged.append_staged
+
+    def work(txn: Transaction) -> Appended:
+        return append(txn, job, attempts, target.cells)
+
+    for _ in range(1, _ATTEMPTS):
+        with suppress(UniqueViolation):
+            return database.run("append staged rows", work)
+    return database.run("append staged rows", work)
+
+
+def _check_bad(options: SinkOptions, job: Job, tasks: Iterable[TaskDone]) -> None:
+    bad = [task for task in tasks if task.staged.bad]
+    if bad and options.on_bad_rows is OnBadRows.REFUSE:
+        raise BadRows(
+            bad=sum(task.staged.bad for task in bad),
+            rows=sum(task.staged.bad + task.staged.rows for task in tasks),
+            stream=job.stream,
+            reason=bad[0].reason,
+        )
+
+
+def _clean_up(database: BlockingDatabase, stream: str, job: str) -> None:
+    try:
+        database.run("clean up", lambda txn: staged.clean_up(txn, stream, job))
+    except SynreplError as error:  # the rows are written; these are in nobody's way
+        _log.warning("what was staged for stream %s stays for a while: %s", stream, error)
+
+
+def _tell(job: Job, bad: int, rows: int, reason: str) -> None:
+    words = (
+        f"{bad} of {rows} rows did not fit stream {job.stream!r} and are in synrepl._quarantine"
+        f" (job {job.job!r}); the first: {reason}"
+    )
+    _log.warning("%s", words)
+    warnings.warn(words, RowsQuarantined, stacklevel=2)

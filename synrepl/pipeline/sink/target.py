@@ -1,0 +1,163 @@
+"""The stream that rows go to, and which of its columns a DataFrame has."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from pyspark.sql import types as t
+
+from synrepl.core.errors import InputError
+from synrepl.driver.blocking import BlockingDatabase
+from synrepl.pipeline.origin.foreign import ForeignOrigin
+from synrepl.pipeline.origin.open import open_origin
+from synrepl.pipeline.origin.origin import NoSuchStream
+from synrepl.pipeline.origin.shape import HEAD, Shape
+from synrepl.pipeline.sink.options import SinkOptions
+from synrepl.storage import staged
+from synrepl.storage.database import Transaction
+from synrepl.storage.outbox import KeptInMemory
+from synrepl.streams.catalogue import Catalogue
+from synrepl.streams.columns import KIND_COLUMN, Column, ColumnType
+from synrepl.streams.synapse import SYNAPSE_STREAMS
+
+#: How the server shows connections of the sink.
+INSTANCE = "spark"
+
+
+class NotWritable(InputError):
+    """stream {stream!r} is in the database of a real Synapse, which is only read; write to a database of synrepl's own"""
+
+
+class ColumnsMismatch(InputError):
+    """the DataFrame does not fit stream {stream!r}: {reason}"""
+
+
+#: What can be written to each type without a loss that is not noticed row by row.
+_TAKES: dict[ColumnType, tuple[type[t.DataType], ...]] = {
+    ColumnType.TEXT: (t.StringType,),
+    ColumnType.BIGINT: (t.ByteType, t.ShortType, t.IntegerType, t.LongType, t.DecimalType),
+    ColumnType.BOOLEAN: (t.BooleanType,),
+    ColumnType.DOUBLE: (t.FloatType, t.DoubleType, t.ByteType, t.ShortType, t.IntegerType),
+    ColumnType.JSON: (t.StringType,),
+    ColumnType.TEXT_ARRAY: (t.ArrayType,),
+}
+
+#: What to do about another type.
+_ADVICE: dict[ColumnType, str] = {
+    ColumnType.TEXT: "CAST it to STRING",
+    ColumnType.BIGINT: "CAST it to BIGINT",
+    ColumnType.BOOLEAN: "CAST it to BOOLEAN",
+    ColumnType.DOUBLE: "CAST it to DOUBLE",
+    ColumnType.JSON: "give JSON text, as to_json() makes it",
+    ColumnType.TEXT_ARRAY: "CAST it to ARRAY<STRING>",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where rows go; may be sent to tasks.
+
+    :ivar columns: those that the DataFrame has, in the order of the table
+    :ivar kinds: what the column ``kind`` may hold; None for a stream without kinds
+    """
+
+    stream: str
+    columns: tuple[Column, ...]
+    kinds: tuple[str, ...] | None
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The names of the columns that are the stream's own."""
+        heads = {column.name for column in HEAD}
+        return tuple(column.name for column in self.columns if column.name not in heads)
+
+
+def resolve(options: SinkOptions, schema: t.StructType) -> Target:
+    """Find the stream and make sure that the rows fit it and that they may be written.
+
+    Also makes what the rows are staged in, and the writer.
+
+    :raises ColumnsMismatch: a column is unknown, missing or of another type
+    :raises NoSuchStream: :raises KeptInMemory: :raises NotWritable:
+    :raises WriterTaken: :raises Drained: :raises WriterRemoved: :raises DatabaseAway:
+    """
+    shape = _shape(options)
+    columns = match(shape, schema, options.preserve)
+
+    def work(txn: Transaction) -> tuple[str, ...] | None:
+        staged.ensure_staging(txn, shape.stream, shape.cells)
+        if not options.preserve:
+            staged.check_place(txn, shape.stream, options.writer)
+        tagged = any(column.name == KIND_COLUMN for column in shape.cells)
+        return staged.kinds(txn, shape.stream) if tagged else None
+
+    with BlockingDatabase(options.database, INSTANCE, options.patience_s) as database:
+        kinds = database.run("prepare to write", work)
+    return Target(shape.stream, columns, kinds)
+
+
+def match(shape: Shape, schema: t.StructType, preserve: bool) -> tuple[Column, ...]:
+    """The columns of a stream that a DataFrame of this schema gives.
+
+    :param preserve: with the stream's IDs and writers
+    :raises ColumnsMismatch:
+    """
+    wanted = {column.name: column for column in (shape.columns if preserve else shape.cells)}
+    given: dict[str, t.StructField] = {}
+    for field in schema.fields:
+        if field.name in given:
+            raise _mismatch(shape, f"it has two columns {field.name!r}")
+        given[field.name] = field
+        if field.name not in wanted:
+            raise _mismatch(shape, _unknown(field.name, wanted))
+    for column in wanted.values():
+        if column.name not in given:
+            if column.nullable:
+                continue
+            raise _mismatch(shape, f"it lacks column {column.name!r}, which may not be NULL")
+        _check_type(shape, column, given[column.name].dataType)
+    return tuple(column for column in wanted.values() if column.name in given)
+
+
+def _shape(options: SinkOptions) -> Shape:
+    known = Catalogue(SYNAPSE_STREAMS)
+    origin = open_origin(options.database, INSTANCE, options.patience_s)
+    try:
+        if isinstance(origin, ForeignOrigin):
+            raise NotWritable(stream=options.stream)
+        return origin.shape(options.stream)
+    except NoSuchStream:
+        if options.stream in known and known[options.stream].in_memory:
+            raise KeptInMemory(stream=options.stream) from None
+        raise
+    finally:
+        origin.close()
+
+
+def _check_type(shape: Shape, column: Column, found: t.DataType) -> None:
+    fits = isinstance(found, _TAKES[column.type])
+    if isinstance(found, t.DecimalType):
+        fits = fits and found.scale == 0
+    if isinstance(found, t.ArrayType):
+        fits = fits and isinstance(found.elementType, t.StringType)
+    if not fits:
+        raise _mismatch(
+            shape,
+            f"column {column.name!r} is {found.simpleString().upper()}, the stream's is"
+            f" {column.type}; {_ADVICE[column.type]}",
+        )
+
+
+def _unknown(name: str, wanted: Iterable[str]) -> str:
+    heads = [column.name for column in HEAD]
+    if name in heads:
+        return f"column {name!r} is given out by the stream; drop it, or use positions=preserve"
+    near = difflib.get_close_matches(name, list(wanted), n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else f"; the stream has {', '.join(wanted)}"
+    return f"the stream has no column {name!r}{hint}"
+
+
+def _mismatch(shape: Shape, reason: str) -> ColumnsMismatch:
+    return ColumnsMismatch(stream=shape.stream, reason=reason)

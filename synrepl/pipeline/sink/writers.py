@@ -1,0 +1,115 @@
+"""The two writers that Spark asks for: of a batch job, and of a streaming query."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from synrepl.core.errors import ConfigError
+from synrepl.pipeline.sink.finishing import finish, give_up
+from synrepl.pipeline.sink.options import BadSinkOption, SinkOptions, parse
+from synrepl.pipeline.sink.staging import TaskDone, stage
+from synrepl.pipeline.sink.target import Target, resolve
+from synrepl.storage.staged import Job
+
+#: Keys of jobs are told from keys of other requests by this.
+_KEYS = "spark/"
+
+
+class OnlyAppends(ConfigError):
+    """facts are only ever appended to stream {stream!r}; use mode("append"), and outputMode("append") for a streaming query"""
+
+
+def batch_writer(
+    options: Mapping[str, str], schema: StructType, overwrite: bool
+) -> DataSourceArrowWriter:
+    """The writer of one ``save()``.
+
+    :param schema: of the DataFrame
+    :raises OnlyAppends: and what :func:`.options.parse` and :func:`.target.resolve` raise
+    """
+    parsed = _parsed(options, overwrite)
+    return BatchWriter(parsed, resolve(parsed, schema))
+
+
+def stream_writer(
+    options: Mapping[str, str], schema: StructType, overwrite: bool
+) -> DataSourceStreamArrowWriter:
+    """The writer of the batches of a streaming query.
+
+    :param schema: of the DataFrame
+    :raises OnlyAppends: and what :func:`.options.parse` and :func:`.target.resolve` raise
+    """
+    parsed = _parsed(options, overwrite)
+    if parsed.key is not None:
+        rule = "no key: each batch of a streaming query is recognised by its number"
+        raise BadSinkOption(name="key", value=parsed.key, rule=rule)
+    return StreamWriter(parsed, resolve(parsed, schema))
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """Appends the rows of a batch job. Made on the driver, sent to tasks, and back for the end."""
+
+    def __init__(self, options: SinkOptions, target: Target) -> None:
+        self._options = options
+        self._target = target
+        self._job = str(uuid.uuid4())
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskDone:
+        """Stage the rows of one task."""
+        return stage(self._options, self._target, self._job, iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Append what all tasks staged."""
+        # A key of its own tells a commit whose answer was lost from one that never was.
+        key = _KEYS + (self._options.key or self._job)
+        job = Job(self._target.stream, self._options.writer, self._job, key=key)
+        finish(self._options, self._target, job, _done(messages))
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Drop what the tasks staged."""
+        give_up(self._options, self._target.stream, self._job)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Appends the batches of a streaming query. Spark makes one wherever it needs one."""
+
+    def __init__(self, options: SinkOptions, target: Target) -> None:
+        self._options = options
+        self._target = target
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskDone:
+        """Stage the rows of one task."""
+        return stage(self._options, self._target, None, iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """Append what all tasks of a batch staged, unless an earlier run of the query has."""
+        tasks = _done(messages)
+        if not tasks:
+            return
+        job = Job(self._target.stream, self._options.writer, tasks[0].query, batch=batchId)
+        finish(self._options, self._target, job, tasks)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """Drop what the tasks of a batch staged."""
+        for task in _done(messages)[:1]:
+            give_up(self._options, self._target.stream, task.query)
+
+
+def _parsed(options: Mapping[str, str], overwrite: bool) -> SinkOptions:
+    parsed = parse(options)
+    if overwrite:
+        raise OnlyAppends(stream=parsed.stream)
+    return parsed
+
+
+def _done(messages: Sequence[WriterCommitMessage | None]) -> list[TaskDone]:
+    return [message for message in messages if isinstance(message, TaskDone)]

@@ -1,0 +1,1 @@
+"""``spark.read.format("synrepl")`` and ``spark.readStream.format("synrepl")``: options, filters, readers."""

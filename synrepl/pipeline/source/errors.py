@@ -1,0 +1,100 @@
+"""What readers raise, and how it is found again in what Spark makes of it."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+from collections.abc import Iterator
+from string import Formatter
+
+from synrepl.core.errors import Refused, StorageError, SynreplError
+
+
+class MustReland(StorageError):
+    """stream {stream!r} has been trimmed up to {trimmed}, and this reader stands at {after}: what lies between is gone from the table; must re-land from {trimmed}: take in anew what the stream is about, then start with a new checkpointLocation and starting={trimmed}"""
+
+
+class NotSettled(Refused):
+    """the read of stream {stream!r} is to end at {ending}, and only {bound} is settled: what lies between may still be committed; wait, or leave the option ending out"""
+
+
+class StreamAppeared(Refused):
+    """stream {stream!r} is new in the database and does not fit the columns this query began with: {reason}; start the query again, it goes on from its checkpoint"""
+
+
+class BatchHasStream(Refused):
+    """the batch that the last run did not finish has facts of stream {stream!r}, which the option stream does not name now; start once with it as it was, then change it"""
+
+
+class Raised(SynreplError):
+    """{message}"""
+
+
+#: A text as ``repr`` gives it, or whatever else it gives.
+_QUOTED = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^'"].*"""
+
+_LINE = re.compile(r"(synrepl(?:\.\w+)+)\.(\w+): (.*)")
+
+
+def reason(exception: BaseException) -> SynreplError | None:
+    """Our own error inside one of Spark's, if that is what it is about.
+
+    Spark hands on the traceback of a worker as text. What is found there is an error of
+    the same class, with the same message.
+
+    :param exception: as raised by an action, or by ``awaitTermination`` of a query
+    """
+    for each in _chain(exception):
+        if isinstance(each, SynreplError):
+            return each
+        # The last that was raised is what ended it.
+        for line in reversed(_LINE.findall(str(each))):
+            if (cls := _class(line[0], line[1])) is not None:
+                return _again(cls, line[2].strip())
+    return None
+
+
+def _chain(exception: BaseException) -> Iterator[BaseException]:
+    seen: BaseException | None = exception
+    while seen is not None:
+        yield seen
+        seen = seen.__cause__
+
+
+def _class(module: str, name: str) -> type[SynreplError] | None:
+    try:
+        found = getattr(importlib.import_module(module), name, None)
+    except ImportError:
+        return None
+    return found if isinstance(found, type) and issubclass(found, SynreplError) else None
+
+
+def _again(cls: type[SynreplError], message: str) -> SynreplError:
+    """The error that has this message; most of its facts are texts."""
+    pattern, quoted, known = "", set(), set()
+    for text, name, _, conversion in Formatter().parse(cls.template()):
+        pattern += re.escape(text)
+        if name is not None:
+            written = _QUOTED if conversion == "r" else ".*"
+            pattern += f"(?P={name})" if name in known else f"(?P<{name}>{written})"
+            known.add(name)
+            if conversion == "r":
+                quoted.add(name)
+    match = re.fullmatch(pattern, message)
+    if match is not None:
+        facts = {
+            name: _unquoted(text) if name in quoted else text
+            for name, text in match.groupdict().items()
+        }
+        error = cls(**facts)
+        if str(error) == message:
+            return error
+    return Raised(message=message)
+
+
+def _unquoted(text: str) -> object:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text

@@ -1,0 +1,77 @@
+"""A query as a named follower: what it has not processed yet is kept for it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from synrepl.core.errors import Refused
+from synrepl.driver.blocking import BlockingDatabase
+from synrepl.pipeline.plan.offset import Offset
+from synrepl.storage import followers
+from synrepl.storage.database import Transaction
+
+#: Renewals while a lease runs, so that some may be late.
+_RENEWALS = 4
+
+#: Stands for the linear position among a follower's.
+_LINEAR = ""
+
+
+class NoFollowers(Refused):
+    """option follower: the database is a Synapse's, which keeps nothing for a follower, and nothing is written there; leave the option out"""
+
+
+class Follower:
+    """Acknowledges positions under a name, so that trimming waits for them.
+
+    :param streams: those that it follows; None for all
+    :param lease_s: for how long after the last sign of life facts are kept, in seconds
+    """
+
+    def __init__(
+        self,
+        database: BlockingDatabase,
+        name: str,
+        streams: Sequence[str] | None,
+        lease_s: float,
+    ) -> None:
+        self._database = database
+        self._name = name
+        self._streams = streams
+        self._lease_s = lease_s
+        self._renewed = -float("inf")
+
+    def stay(self) -> None:
+        """Keep the lease running, if it is time to.
+
+        :raises DatabaseAway:
+        """
+        if time.monotonic() - self._renewed >= self._lease_s / _RENEWALS:
+            self._database.run("renew the lease", self._renew)
+            self._renewed = time.monotonic()
+
+    def acknowledge(self, done: Offset) -> None:
+        """Put on record what has been processed.
+
+        :raises DatabaseAway:
+        """
+        at = {
+            (stream, writer): token
+            for stream, vector in done.streams.items()
+            for writer, token in (*vector.writers.items(), (_LINEAR, vector.linear))
+        }
+
+        def work(txn: Transaction) -> None:
+            followers.record(txn, self._name, at)
+            self._renew(txn)
+
+        self._database.run("acknowledge positions", work)
+        self._renewed = time.monotonic()
+
+    def close(self) -> None:
+        """End the connection; the lease runs on."""
+        self._database.close()
+
+    def _renew(self, txn: Transaction) -> None:
+        followers.renew_lease(txn, self._name, self._streams, self._lease_s)

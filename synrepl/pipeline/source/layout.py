@@ -1,0 +1,190 @@
+"""The columns of a read: of one stream, or of several side by side."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from synrepl.core.errors import ConfigError, InputError
+from synrepl.pipeline.origin.shape import HEAD, Shape
+from synrepl.pipeline.reading.schema import arrow_schema, spark_schema
+from synrepl.streams.columns import Column, ColumnType
+
+#: Tells which stream a row is of, where there are several.
+STREAM = Column("stream", ColumnType.TEXT, False)
+
+#: What a type of Spark may stand for.
+_TYPES = {
+    spark_schema([Column("", word, True)])[0].dataType: word
+    for word in ColumnType
+    if word is not ColumnType.JSON
+}
+
+
+class ColumnsDisagree(ConfigError):
+    """column {column!r} is {first} in stream {one!r} and {second} in stream {other!r}, so they cannot be read together; read them one by one, or leave that column out with the option columns"""
+
+
+class StreamColumnTaken(ConfigError):
+    """stream {stream!r} has a column 'stream' of its own, so it cannot be read together with others; read it alone"""
+
+
+class NoSuchColumn(InputError):
+    """there is no column {column!r} in {where}{hint}; there are {known}"""
+
+
+class OtherColumn(InputError):
+    """the schema has column {column!r} as {wanted}, and it is {found}; correct the schema, or leave it out"""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Which columns rows have, whatever stream they are of.
+
+    :ivar columns: in order; nullable also when some of the streams lack it
+    """
+
+    columns: tuple[Column, ...]
+
+    @classmethod
+    def named(cls, schema: StructType) -> Layout:
+        """The columns of a schema; JSON is text there."""
+        return cls(
+            tuple(
+                Column(field.name, _TYPES.get(field.dataType, ColumnType.TEXT), field.nullable)
+                for field in schema
+            )
+        )
+
+    @property
+    def schema(self) -> StructType:
+        """As Spark has it."""
+        return spark_schema(self.columns)
+
+    @property
+    def arrow(self) -> pa.Schema:
+        """As Arrow has it."""
+        return arrow_schema(self.columns)
+
+    def only(self, names: Sequence[str], where: str) -> Layout:
+        """Some of the columns, in the given order.
+
+        :raises NoSuchColumn: there is none of that name
+        """
+        by_name = {column.name: column for column in self.columns}
+        for name in names:
+            if name not in by_name:
+                near = difflib.get_close_matches(name[:100], by_name, n=1)
+                raise NoSuchColumn(
+                    column=name[:100],
+                    where=where,
+                    hint=f"; did you mean {near[0]!r}?" if near else "",
+                    known=", ".join(by_name),
+                )
+        return Layout(tuple(by_name[name] for name in names))
+
+    def fitted(self, schema: StructType, where: str) -> Layout:
+        """The columns of a schema that somebody wrote down; they may be some of ours.
+
+        :raises NoSuchColumn: :raises OtherColumn:
+        """
+        found = self.only(schema.fieldNames(), where)
+        for column, ours, field in zip(found.columns, found.schema, schema, strict=True):
+            if field.dataType != ours.dataType or (column.nullable and not field.nullable):
+                raise OtherColumn(
+                    column=column.name, wanted=_ddl(field), found=_ddl(ours) + _null(ours.nullable)
+                )
+        return Layout(
+            tuple(
+                column._replace(nullable=field.nullable)
+                for column, field in zip(found.columns, schema, strict=True)
+            )
+        )
+
+    def read_of(self, shape: Shape) -> tuple[str, ...]:
+        """Those that a stream has; one at least, so that rows can be counted."""
+        has = {column.name for column in shape.columns}
+        names = tuple(column.name for column in self.columns if column.name in has)
+        return names or (HEAD[0].name,)
+
+
+def layout(shapes: Sequence[Shape], several: bool, wanted: Sequence[str] | None) -> Layout:
+    """The columns of all streams together, by name.
+
+    :param wanted: only these, in this order; None for all
+    :raises ColumnsDisagree: :raises StreamColumnTaken: :raises NoSuchColumn:
+    """
+    union: dict[str, Column] = {column.name: column for column in HEAD}
+    first: dict[str, str] = {}
+    counted: dict[str, int] = {}
+    for shape in shapes:
+        for column in shape.cells:
+            if wanted is not None and column.name not in wanted:
+                union.setdefault(column.name, column)
+                continue
+            if several and column.name == STREAM.name:
+                raise StreamColumnTaken(stream=shape.stream)
+            seen = union.setdefault(column.name, column)
+            if seen.type is not column.type:
+                raise ColumnsDisagree(
+                    column=column.name,
+                    first=seen.type,
+                    one=first[column.name],
+                    second=column.type,
+                    other=shape.stream,
+                )
+            first.setdefault(column.name, shape.stream)
+            counted[column.name] = counted.get(column.name, 0) + 1
+            union[column.name] = seen._replace(nullable=seen.nullable or column.nullable)
+    heads = {column.name for column in HEAD}
+    found = Layout(
+        (
+            *((STREAM,) if several else ()),
+            *(
+                column._replace(
+                    nullable=column.name not in heads
+                    and (column.nullable or counted.get(column.name) != len(shapes))
+                )
+                for column in union.values()
+                if not (several and column.name == STREAM.name)
+            ),
+        )
+    )
+    if wanted is None:
+        return found
+    return found.only(wanted, ", ".join(shape.stream for shape in shapes))
+
+
+def widened(
+    batches: Iterator[pa.RecordBatch], schema: pa.Schema, stream: str
+) -> Iterator[pa.RecordBatch]:
+    """Batches of one stream's columns as batches of all columns.
+
+    :param schema: of all columns
+    """
+    for batch in batches:
+        if batch.schema.equals(schema):
+            yield batch
+            continue
+        has = set(batch.schema.names)
+        columns = [
+            batch.column(field.name)
+            if field.name in has
+            else pa.repeat(stream, batch.num_rows)
+            if field.name == STREAM.name
+            else pa.nulls(batch.num_rows, field.type)
+            for field in schema
+        ]
+        yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _ddl(field: object) -> str:
+    return str(field.dataType.simpleString())  # type: ignore[attr-defined]
+
+
+def _null(nullable: bool) -> str:
+    return " and may be null" if nullable else ""

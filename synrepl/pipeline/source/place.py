@@ -1,0 +1,78 @@
+"""Where a read begins or ends, as a user says it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+import msgspec
+
+from synrepl.core.errors import ConfigError
+from synrepl.positions.vector import BadVector, PositionVector
+
+
+class Word(Enum):
+    """A place that is found by looking."""
+
+    EARLIEST = "earliest"  # before the first fact that has not been trimmed
+    NOW = "now"  # after the last that is settled
+
+
+#: A word, a position for every stream, or a position for each that is named.
+Place = Word | PositionVector | Mapping[str, PositionVector]
+
+
+class BadPlace(ConfigError):
+    """option {option} of the synrepl source is {value!r}; it has to be 'earliest', 'now', a position such as 10~w1.12, or a JSON object with one for each stream, such as events: 10~w1.12: {reason}"""
+
+
+class PlaceMissing(ConfigError):
+    """option {option} of the synrepl source has no position for stream {stream!r}; it has positions for {named}"""
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """Between which a place has to be: what a look at one stream gave."""
+
+    earliest: PositionVector
+    now: PositionVector
+
+
+def parse_place(option: str, text: str) -> Place:
+    """Read a place.
+
+    :param option: where it was written, for the error
+    :raises BadPlace: it is none
+    """
+    text = text.strip()
+    try:
+        if text.startswith("{"):
+            named = msgspec.json.decode(text, type=dict[str, str])
+            return {stream: PositionVector.parse(at) for stream, at in named.items()}
+        if text.lower() in {word.value for word in Word}:
+            return Word(text.lower())
+        return PositionVector.parse(text)
+    except (BadVector, msgspec.DecodeError) as error:
+        raise BadPlace(option=option, value=text[:200], reason=error) from None
+
+
+def find(option: str, place: Place, ends: Mapping[str, Ends]) -> dict[str, PositionVector]:
+    """The position in each stream.
+
+    :raises PlaceMissing: some are named, and not all
+    """
+    found = {}
+    for stream, end in ends.items():
+        if place is Word.EARLIEST:
+            found[stream] = end.earliest
+        elif place is Word.NOW:
+            found[stream] = end.now
+        elif isinstance(place, PositionVector):
+            found[stream] = place
+        elif isinstance(place, Mapping) and stream in place:
+            found[stream] = place[stream]
+        else:
+            named = ", ".join(sorted(place)) if isinstance(place, Mapping) else "none"
+            raise PlaceMissing(option=option, stream=stream, named=named)
+    return found

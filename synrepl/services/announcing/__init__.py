@@ -1,0 +1,1 @@
+"""What settles becomes positions, and lines for followers."""

@@ -1,0 +1,207 @@
+"""Watches the streams of a database and announces what settles in them.
+
+NOTIFY wakes the announcer and a slow poll checks: a lost NOTIFY costs
+latency, never a fact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol
+
+from synrepl.core.clock import Scheduler
+from synrepl.core.errors import SynreplError
+from synrepl.core.tokens import Range, Token
+from synrepl.positions.ledger import Ledger
+from synrepl.services.announcing.stream_state import Movements, StreamState
+from synrepl.storage.store import FactStore, Observation
+from synrepl.streams.definition import Fact, Stream
+from synrepl.streams.row import Row
+
+#: Rows read at a time when other writers' facts are announced.
+PAGE_ROWS = 2_000
+
+#: How soon after a look the next one may follow, in seconds, while a hole waits.
+LOOK_AGAIN_S = 0.02
+
+#: The same, in the end, while nothing moves.
+LOOK_SELDOM_S = 0.1
+
+
+class Log(Protocol):
+    """Where a service says what a person should know."""
+
+    def info(self, format: str, **facts: object) -> None: ...  # noqa: A002
+
+    def warn(self, format: str, **facts: object) -> None: ...  # noqa: A002
+
+
+class Announcer:
+    """Keeps the states of streams in step with the store.
+
+    :param poll_s: seconds between looks when nothing wakes it
+    :param lost: told of facts that another process trimmed before they were seen
+        here: stream, writer, and the token up to which they are gone
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        store: FactStore,
+        streams: Iterable[Stream],
+        movements: Movements,
+        log: Log,
+        poll_s: float = 1.0,
+        lost: Callable[[str, str, Token], object] = lambda stream, writer, upto: None,
+    ) -> None:
+        self._scheduler = scheduler
+        self._store = store
+        self._log = log
+        self._poll_s = poll_s
+        self._lost = lost
+        self.states: dict[str, StreamState] = {s.name: StreamState(s, movements) for s in streams}
+        self._streams = [state.stream for state in self.states.values()]
+        self._dirty: set[str] = set()
+        self._looking = False
+        self._watching = False
+        self._recorded: dict[str, object] = {}
+        self.last_error: SynreplError | None = None
+
+    async def start(self) -> None:
+        """Take all positions from the database, then keep watching."""
+        seen = await self._store.observe(self._streams)
+        for stream in self._streams:
+            observation = seen[stream.name]
+            span = Range(observation.recorded, observation.last)
+            reached = {} if span.empty else await self._store.reached(stream, span)
+            self.states[stream.name].begin(observation, reached)
+        self._watching = True
+        self._scheduler.spawn("watch streams", self._watch())
+
+    async def stop(self) -> None:
+        """Stop watching; where the streams stand goes on record a last time."""
+        self._watching = False
+        await self._record()
+
+    def wake(self, stream: str) -> None:
+        """Something may have happened to a stream (a NOTIFY, a hole): look soon."""
+        state = self.states.get(stream)
+        if state is not None and self._watching:
+            self._dirty.add(stream)
+            if not self._looking:
+                self._looking = True
+                self._scheduler.spawn("look at streams", self._look_while_dirty())
+
+    def wake_all(self) -> None:
+        """Look at every stream soon, as after the NOTIFY connection was lost."""
+        for stream in self._streams:
+            self.wake(stream.name)
+
+    # -- the own writer reports (services.settled.Settled) -------------------------------
+
+    def adopt(self, stream: Stream, writer: str, ledger: Ledger) -> None:
+        """Announce what this ledger's writer settles from now on."""
+        self.states[stream.name].adopt(writer, ledger)
+
+    def settled(self, stream: Stream, tokens: Sequence[Token], facts: Sequence[Fact]) -> None:
+        """The own writer settled tokens; a hole below them must be looked into."""
+        state = self.states[stream.name]
+        state.own_settled(tokens, facts)
+        if state.hole:
+            self.wake(stream.name)
+
+    def recovered(self, stream: Stream, facts: Sequence[Fact]) -> None:
+        """The own writer found facts of its own when it took its name back."""
+        self.states[stream.name].own_recovered(facts)
+        self.wake(stream.name)
+
+    def unsure(self, stream: Stream, rows: Sequence[Row]) -> None:
+        """Nothing can be announced of facts that were perhaps committed; they are found if they were."""
+
+    # -- looking -------------------------------------------------------------------------
+
+    async def _watch(self) -> None:
+        while self._watching:
+            await self._scheduler.sleep(self._poll_s)
+            self.wake_all()
+            await self._record()
+
+    async def _look_while_dirty(self) -> None:
+        pause = LOOK_AGAIN_S
+        stuck_at: dict[str, Token] = {}
+        try:
+            while self._dirty and self._watching:
+                dirty, self._dirty = self._dirty, set()
+                await self._look([self.states[name] for name in sorted(dirty)])
+                self.last_error = None
+                again = {name for name in dirty if self.states[name].hole}
+                standing = {name: self.states[name].linear for name in again}
+                # Behind a long transaction there is nothing new to see for a while.
+                pause = min(2 * pause, LOOK_SELDOM_S) if standing == stuck_at else LOOK_AGAIN_S
+                stuck_at = standing
+                if (again or self._dirty) and self._watching:
+                    await self._scheduler.sleep(pause)
+                    self._dirty |= again
+        except SynreplError as error:
+            # The poll comes again; what was not seen now will be seen then.
+            self.last_error = error
+            self._log.warn("cannot look at the streams: {error}", error=error)
+        finally:
+            self._looking = False
+
+    async def _look(self, states: Sequence[StreamState]) -> None:
+        seen = await self._store.observe([state.stream for state in states])
+        for state in states:
+            await self._take_in(state, seen[state.stream.name])
+
+    async def _take_in(self, state: StreamState, observation: Observation) -> None:
+        stream = state.stream
+        bounds = state.bounds(observation)
+        await self._fence_the_dead(stream, observation)
+        ahead = {w: bound for w, bound in bounds.items() if bound > state.scanned(w)}
+        for writer in ahead:
+            if state.scanned(writer) < observation.trimmed:
+                # Followers that need them asked for them elsewhere.
+                self._lost(stream.name, writer, observation.trimmed)
+                state.found(writer, observation.trimmed, ())
+        ahead = {w: bound for w, bound in ahead.items() if bound > state.scanned(w)}
+        if ahead:
+            span = Range(min(map(state.scanned, ahead)), max(ahead.values()))
+            reached = await self._store.reached(stream, span)
+            for writer, bound in ahead.items():
+                if reached.get(writer, 0) > state.scanned(writer):
+                    await self._read(state, writer, bound)
+                else:
+                    state.found(writer, bound, ())
+        state.settled_upto(bounds, observation.last)
+
+    async def _read(self, state: StreamState, writer: str, bound: Token) -> None:
+        while state.scanned(writer) < bound:
+            span = Range(state.scanned(writer), bound)
+            page = await self._store.page(state.stream, span, writer, PAGE_ROWS)
+            state.found(writer, page.upto, page.facts)
+
+    async def _fence_the_dead(self, stream: Stream, observation: Observation) -> None:
+        for writer, seen in observation.writers.items():
+            if seen.held and not seen.alive and await self._store.fence(stream, writer):
+                self._log.warn(
+                    "writer {writer} of {stream} is dead: fenced off, its reservations are released",
+                    writer=writer,
+                    stream=stream.name,
+                )
+                self.wake(stream.name)
+
+    async def _record(self) -> None:
+        """Put positions on record, so that the next start need not search far."""
+        for stream in self._streams:
+            state = self.states[stream.name]
+            now: tuple[Token, Mapping[str, Token]] = (state.linear, state.without_idle())
+            if self._recorded.get(stream.name) == now:
+                continue
+            try:
+                await self._store.record_positions(stream, *now)
+            except SynreplError as error:
+                self._log.warn("cannot record positions: {error}", error=error)
+                return
+            self._recorded[stream.name] = now
+            state.skip_idle(now[1])

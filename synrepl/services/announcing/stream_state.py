@@ -1,0 +1,236 @@
+"""Where one stream stands, and what of it may be announced.
+
+Facts reach this state in two ways: this process's own writer reports what it
+settled, and observations of the database tell what other writers (other
+processes, plain SQL) have. Out of both come the two views of a stream: each
+writer's position, and the linear position over all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from heapq import heappop, heappush
+from typing import Protocol
+
+from synrepl.core.tokens import MAX_TOKEN, Token
+from synrepl.positions.ledger import Ledger
+from synrepl.positions.linear import LinearTracker
+from synrepl.positions.settling import Settling
+from synrepl.services.announcing.waiting_facts import WaitingFacts
+from synrepl.storage.store import Observation
+from synrepl.streams.definition import Fact, Stream
+
+#: Settled facts that wait for the linear position, in rows; beyond it followers
+#: of the linear view read them from the table.
+HELD_ROWS = 50_000
+
+
+class Movements(Protocol):
+    """Whoever wants to hear that positions moved; see :class:`~synrepl.services.announcing.publish.Publisher`."""
+
+    def writer_moved(
+        self, stream: Stream, writer: str, prev: Token, new: Token, facts: Sequence[Fact]
+    ) -> None:
+        """A writer's position moved past these facts."""
+
+    def linear_moved(
+        self, stream: Stream, prev: Token, new: Token, facts: Sequence[Fact] | None
+    ) -> None:
+        """The linear position moved past these facts; None: read them from the table."""
+
+
+class StreamState:
+    """One stream's positions in this process.
+
+    :param movements: told of every move, in order
+    """
+
+    def __init__(self, stream: Stream, movements: Movements) -> None:
+        self.stream = stream
+        self._movements = movements
+        self.positions: dict[str, Token] = {}
+        self._own = ""
+        self._ledger: Ledger | None = None
+        self._settled = WaitingFacts()
+        self._settled_tokens: list[Token] = []
+        self._linear = LinearTracker(0)
+        self._announced: Token = 0
+        self._held = WaitingFacts()
+        self._spilled_upto: Token = 0
+        self._settling: dict[str, Settling] = {}
+        self._scanned: dict[str, Token] = {}
+        self.observation: Observation | None = None
+
+    @property
+    def linear(self) -> Token:
+        """The linear position as announced."""
+        return self._announced
+
+    @property
+    def hole(self) -> bool:
+        """Something settled waits behind a token of which nothing is known: look at the database."""
+        return self._linear.hole
+
+    def worth_telling(self) -> Iterator[tuple[str, Token]]:
+        """The writers that have written, or whose name a process has; others come when they write.
+
+        Every stream has a writer for plain SQL. A real worker of 1.43 that heard of
+        it at 0 would go back to 0, and look for a process of that name. One that was
+        removed is told of for ever: a follower that was away may lack facts of it, or has
+        to learn that they are gone; and it may come back, and go on from where it was.
+        """
+        seen = {} if self.observation is None else self.observation.writers
+        for writer, position in self.positions.items():
+            if position or writer not in seen or seen[writer].held:
+                yield writer, position
+
+    # -- this process's own writer ------------------------------------------------
+
+    def adopt(self, writer: str, ledger: Ledger) -> None:
+        """Announce what this ledger's writer settles from now on."""
+        self._own, self._ledger = writer, ledger
+        self._settled.clear()
+        self._settled_tokens.clear()
+        self.positions.setdefault(writer, ledger.position)
+
+    def own_recovered(self, facts: Sequence[Fact]) -> None:
+        """Facts of the own writer that were found in the table when it took its name back."""
+        assert self._ledger is not None
+        self.announce(self._own, self._ledger.position, facts)
+
+    def own_settled(self, tokens: Sequence[Token], facts: Sequence[Fact]) -> None:
+        """The own writer settled ``tokens``, ascending; of these, ``facts`` have been committed."""
+        assert self._ledger is not None
+        self._settled.add(facts)
+        new = self._ledger.position
+        self.announce(self._own, new, self._settled.take(new))
+        self._linear.all_settled(self._announced_tokens(tokens, new))
+        self.advance_linear()
+
+    def _announced_tokens(self, tokens: Sequence[Token], position: Token) -> Iterable[Token]:
+        """What of the settled tokens the linear position may pass.
+
+        A token above the own position waits with its fact, of which nobody has heard yet.
+        """
+        waiting = self._settled_tokens
+        if not waiting and (not tokens or tokens[-1] <= position):
+            return tokens
+        for token in tokens:
+            heappush(waiting, token)
+        passed: list[Token] = []
+        while waiting and waiting[0] <= position:
+            passed.append(heappop(waiting))
+        return passed
+
+    # -- other writers, seen through the database -------------------------------------
+
+    def begin(self, observation: Observation, reached: Mapping[str, Token]) -> None:
+        """Take positions from what is on record and in the table, before anybody follows.
+
+        :param reached: each writer's largest token above the recorded linear position
+        """
+        self.observation = observation
+        self._linear = LinearTracker(observation.recorded)
+        self._announced = observation.recorded
+        # What is announced already may lie above the linear position, and is only in the table.
+        self._spilled_upto = observation.last
+        for writer, seen in observation.writers.items():
+            if writer == self._own:
+                continue
+            self.positions[writer] = seen.position
+            self._scanned[writer] = observation.recorded
+            if not seen.holders and not (seen.held and not seen.alive):
+                self._scanned[writer] = max(observation.last, observation.recorded)
+                self.positions[writer] = max(seen.position, reached.get(writer, 0))
+        bounds = [*self._scanned.values(), observation.last, self._own_floor()]
+        self._linear.settled_upto(min(bounds))
+        self.advance_linear()
+
+    def bounds(self, observation: Observation) -> dict[str, Token]:
+        """Up to where each other writer is settled, as this observation proves."""
+        self.observation = observation
+        if self._ledger is not None:
+            self._ledger.saw(observation.last)
+        found: dict[str, Token] = {}
+        for writer, seen in observation.writers.items():
+            if writer == self._own:
+                continue
+            settling = self._settling.get(writer)
+            if settling is None:
+                # A writer first seen now has nothing at or below the linear position.
+                start = self._scanned.setdefault(writer, self._linear.position)
+                settling = self._settling[writer] = Settling(start)
+            if seen.held and not seen.alive:  # dead: nothing is proved before it is fenced
+                found[writer] = settling.bound
+            else:
+                found[writer] = settling.observe(
+                    observation.last, [holder.identity for holder in seen.holders]
+                )
+        return found
+
+    def scanned(self, writer: str) -> Token:
+        """Up to where the table has been read for facts of another writer."""
+        return self._scanned.get(writer, 0)
+
+    def found(self, writer: str, upto: Token, facts: Sequence[Fact]) -> None:
+        """The table was read up to ``upto`` for another writer's facts; these are the new ones."""
+        self._scanned[writer] = upto
+        if facts:
+            self.announce(writer, facts[-1].token, facts)
+
+    def settled_upto(self, bounds: Mapping[str, Token], last: Token) -> None:
+        """All facts within ``bounds`` have been announced: let the linear position follow."""
+        self._linear.settled_upto(min([*bounds.values(), last, self._own_floor()]))
+        self.advance_linear()
+
+    # -- both ---------------------------------------------------------------------
+
+    def announce(self, writer: str, new: Token, facts: Sequence[Fact]) -> None:
+        """Move a writer's position; never back (R2)."""
+        prev = self.positions.get(writer, 0)
+        if new <= prev:
+            return
+        self.positions[writer] = new
+        if facts and facts[0].token <= prev:  # read again, after a restart or a failover
+            facts = [fact for fact in facts if fact.token > prev]
+        self._movements.writer_moved(self.stream, writer, prev, new, facts)
+        self._hold(facts)
+
+    def without_idle(self) -> dict[str, Token]:
+        """The positions, those of idle writers moved on to where everything is settled.
+
+        Whoever goes by the writer that is furthest behind would stand with them, as
+        real peers do.
+        """
+        told = {writer: max(at, self.linear) for writer, at in self.worth_telling()}
+        return {**self.positions, **told}
+
+    def skip_idle(self, recorded: Mapping[str, Token]) -> None:
+        """Let idle writers go on.
+
+        :param recorded: what :meth:`without_idle` gave, now on record: so no later
+            process says less (R2)
+        """
+        for writer, position in recorded.items():
+            self.announce(writer, position, ())
+
+    def advance_linear(self) -> None:
+        """Announce what the linear position has passed."""
+        prev, new = self._announced, self._linear.position
+        if new <= prev:
+            return
+        self._announced = new
+        passed = self._held.take(new)
+        spilled = prev < self._spilled_upto
+        self._movements.linear_moved(self.stream, prev, new, None if spilled else passed)
+
+    def _hold(self, facts: Sequence[Fact]) -> None:
+        if facts and facts[0].token <= self._announced:
+            facts = [fact for fact in facts if fact.token > self._announced]
+        self._held.add(facts)
+        if self._held.rows > HELD_ROWS:
+            self._spilled_upto = max(self._spilled_upto, self._held.last)
+            self._held.clear()
+
+    def _own_floor(self) -> Token:
+        return self._ledger.floor if self._ledger is not None else MAX_TOKEN

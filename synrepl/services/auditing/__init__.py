@@ -1,0 +1,1 @@
+"""Whether caches hold what they should."""

@@ -1,0 +1,85 @@
+"""Random entries of caches, looked at without being used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+from random import Random
+from typing import Any, NamedTuple
+
+from synrepl.caches.cache import Cache
+from synrepl.caches.entries import Entry
+from synrepl.streams.effects import Key
+
+#: The longest part of a key that is told, in characters.
+LONGEST_PART = 200
+
+
+class Place(NamedTuple):
+    """Where an entry is, or was."""
+
+    cache: Cache
+    key: Key
+
+    def entry(self, now: float) -> Entry | None:
+        """The entry that is there, if it may still be used.
+
+        :param now: in seconds, as the caches count them
+        """
+        entry = self.cache.entries.peek(self.key)
+        return None if entry is None or entry.expires <= now else entry
+
+    def told(self) -> list[Any]:
+        """The key for a report, however odd it is."""
+        return [_told(part) for part in self.key]
+
+
+def pick(caches: Iterable[Cache], count: int, random: Random) -> list[Place]:
+    """The places of up to ``count`` entries, each entry as likely as any other.
+
+    It walks over the keys of caches and copies none but those it takes.
+    """
+    open_now = list(caches)
+    total = sum(len(cache.entries) for cache in open_now)
+    numbers = sorted(random.sample(range(total), min(count, total)), reverse=True)
+    picked: list[Place] = []
+    first = 0
+    for cache in open_now:
+        size, keys, passed = len(cache.entries), iter(cache.entries), first
+        while numbers and numbers[-1] < first + size:
+            number = numbers.pop()
+            picked.append(Place(cache, next(islice(keys, number - passed, None))))
+            passed = number + 1
+        first += size
+    return picked
+
+
+def describe(value: object) -> str:
+    """What kind of value it is and how many parts it has; nothing of the value itself."""
+    kind = "None" if value is None else type(value).__qualname__
+    try:
+        return f"{kind} of {len(value)}"  # type: ignore[arg-type]
+    except Exception:  # it has no length, or a user's __len__ fails
+        return kind
+
+
+def same(one: object, other: object) -> bool | None:
+    """Whether two values are equal; None when they cannot be compared."""
+    if one is other:
+        return True
+    if type(one).__eq__ is object.__eq__ and type(other).__eq__ is object.__eq__:
+        return None
+    try:
+        return bool(one == other)
+    except Exception:  # a user's __eq__ may raise, or give what is neither true nor false
+        return None
+
+
+def _told(part: Any) -> Any:
+    """A part of a key as JSON has it, or else as text."""
+    if isinstance(part, str):
+        text = part.encode("utf-8", "backslashreplace").decode()
+        return text if len(text) <= LONGEST_PART else text[:LONGEST_PART] + "…"
+    if isinstance(part, int) and part.bit_length() > 63:
+        return hex(part)[:LONGEST_PART]
+    return part

@@ -1,0 +1,1 @@
+"""What a process says and hears on a bus, where everybody hears everything."""

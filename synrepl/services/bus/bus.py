@@ -1,0 +1,160 @@
+"""A process on a bus: what it hears goes to its ear, what its writers do is said.
+
+Everybody hears everything, so there are no ends: all are asked by one
+REPLICATE, and all answer. The order on a new connection is that of real
+processes: the subscription stands before anything is said, then REPLICATE, then
+where the own writers are, unasked. (Recordings of real processes on Redis.)
+Before that we make sure, among ourselves, that nobody else has our name.
+
+What was said and lost, with a connection or by a full queue, needs no memory
+here. Losing anything ends the connections, and on the next ones the POSITIONs
+show the gap (R3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Protocol
+
+from synrepl.services.bus.channels import Channels
+from synrepl.services.bus.hearing import Hearing
+from synrepl.services.bus.namesakes import Namesakes
+from synrepl.services.bus.voice import Voice, Wires
+from synrepl.services.following.follow import Upstream
+from synrepl.wire.closing import CloseReason
+from synrepl.wire.codec import write_line
+from synrepl.wire.commands import Command, Replicate, UserIp
+from synrepl.wire.dialects import CURRENT, Dialect
+
+
+class Ear(Protocol):
+    """Who is told what is heard: a :class:`~synrepl.services.following.follow.Follower`, say."""
+
+    def connected(self, upstream: Upstream) -> None:
+        """The bus can be heard, and spoken to."""
+
+    def received(self, commands: Sequence[Command]) -> None:
+        """Others said something."""
+
+    def disconnected(self) -> None:
+        """The bus cannot be heard any more."""
+
+
+class Bus:
+    """The bus, for the ear a master like any other; see :class:`.follow.Upstream`.
+
+    :param streams: the names of all streams there are
+    :param namesakes: asked before anything is said, where the channel for that is heard
+    :param user_ip: the channel for USER_IP is heard
+    :ivar counts: commands heard, by verb
+    """
+
+    def __init__(
+        self,
+        channels: Channels,
+        streams: Collection[str],
+        hearing: Hearing,
+        ear: Ear,
+        voice: Voice,
+        namesakes: Namesakes | None = None,
+        user_ip: bool = False,
+    ) -> None:
+        self._channels = channels
+        self._streams = streams
+        self._hearing = hearing
+        self._ear = ear
+        self._voice = voice
+        self._namesakes = namesakes
+        self._user_ip = user_ip
+        self._wires: Wires | None = None
+        self._joined = False
+        self.counts: dict[str, int] = {}
+
+    @property
+    def standing(self) -> bool:
+        """True while the bus can be heard and spoken to."""
+        return self._joined
+
+    # -- for the connections ------------------------------------------------------------
+
+    def connected(self, wires: Wires) -> None:
+        """The subscription stands, and lines can be said."""
+        self._wires = wires
+        if self._namesakes is None:
+            self._join()
+        else:
+            channel = self._channels.of_process(self._hearing.name)
+            self._namesakes.ask(lambda line: wires.say(channel, [line]), self._join, wires.give_up)
+
+    def disconnected(self) -> None:
+        """Either connection is gone."""
+        self._wires = None
+        self._hearing.forget()
+        if self._namesakes is not None:
+            self._namesakes.disconnected()
+        if self._joined:
+            self._joined = False
+            self._voice.leave()
+            self._ear.disconnected()
+
+    def heard(self, messages: Sequence[bytes]) -> None:
+        """Messages, in order.
+
+        However many ask for positions in them, all hear the one answer.
+        """
+        commands = self._hearing.commands(messages)
+        if not self._joined:
+            return
+        asked = False
+        for command in commands:
+            self.counts[command.verb] = self.counts.get(command.verb, 0) + 1
+            asked = asked or type(command) is Replicate
+        if asked:
+            commands = [command for command in commands if type(command) is not Replicate]
+        if commands:
+            self._ear.received(commands)
+        if asked:
+            self._voice.tell()
+
+    def _join(self) -> None:
+        """The name is ours: speak."""
+        assert self._wires is not None
+        self._joined = True
+        self._ear.connected(self)
+        self._voice.join(self._wires, self._streams)
+
+    # -- for the ear: Upstream ----------------------------------------------------------
+
+    @property
+    def dialect(self) -> Dialect:
+        """How everybody is spoken to."""
+        return CURRENT
+
+    def send(self, command: Command) -> None:
+        """Say something to all.
+
+        :raises LocalProtocolError: the dialect has no such command
+        """
+        line = write_line(command, CURRENT)
+        if self._wires is None or not self._joined:
+            return
+        # A REPLICATE of one's own is answered like any other.
+        comes_back = type(command) is not UserIp or self._user_ip
+        if comes_back and type(command) is not Replicate:
+            self._hearing.said(line)
+        self._wires.say(self._channels.of_command(command), [line])
+
+    def close(self, reason: CloseReason, text: str | None = None) -> None:
+        """Give the connections up, without a word to those who did nothing wrong."""
+        if self._wires is not None:
+            self._wires.give_up(text or reason.value)
+
+    def pause(self) -> None:
+        """Listen no more for now: Redis keeps some megabytes, and then ends the connection."""
+        if self._wires is not None:
+            self._wires.pause()
+
+    def resume(self) -> None:
+        """Listen again."""
+        if self._wires is not None:
+            self._wires.resume()

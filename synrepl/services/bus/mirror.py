@@ -1,0 +1,168 @@
+"""What other processes keep in memory, as far as a master has heard it.
+
+For those who do not hear the bus, or have missed something on it: the master
+announces these facts to its own followers, and gives them out again over HTTP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from synrepl.core.errors import Unavailable
+from synrepl.core.tokens import Range, Token
+from synrepl.positions.gaps import Cursor, Verdict
+from synrepl.services.announcing.announce import Log
+from synrepl.services.announcing.stream_state import StreamState
+from synrepl.storage.memory_store import MAX_ROWS_PER_STREAM
+from synrepl.storage.memory_stream import MemoryStream
+from synrepl.storage.store import Observation, Page
+from synrepl.streams.definition import Fact, Stream
+from synrepl.streams.row import Row
+from synrepl.streams.rows import BadRow, MalformedRow, RowCodec
+from synrepl.wire.batching import BatchAssembler
+from synrepl.wire.commands import Command, Position, Rdata
+
+#: Told of a stream, its writer, where that stands, and whether it was known before.
+StartedAgain = Callable[[Stream, str, Token, bool], object]
+
+
+class NotHeardYet(Unavailable):
+    """writer {writer!r} of stream {stream!r} has not been heard since the bus was last lost, so nobody knows whether it has started again; try again"""
+
+
+class Mirror:
+    """Streams in memory, each of one other writer, who announces it on the bus.
+
+    What was missed on the bus cannot be had any more, for nobody is known who
+    could be asked. So a gap is like a new start of the writer: what came before is
+    gone, and followers are told where it stands, as something to fetch, which is
+    how they learn that.
+
+    :param writers: each stream, with the name of its writer; lines of others are ignored
+    """
+
+    def __init__(self, writers: Iterable[tuple[Stream, str]], log: Log) -> None:
+        self._mirrored = {stream.name: _Mirrored(stream, writer) for stream, writer in writers}
+        self._log = log
+        self._assembler = BatchAssembler()
+        self._states: Mapping[str, StreamState] = {}
+        self._started_again: StartedAgain = lambda *_: None
+
+    @property
+    def streams(self) -> Sequence[str]:
+        """The names of the streams."""
+        return list(self._mirrored)
+
+    def begin(
+        self,
+        states: Mapping[str, StreamState],
+        started_again: StartedAgain,
+    ) -> None:
+        """Move these from now on.
+
+        :param states: of all streams, by name
+        :param started_again: told when what came of a writer before is gone
+        """
+        self._states, self._started_again = states, started_again
+
+    # -- for the ear ----------------------------------------------------------------------
+
+    def received(self, commands: Iterable[Command]) -> None:
+        """Lines from the bus, in order.
+
+        :raises BatchTooLarge: the connection is to be given up
+        """
+        for command in commands:
+            if not isinstance(command, Rdata | Position):
+                continue
+            mirrored = self._mirrored.get(command.stream)
+            if mirrored is None or command.writer != mirrored.writer:
+                continue
+            if isinstance(command, Position):
+                self._assembler.reset(command)
+                self._position(mirrored, command)
+            elif (lines := self._assembler.add(command)) is not None:
+                self._fact(mirrored, *lines)
+
+    def disconnected(self) -> None:
+        """Nothing is heard any more; each writer says where it stands on the next connection."""
+        for mirrored in self._mirrored.values():
+            mirrored.cursor.connection_lost()
+
+    def _fact(self, mirrored: _Mirrored, token: Token, raw: Sequence[bytes]) -> None:
+        if mirrored.cursor.on_rdata(token) is Verdict.APPLY:
+            fact = Fact(token, mirrored.writer, tuple(self._decoded(mirrored, raw)))
+            mirrored.facts.commit([fact])
+            mirrored.cursor.applied(token)
+            self._moved(mirrored, token, [fact])
+
+    def _position(self, mirrored: _Mirrored, command: Position) -> None:
+        known = mirrored.cursor.position is not None
+        verdict = mirrored.cursor.on_position(command.prev, command.new)
+        if verdict is Verdict.ADVANCED and known:
+            self._moved(mirrored, command.new, ())
+        elif verdict is not Verdict.DUPLICATE:
+            mirrored.cursor.caught_up(command.new)
+            self._start_again(mirrored, command.new, known)
+
+    def _moved(self, mirrored: _Mirrored, token: Token, facts: Sequence[Fact]) -> None:
+        state = self._states[mirrored.stream.name]
+        state.announce(mirrored.writer, token, facts)
+        state.settled_upto({mirrored.writer: token}, token)
+
+    def _start_again(self, mirrored: _Mirrored, position: Token, known: bool) -> None:
+        stream, writer = mirrored.stream, mirrored.writer
+        mirrored.forget(position)
+        state = self._states[stream.name]
+        state.begin(Observation(position, position, {}), {})
+        state.positions[writer] = position
+        self._started_again(stream, writer, position, known)
+
+    def _decoded(self, mirrored: _Mirrored, raw: Iterable[bytes]) -> Iterable[Row]:
+        """The rows that are rows; the first that is none is logged."""
+        for row in raw:
+            try:
+                yield mirrored.codec.decode(row)
+            except (BadRow, MalformedRow) as error:
+                if not mirrored.bad_rows:
+                    self._log.warn("{error}; such rows are ignored", error=error)
+                mirrored.bad_rows += 1
+
+    # -- for those who have missed something -------------------------------------------------
+
+    async def page(self, stream: Stream, span: Range, writer: str | None, limit: int) -> Page:
+        """Part of a range, for followers of this master; see :class:`~.lane.Source`.
+
+        :raises Trimmed: what was asked for is gone, or was never heard
+        """
+        return self._mirrored[stream.name].facts.page(span, writer, limit)
+
+    async def sure_page(self, stream: Stream, span: Range, writer: str | None, limit: int) -> Page:
+        """The same, for whoever may have heard the writer more recently than this process.
+
+        :raises NotHeardYet: :raises Trimmed:
+        """
+        mirrored = self._mirrored[stream.name]
+        if not mirrored.cursor.connected:
+            raise NotHeardYet(stream=stream.name, writer=mirrored.writer)
+        return mirrored.facts.page(span, writer, limit)
+
+
+class _Mirrored:
+    """One stream.
+
+    :ivar facts: the last ones; bounded
+    """
+
+    def __init__(self, stream: Stream, writer: str) -> None:
+        self.stream = stream
+        self.writer = writer
+        self.codec = RowCodec(stream)
+        self.cursor = Cursor(None, in_memory=True)
+        self.bad_rows = 0
+        self.forget(0)
+
+    def forget(self, position: Token) -> None:
+        """Nothing at or below ``position`` is known."""
+        self.facts = MemoryStream(self.stream, MAX_ROWS_PER_STREAM)
+        self.facts.trimmed = self.facts.writer(self.writer).trimmed = position

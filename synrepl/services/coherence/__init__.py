@@ -1,0 +1,1 @@
+"""Caches stay in step with the streams."""

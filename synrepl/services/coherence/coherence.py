@@ -1,0 +1,328 @@
+"""Keeps the caches and change indexes of a process in step with the streams (invariant R4).
+
+Whoever applies facts calls this first, and moves the position only then: so no
+reader at a token sees an entry that is older.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterator, Sequence
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+from synrepl.caches.cache import Declaration
+from synrepl.caches.changes import ChangeIndex
+from synrepl.caches.registry import Caches
+from synrepl.core.errors import ConfigError
+from synrepl.core.tokens import Token
+from synrepl.services.announcing.announce import Log
+from synrepl.services.coherence.effects_plan import Plan, plan_of
+from synrepl.streams.catalogue import Catalogue
+from synrepl.streams.definition import Fact, Stream
+from synrepl.streams.effects import BadKeys, Expansion, Group
+from synrepl.streams.row import Row
+from synrepl.streams.synapse.caches import CACHES
+from synrepl.streams.synapse.expansions import SYNAPSE_EXPANSIONS
+
+_TOKEN = attrgetter("token")
+
+#: How many moments are remembered, to tell what an entry may have missed.
+MOMENTS = 4_096
+
+
+class NeverInvalidated(ConfigError):
+    """no row of a stream and no expansion ever makes cache {cache!r} stale: declare what does, say by_name=True if somebody calls invalidate({cache!r}, …), or immutable=True"""
+
+
+class SourceNotFollowed(ConfigError):
+    """rows of stream {stream!r} make cache {cache!r} stale, but this process does not get them: let it follow {stream!r} too"""
+
+
+class NoSuchRows(ConfigError):
+    """caches are to be made stale by rows of stream {stream!r} (kind {kind!r}), which there are not: correct the stream and the kind given to on_rows"""
+
+
+class Moment(NamedTuple):
+    """Facts were applied: the (stream, writer) stood at ``upto`` from this moment on."""
+
+    number: int
+    stream: str
+    writer: str
+    upto: Token
+
+
+class Coherence:
+    """Applies facts to the caches and change indexes of one process.
+
+    :param followed: names of the streams whose facts this process gets; None for all
+    :param leaves_out: it follows the linear view of a master that leaves out facts which
+        no line can carry, or which are trimmed, and has no way to say so
+    :ivar invalidations: rows of the ``caches`` stream that were applied, by the name in
+        them, as far as it means something here
+    :ivar unknown: the others, which are ignored
+    :ivar bad: rows whose keys made no sense, or on which a declared function failed: whole
+        caches were emptied for them
+    :ivar emptied: how often caches were emptied because facts were lost
+    """
+
+    def __init__(
+        self,
+        caches: Caches,
+        catalogue: Catalogue,
+        log: Log,
+        followed: Collection[str] | None = None,
+        leaves_out: bool = False,
+    ) -> None:
+        self.caches = caches
+        self._leaves_out = leaves_out
+        self._log = log
+        self._streams = {stream.name: stream for stream in catalogue}
+        self._followed = frozenset(self._streams if followed is None else followed)
+        self._expansions: dict[str, Expansion] = {}
+        self._expanded: dict[str, Plan] = {}
+        self._plans: dict[str, dict[type[Row], Plan]] = {}
+        self._planned = -1
+        self._begun: set[tuple[str, str]] = set()
+        #: How far the linear view of a stream was told, where facts may be left out.
+        self._told: dict[str, Token] = {}
+        self._reached: dict[str, Token] = {}
+        self._indexes = 0
+        self._warned: set[str] = set()
+        self.moments: deque[Moment] = deque(maxlen=MOMENTS)
+        self.invalidations: dict[str, int] = {}
+        self.unknown = 0
+        self.bad = 0
+        self.emptied = 0
+
+    def check(self) -> None:
+        """Refuse caches that could become stale for ever, now and when they are opened later.
+
+        :raises NeverInvalidated: nothing ever invalidates it
+        :raises SourceNotFollowed: what does is not followed here
+        :raises NoSuchRows: effects are declared of rows that there are not
+        :raises BadCache: a declaration makes no sense
+        """
+        self.caches.accept_only(self._accept, self._accept_rows)
+
+    def sources(self, declared: Declaration) -> set[str]:
+        """Names of the streams whose rows can make a cache stale."""
+        self._plan()
+        own: set[str | Group] = {declared.name, *(Group(name) for name in declared.groups)}
+        found = {
+            name
+            for name, plans in self._plans.items()
+            if any(own & plan.targets for plan in plans.values())
+        }
+        if declared.by_name or any(own & plan.targets for plan in self._expanded.values()):
+            found.add(CACHES.name)
+        return found
+
+    def knows(self, cache: str) -> bool:
+        """Whether a cache of that name is declared here."""
+        return self.caches.is_declared(cache)
+
+    def expansion(self, name: str) -> Expansion | None:
+        """The expansion of that name."""
+        self._plan()
+        return self._expansions.get(name)
+
+    # -- facts ------------------------------------------------------------------------
+
+    def begin(self, stream: str, writer: str, position: Token) -> None:
+        """From here on every fact of a writer is applied; nothing is known of those before.
+
+        What caches hold by now may be older than those.
+        """
+        if (stream, writer) not in self._begun:
+            self._begun.add((stream, writer))
+            numbers = self._numbers(self._streams[stream])
+            self._reached[numbers] = max(position, self._reached.get(numbers, 0))
+            if position:
+                self._missed(stream, writer, position)
+            else:  # there is nothing before
+                self._begin_indexes(stream, 0)
+        if self._leaves_out and not writer:
+            self._account(stream, position, 0)
+
+    def apply(self, stream: str, writer: str, after: Token, facts: Sequence[Fact]) -> None:
+        """Make stale what these facts make stale.
+
+        :param after: the position before them
+        """
+        self._plan()
+        self.begin(stream, writer, after)
+        if not facts:
+            return
+        numbers = self._numbers(self._streams[stream])
+        upto = max(map(_TOKEN, facts))  # some streams have no order
+        self._begin_new_indexes()
+        if self._leaves_out and not writer:
+            told = self._told[stream]
+            self._account(stream, upto, sum(fact.token > told for fact in facts))
+        self._reached[numbers] = max(upto, self._reached.get(numbers, 0))
+        if self._plans[stream] or stream == CACHES.name:
+            self._make_stale(stream, facts)
+            self._next_moment(stream, writer, upto)
+
+    def _account(self, stream: str, upto: Token, facts: int) -> None:
+        """In the linear view every token has a fact, was rolled back, or was left out."""
+        before = self._told.setdefault(stream, upto)
+        if upto - before > facts:
+            self._missed(stream, "", upto)
+        self._told[stream] = max(before, upto)
+
+    def suspect(self, stream: str, rows: Sequence[Row]) -> None:
+        """Make stale what rows make stale that may or may not be in the stream, at tokens unknown.
+
+        Change indexes hear of them when they are found, at their tokens.
+        """
+        self._plan()
+        self._make_stale(stream, [Fact(0, "", tuple(rows))])
+
+    def reset(self, stream: str, writer: str, upto: Token) -> None:
+        """Facts at or below ``upto`` are lost: whatever they might have made stale is."""
+        if self._missed(stream, writer, upto):
+            self.emptied += 1
+            self._log.warn(
+                "rows of {stream} up to {upto} are lost: the caches that they concern are emptied",
+                stream=stream,
+                upto=upto,
+            )
+
+    def _missed(self, stream: str, writer: str, upto: Token) -> bool:
+        """Nothing is known of facts at or below ``upto``; False when they concern no caches."""
+        self._plan()
+        self._begin_indexes(stream, upto)
+        plans = self._plans[stream]
+        if not plans and stream != CACHES.name:
+            return False
+        for plan in plans.values():
+            plan.clear(self.caches)
+        if stream == CACHES.name:
+            self.caches.clear()
+        self._next_moment(stream, writer, upto)
+        return True
+
+    def _make_stale(self, stream: str, facts: Sequence[Fact]) -> None:
+        if stream == CACHES.name:
+            self._make_stale_by_name(facts)
+        plans = self._plans[stream]
+        if not plans:
+            return
+        numbers = self._numbers(self._streams[stream])
+        for fact in facts:
+            for row in fact.rows:
+                plan = plans.get(type(row))
+                if plan is not None:
+                    failed = plan.apply(self.caches, row, numbers, fact.token)
+                    if failed is not None:
+                        self._not_understood(f"a row of {stream}", failed)
+
+    def _make_stale_by_name(self, facts: Sequence[Fact]) -> None:
+        """Rows of the ``caches`` stream, of which there are many."""
+        named, expansions, applied = self.caches.named, self._expansions, self.invalidations
+        for fact in facts:
+            row: Any
+            for row in fact.rows:
+                name, keys = row.cache_func, row.keys
+                caches = named(name)
+                if caches:
+                    key = None if keys is None else tuple(keys)
+                    for cache in caches:
+                        cache.invalidate(key)
+                if name in expansions:
+                    self._expand(name, keys, fact.token)
+                elif not caches and not self.caches.is_declared(name):
+                    self.unknown += 1
+                    continue
+                applied[name] = applied.get(name, 0) + 1
+
+    def _expand(self, name: str, keys: list[Any] | None, token: Token) -> None:
+        try:
+            checked = self._expansions[name].check(keys)
+        except BadKeys as error:
+            self._bad_keys(name, error, token)
+            return
+        failed = self._expanded[name].apply(self.caches, checked, CACHES.name, token)
+        if failed is not None:
+            self._not_understood(f"a row that names {name}", failed)
+
+    def _bad_keys(self, name: str, error: BadKeys, token: Token) -> None:
+        """Something is stale, but not even the sender can say what."""
+        self._expanded[name].clear(self.caches)
+        for index in self._indexes_of(CACHES):
+            index.all_changed(token)
+        self._not_understood(f"a row that names {name}", error)
+
+    def _not_understood(self, what: str, error: Exception) -> None:
+        self.bad += 1
+        if what not in self._warned:
+            self._warned.add(what)
+            # Only our own errors are known to tell no secrets.
+            self._log.warn(
+                "{what} is not understood ({error}): all caches that it concerns are emptied",
+                what=what,
+                error=error if isinstance(error, BadKeys) else type(error).__name__,
+            )
+
+    # -- inside -----------------------------------------------------------------------
+
+    def _accept(self, declared: Declaration) -> None:
+        if declared.immutable:
+            return
+        sources = self.sources(declared)
+        if not sources:
+            raise NeverInvalidated(cache=declared.name)
+        for stream in sorted(sources - self._followed):
+            raise SourceNotFollowed(cache=declared.name, stream=stream)
+
+    def _accept_rows(self, stream: str, kind: str) -> None:
+        if stream not in self._streams or kind not in self._streams[stream].kinds:
+            raise NoSuchRows(stream=stream, kind=kind)
+
+    def _plan(self) -> None:
+        """Take in what was declared meanwhile: handlers may declare when they are started."""
+        caches = self.caches
+        if self._planned == caches.declarations:
+            return
+        declarations = caches.declarations
+        self._expansions = {e.name: e for e in (*SYNAPSE_EXPANSIONS, *caches.expansions.values())}
+        self._expanded = {name: plan_of(e.effects) for name, e in self._expansions.items()}
+        self._plans = {name: self._plans_of(stream) for name, stream in self._streams.items()}
+        self._planned = declarations  # last: transactions look expansions up in their threads
+
+    def _plans_of(self, stream: Stream) -> dict[type[Row], Plan]:
+        """What the rows of each class do: as the stream declares, and as the user does."""
+        effects = dict(stream.effects)
+        for kind, row in stream.kinds.items():
+            more = self.caches.effects.get((stream.name, kind), ())
+            if more:
+                effects[row] = (*effects.get(row, ()), *more)
+        return {row: plan_of(of_row) for row, of_row in effects.items() if of_row}
+
+    def _numbers(self, stream: Stream) -> str:
+        return stream.numbered_with or stream.name
+
+    def _begin_indexes(self, stream: str, token: Token) -> None:
+        for index in self._indexes_of(self._streams[stream]):
+            index.begin(token)
+
+    def _indexes_of(self, stream: Stream) -> Iterator[ChangeIndex]:
+        numbers = self._numbers(stream)
+        for (of, _), index in self.caches.indexes.items():
+            if of == numbers:
+                yield index
+
+    def _begin_new_indexes(self) -> None:
+        """An index that was made since knows nothing of what was applied before."""
+        if self._indexes == len(self.caches.indexes):
+            return
+        for (numbers, _), index in self.caches.indexes.items():
+            if index.horizon is None and numbers in self._reached:
+                index.begin(self._reached[numbers])
+        self._indexes = len(self.caches.indexes)
+
+    def _next_moment(self, stream: str, writer: str, upto: Token) -> None:
+        self.caches.moment += 1
+        self.moments.append(Moment(self.caches.moment, stream, writer, upto))

@@ -1,0 +1,73 @@
+"""Where a process that writes learns that its caches are stale.
+
+Of its own facts when they are committed, of other writers' when they are
+announced: each before a position moves past them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from synrepl.core.tokens import Token
+from synrepl.positions.ledger import Ledger
+from synrepl.services.announcing.stream_state import Movements
+from synrepl.services.coherence.coherence import Coherence
+from synrepl.services.writing.write import Settled
+from synrepl.streams.definition import Fact, Stream
+from synrepl.streams.row import Row
+
+
+class CoherentSettled:
+    """Applies what the own writer committed, then passes it on to whoever announces it."""
+
+    def __init__(self, coherence: Coherence, writer: str, settled: Settled) -> None:
+        self._coherence = coherence
+        self._writer = writer
+        self._settled = settled
+
+    def adopt(self, stream: Stream, writer: str, ledger: Ledger) -> None:
+        """The writer stands at ``ledger.position`` and goes on from there."""
+        self._settled.adopt(stream, writer, ledger)
+        self._coherence.begin(stream.name, writer, ledger.position)
+
+    def settled(self, stream: Stream, tokens: Sequence[Token], facts: Sequence[Fact]) -> None:
+        """``tokens`` are settled; ``facts`` are the ones among them that were committed."""
+        self._apply(stream, facts)
+        self._settled.settled(stream, tokens, facts)
+
+    def recovered(self, stream: Stream, facts: Sequence[Fact]) -> None:
+        """Facts of this writer that were found committed after its session was lost."""
+        self._apply(stream, facts)
+        self._settled.recovered(stream, facts)
+
+    def unsure(self, stream: Stream, rows: Sequence[Row]) -> None:
+        """Rows that may have been committed, or will be found to be: stale is stale."""
+        self._coherence.suspect(stream.name, rows)
+        self._settled.unsure(stream, rows)
+
+    def _apply(self, stream: Stream, facts: Sequence[Fact]) -> None:
+        if facts:
+            self._coherence.apply(stream.name, self._writer, facts[0].token - 1, facts)
+
+
+class CoherentMovements:
+    """Applies what other writers committed, then passes the movement on."""
+
+    def __init__(self, coherence: Coherence, writer: str, movements: Movements) -> None:
+        self._coherence = coherence
+        self._writer = writer
+        self._movements = movements
+
+    def writer_moved(
+        self, stream: Stream, writer: str, prev: Token, new: Token, facts: Sequence[Fact]
+    ) -> None:
+        """A writer's position moved past these facts."""
+        if writer != self._writer:
+            self._coherence.apply(stream.name, writer, prev, facts)
+        self._movements.writer_moved(stream, writer, prev, new, facts)
+
+    def linear_moved(
+        self, stream: Stream, prev: Token, new: Token, facts: Sequence[Fact] | None
+    ) -> None:
+        """The linear position moved past facts of which the writers' movements told before."""
+        self._movements.linear_moved(stream, prev, new, facts)

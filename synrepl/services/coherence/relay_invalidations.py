@@ -1,0 +1,100 @@
+"""What legacy workers ask to be invalidated (``INVALIDATE_CACHE``) goes into the ``caches`` stream.
+
+Source: seed "TCP replication, first generation", the list of commands. A real
+master does the same: the row comes back to all workers, the asking one too.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from synrepl.core.clock import Scheduler
+from synrepl.core.errors import SynreplError, Unavailable
+from synrepl.services.announcing.announce import Log
+from synrepl.services.coherence.invalidate import Invalidations
+from synrepl.services.writing.write import StreamWriter
+from synrepl.streams.effects import Key
+from synrepl.streams.synapse.caches import CACHES, CachesRow
+from synrepl.wire.commands import InvalidateCache
+
+#: Rows that may wait for the database; and rows of one fact.
+MAX_WAITING = 10_000
+ROWS_OF_A_FACT = 500
+
+_BACK_OFF_S = (0.1, 0.5, 1.0, 2.0, 5.0)
+
+
+class TooManyInvalidations(Unavailable):
+    """{waiting} invalidations already wait for the database; try again later"""
+
+
+class InvalidationRelay:
+    """Writes them as this process's writer, and tries again until it succeeds."""
+
+    def __init__(
+        self, scheduler: Scheduler, writer: StreamWriter, invalidations: Invalidations, log: Log
+    ) -> None:
+        self._scheduler = scheduler
+        self._writer = writer
+        self._invalidations = invalidations
+        self._log = log
+        self._waiting: dict[tuple[str, Key], CachesRow] = {}
+        self._busy = False
+
+    @property
+    def waiting(self) -> int:
+        """Rows that wait to be written."""
+        return len(self._waiting)
+
+    def take(self, command: InvalidateCache) -> None:
+        """Accept what a worker asks for; it is written soon.
+
+        :raises BadInvalidation: :raises BadKeys: it makes no sense
+        :raises TooManyInvalidations: the database has been away for long
+        """
+        row = self._invalidations.row(command.cache, command.keys)
+        asked = (command.cache, tuple(command.keys))
+        if len(self._waiting) >= MAX_WAITING and asked not in self._waiting:
+            raise TooManyInvalidations(waiting=len(self._waiting))
+        self._waiting[asked] = row
+        if not self._busy:
+            self._busy = True
+            self._scheduler.spawn("relay invalidations", self._write())
+
+    async def stop(self) -> None:
+        """Write what still waits, now or never; nothing else writes any more."""
+        try:
+            while self._waiting:
+                await self._write_some()
+        except SynreplError as error:
+            self._log.warn(
+                "{waiting} invalidations were not written: {error}",
+                waiting=self.waiting,
+                error=error,
+            )
+
+    async def _write_some(self) -> None:
+        rows = dict(islice(self._waiting.items(), ROWS_OF_A_FACT))
+        # Taken out first: what is asked for again meanwhile is a new change.
+        for asked in rows:
+            del self._waiting[asked]
+        try:
+            await self._writer.append(CACHES, [list(rows.values())])
+        except BaseException:
+            self._waiting = rows | self._waiting
+            raise
+
+    async def _write(self) -> None:
+        attempt = 0
+        try:
+            while self._waiting:
+                try:
+                    await self._write_some()
+                    attempt = 0
+                except SynreplError as error:
+                    self._log.warn("invalidations wait: {error}", error=error)
+                    pause = _BACK_OFF_S[min(attempt, len(_BACK_OFF_S) - 1)]
+                    attempt += 1
+                    await self._scheduler.sleep(pause)
+        finally:
+            self._busy = False

@@ -1,0 +1,160 @@
+"""What is wrong in our own database, judged from what was seen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from synrepl.services.doctor.bounds import Bounds
+from synrepl.services.doctor.finding import Finding, Severity
+from synrepl.services.doctor.open_transactions import locked_tables, old_transactions
+from synrepl.services.doctor.own_look import OwnLook, StreamLook
+from synrepl.services.doctor.sessions import hidden
+from synrepl.storage.migrations import Phase
+
+_USE_UP = (
+    "'synrepl doctor database --fix' uses the sequence up to there;"
+    " so does the next process that takes a writer's name or appends"
+)
+
+
+def findings(look: OwnLook, bounds: Bounds) -> list[Finding]:
+    """All there is to say; nothing when all is well."""
+    found = list(_migrations(look))
+    for name, stream in look.streams.items():
+        found += _sequence(name, stream)
+        found += _dead_writers(name, stream)
+        found += _held(name, stream, look, bounds)
+    found += _others(look, bounds)
+    found += _followers(look, bounds)
+    found += _keys(look, bounds)
+    found += hidden(look.sessions.values())
+    return found
+
+
+def _migrations(look: OwnLook) -> Iterator[Finding]:
+    for phase in Phase:
+        names = [str(each) for each in look.pending if each.phase is phase]
+        if names:
+            yield Finding(
+                "migrations-pending",
+                Severity.ERROR if phase is Phase.PRE else Severity.NOTE,
+                f"not applied: {', '.join(names)}",
+                "schema",
+                f"'synrepl schema --apply {phase}'"
+                + ("" if phase is Phase.PRE else ", once no process of the version before runs"),
+            )
+
+
+def _sequence(name: str, stream: StreamLook) -> Iterator[Finding]:
+    last = stream.seen.last
+    if last < stream.highest:
+        yield Finding(
+            "sequence-behind",
+            Severity.ERROR,
+            f"the sequence gave out {last}, the table has facts up to {stream.highest}"
+            f" (positions on record: {stream.recorded})",
+            name,
+            _USE_UP,
+            fixable=True,
+        )
+    elif last < stream.recorded:
+        yield Finding(
+            "position-ahead",
+            Severity.ERROR,
+            f"a position on record is {stream.recorded}, the sequence gave out {last} only",
+            name,
+            _USE_UP,
+            fixable=True,
+        )
+
+
+def _dead_writers(name: str, stream: StreamLook) -> Iterator[Finding]:
+    for writer in stream.dead:
+        yield Finding(
+            "dead-writer",
+            Severity.ERROR,
+            f"writer {writer} died without good-bye and has not been fenced off: no master runs",
+            name,
+            "start a master; or 'synrepl doctor database --fix', which raises its epoch"
+            " if nothing of it can commit any more",
+            fixable=True,
+        )
+
+
+def _held(name: str, stream: StreamLook, look: OwnLook, bounds: Bounds) -> Iterator[Finding]:
+    told: set[str] = set()
+    for writer, session in look.holders(name):
+        if writer in told or session.age_s is None or session.age_s <= bounds.transaction_s:
+            continue
+        told.add(writer)
+        yield Finding(
+            "held",
+            Severity.ERROR,
+            f"held at {stream.seen.recorded} of {stream.seen.last} by writer {writer}:"
+            f" {session.told}",
+            name,
+            f"SELECT pg_terminate_backend({session.pid}),"
+            " which is safe: its facts were never visible",
+        )
+
+
+def _others(look: OwnLook, bounds: Bounds) -> Iterator[Finding]:
+    """Transactions that wrote something, and not to a stream; and locked tables."""
+    writers = {session.pid for stream in look.streams for _, session in look.holders(stream)}
+    others = [one for one in look.sessions.values() if one.wrote and one.pid not in writers]
+    for session in look.sessions.values():
+        yield from locked_tables(session, [name for name in look.streams if name in session.locked])
+    yield from old_transactions(others, bounds, lambda session: ())
+
+
+def _followers(look: OwnLook, bounds: Bounds) -> Iterator[Finding]:
+    for name, left in look.leases.items():
+        if left <= 0:
+            yield Finding(
+                "lease-expired",
+                Severity.WARNING,
+                f"the lease of follower {name} ran out {-left:.0f} s ago:"
+                " what it has not acknowledged is trimmed",
+                name,
+                "start that worker; or, if it will not come back:"
+                f" DELETE FROM synrepl._follower_leases WHERE follower = {_quoted(name)}",
+            )
+        elif left < bounds.lease_s:
+            yield Finding(
+                "lease-ends-soon",
+                Severity.NOTE,
+                f"the lease of follower {name} ends in {left:.0f} s",
+                name,
+                "a worker that runs renews it; start it if it does not",
+            )
+    for follower in look.followers:
+        behind = follower.behind or 0
+        if behind > bounds.behind and look.leases.get(follower.name, 1) > 0:
+            of = f" of writer {follower.writer}" if follower.writer else ""
+            trimmed = look.streams[follower.stream].seen.trimmed
+            yield Finding(
+                "follower-behind",
+                Severity.WARNING,
+                f"follower {follower.name} is {behind} behind the position{of}"
+                + (
+                    f", and keeps the stream from being trimmed beyond {trimmed}" if trimmed else ""
+                ),
+                follower.stream,
+                f"see its log and 'synrepl status -c' with its configuration ({follower.name})",
+            )
+
+
+def _keys(look: OwnLook, bounds: Bounds) -> Iterator[Finding]:
+    age = look.oldest_key_s
+    if age is not None and age > bounds.key_s:
+        yield Finding(
+            "keys-not-forgotten",
+            Severity.WARNING,
+            f"the oldest idempotency key is {age / 86400:.1f} days old: no master deletes them",
+            "idempotency keys",
+            "start a master",
+        )
+
+
+def _quoted(name: str) -> str:
+    return "'" + name.replace("'", "''") + "'"

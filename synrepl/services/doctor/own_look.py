@@ -1,0 +1,177 @@
+"""What there is to see in our own database, in one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from synrepl.core.tokens import Token
+from synrepl.services.doctor import sessions
+from synrepl.services.doctor.sessions import OpenSession
+from synrepl.storage import migrations, writers
+from synrepl.storage.database import Transaction
+from synrepl.storage.store import Observation
+from synrepl.storage.tables import table_name
+from synrepl.streams.definition import UNTAGGED, Stream
+from synrepl.streams.row import Row
+
+#: How long a table may be locked, in ms, before the examination is given up.
+_LOCK_MS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class StreamLook:
+    """One stream.
+
+    :ivar highest: the largest token in the table; 0 while that is locked against everybody
+    :ivar seen: sequence, positions, writers, what is trimmed
+    """
+
+    highest: Token
+    seen: Observation
+
+    @property
+    def recorded(self) -> Token:
+        """The largest position on record."""
+        positions = (writer.position for writer in self.seen.writers.values())
+        return max(self.seen.recorded, self.seen.trimmed, *positions)
+
+    @property
+    def out_of_step(self) -> bool:
+        """The sequence is behind the table or behind a position."""
+        return self.seen.last < max(self.highest, self.recorded)
+
+    @property
+    def dead(self) -> list[str]:
+        """Writers that died and have not been fenced."""
+        states = self.seen.writers.items()
+        return sorted(name for name, state in states if state.held and not state.alive)
+
+
+@dataclass(frozen=True, slots=True)
+class Follower:
+    """A named follower's position, or its lease alone.
+
+    :ivar behind: tokens between its position and that of the writer (or the linear
+        one); None for a lease without a position
+    """
+
+    name: str
+    stream: str
+    writer: str
+    behind: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class OwnLook:
+    """Everything that was seen.
+
+    :ivar pending: migrations that are not applied; with a ``pre`` among them
+        nothing else is looked at
+    :ivar leases: by follower, how many seconds its lease still has; below 0 it has run out
+    :ivar oldest_key_s: age of the oldest idempotency key; None without keys
+    """
+
+    pending: tuple[migrations.Migration, ...]
+    streams: Mapping[str, StreamLook]
+    sessions: Mapping[int, OpenSession]
+    followers: tuple[Follower, ...]
+    leases: Mapping[str, float]
+    oldest_key_s: float | None
+
+    def holders(self, stream: str) -> list[tuple[str, OpenSession]]:
+        """Who holds a stream, as which writer: the oldest first."""
+        held = [
+            (writer, session)
+            for writer, state in sorted(self.streams[stream].seen.writers.items())
+            for holder in state.holders
+            if (session := self.sessions.get(int(str(holder.identity[0])))) is not None
+        ]
+        return sorted(held, key=lambda pair: pair[1].age_s or 0.0, reverse=True)
+
+
+class _Unread(Row, frozen=True):
+    """Stands for rows that nobody reads here."""
+
+
+def streams_of(txn: Transaction) -> list[Stream]:
+    """The streams that have tables, as far as their numbering goes: no configuration is needed."""
+    txn.execute("SELECT stream, counts_down, sequence FROM synrepl._streams ORDER BY stream")
+    found = []
+    for name, counts_down, sequence in txn.fetchall():
+        owner = str(sequence).removeprefix('synrepl."_').removesuffix('_seq"')
+        found.append(
+            Stream(
+                str(name),
+                {UNTAGGED: _Unread},
+                counts_down=bool(counts_down),
+                numbered_with=None if owner == name else owner,
+            )
+        )
+    return found
+
+
+def look(txn: Transaction) -> OwnLook:
+    """Look at everything.
+
+    To be run with one snapshot for all statements: sequences have none, so what
+    they gave out is never older than what the tables hold.
+
+    :raises SynreplError: what :func:`.migrations.pending` raises
+    """
+    txn.execute("SELECT set_config('lock_timeout', %s, true)", (str(_LOCK_MS),))
+    pending = migrations.pending(txn, migrations.load())
+    if any(each.phase is migrations.Phase.PRE for each in pending):
+        return OwnLook(pending, {}, {}, (), {}, None)
+    streams = streams_of(txn)
+    # A table that is locked would not let us by.
+    shut = {table for each in sessions.look(txn).values() for table in each.locked}
+    highest = {each.name: _highest(txn, each) for each in streams if each.name not in shut}
+    seen = writers.observe(txn, streams)
+    return OwnLook(
+        pending,
+        {name: StreamLook(highest.get(name, 0), each) for name, each in seen.items()},
+        sessions.look(txn),
+        _followers(txn),
+        _leases(txn),
+        _oldest_key(txn),
+    )
+
+
+def _highest(txn: Transaction, stream: Stream) -> Token:
+    edge = "-min(stream_id)" if stream.counts_down else "max(stream_id)"
+    return int(txn.execute(f"SELECT coalesce({edge}, 0) FROM {table_name(stream)}").fetchone()[0])
+
+
+def _followers(txn: Transaction) -> tuple[Follower, ...]:
+    txn.execute(
+        """
+        SELECT f.follower, f.stream, f.writer,
+               CASE WHEN f.writer = '' THEN s.position ELSE w.position END - f.position
+        FROM synrepl._followers AS f
+        JOIN synrepl._streams AS s USING (stream)
+        LEFT JOIN synrepl._writers AS w ON w.stream = f.stream AND w.writer = f.writer
+        ORDER BY f.follower, f.stream, f.writer
+        """
+    )
+    return tuple(
+        Follower(str(name), str(stream), str(writer), None if behind is None else int(behind))
+        for name, stream, writer, behind in txn.fetchall()
+    )
+
+
+def _leases(txn: Transaction) -> dict[str, float]:
+    txn.execute(
+        "SELECT follower, extract(epoch FROM expires_at - clock_timestamp())::float8"
+        " FROM synrepl._follower_leases ORDER BY follower"
+    )
+    return {str(name): float(left) for name, left in txn.fetchall()}
+
+
+def _oldest_key(txn: Transaction) -> float | None:
+    txn.execute(
+        "SELECT extract(epoch FROM clock_timestamp() - min(created_at))::float8"
+        " FROM synrepl._idempotency_keys"
+    )
+    age = txn.fetchone()[0]
+    return None if age is None else float(age)

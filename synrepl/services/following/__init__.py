@@ -1,0 +1,1 @@
+"""What a worker makes of a master's lines."""

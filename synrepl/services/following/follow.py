@@ -1,0 +1,302 @@
+"""A follower: every fact of its streams, in order per writer, once its gaps are filled.
+
+Lines go into one :class:`~.lane.Lane` per (stream, writer), which does the work;
+the follower owns the connection, and stops reading when too much waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Protocol
+
+from synrepl.core.clock import Scheduler
+from synrepl.core.tokens import Token
+from synrepl.positions.gaps import Cursor
+from synrepl.services.announcing.announce import Log
+from synrepl.services.following.deliver import Delivery
+from synrepl.services.following.lane import (
+    LINEAR,
+    FollowerCounts,
+    Item,
+    Lane,
+    Mark,
+    Shared,
+    Source,
+    tally,
+)
+from synrepl.streams.catalogue import Catalogue
+from synrepl.streams.definition import Generation
+from synrepl.streams.rows import RowCodec
+from synrepl.wire.batching import BatchAssembler, BatchTooLarge
+from synrepl.wire.closing import CloseReason, reason_and_text
+from synrepl.wire.commands import Command, Error, Ping, Position, Rdata, Replicate, Server
+from synrepl.wire.dialects import Dialect
+
+#: Rows that may wait for handlers before the upstream is asked to stop, and to go on.
+HIGH_WATER_ROWS = 20_000
+LOW_WATER_ROWS = 5_000
+
+
+#: Commands that concern the connection alone.
+_OF_THE_SESSION = frozenset({Server, Ping, Error})
+
+
+class Upstream(Protocol):
+    """The connection to the master."""
+
+    @property
+    def dialect(self) -> Dialect | None:
+        """How it is spoken to."""
+
+    def send(self, command: Command) -> None:
+        """Say something to the master."""
+
+    def close(self, reason: CloseReason, text: str | None = None) -> None:
+        """Give the connection up; it comes back by itself."""
+
+    def pause(self) -> None:
+        """Read no more for now."""
+
+    def resume(self) -> None:
+        """Read again."""
+
+
+class Follower:
+    """Follows a master over one connection at a time.
+
+    :param source: where gaps are filled from, in dialects that do not fill them in band
+    :param delivery: the handlers, and the record of positions
+    :param streams: names of streams to follow; None for all
+    :param earliest: where a stream without a position on record begins: True for
+        its beginning, False for wherever it is now
+    :param foreign: the master is a real Synapse, which repeats and reorders the
+        rows of unordered streams
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        catalogue: Catalogue,
+        source: Source,
+        delivery: Delivery,
+        log: Log,
+        streams: Collection[str] | None = None,
+        earliest: bool = True,
+        foreign: bool = False,
+    ) -> None:
+        self._scheduler = scheduler
+        self._catalogue = catalogue
+        self._delivery = delivery
+        self._log = log
+        self._streams = None if streams is None else frozenset(streams)
+        self._earliest = earliest
+        self._foreign = foreign
+        # Real servers read those that are numbered together from several tables.
+        together = {stream.numbered_with for stream in catalogue if stream.numbered_with}
+        self._mixed = together | {stream.name for stream in catalogue if stream.numbered_with}
+        self._codecs = {stream.name: RowCodec(stream) for stream in catalogue}
+        self._lanes: dict[tuple[str, str], Lane] = {}
+        self._assembler = BatchAssembler()
+        #: Whose half batch a POSITION has ended: what still comes of it is not all of it.
+        self._torn: set[tuple[str, str | None]] = set()
+        self._several = False
+        self._upstream: Upstream | None = None
+        self._waiting_rows = 0
+        self._paused = False
+        self.counts = FollowerCounts()
+        self._shared = Shared(
+            scheduler, source, delivery, log, self.counts, self._consumed, self._say, self._give_up
+        )
+
+    # -- the connection ---------------------------------------------------------------
+
+    def connected(self, upstream: Upstream) -> None:
+        """A connection was made: ask for data."""
+        self._upstream = upstream
+        self._assembler = BatchAssembler()
+        self._torn.clear()
+        dialect = upstream.dialect
+        # On a bus a master speaks for writers that it takes for dead, rightly or not.
+        self._several = dialect is not None and not dialect.has_sides and not self._foreign
+        for lane in self._lanes.values():
+            lane.several = self._several and not lane.stream.in_memory
+        if dialect is None or dialect.per_writer:
+            upstream.send(Replicate())
+        else:
+            self._ask_linear(upstream)
+
+    def disconnected(self) -> None:
+        """The connection is lost; what was not dealt with will be fetched on the next one."""
+        self._upstream = None
+        self._paused = False
+        for lane in self._lanes.values():
+            self._waiting_rows -= lane.rows
+            lane.drop()
+            self._enqueue(lane, Mark.LOST)
+
+    def received(self, commands: Iterable[Command]) -> None:
+        """Lines from the master, in order."""
+        try:
+            self._sort(commands)
+        except BatchTooLarge as error:
+            reason, text = reason_and_text(error)
+            self._give_up(reason, text)
+        self._start_touched()
+        self._throttle()
+
+    def _sort(self, commands: Iterable[Command]) -> None:
+        """Put lines into their lanes."""
+        add = self._assembler.add
+        lane: Lane | None = None
+        stream: str | None = None
+        writer: str | None = None
+        for command in commands:
+            if type(command) is Rdata:
+                lines = add(command)
+                if lines is None:
+                    continue
+                if self._torn and self._is_torn(command):
+                    command = Position(command.stream, command.writer, lines.token, lines.token)
+                    self._take_position(command)
+                    continue
+                if lane is None or command.stream != stream or command.writer != writer:
+                    stream, writer = command.stream, command.writer
+                    lane = self._lane(stream, writer or LINEAR)
+                if lane is not None:
+                    rows = len(lines.rows)
+                    lane.inbox.append(lines)
+                    lane.rows += rows
+                    lane.touched = True
+                    self._waiting_rows += rows
+                    if lines.token > lane.heard:
+                        lane.heard = lines.token
+            elif type(command) is Position:
+                if self._assembler.reset(command) and self._several:
+                    self._torn.add((command.stream, command.writer))
+                self._take_position(command)
+            elif type(command) not in _OF_THE_SESSION:
+                self._delivery.command(command)
+
+    def _take_position(self, command: Position) -> None:
+        lane = self._lane(command.stream, command.writer or LINEAR)
+        if lane is not None:
+            lane.inbox.append(command)
+            lane.touched = True
+            lane.heard = command.new
+
+    def _is_torn(self, last: Rdata) -> bool:
+        """Whether this ends a batch amid which somebody else has spoken; it has to be fetched."""
+        key = last.stream, last.writer
+        torn = key in self._torn
+        self._torn.discard(key)
+        return torn
+
+    @property
+    def positions(self) -> Mapping[tuple[str, str], Token]:
+        """The follower's position by (stream, writer), where known."""
+        return {
+            key: lane.cursor.position
+            for key, lane in self._lanes.items()
+            if lane.cursor.position is not None
+        }
+
+    @property
+    def heard(self) -> Mapping[tuple[str, str], Token]:
+        """How far each writer is said to be, by (stream, writer)."""
+        return {key: lane.heard for key, lane in self._lanes.items()}
+
+    @property
+    def waiting_rows(self) -> int:
+        """Rows received and not yet dealt with."""
+        return self._waiting_rows
+
+    # -- asking ---------------------------------------------------------------------------
+
+    def _ask_linear(self, upstream: Upstream) -> None:
+        """A legacy server must be asked stream by stream, and refuses one that it does not have.
+
+        Which ones a real server has shows in its answer to ALL; ours has the
+        streams of our catalogue.
+        """
+        wanted = self._streams
+        if wanted is None and self._foreign:
+            wanted = frozenset(
+                stream for stream, writer in (*self._delivery.recorded, *self._lanes) if not writer
+            )
+            if not wanted:
+                upstream.send(Replicate("ALL", 0 if self._earliest else None))
+                return
+        elif wanted is None:
+            legacy = self._catalogue.known_to(Generation.LEGACY)
+            wanted = frozenset(stream.name for stream in legacy)
+        for name in sorted(wanted):
+            lane = self._lane(name, LINEAR)
+            if lane is not None:
+                self._enqueue(lane, Mark.ASK)
+
+    def _lane(self, stream_name: str, writer: str) -> Lane | None:
+        lane = self._lanes.get((stream_name, writer))
+        if lane is not None:
+            return lane
+        if self._streams is not None and stream_name not in self._streams:
+            return None
+        if stream_name not in self._catalogue:
+            if tally(self.counts.unknown, stream_name) == 1:
+                self._log.warn("rows of unknown stream {stream} are ignored", stream=stream_name)
+            return None
+        stream = self._catalogue[stream_name]
+        recorded = self._delivery.recorded.get((stream_name, writer))
+        start = recorded if recorded is not None else (0 if self._earliest else None)
+        unordered = stream.unordered and self._foreign
+        cursor = Cursor(
+            start,
+            unordered=unordered,
+            in_memory=stream.in_memory,
+            mixed=self._foreign and stream_name in self._mixed,
+        )
+        if writer == LINEAR:
+            cursor.subscribed()
+        lane = self._lanes[stream_name, writer] = Lane(
+            stream, writer, cursor, self._codecs[stream_name], self._shared
+        )
+        lane.several = self._several and not stream.in_memory
+        return lane
+
+    # -- lanes ---------------------------------------------------------------------------
+
+    def _enqueue(self, lane: Lane, item: Item) -> None:
+        lane.inbox.append(item)
+        lane.touched = True
+        self._start_touched()
+
+    def _start_touched(self) -> None:
+        for lane in self._lanes.values():
+            if lane.touched:
+                lane.touched = False
+                if not lane.busy:
+                    lane.busy = True
+                    self._scheduler.spawn(f"follow {lane.stream.name}", lane.run())
+
+    def _throttle(self) -> None:
+        if self._upstream is None:
+            return
+        if not self._paused and self._waiting_rows > HIGH_WATER_ROWS:
+            self._paused = True
+            self._upstream.pause()
+        elif self._paused and self._waiting_rows < LOW_WATER_ROWS:
+            self._paused = False
+            self._upstream.resume()
+
+    # -- for lanes --------------------------------------------------------------------
+
+    def _consumed(self, rows: int) -> None:
+        self._waiting_rows -= rows
+        self._throttle()
+
+    def _say(self, command: Command) -> None:
+        if self._upstream is not None:
+            self._upstream.send(command)
+
+    def _give_up(self, reason: CloseReason, text: str | None) -> None:
+        if self._upstream is not None:
+            self._upstream.close(reason, text)

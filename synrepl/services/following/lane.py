@@ -1,0 +1,322 @@
+"""A lane: what waits for one writer of one stream, and the one place that deals with it.
+
+A lane deals with one thing at a time: it asks its
+:class:`~synrepl.positions.gaps.Cursor` for a verdict, fetches what is missing,
+hands batches to the handlers, and moves its position only when they are done.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+
+from synrepl.core.clock import Scheduler
+from synrepl.core.errors import SynreplError
+from synrepl.core.tokens import Range, Token
+from synrepl.positions.gaps import Cursor, Fetch, Reset, Verdict
+from synrepl.services.announcing.announce import Log
+from synrepl.services.following.deliver import Delivery
+from synrepl.services.handlers import Batch
+from synrepl.storage.store import Page, Trimmed
+from synrepl.streams.definition import Fact, Stream
+from synrepl.streams.row import Row
+from synrepl.streams.rows import BadRow, MalformedRow, RowCodec
+from synrepl.wire.batching import Batch as Lines
+from synrepl.wire.closing import CloseReason
+from synrepl.wire.commands import Command, Position, Replicate
+
+#: The writer under which a follower of the linear view keeps its one number per stream.
+LINEAR = ""
+
+#: Rows fetched, or handed over, at a time.
+PAGE_ROWS = 2_000
+
+_BACK_OFF_S = (0.1, 0.5, 1.0, 2.0, 5.0)
+
+
+class Source(Protocol):
+    """Where missing facts are fetched from: the database, or the master over HTTP."""
+
+    async def page(self, stream: Stream, span: Range, writer: str | None, limit: int) -> Page:
+        """Part of a range; see :meth:`synrepl.storage.store.FactStore.page`."""
+
+
+@dataclass(slots=True)
+class FollowerCounts:
+    """What a follower has met, by stream."""
+
+    rows: dict[str, int] = field(default_factory=dict)
+    duplicates: dict[str, int] = field(default_factory=dict)
+    gaps: dict[str, int] = field(default_factory=dict)
+    fetched_rows: dict[str, int] = field(default_factory=dict)
+    bad_rows: dict[str, int] = field(default_factory=dict)
+    unknown: dict[str, int] = field(default_factory=dict)
+    resets: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What all lanes of a follower work with.
+
+    :ivar consumed: told how many rows no longer wait
+    :ivar say: sends a command to the master, if there is a connection
+    :ivar give_up: closes the connection, if there is one
+    """
+
+    scheduler: Scheduler
+    source: Source
+    delivery: Delivery
+    log: Log
+    counts: FollowerCounts
+    consumed: Callable[[int], None]
+    say: Callable[[Command], None]
+    give_up: Callable[[CloseReason, str], None]
+
+
+class Mark(Enum):
+    """Stands in an inbox for what happened to the connection there."""
+
+    LOST = "lost"
+    #: A legacy server is to be asked, from wherever the lane stands by then.
+    ASK = "ask"
+
+
+Item = Lines | Position | Mark
+
+
+class Lane:
+    """One writer of one stream, as a follower sees it.
+
+    :ivar several: more than one process may speak for the writer, one that knows less, too
+    :ivar heard: the largest token heard of
+    :ivar busy: :meth:`run` is at work
+    :ivar touched: something was put into the inbox
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        writer: str,
+        cursor: Cursor,
+        codec: RowCodec,
+        shared: Shared,
+    ) -> None:
+        self.stream = stream
+        self.writer = writer
+        self.key = (stream.name, writer)
+        self.cursor = cursor
+        self.several = False
+        self.inbox: deque[Item] = deque()
+        self.rows = 0
+        self.heard: Token = 0
+        self.busy = False
+        self.touched = False
+        self._decode = codec.decode
+        self._shared = shared
+        #: Nothing can be missing below the next fact: it, too, has come on this connection.
+        self._sure = False
+        #: The last fact of a legacy run, of which more rows may come.
+        self._half: Fact | None = None
+        #: It had a position before, so what lies below may have been of use.
+        self._begun = self.key in shared.delivery.recorded
+
+    def drop(self) -> None:
+        """Forget what waits."""
+        self.inbox.clear()
+        self.rows = 0
+
+    async def run(self) -> None:
+        try:
+            while self.inbox:
+                item = self.inbox[0]
+                if isinstance(item, Lines):
+                    if self.several and not self._sure:
+                        await self._make_sure(item.token)
+                    await self._take_facts()
+                elif isinstance(item, Position):
+                    self.inbox.popleft()
+                    await self._take_position(item)
+                elif item is Mark.LOST:
+                    self.inbox.popleft()
+                    self._half = None
+                    self._sure = False
+                    self.cursor.connection_lost()
+                else:
+                    self.inbox.popleft()
+                    await self._ask()
+        except MalformedRow as error:
+            self._shared.consumed(self.rows)
+            self.drop()
+            self._shared.give_up(CloseReason.PROTOCOL_ERROR, str(error))
+        finally:
+            self.busy = False
+
+    async def _make_sure(self, token: Token) -> None:
+        """Get what there is below the first fact of a connection.
+
+        The POSITION before it may be that of somebody who took the writer for dead, and
+        did not know what it had said by then. From here on nothing is missed unseen.
+        """
+        at = self.cursor.position
+        if self.cursor.connected and at is not None:
+            self._sure = True
+            if token > at + 1:
+                await self._fetch(Range(at, token - 1))
+
+    async def _ask(self) -> None:
+        """Ask a legacy server for the rest of the stream.
+
+        It has no way to say that part of that is trimmed, so this is found out first.
+        """
+        at, attempt = self.cursor.position, 0
+        known = not (self.stream.ephemeral and self.cursor.in_order and at)
+        while not known and Mark.LOST not in self.inbox:
+            assert at is not None
+            try:
+                await self._shared.source.page(self.stream, Range(at, at + 1), None, 1)
+            except Trimmed as error:
+                upto = int(str(error.facts["trimmed"]))
+                await self._start_again(error, upto)
+                self.cursor.caught_up(upto)
+                self._shared.delivery.moved(self.key, self.cursor.position)
+            except SynreplError as error:
+                await self._pause(error, attempt)
+                attempt += 1
+                continue
+            known = True
+        if known:
+            self._shared.say(Replicate(self.stream.name, self.cursor.subscribed()))
+
+    async def _take_facts(self) -> None:
+        """Take the facts at the front of the inbox, as one batch."""
+        cursor, inbox, decode = self.cursor, self.inbox, self._decode
+        facts: list[Fact] = [] if self._half is None else [self._half]
+        last, ordered, writer = cursor.position, cursor.in_order, self.writer
+        upto, rows = facts[0].token if facts else 0, 0
+        try:
+            while inbox and rows < PAGE_ROWS:
+                lines = inbox[0]
+                if not isinstance(lines, Lines):
+                    break
+                inbox.popleft()
+                token, raw = lines
+                rows += len(raw)
+                if not facts or token <= upto:  # what is above an applied fact is applied too
+                    verdict = cursor.on_rdata(token)
+                    if verdict is Verdict.APPLY and facts and ordered:
+                        # A legacy catch-up repeats the token for each row of a fact.
+                        more = writer == LINEAR and token == upto
+                        verdict = Verdict.APPLY if more else Verdict.DUPLICATE
+                    if verdict is not Verdict.APPLY:
+                        if verdict is Verdict.DUPLICATE:
+                            tally(self._shared.counts.duplicates, self.stream.name, len(raw))
+                        continue
+                try:
+                    decoded = (decode(raw[0]),) if len(raw) == 1 else tuple(map(decode, raw))
+                except BadRow:
+                    decoded = self._decode_good(raw)
+                if facts and token == upto and ordered:
+                    decoded = (*facts.pop().rows, *decoded)
+                facts.append(Fact(token, writer, decoded))
+                upto = token
+        finally:
+            self.rows -= rows
+            self._shared.consumed(rows)
+        if facts:
+            tokens = [fact.token for fact in facts]
+            # In a legacy run more rows of the last fact may come.
+            self._half = facts.pop() if cursor.running and ordered else None
+            if facts:
+                await self._deliver(facts, last)
+            cursor.all_applied(tokens)
+            self._shared.delivery.moved(self.key, cursor.position)
+
+    async def _take_position(self, command: Position) -> None:
+        if self._half is not None:
+            half, self._half = self._half, None
+            await self._deliver([half], self.cursor.position)
+        verdict = self.cursor.on_position(command.prev, command.new)
+        if isinstance(verdict, Reset):
+            tally(self._shared.counts.resets, self.stream.name)
+            await self._shared.delivery.reset(self.stream.name, self.writer, verdict.span.upto)
+            await self._fetch(verdict.span)
+        elif isinstance(verdict, Fetch):
+            tally(self._shared.counts.gaps, self.stream.name)
+            if self.writer == LINEAR:
+                # All that a line can carry has come before it, in order.
+                self.cursor.caught_up(command.new)
+            else:
+                await self._fetch(verdict.span)
+        self._begun = True
+        self._shared.delivery.moved(self.key, self.cursor.position)
+
+    async def _fetch(self, span: Range) -> None:
+        """Fill a gap, page by page; what goes wrong is tried again while the gap matters."""
+        after, attempt = span.after, 0
+        while after < span.upto and Mark.LOST not in self.inbox:
+            try:
+                page = await self._shared.source.page(
+                    self.stream, Range(after, span.upto), self.writer, PAGE_ROWS
+                )
+            except Trimmed as error:
+                trimmed = int(str(error.facts["trimmed"]))  # perhaps beyond what was asked for
+                if self._begun or after:
+                    await self._start_again(error, max(trimmed, span.upto))
+                else:
+                    self._shared.log.info("{error}; beginning there", error=error)
+                after = trimmed
+                self.cursor.caught_up(after)
+                self._shared.delivery.moved(self.key, self.cursor.position)
+                continue
+            except SynreplError as error:
+                await self._pause(error, attempt)
+                attempt += 1
+                continue
+            if page.facts:
+                await self._deliver(page.facts, after)
+                count = sum(len(fact.rows) for fact in page.facts)
+                tally(self._shared.counts.fetched_rows, self.stream.name, count)
+            after = page.upto
+            self.cursor.caught_up(after)
+            self._shared.delivery.moved(self.key, self.cursor.position)
+
+    async def _pause(self, error: SynreplError, attempt: int) -> None:
+        """The source is away: wait for it."""
+        self._shared.log.warn("cannot look for missed facts: {error}; trying again", error=error)
+        await self._shared.scheduler.sleep(_BACK_OFF_S[min(attempt, len(_BACK_OFF_S) - 1)])
+
+    async def _start_again(self, error: Trimmed, upto: Token) -> None:
+        """Have it forgotten what came of the writer: facts are gone that were not seen."""
+        self._shared.log.warn(
+            "{stream}: {error}; starting again from there", stream=self.stream.name, error=error
+        )
+        tally(self._shared.counts.resets, self.stream.name)
+        await self._shared.delivery.reset(self.stream.name, self.writer, upto)
+
+    async def _deliver(self, facts: Sequence[Fact], after: Token | None) -> None:
+        upto = facts[-1].token
+        start = after if after is not None else facts[0].token - 1
+        batch = Batch(self.stream.name, self.writer, start, upto, facts, self.cursor.in_order)
+        await self._shared.delivery.rows(batch)
+        count = sum(len(fact.rows) for fact in facts)
+        tally(self._shared.counts.rows, self.stream.name, count)
+
+    def _decode_good(self, rows: Iterable[bytes]) -> tuple[Row, ...]:
+        """The rows that are rows; the others are counted, and the first of a kind is logged."""
+        good: list[Row] = []
+        for row in rows:
+            try:
+                good.append(self._decode(row))
+            except BadRow as error:
+                if tally(self._shared.counts.bad_rows, self.stream.name) == 1:
+                    self._shared.log.warn("{error}; such rows are ignored", error=error)
+        return tuple(good)
+
+
+def tally(counts: dict[str, int], name: str, by: int = 1) -> int:
+    """Add to a count; the new value."""
+    counts[name] = counts.get(name, 0) + by
+    return counts[name]

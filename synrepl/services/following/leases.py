@@ -1,0 +1,78 @@
+"""A named follower's lease: facts that it has not acknowledged are kept for it while it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from synrepl.core.clock import Scheduler
+from synrepl.core.errors import SynreplError
+from synrepl.services.announcing.announce import Log
+
+#: Renewals while a lease runs, so that some may fail.
+_RENEWALS = 4
+
+#: How soon a renewal that failed is tried again, in seconds.
+RETRY_S = 60.0
+
+
+class Leases(Protocol):
+    """Where leases are on record."""
+
+    async def renew_lease(
+        self, follower: str, streams: Sequence[str] | None, lease_s: float
+    ) -> None:
+        """See :meth:`synrepl.storage.store.FactStore.renew_lease`."""
+
+
+class FollowerLease:
+    """Renews the lease of one follower for as long as its process runs.
+
+    It is not given back at the end: a worker that stops comes back, and until
+    the lease has run out it finds what it has missed.
+
+    :param streams: the names of those that it follows; None for all
+    :param lease_s: how long what it has not acknowledged is kept, in seconds
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        leases: Leases,
+        follower: str,
+        streams: Sequence[str] | None,
+        lease_s: float,
+        log: Log,
+    ) -> None:
+        self._scheduler = scheduler
+        self._leases = leases
+        self._follower = follower
+        self._streams = streams
+        self._lease_s = lease_s
+        self._log = log
+
+    async def start(self) -> None:
+        """Take the lease; to be awaited before the first row is asked for.
+
+        :raises DatabaseAway: it cannot be put on record now
+        """
+        await self._renew()
+        self._scheduler.spawn("renew the lease", self._keep())
+
+    async def _keep(self) -> None:
+        pause = every = self._lease_s / _RENEWALS
+        while True:
+            await self._scheduler.sleep(pause)
+            try:
+                await self._renew()
+                pause = every
+            except SynreplError as error:
+                pause = min(RETRY_S, every)
+                self._log.warn(
+                    "cannot renew the lease of follower {name}: {error}; trying again",
+                    name=self._follower,
+                    error=error,
+                )
+
+    async def _renew(self) -> None:
+        await self._leases.renew_lease(self._follower, self._streams, self._lease_s)

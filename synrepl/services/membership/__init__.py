@@ -1,0 +1,1 @@
+"""Writers that come and go while the system runs."""

@@ -1,0 +1,1 @@
+"""What a master answers its clients."""

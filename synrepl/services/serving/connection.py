@@ -1,0 +1,66 @@
+"""A connection as services see it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from synrepl.core.tokens import Token
+from synrepl.services.announcing.lines import Audience
+from synrepl.streams.definition import Generation, Stream
+from synrepl.wire.closing import CloseReason
+from synrepl.wire.commands import Command
+from synrepl.wire.dialects import Dialect
+from synrepl.wire.lines import Chunk
+
+
+class Connection(Protocol):
+    """One follower's connection to the master.
+
+    :ivar rows: the generation of row shapes that its listener gives modern peers
+    :ivar line_limit: bytes of a line that its peer accepts, without the newline
+    """
+
+    rows: Generation
+    line_limit: int
+
+    @property
+    def name(self) -> str:
+        """What the peer calls itself, or where it comes from."""
+
+    @property
+    def address(self) -> str:
+        """Where it comes from."""
+
+    @property
+    def dialect(self) -> Dialect | None:
+        """Settled by its first REPLICATE."""
+
+    @property
+    def queued_lines(self) -> int:
+        """Lines that wait because the peer does not read."""
+
+    def send(self, command: Command) -> None:
+        """Send a command."""
+
+    def write_live(self, chunk: Chunk) -> None:
+        """Send shared lines in the live lane; closes the connection when too many wait."""
+
+    async def write_catch_up(self, chunk: Chunk) -> bool:
+        """Send lines in the catch-up lane; returns once the peer has room for more.
+
+        :returns: False when it never will, for the connection is gone
+        """
+
+    def left_behind(self, stream: Stream, after: Token) -> None:
+        """The live lane lost sight of a stream; see :class:`~.publish.LivePeer`."""
+
+    def close(self, reason: CloseReason, text: str) -> None:
+        """Send an ERROR and close."""
+
+
+def audience(connection: Connection) -> Audience:
+    """The audience of a connection whose dialect is settled."""
+    dialect = connection.dialect
+    assert dialect is not None
+    generation = connection.rows if dialect.per_writer else Generation.LEGACY
+    return Audience(dialect, generation, connection.line_limit)

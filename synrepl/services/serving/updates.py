@@ -1,0 +1,193 @@
+"""Missed facts for followers that ask over HTTP (``get_repl_stream_updates``).
+
+Source: ``docs/protocol.md``, "Out-of-band catch-up over HTTP", held against
+recorded answers of real servers. The promise of an answer: every fact in
+``(from_token, upto_token]`` is in it, and stays the last word on that range.
+So ``upto_token`` never passes a position:
+
+- With ``writer`` that is this writer's position, and a request beyond it is
+  cut down to it.
+- Without, it is the linear position. Real workers name no writer, and ask up
+  to a *writer's* position, which the linear one may not have reached yet; they
+  are told ``limited``, so that they come again, after a pause that keeps them
+  from asking in a circle. A request beyond everything known is cut down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from synrepl.core.clock import Scheduler
+from synrepl.core.errors import InputError
+from synrepl.core.names import writer_name
+from synrepl.core.tokens import BadToken, Range, Token, parse_token
+from synrepl.services.announcing.announce import Log
+from synrepl.services.following.lane import Source
+from synrepl.services.serving.leftover import leftover
+from synrepl.storage.store import Page
+from synrepl.streams.catalogue import Catalogue
+from synrepl.streams.definition import Generation, Stream
+from synrepl.streams.row import Row
+from synrepl.streams.rows import RowCodec
+
+#: Rows of an answer when the request does not say: what real servers give.
+DEFAULT_ROWS = 100
+MAX_ROWS = 10_000
+
+#: How long an asker waits for the linear position to catch up, in seconds.
+PAUSE_S = 0.1
+
+_Encode = Callable[[Row], bytes]
+
+
+class MissingParameter(InputError):
+    """the query parameter {name!r} is needed"""
+
+
+class BadLimit(InputError):
+    """{value!r} is not a number of rows between 1 and {most}"""
+
+
+class UnknownGeneration(InputError):
+    """there are no {value!r} rows; ask for one of {known}"""
+
+
+class StreamNotKnownThen(InputError):
+    """{generation} peers know no stream {stream!r}; ask with rows={newest}"""
+
+
+class Reached(Protocol):
+    """How far a stream is; a :class:`~synrepl.services.announcing.stream_state.StreamState`, say."""
+
+    @property
+    def positions(self) -> Mapping[str, Token]:
+        """Each writer's position."""
+
+    @property
+    def linear(self) -> Token:
+        """The linear position."""
+
+
+class Updates:
+    """Answers requests for a range of a stream.
+
+    :param states: positions of all streams, by name
+    :param source: where facts are read from
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        catalogue: Catalogue,
+        states: Mapping[str, Reached],
+        source: Source,
+        log: Log,
+    ) -> None:
+        self._log = log
+        self._scheduler = scheduler
+        self._catalogue = catalogue
+        self._states = states
+        self._source = source
+        self._encoders: dict[tuple[str, Generation], _Encode] = {}
+
+    async def answer(self, stream_name: str, query: Mapping[str, str]) -> bytes:
+        """The JSON that answers a request.
+
+        :param query: ``from_token`` and ``upto_token``; optionally ``writer``,
+            ``limit`` (rows, a target: facts are not split) and ``rows`` (the
+            generation of row shapes, ``modern`` when absent)
+        :raises UnknownStream: there is no such stream
+        :raises InputError: a parameter is missing or makes no sense
+        :raises Trimmed: the range begins below what has been trimmed; of an ephemeral
+            stream, only who says ``writer`` or ``rows`` is told, for real workers
+            cannot be
+        :raises DatabaseAway: the facts cannot be read now
+        """
+        stream = self._catalogue[stream_name]
+        asked = Range(_token(query, "from_token"), _token(query, "upto_token"))
+        writer = writer_name(query["writer"]) if query.get("writer") else None
+        limit = _limit(query.get("limit"))
+        encode = self._encoder(stream, query.get("rows", Generation.MODERN))
+        if asked.empty:
+            return _json([], int(query["upto_token"]), limited=False)
+        ours = writer is not None or "rows" in query
+        return await self._answer(stream, asked, writer, limit, encode, ours)
+
+    async def _answer(
+        self,
+        stream: Stream,
+        asked: Range,
+        writer: str | None,
+        limit: int,
+        encode: _Encode,
+        ours: bool,
+    ) -> bytes:
+        state = self._states[stream.name]
+        reached = _reached(state, writer)
+        promised = writer is None and asked.upto <= max(state.positions.values(), default=0)
+        if promised and reached < asked.upto:
+            await self._scheduler.sleep(PAUSE_S)
+            reached = _reached(state, writer)
+        span = Range(asked.after, min(asked.upto, reached))
+        if span.empty:
+            return _json([], span.after, limited=promised)
+        if ours:
+            page = await self._source.page(stream, span, writer, limit)
+        else:
+            page = await leftover(self._source, stream, span, limit, "a real worker", self._log)
+        more = page.limited or (promised and reached < asked.upto)
+        return _json(_updates(page, encode), page.upto, limited=more)
+
+    def _encoder(self, stream: Stream, rows: str) -> _Encode:
+        try:
+            generation = Generation(rows)
+        except ValueError:
+            known = ", ".join(Generation)
+            raise UnknownGeneration(value=rows[:40], known=known) from None
+        if generation not in stream.generations:
+            raise StreamNotKnownThen(
+                generation=generation, stream=stream.name, newest=Generation.CURRENT
+            )
+        encode = self._encoders.get((stream.name, generation))
+        if encode is None:
+            encode = RowCodec(stream).encoder(generation)
+            self._encoders[stream.name, generation] = encode
+        return encode
+
+
+def _reached(state: Reached, writer: str | None) -> Token:
+    return state.linear if writer is None else state.positions.get(writer, 0)
+
+
+def _updates(page: Page, encode: _Encode) -> list[bytes]:
+    return [b"[%d,%b]" % (fact.token, encode(row)) for fact in page.facts for row in fact.rows]
+
+
+def _json(updates: list[bytes], upto: int, limited: bool) -> bytes:
+    """The answer, of rows that are JSON already."""
+    told = b"true" if limited else b"false"
+    return b'{"updates":[%b],"upto_token":%d,"limited":%b}' % (b",".join(updates), upto, told)
+
+
+def _token(query: Mapping[str, str], name: str) -> Token:
+    """A token; below zero, where real servers' streams may begin, is the beginning."""
+    text = query.get(name)
+    if text is None:
+        raise MissingParameter(name=name)
+    if text.startswith("-"):
+        parse_token(text[1:])
+        return 0
+    return parse_token(text)
+
+
+def _limit(text: str | None) -> int:
+    if text is None:
+        return DEFAULT_ROWS
+    try:
+        limit = parse_token(text)
+    except BadToken:
+        limit = 0
+    if not 1 <= limit <= MAX_ROWS:
+        raise BadLimit(value=text[:40], most=MAX_ROWS)
+    return limit

@@ -1,0 +1,1 @@
+"""How far everything is, and how that is told."""

@@ -1,0 +1,186 @@
+"""How far behind a process is, stream by stream, and since when."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import NamedTuple
+
+from synrepl.core.clock import DelayedCall, Scheduler
+from synrepl.core.tokens import Token
+from synrepl.services.announcing.stream_state import StreamState
+from synrepl.services.following.lane import LINEAR
+from synrepl.services.writing.write import StreamWriter
+from synrepl.storage.store import Holder, WriterState
+
+Key = tuple[str, str]
+
+
+class Standing(NamedTuple):
+    """One stream now.
+
+    :ivar reached: the position that counts
+    :ivar known: the largest token known to have been given out
+    :ivar holders: reservations that are not settled, each with its writer
+    """
+
+    stream: str
+    reached: Token
+    known: Token
+    holders: tuple[tuple[str, Holder], ...] = ()
+
+
+class OpenReservation(NamedTuple):
+    """A reservation that is not settled.
+
+    :ivar seconds: since it was first seen
+    """
+
+    writer: str
+    describe: str
+    seconds: float
+
+
+class Lag(NamedTuple):
+    """How far a stream is behind.
+
+    :ivar rows: how many tokens lie between what is reached and what is known; an
+        upper bound of facts, for tokens may be rolled back
+    :ivar seconds: how long some token that was known then has not been reached
+    :ivar oldest: the reservation that has been seen for longest
+    """
+
+    rows: int
+    seconds: float
+    oldest: OpenReservation | None
+
+
+class Watch:
+    """Looks at standings from time to time, to know since when they are as they are.
+
+    A stream in use is nearly always a little behind, so the seconds are not
+    counted from the first moment at which it was behind at all, but from the
+    moment when the token was known that it has still to reach. Once that one is
+    reached, the largest known token takes its place. So a stream that moves
+    shows little and one that is stuck shows how long.
+
+    :param standings: gives all streams as they are now
+    :param every_s: seconds between looks
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        standings: Callable[[], Iterable[Standing]],
+        every_s: float = 1.0,
+    ) -> None:
+        self._scheduler = scheduler
+        self._standings = standings
+        self._every_s = every_s
+        self._goals: dict[str, tuple[Token, float]] = {}
+        self._seen: dict[str, dict[Holder, float]] = {}
+        self._timer: DelayedCall | None = None
+
+    def start(self) -> None:
+        """Look now, and from now on."""
+        self.look()
+        self._timer = self._scheduler.callLater(self._every_s, self.start)
+
+    def stop(self) -> None:
+        """Look no more."""
+        if self._timer is not None and self._timer.active():
+            self._timer.cancel()
+
+    def look(self) -> dict[str, Lag]:
+        """Look now; the lag of each stream."""
+        now = self._scheduler.seconds()
+        return {standing.stream: self._lag(standing, now) for standing in self._standings()}
+
+    def _lag(self, standing: Standing, now: float) -> Lag:
+        stream, reached, known, _ = standing
+        goal, since = self._goals.get(stream, (0, now))
+        if goal <= reached:
+            goal, since = self._goals[stream] = known, now
+        behind = max(0, known - reached)
+        return Lag(behind, max(0.0, now - since) if behind else 0.0, self._oldest(standing, now))
+
+    def _oldest(self, standing: Standing, now: float) -> OpenReservation | None:
+        before = self._seen.get(standing.stream, {})
+        seen = {holder: before.get(holder, now) for _, holder in standing.holders}
+        self._seen[standing.stream] = seen
+        if not seen:
+            return None
+        writer, holder = min(standing.holders, key=lambda held: seen[held[1]])
+        return OpenReservation(writer, holder.describe, max(0.0, now - seen[holder]))
+
+
+def master_standings(states: Mapping[str, StreamState], writer: StreamWriter) -> list[Standing]:
+    """A master's streams: the linear position against the last token that anybody reserved."""
+    return [
+        Standing(name, state.linear, last_reserved(state, writer), tuple(_holders(state)))
+        for name, state in states.items()
+    ]
+
+
+def last_reserved(state: StreamState, writer: StreamWriter) -> Token:
+    """The largest token known to have been given out, to this process or seen in the database."""
+    known = [state.linear, *state.positions.values()]
+    if state.observation is not None:
+        known.append(state.observation.last)
+    with suppress(KeyError):  # it does not write this stream, or has not started
+        known.append(writer.ledger(state.stream.name).seen)
+    return max(known)
+
+
+def worker_standings(own: Mapping[Key, Token], heard: Mapping[Key, Token]) -> list[Standing]:
+    """A worker's streams: its own positions against what it has heard of the master's.
+
+    Writers share a stream's tokens, so the rows between are counted from the
+    writer that is furthest behind.
+    """
+    streams: dict[str, list[Key]] = {}
+    for key in heard:
+        streams.setdefault(key[0], []).append(key)
+    standings = []
+    for stream, keys in streams.items():
+        known = max(heard[key] for key in keys)
+        behind = [own.get(key, 0) for key in keys if own.get(key, 0) < heard[key]]
+        standings.append(Standing(stream, min(behind, default=known), known))
+    return standings
+
+
+def present_writers(state: StreamState) -> dict[str, Token]:
+    """The positions of a stream's writers, without those that were removed."""
+    seen = {} if state.observation is None else state.observation.writers
+    return {
+        writer: position
+        for writer, position in state.positions.items()
+        if writer not in seen or not seen[writer].removed
+    }
+
+
+def writer_label(writer: str) -> str:
+    """A writer's name for a person; a follower of the linear view knows none."""
+    return writer if writer != LINEAR else "(all)"
+
+
+def held_by(state: StreamState) -> dict[str, WriterState]:
+    """The writers that keep the linear position where it is, by name.
+
+    Those with an open reservation, and dead ones that are not fenced off yet.
+    """
+    if state.observation is None:
+        return {}
+    return {
+        writer: seen
+        for writer, seen in sorted(state.observation.writers.items())
+        if seen.holders or (seen.held and not seen.alive)
+    }
+
+
+def _holders(state: StreamState) -> Iterable[tuple[str, Holder]]:
+    if state.observation is None:
+        return
+    for writer, seen in state.observation.writers.items():
+        for holder in seen.holders:
+            yield writer, holder

@@ -1,0 +1,1 @@
+"""Replication traffic on record: written, read, hidden, judged and played again."""

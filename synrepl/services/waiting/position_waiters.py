@@ -1,0 +1,128 @@
+"""Whoever waits until a position of this process has reached a token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import count
+
+from sortedcontainers import SortedDict
+
+from synrepl.core.clock import Promise, Scheduler
+from synrepl.core.errors import Unavailable
+from synrepl.core.tokens import Token
+
+#: Stream and writer.
+Key = tuple[str, str]
+
+#: How many may wait at a time.
+MOST_WAITERS = 10_000
+
+
+class TooManyWaiters(Unavailable):
+    """{most} callers wait for positions of this process already; try again later"""
+
+
+class NoLongerWaiting(Unavailable):
+    """this process stops and waits for no positions; ask it again once it is back, or another one"""
+
+
+class PositionWaiters:
+    """Wakes waiters in the turn of the reactor after the one in which the position moved.
+
+    So what moves a position never runs into what a waiter does next, and what
+    was done before the position moved (caches are invalidated, lines given to
+    the publisher) has been done.
+
+    :param most: how many may wait at a time
+    """
+
+    def __init__(self, scheduler: Scheduler, most: int = MOST_WAITERS) -> None:
+        self._scheduler = scheduler
+        self._most = most
+        #: By key, the waiters by token and then in the order in which they came.
+        self._waiting: dict[Key, SortedDict] = {}
+        self._all: dict[_Waiter, None] = {}
+        self._woken: list[tuple[_Waiter, Token]] = []
+        self._numbers = count()
+        self._stopped = False
+
+    def __len__(self) -> int:
+        """How many wait."""
+        return len(self._all)
+
+    async def wait(self, keys: Sequence[Key], token: Token, timeout_s: float) -> Token | None:
+        """Wait until the position of one of ``keys`` moves to ``token`` or above.
+
+        Where the positions are now is the caller's to look at first. A position
+        that is reset ends no wait.
+
+        :returns: the position that was reached; None when the time was up before
+        :raises TooManyWaiters: :raises NoLongerWaiting: the process stops
+        """
+        if self._stopped:
+            raise NoLongerWaiting()
+        if len(self._all) >= self._most:
+            raise TooManyWaiters(most=self._most)
+        waiter = _Waiter(self._scheduler.promise())
+        place = (token, next(self._numbers))
+        self._all[waiter] = None
+        for key in keys:
+            self._waiting.setdefault(key, SortedDict())[place] = waiter
+        timer = self._scheduler.callLater(timeout_s, waiter.end, None)
+        try:
+            return await waiter.promise
+        finally:  # also when the caller is cancelled
+            waiter.over = True
+            if timer.active():
+                timer.cancel()
+            del self._all[waiter]
+            for key in keys:
+                self._leave(key, place)
+
+    def moved(self, key: Key, position: Token) -> None:
+        """A position has moved: whoever waits for it, or for less, is woken soon."""
+        waiting = self._waiting.get(key)
+        if waiting is None:
+            return
+        if not self._woken and waiting.peekitem(0)[0][0] <= position:
+            self._scheduler.callLater(0, self._wake)
+        while waiting and waiting.peekitem(0)[0][0] <= position:
+            self._woken.append((waiting.popitem(0)[1], position))
+        if not waiting:
+            del self._waiting[key]
+
+    def stop(self) -> None:
+        """Nobody may wait any longer: those who do get :class:`NoLongerWaiting`."""
+        self._stopped = True
+        for waiter in list(self._all):
+            waiter.fail(NoLongerWaiting())
+
+    def _wake(self) -> None:
+        woken, self._woken = self._woken, []
+        for waiter, position in woken:
+            waiter.end(position)
+
+    def _leave(self, key: Key, place: tuple[Token, int]) -> None:
+        waiting = self._waiting.get(key)
+        if waiting is not None:
+            waiting.pop(place, None)
+            if not waiting:
+                del self._waiting[key]
+
+
+class _Waiter:
+    """One wait, which ends once."""
+
+    def __init__(self, promise: Promise[Token | None]) -> None:
+        self.promise = promise
+        self.over = False
+
+    def end(self, position: Token | None) -> None:
+        if not self.over:
+            self.over = True
+            self.promise.callback(position)
+
+    def fail(self, error: Exception) -> None:
+        if not self.over:
+            self.over = True
+            self.promise.errback(error)

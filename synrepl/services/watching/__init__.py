@@ -1,0 +1,1 @@
+"""What a real server says on the wire, held against what is in its database."""

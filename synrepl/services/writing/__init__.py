@@ -1,0 +1,1 @@
+"""Facts from callers to the tables: names, reservations, transactions, settlement."""

@@ -1,0 +1,26 @@
+"""Where another process announces what this one writes: the master, woken by each commit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from synrepl.core.tokens import Token
+from synrepl.positions.ledger import Ledger
+from synrepl.streams.definition import Fact, Stream
+from synrepl.streams.row import Row
+
+
+class AnnouncedElsewhere:
+    """Has nothing to do. Implements :class:`~.settled.Settled`."""
+
+    def adopt(self, stream: Stream, writer: str, ledger: Ledger) -> None:
+        """The master finds in the database where the writer stands."""
+
+    def settled(self, stream: Stream, tokens: Sequence[Token], facts: Sequence[Fact]) -> None:
+        """The commit told the master, which reads the facts."""
+
+    def recovered(self, stream: Stream, facts: Sequence[Fact]) -> None:
+        """The master finds them as it finds all others."""
+
+    def unsure(self, stream: Stream, rows: Sequence[Row]) -> None:
+        """If they were committed, the master finds them."""

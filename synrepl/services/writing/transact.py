@@ -1,0 +1,66 @@
+"""The caller's changes and facts of several streams in one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Generic, TypeVar
+
+from synrepl.core.tokens import Token
+from synrepl.services.writing.outcome import FactRows, Verdict
+from synrepl.services.writing.tenure import Facts
+from synrepl.storage.database import CommitUnknown, Transaction
+from synrepl.storage.outbox import Outbox
+from synrepl.storage.store import Transacted, WriterLease
+from synrepl.streams.definition import Stream
+
+T = TypeVar("T")
+
+
+class Transact(Generic[T]):
+    """A transaction of the caller's, which appends what its work puts into the outbox.
+
+    The answer is what the work returned in the run that was committed, and its facts.
+    Implements :class:`~.tenure.Write`.
+
+    :param name: what it does, for logs and errors
+    """
+
+    def __init__(
+        self, name: str, streams: Sequence[Stream], work: Callable[[Transaction, Outbox], T]
+    ) -> None:
+        self.streams = streams
+        self._name = name
+        self._work = work
+        # Of the last run that came to its end, which is the only one that can have been
+        # committed; set by the thread of the database.
+        self._ran: tuple[T, Outbox] | None = None
+
+    @property
+    def certain(self) -> FactRows:
+        """What the work put into its outbox; nothing while it still runs."""
+        ran = self._ran
+        return {} if ran is None else ran[1].facts
+
+    possible = certain
+
+    async def commit(
+        self, lease: WriterLease, begin: Callable[[], Mapping[str, Token]]
+    ) -> Transacted[Transacted[T]]:
+        """Run the work in a transaction; tokens are asked for, and waited for, only after it."""
+        done = await lease.transact(self._name, self.streams, self._run, begin)
+        return Transacted(done, done.facts)
+
+    async def after_doubt(
+        self, verdict: Verdict, found: Facts, error: CommitUnknown
+    ) -> Transacted[T]:
+        """The result, if what is found proves that it was committed; with all that is in doubt."""
+        if verdict is Verdict.COMMITTED and self._ran is not None:
+            return Transacted(self._ran[0], {name: facts for name, facts in found.items() if facts})
+        raise error
+
+    def _run(self, txn: Transaction, outbox: Outbox) -> T:
+        self._ran = None
+        result = self._work(txn, outbox)
+        outbox.close()
+        self._ran = result, outbox
+        return result

@@ -1,0 +1,1 @@
+"""A real Synapse's database: what feeds its streams, as data, and reading it. Nothing here writes."""

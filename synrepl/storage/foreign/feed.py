@@ -1,0 +1,61 @@
+"""What feeds a stream in another product's tables, as data."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from synrepl.streams.definition import UNTAGGED
+
+#: Where a table names the process that wrote a row; older releases lack it.
+WRITER_COLUMN = "instance_name"
+
+_LITERAL = re.compile(r"'[^']*'")
+_COLUMN = re.compile(r"\b([a-z]+)\.([a-z_]+)\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """Rows of one kind that one table gives.
+
+    :ivar table: called ``t`` in expressions
+    :ivar cells: by field of the row class, a SQL expression; every column in it is
+        written ``alias.column``
+    :ivar stream_id: the column with the ID
+    :ivar kind: of the rows, as in :attr:`.Stream.kinds`
+    :ivar joins: by alias, a table and how it is joined
+    :ivar also: by alias, the tables of sub-queries
+    :ivar distinct: several rows of the table may be one on the wire
+    """
+
+    table: str
+    cells: Mapping[str, str]
+    stream_id: str = "stream_id"
+    kind: str = UNTAGGED
+    joins: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    also: Mapping[str, str] = field(default_factory=dict)
+    distinct: bool = False
+
+    def columns(self) -> Iterator[tuple[str, str]]:
+        """Every (table, column) that is read."""
+        joined = {alias: table for alias, (table, _) in self.joins.items()}
+        tables = {"t": self.table, **joined, **self.also}
+        yield self.table, self.stream_id
+        for sql in (*self.cells.values(), *(on for _, on in self.joins.values())):
+            for alias, column in _COLUMN.findall(_LITERAL.sub("", sql)):
+                yield tables[alias], column
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignStream:
+    """Where one stream comes from.
+
+    :ivar feeds: in the order in which their rows make up a fact
+    :ivar sequence: gives out the IDs; None where a process counts by itself
+    :ivar recorded: the stream's name in ``stream_positions``
+    """
+
+    feeds: tuple[Feed, ...]
+    sequence: str | None = None
+    recorded: str | None = None

@@ -1,0 +1,109 @@
+"""Which release's schema a database has, and where its streams are in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from synrepl.core.errors import InputError, Refused
+from synrepl.storage.database import Transaction
+from synrepl.storage.foreign.feed import WRITER_COLUMN, ForeignStream
+from synrepl.storage.foreign.tables import TABLES
+
+
+class NotSynapse(InputError):
+    """this is no database of a Synapse: it has no table {missing}; check the DSN, and that its user may read the tables"""
+
+
+class UnknownSchema(Refused):
+    """schema {version} of this Synapse feeds stream {stream!r} in a way that synrepl does not know: {missing} is missing; follow it over the wire, and report the missing names"""
+
+
+class NoTableForStream(InputError):
+    """a Synapse of schema {version} has no table for stream {stream!r}; leave it out, or follow it over the wire"""
+
+
+class Located(NamedTuple):
+    """Where a stream is in one database.
+
+    :ivar stream: its sequence is None also where this release has none yet
+    :ivar with_writer: the tables that name the writer of a row
+    """
+
+    stream: ForeignStream
+    with_writer: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """What was recognised.
+
+    :ivar version: of the schema, as ``schema_version`` has it
+    :ivar has_positions: per-writer positions are on record
+    :ivar unknown: by stream, the columns that are missed in its tables
+    """
+
+    version: int
+    has_positions: bool
+    streams: Mapping[str, Located]
+    unknown: Mapping[str, str]
+
+    def locate(self, stream: str) -> Located:
+        """Where a stream is.
+
+        :raises NoTableForStream: it is not in this release's tables
+        :raises UnknownSchema: they lack columns
+        """
+        if stream in self.unknown:
+            missing = self.unknown[stream]
+            raise UnknownSchema(version=self.version, stream=stream, missing=missing)
+        try:
+            return self.streams[stream]
+        except KeyError:
+            raise NoTableForStream(version=self.version, stream=stream) from None
+
+
+def recognise(txn: Transaction) -> Release:
+    """Tell the release from its tables and columns.
+
+    :raises NotSynapse: the tables that every release has are not there
+    """
+    txn.execute(
+        "SELECT table_name, column_name FROM information_schema.columns"
+        " WHERE table_schema = ANY (current_schemas(false))"
+    )
+    columns = set(map(tuple, txn.fetchall()))
+    for needed in (("events", "stream_ordering"), ("schema_version", "version")):
+        if needed not in columns:
+            raise NotSynapse(missing=needed[0])
+    txn.execute(
+        "SELECT sequencename FROM pg_sequences WHERE schemaname = ANY (current_schemas(false))"
+    )
+    sequences = {name for (name,) in txn.fetchall()}
+    version = int(txn.execute("SELECT version FROM schema_version").fetchone()[0])
+    located, unknown = {}, {}
+    for name, stream in _tables(columns).items():
+        if (stream.feeds[0].table, stream.feeds[0].stream_id) not in columns:
+            continue  # a stream that came later, or is gone
+        missing = _missing(stream, columns)
+        if missing:
+            unknown[name] = ", ".join(missing)
+            continue
+        if stream.sequence not in sequences:  # as long as it has one writer it may count itself
+            stream = replace(stream, sequence=None)
+        tables = {feed.table for feed in stream.feeds}
+        located[name] = Located(
+            stream, frozenset(table for table in tables if (table, WRITER_COLUMN) in columns)
+        )
+    return Release(version, ("stream_positions", "stream_id") in columns, located, unknown)
+
+
+def _tables(columns: Set[tuple[object, ...]]) -> Mapping[str, ForeignStream]:
+    """Those of the last generation whose mark is there."""
+    return [tables for mark, tables in TABLES if mark is None or mark in columns][-1]
+
+
+def _missing(stream: ForeignStream, columns: Set[tuple[object, ...]]) -> list[str]:
+    wanted = dict.fromkeys(pair for feed in stream.feeds for pair in feed.columns())
+    return [f"{table}.{column}" for table, column in wanted if (table, column) not in columns]

@@ -1,0 +1,132 @@
+"""How far the streams of a real Synapse are: sequence, tables and positions on record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from synrepl.core.tokens import Token
+from synrepl.storage.database import Transaction
+from synrepl.storage.foreign.feed import WRITER_COLUMN
+from synrepl.storage.foreign.paging import MAIN_PROCESS
+from synrepl.storage.foreign.release import Located, Release
+from synrepl.streams.synapse import SYNAPSE_STREAMS
+
+#: How many of a table's newest rows are looked at: it may hold years of them.
+RECENT_ROWS = 10_000
+
+#: The same for somebody who looks every second.
+NEWEST_ROWS = 1_000
+
+#: How long a table may be locked, in ms, before the look is given up: somebody waits for it.
+_LOCK_MS = 3_000
+
+_DOWN = frozenset(stream.name for stream in SYNAPSE_STREAMS if stream.counts_down)
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignStanding:
+    """One stream now.
+
+    :ivar sequence: its name, where it has one
+    :ivar last: the last token the sequence gave out
+    :ivar tables: by writer, the largest token among the newest rows; "" for rows that name nobody
+    :ivar recorded: by writer, the position on record
+    """
+
+    sequence: str | None
+    last: Token | None
+    tables: Mapping[str, Token]
+    recorded: Mapping[str, Token]
+
+    @property
+    def highest(self) -> Token:
+        """The largest token in the tables."""
+        return max(self.tables.values(), default=0)
+
+    @property
+    def positions(self) -> dict[str, Token]:
+        """By writer, how far its committed rows go; without rows, what is on record.
+
+        A position is recorded after the rows are committed, so a writer that stopped in
+        between has newer rows than that. Those that name nobody are of the only writer.
+        """
+        unnamed = self.tables.get("", 0)
+        named = {writer: token for writer, token in self.tables.items() if writer}
+        if not self.recorded:
+            if not named or unnamed > max(named.values()):
+                named[MAIN_PROCESS] = max(unnamed, named.get(MAIN_PROCESS, 0))
+            return named
+        furthest = max(self.recorded.values())
+        found = dict(self.recorded)
+        if len(found) == 1:
+            (only,) = found
+            named[only] = max(unnamed, named.get(only, 0))
+        for writer, token in named.items():
+            # Rows of a writer that is no more are older than all that is on record.
+            if token > found.get(writer, furthest):
+                found[writer] = token
+        return found
+
+
+def look(txn: Transaction, release: Release, rows: int = RECENT_ROWS) -> dict[str, ForeignStanding]:
+    """Look at every stream of a release; sequences last, so that they cannot seem behind.
+
+    :param rows: how many of a table's newest
+    """
+    txn.execute("SELECT set_config('lock_timeout', %s, true)", (str(_LOCK_MS),))
+    tables = {name: _in_tables(txn, name, at, rows) for name, at in release.streams.items()}
+    recorded = _recorded(txn, release)
+    return {
+        name: ForeignStanding(
+            at.stream.sequence,
+            None if at.stream.sequence is None else _last(txn, at.stream.sequence),
+            tables[name],
+            recorded.get(at.stream.recorded or "", {}),
+        )
+        for name, at in release.streams.items()
+    }
+
+
+def sole_writer(txn: Transaction, release: Release, stream: str) -> str | None:
+    """The writer of a stream, when there is only one on record."""
+    recorded = release.locate(stream).stream.recorded
+    if not release.has_positions or recorded is None:
+        return None
+    txn.execute(
+        "SELECT instance_name FROM stream_positions WHERE stream_name = %s LIMIT 2", (recorded,)
+    )
+    names = [str(name) for (name,) in txn.fetchall()]
+    return names[0] if len(names) == 1 else None
+
+
+def _in_tables(txn: Transaction, name: str, at: Located, rows: int) -> dict[str, Token]:
+    down = name in _DOWN
+    found: dict[str, Token] = {}
+    for feed in at.stream.feeds:
+        column = feed.stream_id
+        writer = WRITER_COLUMN if feed.table in at.with_writer else "NULL"
+        bound, order = ("< 0", "ASC") if down else ("> 0", "DESC")
+        txn.execute(
+            "SELECT writer, max(abs(stream_id)) FROM ("
+            f"SELECT coalesce({writer}, '') AS writer, {column} AS stream_id FROM {feed.table}"
+            f" WHERE {column} {bound} ORDER BY {column} {order} LIMIT %s) AS recent GROUP BY writer",
+            (rows,),
+        )
+        for who, token in txn.fetchall():
+            found[str(who)] = max(found.get(str(who), 0), int(token))
+    return found
+
+
+def _recorded(txn: Transaction, release: Release) -> dict[str, dict[str, Token]]:
+    found: dict[str, dict[str, Token]] = {}
+    if release.has_positions:
+        txn.execute("SELECT stream_name, instance_name, stream_id FROM stream_positions")
+        for stream, writer, stream_id in txn.fetchall():
+            found.setdefault(str(stream), {})[str(writer)] = abs(int(stream_id))
+    return found
+
+
+def _last(txn: Transaction, sequence: str) -> Token:
+    txn.execute(f"SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {sequence}")
+    return abs(int(txn.fetchone()[0]))

@@ -1,0 +1,89 @@
+"""A real Synapse's database as a source of facts, read-only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from synrepl.core.tokens import Range
+from synrepl.storage.database import Database, Isolation, Transaction
+from synrepl.storage.foreign import standing
+from synrepl.storage.foreign.paging import MAIN_PROCESS, ForeignFacts
+from synrepl.storage.foreign.release import Release, recognise
+from synrepl.storage.foreign.standing import ForeignStanding
+from synrepl.storage.store import Page
+from synrepl.streams.definition import Stream
+
+T = TypeVar("T")
+
+#: How long one statement may take, in seconds: the database is somebody else's.
+STATEMENT_S = 30.0
+
+
+class ForeignStore:
+    """Reads the streams of a real Synapse; a follower's :class:`.Source`.
+
+    Every transaction is read-only and its statements have a time-out.
+
+    :param statement_s: of the time-out, in seconds
+    """
+
+    def __init__(self, database: Database, statement_s: float = STATEMENT_S) -> None:
+        self._database = database
+        self._statement_ms = max(1, round(statement_s * 1000))
+        self._release: Release | None = None
+        self._facts: dict[str, ForeignFacts] = {}
+
+    async def release(self) -> Release:
+        """What the schema was recognised as, at the first call.
+
+        :raises NotSynapse: see :func:`.release.recognise`
+        """
+        if self._release is None:
+            self._release = await self.read("recognise", recognise)
+        return self._release
+
+    async def page(self, stream: Stream, span: Range, writer: str | None, limit: int) -> Page:
+        """Facts in ``span``, about ``limit`` rows at a time; see :meth:`.FactStore.page`.
+
+        Real servers delete what has been superseded or delivered, so there may be
+        fewer facts than there were; never fewer than a real worker finds.
+
+        :raises NoTableForStream: this release has none
+        :raises UnknownSchema: it lacks columns; and what :meth:`release` raises
+        """
+        release = await self.release()
+        facts = self._facts.get(stream.name)
+        if facts is None:
+            located = release.locate(stream.name)
+            facts = self._facts[stream.name] = ForeignFacts(stream, located)
+
+        def work(txn: Transaction) -> Page:
+            unnamed = writer or standing.sole_writer(txn, release, stream.name) or MAIN_PROCESS
+            return facts.page(txn, span, writer, unnamed, limit)
+
+        return await self.read("page", work)
+
+    async def standing(self) -> Mapping[str, ForeignStanding]:
+        """How far each stream is, by its newest rows and what is on record.
+
+        :raises NotSynapse: see :func:`.release.recognise`
+        """
+        release = await self.release()
+        return await self.read(
+            "standing", lambda txn: standing.look(txn, release, standing.NEWEST_ROWS)
+        )
+
+    async def read(self, name: str, work: Callable[[Transaction], T]) -> T:
+        """Run ``work`` in a read-only transaction whose statements have a time-out."""
+
+        def bounded(txn: Transaction) -> T:
+            txn.execute(
+                "SELECT set_config('statement_timeout', %s, true)", (str(self._statement_ms),)
+            )
+            return work(txn)
+
+        # One snapshot: tables, positions and recognition belong together.
+        return await self._database.run(
+            name, bounded, read_only=True, isolation=Isolation.REPEATABLE_READ
+        )

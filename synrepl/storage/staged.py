@@ -1,0 +1,333 @@
+"""Rows put aside by the tasks of a job, and appended together when the job is committed.
+
+Each attempt at a task stages under a number of its own, so one that fails, or runs beside
+another one, does no harm: only the attempts that the job names are appended. The rows are in
+unlogged tables. They are a copy of what the job can give again, so that a server which
+crashes may lose them; the count of rows tells (:class:`StagedLost`), and the job runs again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from synrepl.core.errors import Unavailable
+from synrepl.core.tokens import Token
+from synrepl.storage import idempotency, writers
+from synrepl.storage.database import LockNotAvailable, RaisedByDatabase, Transaction
+from synrepl.storage.sql import value
+from synrepl.storage.store import Drained, StreamNotMade, WriterRemoved, WriterTaken
+from synrepl.storage.tables import HEAD
+from synrepl.streams.columns import Column
+
+#: What nobody came back for is removed after this time, in seconds.
+LEFTOVERS_S = 86_400.0
+
+_NO_WRITER, _TAKEN, _DRAINED, _REMOVED = "SY003", "SY004", "SY006", "SY007"
+
+#: What stands before the cells of a staged row.
+_STAGED_HEAD = ("attempt", "ordinal")
+
+
+class StagedLost(Unavailable):
+    """{found} of {rows} rows that were staged for stream {stream!r} are there: the database server crashed in between, or the job was cleaned up as abandoned; nothing was written, run the job again"""
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """What one attempt staged.
+
+    :ivar rows: those that fit; ``bad`` are those that do not
+    """
+
+    attempt: int
+    rows: int
+    bad: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """For whom rows are appended.
+
+    :ivar job: the name under which its attempts are staged
+    :ivar key: with it a job that is repeated writes nothing (of jobs that have no batches)
+    :ivar batch: the number of the batch, of a job that has one after the other
+    """
+
+    stream: str
+    writer: str
+    job: str
+    key: str | None = None
+    batch: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """What became of a job.
+
+    :ivar rows: facts that are new
+    :ivar first: the least of their tokens, and ``last`` the greatest; 0 when there are none
+    :ivar bad: rows put into quarantine
+    :ivar replayed: it had been done before: nothing was written
+    """
+
+    rows: int
+    first: Token = 0
+    last: Token = 0
+    bad: int = 0
+    replayed: bool = False
+
+
+def staged_table(stream: str) -> str:
+    """The qualified, quoted name of the table for a stream's staged rows."""
+    return f'synrepl."_{stream}_staged"'
+
+
+def ensure_staging(txn: Transaction, stream: str, cells: Iterable[Column]) -> None:
+    """Make the table for a stream's staged rows, or give it columns that are new."""
+    table = staged_table(stream)
+    if not _lacking(txn, stream, cells):
+        return
+    txn.execute("LOCK TABLE synrepl._staging IN SHARE ROW EXCLUSIVE MODE")
+    txn.execute(
+        f"CREATE UNLOGGED TABLE IF NOT EXISTS {table} (attempt bigint NOT NULL,"
+        " ordinal bigint NOT NULL, stream_id bigint, row_no integer, writer text)"
+    )
+    txn.execute(f'CREATE INDEX IF NOT EXISTS "_{stream}_staged_attempt" ON {table} (attempt)')
+    for column in _lacking(txn, stream, cells):
+        txn.execute(f'ALTER TABLE {table} ADD COLUMN "{column.name}" {column.type.sql}')
+
+
+def stage(
+    txn: Transaction,
+    stream: str,
+    job: str,
+    attempt: int,
+    columns: Sequence[str],
+    rows: Iterable[bytes],
+    bad: Iterable[bytes],
+) -> Staged:
+    """Put the rows of one attempt aside.
+
+    :param columns: of the rows, behind ``attempt`` and ``ordinal``
+    :param rows: in the text format of COPY; read to their end before ``bad`` is
+    :param bad: reasons and rows as JSON, in the text format of COPY
+    """
+    txn.execute(
+        "INSERT INTO synrepl._staging (attempt, job, stream) VALUES (%s, %s, %s)",
+        (attempt, job, stream),
+    )
+    names = ", ".join(f'"{name}"' for name in (*_STAGED_HEAD, *columns))
+    fitting = txn.copy_in(f"COPY {staged_table(stream)} ({names}) FROM STDIN", rows)
+    misfits = txn.copy_in("COPY synrepl._staged_bad (attempt, reason, row) FROM STDIN", bad)
+    return Staged(attempt, fitting, misfits)
+
+
+def append_staged(
+    txn: Transaction, job: Job, attempts: Sequence[Staged], cells: Sequence[str]
+) -> Appended:
+    """Append the rows of attempts, one fact each, in the order of attempts and rows.
+
+    :param cells: the columns that the job has; others become NULL
+    :raises WriterTaken: :raises Drained: :raises WriterRemoved: :raises StreamNotMade:
+    :raises KeyReused: :raises StagedLost:
+    """
+    rows, bad = sum(each.rows for each in attempts), sum(each.bad for each in attempts)
+    before = recall(txn, job, rows)
+    if before is not None:
+        return before
+    appended = Appended(0)
+    if rows:
+        appended = _move(txn, job, attempts, rows, cells)
+    if bad:
+        _quarantine(txn, job, attempts)
+    done = Appended(appended.rows, appended.first, appended.last, bad)
+    remember(txn, job, rows, done)
+    return done
+
+
+def recall(txn: Transaction, job: Job, rows: int) -> Appended | None:
+    """What became of this job when it was done before; None when it was not.
+
+    :raises KeyReused: its key came with another number of rows then
+    """
+    if job.batch is not None:
+        # One at a time; an older driver that still runs waits here, and finds it done.
+        txn.execute(
+            "INSERT INTO synrepl._job_batches (stream, job, batch) VALUES (%s, %s, -1)"
+            " ON CONFLICT (stream, job) DO NOTHING",
+            (job.stream, job.job),
+        )
+        last = value(
+            txn,
+            "SELECT batch FROM synrepl._job_batches WHERE stream = %s AND job = %s FOR UPDATE",
+            (job.stream, job.job),
+        )
+        return Appended(0, replayed=True) if int(last) >= job.batch else None
+    if job.key is None:
+        return None
+    tokens = idempotency.recall(txn, job.stream, job.key, _digest(rows))
+    if tokens is None:
+        return None
+    first, last = tokens or (0, 0)
+    return Appended(0, first, last, replayed=True)
+
+
+def remember(txn: Transaction, job: Job, rows: int, done: Appended) -> None:
+    """Put on record that a job is done, in the transaction that does it."""
+    if job.batch is not None:
+        txn.execute(
+            "UPDATE synrepl._job_batches SET batch = %s, at = now() WHERE stream = %s AND job = %s",
+            (job.batch, job.stream, job.job),
+        )
+    elif job.key is not None:
+        # The first and the last token: a million of them would be a row of eight megabytes.
+        ends = [done.first, done.last] if done.rows else []
+        idempotency.remember(txn, job.stream, job.key, _digest(rows), ends)
+
+
+def clean_up(txn: Transaction, stream: str, job: str) -> None:
+    """Remove what is staged for a job, and what others left behind long ago.
+
+    A job that still has an attempt running elsewhere leaves that one for the next time.
+    """
+    txn.execute(
+        "DELETE FROM synrepl._staging WHERE stream = %s"
+        " AND (job = %s OR at < now() - make_interval(secs => %s)) RETURNING attempt",
+        (stream, job, LEFTOVERS_S),
+    )
+    attempts = [row[0] for row in txn.fetchall()]
+    if attempts and not _emptied(txn, stream):
+        txn.execute(f"DELETE FROM {staged_table(stream)} WHERE attempt = ANY(%s)", (attempts,))
+
+
+@contextmanager
+def places_named(stream: str, writer: str) -> Iterator[None]:
+    """Name what ``synrepl.take_place`` refuses with."""
+    where = {"stream": stream, "writer": writer}
+    try:
+        yield
+    except RaisedByDatabase as error:
+        if error.code == _TAKEN:
+            raise WriterTaken(**where, holder=error.detail) from error
+        if error.code == _DRAINED:
+            raise Drained(**where) from error
+        if error.code == _REMOVED:
+            raise WriterRemoved(**where) from error
+        if error.code == _NO_WRITER:
+            raise StreamNotMade(stream=stream) from error
+        raise
+
+
+def check_place(txn: Transaction, stream: str, writer: str) -> None:
+    """Make sure that a job could be this writer now; registers it on first use.
+
+    :raises WriterTaken: :raises Drained: :raises WriterRemoved: :raises StreamNotMade:
+    """
+    writers.register(txn, stream, writer)
+    with places_named(stream, writer):
+        txn.execute("SELECT synrepl.take_place(%s, %s)", (stream, writer))
+
+
+def kinds(txn: Transaction, stream: str) -> tuple[str, ...] | None:
+    """The kinds that a stream's table takes; None for a stream without kinds."""
+    txn.execute(
+        "SELECT array_agg(kind[1]) FROM pg_constraint c,"
+        " regexp_matches(obj_description(c.oid, 'pg_constraint'), '''([^'']+)''', 'g') AS kind"
+        " WHERE c.conname = %s AND c.conrelid = %s::regclass",
+        (f"_{stream}_kind", f'synrepl."{stream}"'),
+    )
+    found = txn.fetchone()[0]
+    return None if found is None else tuple(found)
+
+
+def check_count(stream: str, found: int, rows: int) -> None:
+    """Make sure that everything that was staged is there.
+
+    :raises StagedLost:
+    """
+    if found != rows:
+        raise StagedLost(found=found, rows=rows, stream=stream)
+
+
+def _move(
+    txn: Transaction, job: Job, attempts: Sequence[Staged], rows: int, cells: Sequence[str]
+) -> Appended:
+    with places_named(job.stream, job.writer):
+        txn.execute("SELECT * FROM synrepl.take_place(%s, %s)", (job.stream, job.writer))
+        number, epoch, sequence, floor = txn.fetchone()
+        names = "".join(f', "{name}"' for name in cells)
+        picked = "".join(f', s."{name}"' for name in cells)
+        bases, base = [], 0
+        for each in attempts:
+            bases.append(base)
+            base += each.rows
+        # The IDs come in the order in which they were taken, which is that of the rows.
+        txn.execute(
+            f'WITH written AS (INSERT INTO synrepl."{job.stream}" (stream_id, row_no, writer{names})'
+            f" SELECT taken.id, 0, %s{picked}"
+            f" FROM unnest(%s::bigint[], %s::bigint[]) AS part(attempt, base)"
+            f" JOIN {staged_table(job.stream)} AS s USING (attempt)"
+            "  JOIN synrepl.reserve(%s, %s, true, %s::regclass, %s, %s)"
+            "    WITH ORDINALITY AS taken(id, n) ON taken.n = part.base + s.ordinal + 1"
+            " ORDER BY taken.n"
+            " RETURNING abs(stream_id) AS token)"
+            " SELECT count(*), coalesce(min(token), 0), coalesce(max(token), 0) FROM written",
+            (
+                job.writer,
+                [each.attempt for each in attempts],
+                bases,
+                number,
+                epoch,
+                sequence,
+                rows,
+                floor,
+            ),
+        )
+        found, first, last = txn.fetchone()
+    check_count(job.stream, int(found), rows)
+    return Appended(rows, int(first), int(last))
+
+
+def _quarantine(txn: Transaction, job: Job, attempts: Sequence[Staged]) -> None:
+    txn.execute(
+        "INSERT INTO synrepl._quarantine (stream, writer, job, reason, row)"
+        " SELECT %s, %s, %s, bad.reason, bad.row"
+        " FROM unnest(%s) WITH ORDINALITY AS taken (attempt, n)"
+        " JOIN synrepl._staged_bad AS bad USING (attempt) ORDER BY taken.n, bad.ctid",
+        (job.stream, job.writer, job.job, [each.attempt for each in attempts]),
+    )
+    check_count(job.stream, txn.rowcount, sum(each.bad for each in attempts))
+
+
+def _lacking(txn: Transaction, stream: str, cells: Iterable[Column]) -> list[Column]:
+    txn.execute(
+        "SELECT attname FROM pg_attribute"
+        " WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped",
+        (staged_table(stream),),
+    )
+    present = {row[0] for row in txn.fetchall()}
+    return [column for column in cells if column.name not in present | set(HEAD)]
+
+
+def _emptied(txn: Transaction, stream: str) -> bool:
+    """Truncate the staging table when nobody else has anything there: no row need be touched."""
+    txn.execute("SAVEPOINT emptying")
+    try:
+        # Who has staged and not committed holds the table, too; nobody is waited for.
+        txn.execute(f"LOCK TABLE {staged_table(stream)} IN ACCESS EXCLUSIVE MODE NOWAIT")
+    except LockNotAvailable:
+        txn.execute("ROLLBACK TO SAVEPOINT emptying")
+        return False
+    if value(txn, "SELECT EXISTS (SELECT FROM synrepl._staging WHERE stream = %s)", (stream,)):
+        txn.execute("ROLLBACK TO SAVEPOINT emptying")
+        return False
+    txn.execute(f"TRUNCATE {staged_table(stream)}")
+    return True
+
+
+def _digest(rows: int) -> bytes:
+    """What tells the rows of a job from those of another; their number, for there may be very many."""
+    return hashlib.sha256(f"staged {rows}".encode()).digest()

@@ -1,0 +1,244 @@
+"""Redis pub/sub in memory: at most once, over connections that can be cut, muted and outrun.
+
+:class:`MemoryRedis` is the server; processes reach it through
+:class:`synrepl.testing.memory_pubsub.MemoryPubSub`. One contract suite runs against
+these and against a real ``redis-server``.
+
+Nothing happens by itself: messages move when the clock that was passed in does.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Generic, TypeVar
+
+from synrepl.core.clock import Clock, DelayedCall
+from synrepl.testing.links import Pace
+
+T = TypeVar("T")
+
+#: Bytes that may wait for a subscriber before it is cut off: Redis' own default.
+BUFFER_BYTES = 32 * 2**20
+
+#: Seconds of silence after which a process gives a connection up (as the adapter does).
+SILENCE_S = 10.0
+
+
+class Pipe(Generic[T]):
+    """One direction of a connection: things wait in it until the pace lets them arrive.
+
+    :ivar moves: tells whether anything gets through, and the other side reads
+    """
+
+    def __init__(self, clock: Clock, pace: Pace, arrived: Callable[[list[T]], object]) -> None:
+        self._clock = clock
+        self._pace = pace
+        self._arrived = arrived
+        self._waiting: deque[T] = deque()
+        self._arrival: DelayedCall | None = None
+        self.moves: Callable[[], bool] = lambda: True
+
+    @property
+    def waiting(self) -> int:
+        """How many things are under way."""
+        return len(self._waiting)
+
+    def put(self, things: Iterable[T]) -> None:
+        """Send some."""
+        self._waiting.extend(things)
+        self.move()
+
+    def arrive(self, count: int) -> None:
+        """Let the first ``count`` arrive now."""
+        count = min(count, len(self._waiting))
+        if count:
+            self._arrived([self._waiting.popleft() for _ in range(count)])
+
+    def move(self) -> None:
+        """See to it that what waits gets on its way."""
+        if self._waiting and self._arrival is None and self.moves():
+            self._arrival = self._clock.callLater(self._pace.delay(), self._move)
+
+    def cut(self) -> None:
+        """Lose all that waits."""
+        self._waiting.clear()
+        if self._arrival is not None:
+            self._arrival.cancel()
+            self._arrival = None
+
+    def _move(self) -> None:
+        self._arrival = None
+        if self.moves() and self._waiting:
+            self.arrive(self._pace.piece(len(self._waiting)))
+            self.move()
+
+
+class Connections:
+    """The two connections of one process while they last.
+
+    :param over: told why, when the process notices that one of them is lost
+    """
+
+    def __init__(
+        self,
+        redis: MemoryRedis,
+        name: str,
+        channels: Collection[str],
+        pace: Pace,
+        heard: Callable[[list[bytes]], object],
+        over: Callable[[Connections, str], object],
+    ) -> None:
+        self.name = name
+        self.channels = frozenset(channels)
+        self.reads = True
+        self.stalled = False
+        self.passes = True
+        self.open = True
+        self.subscribed = True
+        self.speaks = True
+        self._silent_since = 0.0
+        self._redis = redis
+        self._clock = redis.clock
+        self._pace = pace
+        self._heard = heard
+        self._over = over
+        self._ending: str | None = None
+        self._bytes = 0
+        self.listener: Pipe[bytes] = Pipe(self._clock, pace, self._arrived)
+        self.listener.moves = lambda: self._reading and self.passes
+        self.speaker: Pipe[tuple[str, Sequence[bytes]]] = Pipe(self._clock, pace, self._publish)
+        self.speaker.moves = lambda: self.speaks and self.passes
+
+    def deliver(self, message: bytes) -> None:
+        """A message waits at the server; too many bytes of them, and the subscriber is cut off."""
+        self._bytes += len(message)
+        if self._bytes > self._redis.buffer_bytes:
+            self._redis.cut_off += 1
+            self.cut_listener("the server closed the connection")
+        else:
+            self.listener.put([message])
+
+    def cut_listener(self, why: str, first: int = 0) -> None:
+        """The listening connection is lost; ``first`` messages under way still arrive.
+
+        Who does not read notices when it reads again.
+        """
+        self.subscribed = False
+        if self._reading:
+            self.listener.arrive(first)
+        self.listener.cut()
+        self._end(why)
+
+    def cut_speaker(self, why: str, first: int = 0) -> None:
+        """The speaking connection is lost; the ``first`` things that were said still arrive."""
+        if self.speaks:
+            self.speaker.arrive(first)
+            self.speaker.cut()
+            self.speaks = False
+            self._clock.callLater(self._pace.delay(), self._lose, why)
+
+    def close(self, first: int = 0) -> None:
+        """Neither is there any more, and nobody is told."""
+        if self.open:
+            if self.speaker.moves():
+                self.speaker.arrive(first)
+            self.open = False
+            self._redis.leave(self)
+            self.listener.cut()
+            self.speaker.cut()
+
+    def read(self, reads: bool) -> None:
+        """The process begins or stops to read."""
+        self.reads = reads
+        self._move_on()
+
+    def stall(self, stalled: bool) -> None:
+        """The process gets to nothing, or does so again."""
+        self.stalled = stalled
+        self._move_on()
+
+    def silence(self, silent: bool) -> None:
+        """Let nothing pass, with nobody being told, or let it again."""
+        self.passes = not silent
+        if silent:
+            self._silent_since = self._clock.seconds()
+            self._clock.callLater(SILENCE_S, self._silent, self._silent_since)
+        else:
+            self.listener.move()
+            self.speaker.move()
+
+    def _silent(self, since: float) -> None:
+        if not self.passes and since == self._silent_since:
+            self._lose(f"nothing was heard for {SILENCE_S:g} s")
+
+    @property
+    def _reading(self) -> bool:
+        return self.reads and not self.stalled
+
+    def _move_on(self) -> None:
+        if self._ending is not None:
+            self._end(self._ending)
+        self.listener.move()
+
+    def _end(self, why: str) -> None:
+        self._ending = why
+        if self._reading:
+            self._clock.callLater(self._pace.delay(), self._lose, why)
+
+    def _lose(self, why: str) -> None:
+        if self.open:
+            self._over(self, why)
+
+    def _arrived(self, messages: list[bytes]) -> None:
+        self._bytes -= sum(map(len, messages))
+        self._heard(messages)
+
+    def _publish(self, said: list[tuple[str, Sequence[bytes]]]) -> None:
+        for channel, messages in said:
+            for message in messages:
+                self._redis.publish(self.name, channel, message)
+
+
+class MemoryRedis:
+    """The server: it passes on what is published to who listens at that moment, and keeps nothing.
+
+    :param buffer_bytes: what may wait for one subscriber (``client-output-buffer-limit pubsub``)
+    :ivar published: called with each message: who said it, the channel, the message
+    :ivar up: False while it is stopped
+    :ivar cut_off: how many subscribers were too slow
+    """
+
+    def __init__(self, clock: Clock, buffer_bytes: int = BUFFER_BYTES) -> None:
+        self.clock = clock
+        self.buffer_bytes = buffer_bytes
+        self.published: Callable[[str, str, bytes], object] = lambda name, channel, message: None
+        self.up = True
+        self.cut_off = 0
+        self._all: dict[Connections, None] = {}
+
+    def start(self) -> None:
+        """Take connections again."""
+        self.up = True
+
+    def stop(self) -> None:
+        """End: all connections are lost, with everything that was under way."""
+        self.up = False
+        for connections in list(self._all):
+            connections.cut_speaker("the server is gone")
+            connections.cut_listener("the server is gone")
+
+    def join(self, connections: Connections) -> None:
+        """For the connections of a process: they are made."""
+        self._all[connections] = None
+
+    def leave(self, connections: Connections) -> None:
+        """For the connections of a process: they are gone."""
+        self._all.pop(connections, None)
+
+    def publish(self, name: str, channel: str, message: bytes) -> None:
+        """Pass a message on."""
+        self.published(name, channel, message)
+        for connections in list(self._all):
+            if connections.subscribed and channel in connections.channels:
+                connections.deliver(message)

@@ -1,0 +1,209 @@
+"""Processes' worth of services over one real Redis, with facts in one store in memory."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from twisted.internet import reactor as _reactor
+from twisted.internet.defer import Deferred
+
+from synrepl.adapters.redis_address import RedisAddress
+from synrepl.adapters.redis_pubsub import RedisPubSub
+from synrepl.adapters.redis_sentinel import Sentinels
+from synrepl.adapters.scheduler import TwistedScheduler
+from synrepl.core.tokens import Range
+from synrepl.services.announcing.publish import Publisher
+from synrepl.services.bus.bus import Bus
+from synrepl.services.bus.channels import Channels
+from synrepl.services.bus.hearing import Hearing
+from synrepl.services.bus.own_writer import OwnWriter
+from synrepl.services.bus.voice import Voice
+from synrepl.services.following.deliver import Delivery
+from synrepl.services.following.follow import Follower
+from synrepl.services.handlers import Batch, Handler
+from synrepl.services.writing.write import StreamWriter
+from synrepl.storage.memory_store import MemoryStore
+from synrepl.storage.store import Page
+from synrepl.streams.catalogue import Catalogue
+from synrepl.streams.declared import declare
+from synrepl.streams.definition import Stream
+from synrepl.streams.rows import RowCodec
+from synrepl.streams.synapse import SYNAPSE_STREAMS
+from synrepl.wire.commands import Command
+
+reactor: Any = _reactor
+
+SERVER_NAME = "example.org"
+NOTES = declare("notes", {"text": "text"})
+
+
+class Happenings:
+    """Lets a test wait for what it says, looked at whenever something happens."""
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[Callable[[], bool], Deferred[None]]] = []
+
+    def happened(self) -> None:
+        """Look at what is waited for."""
+        for pair in list(self._waiting):
+            if pair[0]():
+                self._waiting.remove(pair)
+                pair[1].callback(None)
+
+    def until(self, true: Callable[[], bool]) -> Deferred[None]:
+        """Fires once ``true()`` is."""
+        found: Deferred[None] = Deferred()
+        self._waiting.append((true, found))
+        self.happened()
+        return found
+
+
+class Heard(Handler):
+    """Keeps what comes.
+
+    :ivar texts: of the notes of each writer, in order
+    :ivar rows: how many of each stream
+    """
+
+    def __init__(self, happenings: Happenings) -> None:
+        self._happenings = happenings
+        self.texts: dict[str, list[str]] = {}
+        self.rows: Counter[str] = Counter()
+        self.commands: list[Command] = []
+
+    async def on_rows(self, batch: Batch) -> None:
+        """Keep them."""
+        self.rows[batch.stream] += len(batch.rows)
+        if batch.stream == NOTES.name:
+            texts = self.texts.setdefault(batch.writer, [])
+            texts += [row.text for row in batch.rows]  # type: ignore[attr-defined]
+        self._happenings.happened()
+
+    async def on_command(self, source: str, command: Command) -> None:
+        """Keep it."""
+        self.commands.append(command)
+        self._happenings.happened()
+
+
+class Site:
+    """What the processes have in common.
+
+    :ivar fetches: of which writers gaps were filled from the store
+    """
+
+    def __init__(self) -> None:
+        self.scheduler = TwistedScheduler(reactor)
+        self.store = MemoryStore(self.scheduler)
+        self.happenings = Happenings()
+        self.catalogue = Catalogue((*SYNAPSE_STREAMS, NOTES))
+        self.fetches: Counter[str] = Counter()
+
+    async def page(self, stream: Stream, span: Range, writer: str | None, limit: int) -> Page:
+        """A gap is filled."""
+        self.fetches[writer or ""] += 1
+        return await self.store.page(stream, span, writer, limit)
+
+
+class WatchedBus(Bus):
+    """Lets tests wait for what is heard."""
+
+    happenings: Happenings
+
+    def heard(self, messages: Sequence[bytes]) -> None:
+        """As always."""
+        super().heard(messages)
+        self.happenings.happened()
+
+
+class Process:
+    """One process: it writes notes under its name, and follows everybody else's.
+
+    :param clock: of its connections; by default real time
+    """
+
+    def __init__(
+        self,
+        site: Site,
+        name: str,
+        address: RedisAddress | Sentinels,
+        per_stream: bool = False,
+        user_ip: bool = False,
+        foreign: bool = False,
+        clock: Any = None,
+    ) -> None:
+        self.site = site
+        self.logged: list[str] = []
+        self.handler = Heard(site.happenings)
+        self.channels = Channels(SERVER_NAME, per_stream)
+        scheduler = site.scheduler
+        publisher = Publisher(scheduler, {s.name: RowCodec(s) for s in site.catalogue})
+        own = OwnWriter(publisher)
+        self.writer = StreamWriter(scheduler, site.store, name, [NOTES], own, self)
+        self.follower = Follower(
+            scheduler,
+            site.catalogue,
+            site,
+            Delivery(scheduler, [self.handler], self),
+            self,
+            earliest=not foreign,
+            foreign=foreign,
+        )
+        self.hearing = Hearing(name, self)
+        streams = [stream.name for stream in site.catalogue]
+        voice = Voice(publisher, self.channels, own)
+        self.bus = WatchedBus(self.channels, streams, self.hearing, self.follower, voice)
+        self.bus.happenings = site.happenings
+        self.pubsub = RedisPubSub(
+            reactor,
+            scheduler if clock is None else TwistedScheduler(clock),
+            address,
+            self.channels.heard(streams, user_ip),
+            self.bus,
+            self.info,
+        )
+
+    def info(self, format: str, **facts: object) -> None:  # noqa: A002
+        """Keep a line."""
+        self.logged.append(format.format(**facts))
+        reactor.callLater(0, self.site.happenings.happened)
+
+    warn = info
+
+    async def start(self, case: Any) -> Process:
+        """Take the name and join; returns once the bus stands."""
+        await self.writer.start()
+        self.pubsub.start()
+        case.addCleanup(lambda: Deferred.fromCoroutine(self.stop()))
+        await self.stands()
+        return self
+
+    async def stop(self) -> None:
+        """Leave."""
+        await self.pubsub.stop()
+        await self.writer.stop()
+
+    async def stands(self, connections: int = 1) -> None:
+        """Wait until the bus has stood so often."""
+        await self.site.happenings.until(
+            lambda: self.pubsub.connections >= connections and self.bus.standing
+        )
+
+    async def falls(self) -> None:
+        """Wait until it does not stand."""
+        await self.site.happenings.until(lambda: not self.bus.standing)
+
+    async def say(self, *texts: str, facts: bool = True) -> None:
+        """Append notes: as many facts, or one fact of as many rows."""
+        decode = RowCodec(NOTES).decode
+        rows = [decode(json.dumps([text]).encode()) for text in texts]
+        await self.writer.append(NOTES, [[row] for row in rows] if facts else [rows])
+
+    async def hears(self, writer: str, texts: Sequence[str]) -> None:
+        """Wait for notes of another process, which are all there are of it."""
+        heard = self.handler.texts
+        await self.site.happenings.until(lambda: len(heard.get(writer, [])) >= len(texts))
+        if heard[writer] != list(texts):
+            raise AssertionError(f"{heard[writer][:9]}… instead of {list(texts)[:9]}…")

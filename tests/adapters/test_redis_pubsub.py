@@ -1,0 +1,360 @@
+"""Processes over a real Redis: nothing is lost, whatever becomes of it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from twisted.internet import ssl
+from twisted.internet.defer import Deferred
+from twisted.internet.protocol import Factory, Protocol
+from twisted.internet.task import Clock
+from twisted.protocols.portforward import ProxyFactory
+from twisted.trial.unittest import TestCase
+
+from synrepl.adapters import redis_connection
+from synrepl.adapters.redis_address import BadCertificates, RedisAddress
+from synrepl.adapters.redis_sentinel import Sentinels
+from synrepl.testing.redis import RedisServer
+from synrepl.wire.commands import RemoteServerUp, UserIp
+from tests.adapters.redis_site import SERVER_NAME, Process, Site, reactor
+
+
+class OverRedis(TestCase):
+    timeout = 60
+
+    def server(self, *settings: str, password: str | None = None) -> RedisServer:
+        redis = RedisServer(*settings, password=password)
+        self.addCleanup(redis.close)
+        return redis
+
+    def setUp(self) -> None:
+        self.site = Site()
+        self.addCleanup(self.site.scheduler.stop)
+
+    async def two(self, redis: RedisServer, **options: Any) -> tuple[Process, Process]:
+        address = RedisAddress(port=redis.port)
+        one = await Process(self.site, "one", address, **options).start(self)
+        two = await Process(self.site, "two", address, **options).start(self)
+        return one, two
+
+
+class Facts(OverRedis):
+    async def test_each_hears_the_other_in_order(self) -> None:
+        one, two = await self.two(self.server())
+        texts = [f"note {n}" for n in range(500)]
+        await one.say(*texts[:250])
+        await two.say(*texts)
+        await one.say(*texts[250:])
+        await two.hears("one", texts)
+        await one.hears("two", texts)
+
+    async def test_facts_of_several_rows_and_rows_of_any_length(self) -> None:
+        one, two = await self.two(self.server())
+        texts = ["a", "", "ü" * 1_000_000, "b"]
+        await one.say(*texts, facts=False)
+        await one.say("x" * 3_000_000)
+        await two.hears("one", [*texts, "x" * 3_000_000])
+        self.assertEqual(self.site.fetches, {})  # they came over the wire
+
+    async def test_the_own_echo_is_dropped(self) -> None:
+        one, two = await self.two(self.server())
+        await one.say("a", "b")
+        await two.say("c")
+        await one.hears("two", ["c"])
+        await self.site.happenings.until(lambda: one.hearing.echoes >= 2)
+        self.assertNotIn("one", one.handler.texts)
+
+    async def test_who_comes_later_hears_of_what_was(self) -> None:
+        """REPLICATE is answered by all, each for itself."""
+        redis = self.server()
+        one, two = await self.two(redis)
+        await one.say("a")
+        await two.say("b")
+        three = Process(self.site, "three", RedisAddress(port=redis.port))
+        await three.start(self)
+        await three.hears("one", ["a"])
+        await three.hears("two", ["b"])
+
+    async def test_a_channel_per_stream(self) -> None:
+        redis = self.server()
+        one, two = await self.two(redis, per_stream=True)
+        channels = redis.command("PUBSUB", "CHANNELS", "*")
+        assert isinstance(channels, list)
+        self.assertIn(f"{SERVER_NAME}/stream/notes".encode(), channels)
+        await one.say("a")
+        await two.hears("one", ["a"])
+
+    async def test_commands_and_user_ip_go_where_they_belong(self) -> None:
+        redis = self.server()
+        one, two = await self.two(redis)
+        three = Process(self.site, "three", RedisAddress(port=redis.port), user_ip=True)
+        await three.start(self)
+        ip, up = UserIp("@a:b", "t", "127.0.0.1", "curl", None, 5), RemoteServerUp("other.org")
+        one.bus.send(ip)
+        one.bus.send(up)
+        for process in (two, three):
+            await self.site.happenings.until(lambda p=process: up in p.handler.commands)
+        self.assertIn(ip, three.handler.commands)
+        self.assertNotIn(ip, two.handler.commands)
+
+    async def test_nonsense_is_counted_and_harms_nobody(self) -> None:
+        redis = self.server()
+        one, two = await self.two(redis)
+        for message in (b"", b"FOO", b"\xff", b"RDATA notes", b"POSITION notes x 1 2\nREPLICATE "):
+            redis.command("PUBLISH", SERVER_NAME, message)
+        await one.say("a")
+        await two.hears("one", ["a"])
+        self.assertEqual((two.hearing.bad, two.pubsub.connections), (4, 1))
+
+
+class Losses(OverRedis):
+    async def test_a_restart(self) -> None:
+        redis = self.server()
+        one, two = await self.two(redis)
+        await one.say("a")
+        await two.hears("one", ["a"])
+        redis.stop()
+        await one.falls()
+        await one.say("b", "c")  # nobody can hear it
+        redis.start()
+        await one.stands(2)
+        await one.say("d")
+        await two.stands(2)
+        await two.hears("one", ["a", "b", "c", "d"])
+
+    async def test_a_subscriber_is_cut_off(self) -> None:
+        """As Redis does to one whose output buffer is full."""
+        redis = self.server()
+        one, two = await self.two(redis)
+        await one.say("a")
+        await two.hears("one", ["a"])
+        two.bus.pause()  # so that what comes now is lost with its connection
+        await one.say("b", "c")
+        redis.command("CLIENT", "KILL", "TYPE", "pubsub")
+        two.bus.resume()
+        await one.stands(2)
+        await one.say("d")
+        await two.hears("one", ["a", "b", "c", "d"])
+        self.assertEqual(two.pubsub.connections, 2)
+
+    async def test_a_paused_subscriber_over_its_limit(self) -> None:
+        redis = self.server("--client-output-buffer-limit", "pubsub", "4mb", "0", "0")
+        one, two = await self.two(redis)
+        two.bus.pause()
+        texts = [str(n) * 200_000 for n in range(10, 70)]
+        for count, text in enumerate(texts, 1):
+            await one.say(text)
+            await self.site.happenings.until(lambda n=count: one.hearing.echoes >= n)
+        two.bus.resume()
+        await two.hears("one", texts)
+        self.assertEqual((one.pubsub.connections, two.pubsub.connections), (1, 2))
+
+    async def test_a_lost_publisher(self) -> None:
+        redis = self.server()
+        one, two = await self.two(redis)
+        redis.command("CLIENT", "KILL", "TYPE", "normal")
+        await one.say("a", "b")
+        await two.hears("one", ["a", "b"])
+
+    async def test_a_refused_message_ends_the_connection(self) -> None:
+        redis = self.server()
+        one, two = await self.two(redis)
+        await one.say("a")
+        await two.hears("one", ["a"])
+        redis.command("ACL", "SETUSER", "default", "-publish")
+        await one.say("b")
+        await one.falls()
+        self.assertIn("NOPERM", one.logged[-1])
+        redis.command("ACL", "SETUSER", "default", "+publish")
+        await two.hears("one", ["a", "b"])
+
+    async def test_a_server_that_hangs_is_noticed_within_15_seconds(self) -> None:
+        redis = self.server()
+        clock: Any = Clock()
+        process = Process(self.site, "one", RedisAddress(port=redis.port), clock=clock)
+        await process.start(self)
+        redis.freeze()
+        self.addCleanup(redis.thaw)
+        for _ in range(3):
+            clock.advance(4.9)
+        await process.falls()
+        self.assertIn("nothing was heard", process.logged[-1])
+
+    async def test_too_much_waits_for_a_server_that_does_not_read(self) -> None:
+        self.patch(redis_connection, "MAX_QUEUED_BYTES", 2**20)
+        redis = self.server()
+        one, two = await self.two(redis)
+        redis.freeze()
+        self.addCleanup(redis.thaw)
+        texts = [str(n) * 250_000 for n in range(10, 60)]
+        for text in texts:
+            await one.say(text)
+        await one.falls()
+        self.assertIn("wait, and it does not read", one.logged[-1])
+        redis.thaw()
+        await two.hears("one", texts)
+
+    async def test_a_server_that_lives_is_kept_by_who_has_nothing_to_say(self) -> None:
+        redis = self.server()
+        clock: Any = Clock()
+        address = RedisAddress(port=redis.port)
+        silent = await Process(self.site, "silent", address, clock=clock).start(self)
+        other = await Process(self.site, "other", address).start(self)
+        for count in range(1, 21):
+            clock.advance(4.9)
+            # By the time that these have come back, so have the answers to the PINGs.
+            await other.say("x", "y")
+            await self.site.happenings.until(lambda n=count: other.hearing.echoes >= 2 * n)
+            await silent.hears("other", ["x", "y"] * count)
+        self.assertEqual((silent.pubsub.connections, silent.bus.standing), (1, True))
+
+
+class Doors(OverRedis):
+    """How one gets in."""
+
+    def stopped(self) -> int:
+        """A port where nobody listens."""
+        redis = RedisServer()
+        redis.close()
+        return redis.port
+
+    async def in_sync(self, master: RedisServer) -> None:
+        """Wait for the replica of a server."""
+        while b"state=online" not in bytes(master.command("INFO", "replication")):  # type: ignore[call-overload]
+            await self.site.scheduler.sleep(0.05)
+
+    async def stands(self, address: RedisAddress) -> None:
+        one = await Process(self.site, "one", address).start(self)
+        two = await Process(self.site, "two", address).start(self)
+        await one.say("a")
+        await two.hears("one", ["a"])
+
+    async def test_a_unix_socket_and_a_database(self) -> None:
+        await self.stands(RedisAddress(path=self.server().path, database=3))
+
+    async def test_a_password(self) -> None:
+        redis = self.server("--requirepass", "sesame", password="sesame")
+        await self.stands(RedisAddress(port=redis.port, password="sesame"))
+
+    async def test_an_acl_user(self) -> None:
+        redis = self.server()
+        rules = ("on", ">sesame", "resetchannels", f"&{SERVER_NAME}", f"&{SERVER_NAME}/*")
+        allowed = ("-@all", "+@connection", "+publish", "+subscribe")
+        self.assertEqual(redis.command("ACL", "SETUSER", "synrepl", *rules, *allowed), b"OK")
+        redis.command("ACL", "SETUSER", "default", "off")
+        await self.stands(RedisAddress(port=redis.port, username="synrepl", password="sesame"))
+
+    async def test_tls(self) -> None:
+        redis = self.server()
+        folder = Path(self.mktemp())
+        folder.mkdir()
+        port = reactor.listenSSL(
+            0, ProxyFactory("127.0.0.1", redis.port), certificate(folder), interface="127.0.0.1"
+        )
+        self.addCleanup(port.stopListening)
+        where = {"host": "localhost", "port": port.getHost().port, "tls": True}
+        stranger = Process(self.site, "stranger", RedisAddress(**where))
+        stranger.pubsub.start()
+        self.addCleanup(lambda: Deferred.fromCoroutine(stranger.pubsub.stop()))
+        await self.site.happenings.until(lambda: bool(stranger.logged))
+        self.assertIn("certificate verify failed", stranger.logged[0])
+        await self.stands(RedisAddress(**where, ca_file=folder / "ca.pem"))
+
+    async def test_sentinels_know_where_the_master_is(self) -> None:
+        master = self.server()
+        replica = self.server("--replicaof", "127.0.0.1", str(master.port))
+        sentinel = RedisServer(sentinel=f"sentinel monitor ours 127.0.0.1 {master.port} 1")
+        self.addCleanup(sentinel.close)
+        await self.in_sync(master)
+        away = RedisAddress(port=self.stopped())
+        where = Sentinels([away, RedisAddress(port=sentinel.port)], "ours", RedisAddress())
+        one = await Process(self.site, "one", where).start(self)
+        two = await Process(self.site, "two", where).start(self)
+        await one.say("a")
+        await two.hears("one", ["a"])
+        self.assertEqual(sentinel.command("SENTINEL", "FAILOVER", "ours"), b"OK")
+        await one.falls()
+        await one.say("b")
+        await one.stands(2)
+        await one.say("c")
+        await two.hears("one", ["a", "b", "c"])
+        role = replica.command("ROLE")
+        assert isinstance(role, list)
+        self.assertEqual(role[0], b"master")
+
+    async def test_a_replica_is_no_place_to_speak(self) -> None:
+        replica = self.server("--replicaof", "127.0.0.1", str(self.stopped()))
+        address = RedisAddress(port=replica.port, must_be_master=True)
+        process = Process(self.site, "one", address)
+        process.pubsub.start()
+        self.addCleanup(lambda: Deferred.fromCoroutine(process.pubsub.stop()))
+        await self.site.happenings.until(lambda: bool(process.logged))
+        self.assertIn("it is a replica", process.logged[0])
+
+    def test_certificates_that_are_none(self) -> None:
+        for content in (b"", b"-----BEGIN CERTIFICATE-----\nno\n-----END CERTIFICATE-----\n"):
+            path = Path(self.mktemp())
+            path.write_bytes(content)
+            with self.assertRaises(BadCertificates):
+                RedisAddress(tls=True, ca_file=path).endpoint(reactor)
+        with self.assertRaises(BadCertificates):
+            RedisAddress(tls=True, ca_file=Path("nowhere.pem")).endpoint(reactor)
+
+    async def test_another_kind_of_server(self) -> None:
+        class Chatty(Protocol):
+            def connectionMade(self) -> None:
+                self.transport.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        port = reactor.listenTCP(0, Factory.forProtocol(Chatty), interface="127.0.0.1")
+        self.addCleanup(port.stopListening)
+        process = Process(self.site, "one", RedisAddress(port=port.getHost().port))
+        process.pubsub.start()
+        self.addCleanup(lambda: Deferred.fromCoroutine(process.pubsub.stop()))
+        await self.site.happenings.until(lambda: len(process.logged) > 1)
+        self.assertIn("does not speak as Redis does", process.logged[0])
+
+    async def test_a_wrong_password_is_tried_again_and_never_shown(self) -> None:
+        redis = self.server()
+        redis.command("ACL", "SETUSER", "synrepl", "on", ">new", "&*", "+@all")
+        address = RedisAddress(port=redis.port, username="synrepl", password="sesame")
+        process = Process(self.site, "one", address)
+        process.pubsub.start()
+        self.addCleanup(lambda: Deferred.fromCoroutine(process.pubsub.stop()))
+        await self.site.happenings.until(lambda: len(process.logged) > 1)
+        self.assertIn("WRONGPASS", process.logged[0])
+        redis.command("ACL", "SETUSER", "synrepl", ">sesame")
+        await process.stands()
+        self.assertNotIn("sesame", repr(address) + str(process.logged))
+
+
+def certificate(folder: Path) -> Any:
+    """A server's side of TLS, for localhost; ``ca.pem`` is what clients have to trust."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), True)
+        .sign(key, hashes.SHA256())
+    )
+    pem = made.public_bytes(serialization.Encoding.PEM)
+    (folder / "ca.pem").write_bytes(pem)
+    private = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    return ssl.PrivateCertificate.loadPEM(private + pem).options()

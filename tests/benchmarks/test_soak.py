@@ -1,0 +1,120 @@
+"""A soak that is short: few processes, every kind of accident once. And what it would find."""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Literal
+from unittest import TestCase as PlainTestCase
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from twisted.internet import reactor
+from twisted.trial.unittest import TestCase
+
+from benchmarks.__main__ import written_anew
+from benchmarks.harness import Row
+from benchmarks.soak import Soak
+from benchmarks.soak_accidents import REDIS, Kind, accidents
+from benchmarks.soak_notes import once
+from benchmarks.soak_site import NOTING, SoakSite
+from benchmarks.soak_verdict import Positions, due
+from synrepl.daemon.demo.site import Worker
+from synrepl.testing.postgres import fresh_database
+from synrepl.testing.redis import RedisServer
+
+NAMES = ("master", "w1", "w2")
+
+
+class TheSoak(TestCase):
+    """Real processes."""
+
+    timeout = 240
+
+    async def test_nothing_is_lost(self) -> None:
+        directory = TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        redis = RedisServer()
+        self.addCleanup(redis.close)
+        dsn = await fresh_database(self)
+        site = SoakSite(Path(directory.name), dsn, redis.path, 2, (NOTING, "legacy"))
+        told: list[str] = []
+        planned = islice(accidents(5, list(site.urls), 3.0), 9)
+        found = await Soak(reactor, site, redis, told.append).play(planned)
+        self.assertEqual(found.problems, [], told)
+        self.assertEqual(set(found.accidents), set(map(str, Kind)))
+        self.assertGreater(found.facts, 100)
+
+
+class Drawing(PlainTestCase):
+    """Accidents."""
+
+    @settings(max_examples=20)
+    @given(st.integers(0, 10**6), st.floats(0, 30))
+    def test_the_same_each_time_and_all_kinds_in_each_round(self, seed: int, most: float) -> None:
+        drawn = list(islice(accidents(seed, NAMES, most), 27))
+        self.assertEqual(drawn, list(islice(accidents(seed, NAMES, most), 27)))
+        for nth in (0, 9, 18):
+            self.assertEqual({each.kind for each in drawn[nth : nth + 9]}, set(Kind))
+        for each in drawn:
+            self.assertIn(each.victim, (*NAMES, REDIS))
+            self.assertTrue(0 <= each.for_s <= most)
+        victims = [each.victim for each in drawn if each.victim != REDIS]
+        self.assertEqual({victims.count(name) for name in NAMES}, {len(victims) // len(NAMES)})
+
+
+class Places(PlainTestCase):
+    """Where everybody has to be in the end."""
+
+    def test_over_tcp_the_master_says_it_over_redis_each_writer(self) -> None:
+        positions: dict[str, Positions] = {
+            "master": {"orders": {"(all)": 9, "master": 9, "w1": 5}},
+            "w1": {"orders": {"w1": 8}},
+        }
+
+        def places(over_redis: bool, dialect: Literal["modern", "legacy"]) -> set[tuple[str, int]]:
+            worker = Worker("f", dialect, "0ms", 1, over_redis)
+            return {(writer, token) for _, writer, token in due(worker, positions)}
+
+        self.assertEqual(places(True, "modern"), {("master", 9), ("w1", 8)})
+        self.assertEqual(places(False, "modern"), {("master", 9), ("w1", 5)})
+        self.assertEqual(places(False, "legacy"), {("(all)", 9)})
+
+
+class Notes(PlainTestCase):
+    """What a handler without transactions wrote down."""
+
+    def line(self, token: int, writer: str = "w1", digest: str = "00") -> str:
+        return f"orders\t{token}\t{writer}\t1\t{digest}\t.\n"
+
+    def test_each_fact_once_in_the_order_of_the_first_times(self) -> None:
+        noted = once([self.line(n) for n in (1, 2, 1, 2, 3)] + [self.line(1, "w2")])
+        found = [(each.token, each.writer) for each in noted.entries["orders"]]
+        self.assertEqual(found, [(1, "w1"), (2, "w1"), (3, "w1"), (1, "w2")])
+        self.assertEqual((noted.repeated, noted.changed), (2, 0))
+
+    def test_a_fact_that_comes_again_with_other_rows(self) -> None:
+        noted = once([self.line(1), self.line(1, digest="01")])
+        self.assertEqual((noted.repeated, noted.changed), (1, 1))
+
+    def test_what_was_not_finished(self) -> None:
+        whole = self.line(1)
+        torn = [f"{whole[:length]}\n" for length in range(len(whole) - 1)]
+        noted = once([self.line(2), *torn, whole[:-2]])
+        self.assertEqual([each.token for each in noted.entries["orders"]], [2])
+
+
+class Results(PlainTestCase):
+    """The file with all results."""
+
+    def test_what_did_not_run_stays(self) -> None:
+        text = "# Results\n\n- a\n\n## one\n\nold\n\n## two\n\nold\n"
+        once_more = written_anew(text, {"two": [Row("x", 0, "y")]}, ["two"])
+        self.assertTrue(once_more.startswith("# Results\n\n- a\n\n## one\n\nold\n\n## two\n\nOf "))
+        self.assertEqual(once_more.count("old"), 1)
+        with_soak = written_anew(text, {"soak": [Row("x", 0, "y")]}, ["soak"])
+        self.assertTrue(with_soak.startswith(text))
+        everything = written_anew(with_soak, {"one": [Row("z", 0, "y")]}, [])
+        self.assertEqual(everything.count("## "), 2)
+        self.assertTrue(everything.endswith(with_soak.partition("## soak")[2]))

@@ -1,0 +1,208 @@
+"""What a follower does with facts, whatever they come over. It does not know which that is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from twisted.internet.defer import Deferred
+from twisted.trial.unittest import TestCase
+
+from synrepl.core.tokens import Token
+from synrepl.services.following import follow
+from synrepl.streams.definition import Stream
+from synrepl.streams.row import Row
+from tests.contract.world import MOODS, NOTES, Following, Site, Transport
+
+# Only what it is mixed into is a test case, or it would be run by itself as well.
+if TYPE_CHECKING:
+    Base = TestCase
+else:
+    Base = object
+
+ONE, TWO = "one", "two"
+
+
+def facts(stream: Stream, *texts: str) -> list[list[Row]]:
+    """A fact of one row for each text."""
+    row = stream.kinds[""]
+    return [[row(text)] for text in texts]
+
+
+class FollowerContract(Base):
+    """The cases; to be mixed into a test case that has a transport."""
+
+    timeout = 120
+
+    def transport(self, site: Site) -> Transport:
+        """The one under test."""
+        raise NotImplementedError
+
+    async def setUp(self) -> None:  # type: ignore[override]
+        self.site = Site()
+        self.addCleanup(self.site.scheduler.stop)
+        self.net = self.transport(self.site)
+        await self.net.begin()
+        self.addCleanup(lambda: Deferred.fromCoroutine(self.net.end()))
+
+    async def following(self, name: str = "f", *, earliest: bool = True) -> Following:
+        """A process that follows from now on."""
+        made = Following(self.site, name, earliest)
+        self.addCleanup(lambda: Deferred.fromCoroutine(self.net.leave(made)))
+        await self.join(made)
+        return made
+
+    async def join(self, following: Following) -> None:
+        """Connect it."""
+        up = following.up()
+        self.net.join(following)
+        await up
+
+    async def say(self, *texts: str, writer: str = ONE, stream: Stream = NOTES) -> Token:
+        """Append facts of one row each; the last token."""
+        return await self.net.append(writer, stream, facts(stream, *texts))
+
+    async def has_all(
+        self, following: Following, token: Token, writer: str = ONE, stream: Stream = NOTES
+    ) -> None:
+        """It has applied, or will soon have applied, every fact once and in order."""
+        await following.reaches(stream, writer, token)
+        stored = await self.site.facts(stream, writer)
+        applied = following.applied.facts.get((stream.name, writer), [])
+        self.assertEqual(_short(applied), _short(stored))
+        self.assertEqual(applied, stored)
+        self.assertEqual(following.position(stream, writer), token)
+
+    async def test_what_was_there_before(self) -> None:
+        token = await self.say(*map(str, range(50)))
+        await self.has_all(await self.following(), token)
+        self.assertGreater(self.site.fetches, 0)
+
+    async def test_from_now_on(self) -> None:
+        before = await self.say("a", "b")
+        following = await self.following(earliest=False)
+        await following.reaches(NOTES, ONE, before)
+        token = await self.say("c")
+        await following.reaches(NOTES, ONE, token)
+        applied = following.applied.facts[NOTES.name, ONE]
+        self.assertEqual([fact.token for fact in applied], [token])
+        self.assertEqual(self.site.fetches, 0)
+
+    async def test_live_rows_come_in_order(self) -> None:
+        token = await self.say("first")
+        following = await self.following()
+        await following.reaches(NOTES, ONE, token)
+        fetches = self.site.fetches
+        for n in range(20):
+            token = await self.say(*(f"{n} {nth}" for nth in range(20)))
+        await self.has_all(following, token)
+        self.assertEqual(self.site.fetches, fetches)  # they came over the transport
+
+    async def test_the_rows_of_a_fact_stay_together(self) -> None:
+        following = await self.following()
+        row = NOTES.kinds[""]
+        many = [[row(f"{fact} {nth}") for nth in range(fact)] for fact in (1, 3, 2, 40)]
+        token = await self.net.append(ONE, NOTES, many)
+        await self.has_all(following, token)
+
+    async def test_what_happened_while_it_was_away(self) -> None:
+        following = await self.following()
+        await self.has_all(following, await self.say("a"))
+        await self.net.leave(following)
+        token = await self.say("b", "c")
+        self.assertLess(following.position(NOTES, ONE), token)
+        await self.join(following)
+        await self.has_all(following, token)
+        await self.has_all(following, await self.say("d"))
+
+    async def test_connections_that_break_in_the_middle(self) -> None:
+        following, other = await self.following("f"), await self.following("g")
+        row, token = NOTES.kinds[""], await self.say("first")
+        await self.has_all(following, token)
+        for n in range(4):
+            many = [[row(f"{n} {nth} {part}") for part in range(5)] for nth in range(40)]
+            down, back = following.down(), following.up()
+            following.break_after(102 + n, lambda: self.net.cut(following))
+            await self.net.append(ONE, NOTES, many)
+            await down
+            await self.say(f"{n} while it was away")
+            await back
+            token = await self.say(f"{n} as soon as it was back")
+            await self.has_all(following, token)
+        await self.has_all(other, token)
+
+    async def test_rows_that_were_lost_unnoticed(self) -> None:
+        """The next POSITION shows it by its ``prev``."""
+        following = await self.following()
+        await self.has_all(following, await self.say("a"))
+        following.lose(2)
+        last = await self.say("b", "c")
+        token = await self.net.waste(ONE, NOTES, 1)
+        self.assertGreater(token, last)
+        await self.has_all(following, token)
+        self.assertGreater(self.site.fetches, 0)
+        await self.has_all(following, await self.say("d"))
+
+    async def test_rows_that_come_twice(self) -> None:
+        following = await self.following()
+        await self.has_all(following, await self.say("a"))
+        following.stutter = True
+        await self.has_all(following, await self.say("b", "c"))
+
+    async def test_tokens_without_facts(self) -> None:
+        following = await self.following()
+        await self.say("a")
+        await self.has_all(following, await self.net.waste(ONE, NOTES, 3))
+        await self.has_all(following, await self.say("b"))
+
+    async def test_a_writer_that_is_new(self) -> None:
+        following = await self.following()
+        first = await self.say("a")
+        await self.has_all(following, first)
+        second = await self.say("b", "c", writer=TWO)
+        third = await self.say("d")
+        await self.has_all(following, second, TWO)
+        await self.has_all(following, third)
+
+    async def test_a_stream_that_was_lost_with_its_process(self) -> None:
+        following = await self.following()
+        await self.has_all(following, await self.say("a", "b", "c", stream=MOODS), ONE, MOODS)
+        reset = following.applied.next_reset()
+        await self.net.end()
+        self.site.forget()
+        await self.net.begin()
+        token = await self.say("d", stream=MOODS)
+        self.assertEqual(token, 1)
+        self.assertEqual(await reset, (MOODS.name, ONE))
+        await self.has_all(following, token, ONE, MOODS)
+
+    async def test_a_slow_one_holds_up_nobody_and_keeps_little(self) -> None:
+        self.patch(follow, "HIGH_WATER_ROWS", 300)
+        self.patch(follow, "LOW_WATER_ROWS", 100)
+        slow, quick = await self.following("slow"), await self.following("quick")
+        await self.has_all(quick, await self.say("a"))
+        await slow.reaches(NOTES, ONE, 1)
+        begun = slow.applied.hold()
+        token: Token = 0
+        for n in range(30):
+            token = await self.say(*(f"{n} {nth:>1000}" for nth in range(60)))
+        await begun
+        await self.has_all(quick, token)
+        self.assertEqual(slow.position(NOTES, ONE), 1)
+        slow.applied.release()
+        await self.has_all(slow, token)
+        # What it had read when it asked for a pause, besides.
+        self.assertLess(slow.most_waiting, 300 + 400)
+
+    async def test_a_row_that_is_too_long_to_send(self) -> None:
+        following = await self.following()
+        await self.has_all(following, await self.say("a"))
+        token = await self.say("b", "x" * (self.net.longest + 1), "c")
+        await self.has_all(following, token)
+        self.assertGreater(self.site.fetches, 0)
+        await self.has_all(following, await self.say("d"))
+
+
+def _short(facts: Sequence[object]) -> list[str]:
+    """Enough to tell facts apart in a message."""
+    return [str(fact)[:60] for fact in facts]

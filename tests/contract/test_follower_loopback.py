@@ -1,0 +1,65 @@
+"""The follower, over connections in memory."""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import TestCase
+
+from synrepl.adapters.tcp_master import MasterFactory
+from synrepl.testing.links import Even, Link
+from tests.contract.follower import FollowerContract
+from tests.contract.lines import OverLines
+from tests.contract.world import Following, Site, Transport, reactor
+
+#: Bytes that arrive at a time, so that lines come in parts.
+_PIECE = 512
+
+
+class Loopback(OverLines):
+    """Links, which are made again when they are lost."""
+
+    def __init__(self, site: Site) -> None:
+        super().__init__(site)
+        self._links: dict[Following, Link] = {}
+        self._server: MasterFactory | None = None
+
+    def serve(self, factory: MasterFactory) -> None:
+        """For the next links, and those that are wanted already."""
+        self._server = factory
+        for following, link in list(self._links.items()):
+            self._rejoin(following, link)
+
+    async def end(self) -> None:
+        """Nobody is there to connect to."""
+        self._server = None
+        await super().end()
+
+    def join(self, following: Following) -> None:
+        """A new link."""
+        assert self._server is not None
+        client = self.client(following).buildProtocol(None)
+        link = Link(reactor, client, self._server.buildProtocol(None), pace=Even(0.0, _PIECE))
+        self._links[following] = link
+        link.client.lost = lambda _: reactor.callLater(0, self._rejoin, following, link)
+        link.connect()
+
+    def cut(self, following: Following) -> None:
+        """With what is on its way."""
+        self._links[following].cut()
+
+    async def leave(self, following: Following) -> None:
+        """Nothing is sent again."""
+        link = self._links.pop(following, None)
+        if link is not None and link.client.open:
+            down = following.down()
+            link.cut()
+            await down
+
+    def _rejoin(self, following: Following, link: Link) -> None:
+        wanted = self._links.get(following) is link
+        if wanted and self._server is not None and not link.client.open:
+            self.join(following)
+
+
+class OverLoopback(FollowerContract, TestCase):
+    def transport(self, site: Site) -> Transport:
+        return Loopback(site)

@@ -1,0 +1,117 @@
+"""The follower, over a real Redis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from twisted.trial.unittest import TestCase
+
+from synrepl.adapters.redis_address import RedisAddress
+from synrepl.adapters.redis_pubsub import RedisPubSub
+from synrepl.core.tokens import Token
+from synrepl.services.announcing.publish import Publisher
+from synrepl.services.bus.attendant import Attendant
+from synrepl.services.bus.bus import Bus, Ear
+from synrepl.services.bus.channels import Channels
+from synrepl.services.bus.hearing import Hearing
+from synrepl.services.bus.own_writer import OwnWriter
+from synrepl.services.bus.voice import LONGEST_LINE, Voice
+from synrepl.services.writing.write import StreamWriter
+from synrepl.streams.definition import Stream
+from synrepl.streams.row import Row
+from synrepl.streams.rows import RowCodec
+from synrepl.testing.redis import RedisServer
+from tests.contract.follower import ONE, FollowerContract
+from tests.contract.world import CATALOGUE, SERVER_NAME, Following, Site, Transport, reactor
+
+CHANNELS = Channels(SERVER_NAME)
+
+
+class OnBus:
+    """A process's place on the bus, not started."""
+
+    def __init__(self, site: Site, redis: RedisServer, name: str, ear: Ear) -> None:
+        names = [stream.name for stream in CATALOGUE]
+        publisher = Publisher(site.scheduler, {each.name: RowCodec(each) for each in CATALOGUE})
+        self.own = OwnWriter(publisher)
+        voice = Voice(publisher, CHANNELS, self.own)
+        bus = self.bus = Bus(CHANNELS, names, Hearing(name, site.log), ear, voice)
+        self.pubsub = RedisPubSub(
+            reactor,
+            site.scheduler,
+            RedisAddress(path=redis.path),
+            CHANNELS.heard(names, user_ip=False),
+            bus,
+            site.log.info,
+        )
+
+
+class Redis(Transport):
+    """Each writer is a process of its own, and announces itself."""
+
+    longest = LONGEST_LINE
+
+    def __init__(self, site: Site, redis: RedisServer) -> None:
+        super().__init__(site)
+        self._redis = redis
+        self._writers: dict[str, tuple[StreamWriter, OnBus]] = {}
+        self._followings: dict[Following, OnBus] = {}
+
+    async def begin(self) -> None:
+        """The first writer."""
+        await self._writer(ONE)
+
+    async def end(self) -> None:
+        """All writers end."""
+        for writer, place in self._writers.values():
+            await place.pubsub.stop()
+            await writer.stop()
+        self._writers.clear()
+
+    async def append(self, name: str, stream: Stream, facts: Sequence[Sequence[Row]]) -> Token:
+        """The writer says it."""
+        written = await (await self._writer(name)).append(stream, facts)
+        return written.tokens[-1]
+
+    async def waste(self, name: str, stream: Stream, count: int) -> Token:
+        """A reservation of which nothing comes."""
+        async with await (await self._writer(name)).reserve(stream, count) as reservation:
+            return reservation.tokens[-1]
+
+    async def _writer(self, name: str) -> StreamWriter:
+        if name not in self._writers:
+            site = self.site
+            place = OnBus(site, self._redis, name, Attendant(lambda command: None))
+            writer = StreamWriter(
+                site.scheduler, site.store, name, list(CATALOGUE), place.own, site.log
+            )
+            await writer.start()
+            place.pubsub.start()
+            self._writers[name] = (writer, place)
+        writer, place = self._writers[name]
+        while not place.bus.standing:  # else nothing of it would be heard, only fetched
+            await self.site.scheduler.sleep(0.005)
+        return writer
+
+    def join(self, following: Following) -> None:
+        """It subscribes."""
+        place = OnBus(self.site, self._redis, following.name, following)
+        self._followings[following] = place
+        place.pubsub.start()
+
+    def cut(self, following: Following) -> None:
+        """As Redis does to whoever is too slow; to everybody."""
+        self._redis.command("CLIENT", "KILL", "TYPE", "pubsub")
+
+    async def leave(self, following: Following) -> None:
+        """It no longer listens."""
+        place = self._followings.pop(following, None)
+        if place is not None:
+            await place.pubsub.stop()
+
+
+class OverRedis(FollowerContract, TestCase):
+    def transport(self, site: Site) -> Transport:
+        redis = RedisServer()
+        self.addCleanup(redis.close)
+        return Redis(site, redis)

@@ -1,0 +1,246 @@
+"""Processes that write and follow, without what is between them: that is a transport's."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from twisted.internet import reactor as _reactor
+from twisted.internet.defer import Deferred
+
+from synrepl.adapters.scheduler import TwistedScheduler
+from synrepl.core.tokens import MAX_TOKEN, Range, Token
+from synrepl.services.following.deliver import Delivery
+from synrepl.services.following.follow import Follower, Upstream
+from synrepl.services.handlers import Batch, Handler
+from synrepl.services.waiting.position_waiters import PositionWaiters
+from synrepl.storage.memory_store import MemoryStore
+from synrepl.storage.store import Page
+from synrepl.streams.catalogue import Catalogue
+from synrepl.streams.declared import declare
+from synrepl.streams.definition import Fact, Stream
+from synrepl.streams.row import Row
+from synrepl.wire.commands import Command, Rdata
+from tests.services.world import Silent
+
+reactor: Any = _reactor
+
+SERVER_NAME = "example.org"
+
+NOTES = declare("notes", {"text": "text"})
+
+#: Lost with the process that writes it.
+MOODS = replace(declare("moods", {"text": "text"}), in_memory=True)
+
+CATALOGUE = Catalogue((NOTES, MOODS))
+
+#: Seconds in which what has been written has to be there.
+PATIENCE_S = 60.0
+
+
+class Site:
+    """Where the facts are.
+
+    :ivar fetches: how often a gap was filled from there
+    """
+
+    def __init__(self) -> None:
+        self.scheduler = TwistedScheduler(reactor)
+        self.log = Silent()
+        self.fetches = 0
+        self.forget()
+
+    def forget(self) -> None:
+        """All facts are gone."""
+        self.store = MemoryStore(self.scheduler)
+
+    async def page(self, stream: Stream, span: Range, writer: str | None, limit: int) -> Page:
+        """For followers."""
+        self.fetches += 1
+        return await self.store.page(stream, span, writer, limit)
+
+    async def facts(self, stream: Stream, writer: str) -> list[Fact]:
+        """All facts of a writer."""
+        page = await self.store.page(stream, Range(0, MAX_TOKEN), writer, 10**9)
+        return list(page.facts)
+
+
+class Applied(Handler):
+    """Keeps facts as they are applied.
+
+    :ivar facts: by stream and writer
+    """
+
+    def __init__(self) -> None:
+        self.facts: dict[tuple[str, str], list[Fact]] = {}
+        self.begun: Deferred[None] | None = None
+        self._resets: list[Deferred[tuple[str, str]]] = []
+        self._gates: list[Deferred[None]] | None = None
+
+    def hold(self) -> Deferred[None]:
+        """Take forever from now on; fires when the first batch is begun."""
+        self._gates, self.begun = [], Deferred()
+        return self.begun
+
+    def next_reset(self) -> Deferred[tuple[str, str]]:
+        """Fires with the stream and the writer of the next reset."""
+        self._resets.append(Deferred())
+        return self._resets[-1]
+
+    def release(self) -> None:
+        """Go on."""
+        gates, self._gates = self._gates or [], None
+        for gate in gates:
+            gate.callback(None)
+
+    async def on_rows(self, batch: Batch) -> None:
+        """Keep them, once that is allowed."""
+        if self._gates is not None:
+            gate: Deferred[None] = Deferred()
+            self._gates.append(gate)
+            if self.begun is not None and not self.begun.called:
+                self.begun.callback(None)
+            await gate
+        self.facts.setdefault((batch.stream, batch.writer), []).extend(batch.facts)
+
+    async def on_reset(self, stream: str, writer: str, position: Token) -> None:
+        """What came before is void."""
+        self.facts.pop((stream, writer), None)
+        fired, self._resets = self._resets, []
+        for each in fired:
+            each.callback((stream, writer))
+
+
+class Following:
+    """A process that follows, as any transport sees it: the follower's ear.
+
+    :ivar stutter: every line comes twice
+    :ivar most_waiting: the most rows that waited for the handler at a time
+    """
+
+    def __init__(self, site: Site, name: str, earliest: bool) -> None:
+        self.name = name
+        self.applied = Applied()
+        self.stutter = False
+        self.most_waiting = 0
+        self._scheduler = site.scheduler
+        self._waiters = PositionWaiters(site.scheduler)
+        delivery = Delivery(site.scheduler, [self.applied], site.log, waiters=self._waiters)
+        self.follower = Follower(
+            site.scheduler, CATALOGUE, site, delivery, site.log, earliest=earliest
+        )
+        self._to_lose = 0
+        self._broken: tuple[int, Callable[[], object]] | None = None
+        self._ups: list[Deferred[None]] = []
+        self._downs: list[Deferred[None]] = []
+
+    def lose(self, rows: int) -> None:
+        """Let the next so many rows be lost on their way, unnoticed."""
+        self._to_lose = rows
+
+    def break_after(self, rows: int, cut: Callable[[], object]) -> None:
+        """Let the connection break once so many rows have come; what follows is lost with it."""
+        self._broken = (rows, cut)
+
+    def position(self, stream: Stream, writer: str) -> Token:
+        """Where it is."""
+        return self.follower.positions.get((stream.name, writer), 0)
+
+    async def reaches(self, stream: Stream, writer: str, token: Token) -> None:
+        """Wait until it is there."""
+        if self.position(stream, writer) < token:
+            key = (stream.name, writer)
+            reached = await self._waiters.wait([key], token, PATIENCE_S)
+            assert reached is not None, f"{self.name} is at {self.follower.positions}"
+
+    def up(self) -> Deferred[None]:
+        """Fires at the next connection."""
+        self._ups.append(Deferred())
+        return self._ups[-1]
+
+    def down(self) -> Deferred[None]:
+        """Fires when the connection is lost."""
+        self._downs.append(Deferred())
+        return self._downs[-1]
+
+    # -- the ear ------------------------------------------------------------------------
+
+    def connected(self, upstream: Upstream) -> None:
+        """Pass it on."""
+        self.follower.connected(upstream)
+        _fire(self._ups)
+
+    def received(self, commands: Sequence[Command]) -> None:
+        """Pass on what is not lost, once or twice."""
+        arriving = []
+        for command in commands:
+            if self._to_lose and isinstance(command, Rdata):
+                self._to_lose -= 1
+            elif not self._is_lost(command):
+                arriving += [command] * (1 + self.stutter)
+        self.follower.received(arriving)
+        self.most_waiting = max(self.most_waiting, self.follower.waiting_rows)
+
+    def _is_lost(self, command: Command) -> bool:
+        if self._broken is None:
+            return False
+        rows, cut = self._broken
+        if isinstance(command, Rdata):
+            self._broken = (rows - 1, cut)
+            if rows == 1:
+                reactor.callLater(0, cut)
+        return rows <= 0
+
+    def disconnected(self) -> None:
+        """Pass it on."""
+        self._broken = None
+        self.follower.disconnected()
+        _fire(self._downs)
+
+
+class Transport(ABC):
+    """What is between processes that write and processes that follow.
+
+    :ivar longest: a row with more bytes is not sent, but announced
+    """
+
+    longest: int
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+
+    @abstractmethod
+    async def begin(self) -> None:
+        """Let writing processes be there."""
+
+    @abstractmethod
+    async def end(self) -> None:
+        """Let them end."""
+
+    @abstractmethod
+    async def append(self, name: str, stream: Stream, facts: Sequence[Sequence[Row]]) -> Token:
+        """Append facts as a writer, new or old; returns the last token."""
+
+    @abstractmethod
+    async def waste(self, name: str, stream: Stream, count: int) -> Token:
+        """Reserve tokens as a writer and write nothing; returns the last one."""
+
+    @abstractmethod
+    def join(self, following: Following) -> None:
+        """Connect it; the connection comes back by itself."""
+
+    @abstractmethod
+    def cut(self, following: Following) -> None:
+        """Break its connection, with what is on its way."""
+
+    @abstractmethod
+    async def leave(self, following: Following) -> None:
+        """Disconnect it; nothing comes back."""
+
+
+def _fire(waiting: list[Deferred[None]]) -> None:
+    fired, waiting[:] = waiting[:], []
+    for each in fired:
+        each.callback(None)

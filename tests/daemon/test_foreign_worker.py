@@ -1,0 +1,56 @@
+"""A worker process that follows a real Synapse of 1.43, and reads what it missed in its database."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from synrepl.daemon.config import load_worker
+from synrepl.daemon.config_decode import BadSetting
+from tests.daemon.cli_world import CliCase
+from tests.daemon.test_cli_watch import Server, WatchCase
+from tests.storage.foreign_databases import foreign_database, sent
+
+
+class ForeignWorker(WatchCase):
+    async def test_what_it_missed_comes_from_the_servers_database(self) -> None:
+        dsn = await foreign_database("1.43.0")
+        secret = self.directory / "synapse.dsn"
+        secret.touch(mode=0o600)
+        secret.write_text(dsn)
+        rows = self.directory / "rows"
+        rows.touch()
+        facts = sent("1.43.0")["backfill"]
+        last = max(facts)
+        port = self.serve(Server("REPLICATE", f"POSITION backfill master {last} {last}"))
+        path = self.directory / "worker.yaml"
+        path.write_text(
+            "server_name: example.com\ninstance_name: w1\nfollow: [backfill]\n"
+            f"master: {{port: {port}, foreign: true, database_path: {secret}}}\n"
+            "handlers: [{class: 'tests.daemon.noting:NotingTokens',"
+            f" config: {{path: {rows}, tokens: {len(facts)}}}}}]\n"
+        )
+        worker = self.start("worker", "-c", path)
+        await worker.said("all are there")
+        told = [json.loads(line) for line in rows.read_text().splitlines()]
+        self.assertEqual(sorted(told), sorted(facts))
+
+
+class Refusals(CliCase):
+    def refused(self, rest: str) -> str:
+        path = Path(self.mktemp())
+        path.write_text(f"server_name: example.com\ninstance_name: w1\n{rest}")
+        return str(self.assertRaises(BadSetting, load_worker, [path]))
+
+    def test_its_facts_are_not_in_our_database(self) -> None:
+        told = self.refused("database: dbname=x\nmaster: {port: 1, foreign: true}\n")
+        self.assertIn("'master.database_path': required to catch up with a real Synapse", told)
+
+    def test_only_a_real_synapse_has_another_database(self) -> None:
+        secret = Path(self.mktemp())
+        secret.touch(mode=0o600)
+        secret.write_text("dbname=x")
+        told = self.refused(
+            f"database: dbname=x\nmaster: {{port: 1, database_path: {secret.absolute()}}}\n"
+        )
+        self.assertIn("for a real Synapse only", told)

@@ -1,0 +1,171 @@
+"""``GET /streams/<stream>/wait`` of a master and of a worker."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from typing import Any
+from urllib.parse import urlencode
+
+from twisted.internet import reactor
+from twisted.internet.defer import Deferred
+from twisted.internet.threads import deferToThread
+
+from synrepl.adapters.scheduler import TwistedScheduler
+from synrepl.daemon.config import load_worker
+from synrepl.daemon.worker import WorkerProcess
+from tests.adapters.raw_http import connect, request, turn
+from tests.daemon.cli_world import CliCase, Master, free_port
+
+
+class Waiting(CliCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.workers: list[WorkerProcess] = []
+
+    async def tearDown(self) -> None:  # type: ignore[override]
+        for worker in self.workers:
+            await worker.stop()
+
+    def ask(self, port: int, stream: str = "orders", **query: object) -> Deferred[tuple[int, Any]]:
+        """Status and JSON of the answer."""
+        url = f"http://127.0.0.1:{port}/streams/{stream}/wait?{urlencode(query)}"
+
+        def ask() -> tuple[int, Any]:
+            try:
+                with urllib.request.urlopen(url, timeout=30) as answer:
+                    return answer.status, json.load(answer)
+            except urllib.error.HTTPError as error:
+                return error.code, json.load(error)
+
+        answered: Deferred[tuple[int, Any]] = deferToThread(ask)
+        return answered
+
+    async def worker(self, master: Master, **settings: str) -> WorkerProcess:
+        """A worker in this process, that has heard of the master's positions."""
+        written = {
+            "server_name": "example.com",
+            "instance_name": "w",
+            "catalogue": "[events, typing]",
+            "streams": "[{name: orders, columns: {order_id: text, amount: bigint, note: 'json?'}}]",
+            "catch_up": "http",
+            "master": f"{{port: {master.port}, http_url: 'http://127.0.0.1:{master.http_port}'}}",
+            "http": f"{{port: {free_port()}}}",
+            **settings,
+        }
+        path = self.directory / "worker.yaml"
+        path.write_text("".join(f"{key}: {value}\n" for key, value in written.items()))
+        worker = WorkerProcess(reactor, load_worker([path]))
+        self.workers.append(worker)
+        await worker.start()
+        assert worker.follower is not None
+        while not worker.follower.positions:
+            await TwistedScheduler(reactor).sleep(0.01)
+        return worker
+
+    async def until_waiting(self, process: Any, count: int = 1) -> None:
+        while len(process.waiters) < count:
+            await turn()
+
+    async def test_read_your_writes(self) -> None:
+        master = await self.master()
+        worker = await self.worker(master)
+        port = worker.http.port
+        assert port is not None
+        wanted = {"stream": "orders", "writer": "master", "token": 1}
+        early = self.ask(port, writer="master", token=1)
+        at_master = self.ask(master.http_port, token=1)
+        await self.until_waiting(worker)
+        await self.until_waiting(master.process)
+        self.assertEqual(await master.append([["a", 1]]), [1])
+        self.assertEqual(await early, (200, {**wanted, "position": 1}))
+        self.assertEqual(await at_master, (200, {**wanted, "writer": None, "position": 1}))
+        self.assertEqual(
+            await self.ask(port, writer="master", token=1, timeout="0"),
+            (200, {**wanted, "position": 1}),
+        )
+
+    async def test_the_linear_view(self) -> None:
+        master = await self.master()
+        worker = await self.worker(master, dialect="legacy")
+        assert worker.http.port is not None
+        await master.append([["a", 1]])
+        for query in ({"writer": "master"}, {"writer": "whoever"}, {}):
+            status, answer = await self.ask(worker.http.port, token=1, **query)
+            self.assertEqual((status, answer["position"]), (200, 1), answer)
+
+    async def test_time_is_up(self) -> None:
+        master = await self.master()
+        worker = await self.worker(master)
+        assert worker.http.port is not None
+        status, answer = await self.ask(worker.http.port, writer="master", token=7, timeout="10ms")
+        self.assertEqual((status, answer["error"]), (504, "WaitTimedOut"))
+        self.assertEqual(
+            answer["message"],
+            "waited 0.01 s for token 7 of 'orders' by 'master', which is at 0: "
+            "the master has announced it only up to 0",
+        )
+        assert master.process is not None
+        assert master.process.writer is not None
+        stream = master.process.catalogue["orders"]
+        async with await master.process.writer.reserve(stream, 1):
+            await master.append([["a", 1]])
+            while True:  # the first look at the database may be still to come
+                status, answer = await self.ask(master.http_port, token=2, timeout="0.01")
+                self.assertEqual(status, 504)
+                if "held by writer 'master' (" in answer["message"]:
+                    break
+        self.assertIn("by '(all)', which is at 0", answer["message"])
+        self.assertEqual((await self.ask(master.http_port, token=2))[0], 200)
+
+    async def test_refusals(self) -> None:
+        master = await self.master()
+        worker = await self.worker(master)
+        assert worker.http.port is not None
+        for query, status, error in (
+            ({"token": 1, "stream": "nosuch"}, 404, "UnknownStream"),
+            ({}, 400, "MissingParameter"),
+            ({"token": "x"}, 400, "BadToken"),
+            ({"token": -1}, 400, "BadToken"),
+            ({"token": 1, "writer": "a b"}, 400, "BadName"),
+            ({"token": 1, "writer": "master", "timeout": "soon"}, 400, "BadWait"),
+            ({"token": 1, "writer": "master", "timeout": "nan"}, 400, "BadWait"),
+            ({"token": 1, "writer": "master", "timeout": "1e9"}, 400, "BadWait"),
+            ({"token": 1, "writer": "master", "timeout": "301"}, 400, "BadWait"),
+            ({"token": 1, "writer": "master", "timeout": "-1"}, 400, "BadWait"),
+            ({"token": 1, "writer": "master", "timeout": ""}, 400, "BadWait"),
+        ):
+            with self.subTest(query):
+                found, answer = await self.ask(worker.http.port, **query)
+                self.assertEqual((found, answer["error"]), (status, error))
+
+    async def test_a_worker_that_follows_other_streams(self) -> None:
+        worker = await self.worker(await self.master(), follow="[events]")
+        assert worker.http.port is not None
+        found, answer = await self.ask(worker.http.port, token=1, writer="master")
+        self.assertEqual((found, answer["error"]), (400, "NotFollowed"))
+
+    async def test_a_client_that_goes_away(self) -> None:
+        master = await self.master()
+        assert master.process is not None
+        client = await connect(master.http_port)
+        client.send(request("GET", "/streams/orders/wait?token=1"))
+        await self.until_waiting(master.process)
+        await client.close()
+        while len(master.process.waiters):
+            await turn()
+
+    async def test_a_process_that_stops(self) -> None:
+        master = await self.master()
+        worker = await self.worker(master)
+        assert worker.http.port is not None
+        of_worker = self.ask(worker.http.port, writer="master", token=1)
+        of_master = self.ask(master.http_port, token=1)
+        await self.until_waiting(worker)
+        await self.until_waiting(master.process)
+        await self.workers.pop().stop()
+        await master.stop()
+        for answered in (of_worker, of_master):
+            status, answer = await answered
+            self.assertEqual((status, answer["error"]), (503, "NoLongerWaiting"))

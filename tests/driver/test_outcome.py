@@ -1,0 +1,114 @@
+"""What became of a commit, asked of real servers that crashed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+
+import psycopg2
+from twisted.trial.unittest import SynchronousTestCase
+
+from synrepl.driver import outcome
+from synrepl.driver.connection import Address, Connection
+from synrepl.driver.outcome import Ticket, Verdict
+from synrepl.storage.launch.postgres import PostgresServer
+from synrepl.storage.store import DatabaseAway
+from tests.driver.embedded import one, used_folder
+
+
+class OutcomeOverACrash(SynchronousTestCase):
+    """Transaction IDs are given out again after a crash: whose was the commit?"""
+
+    def setUp(self) -> None:
+        self.server = PostgresServer(used_folder(), fsync=False)
+        self.server.start()
+        self.addCleanup(self.server.stop)
+        # Nothing reaches the disk but by a synchronous commit.
+        one(self.server.dsn, "ALTER SYSTEM SET wal_writer_delay = '10s'")
+        one(self.server.dsn, "ALTER SYSTEM SET autovacuum = off")
+        one(self.server.dsn, "SELECT pg_reload_conf()")
+        one(self.server.dsn, "CREATE TABLE IF NOT EXISTS t (n int)")
+
+    def connect(self) -> Connection:
+        connection = Address(self.server.dsn, "tests").connect()
+        self.addCleanup(connection.close)
+        return connection
+
+    def commit(self, connection: Connection, synchronous: bool) -> Ticket:
+        life = connection.life
+        with connection.cursor() as cursor:
+            cursor.execute(f"SET synchronous_commit = {'on' if synchronous else 'off'}")
+            cursor.execute("BEGIN; SELECT pg_current_xact_id()::text")
+            row = cursor.fetchone()
+            assert row is not None
+            cursor.execute("INSERT INTO t VALUES (1); COMMIT")
+        return Ticket(row[0], connection.info.backend_pid, life)
+
+    def crash(self) -> None:
+        assert self.server.child is not None
+        self.server.child.end([(signal.SIGKILL, 30.0)])
+        self.server.restart()
+
+    def test_on_disk(self) -> None:
+        ticket = self.commit(self.connect(), synchronous=True)
+        self.assertIs(outcome.ask(self.connect(), ticket), Verdict.COMMITTED)
+        self.crash()  # it was, but so may somebody else's under the same ID
+        self.assertIs(outcome.ask(self.connect(), ticket), Verdict.RESTARTED)
+
+    def test_lost_and_its_id_in_use_by_somebody_else(self) -> None:
+        lost = self.commit(self.connect(), synchronous=False)
+        self.crash()
+        connection = self.connect()
+        self.assertIs(outcome.ask(connection, lost), Verdict.ABORTED)
+        other = self.connect()
+        while int(self.commit(other, synchronous=True).xid) < int(lost.xid):
+            pass
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_xact_status(%s::xid8)", (lost.xid,))
+            self.assertEqual(cursor.fetchone(), ("committed",))  # which is not about ours
+        self.assertIs(outcome.ask(connection, lost), Verdict.ABORTED)
+        connection.cursor().execute("CHECKPOINT")
+        self.assertIs(outcome.ask(connection, lost), Verdict.RESTARTED)
+
+    def test_lost_and_its_id_in_use_in_a_life_that_nobody_here_saw(self) -> None:
+        lost = self.commit(self.connect(), synchronous=False)
+        self.crash()
+        other = self.connect()
+        while int(self.commit(other, synchronous=True).xid) < int(lost.xid):
+            pass
+        self.crash()  # its recovery leaves a checkpoint above the ID that was used twice
+        connection = self.connect()
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_xact_status(%s::xid8)", (lost.xid,))
+            self.assertEqual(cursor.fetchone(), ("committed",))
+        self.assertIs(outcome.ask(connection, lost), Verdict.RESTARTED)
+
+    def test_open_when_it_crashed(self) -> None:
+        connection = self.connect()
+        life = connection.life
+        with connection.cursor() as cursor:
+            cursor.execute("BEGIN; SELECT pg_current_xact_id()::text")
+            row = cursor.fetchone()
+        assert row is not None
+        ticket = Ticket(row[0], 0, life)
+        self.assertIs(outcome.ask(self.connect(), ticket), Verdict.PENDING)
+        self.crash()
+        self.assertIs(outcome.ask(self.connect(), ticket), Verdict.ABORTED)
+
+    def test_backend_crash_that_the_postmaster_survives_is_another_life(self) -> None:
+        first, second = self.connect(), self.connect()
+        before = first.life
+        with self.assertRaises(psycopg2.Error), second.cursor() as cursor:
+            os.kill(second.info.backend_pid, signal.SIGKILL)
+            cursor.execute("SELECT pg_sleep(60)")
+        with self.assertRaises(psycopg2.Error), first.cursor() as cursor:
+            cursor.execute("SELECT pg_sleep(60)")
+        self.assertNotEqual(self.connect_patiently().life, before)
+
+    def connect_patiently(self) -> Connection:
+        """Recovery takes a moment, in which the server refuses."""
+        for _ in range(10_000):
+            with contextlib.suppress(DatabaseAway):
+                return self.connect()
+        return self.connect()

@@ -1,0 +1,92 @@
+"""A database with facts, and a lake of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from synrepl.driver.blocking import BlockingDatabase
+from synrepl.pipeline.lake.check import check
+from synrepl.pipeline.lake.check_report import Report
+from synrepl.pipeline.lake.files import DataFile
+from synrepl.pipeline.lake.lake import Lake
+from synrepl.pipeline.lake.table import StreamTable
+from synrepl.pipeline.origin.origin import Origin
+from synrepl.pipeline.origin.own import OwnOrigin
+from synrepl.pipeline.plan.plan import chunks
+from synrepl.pipeline.reading.read import Reader
+from synrepl.pipeline.reading.schema import arrow_schema
+from synrepl.positions.vector import PositionVector
+from tests.pipeline.spark import shared_session
+from tests.storage.postgres import PostgresCase
+
+
+class LakeCase(PostgresCase):
+    """Lands without Spark: what is checked must not be what checks."""
+
+    timeout = 300
+
+    async def setUp(self) -> None:  # type: ignore[override]
+        await super().setUp()
+        self.spark = shared_session()
+        self.origin: Origin = self.origin_of(self.dsn)
+        self.lake = Lake.begin(Path(self.mktemp()), self.origin.server, self.origin.erodes)
+
+    def origin_of(self, dsn: str) -> OwnOrigin:
+        origin = OwnOrigin(BlockingDatabase(dsn, "tests"))
+        self.addCleanup(origin.close)
+        return origin
+
+    def notes(self, facts: int, rows: int = 1, first: int = 1) -> None:
+        """Facts of two writers, in turn, put straight into the table."""
+        self.sql(
+            "INSERT INTO synrepl.notes (stream_id, row_no, writer, text, n)"
+            " SELECT fact, row, CASE WHEN fact %% 2 = 0 THEN 'even' ELSE 'odd' END,"
+            " 'n' || fact || '.' || row, nullif(fact %% 7, 0)"
+            " FROM generate_series(%s, %s) AS fact, generate_series(0, %s) AS row",
+            first, first + facts - 1, rows - 1,
+        )  # fmt: skip
+        self.sql("ANALYZE synrepl.notes")
+
+    def land(self, stream: str, upto: PositionVector, files: int = 1) -> StreamTable:
+        """Bring a stream from where the lake is to a position."""
+        shape = self.origin.shape(stream)
+        table = self.lake.ensure_table(shape)
+        names = [column.name for column in shape.columns]
+        schema = arrow_schema(shape.columns)
+        parts = chunks(self.origin, {stream: table.position}, {stream: upto}, {stream: names})
+        batches = [batch for part in parts for batch in Reader(self.dsn).batches(part, schema)]
+        rows = pa.Table.from_batches(batches, schema)
+        size = -(-rows.num_rows // files) or 1
+        cut = [rows.slice(at, size) for at in range(0, rows.num_rows, size)]
+        table.append([self.write(table, each) for each in cut], table.position, upto)
+        return table
+
+    def write(self, table: StreamTable, rows: pa.Table) -> DataFile:
+        """A file in a table's folder, which the table does not know yet."""
+        name = f"part-{len(list(table.path.iterdir()))}.parquet"
+        # As the lake has them, any cell may be null.
+        pq.write_table(rows.cast(arrow_schema(table.shape.columns)), table.path / name)
+        ids = rows.column("stream_id").to_pylist()
+        size = (table.path / name).stat().st_size
+        return DataFile(name, size, rows.num_rows, min(ids), max(ids))
+
+    def rewrite(self, stream: str, change: Any) -> None:
+        """Put ``change(rows)`` in the place of a table's first file that it changes."""
+        table = self.lake.table(stream)
+        for file in table.files:
+            before = pq.read_table(table.path_of(file))
+            after = change(before.cast(arrow_schema(table.shape.columns)))
+            if repr(after.to_pydict()) != repr(before.to_pydict()):  # tells -0.0 from 0.0
+                table.rewrite([file], [self.write(table, after)], change=True)
+                return
+        raise AssertionError("nothing changed")
+
+    def checked(self, extent: Any = None, **options: Any) -> Report:
+        """Check the lake."""
+        if extent is not None:
+            options["extent"] = extent
+        return check(self.spark, self.lake, self.origin, self.dsn, **options)

@@ -1,0 +1,86 @@
+"""Lakes for tests of jobs: made of rows that a test has, without a landing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from synrepl.pipeline.lake.files import DataFile
+from synrepl.pipeline.lake.lake import Lake
+from synrepl.pipeline.origin.open import open_origin
+from synrepl.pipeline.origin.shape import Shape
+from synrepl.pipeline.plan.plan import chunks
+from synrepl.pipeline.reading.read import Reader
+from synrepl.pipeline.reading.schema import arrow_schema
+from synrepl.positions.vector import PositionVector
+from synrepl.streams.catalogue import Catalogue
+from synrepl.streams.columns import columns
+from synrepl.streams.synapse import SYNAPSE_STREAMS
+
+Rows = Sequence[Mapping[str, Any]]
+
+_CATALOGUE = Catalogue(SYNAPSE_STREAMS)
+
+
+def shape_of(stream: str) -> Shape:
+    """The shape of a stream of Synapse."""
+    known = _CATALOGUE[stream]
+    return Shape(stream, known.counts_down, columns(known))
+
+
+def add(lake: Lake, shape: Shape, rows: Rows, files: int = 1) -> None:
+    """Put rows into a stream's table; cells that are left out are null.
+
+    :param files: parts in which they are written
+    """
+    table = lake.ensure_table(shape)
+    schema = arrow_schema(shape.columns)
+    written = []
+    begun = len(table.files)
+    size = max(1, -(-len(rows) // files))
+    for number, first in enumerate(range(0, len(rows), size), begun):
+        part = [
+            {"row_no": 0, "writer": "w", **dict.fromkeys(schema.names[3:]), **row}
+            for row in rows[first : first + size]
+        ]
+        ids = [row["stream_id"] for row in part]
+        path = table.path / f"part-{number}.parquet"
+        relaxed = pa.schema([field.with_nullable(True) for field in schema])
+        pq.write_table(pa.Table.from_pylist(part, schema=relaxed), path)
+        written.append(DataFile(path.name, path.stat().st_size, len(part), min(ids), max(ids)))
+    last = max([table.position.linear, *(abs(row["stream_id"]) for row in rows)])
+    table.append(written, table.position, PositionVector({}, last))
+
+
+def foreign_rows(dsn: str) -> dict[str, tuple[Shape, list[dict[str, Any]]]]:
+    """All rows of a real Synapse's database, by stream."""
+    origin = open_origin(dsn, "tests")
+    reader = Reader(dsn)
+    found = {}
+    try:
+        for stream in origin.streams:
+            shape = origin.shape(stream)
+            names = {stream: [column.name for column in shape.columns]}
+            end = {stream: PositionVector({}, 1 << 40)}
+            schema = arrow_schema(shape.columns)
+            found[stream] = (
+                shape,
+                [
+                    row
+                    for chunk in chunks(origin, {}, end, names)
+                    for batch in reader.batches(chunk, schema)
+                    for row in batch.to_pylist()
+                ],
+            )
+    finally:
+        origin.close()
+    return found
+
+
+def begin(path: Path) -> Lake:
+    """An empty lake."""
+    return Lake.begin(path, "tests", False)

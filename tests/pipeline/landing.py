@@ -1,0 +1,113 @@
+"""Landing for tests: a database, a lake, and what each of them holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from synrepl.driver.blocking import BlockingDatabase
+from synrepl.pipeline.lake.lake import Lake
+from synrepl.pipeline.lake.land import Landed, Landing
+from synrepl.pipeline.lake.read import batches
+from synrepl.pipeline.lake.table import StreamTable
+from synrepl.pipeline.origin.origin import Origin
+from synrepl.pipeline.origin.own import OwnOrigin
+from synrepl.pipeline.origin.sql import selected
+from synrepl.pipeline.reading.schema import arrow_schema
+from synrepl.positions.vector import PositionVector
+from tests.pipeline.source import SourceCase
+
+#: Called in a task instead of its work, which it is given and may do.
+Hook = Callable[[Callable[[], Iterator[pa.RecordBatch]]], Iterator[pa.RecordBatch]]
+
+
+class HookedLanding(Landing):
+    """A landing to whose tasks things happen."""
+
+    hook: Hook
+
+    def _work(self, ends: Mapping[str, PositionVector]) -> partial[Iterator[object]]:
+        return partial(_hooked, self.hook, super()._work(ends))
+
+
+def _hooked(hook: Hook, work: Any, part: bytes) -> Iterator[object]:
+    return hook(partial(work, part))
+
+
+class LandingCase(SourceCase):
+    """A lake of a database with a few streams; what is in one has to be in the other."""
+
+    async def setUp(self) -> None:  # type: ignore[override]
+        await super().setUp()
+        self.origin: Origin = self.opened(OwnOrigin(BlockingDatabase(self.dsn, "tests")))
+        self.lake = self.new_lake()
+
+    def opened(self, origin: Any) -> Any:
+        """The origin, closed when the test is over."""
+        self.addCleanup(origin.close)
+        return origin
+
+    def new_lake(self) -> Lake:
+        """An empty one."""
+        return Lake.begin(Path(self.mktemp()), self.origin.server, self.origin.erodes)
+
+    def landing(self, hook: Hook | None = None, **options: Any) -> Landing:
+        """A landing of all that there is."""
+        kind = Landing if hook is None else HookedLanding
+        made = kind(self.spark, self.lake, self.origin, self.dsn, **options)
+        if hook is not None:
+            made.hook = hook  # type: ignore[attr-defined]
+        return made
+
+    def land(self, hook: Hook | None = None, **options: Any) -> list[Landed]:
+        """Land once what is settled; what each round told."""
+        return list(self.landing(hook, **options).rounds(self.origin.streams))
+
+    def in_lake(self, stream: str) -> list[tuple[Any, ...]]:
+        """All rows of a stream in the lake."""
+        return rows_of(self.lake.table(stream))
+
+    def in_quarantine(self, stream: str) -> list[tuple[Any, ...]]:
+        """All rows of a stream that are set apart."""
+        table = self.lake.apart(stream)
+        return [] if table is None else rows_of(table)
+
+    def in_table(self, stream: str, where: str = "true") -> list[tuple[Any, ...]]:
+        """All rows of a stream in the database."""
+        shape = self.origin.shape(stream)
+        wanted = selected(shape, [column.name for column in shape.columns])
+        with self.connect().cursor() as cursor:
+            cursor.execute(f"SELECT {wanted} FROM synrepl.{stream} WHERE {where}")
+            return sorted(cursor.fetchall(), key=_place)
+
+    def assert_landed(self, *streams: str) -> None:
+        """Each row is in the lake, once, as it is in the database."""
+        for stream in streams or self.origin.streams:
+            self.assertEqual(self.in_lake(stream), self.in_table(stream), stream)
+
+    def assert_no_leftovers(self) -> None:
+        """What belongs to no table can be removed, and only that."""
+        with self.lake.changing(), self.lake.removing():
+            for stream in self.lake.streams:
+                table = self.lake.table(stream)
+                table.remove_unused()
+                there = {each.name for each in table.path.glob("*.parquet")}
+                self.assertEqual(there, {file.name for file in table.files})
+
+
+def rows_of(table: StreamTable) -> list[tuple[Any, ...]]:
+    """All rows of a table, in the order of tokens."""
+    schema = arrow_schema(column._replace(nullable=True) for column in table.shape.columns)
+    found: list[tuple[Any, ...]] = []
+    for file in table.files:
+        for batch in batches(table.path_of(file), schema):
+            found += zip(*(column.to_pylist() for column in batch.columns), strict=True)
+    return sorted(found, key=_place)
+
+
+def _place(row: tuple[Any, ...]) -> tuple[int, int]:
+    return abs(row[0]), row[1]

@@ -1,0 +1,124 @@
+"""A process that lands and is killed at some point of it: ``python -m tests.pipeline.landing_child``."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from synrepl.pipeline.lake import land
+from synrepl.pipeline.lake.lake import Lake
+from synrepl.pipeline.lake.table import StreamTable
+from synrepl.pipeline.origin.open import open_origin
+from synrepl.pipeline.reading.read import Reader
+from synrepl.pipeline.session.session import open_session
+from tests.pipeline.landing import HookedLanding, rows_of
+from tests.pipeline.spark import CLUSTER, LOCAL
+
+Work = Callable[[], Iterator[pa.RecordBatch]]
+
+
+def just(work: Work) -> Iterator[pa.RecordBatch]:
+    """Nothing happens."""
+    return work()
+
+
+def kill(pid: int, work: Work) -> Iterator[pa.RecordBatch]:
+    """A process is killed when a task has written its files."""
+    done = list(work())
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+    yield from done
+
+
+def die_once(flag: Path, work: Work) -> Iterator[pa.RecordBatch]:
+    """The worker is killed when it has written its files; it is the first one to."""
+    done = list(work())
+    try:
+        flag.touch(exist_ok=False)
+    except FileExistsError:
+        yield from done
+    else:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def wait_amid(reached: Path, go_on: Path, work: Work) -> Iterator[pa.RecordBatch]:
+    """A task has read its first rows: it says so in one pipe, and goes on when told in another."""
+    real = Reader.batches
+
+    def batches(self: Reader, *args: Any) -> Iterator[pa.RecordBatch]:
+        found = real(self, *args)
+        yield next(found)
+        reached.open("w").close()
+        go_on.open().close()
+        yield from found
+
+    Reader.batches = batches  # type: ignore[method-assign]
+    try:
+        yield from work()
+    finally:
+        Reader.batches = real  # type: ignore[method-assign]
+
+
+def main(dsn: str, folder: str, point: str) -> None:
+    """Land all of a database.
+
+    :param point: ``task``, ``files``, ``commit N`` (before the Nth one): killed there. Or
+        ``worker FLAG``: on a cluster, of which a worker is
+    """
+    where, _, which = point.partition(" ")
+    options, hook = LOCAL, just
+    if where == "task":
+        hook = partial(kill, os.getpid())
+    elif where == "files":
+        _kill_after_tasks()
+    elif where == "commit":
+        _kill_before_commit(int(which))
+    elif where == "worker":
+        options, hook = CLUSTER, partial(die_once, Path(which))
+    origin = open_origin(dsn, "child")
+    lake = Lake.begin(Path(folder), origin.server, origin.erodes)
+    with open_session(options) as spark, lake.changing():
+        landing = HookedLanding(spark, lake, origin, dsn, task_rows=100)
+        landing.hook = hook
+        list(landing.rounds(origin.streams))
+    for stream in lake.streams:
+        sys.stdout.write(f"{stream} {len(rows_of(lake.table(stream)))}\n")
+
+
+def _die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _kill_after_tasks() -> None:
+    real = land.run_tasks
+
+    def run_tasks(*args: Any) -> Iterator[Any]:
+        yield from real(*args)
+        _die()
+
+    land.run_tasks = run_tasks
+
+
+def _kill_before_commit(number: int) -> None:
+    real = StreamTable._commit
+    left = [number]
+
+    def commit(*args: Any) -> None:
+        left[0] -= 1
+        if not left[0]:
+            _die()
+        real(*args)
+
+    StreamTable._commit = commit  # type: ignore[method-assign]
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,111 @@
+"""A database with streams, and Spark that reads it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from psycopg2 import extensions
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
+
+from synrepl.core.errors import SynreplError
+from synrepl.pipeline.datasource import register
+from synrepl.pipeline.source.errors import reason
+from tests.pipeline.spark import shared_session
+from tests.storage.postgres import PostgresCase
+
+
+class SourceCase(PostgresCase):
+    """Facts go in by plain SQL, so that transactions can stay open for as long as a test wants."""
+
+    timeout = 300
+
+    async def setUp(self) -> None:  # type: ignore[override]
+        await super().setUp()
+        self.spark = shared_session()
+        register(self.spark)
+        self.out = self.mktemp()
+        self.checkpoint = self.mktemp()
+
+    def add_writers(self, stream: str, *writers: str) -> None:
+        """Let these write."""
+        for writer in writers:
+            self.sql("SELECT synrepl.add_writer(%s, %s)", stream, writer)
+
+    def append(
+        self,
+        stream: str,
+        *rows: dict[str, Any],
+        writer: str = "sql",
+        on: extensions.connection | None = None,
+    ) -> int:
+        """Add a fact; its ID."""
+        return int(
+            self.sql("SELECT synrepl.append(%s, %s, %s)", stream, json.dumps(rows), writer, on=on)
+        )
+
+    def notes(
+        self, first: int, last: int, writer: str = "sql", on: extensions.connection | None = None
+    ) -> None:
+        """Facts of the stream of notes, with these numbers."""
+        for n in range(first, last + 1):
+            self.append("notes", {"text": f"n{n}", "n": n}, writer=writer, on=on)
+
+    def open(self) -> extensions.connection:
+        """A connection whose transactions end when a test says so."""
+        found = self.connect()
+        found.autocommit = False
+        return found
+
+    def read(self, stream: str = "notes", **options: object) -> DataFrame:
+        """A batch read."""
+        reader = self.spark.read.format("synrepl").options(database=self.dsn, stream=stream)
+        return reader.options(**{key: str(value) for key, value in options.items()}).load()
+
+    def query(self, stream: str = "notes", now: bool = True, **options: object) -> StreamingQuery:
+        """A query from the source into files.
+
+        :param now: ends when it has read what there is
+        """
+        options.setdefault("database", self.dsn)
+        reader = self.spark.readStream.format("synrepl").options(
+            stream=stream, **{key: str(value) for key, value in options.items()}
+        )
+        writer = reader.load().writeStream.format("parquet").option("path", self.out)
+        writer = writer.option("checkpointLocation", self.checkpoint)
+        if now:
+            query = writer.trigger(availableNow=True).start()
+            query.awaitTermination()
+            return query
+        query = writer.start()
+        self.addCleanup(query.stop)
+        return query
+
+    def landed(self) -> DataFrame:
+        """What the query has written."""
+        return self.spark.read.parquet(self.out)
+
+    def numbers(self) -> list[int]:
+        """The notes among it, by number."""
+        return sorted(row.n for row in self.landed().select("n").collect())
+
+    def uncommit(self) -> None:
+        """As if the driver had been killed in its last batch, before the sink had it, too."""
+        folders = [Path(self.checkpoint, "commits"), Path(self.out, "_spark_metadata")]
+        last = max(int(path.name) for path in folders[0].glob("[0-9]*"))
+        for folder in folders:
+            (folder / str(last)).unlink()
+            (folder / f".{last}.crc").unlink()
+
+    def ours(self, call: Any, *args: Any, **options: Any) -> SynreplError:
+        """The error of ours that a call ends with, through Spark."""
+        try:
+            call(*args, **options)
+        except Exception as error:
+            found = reason(error)
+            if found is None:
+                raise
+            return found
+        self.fail("there was no error")

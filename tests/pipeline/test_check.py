@@ -1,0 +1,277 @@
+"""Checking a lake against its source, with real Spark and PostgreSQL."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from synrepl.core.tokens import Range
+from synrepl.driver.blocking import BlockingDatabase
+from synrepl.pipeline.lake.check import Extent
+from synrepl.pipeline.lake.check_report import Difference, Example
+from synrepl.pipeline.lake.lake import Lake, LakeOfAnother
+from synrepl.pipeline.origin.foreign import ForeignOrigin
+from synrepl.pipeline.origin.shape import Shape
+from synrepl.positions.vector import PositionVector
+from synrepl.testing.postgres import fresh_database
+from tests.pipeline.checking import LakeCase
+from tests.storage.foreign_databases import foreign_database
+from tests.storage.postgres import prepare
+
+Change = Callable[[pa.Table], pa.Table]
+
+
+def row(fact: int, number: int = 0) -> Any:
+    """The condition that a row is this one."""
+    return (pc.field("stream_id") == fact) & (pc.field("row_no") == number)
+
+
+def without(fact: int, number: int = 0) -> Change:
+    return lambda rows: rows.filter(~row(fact, number))
+
+
+def twice(fact: int, number: int = 0) -> Change:
+    return lambda rows: pa.concat_tables([rows, rows.filter(row(fact, number))])
+
+
+def with_value(fact: int, column: str, value: Any, number: int = 0) -> Change:
+    def change(rows: pa.Table) -> pa.Table:
+        ids, numbers = rows.column("stream_id"), rows.column("row_no")
+        here = pc.and_(pc.equal(ids, fact), pc.equal(numbers, number)).to_pylist()
+        cells = rows.column(column).to_pylist()
+        mixed = [value if hit else cell for hit, cell in zip(here, cells, strict=True)]
+        at = rows.schema.get_field_index(column)
+        field = rows.schema.field(at)
+        return rows.set_column(at, field, pa.chunked_array([pa.array(mixed, field.type)]))
+
+    return change
+
+
+def erase_first_text(batch: pa.RecordBatch, shape: Shape) -> pa.RecordBatch:
+    """A mask: the note of fact 1 has no text."""
+    texts = pc.if_else(pc.equal(batch.column("stream_id"), 1), None, batch.column("text"))
+    return batch.set_column(batch.schema.get_field_index("text"), "text", texts)
+
+
+class Large(LakeCase):
+    """200,000 rows, and few that are wrong."""
+
+    async def setUp(self) -> None:  # type: ignore[override]
+        await super().setUp()
+        self.notes(100_000, rows=2)
+        self.land("notes", PositionVector({}, 100_000), files=3)
+
+    def test_one_of_each_is_found_and_named(self) -> None:
+        found = self.checked().streams[0]
+        self.assertEqual(
+            (found.equal, found.source_rows, found.lake_rows, found.ranges),
+            (True, 200_000, 200_000, 4),
+        )
+        self.rewrite("notes", with_value(77_777, "n", 100, 1))
+        self.rewrite("notes", without(5, 1))
+        self.rewrite("notes", twice(40_000))
+        report = self.checked()
+        self.assertFalse(report.equal)
+        found = report.streams[0]
+        self.assertEqual((found.source_rows, found.lake_rows), (200_000, 200_000))
+        self.assertEqual(
+            [(d.missing, d.only_in_lake, d.doubled, d.changed) for d in found.differences],
+            [(1, 0, 0, 0), (0, 0, 1, 0), (0, 0, 0, 1)],
+        )
+        for difference, fact in zip(found.differences, (5, 40_000, 77_777), strict=True):
+            self.assertIn(fact, Range(difference.after, difference.upto))
+            self.assertApproximates(difference.upto - difference.after, 25_000, 100)
+        self.assertEqual(
+            found.examples,
+            (
+                Example("missing", 5, 1),
+                Example("doubled", 40_000, 0),
+                Example("changed", 77_777, 1, ("n",)),
+            ),
+        )
+        self.assertEqual(report.problems[-1], "stream 'notes', fact 77777, row 1: changed in n")
+        told = json.loads(json.dumps(report.to_json()))
+        self.assertEqual(
+            (told["equal"], told["streams"][0]["differences"][0]["missing"]), (False, 1)
+        )
+
+    def test_a_row_lost_and_another_one_doubled_in_one_range(self) -> None:
+        # As many rows, and with exclusive or alone two doubles would cancel out.
+        self.rewrite("notes", without(5))
+        self.rewrite("notes", twice(7))
+        [difference] = self.checked().streams[0].differences
+        self.assertEqual((difference.missing, difference.doubled), (1, 1))
+        self.assertEqual(difference.source_rows, difference.lake_rows)
+
+    def test_examples_are_bounded_and_counts_are_not(self) -> None:
+        self.rewrite("notes", lambda rows: rows.filter(pc.field("stream_id") > 1_000))
+        found = self.checked(Extent(examples=3)).streams[0]
+        self.assertEqual(sum(each.missing for each in found.differences), 2_000)
+        self.assertEqual([each.stream_id for each in found.examples], [1, 1, 2])
+
+
+class Small(LakeCase):
+    """What counts as equal."""
+
+    def test_a_lake_that_lacks_the_end_of_one_writer(self) -> None:
+        self.notes(20)
+        self.land("notes", PositionVector({"even": 16, "odd": 10}, 10), files=2)
+        self.assertTrue(self.checked().equal)
+        self.notes(5, first=21)  # not landed, not asked for
+        self.assertTrue(self.checked().equal)
+        [found] = self.checked().streams
+        self.assertEqual((found.upto, found.source_rows), (16, 13))
+
+    def test_rows_beyond_the_position(self) -> None:
+        self.notes(20)
+        table = self.land("notes", PositionVector({}, 20))
+        extra = pa.table(
+            {"stream_id": [25], "row_no": [0], "writer": ["odd"], "text": ["?"], "n": [None]},
+            schema=pa.schema([("stream_id", pa.int64()), ("row_no", pa.int64()),
+                              ("writer", pa.string()), ("text", pa.string()), ("n", pa.int64())]),
+        )  # fmt: skip
+        table.append([self.write(table, extra)], table.position, table.position)
+        [found] = self.checked().streams
+        self.assertEqual(found.differences, (Difference(0, 20, 20, 21, 0, 1, 0, 0),))
+        self.assertEqual(found.examples, (Example("only in the lake", 25, 0),))
+        self.assertTrue(self.checked(Extent(upto=20)).equal)
+
+    def test_null_is_not_empty(self) -> None:
+        self.sql("INSERT INTO synrepl.notes VALUES (1, 0, 'a', '', NULL), (2, 0, 'a', 'x', NULL)")
+        self.land("notes", PositionVector({}, 2))
+        self.assertTrue(self.checked().equal)
+        self.rewrite("notes", with_value(1, "text", None))
+        self.assertEqual(self.checked().streams[0].examples, (Example("changed", 1, 0, ("text",)),))
+
+    def test_a_mask_is_applied_to_the_source(self) -> None:
+        self.notes(3)
+        self.land("notes", PositionVector({}, 3))
+        self.rewrite("notes", with_value(1, "text", None))
+        self.assertFalse(self.checked().equal)
+        self.assertTrue(self.checked(mask=erase_first_text).equal)
+
+    def test_what_was_trimmed_is_told_and_is_no_difference(self) -> None:
+        self.notes(20)
+        self.land("notes", PositionVector({}, 20))
+        self.sql("UPDATE synrepl._streams SET trimmed = 8 WHERE stream = 'notes'")
+        self.sql("DELETE FROM synrepl.notes WHERE stream_id <= 8")
+        [found] = self.checked().streams
+        self.assertEqual((found.equal, found.after, found.source_rows), (True, 8, 12))
+
+    def test_a_stream_that_is_gone_and_columns_that_are_new(self) -> None:
+        self.notes(2)
+        self.land("notes", PositionVector({}, 2))
+        self.sql("ALTER TABLE synrepl.notes ADD COLUMN more text")
+        self.origin = self.origin_of(self.dsn)
+        [found] = self.checked().streams
+        self.assertEqual((found.equal, found.not_in_lake), (True, ("more",)))
+        self.sql("ALTER TABLE synrepl.notes DROP COLUMN n")
+        self.origin = self.origin_of(self.dsn)
+        [found] = self.checked().streams
+        self.assertEqual(found.unchecked, "the source has no column 'n' any more")
+        self.assertFalse(found.equal)
+
+    def test_an_empty_lake_of_a_stream_with_rows_and_the_other_way_round(self) -> None:
+        self.notes(5)
+        table = self.land("notes", PositionVector())
+        self.assertTrue(self.checked().equal)
+        table.append([], PositionVector(), PositionVector({}, 5))
+        [found] = self.checked().streams
+        self.assertEqual([each.missing for each in found.differences], [5])
+
+    async def test_another_database(self) -> None:
+        self.notes(5)
+        self.land("notes", PositionVector({}, 5))
+        dsn = await fresh_database(self, prepare)
+        self.origin, self.dsn = self.origin_of(dsn), dsn
+        self.assertRaises(LakeOfAnother, self.checked)
+        [found] = self.checked(copy=True).streams
+        self.assertEqual([each.only_in_lake for each in found.differences], [5])
+
+
+class Awkward(LakeCase):
+    """Values that some ways of comparing take for equal."""
+
+    def test_every_type(self) -> None:
+        self.sql(
+            "INSERT INTO synrepl.everything (stream_id, row_no, writer, text, whole, flag, real, doc,"
+            " list, text_or_null, whole_or_null, real_or_null, list_or_null)"
+            " SELECT n, 0, 'w', E'a\\tb', 9223372036854775807, true, '-0', '{\"a\": [1, 2.50]}',"
+            " '{a,bc}', NULL, 7, 0.1, NULL FROM generate_series(1, 11) AS n"
+        )
+        self.land("everything", PositionVector({}, 11))
+        self.assertTrue(self.checked().equal)
+        changes: list[tuple[str, Any]] = [
+            ("writer", "W"),
+            ("text", "a\tb "),
+            ("whole", 2**63 - 2),
+            ("flag", False),
+            ("real", 0.0),
+            ("doc", '{"a":[1,2.50]}'),
+            ("list", ["ab", "c"]),
+            ("text_or_null", ""),
+            ("whole_or_null", None),
+            ("real_or_null", float(np.nextafter(0.1, 1))),
+            ("list_or_null", []),
+        ]
+        for fact, (column, value) in enumerate(changes, 1):
+            self.rewrite("everything", with_value(fact, column, value))
+        self.assertEqual(
+            self.checked(Extent(examples=20)).streams[0].examples,
+            tuple(
+                Example("changed", fact, 0, (column,))
+                for fact, (column, _) in enumerate(changes, 1)
+            ),
+        )
+
+
+class Eroding(LakeCase):
+    """A real server deletes rows that it has sent."""
+
+    stream = "receipts"
+
+    async def setUp(self) -> None:  # type: ignore[override]
+        await super().setUp()
+        self.dsn = await foreign_database("1.163.2", self)
+        origin = ForeignOrigin(BlockingDatabase(self.dsn, "tests"), 0.0)
+        self.addCleanup(origin.close)
+        self.origin = origin
+        self.lake = Lake.begin(Path(self.mktemp()), origin.server, origin.erodes)
+
+    def test_what_is_gone_is_counted_and_the_rest_is_compared(self) -> None:
+        stream = self.stream
+        table = self.land(stream, self.origin.look([stream])[stream].bound)
+        ids = sorted(set(self.ids(table)))
+        self.assertGreater(len(ids), 4)
+        whole = self.checked().streams[0]
+        self.assertEqual((whole.equal, whole.gone, whole.source_rows), (True, 0, whole.lake_rows))
+        self.sql("DELETE FROM receipts_linearized WHERE stream_id = %s", ids[0])
+        after = self.checked().streams[0]
+        self.assertEqual((after.equal, after.gone), (True, 1))
+        self.rewrite(stream, twice(ids[1]))
+        self.rewrite(stream, without(ids[2]))
+        self.rewrite(stream, with_value(ids[3], "user_id", "@nobody:here"))
+        found = self.checked().streams[0]
+        self.assertEqual(found.gone, 1)
+        self.assertEqual(
+            found.examples,
+            (
+                Example("doubled", ids[1], 0),
+                Example("missing", ids[2], None),
+                Example("changed", ids[3], None, ("user_id",)),
+            ),
+        )
+
+    def ids(self, table: Any) -> list[int]:
+        return [
+            each
+            for file in table.files
+            for each in pq.read_table(table.path_of(file)).column("stream_id").to_pylist()
+        ]

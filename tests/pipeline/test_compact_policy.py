@@ -1,0 +1,106 @@
+"""Which files are joined."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import log
+from unittest import TestCase
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from synrepl.pipeline.lake.compact_policy import GROWTH, joins
+from synrepl.pipeline.lake.files import DataFile
+
+TARGET = 1000
+
+
+def file(low: int, rows: int, size: int, high: int | None = None) -> DataFile:
+    return DataFile(f"{low}.parquet", size, rows, low, low + rows - 1 if high is None else high)
+
+
+def run(*sizes: int) -> list[DataFile]:
+    """Files one after the other, with a row a byte."""
+    files: list[DataFile] = []
+    for size in sizes:
+        files.append(file(files[-1].high + 1 if files else 1, size, size))
+    return files
+
+
+def lows(groups: Sequence[Sequence[DataFile]]) -> list[list[int]]:
+    return [[each.low for each in group] for group in groups]
+
+
+def joined(group: Sequence[DataFile]) -> DataFile:
+    rows = sum(each.rows for each in group)
+    low = min(each.low for each in group)
+    return DataFile(f"j{low}-{rows}", sum(each.size for each in group), rows, low, group[-1].high)
+
+
+class Joins(TestCase):
+    def test_nothing(self) -> None:
+        self.assertEqual(joins([], TARGET), [])
+        self.assertEqual(joins(run(5), TARGET), [])
+        self.assertEqual(joins(run(500, 900, 5000), TARGET, full=True), [])
+
+    def test_files_that_make_up_a_tier(self) -> None:
+        self.assertEqual(joins(run(16, 16, 16), TARGET), [])
+        self.assertEqual(lows(joins(run(16, 16, 16, 16), TARGET)), [[1, 17, 33, 49]])
+        # 300 has its tier already; what follows joins without it.
+        self.assertEqual(lows(joins(run(300, 16, 16, 16, 16), TARGET)), [[301, 317, 333, 349]])
+
+    def test_full_joins_all(self) -> None:
+        self.assertEqual(lows(joins(run(300, 10, 10), TARGET, full=True)), [[1, 301, 311]])
+
+    def test_not_across_large_ones(self) -> None:
+        files = run(100, 100, 100, 500, 100, 100, 100)
+        groups = joins(files, TARGET, full=True)
+        self.assertEqual(groups, [files[:3], files[4:]])
+
+    def test_neighbours_by_stream_id(self) -> None:
+        files = run(100, 100, 100, 100)
+        mixed = [files[2], files[0], files[3], files[1]]
+        self.assertEqual(joins(mixed, TARGET, full=True), [files])
+
+    def test_parts_of_about_the_target(self) -> None:
+        files = run(*[100] * 33)
+        groups = joins(files, TARGET)
+        self.assertEqual([sum(each.size for each in group) for group in groups], [1000, 1000, 1300])
+        self.assertEqual([each for group in groups for each in group], files)
+
+    @given(
+        st.lists(st.tuples(st.integers(1, 5000), st.integers(1, 1500), st.integers(0, 60))),
+        st.booleans(),
+    )
+    def test_any_files(self, made: list[tuple[int, int, int]], full: bool) -> None:
+        files = [
+            DataFile(f"{n}", size, rows, low, low + rows)
+            for n, (low, rows, size) in enumerate(made)
+        ]
+        groups = joins(files, TARGET, full=full)
+        names = [each.name for group in groups for each in group]
+        self.assertEqual(len(names), len(set(names)))
+        for group in groups:
+            self.assertGreater(len(group), 1)
+            self.assertLess(max(each.size for each in group), TARGET / 2)
+            self.assertLess(sum(each.size for each in group), 2 * TARGET)
+
+    def test_steady_landing_writes_each_row_a_few_times(self) -> None:
+        """n log n rows, though it is compacted after each landing; and few files are left."""
+        landings, rows = 3000, 7
+        table: list[DataFile] = []
+        written = 0
+        most = 0
+        at = 1
+        for _ in range(landings):
+            table.append(file(at, rows, rows))
+            at += rows
+            for group in joins(table, 10**9):
+                new = joined(group)
+                written += new.rows
+                table = [each for each in table if each not in group] + [new]
+            most = max(most, len(table))
+        tiers = log(landings * rows, GROWTH) + 1
+        self.assertLess(written, landings * rows * tiers)
+        self.assertLess(most, GROWTH * tiers)
+        self.assertEqual(sum(each.rows for each in table), landings * rows)

@@ -1,0 +1,204 @@
+"""Which cells erasing empties."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from unittest import TestCase
+
+import pyarrow as pa
+
+from synrepl.pipeline.lake.erase_mask import mask, mask_apart
+from synrepl.pipeline.lake.erase_text import strings
+from synrepl.pipeline.lake.erasures import Erasures
+from synrepl.pipeline.origin.shape import HEAD, Shape
+from synrepl.pipeline.reading.schema import arrow_schema
+from synrepl.streams.columns import Column, ColumnType, columns
+from synrepl.streams.synapse.backfill import BACKFILL
+from synrepl.streams.synapse.events import EVENTS
+
+ALICE = "@alice:example.org"
+BOB = "@bob:example.org"
+SOME = Shape(
+    "some",
+    False,
+    (
+        Column("text", ColumnType.TEXT, True),
+        Column("json", ColumnType.JSON, True),
+        Column("tags", ColumnType.TEXT_ARRAY, True),
+        Column("n", ColumnType.BIGINT, True),
+    ),
+)
+EVENTS_SHAPE = Shape("events", False, columns(EVENTS))
+BACKFILL_SHAPE = Shape("backfill", True, columns(BACKFILL))
+
+
+def batch(shape: Shape, *rows: dict[str, Any], nullable: bool = True) -> pa.RecordBatch:
+    """Rows with what is not said null, and their number as the ID."""
+    schema = arrow_schema(
+        (*HEAD, *(cell._replace(nullable=nullable or cell.nullable) for cell in shape.cells))
+    )
+    whole = [{"stream_id": at, "row_no": 0, "writer": "w", **row} for at, row in enumerate(rows)]
+    return pa.RecordBatch.from_pylist(whole, schema=schema)
+
+
+class Subjects(TestCase):
+    def masked(self, name: str, *cells: Any, subjects: frozenset[str]) -> list[Any]:
+        before = batch(SOME, *({name: cell, "n": 5} for cell in cells))
+        after = mask(before, SOME, Erasures(subjects))
+        self.assertTrue(after.schema.equals(before.schema))
+        for other in set(before.schema.names) - {name}:
+            self.assertTrue(after.column(other).equals(before.column(other)))
+        found: list[Any] = after.column(name).to_pylist()
+        return found
+
+    def check(self, name: str, *cells: tuple[Any, Any]) -> None:
+        """Cells as they were and are to be, for one subject, for some and for many."""
+        before, after = zip(*cells, strict=True)
+        few = frozenset({ALICE, "@zoe:x"})
+        for subjects in (frozenset({ALICE}), few, few | {f"@{n}:x" for n in range(500)}):
+            found = self.masked(name, *before, subjects=subjects)
+            self.assertEqual(found, list(after))
+
+    def test_text(self) -> None:
+        self.check(
+            "text",
+            (ALICE, None),
+            (BOB, BOB),
+            (ALICE + "x", ALICE + "x"),
+            ("", ""),
+            (None, None),
+            (json.dumps({"by": ALICE}), None),
+            (f'she said "{ALICE}"', f'she said "{ALICE}"'),
+        )
+
+    def test_json(self) -> None:
+        kept = json.dumps({"users": [BOB, f"x{ALICE}"], "n": [1, True, None]})
+        self.check(
+            "json",
+            (json.dumps(ALICE), None),
+            (json.dumps([1, {"a": [ALICE]}]), None),
+            (json.dumps({ALICE: {}}), None),
+            (f'  {{"a"  :"{ALICE}"}}', None),
+            (f'{{"a": "{ALICE}", "a": 1}}', None),
+            ('{"a": "\\u0040alice:example.org"}', None),
+            (json.dumps({"data": json.dumps({"by": json.dumps([ALICE])})}), None),
+            (kept, kept),
+            ("{}", "{}"),
+            ("null", "null"),
+            ("5", "5"),
+            (None, None),
+        )
+
+    def test_arrays(self) -> None:
+        self.check(
+            "tags",
+            ([ALICE, BOB], [None, BOB]),
+            ([BOB], [BOB]),
+            ([], []),
+            (None, None),
+            ([None, ALICE], [None, None]),
+            ([json.dumps({"by": ALICE})], [None]),
+        )
+
+    def test_the_head_stays(self) -> None:
+        before = batch(SOME, {"writer": ALICE, "text": ALICE})
+        after = mask(before, SOME, Erasures(frozenset({ALICE})))
+        self.assertEqual(after.column("writer").to_pylist(), [ALICE])
+        self.assertEqual(after.column("text").to_pylist(), [None])
+
+    def test_columns_that_are_not_nullable_become_so(self) -> None:
+        shape = Shape("some", False, (Column("text", ColumnType.TEXT, False),))
+        before = batch(shape, {"text": ALICE}, nullable=False)
+        after = mask(before, shape, Erasures(frozenset({ALICE})))
+        after.validate(full=True)
+        self.assertTrue(after.schema.field("text").nullable)
+        self.assertFalse(after.schema.field("stream_id").nullable)
+
+    def test_nothing_to_do_is_the_same_object(self) -> None:
+        rows = batch(SOME, {"text": BOB, "json": json.dumps([BOB, "\\"]), "tags": [BOB], "n": 1})
+        nobody = Erasures()
+        self.assertFalse(nobody)
+        self.assertIs(mask(rows, SOME, nobody), rows)
+        self.assertIs(mask(rows, SOME, Erasures(frozenset({ALICE}))), rows)
+        some = batch(SOME, {"text": ALICE, "tags": [ALICE]})
+        once = mask(some, SOME, Erasures(frozenset({ALICE})))
+        self.assertIs(mask(once, SOME, Erasures(frozenset({ALICE}))), once)
+
+    def test_slices(self) -> None:
+        whole = batch(SOME, *({"tags": [name], "text": name} for name in (BOB, ALICE, BOB, ALICE)))
+        after = mask(whole.slice(1, 2), SOME, Erasures(frozenset({ALICE})))
+        self.assertEqual(after.column("tags").to_pylist(), [[None], [BOB]])
+        self.assertEqual(after.column("text").to_pylist(), [None, BOB])
+
+    def test_apart(self) -> None:
+        schema = pa.schema([("writer", pa.string()), ("n", pa.int64()), ("reason", pa.string())])
+        rows = [
+            {"writer": ALICE, "n": 1, "reason": f"bad value of {ALICE}!"},
+            {"writer": "x", "n": 2, "reason": '"\\u0040alice:example.org is bad"'},
+            {"writer": "x", "n": 3, "reason": f"bad value of {BOB}"},
+            {"writer": "x", "n": 4, "reason": None},
+        ]
+        before = pa.RecordBatch.from_pylist(rows, schema=schema)
+        after = mask_apart(before, Erasures(frozenset({ALICE})))
+        self.assertEqual(
+            after.column("reason").to_pylist(), [None, None, f"bad value of {BOB}", None]
+        )
+        self.assertEqual(after.column("writer").to_pylist(), [ALICE, "x", "x", "x"])
+        self.assertIs(mask_apart(before, Erasures()), before)
+
+    def test_strings_of_what_is_no_json(self) -> None:
+        self.assertEqual(list(strings('{"a": "b')), ["a"])
+        self.assertEqual(list(strings('"\\q"')), ["\\q"])
+        self.assertEqual(list(strings('"' + "\\" * 101)), [])
+        self.assertEqual(list(strings('"\\ud800"')), ["\ud800"])
+
+
+class Redactions(TestCase):
+    def masked(self, shape: Shape, *rows: dict[str, Any], redacted: set[tuple[str, str]]) -> Any:
+        before = batch(shape, *rows)
+        return mask(before, shape, Erasures(redacted=frozenset(redacted)))
+
+    def test_what_survives(self) -> None:
+        row = {
+            "kind": "ev",
+            "event_id": "$e",
+            "room_id": "!r",
+            "type": "m.room.member",
+            "state_key": ALICE,
+            "redacts": "$other",
+            "relates_to": "$root",
+            "membership": "join",
+            "rejected": False,
+            "outlier": False,
+        }
+        after = self.masked(EVENTS_SHAPE, row, redacted={("!r", "$e")}).to_pylist()[0]
+        head = {"stream_id": 0, "row_no": 0, "writer": "w"}
+        self.assertEqual(after, {**head, **row, "relates_to": None})
+
+    def test_of_the_same_room_and_event(self) -> None:
+        rows = [
+            {"kind": "ev", "event_id": event, "room_id": room, "relates_to": "$root"}
+            for room, event in (("!r", "$e"), ("!r", "$f"), ("!s", "$e"), ("!s", "$g"))
+        ]
+        rows.append({**rows[0], "kind": "state"})
+        after = self.masked(EVENTS_SHAPE, *rows, redacted={("!r", "$e"), ("", "$g")})
+        self.assertEqual(
+            after.column("relates_to").to_pylist(), [None, "$root", "$root", None, "$root"]
+        )
+
+    def test_backfill(self) -> None:
+        row = {"event_id": "$e", "room_id": "!r", "type": "m", "relates_to": "$root"}
+        after = self.masked(BACKFILL_SHAPE, row, redacted={("!r", "$e")})
+        self.assertEqual(after.column("relates_to").to_pylist(), [None])
+
+    def test_another_stream_of_the_name(self) -> None:
+        shape = Shape("events", False, (Column("relates_to", ColumnType.TEXT, True),))
+        before = batch(shape, {"relates_to": "$root"})
+        self.assertIs(mask(before, shape, Erasures(redacted=frozenset({("!r", "$e")}))), before)
+
+    def test_of_a_room_that_is_erased_in_the_same_breath(self) -> None:
+        row = {"kind": "ev", "event_id": "$e", "room_id": "!r", "relates_to": "$root"}
+        erasures = Erasures(frozenset({"!r"}), frozenset({("!r", "$e")}))
+        after = mask(batch(EVENTS_SHAPE, row), EVENTS_SHAPE, erasures).to_pylist()[0]
+        self.assertEqual((after["room_id"], after["relates_to"]), (None, None))

@@ -1,0 +1,167 @@
+"""Pictures of answers: that they are there, and say what they show."""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+import warnings
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from twisted.trial.unittest import TestCase
+
+from synrepl.pipeline.jobs import draw
+from synrepl.pipeline.jobs.catalogue import JOBS, find
+from synrepl.pipeline.jobs.draw import (
+    NothingToPlot,
+    PictureNotWritten,
+    PlottingMissing,
+    picture,
+    plot,
+)
+from synrepl.pipeline.jobs.job import DAY, TEXT, TIME, Job
+
+HOUR = timedelta(hours=1)
+BEGIN = datetime(2025, 6, 15, 12, tzinfo=UTC)
+
+
+def answer(job: Job, lines: int = 60) -> list[dict[str, Any]]:
+    """Something that a job may answer."""
+    examples = {
+        DAY: lambda n: date(2025, 6, 1) + timedelta(days=n % 30) if n % 9 else None,
+        TIME: lambda n: BEGIN + HOUR * n,
+        TEXT: lambda n: f"{'!$_@'[n % 4]}name漢{n % 3}",
+    }
+    return [
+        {field.name: examples.get(field.dataType, lambda n: 1 + n % 5)(n) for field in job.schema}
+        for n in range(lines)
+    ]
+
+
+def heat(*cells: tuple[int, str, int]) -> list[dict[str, Any]]:
+    """An answer of that job: hours after the first, caches, rows."""
+    return [
+        {"hour": BEGIN + HOUR * hours, "cache": cache, "rows": rows} for hours, cache, rows in cells
+    ]
+
+
+def texts(drawn: Any) -> list[str]:
+    """Names in the legend, or at the axis."""
+    legend = drawn.legends[0].get_texts() if drawn.legends else drawn.axes[0].get_yticklabels()
+    return [text.get_text().strip() for text in legend]
+
+
+class Files(TestCase):
+    def test_every_job_has_a_picture(self) -> None:
+        for job in JOBS:
+            path = Path(self.mktemp()).absolute()
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                plot(job, answer(job), path)
+            head = path.read_bytes()[:24]
+            self.assertEqual(head[:8], b"\x89PNG\r\n\x1a\n")
+            self.assertEqual(struct.unpack(">II", head[16:]), (1440, 780))
+            left = [each for each in path.parent.iterdir() if each.name.startswith(".")]
+            self.assertEqual(left, [])
+
+    def test_where_it_cannot_be_written(self) -> None:
+        folder = Path(self.mktemp())
+        folder.mkdir(parents=True)
+        (folder / "file").touch()
+        for path, reason in (
+            (folder / "no" / "p.png", "No such file or directory"),
+            (folder / "file" / "p.png", "Not a directory"),
+            (folder, "Is a directory"),
+        ):
+            with self.assertRaises(PictureNotWritten) as caught:
+                plot(find("skew"), answer(find("skew")), path)
+            message = f"the picture {path} cannot be written: {reason}"
+            self.assertEqual(str(caught.exception), message)
+        self.assertEqual([each.name for each in folder.iterdir()], ["file"])
+        self.assertEqual([each for each in folder.parent.iterdir() if each.name[0] == "."], [])
+
+    def test_nothing_to_draw(self) -> None:
+        job = find("activity")
+        undated = [{**row, "day": None} for row in answer(job)]
+        for rows, reason in (([], "no rows with numbers"), (undated, "has a known time")):
+            with self.assertRaises(NothingToPlot) as caught:
+                picture(job, rows)
+            self.assertIn(reason, str(caught.exception))
+
+    def test_without_matplotlib(self) -> None:
+        self.patch(draw, "find_spec", lambda name: None)
+        with self.assertRaises(PlottingMissing) as caught:
+            picture(find("skew"), answer(find("skew")))
+        self.assertIn("pip install matplotlib", str(caught.exception))
+
+
+class Drawn(TestCase):
+    def test_what_it_says(self) -> None:
+        drawn = picture(find("activity"), answer(find("activity"), 30))
+        (axes,) = drawn.axes
+        self.assertEqual(drawn.get_suptitle(), find("activity").title)
+        self.assertEqual(axes.get_ylabel(), "rows a day")
+        self.assertEqual(
+            axes.get_title(),
+            "2 smaller series are not shown;"
+            " 4 lines of the answer have no known time and are not shown; times are UTC",
+        )
+
+    def test_names_are_shown_as_they_are(self) -> None:
+        job = find("skew")
+        names = ["_hidden", "$x_1$", "a\x1b[0m", "n" * 60]
+        rows = [{"stream": name, "gini": 1 - n / 10} for n, name in enumerate(names)]
+        shown = ["_hidden", "$x_1$", "a\N{REPLACEMENT CHARACTER}[0m", "n" * 47 + "…"]
+        drawn = picture(job, rows)
+        self.assertEqual(texts(drawn), shown)
+        self.assertFalse(any(text.get_parse_math() for text in drawn.axes[0].get_yticklabels()))
+        lines = find("rooms")
+        rows = [
+            {"room_id": name, "day": BEGIN.date(), "total": 9 - n} for n, name in enumerate(names)
+        ]
+        drawn = picture(lines, rows)
+        self.assertEqual(texts(drawn), shown)
+        self.assertFalse(any(text.get_parse_math() for text in drawn.legends[0].get_texts()))
+
+    def test_the_largest_series_and_how_many_are_left_out(self) -> None:
+        rows = [{"room_id": f"!{n}", "day": BEGIN.date(), "total": n} for n in range(25)]
+        drawn = picture(find("rooms"), rows)
+        self.assertEqual(texts(drawn), [f"!{n}" for n in range(24, 14, -1)])
+        self.assertIn("15 smaller series are not shown", drawn.axes[0].get_title())
+
+    def test_numbers_of_one_series_and_time_are_one(self) -> None:
+        day = {"day": BEGIN.date(), "stream": "events"}
+        rows = [{**day, "rows": 3}, {**day, "rows": 4}, {**day, "stream": "caches", "rows": 5}]
+        for add, wanted in ((True, [7, 5]), (False, [5, 4])):
+            job = find("activity")
+            job = dataclasses.replace(job, plot=dataclasses.replace(job.plot, add=add))
+            lines = picture(job, rows).axes[0].get_lines()
+            self.assertEqual([line.get_ydata()[0] for line in lines], wanted)
+
+    def test_a_number_that_is_not_there_is_a_gap(self) -> None:
+        row = {"hour": BEGIN, "stream": "caches", "writer": "w", "p95_s": 2.0}
+        later = {**row, "hour": BEGIN + HOUR, "p95_s": None}
+        (line,) = picture(find("lag"), [row, later]).axes[0].get_lines()
+        self.assertEqual([*line.get_ydata()], [2.0])
+
+    def test_a_single_day_is_not_drawn_between_years(self) -> None:
+        rows = [{"room_id": "!r", "day": BEGIN.date(), "total": 3}]
+        first, last = picture(find("rooms"), rows).axes[0].get_xlim()
+        self.assertEqual(last - first, 3.0)
+
+    def test_a_heat_map_has_a_cell_an_hour(self) -> None:
+        rows = heat((0, "a", 3), (2, "a", 4), (2, "a", 5), (1, "b", 7))
+        drawn = picture(find("heat"), rows)
+        cells = drawn.axes[0].collections[0].get_array()
+        self.assertEqual(cells.tolist(), [[3, None, 9], [None, 7, None]])
+        self.assertEqual(texts(drawn), ["a", "b"])
+
+    def test_one_clock_that_lies_does_not_make_millions_of_cells(self) -> None:
+        rows = heat((0, "a", 3), (1, "a", 4), (10_000, "a", 9))
+        axes = picture(find("heat"), rows).axes[0]
+        cells = axes.collections[0].get_array()
+        self.assertEqual(cells.shape, (1, 1667))
+        self.assertEqual((cells[0, 0], cells[0, -1], cells.count()), (4, 9, 2))
+        self.assertIn("of each 6 hours the greatest", axes.get_title())

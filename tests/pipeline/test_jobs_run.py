@@ -1,0 +1,127 @@
+"""Asking jobs: what is refused, and how Spark goes about it."""
+
+from __future__ import annotations
+
+import dataclasses
+import pkgutil
+from importlib import import_module
+from pathlib import Path
+
+from pyspark.sql import functions as f
+from twisted.trial.unittest import TestCase
+
+from synrepl.core.errors import InputError
+from synrepl.pipeline import jobs as package
+from synrepl.pipeline.jobs.catalogue import JOBS, NoSuchJob, find
+from synrepl.pipeline.jobs.job import Job, Kind
+from synrepl.pipeline.jobs.longform import NothingToRead
+from synrepl.pipeline.jobs.run import OtherSchema, explain, run
+from synrepl.pipeline.lake.marks import Marks
+from tests.pipeline.jobs_lake import add, begin, shape_of
+from tests.pipeline.spark import shared_session
+
+
+class Declared(TestCase):
+    def test_every_job_that_is_written_is_in_the_catalogue(self) -> None:
+        written = {
+            found.name
+            for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}.")
+            for found in vars(import_module(module.name)).values()
+            if isinstance(found, Job)
+        }
+        self.assertEqual([job.name for job in JOBS], sorted(written))
+        self.assertTrue(all(find(job.name) is job for job in JOBS))
+
+    def test_pictures_are_of_columns_that_there_are(self) -> None:
+        for job in JOBS:
+            x = {job.plot.x} - {""}
+            self.assertEqual(bool(x), job.plot.kind is not Kind.BARS)
+            self.assertLessEqual({job.plot.y, *job.plot.series, *x}, {*job.schema.names})
+
+    def test_the_nearest_name(self) -> None:
+        with self.assertRaises(NoSuchJob) as caught:
+            find("activty")
+        self.assertEqual(
+            str(caught.exception),
+            "there is no job 'activty'; did you mean 'activity'?;"
+            " there are activity, heat, lag, rooms, skew",
+        )
+
+
+class Asked(TestCase):
+    def setUp(self) -> None:
+        self.spark = shared_session()
+        self.lake = begin(Path(self.mktemp()))
+
+    def refusal(self, job: Job) -> str:
+        with self.assertRaises(InputError) as caught:
+            run(self.spark, self.lake, job)
+        self.assertIsInstance(caught.exception, (NothingToRead, OtherSchema))
+        return str(caught.exception)
+
+    def fill(self) -> None:
+        row = {"cache_func": "a", "keys": '["k"]', "invalidation_ts": 1_750_000_000_000}
+        add(self.lake, shape_of("caches"), [{"stream_id": n, **row} for n in range(1, 9)])
+        add(
+            self.lake,
+            shape_of("receipts"),
+            [{"stream_id": n, "room_id": "!r", "user_id": "@u", "data": "{}"} for n in range(1, 9)],
+        )
+
+    def test_streams_that_are_not_there(self) -> None:
+        self.assertEqual(
+            self.refusal(find("activity")),
+            f"the lake {self.lake.path} has none of the streams that are wanted (any);"
+            " it has none; land them first",
+        )
+        add(self.lake, shape_of("push_rules"), [{"stream_id": 1, "user_id": "@u"}])
+        self.assertIn("(caches, receipts); it has push_rules;", self.refusal(find("lag")))
+
+    def test_a_stream_without_rows_gives_none(self) -> None:
+        self.lake.ensure_table(shape_of("caches"))
+        self.assertEqual(run(self.spark, self.lake, find("heat")).collect(), [])
+
+    def test_a_job_that_gives_what_it_does_not_declare(self) -> None:
+        self.fill()
+        heat = find("heat")
+        for change, told in (
+            (lambda rows: heat.transform(rows).drop("whole"), "rows bigint,"),
+            (lambda rows: heat.transform(rows).withColumnRenamed("rows", "n"), "n bigint"),
+            (
+                lambda rows: heat.transform(rows).withColumn("rows", f.col("rows").cast("int")),
+                "rows int",
+            ),
+        ):
+            message = self.refusal(dataclasses.replace(heat, transform=change))
+            self.assertIn("job 'heat' gives the columns hour timestamp, cache string", message)
+            self.assertIn(told, message)
+
+    def test_plans(self) -> None:
+        self.fill()
+        marks = Marks(self.lake)
+        for n in range(3):
+            marks.note_all({"caches": 1 + 3 * n, "receipts": 2 + n}, 1_750_000_000 + 100 * n)
+        # Each aggregation and each window shuffles once, different values of two columns twice,
+        # and what is sorted for people once more; marks never do.
+        shuffles = {"activity": 3, "heat": 2, "lag": 2, "rooms": 3, "skew": 4}
+        for name, wanted in shuffles.items():
+            told = explain(self.spark, self.lake, find(name))
+            self.assertTrue(told.startswith("== Physical Plan ==\n"), told)
+            tree = told.partition("\n\n\n")[0]
+            self.assertEqual(tree.count("- Exchange"), wanted, told)
+            self.assertEqual(tree.count("BroadcastExchange"), name != "skew", told)
+            self.assertEqual(tree.count("BroadcastHashJoin"), name != "skew", told)
+            for slow in ("Python", "ArrowEval", "SortMergeJoin", "Cartesian", "NestedLoop"):
+                self.assertNotIn(slow, tree)
+
+    def test_only_columns_that_are_wanted_are_read(self) -> None:
+        self.fill()
+        told = explain(self.spark, self.lake, find("skew"))
+        read = [line for line in told.splitlines() if line.startswith("ReadSchema")]
+        self.assertEqual(
+            sorted(read),
+            [
+                "ReadSchema: struct<cache_func:string,keys:string>",
+                "ReadSchema: struct<room_id:string>",
+            ],
+        )

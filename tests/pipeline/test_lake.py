@@ -1,0 +1,211 @@
+"""The folder that a lake is: its marker, its streams, its locks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from synrepl.pipeline.lake.lake import (
+    LOCK,
+    MARKER,
+    Lake,
+    LakeBusy,
+    LakeOfAnother,
+    LockFailed,
+    NotALake,
+    NotInTheLake,
+    OtherFormat,
+)
+from synrepl.pipeline.origin.shape import Shape
+from synrepl.positions.vector import PositionVector
+from synrepl.streams.columns import columns
+from tests.pipeline.spark import play
+from tests.storage.samples import NOTES
+
+#: In a lake every cell may be null.
+SHAPE = Shape("notes", False, tuple(each._replace(nullable=True) for each in columns(NOTES)))
+
+
+class LakeCase(SynchronousTestCase):
+    """A path at which there is nothing yet."""
+
+    timeout = 60
+
+    def setUp(self) -> None:
+        self.path = Path(self.mktemp()).absolute()
+
+    def begin(self, server: str = "one") -> Lake:
+        return Lake.begin(self.path, server, False)
+
+    def refused(self, kind: type[Exception], *words: str, call: Callable[[], Any]) -> None:
+        """A call fails, says so in words, and names the folder."""
+        error = self.assertRaises(kind, call)
+        for word in (str(self.path), *words):
+            self.assertIn(word, str(error))
+
+
+class Marker(LakeCase):
+    """Whose streams these are."""
+
+    def test_begun_and_opened(self) -> None:
+        made = Lake.begin(self.path / "below", "one", True)
+        for again in (Lake(self.path / "below"), Lake.begin(self.path / "below", "one", True)):
+            self.assertEqual(again.marker, made.marker)
+        self.assertEqual((made.marker.server, made.marker.erodes), ("one", True))
+        self.assertEqual(made.streams, [])
+
+    def test_a_relative_path_stays_where_it_was(self) -> None:
+        here = Path.cwd()
+        self.path.mkdir()
+        os.chdir(self.path)
+        try:
+            lakes = [Lake.begin(Path("lake"), "one", False), Lake(Path("lake"))]
+        finally:
+            os.chdir(here)
+        self.assertEqual([lake.path for lake in lakes], [self.path / "lake"] * 2)
+
+    def test_an_empty_folder(self) -> None:
+        self.path.mkdir()
+        self.assertEqual(self.begin().streams, [])
+
+    def test_a_beginning_that_died(self) -> None:
+        self.path.mkdir()
+        (self.path / f"{MARKER}.12345").write_bytes(b'{"form')
+        self.assertEqual(self.begin().marker.server, "one")
+
+    def test_another_database(self) -> None:
+        self.begin()
+        self.refused(
+            LakeOfAnother, "is of database one, and this is two", call=lambda: self.begin("two")
+        )
+
+    def test_a_folder_with_something_else_in_it(self) -> None:
+        self.path.mkdir()
+        (self.path / "thesis.tex").touch()
+        self.refused(NotALake, "holds 'thesis.tex'", call=self.begin)
+        self.assertEqual([each.name for each in self.path.iterdir()], ["thesis.tex"])
+
+    def test_paths_that_not_all_readers_get_right(self) -> None:
+        above = self.path
+        for name in ("a%20b", "a\\b", "a\nb", "[a", "a]", "^", "a|b"):
+            self.path = above / name
+            error = self.assertRaises(NotALake, self.begin)
+            self.assertIn("not all that read Delta tables", str(error))
+        for name in ("a (1) {x,y} *? #:", "ü 漢"):
+            table = Lake.begin(above / name, "one", False).ensure_table(SHAPE)
+            table.append([], table.position, PositionVector({"w": 1}, 1))
+            self.assertEqual((table.remove_unused(), table.position.linear), (0, 1))
+
+    def test_a_file(self) -> None:
+        self.path.write_text("")
+        self.refused(NotALake, "it is a file", call=self.begin)
+        self.refused(NotALake, "Not a directory", call=lambda: Lake(self.path))
+
+    def test_nothing(self) -> None:
+        self.refused(NotALake, "No such file or directory", call=lambda: Lake(self.path))
+        self.assertFalse(self.path.exists())
+
+    def test_a_marker_that_cannot_be_written(self) -> None:
+        # A name that is taken by a folder: the rights of a folder mean nothing to root.
+        (self.path / f"{MARKER}.{os.getpid()}").mkdir(parents=True)
+        self.refused(NotALake, "cannot be written (Is a directory)", call=self.begin)
+
+    def test_a_marker_that_is_damaged(self) -> None:
+        self.begin()
+        for text, words in (
+            ("", "is damaged"),
+            ('{"format": 1, "server": "o', "is damaged"),
+            ("[]", "is damaged"),
+            ('{"format": 1, "server": "one"}', "missing required field `erodes`"),
+            ('{"format": 1, "server": "one", "erodes": false, "x": 1}', "unknown field `x`"),
+        ):
+            (self.path / MARKER).write_text(text)
+            self.refused(NotALake, MARKER, words, call=self.begin)
+
+    def test_a_later_format(self) -> None:
+        self.begin()
+        (self.path / MARKER).write_text('{"format": 2, "whatever": "there is"}')
+        self.refused(OtherFormat, "has format 2", "reads 1", call=self.begin)
+
+
+class Streams(LakeCase):
+    """Which there are."""
+
+    def test_listed(self) -> None:
+        lake = self.begin()
+        lake.ensure_table(SHAPE)
+        lake.ensure_table(Shape("a", True, ()))
+        (lake.path / "streams" / "stray").mkdir()
+        (lake.path / "streams" / "file").touch()
+        self.assertEqual(lake.streams, ["a", "notes"])
+        self.assertEqual(lake.table("notes").shape, SHAPE)
+        self.assertTrue(lake.table("a").shape.counts_down)
+
+    def test_one_that_is_not_there(self) -> None:
+        lake = self.begin()
+        self.refused(NotInTheLake, "it has none", call=lambda: lake.table("notes"))
+        lake.ensure_table(SHAPE)
+        for name in ("note", "..", ".", "notes/_delta_log"):
+            self.refused(NotInTheLake, "it has notes", call=lambda name=name: lake.table(name))
+
+    def test_a_table_over_whose_making_somebody_died(self) -> None:
+        lake = self.begin()
+        for folder in ("streams", "quarantine"):
+            (lake.path / folder / "notes" / "_delta_log").mkdir(parents=True)
+        self.assertEqual((lake.streams, lake.apart("notes")), ([], None))
+        self.assertEqual(lake.ensure_table(SHAPE).shape, SHAPE)
+        self.assertEqual(lake.ensure_apart(SHAPE).files, [])
+        self.assertEqual(lake.streams, ["notes"])
+
+    def test_a_quarantine_is_made_when_it_is_needed(self) -> None:
+        lake = self.begin()
+        self.assertIsNone(lake.apart("notes"))
+        made = lake.ensure_apart(SHAPE)
+        names = [column.name for column in made.shape.columns]
+        self.assertEqual(names, ["stream_id", "row_no", "writer", "reason", "cells"])
+        again = lake.apart("notes")
+        assert again is not None
+        self.assertEqual(again.path, lake.ensure_apart(SHAPE).path)
+        self.assertEqual(lake.streams, [])
+
+
+class Locks(LakeCase):
+    """Who may do what at a time; the system lets go of the locks of whoever dies."""
+
+    def test_one_changes_it(self) -> None:
+        lake = self.begin()
+        with lake.changing():
+            self.refused(LakeBusy, "is changing", call=Lake(self.path).changing().__enter__)
+            with lake.reading():  # which many may do meanwhile
+                pass
+        with Lake(self.path).changing():
+            pass
+
+    def test_another_process(self) -> None:
+        lake = self.begin()
+        script = f"""
+            from pathlib import Path
+            from synrepl.pipeline.lake.lake import Lake
+            with Lake(Path({str(self.path)!r})).changing():
+                print("changed")
+        """
+        with lake.changing():
+            played = play(script)
+            self.assertIn("LakeBusy", played.errors)
+        self.assertEqual(play(script).output, "changed\n")
+
+    def test_files_go_when_nobody_reads(self) -> None:
+        lake = self.begin()
+        with lake.reading(), Lake(self.path).reading(), lake.removing(wait=False) as may:
+            self.assertFalse(may)
+        with lake.removing() as may:
+            self.assertTrue(may)
+
+    def test_a_lock_that_cannot_be_had(self) -> None:
+        lake = self.begin()
+        (self.path / LOCK).mkdir()
+        self.refused(LockFailed, "Is a directory", call=lake.changing().__enter__)

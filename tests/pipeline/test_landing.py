@@ -1,0 +1,298 @@
+"""Landing, with real Spark and a real PostgreSQL: each row is in the lake once."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+from synrepl.driver.blocking import BlockingDatabase
+from synrepl.pipeline.lake.frame import frame
+from synrepl.pipeline.lake.lake import Lake
+from synrepl.pipeline.lake.land import GapInSource
+from synrepl.pipeline.lake.marks import Marks
+from synrepl.pipeline.lake.table import ShapeChanged
+from synrepl.pipeline.origin.origin import NoSuchStream
+from synrepl.pipeline.origin.own import OwnOrigin
+from synrepl.pipeline.plan.offset import Offset
+from synrepl.pipeline.source.follower import Follower
+from synrepl.positions.vector import PositionVector
+from synrepl.storage.store import Draft
+from synrepl.storage.tables import ensure_tables
+from synrepl.streams.declared import declare
+from synrepl.streams.synapse.backfill import BACKFILL
+from tests.pipeline.landing import LandingCase
+from tests.storage.samples import EVERYTHING, NOTES, rows_of
+
+
+class Rows(LandingCase):
+    """What comes to be in the lake."""
+
+    async def test_every_stream_every_type_and_every_awkward_value(self) -> None:
+        lease = await self.process("one").store.open_writer("w1", [EVERYTHING, BACKFILL])
+        for stream in (EVERYTHING, BACKFILL):
+            written = rows_of(stream, 40)
+            for some in (written[:25], written[25:]):  # facts of several rows
+                await lease.append(stream, [Draft([some])], 0)
+        self.notes(1, 3)
+        (landed,) = self.land()
+        self.assertEqual(landed.rows["notes"], 3)
+        self.assertGreater(landed.rows["backfill"], 0)
+        self.assertEqual(set(landed.behind.values()), {0})
+        self.assert_landed()
+        down = [row[0] for row in self.in_lake("backfill")]
+        self.assertTrue(all(stream_id < 0 for stream_id in down))
+        self.assertEqual(self.lake.table("backfill").position["w1"], -min(down))
+        # And what Spark makes of it: the same.
+        table = self.lake.table("everything")
+        found = sorted(tuple(row) for row in frame(self.spark, table).collect())
+        self.assertEqual(found, self.in_lake("everything"))
+
+    def test_what_is_new_since_the_last_time(self) -> None:
+        self.land()
+        self.assertEqual(self.lake.streams, self.origin.streams)  # of nothing, too
+        landing = self.landing()
+        for first in (1, 5, 9):
+            self.notes(first, first + 3)
+            (landed,) = landing.rounds(self.origin.streams)
+            self.assertEqual((landed.rows["notes"], landed.apart["notes"]), (4, 0))
+            self.assertEqual(landed.upto["notes"], self.lake.table("notes").position)
+            self.assert_landed()
+        before = self.lake.table("notes").files
+        (landed,) = self.land()  # by another process, of which the lake knows all
+        self.assertEqual(landed.rows["notes"], 0)
+        self.assertEqual(self.lake.table("notes").files, before)
+        self.assertEqual(len(before), 3)
+
+    def test_some_streams_only(self) -> None:
+        self.notes(1, 2)
+        list(self.landing().rounds(["notes"]))
+        self.assertEqual(self.lake.streams, ["notes"])
+        self.assertRaises(NoSuchStream, next, self.landing().rounds(["note"]))
+
+    def test_in_rounds_and_tasks_of_few_rows(self) -> None:
+        self.sql(
+            "INSERT INTO synrepl.notes SELECT fact, row, 'sql', 'x', fact"
+            " FROM generate_series(1, 200) AS fact, generate_series(0, fact % 3) AS row"
+        )
+        self.sql("SELECT setval('synrepl._notes_seq', 200)")
+        told = self.land(task_rows=40, round_rows=120)
+        self.assertGreater(len(told), 2)
+        self.assertEqual([round_.behind["notes"] for round_ in told][-1], 0)
+        behind = [round_.behind["notes"] for round_ in told]
+        self.assertEqual(behind, sorted(behind, reverse=True))
+        self.assertGreater(len(self.lake.table("notes").files), len(told))
+        self.assert_landed()
+        ranges = [(file.low, file.high) for file in self.lake.table("notes").files]
+        self.assertTrue(all(a[1] < b[0] for a, b in pairwise(ranges)))
+
+    def test_a_folder_of_any_name(self) -> None:
+        path = Path(self.mktemp()) / "a (1) {x,y} *? ü"
+        self.lake = Lake.begin(path, self.origin.server, False)
+        self.notes(1, 3)
+        self.land()
+        self.assert_landed()
+        rows = frame(self.spark, self.lake.table("notes")).select("n").collect()
+        self.assertEqual(sorted(row.n for row in rows), [1, 2, 3])
+
+    def test_marks_tell_when_a_stream_was_where(self) -> None:
+        self.notes(1, 3)
+        self.land()
+        rows = Marks(self.lake).table().to_pylist()
+        self.assertIn(("notes", 3), [(row["stream"], row["token"]) for row in rows])
+
+
+class Columns(LandingCase):
+    """Streams whose columns change."""
+
+    def ensure(self, *streams: object) -> None:
+        with BlockingDatabase(self.dsn, "tests") as database:
+            database.run("ensure", lambda txn: ensure_tables(txn, streams))  # type: ignore[arg-type]
+
+    def test_a_new_one_and_a_new_stream(self) -> None:
+        landing = self.landing()
+        self.notes(1, 2)
+        list(landing.rounds(["notes"]))
+        wider = {"text": "text", "n": "bigint?", "tags": "text[]?", "doc": "json?"}
+        self.ensure(declare("notes", wider), declare("fresh", {"a": "text"}))
+        self.append("notes", {"text": "tagged", "tags": ["a", "b"], "doc": {"k": 1}})
+        self.append("fresh", {"a": "x"})
+        for name in ("notes", "fresh"):
+            list(landing.rounds([name]))
+        self.assert_landed("notes", "fresh")
+        old, _, new = self.in_lake("notes")
+        self.assertEqual((old[-2:], new[-2]), ((None, None), ["a", "b"]))
+        rows = frame(self.spark, self.lake.table("notes")).orderBy("stream_id").collect()
+        self.assertEqual([row.tags for row in rows], [None, None, ["a", "b"]])
+
+    def test_one_that_is_another_now(self) -> None:
+        self.notes(1, 1)
+        self.land()
+        self.sql("ALTER TABLE synrepl.notes ALTER n TYPE text")
+        error = self.assertRaises(ShapeChanged, self.land)
+        self.assertIn("column 'n' as text (the table has bigint)", str(error))
+
+
+class Writers(LandingCase):
+    """Several of them, in whatever order they commit."""
+
+    def test_commits_out_of_order(self) -> None:
+        writers = ("w1", "w2", "w3")
+        self.add_writers("notes", *writers)
+        held = {writer: self.open() for writer in writers}
+        landing = self.landing()
+        n, seen = 0, 0
+        for turn in range(3):
+            order = [*writers[turn:], *writers[:turn]]
+            for writer in order:  # tokens in one order
+                self.notes(n + 1, n + 4, writer=writer, on=held[writer])
+                n += 4
+            for writer in reversed(order):  # and commits in the other
+                if (turn, writer) == (1, "w2"):
+                    held[writer].rollback()
+                else:
+                    held[writer].commit()
+                list(landing.rounds(["notes"]))
+                self.assert_landed("notes")
+                now = len(self.in_lake("notes"))
+                self.assertGreaterEqual(now, seen)
+                seen = now
+        self.assertEqual(seen, 32)
+
+    def test_an_open_transaction_holds_its_own_writer_only(self) -> None:
+        self.add_writers("notes", "slow", "quick")
+        slow = self.open()
+        self.notes(1, 1, writer="quick")
+        self.land()
+        self.notes(2, 2, writer="slow", on=slow)
+        self.notes(3, 4, writer="quick")
+        self.land()
+        self.assertEqual([row[4] for row in self.in_lake("notes")], [1, 3, 4])
+        at = self.lake.table("notes").position
+        self.assertEqual((at.linear, at["quick"], at["slow"]), (1, 4, 1))
+        slow.commit()
+        (landed,) = self.land()
+        self.assertEqual(landed.rows["notes"], 1)
+        self.assert_landed()
+
+    def test_a_process_that_knows_less_does_not_take_the_lake_back(self) -> None:
+        self.add_writers("notes", "slow", "quick")
+        slow = self.open()
+        self.notes(1, 1, writer="slow")
+        self.notes(2, 5, writer="quick")
+        self.land()  # nobody is in a transaction: all of it is settled
+        before = self.lake.table("notes").position
+        self.notes(6, 6, writer="slow", on=slow)
+        self.notes(7, 7, writer="quick", on=slow)
+        # A new process sees that both hold tokens, and nothing is on record.
+        self.origin = self.opened(OwnOrigin(BlockingDatabase(self.dsn, "tests")))
+        bound = self.origin.look(["notes"])["notes"].bound
+        self.assertFalse(bound.covers(before))
+        (landed,) = self.land()
+        at = self.lake.table("notes").position
+        self.assertEqual((at.linear, at["slow"], at["quick"]), (5, 5, 5))
+        self.assertEqual((landed.rows["notes"], landed.behind["notes"]), (0, 0))
+        slow.commit()
+        self.land()
+        self.assert_landed()
+
+    def test_rounds_end_when_every_writer_is_where_it_was_seen(self) -> None:
+        self.add_writers("notes", "slow", "quick")
+        slow = self.open()
+        self.notes(1, 3, writer="slow", on=slow)
+        self.notes(4, 30, writer="quick")
+        self.land()
+        slow.commit()
+        told = self.land(round_rows=1)
+        self.assertEqual([round_.rows["notes"] for round_ in told if round_.rows["notes"]], [1] * 3)
+        self.assertEqual(told[-1].behind["notes"], 0)
+        self.assert_landed()
+
+    async def test_one_that_died(self) -> None:
+        process = self.process("doomed")
+        lease = await process.store.open_writer("doomed", [NOTES])
+        await lease.reserve(NOTES, 1, 0)
+        self.notes(1, 2)
+        self.sql("SELECT pg_terminate_backend(%s, 10000)", process.session_of(lease).backend_pid)
+        self.land()
+        self.assert_landed()  # others go on
+        self.assertEqual(self.lake.table("notes").position.linear, 0)
+        await self.process("other").store.fence(NOTES, "doomed")
+        self.land()
+        self.assertEqual(self.lake.table("notes").position.linear, 3)
+        self.assert_landed()
+
+
+class Trimming(LandingCase):
+    """Facts that are gone from the database."""
+
+    def trim(self, upto: int) -> None:
+        self.sql("DELETE FROM synrepl.notes WHERE stream_id <= %s", upto)
+        self.sql("UPDATE synrepl._streams SET trimmed = %s WHERE stream = 'notes'", upto)
+
+    def test_before_the_lake_begins(self) -> None:
+        self.notes(1, 6)
+        self.trim(4)
+        self.land()
+        self.assertEqual(self.lake.table("notes").position.linear, 6)
+        self.assert_landed()
+
+    def test_all_of_it_before_the_lake_begins(self) -> None:
+        self.notes(1, 6)
+        self.trim(6)
+        self.land()
+        self.assertEqual(self.in_lake("notes"), [])
+        self.notes(7, 8)
+        self.land()
+        self.assert_landed()
+
+    def test_past_the_lake(self) -> None:
+        self.notes(1, 2)
+        self.land()
+        self.notes(3, 6)
+        kept = self.in_lake("notes")
+        self.trim(4)
+        error = self.assertRaises(GapInSource, self.land)
+        self.assertEqual(error.facts, {"stream": "notes", "trimmed": 4, "after": 2})
+        self.assertIn("must re-land from 4: 'synrepl lake land --accept-gap notes'", str(error))
+        self.assertRaises(GapInSource, self.land, accept_gaps=["everything"])
+        self.land(accept_gaps=["notes"])
+        self.assertEqual(self.in_lake("notes"), [*kept, *self.in_table("notes")])
+        self.notes(7, 7)
+        self.land()  # the gap was accepted once and for all
+        self.assertEqual([row[0] for row in self.in_lake("notes")], [1, 2, 5, 6, 7])
+
+    def test_what_the_lake_has_may_go(self) -> None:
+        self.notes(1, 6)
+        self.land()
+        self.trim(6)
+        self.notes(7, 7)
+        self.land()
+        self.assertEqual([row[0] for row in self.in_lake("notes")], list(range(1, 8)))
+
+    async def test_waits_for_the_lake(self) -> None:
+        store = self.process("master").store
+        follower = Follower(BlockingDatabase(self.dsn, "tests"), "lake", None, 3600.0)
+        self.addCleanup(follower.close)
+        landing = self.landing(
+            acknowledge=lambda upto: follower.acknowledge(Offset(self.origin.server, upto))
+        )
+        self.notes(1, 4)
+        list(landing.rounds(self.origin.streams))
+        self.notes(5, 8)
+        await store.record_positions(NOTES, 8, {"sql": 8})
+        trimmed = await store.trim(NOTES, 8, 0, 1000)
+        self.assertEqual((trimmed.upto, trimmed.held_by), (4, "lake"))
+        list(landing.rounds(self.origin.streams))
+        self.assertEqual((await store.trim(NOTES, 8, 0, 1000)).upto, 8)
+        self.assertEqual([row[0] for row in self.in_lake("notes")], list(range(1, 9)))
+
+    def test_nothing_is_acknowledged_that_is_not_in_the_lake(self) -> None:
+        told: list[PositionVector] = []
+
+        def acknowledge(upto: object) -> None:
+            told.append(upto["notes"])  # type: ignore[index]
+            self.assertEqual(self.lake.table("notes").position, told[-1])
+
+        self.notes(1, 3)
+        self.land(acknowledge=acknowledge)
+        self.assertEqual([at.linear for at in told], [3])

@@ -1,0 +1,193 @@
+"""Landing whose parts are killed: whatever dies, each row is in the lake once."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from threading import Thread
+
+from synrepl.driver.blocking import BlockingDatabase
+from synrepl.pipeline.lake.lake import Lake
+from synrepl.pipeline.lake.tasks import TaskFailed
+from synrepl.pipeline.origin.own import OwnOrigin
+from synrepl.pipeline.reading.read import ReadingAway
+from synrepl.storage.launch.postgres import PostgresServer
+from tests.driver.embedded import used_folder
+from tests.pipeline.landing import LandingCase
+from tests.pipeline.landing_child import die_once, wait_amid
+from tests.pipeline.spark import PATIENCE_S, REPOSITORY, Played, shared_session
+from tests.storage.postgres import prepare
+
+
+class KillCase(LandingCase):
+    """Rows in three streams."""
+
+    def fill(self, first: int, last: int) -> None:
+        """Facts by two writers, in some streams."""
+        self.sql(
+            "INSERT INTO synrepl.notes SELECT n, 0, 'sql', 'x' || n, n FROM generate_series(%s, %s) n",
+            first, last,
+        )  # fmt: skip
+        self.sql("SELECT setval('synrepl._notes_seq', %s)", last)
+        for stream in ("everything", "backfill"):
+            self.sql(
+                f"INSERT INTO synrepl.{stream} SELECT (r).* FROM (SELECT jsonb_populate_record("
+                f"NULL::synrepl.{stream}, to_jsonb(t) || %s) AS r FROM (SELECT"
+                f" {'-n' if stream == 'backfill' else 'n'} AS stream_id, n %% 3 AS row_no,"
+                " 'sql' AS writer FROM generate_series(%s, %s) n) t) rows",
+                _CELLS[stream], first, last,
+            )  # fmt: skip
+            sign = -1 if stream == "backfill" else 1
+            self.sql(f"SELECT setval('synrepl._{stream}_seq', %s)", sign * last)
+
+    def child(self, point: str) -> Played:
+        """Land in a process of its own; it is gone, with all that it started, on return."""
+        scratch = Path(self.mktemp()).absolute()  # which the killed leave behind
+        scratch.mkdir()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.pipeline.landing_child",
+             self.dsn, str(self.lake.path), point],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY), "TMPDIR": str(scratch)},
+            start_new_session=True,
+        )  # fmt: skip
+        try:
+            output, errors = process.communicate(timeout=PATIENCE_S)
+        finally:
+            end_session(process.pid)
+            process.wait()
+        return Played(process.returncode, output, errors)
+
+    def assert_up_to_position(self) -> None:
+        """What is in the lake is what its positions say."""
+        for stream in self.lake.streams:
+            at = self.lake.table(stream).position.linear
+            self.assertEqual(self.in_lake(stream), self.in_table(stream, f"abs(stream_id) <= {at}"))
+
+
+_CELLS = {
+    "everything": '{"text": "t", "whole": 1, "flag": true, "real": 0.5, "doc": {}, "list": ["a"]}',
+    "backfill": '{"event_id": "$e", "room_id": "!r", "type": "t"}',
+}
+
+
+def end_session(leader: int) -> None:
+    """Kill all processes of a session that a child began: its JVM, and the workers of that."""
+    found = True
+    while found:
+        found = False
+        for each in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError):
+                state, _, _, session = each.read_text().rpartition(")")[2].split()[:4]
+                if int(session) == leader and state not in "ZX":
+                    os.kill(int(each.parent.name), signal.SIGKILL)
+                    found = True
+
+
+class Drivers(KillCase):
+    """The process that lands."""
+
+    def test_killed_at_every_step(self) -> None:
+        last = 0
+        for point in ("task", "files", "commit 2"):
+            self.fill(last + 1, last + 300)
+            last += 300
+            played = self.child(point)
+            self.assertEqual(played.status, -signal.SIGKILL, played.errors[-2000:])
+            self.assert_up_to_position()
+        # Some tables have been made, and some files written, of which nobody knows.
+        ends = [self.lake.table(stream).position.linear for stream in self.lake.streams]
+        self.assertEqual(sorted(ends), [0, 0, last])
+        unknown = [
+            each
+            for stream in self.lake.streams
+            for each in self.lake.table(stream).path.glob("*.parquet")
+        ]
+        self.assertGreater(
+            len(unknown), sum(len(self.lake.table(s).files) for s in self.lake.streams)
+        )
+        with self.lake.changing():  # the dead hold no locks
+            self.land()
+        self.assert_landed()
+        self.assert_no_leftovers()
+        self.assert_landed()
+
+
+class Workers(KillCase):
+    """The processes that tasks run in."""
+
+    def test_killed_where_spark_does_not_try_again(self) -> None:
+        self.fill(1, 300)
+        flag = Path(self.mktemp()).absolute()
+        error = self.assertRaises(TaskFailed, self.land, partial(die_once, flag), task_rows=100)
+        self.assertIn("a task of Spark was lost", str(error))
+        self.assertNotIn("\n", str(error))
+        self.assert_up_to_position()
+        self.land()
+        self.assert_landed()
+        self.assert_no_leftovers()
+
+    def test_killed_on_a_cluster_that_does(self) -> None:
+        self.fill(1, 300)
+        flag = Path(self.mktemp()).absolute()
+        played = self.child(f"worker {flag}")
+        self.assertEqual(played.status, 0, played.errors[-2000:])
+        self.assertEqual(played.output, "backfill 300\neverything 300\nnotes 300\n")
+        self.assertTrue(flag.exists())
+        self.assert_landed()
+        before = sum(
+            len(list(self.lake.table(s).path.glob("*.parquet"))) for s in self.lake.streams
+        )
+        self.assert_no_leftovers()
+        after = sum(len(list(self.lake.table(s).path.glob("*.parquet"))) for s in self.lake.streams)
+        self.assertGreater(before, after)  # of the worker that died
+
+
+class Servers(KillCase):
+    """The database."""
+
+    async def setUp(self) -> None:  # type: ignore[override]
+        self.server = PostgresServer(used_folder(), fsync=False)
+        self.server.start()
+        self.addCleanup(self.server.stop)
+        self.dsn = self.server.dsn
+        self.sql("DROP SCHEMA IF EXISTS synrepl CASCADE")
+        await prepare(self.dsn)
+        self.spark = shared_session()
+        self.origin = self.opened(OwnOrigin(BlockingDatabase(self.dsn, "tests")))
+        self.lake = Lake.begin(Path(self.mktemp()), self.origin.server, False)
+
+    def test_killed_while_it_is_read(self) -> None:
+        self.sql(
+            "INSERT INTO synrepl.notes SELECT n, 0, 'sql', repeat('x', 1000), n"
+            " FROM generate_series(1, 20000) n"
+        )
+        self.sql("SELECT setval('synrepl._notes_seq', 20000)")
+        pipes = [Path(self.mktemp()).absolute() for _ in range(2)]
+        for pipe in pipes:
+            os.mkfifo(pipe)
+
+        def crash() -> None:
+            pipes[0].open().close()
+            assert self.server.child is not None
+            self.server.child.end([(signal.SIGKILL, 30.0)])
+            pipes[1].open("w").close()
+
+        crashing = Thread(target=crash, daemon=True)
+        crashing.start()
+        error = self.assertRaises(ReadingAway, self.land, partial(wait_amid, *pipes))
+        self.assertIn("stream 'notes'", str(error))
+        crashing.join()
+        self.server.restart()
+        self.assert_up_to_position()
+        self.land()
+        self.assert_landed()
+        self.assertEqual(len(self.in_lake("notes")), 20_000)
+        self.assert_no_leftovers()

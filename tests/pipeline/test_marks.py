@@ -1,0 +1,127 @@
+"""Marks of a lake: when they are made, and that none is lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from twisted.trial.unittest import TestCase
+
+from synrepl.driver.blocking import BlockingDatabase
+from synrepl.pipeline.lake import marks as module
+from synrepl.pipeline.lake.marks import Marks
+from synrepl.pipeline.lake.table import LakeFailed
+from synrepl.pipeline.origin.own import OwnOrigin
+from synrepl.storage.marks import Mark
+from tests.pipeline.jobs_lake import begin
+from tests.pipeline.spark import shared_session
+from tests.storage.postgres import PostgresCase
+
+NOON = 1_750_000_000.25
+
+
+class Noting(TestCase):
+    def setUp(self) -> None:
+        self.lake = begin(Path(self.mktemp()))
+
+    def all(self) -> list[tuple[str, int, float]]:
+        return sorted(
+            (row["stream"], row["token"], row["at"].timestamp())
+            for row in Marks(self.lake).table().to_pylist()
+        )
+
+    def test_once_a_minute_and_stream(self) -> None:
+        marks = Marks(self.lake)
+        self.assertTrue(marks.note("events", 10, NOON))
+        self.assertFalse(marks.note("events", 11, NOON + 59.9))
+        self.assertTrue(marks.note("caches", 5, NOON + 59.9))
+        self.assertTrue(marks.note("events", 12, NOON + 60))
+        self.assertEqual(
+            self.all(),
+            [("caches", 5, NOON + 59.9), ("events", 10, NOON), ("events", 12, NOON + 60)],
+        )
+
+    def test_only_what_moved(self) -> None:
+        marks = Marks(self.lake)
+        self.assertEqual(marks.note_all({"events": 10, "caches": 5}, NOON), 2)
+        self.assertEqual(marks.note_all({"events": 10, "caches": 6}, NOON + 100), 1)
+        self.assertEqual(marks.note_all({}, NOON + 200), 0)
+        self.assertEqual(len(self.all()), 3)
+
+    def test_the_next_process_knows_the_newest(self) -> None:
+        Marks(self.lake).note("events", 10, NOON)
+        Marks(self.lake).note("events", 20, NOON + 100)
+        self.assertFalse(Marks(self.lake).note("events", 21, NOON + 150))
+        self.assertFalse(Marks(self.lake).note("events", 20, NOON + 500))
+        self.assertTrue(Marks(self.lake).note("events", 21, NOON + 160))
+
+    def test_a_clock_that_was_set_back_does_not_stop_them(self) -> None:
+        Marks(self.lake).note("events", 10, NOON)
+        marks = Marks(self.lake)
+        self.assertTrue(marks.note("events", 11, NOON - 86_400))
+        self.assertFalse(marks.note("events", 12, NOON - 86_390))
+        self.assertFalse(Marks(self.lake).note("events", 12, NOON - 86_390))
+
+    def test_small_files_become_one(self) -> None:
+        self.patch(module, "FILES", 8)
+        marks = Marks(self.lake)
+        wanted = [("events", token, NOON + 60 * token) for token in range(1, 21)]
+        for stream, token, at in wanted:
+            marks.note(stream, token, at)
+        self.assertEqual(self.all(), wanted)
+        self.assertEqual(len(list(marks.path.glob("*.parquet"))), 22)
+        self.assertEqual(marks.remove_unused(), 18)
+        self.assertEqual(self.all(), wanted)
+
+    def test_nothing_yet(self) -> None:
+        marks = Marks(self.lake)
+        self.assertEqual(marks.table().num_rows, 0)
+        self.assertEqual(marks.remove_unused(), 0)
+        self.assertEqual(marks.frame(shared_session()).count(), 0)
+        self.assertFalse(marks.path.exists())
+
+    def test_as_a_frame(self) -> None:
+        marks = Marks(self.lake)
+        marks.note_all({"events": 10, "caches": 5}, NOON)
+        marks.note("events", 11, NOON + 90)
+        frame = marks.frame(shared_session())
+        self.assertEqual(
+            frame.schema.simpleString(), "struct<stream:string,token:bigint,at:timestamp>"
+        )
+        self.assertEqual(
+            sorted((row.stream, row.token, row.at.timestamp()) for row in frame.collect()),
+            self.all(),
+        )
+
+    def test_a_damaged_table_is_named(self) -> None:
+        marks = Marks(self.lake)
+        marks.note("events", 10, NOON)
+        (log,) = (marks.path / "_delta_log").glob("*1.json")
+        log.write_text("{")
+        with self.assertRaises(LakeFailed) as caught:
+            Marks(self.lake).note("events", 11, NOON + 90)
+        self.assertIn(f"the lake's table {marks.path} cannot be read", str(caught.exception))
+
+
+class TakingIn(PostgresCase):
+    async def test_those_of_a_database(self) -> None:
+        self.sql(
+            "INSERT INTO synrepl._stream_marks (stream, token, at) SELECT 'notes', n,"
+            " to_timestamp(1750000000.25 + n) FROM generate_series(1, 3) n"
+        )
+        database = BlockingDatabase(self.dsn, "tests")
+        origin = OwnOrigin(database)
+        self.addCleanup(origin.close)
+        found = origin.marks()
+        self.assertEqual(found, {"notes": [Mark(NOON + n, n) for n in (1, 2, 3)]})
+        marks = Marks(begin(Path(self.mktemp())))
+        marks.note("notes", 2, NOON + 2)
+        self.assertEqual(marks.take_in(found), 2)
+        self.assertEqual(marks.take_in(found), 0)
+        self.assertEqual(marks.take_in({}), 0)
+        self.assertEqual(
+            sorted((row["token"], row["at"].timestamp()) for row in marks.table().to_pylist()),
+            [(n, NOON + n) for n in (1, 2, 3)],
+        )
+        # What was taken in counts for what is noted.
+        self.assertFalse(marks.note("notes", 4, NOON + 62.5))
+        self.assertTrue(marks.note("notes", 4, NOON + 63))

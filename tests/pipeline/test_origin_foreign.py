@@ -1,0 +1,208 @@
+"""Real Synapse servers' tables as an origin."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from itertools import groupby, pairwise
+from operator import itemgetter
+from typing import Any
+
+import msgspec
+import psycopg2
+from psycopg2 import extensions
+from twisted.trial.unittest import TestCase
+
+from synrepl.core.tokens import Range
+from synrepl.driver.blocking import BlockingDatabase
+from synrepl.pipeline.origin.foreign import ForeignOrigin
+from synrepl.pipeline.origin.open import open_origin
+from synrepl.pipeline.origin.origin import NoSuchStream
+from synrepl.pipeline.plan.plan import chunks
+from synrepl.pipeline.plan.windows import Windows
+from synrepl.pipeline.reading.read import Reader
+from synrepl.pipeline.reading.schema import arrow_schema
+from synrepl.positions.vector import PositionVector
+from synrepl.storage.database import Transaction
+from synrepl.storage.foreign.paging import MAIN_PROCESS, ForeignFacts
+from synrepl.storage.foreign.release import recognise
+from synrepl.storage.foreign.standing import sole_writer
+from synrepl.streams.catalogue import Catalogue
+from synrepl.streams.columns import ColumnType, columns
+from synrepl.streams.definition import Fact
+from synrepl.streams.rows import RowCodec
+from synrepl.streams.synapse import SYNAPSE_STREAMS
+from tests.storage.foreign_databases import RECORDINGS, foreign_database
+
+ALL = 10**9
+CATALOGUE = Catalogue(SYNAPSE_STREAMS)
+
+
+class ForeignCase(TestCase):
+    """Databases as they were taken from servers."""
+
+    timeout = 120
+
+    def origin(self, dsn: str, settle_s: float = 0.0) -> ForeignOrigin:
+        origin = ForeignOrigin(BlockingDatabase(dsn, "tests"), settle_s)
+        self.addCleanup(origin.close)
+        return origin
+
+    def execute(self, dsn: str, statement: str) -> None:
+        with (
+            closing(psycopg2.connect(dsn)) as connection,
+            connection,
+            connection.cursor() as cursor,
+        ):
+            cursor.execute(statement)
+
+
+class Scans(ForeignCase):
+    """What is read in one go is what is paged through."""
+
+    async def check(self, version: str) -> None:
+        dsn = await foreign_database(version)
+        origin = self.origin(dsn)
+        reader = Reader(dsn, "tests")
+        with BlockingDatabase(dsn, "tests") as database, reader.keeping_connection():
+            for name in origin.streams:
+                with self.subTest(name):
+                    facts = database.run("page", lambda txn, name=name: paged(txn, name))
+                    highest = max([fact.token for fact in facts], default=1)
+                    self.assertEqual(self.scanned(reader, origin, name, [0, highest]), facts)
+                    parts = [0, highest // 3, highest // 2, highest]
+                    self.assertEqual(self.scanned(reader, origin, name, parts), facts)
+
+    def scanned(
+        self, reader: Reader, origin: ForeignOrigin, name: str, cuts: list[int]
+    ) -> list[Fact]:
+        """All facts, by the pipeline's reader, in some parts."""
+        wanted = origin.shape(name).columns
+        schema = arrow_schema(wanted)
+        names = {name: [column.name for column in wanted]}
+        upto = {name: PositionVector({}, cuts[-1])}
+        found: list[tuple[Any, ...]] = []
+        (chunk,) = chunks(origin, {}, upto, names, 10**9)
+        for after, end in pairwise(cuts):
+            for batch in reader.batches(chunk.within(after, end), schema):
+                found += zip(*(column.to_pylist() for column in batch.columns), strict=True)
+        return self.as_facts(name, found)
+
+    def as_facts(self, name: str, found: Sequence[tuple[Any, ...]]) -> list[Fact]:
+        codec = RowCodec(CATALOGUE[name])
+        types = [column.type for column in columns(CATALOGUE[name])]
+        facts = []
+        for (stream_id, writer), group in groupby(found, key=itemgetter(0, 2)):
+            rows = list(group)
+            self.assertEqual([row[1] for row in rows], list(range(len(rows))))
+            cells = [
+                [
+                    json(value) if type_ is ColumnType.JSON else value
+                    for value, type_ in zip(row[3:], types, strict=True)
+                ]
+                for row in rows
+            ]
+            facts.append(Fact(abs(stream_id), writer, tuple(map(codec.from_cells, cells))))
+        return facts
+
+    async def test_1_11_1(self) -> None:
+        await self.check("1.11.1")
+
+    async def test_1_20_1(self) -> None:
+        await self.check("1.20.1")
+
+    async def test_1_43_0(self) -> None:
+        await self.check("1.43.0")
+
+    async def test_1_163_2(self) -> None:
+        await self.check("1.163.2")
+
+
+def json(text: str | None) -> Any:
+    return None if text is None else msgspec.json.decode(text)
+
+
+def paged(txn: Transaction, name: str) -> list[Fact]:
+    """All facts of a stream, as a follower's catch-up pages them."""
+    release = recognise(txn)
+    unnamed = sole_writer(txn, release, name) or MAIN_PROCESS
+    facts = ForeignFacts(CATALOGUE[name], release.locate(name))
+    return list(facts.page(txn, Range(0, ALL), None, unnamed, 10**6).facts)
+
+
+class Looking(ForeignCase):
+    """Up to where it may be read."""
+
+    async def test_every_release_has_its_streams(self) -> None:
+        for version in RECORDINGS:
+            origin = self.origin(await foreign_database(version))
+            self.assertTrue(origin.erodes)
+            standings = origin.look(origin.streams)
+            for name, standing in standings.items():
+                # Nobody is in a transaction, and nobody needs time: all of it is settled.
+                self.assertTrue(standing.complete, (version, name, standing))
+                self.assertIsNone(origin.trimmed_sql(name))
+
+    async def test_what_is_on_record_is_safe_at_once_and_the_rest_later(self) -> None:
+        dsn = await foreign_database("1.163.2", self)
+        self.execute(
+            dsn,
+            "DELETE FROM stream_positions WHERE stream_name = 'events';"
+            "INSERT INTO stream_positions VALUES ('events', 'w1', 20), ('events', 'w2', 10);"
+            "SELECT setval('events_stream_seq', 1000000)",
+        )
+        origin = self.origin(dsn, settle_s=3600.0)
+        standing = origin.look(["events"])["events"]
+        self.assertEqual(standing.bound, PositionVector({"w1": 20, "w2": 10}, 10))
+        self.assertEqual((standing.last, standing.complete), (1_000_000, False))
+        at_once = self.origin(dsn).look(["events"])["events"]
+        self.assertEqual(at_once.bound, PositionVector({"w1": 20, "w2": 10}, 1_000_000))
+
+    async def test_an_open_transaction_holds_the_bound(self) -> None:
+        dsn = await foreign_database("1.163.2", self)
+        origin = self.origin(dsn)
+        before = origin.look(["events"])["events"].last
+        with closing(psycopg2.connect(dsn)) as other, other.cursor() as cursor:
+            cursor.execute("SELECT nextval('events_stream_seq')")
+            fresh = self.origin(dsn)
+            standing = fresh.look(["events"])["events"]
+            self.assertFalse(standing.complete)
+            self.assertEqual(standing.last, before + 1)
+            other.rollback()
+            self.assertEqual(fresh.look(["events"])["events"].bound.linear, before + 1)
+
+    async def test_a_user_who_may_not_see_what_others_do_sees_that_they_do(self) -> None:
+        dsn = await foreign_database("1.163.2", self)
+        self.execute(
+            dsn,
+            "CREATE ROLE onlooker LOGIN PASSWORD 'p'; GRANT USAGE ON SCHEMA public TO onlooker;"
+            "GRANT SELECT ON ALL TABLES IN SCHEMA public TO onlooker;"
+            "GRANT SELECT ON ALL SEQUENCES IN SCHEMA public TO onlooker",
+        )
+        self.addCleanup(self.execute, dsn, "DROP OWNED BY onlooker; DROP ROLE onlooker")
+        parts = {**extensions.parse_dsn(dsn), "user": "onlooker", "password": "p"}
+        origin = open_origin(extensions.make_dsn(**parts), "tests")
+        self.addCleanup(origin.close)
+        assert isinstance(origin, ForeignOrigin)
+        origin._settle_s = 0.0
+        with closing(psycopg2.connect(dsn)) as other, other.cursor() as cursor:
+            cursor.execute("SELECT nextval('events_stream_seq')")
+            self.assertFalse(origin.look(["events"])["events"].complete)
+        # Its name for the server lacks what only others may ask for.
+        self.assertEqual(origin.server.rpartition("/")[2], extensions.parse_dsn(dsn)["dbname"])
+
+    async def test_estimates_and_cuts(self) -> None:
+        origin = self.origin(await foreign_database("1.163.2"))
+        windows = Windows.between(PositionVector(), PositionVector({}, ALL))
+        self.assertGreater(origin.rows("events", windows), 0)
+        first, second = (origin.nth("backfill", windows, rows) for rows in (1, 2))
+        assert first is not None
+        assert second is not None
+        self.assertLess(0, first)
+        self.assertLessEqual(first, second)
+        self.assertIsNone(origin.nth("backfill", windows, 10**4))
+
+    async def test_a_stream_that_this_release_has_not(self) -> None:
+        origin = self.origin(await foreign_database("1.163.2"))
+        error = self.assertRaises(NoSuchStream, origin.shape, "pushers_")
+        self.assertIn("did you mean 'pushers'?", str(error))

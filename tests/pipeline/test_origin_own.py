@@ -1,0 +1,269 @@
+"""synrepl's own tables as an origin, on a real database."""
+
+from __future__ import annotations
+
+import signal
+from contextlib import closing
+from typing import Any
+
+import psycopg2
+from twisted.trial.unittest import SynchronousTestCase
+
+from synrepl.driver.blocking import BlockingDatabase
+from synrepl.pipeline.origin.open import NoStreams, open_origin
+from synrepl.pipeline.origin.origin import NoSuchStream
+from synrepl.pipeline.origin.own import OwnOrigin
+from synrepl.pipeline.plan.plan import bounded, chunks
+from synrepl.pipeline.plan.windows import Windows
+from synrepl.positions.vector import PositionVector
+from synrepl.storage.launch.postgres import PostgresServer
+from synrepl.storage.tables import ensure_tables
+from synrepl.streams.columns import columns
+from synrepl.streams.declared import declare
+from synrepl.testing.postgres import fresh_database
+from tests.driver.embedded import used_folder
+from tests.storage.postgres import PostgresCase
+from tests.storage.samples import NOTES, STREAMS
+
+
+class OwnCase(PostgresCase):
+    """An origin, and plain SQL that writes."""
+
+    async def setUp(self) -> None:  # type: ignore[override]
+        await super().setUp()
+        self.origin = OwnOrigin(BlockingDatabase(self.dsn, "tests"))
+        self.addCleanup(lambda: self.origin.close())
+
+    def append(self, text: str, writer: str = "sql", on: Any = None, rows: int = 1) -> int:
+        """One fact of :data:`NOTES`."""
+        made = ",".join([f'{{"text": "{text}"}}'] * rows)
+        return int(self.sql("SELECT synrepl.append('notes', %s, %s)", f"[{made}]", writer, on=on))
+
+    def transaction(self) -> psycopg2.extensions.connection:
+        connection = psycopg2.connect(self.dsn)
+        self.addCleanup(connection.close)
+        return connection
+
+    def bound(self) -> PositionVector:
+        return self.origin.look(["notes"])["notes"].bound
+
+
+class Shapes(OwnCase):
+    """Columns, out of the tables."""
+
+    def test_every_stream_and_every_type(self) -> None:
+        database = BlockingDatabase(self.dsn, "tests")
+        kept = [stream for stream in STREAMS if not stream.in_memory]
+        database.run("ensure", lambda txn: ensure_tables(txn, kept))
+        database.close()
+        self.origin.refresh()
+        self.assertEqual(self.origin.streams, sorted(stream.name for stream in kept))
+        for stream in kept:
+            shape = self.origin.shape(stream.name)
+            self.assertEqual(
+                (shape.cells, shape.counts_down), (columns(stream), stream.counts_down)
+            )
+        # Streams that share a sequence are looked at by it.
+        looked = self.origin.look(self.origin.streams)
+        self.assertEqual({standing.last for standing in looked.values()}, {0})
+
+    def test_a_stream_that_is_not_there(self) -> None:
+        for ask in (self.origin.shape, lambda name: self.origin.look([name])):
+            error = self.assertRaises(NoSuchStream, ask, "note")
+            self.assertEqual(
+                str(error),
+                "there is no stream 'note' in this database; did you mean 'notes'?;"
+                " it has backfill, everything, notes",
+            )
+
+    def test_a_new_column_is_seen_after_a_refresh(self) -> None:
+        before = self.origin.shape("notes").cells
+        wider = declare("notes", {"text": "text", "n": "bigint?", "tags": "text[]?"})
+        database = BlockingDatabase(self.dsn, "tests")
+        database.run(
+            "ensure", lambda txn: ensure_tables(txn, [wider, declare("new", {"a": "json"})])
+        )
+        database.close()
+        self.assertEqual(self.origin.shape("notes").cells, before)
+        self.origin.refresh()
+        self.assertEqual(self.origin.shape("notes").cells, columns(wider))
+        self.assertIn("new", self.origin.streams)
+
+    def test_opened_by_what_is_there(self) -> None:
+        origin = open_origin(self.dsn, "tests")
+        self.assertIsInstance(origin, OwnOrigin)
+        self.assertEqual(origin.server, self.origin.server)
+        origin.close()
+
+    async def test_a_database_with_neither(self) -> None:
+        dsn = await fresh_database(self)
+        error = self.assertRaises(NoStreams, open_origin, dsn, "tests")
+        self.assertIn("has neither synrepl's tables nor those of a Synapse", str(error))
+        self.assertNotIn(psycopg2.extensions.parse_dsn(dsn)["password"], str(error))
+
+
+class Counting(OwnCase):
+    """How many rows there are, and where to cut."""
+
+    def fill(self, facts: int, analyse: bool) -> Windows:
+        self.sql(
+            "INSERT INTO synrepl.notes (stream_id, row_no, writer, text)"
+            " SELECT fact, row, CASE WHEN fact %% 2 = 0 THEN 'a' ELSE 'b' END, ''"
+            " FROM generate_series(1, %s) AS fact, generate_series(0, 1) AS row",
+            facts,
+        )
+        self.sql("ALTER TABLE synrepl.notes SET (autovacuum_enabled = off)")
+        if analyse:
+            self.sql("ANALYZE synrepl.notes")
+        return Windows.between(PositionVector(), PositionVector({}, facts))
+
+    def test_by_statistics(self) -> None:
+        windows = self.fill(10_000, analyse=True)
+        self.assertApproximates(self.origin.rows("notes", windows), 20_000, 2_000)
+        half = Windows.between(PositionVector({}, 5_000), windows.end)
+        self.assertApproximates(self.origin.rows("notes", half), 10_000, 2_000)
+
+    def test_without_statistics_a_row_for_each_token(self) -> None:
+        self.assertEqual(self.origin.rows("notes", self.fill(100, analyse=False)), 100)
+
+    def test_nth(self) -> None:
+        windows = self.fill(10, analyse=False)
+        found = [self.origin.nth("notes", windows, rows) for rows in (1, 2, 3, 20, 21)]
+        self.assertEqual(found, [1, 1, 2, 10, None])
+        only_a = Windows.between(PositionVector({}, 4), PositionVector({"a": 10}, 4))
+        found = [self.origin.nth("notes", only_a, rows) for rows in (1, 3, 6, 7)]
+        self.assertEqual(found, [6, 8, 10, None])
+
+    def test_nth_where_ids_count_down(self) -> None:
+        self.sql(
+            "INSERT INTO synrepl.backfill SELECT (r).* FROM (SELECT jsonb_populate_record("
+            "NULL::synrepl.backfill, jsonb_build_object('stream_id', -n, 'row_no', 0, 'writer', 'w',"
+            " 'event_id', 'e', 'room_id', 'r', 'type', 't')) AS r FROM generate_series(1, 5) n) AS rs"
+        )
+        windows = Windows.between(PositionVector({}, 1), PositionVector({}, 4))
+        found = [self.origin.nth("backfill", windows, rows) for rows in (1, 3, 4)]
+        self.assertEqual(found, [2, 4, None])
+
+    def test_bounded_never_splits_a_fact_and_comes_to_the_end(self) -> None:
+        self.fill(10, analyse=False)
+        end, at, stops = {"notes": PositionVector({"a": 10}, 9)}, {}, []
+        while at != end:
+            at = bounded(self.origin, at, end, 5)
+            stops.append(at["notes"].highest)
+        self.assertEqual(stops, [3, 6, 9, 10])
+
+    def test_chunks_cover_the_range_whatever_their_size(self) -> None:
+        self.fill(500, analyse=True)
+        names = ["stream_id", "row_no", "writer"]
+        start, end = (
+            {"notes": PositionVector({"a": 40}, 10)},
+            {"notes": PositionVector({"a": 400}, 333)},
+        )
+        whole = {
+            (fact, row, "a" if fact % 2 == 0 else "b")
+            for fact in range(1, 501)
+            for row in (0, 1)
+            if (40 < fact <= 400 if fact % 2 == 0 else 10 < fact <= 333)
+        }
+        for rows in (10, 100, 10_000):
+            found: list[tuple[int, int, str]] = []
+            made = list(chunks(self.origin, start, end, {"notes": names}, rows))
+            with closing(psycopg2.connect(self.dsn)) as connection, connection.cursor() as cursor:
+                for chunk in made:
+                    cursor.execute(chunk.sql)
+                    found += cursor.fetchall()
+            self.assertEqual(len(found), len(whole))
+            self.assertEqual(set(found), whole)
+            self.assertEqual(found, sorted(found))
+        self.assertEqual(len(made), 3)
+
+
+class Bounds(OwnCase):
+    """Looks while others write, hold and die (R5)."""
+
+    async def setUp(self) -> None:  # type: ignore[override]
+        await super().setUp()
+        for writer in ("w1", "w2", "w3"):
+            self.sql("SELECT synrepl.add_writer('notes', %s)", writer)
+
+    def test_three_writers_that_commit_out_of_order(self) -> None:
+        one, two, three = (self.transaction() for _ in range(3))
+        self.append("first")
+        self.assertEqual(self.bound().linear, 1)
+        self.append("a", "w1", one)
+        self.append("b", "w2", two)
+        self.append("c", "w3", three)
+        self.append("d", "w2", two)  # tokens 2 to 5
+        bound = self.bound()
+        self.assertEqual((bound.linear, bound["w1"], bound["w2"], bound["sql"]), (1, 1, 1, 5))
+        two.commit()
+        bound = self.bound()
+        self.assertEqual((bound.linear, bound["w1"], bound["w2"], bound["w3"]), (1, 1, 5, 1))
+        three.rollback()
+        self.append("e", "w3", three)
+        bound = self.bound()
+        # What it holds now it got after the last look: all up to there is settled.
+        self.assertEqual((bound.linear, bound["w1"], bound["w2"], bound["w3"]), (1, 1, 6, 5))
+        one.commit()
+        self.assertEqual(self.bound().linear, 5)
+        three.commit()
+        standing = self.origin.look(["notes"])["notes"]
+        self.assertEqual((standing.bound.linear, standing.complete), (6, True))
+
+    def test_an_open_transaction_holds_the_bound_for_as_long_as_it_is_open(self) -> None:
+        lasting = self.transaction()
+        held = self.append("late", "w1", lasting)
+        for _ in range(30):
+            self.append("x", "w2")
+            bound = self.bound()
+            self.assertEqual((bound.linear, bound["w1"]), (held - 1, held - 1))
+            self.assertFalse(self.origin.look(["notes"])["notes"].complete)
+        lasting.commit()
+        self.assertEqual(self.bound().linear, 31)
+
+    async def test_a_writer_that_died_holds_the_bound_until_it_is_fenced(self) -> None:
+        process = self.process("doomed")
+        lease = await process.store.open_writer("doomed", [NOTES])
+        (held,) = await lease.reserve(NOTES, 1, 0)
+        self.append("above")
+        self.assertEqual(self.bound().linear, held - 1)
+        self.sql("SELECT pg_terminate_backend(%s, 10000)", process.session_of(lease).backend_pid)
+        bound = self.bound()
+        self.assertEqual((bound.linear, bound["sql"]), (held - 1, held + 1))
+        self.assertTrue(await self.process("other").store.fence(NOTES, "doomed"))
+        self.assertEqual(self.bound().linear, held + 1)
+
+    async def test_what_is_on_record_is_safe_at_the_first_look(self) -> None:
+        self.append("a")
+        self.append("b", "w1")
+        await self.process("master").store.record_positions(NOTES, 1, {"w1": 2})
+        held = self.transaction()
+        self.append("c", "w1", held)
+        fresh = OwnOrigin(BlockingDatabase(self.dsn, "tests"))
+        self.addCleanup(fresh.close)
+        bound = fresh.look(["notes"])["notes"].bound
+        self.assertEqual((bound.linear, bound["w1"], bound["sql"]), (2, 2, 3))
+
+
+class OtherLives(SynchronousTestCase):
+    """A server that is started again."""
+
+    def test_the_same_server(self) -> None:
+        server = PostgresServer(used_folder(), fsync=False)
+        server.start()
+        self.addCleanup(server.stop)
+        with BlockingDatabase(server.dsn, "tests") as database:
+            database.run("schema", _few_tables)
+            before = OwnOrigin(database).server
+            assert server.child is not None
+            server.child.end([(signal.SIGINT, 30.0)])
+            server.restart()
+            origin = OwnOrigin(database)
+            self.assertEqual(origin.server, before)
+            database.run("other", lambda txn: txn.execute("DROP SCHEMA synrepl CASCADE"))
+
+
+def _few_tables(txn: Any) -> None:
+    txn.execute("DROP SCHEMA IF EXISTS synrepl CASCADE")  # the folder has been used before
+    txn.execute("CREATE SCHEMA synrepl")
+    txn.execute("CREATE TABLE synrepl._streams (stream text, counts_down bool, sequence text)")

@@ -1,0 +1,213 @@
+"""Sessions begin and end: afterwards nothing of one is left, however it ended."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from textwrap import dedent
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from synrepl.pipeline.session.java import find_java
+from tests.pipeline.spark import PATIENCE_S, REPOSITORY, play
+
+_IMPORTS = """
+import json, logging, os, signal, sys
+from pathlib import Path
+from pyspark import SparkContext
+from synrepl.core.errors import SynreplError
+from synrepl.pipeline.session.options import SessionOptions
+from synrepl.pipeline.session.session import open_session
+
+scratch = Path(sys.argv[1])
+HUSH = {"spark.hadoop.fs.s3a.secret.key": "hush-hush", "spark.x.dsn": "dbname=x password=hush-hush"}
+options = SessionOptions("local[1]", driver_memory="512m", local_dir=scratch, conf=HUSH)
+
+def jvm():
+    return SparkContext._gateway.proc.pid
+
+def alive(pid):
+    return Path(f"/proc/{pid}").exists()
+"""
+
+_LIVES = """
+interrupted = lambda *_: None
+signal.signal(signal.SIGINT, interrupted)
+def environment():
+    # But for two that PySpark leaves, which only its own workers read.
+    theirs = "SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE"
+    return {name: value for name, value in os.environ.items() if name not in theirs}
+
+environ = environment()
+told = {}
+
+with open_session(options):
+    killed = jvm()
+    os.kill(killed, signal.SIGKILL)
+    SparkContext._gateway.proc.wait()
+told["killed"] = alive(killed), list(scratch.iterdir())
+
+with open_session(options) as spark:
+    pid = jvm()
+    told["count"] = spark.range(7).count()
+    told["conf"] = spark.conf.get("spark.hadoop.fs.s3a.secret.key")
+    told["command"] = Path(f"/proc/{pid}/cmdline").read_text()
+    told["modes"] = [oct(each.stat().st_mode & 0o777) for each in scratch.iterdir()]
+    told["during"] = alive(pid), environment() == environ
+    try:
+        with open_session(options):
+            pass
+    except SynreplError as error:
+        told["open"] = type(error).__name__, str(error)
+told["after"] = alive(pid), list(scratch.iterdir()), environment() == environ
+told["handler"] = signal.getsignal(signal.SIGINT) is interrupted
+print(json.dumps(told))
+"""
+
+_REFUSED = """
+import dataclasses
+from tempfile import TemporaryDirectory
+
+for changes in json.loads(sys.argv[2]):
+    if where := changes.pop("local_dir", None):
+        changes["local_dir"] = Path(where)
+    try:
+        with open_session(dataclasses.replace(options, conf={}, **changes)):
+            pass
+    except SynreplError as error:
+        print(json.dumps([type(error).__name__, str(error), list(map(str, scratch.iterdir()))]))
+"""
+
+_WORKING = """
+import socket
+port = int(sys.argv[2])
+
+def wait(batches):
+    with socket.create_connection(("127.0.0.1", port)) as held:
+        held.sendall(b"working")
+        held.recv(1)  # until the test closes it
+    yield from batches
+
+with open_session(options) as spark:
+    print(jvm(), flush=True)
+    spark.range(3).mapInArrow(wait, "id bigint").count()
+"""
+
+_STARTING = """
+try:
+    with open_session(options):
+        print("not interrupted")
+except KeyboardInterrupt:
+    print("interrupted", list(scratch.iterdir()))
+"""
+
+#: A Java that interrupts, as the key does, whoever starts the one that would be Spark's.
+_INTERRUPTING = """\
+#!/bin/sh
+case "$*" in
+*-version) echo '    java.home = {home}' >&2; echo 'openjdk version "{version}"' >&2; exit;;
+*launcher.Main*) ;;
+*) echo $$ > '{home}/pid'; kill -INT "$TO_INTERRUPT";;
+esac
+exec '{real}' "$@"
+"""
+
+
+class Lives(SynchronousTestCase):
+    """In children: a process has one session."""
+
+    def setUp(self) -> None:
+        self.scratch = Path(self.mktemp()).resolve()
+        self.scratch.mkdir()
+
+    def test_nothing_is_left(self) -> None:
+        played = play(_IMPORTS + _LIVES, str(self.scratch))
+        # Nothing of Spark's on a terminal either.
+        self.assertEqual((played.status, played.errors), (0, ""))
+        told = json.loads(played.output)
+        self.assertEqual(told["killed"], [False, []])
+        self.assertEqual(told["count"], 7)
+        self.assertEqual(told["conf"], "hush-hush")
+        self.assertIn("SparkSubmit", told["command"])
+        self.assertNotIn("hush", told["command"])
+        self.assertEqual(told["modes"], ["0o700"])
+        self.assertEqual(told["during"], [True, True])
+        self.assertEqual(told["open"][0], "SessionOpen")
+        self.assertIn("application 'synrepl' on local[1]", told["open"][1])
+        self.assertEqual(told["after"], [False, [], True])
+        self.assertTrue(told["handler"], "of the interrupt key")
+
+    def test_refusals(self) -> None:
+        with closing(socket.create_server(("127.0.0.1", 0))) as listening:
+            port = listening.getsockname()[1]
+        file = self.scratch.parent / "file"
+        file.touch()
+        changes = [
+            {"master": f"spark://127.0.0.1:{port}"},
+            {"local_dir": str(file)},
+            # Below what Spark starts with.
+            {"driver_memory": "64m"},
+        ]
+        played = play(_IMPORTS + _REFUSED, str(self.scratch), json.dumps(changes))
+        self.assertEqual((played.status, played.errors), (0, ""))
+        unreachable, no_scratch, not_started = map(json.loads, played.output.splitlines())
+        self.assertEqual(unreachable[0], "MasterUnreachable")
+        self.assertEqual(no_scratch[0], "NoScratch")
+        self.assertIn(f"{file}: Not a directory", no_scratch[1])
+        self.assertEqual(not_started[0], "SparkNotStarted")
+        self.assertIn("System memory", not_started[1])
+        self.assertEqual(not_started[2], [], "nothing is left of a start that failed")
+
+    def test_interrupted_at_work(self) -> None:
+        with closing(socket.create_server(("127.0.0.1", 0))) as listening:
+            listening.settimeout(PATIENCE_S)
+            process = subprocess.Popen(
+                [
+                    *(sys.executable, "-c", _IMPORTS + dedent(_WORKING)),
+                    *(str(self.scratch), str(listening.getsockname()[1])),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+                start_new_session=True,
+            )
+            try:
+                with closing(listening.accept()[0]) as task:
+                    task.settimeout(PATIENCE_S)
+                    self.assertEqual(task.recv(7), b"working")
+                    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+                    output, errors = process.communicate(timeout=PATIENCE_S)
+                    with contextlib.suppress(ConnectionResetError):
+                        self.assertEqual(task.recv(1), b"", "the task lives on")
+            finally:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.communicate()
+        self.assertEqual(process.returncode, -signal.SIGINT, errors)
+        self.assertFalse(Path("/proc", output.strip()).exists(), "the JVM lives on")
+        self.assertEqual(list(self.scratch.iterdir()), [])
+
+    def test_interrupted_at_the_start(self) -> None:
+        real = find_java()
+        home = self.scratch.parent / "home"
+        program = home / "bin" / "java"
+        program.parent.mkdir(parents=True)
+        program.write_text(_INTERRUPTING.format(home=home, version=real.version, real=real.program))
+        program.chmod(0o700)
+        played = play(
+            "import os\nos.environ['TO_INTERRUPT'] = str(os.getpid())\n" + _IMPORTS + _STARTING,
+            str(self.scratch),
+            JAVA_HOME=str(home),
+        )
+        self.assertEqual(played, (0, "interrupted []\n", ""))
+        pid = (home / "pid").read_text().strip()
+        self.assertFalse(Path("/proc", pid).exists(), "the JVM lives on")

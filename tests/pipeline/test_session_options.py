@@ -1,0 +1,141 @@
+"""What is refused before any Spark is started: options, packages that are not there, addresses."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from contextlib import closing
+from unittest.mock import patch
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from synrepl.pipeline.session.available import (
+    ConnectMissing,
+    SparkMissing,
+    require_connect,
+    require_spark,
+)
+from synrepl.pipeline.session.masters import MasterUnreachable, make_sure_it_listens
+from synrepl.pipeline.session.options import (
+    BadMaster,
+    BadMemory,
+    BadSetting,
+    OwnSetting,
+    SessionOptions,
+)
+from tests.pipeline.spark import play
+
+
+class Options(SynchronousTestCase):
+    """SessionOptions says what is wrong with it where it is made."""
+
+    def test_masters(self) -> None:
+        cores = len(os.sched_getaffinity(0))
+        for master, expected in (
+            ("local", 1),
+            ("local[3]", 3),
+            ("local[2,4]", 2),
+            ("local[*]", cores),
+            ("local-cluster[2,3,1024]", 6),
+            ("spark://one:7077,two:7077", None),
+            ("spark://[::1]:7077", None),
+            ("sc://there:15002/;user_id=us", None),
+        ):
+            self.assertEqual(SessionOptions(master=master).cores, expected, master)
+
+    def test_bad_master(self) -> None:
+        for master in ("", "local[0]", "local[2", "yarn", "spark://host", "sc://", "local-cluster"):
+            with self.assertRaises(BadMaster, msg=master):
+                SessionOptions(master=master)
+
+    def test_token_of_a_bad_master_is_not_told(self) -> None:
+        error = self.assertRaises(BadMaster, SessionOptions, master="sx://there/;token=hush")
+        self.assertNotIn("hush", str(error))
+        self.assertIn("sx://there", str(error))
+
+    def test_bad_memory(self) -> None:
+        for memory in ("", "512", "0m", "1.5g", "2gb"):
+            with self.assertRaises(BadMemory, msg=memory):
+                SessionOptions(driver_memory=memory)
+
+    def test_settings(self) -> None:
+        error = self.assertRaises(BadSetting, SessionOptions, conf={"sprak.x": "1"})
+        self.assertIn("'sprak.x'", str(error))
+        for key in ("spark.master", "spark.app.name", "spark.driver.memory", "spark.local.dir"):
+            error = self.assertRaises(OwnSetting, SessionOptions, conf={key: "1"})
+            self.assertIn(key, str(error))
+
+
+class Available(SynchronousTestCase):
+    """What is not installed is named, with the command that installs it."""
+
+    def test_spark(self) -> None:
+        require_spark()
+        with patch.dict(sys.modules, {"pyspark": None, "deltalake": None}):
+            error = self.assertRaises(SparkMissing, require_spark)
+        self.assertIn("(pyspark, deltalake cannot be found)", str(error))
+        self.assertIn("pip install 'synrepl[spark]'", str(error))
+
+    def test_connect(self) -> None:
+        require_connect()
+        with patch.dict(sys.modules, {"grpc": None}):
+            require_spark()
+            error = self.assertRaises(ConnectMissing, require_connect)
+        self.assertIn("(grpc cannot be found)", str(error))
+        self.assertIn("pip install 'synrepl[connect]'", str(error))
+
+    def test_command_without_spark(self) -> None:
+        # Importing what is None in sys.modules fails: nothing may try to.
+        script = """
+            import sys
+            sys.modules.update(dict.fromkeys(["pyspark", "pyarrow", "pandas", "deltalake"]))
+            from synrepl.daemon.cli import main
+            sys.argv = ["synrepl", "lake", *sys.argv[1:]]
+            main()
+        """
+        played = play(script, "land", "/nowhere")
+        self.assertEqual(played.status, 2, played.errors)
+        self.assertEqual(played.output, "")
+        self.assertEqual(len(played.errors.splitlines()), 1, played.errors)
+        self.assertIn("pyspark, pyarrow, pandas, deltalake cannot be found", played.errors)
+        self.assertIn("pip install 'synrepl[spark]'", played.errors)
+        played = play(script, "--help")
+        self.assertEqual(played.status, 0, played.errors)
+        self.assertIn("land", played.output)
+
+
+class Masters(SynchronousTestCase):
+    """An address where nothing listens is told at once; Spark tries for minutes."""
+
+    def setUp(self) -> None:
+        self.nobody = _nobody()
+
+    def test_local_is_not_asked(self) -> None:
+        make_sure_it_listens("local[2]")
+        make_sure_it_listens("local-cluster[2,1,1024]")
+
+    def test_nobody(self) -> None:
+        for master in (
+            f"spark://127.0.0.1:{self.nobody}",
+            f"sc://127.0.0.1:{self.nobody}/;token=hush",
+        ):
+            error = self.assertRaises(MasterUnreachable, make_sure_it_listens, master)
+            self.assertIn(f"127.0.0.1:{self.nobody}", str(error))
+            self.assertIn("Connection refused", str(error))
+            self.assertNotIn("hush", str(error))
+
+    def test_no_port_like_that(self) -> None:
+        self.assertRaises(MasterUnreachable, make_sure_it_listens, "spark://127.0.0.1:99999")
+
+    def test_one_of_a_group(self) -> None:
+        with closing(socket.create_server(("127.0.0.1", 0))) as listening:
+            port = listening.getsockname()[1]
+            make_sure_it_listens(f"spark://127.0.0.1:{self.nobody},127.0.0.1:{port}")
+
+
+def _nobody() -> int:
+    """A port that nothing listens on."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as listening:
+        port: int = listening.getsockname()[1]
+        return port

@@ -1,0 +1,227 @@
+"""What a sink refuses, before a row is staged or when it comes to the end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from warnings import catch_warnings, simplefilter
+
+import pyarrow as pa
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from synrepl.core.errors import InputError
+from synrepl.driver.connection import DatabaseRefused
+from synrepl.pipeline.sink.finishing import RowsQuarantined, finish
+from synrepl.pipeline.sink.options import (
+    BadSinkOption,
+    MissingSinkOption,
+    UnknownSinkOption,
+    parse,
+)
+from synrepl.pipeline.sink.staging import NoQuery, StagingInterrupted, TaskDone, stage
+from synrepl.pipeline.sink.target import resolve
+from synrepl.pipeline.sink.writers import OnlyAppends, batch_writer, stream_writer
+from synrepl.storage import membership
+from synrepl.storage.staged import Job, StagedLost
+from synrepl.storage.store import Drained, WriterRemoved, WriterTaken
+from synrepl.streams.definition import Stream
+from tests.pipeline.sinking import SinkCase
+from tests.storage.samples import NOTES
+
+NOTES_DDL = "text string, n bigint"
+SCHEMA = StructType([StructField("text", StringType()), StructField("n", LongType())])
+
+
+class Planning(SinkCase):
+    """Nothing is staged."""
+
+    async def test_options(self) -> None:
+        given = {"database": self.dsn, "stream": "notes"}
+        for more, error, word in (
+            ({"strem": "x"}, UnknownSinkOption, "'stream'"),
+            ({"stream": ""}, MissingSinkOption, "'stream'"),
+            ({"database": ""}, MissingSinkOption, "database_path"),
+            ({"database_path": "/none"}, BadSinkOption, "not both"),
+            ({"database": "", "database_path": "/no/such/file"}, BadSinkOption, "No such file"),
+            ({"writer": "a b"}, InputError, "'a b'"),
+            ({"key": ""}, BadSinkOption, "1 to 200"),
+            ({"positions": "keep"}, BadSinkOption, "'preserve'"),
+            ({"on_bad_rows": "drop"}, BadSinkOption, "'quarantine' or 'refuse'"),
+            ({"patience_s": "soon"}, BadSinkOption, "seconds"),
+            ({"positions": "preserve", "writer": "w"}, BadSinkOption, "column 'writer'"),
+            ({"positions": "preserve", "on_bad_rows": "quarantine"}, BadSinkOption, "preserved"),
+        ):
+            with self.subTest(more), self.assertRaises(error) as caught:
+                parse({**given, **more})
+            self.assertIn(word, str(caught.exception))
+        with self.assertRaises(BadSinkOption):
+            stream_writer({**given, "key": "k"}, SCHEMA, False)
+        for make in (batch_writer, stream_writer):
+            with self.assertRaises(OnlyAppends):
+                make(given, SCHEMA, True)
+
+    async def test_the_dsn_in_a_file(self) -> None:
+        with TemporaryDirectory() as directory:
+            path = Path(directory) / "dsn"
+            path.write_text(f"{self.dsn}\n")
+            parsed = parse({"DATABASE_PATH": str(path), "stream": "notes"})
+        self.assertEqual(parsed.database, self.dsn)
+        self.assertNotIn(self.dsn, repr(parsed))
+
+    async def test_through_spark(self) -> None:
+        one = self.frame(NOTES_DDL, ("a", 1))
+        self.refused(one, "no option 'wirter'", "did you mean 'writer'", wirter="w")
+        self.refused(one, "no stream 'note'", "did you mean 'notes'", stream="note")
+        self.refused(one, "only ever appended", mode="overwrite")
+        self.refused(one, "'typing'", "kept in memory", stream="typing")
+        for ddl, row, *words in (
+            ("text string, m bigint", ("a", 1), "no column 'm'"),
+            ("text string, stream_id bigint", ("a", 1), "'stream_id'", "positions=preserve"),
+            ("n bigint", (1,), "lacks column 'text'"),
+            ("text int", (1,), "'text' is INT", "CAST it to STRING"),
+            ("text string, n string", ("a", "1"), "'n' is STRING", "BIGINT"),
+            ("text string, n double", ("a", 1.0), "'n' is DOUBLE"),
+            ("text string, n decimal(10,2)", ("a", None), "'n' is DECIMAL(10,2)"),
+        ):
+            with self.subTest(ddl):
+                self.refused(self.frame(str(ddl), row), *map(str, words))
+        self.assertEqual((self.notes(), self.left_over()), ([], 0))
+
+    async def test_writers(self) -> None:
+        lease = await self.process("other").store.open_writer("w1", [NOTES])
+        options = {"database": self.dsn, "stream": "notes", "writer": "w1"}
+        with self.assertRaises(WriterTaken) as caught:
+            batch_writer(options, SCHEMA, False)
+        self.assertIn("held by other", str(caught.exception))
+        await lease.close()
+        batch_writer(options, SCHEMA, False)
+        await self.membership("drain", NOTES)
+        with self.assertRaises(Drained):
+            batch_writer(options, SCHEMA, False)
+        await self.membership("remove", NOTES)
+        with self.assertRaises(WriterRemoved):
+            batch_writer(options, SCHEMA, False)
+
+    async def test_no_database(self) -> None:
+        dsn = self.dsn.rpartition("/")[0] + "/nowhere"
+        with self.assertRaises(DatabaseRefused):
+            batch_writer({"database": dsn, "stream": "notes"}, SCHEMA, False)
+
+    async def membership(self, what: str, stream: Stream, writer: str = "w1") -> None:
+        change = getattr(membership, what)
+        await self.process("operator").database.run(
+            what, lambda txn: change(txn, stream.name, writer)
+        )
+
+
+class Ending(SinkCase):
+    """Rows are staged, and then something happens."""
+
+    async def setUp(self) -> None:  # type: ignore[override]
+        await super().setUp()
+        self.options = parse({"database": self.dsn, "stream": "notes", "patience_s": "5"})
+        self.target = resolve(self.options, SCHEMA)
+
+    def stage(self, *texts: str, job: str = "job") -> TaskDone:
+        batch = pa.RecordBatch.from_pydict({"text": list(texts), "n": [None] * len(texts)})
+        batch = batch.set_column(1, "n", batch.column("n").cast(pa.int64()))
+        return stage(self.options, self.target, job, iter([batch]))
+
+    def finish(self, *tasks: TaskDone, key: str = "k") -> bool:
+        job = Job("notes", "spark", "job", key=key)
+        return finish(self.options, self.target, job, tasks).replayed
+
+    def texts(self) -> list[str]:
+        return [text for _, text, _ in self.notes()]
+
+    async def test_only_attempts_that_are_named(self) -> None:
+        self.stage("lost")
+        done = self.stage("a", "b")
+        other = self.stage("other's", job="other")
+        self.assertFalse(self.finish(done))
+        self.assertEqual(self.texts(), ["a", "b"])
+        self.assertEqual(self.sql("SELECT attempt FROM synrepl._staging"), other.staged.attempt)
+        self.assertEqual(self.sql("SELECT count(*) FROM synrepl._notes_staged"), 1)
+
+    async def test_what_is_left_for_a_day_goes(self) -> None:
+        self.stage("old", job="other")
+        self.sql("UPDATE synrepl._staging SET at = at - interval '25 hours'")
+        self.finish(self.stage("a"))
+        self.assertEqual(self.left_over(), 0)
+
+    async def test_staged_rows_that_are_gone(self) -> None:
+        done = self.stage("a", "b")
+        self.sql("TRUNCATE synrepl._notes_staged")
+        with self.assertRaises(StagedLost) as caught:
+            self.finish(done)
+        self.assertIn("0 of 2 rows", str(caught.exception))
+        self.assertEqual(self.texts(), [])
+
+    async def test_the_connection_is_lost_at_the_commit(self) -> None:
+        self.sql(
+            "CREATE SEQUENCE fuse;"
+            "CREATE FUNCTION blow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+            " IF nextval('fuse') = 1 THEN PERFORM pg_terminate_backend(pg_backend_pid()); END IF;"
+            " RETURN NULL; END $$;"
+            "CREATE CONSTRAINT TRIGGER blow AFTER INSERT ON synrepl.notes"
+            " DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION blow()"
+        )
+        self.finish(self.stage("a", "b"))
+        self.assertGreater(self.sql("SELECT last_value FROM fuse"), 1)
+        self.assertEqual(self.texts(), ["a", "b"])
+
+    async def test_the_answer_to_the_commit_is_lost(self) -> None:
+        done = self.stage("a")
+        self.assertFalse(self.finish(done))
+        self.assertTrue(self.finish(done))
+        self.assertEqual(self.texts(), ["a"])
+
+    async def test_the_connection_is_lost_while_rows_are_staged(self) -> None:
+        batch = pa.RecordBatch.from_pydict({"text": ["a"], "n": pa.array([1], pa.int64())})
+
+        def batches():  # type: ignore[no-untyped-def]
+            yield batch
+            self.sql(
+                "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
+                " WHERE application_name = 'synrepl spark' AND datname = current_database()"
+            )
+            for _ in range(2000):
+                yield batch
+
+        with self.assertRaises(StagingInterrupted):
+            stage(self.options, self.target, "job", batches())
+        self.assertEqual(self.left_over(), 0)
+
+    async def test_bad_rows_are_told(self) -> None:
+        done = self.stage("a", "\0", "b\0")
+        with catch_warnings(record=True) as caught, self.assertLogs() as logged:
+            simplefilter("always")
+            self.finish(done)
+        self.assertEqual([each.category for each in caught], [RowsQuarantined])
+        for words in (str(caught[0].message), logged.output[0]):
+            self.assertIn("2 of 3 rows did not fit stream 'notes'", words)
+            self.assertIn("NUL", words)
+        self.assertEqual((self.texts(), self.left_over()), (["a"], 0))
+
+    async def test_no_query(self) -> None:
+        with self.assertRaises(NoQuery):
+            stage(self.options, self.target, None, iter(()))
+
+    async def test_the_name_is_taken_meanwhile(self) -> None:
+        done = self.stage("a")
+        await self.process("other").store.open_writer("spark", [NOTES])
+        with self.assertRaises(WriterTaken):
+            self.finish(done)
+        self.assertEqual(self.texts(), [])
+
+    async def test_a_column_that_is_new(self) -> None:
+        self.finish(self.stage("a"))
+        self.sql("ALTER TABLE synrepl.notes ADD COLUMN more text")
+        schema = StructType([*SCHEMA, StructField("more", StringType())])
+        target = resolve(self.options, schema)
+        batch = pa.RecordBatch.from_pydict(
+            {"text": ["b"], "n": pa.array([1], pa.int64()), "more": ["m"]}
+        )
+        done = stage(self.options, target, "job", iter([batch]))
+        finish(self.options, target, Job("notes", "spark", "job", key="k2"), [done])
+        self.assertEqual(self.sql("SELECT more FROM synrepl.notes WHERE text = 'b'"), "m")

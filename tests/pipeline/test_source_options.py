@@ -1,0 +1,172 @@
+"""Options of the source, and our errors in Spark's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from unittest import TestCase
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from synrepl.core.errors import SynreplError
+from synrepl.pipeline.plan.offset import OtherServer
+from synrepl.pipeline.source import options as o
+from synrepl.pipeline.source.errors import MustReland, Raised, reason
+from synrepl.pipeline.source.place import BadPlace, Ends, PlaceMissing, Word, find, parse_place
+from synrepl.pipeline.source.progress import tokens_behind
+from synrepl.positions.vector import PositionVector
+
+LEAST = {"database": "host=127.0.0.1", "stream": "events"}
+
+
+class Options(SynchronousTestCase):
+    """What may be written, and what may not."""
+
+    def test_defaults(self) -> None:
+        found = o.parse(LEAST)
+        self.assertEqual(
+            found,
+            o.SourceOptions(
+                "host=127.0.0.1", ("events",), None, Word.EARLIEST, None, False,
+                None, 500_000, None, 86_400.0, 30.0, 10.0,
+            ),
+        )  # fmt: skip
+        self.assertFalse(found.several)
+        self.assertNotIn("127.0.0.1", repr(found))
+
+    def test_keys_in_any_case(self) -> None:
+        found = o.parse({**LEAST, "Max_Rows_Per_Batch": "5", "STREAM": "a, b"})
+        self.assertEqual((found.max_rows, found.streams, found.several), (5, ("a", "b"), True))
+
+    def test_all_streams(self) -> None:
+        found = o.parse({**LEAST, "stream": "*"})
+        self.assertTrue(found.everything and found.several)
+
+    def test_dsn_from_a_file(self) -> None:
+        path = Path(self.mktemp())
+        path.write_text(" host=h \n", encoding="utf-8")
+        found = o.parse({"database_path": str(path), "stream": "x"})
+        self.assertEqual(found.dsn, "host=h")
+        path.write_text("\n", encoding="utf-8")
+        for given in (str(path), str(path) + ".not"):
+            error = self.assertRaises(o.NoDsnFile, o.parse, {"database_path": given, "stream": "x"})
+            self.assertIn(given, str(error))
+
+    def test_refused(self) -> None:
+        for given, error in [
+            ({"databas": "x"}, o.UnknownOption),
+            ({"path": "x"}, o.UnknownOption),
+            ({"stream": ""}, o.OptionMissing),
+            ({"database": ""}, o.OptionMissing),
+            ({"database_path": "x"}, o.BadOption),
+            ({"stream": "a,"}, o.BadOption),
+            ({"stream": "a,a"}, o.BadOption),
+            ({"stream": "a,*"}, o.BadOption),
+            ({"columns": ""}, o.BadOption),
+            ({"max_rows_per_batch": "0"}, o.BadOption),
+            ({"rows_per_partition": "many"}, o.BadOption),
+            ({"patience_s": "nan"}, o.BadOption),
+            ({"patience_s": "-1"}, o.BadOption),
+            ({"push_filters": "yes"}, o.BadOption),
+            ({"follower": "a b"}, o.BadOption),
+            ({"starting": "yesterday"}, BadPlace),
+        ]:
+            with self.subTest(str(given)):
+                self.assertRaises(error, o.parse, {**LEAST, **given})
+
+    def test_of_the_other_kind_of_read(self) -> None:
+        self.assertRaises(o.OptionElsewhere, o.parse, {**LEAST, "ending": "5"}, True)
+        self.assertRaises(o.OptionElsewhere, o.parse, {**LEAST, "follower": "f"}, False)
+
+    def subTest(self, _: str) -> _Nothing:
+        """Trial has none."""
+        return _Nothing()
+
+
+class _Nothing:
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+class Places(TestCase):
+    """Where reads begin and end."""
+
+    def test_spelled(self) -> None:
+        self.assertIs(parse_place("starting", " NOW "), Word.NOW)
+        self.assertEqual(parse_place("starting", "10~w1.12"), PositionVector({"w1": 12}, 10))
+        self.assertEqual(
+            parse_place("ending", '{"events": "10"}'), {"events": PositionVector(linear=10)}
+        )
+        for text in ("", "x", "{", '{"events": 5}', '{"events": "x"}', "-1"):
+            with self.subTest(text), self.assertRaises(BadPlace) as raised:
+                parse_place("ending", text)
+            self.assertIn("option ending of the synrepl source is", str(raised.exception))
+
+    def test_found(self) -> None:
+        low, high = PositionVector(linear=1), PositionVector(linear=9)
+        ends = {"events": Ends(low, high)}
+        self.assertEqual(find("starting", Word.EARLIEST, ends), {"events": low})
+        self.assertEqual(find("starting", Word.NOW, ends), {"events": high})
+        with self.assertRaises(PlaceMissing):
+            find("starting", {"caches": low}, ends)
+
+
+class Reasons(TestCase):
+    """Our errors, found again in text."""
+
+    def spark(self, error: SynreplError, after: str = "") -> Exception:
+        cls = type(error)
+        return RuntimeError(
+            f'[X] failed: Traceback\n  File "x.py", line 1\n'
+            f"{cls.__module__}.{cls.__qualname__}: {error}\n{after}\n\tat org.apache.spark"
+        )
+
+    def test_class_and_message(self) -> None:
+        for error in [
+            MustReland(stream="ev'ents", trimmed=7, after=3),
+            OtherServer(then="1/a", now="2/b"),
+            o.UnknownOption(option="x", hint="; did you mean y?", known="y, z"),
+        ]:
+            with self.subTest(error):
+                found = reason(self.spark(error))
+                self.assertIs(type(found), type(error))
+                self.assertEqual(str(found), str(error))
+
+    def test_the_last_one_counts(self) -> None:
+        first = OtherServer(then="1/a", now="2/b")
+        last = MustReland(stream="events", trimmed=7, after=3)
+        text = str(self.spark(last))
+        found = reason(self.spark(first, f"During handling\n{text}"))
+        self.assertIsInstance(found, MustReland)
+
+    def test_a_message_that_does_not_fit_its_class(self) -> None:
+        found = reason(RuntimeError("synrepl.pipeline.plan.offset.OtherServer: cut off"))
+        self.assertIsInstance(found, Raised)
+        self.assertEqual(str(found), "cut off")
+
+    def test_none_of_ours(self) -> None:
+        for text in ("boom", "synrepl.pipeline.nothing.Here: x", "synrepl.core.errors.inspect: x"):
+            self.assertIsNone(reason(RuntimeError(text)))
+
+    def test_as_it_is(self) -> None:
+        error = OtherServer(then="1/a", now="2/b")
+        self.assertIs(reason(error), error)
+
+
+class Progress(TestCase):
+    """Lag, from what Spark reports."""
+
+    def test_tokens_behind(self) -> None:
+        end = '{"version": 1, "server": "s", "streams": {"a": {"linear": 4, "writers": {}}}}'
+        latest = (
+            '{"version": 1, "server": "s", "streams": {"a": {"linear": 9, "writers": {"w": 12}},'
+            ' "b": {"linear": 2, "writers": {}}}}'
+        )
+        self.assertEqual(
+            tokens_behind({"endOffset": end, "latestOffset": latest}), {"a": 5, "b": 2}
+        )
+
+    def test_of_other_sources(self) -> None:
+        for offset in (None, "7", "x", "{}", '{"streams": 5}', '{"streams": {"a": 5}}'):
+            source = {"endOffset": offset, "latestOffset": offset}
+            self.assertEqual(tokens_behind(source), {}, offset)

@@ -1,0 +1,210 @@
+"""``spark.readStream.format("synrepl")`` over a real PostgreSQL."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import psycopg2
+
+from synrepl.driver.blocking import BlockingDatabase
+from synrepl.pipeline.plan.offset import OtherServer, OtherVersion
+from synrepl.pipeline.source.errors import BatchHasStream, MustReland, StreamAppeared
+from synrepl.pipeline.source.progress import tokens_behind
+from synrepl.storage.store import DatabaseAway
+from synrepl.storage.tables import ensure_tables
+from synrepl.streams.declared import declare
+from synrepl.testing.postgres import fresh_database, server
+from tests.pipeline.source import SourceCase
+from tests.storage.postgres import prepare
+
+
+class Runs(SourceCase):
+    """Runs that end when they have read what there is."""
+
+    def test_what_is_new_since_the_last_run(self) -> None:
+        self.notes(1, 5)
+        self.query()
+        self.assertEqual(self.numbers(), [1, 2, 3, 4, 5])
+        self.notes(6, 8)
+        self.query()
+        self.query()  # nothing is new
+        self.assertEqual(self.numbers(), [1, 2, 3, 4, 5, 6, 7, 8])
+
+    def test_small_batches(self) -> None:
+        self.notes(1, 10)
+        query = self.query(max_rows_per_batch=4)
+        read = [progress["numInputRows"] for progress in query.recentProgress]
+        self.assertEqual([rows for rows in read if rows], [4, 4, 2])
+        self.assertEqual(self.numbers(), list(range(1, 11)))
+
+    def test_progress_tells_offsets_and_lag(self) -> None:
+        self.notes(1, 10)
+        query = self.query(max_rows_per_batch=4)
+        sources = [p["sources"][0] for p in query.recentProgress if p["numInputRows"]]
+        ends = [json.loads(source["endOffset"])["streams"]["notes"]["linear"] for source in sources]
+        self.assertEqual(ends, [4, 8, 10])
+        self.assertEqual([tokens_behind(s) for s in sources], [{"notes": n} for n in (6, 2, 0)])
+        begins = [json.loads(s["startOffset"])["streams"]["notes"]["linear"] for s in sources]
+        self.assertEqual(begins, [0, 4, 8])
+
+    def test_a_batch_that_was_not_finished_is_read_again(self) -> None:
+        self.notes(1, 4)
+        self.query(max_rows_per_batch=2)
+        self.uncommit()
+        self.notes(5, 6)
+        self.query()
+        self.assertEqual(self.numbers(), [1, 2, 3, 4, 5, 6])
+
+    def test_where_it_begins_stays_where_it_was(self) -> None:
+        self.notes(1, 3)
+        self.query(starting="now", max_rows_per_batch=1)
+        self.uncommit()  # as if it had been killed in its first batch
+        self.notes(4, 5)
+        self.query(starting="now")
+        self.assertEqual(self.numbers(), [4, 5])
+
+    def test_starting_now_or_somewhere(self) -> None:
+        self.notes(1, 3)
+        self.query(starting="now")
+        self.notes(4, 5)
+        self.query(starting="earliest")  # the checkpoint counts
+        self.assertEqual(self.numbers(), [4, 5])
+        self.out, self.checkpoint = self.mktemp(), self.mktemp()
+        self.query(starting='{"notes": "2"}')
+        self.assertEqual(self.numbers(), [3, 4, 5])
+
+    def test_the_follower_holds_trimming_back(self) -> None:
+        self.notes(1, 4)
+        self.query(follower="lake", max_rows_per_batch=2)
+        # Spark tells of a batch when the next one is planned.
+        self.assertEqual(self.sql("SELECT position FROM synrepl._followers WHERE writer = ''"), 2)
+        self.assertEqual(
+            self.sql("SELECT follower FROM synrepl._follower_leases WHERE expires_at > now()"),
+            "lake",
+        )
+        self.notes(5, 5)
+        self.query(follower="lake")
+        self.assertEqual(self.sql("SELECT position FROM synrepl._followers WHERE writer = ''"), 4)
+
+
+class Running(SourceCase):
+    """Queries that go on while facts are written."""
+
+    def test_commits_out_of_order_by_three_writers(self) -> None:
+        writers = ("w1", "w2", "w3")
+        self.add_writers("notes", *writers)
+        held = {writer: self.open() for writer in writers}
+        query = self.query(now=False, max_rows_per_batch=7)
+        n, landed = 0, []
+        for turn in range(4):
+            order = [*writers[turn % 3 :], *writers[: turn % 3]]
+            for writer in order:  # tokens in one order
+                self.notes(n + 1, n + 5, writer=writer, on=held[writer])
+                n += 5
+            for writer in reversed(order):  # and commits in the other, read in between
+                if (turn, writer) == (2, "w2"):
+                    held[writer].rollback()
+                else:
+                    held[writer].commit()
+                query.processAllAvailable()
+                landed.append(len(self.numbers()))
+        wanted = sorted(row.n for row in self.read().collect())
+        self.assertEqual(len(wanted), 55)
+        self.assertEqual(self.numbers(), wanted)  # none missed, none twice
+        self.assertEqual(landed[-1], 55)
+        self.assertGreater(len(set(landed)), 6)  # it did read in between
+
+    def test_a_stream_that_is_made_later(self) -> None:
+        self.notes(1, 1)
+        query = self.query("*", now=False)
+        query.processAllAvailable()
+        with BlockingDatabase(self.dsn, "test") as database:
+            later = declare("later", {"text": "text", "n": "bigint?"})
+            database.run("declare", lambda txn: ensure_tables(txn, [later]))
+        self.append("later", {"text": "x", "n": 7})
+        query.processAllAvailable()
+        query.processAllAvailable()
+        self.assertEqual(self.numbers(), [1, 7])
+
+    def test_a_stream_that_is_made_later_with_other_columns(self) -> None:
+        self.notes(1, 1)
+        query = self.query("*", now=False)
+        query.processAllAvailable()
+        with BlockingDatabase(self.dsn, "test") as database:
+            later = declare("later", {"other": "text"})
+            database.run("declare", lambda txn: ensure_tables(txn, [later]))
+        error = self.ours(query.processAllAvailable)
+        self.assertIsInstance(error, StreamAppeared)
+        self.append("later", {"other": "x"})
+        self.query("*")
+        found = self.spark.read.option("mergeSchema", True).parquet(self.out)
+        self.assertEqual(
+            sorted((r.stream, r.n, r.other) for r in found.collect()),
+            [("later", None, "x"), ("notes", 1, None)],
+        )
+
+    def test_the_database_goes_away(self) -> None:
+        self.notes(1, 2)
+        self.query()
+        name = self.dsn.rpartition("/")[2]
+        other = psycopg2.connect(server().dsn)  # nobody can from where he is
+        self.addCleanup(other.close)
+        other.autocommit = True
+        self.sql(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false", on=other)
+        try:
+            error = self.ours(self.query, patience_s=0)
+            self.assertIsInstance(error, DatabaseAway)
+        finally:
+            self.sql(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true", on=other)
+        self.notes(3, 3)
+        self.query()
+        self.assertEqual(self.numbers(), [1, 2, 3])
+
+
+class Checkpoints(SourceCase):
+    """What a checkpoint is good for, and what not."""
+
+    def rewrite(self, old: str, new: str) -> None:
+        """Change the last offsets that Spark has on record."""
+        folder = Path(self.checkpoint, "offsets")
+        last = max((p for p in folder.glob("[0-9]*")), key=lambda p: int(p.name))
+        text = last.read_text(encoding="utf-8")
+        self.assertIn(old, text)
+        last.write_text(text.replace(old, new), encoding="utf-8")
+        for crc in folder.glob(".*.crc"):
+            crc.unlink()
+
+    async def test_of_another_database(self) -> None:
+        self.notes(1, 2)
+        self.query()
+        other = await fresh_database(self, prepare)
+        error = self.ours(self.query, database=other)
+        self.assertIsInstance(error, OtherServer)
+        self.assertIn(other.rpartition("/")[2], str(error))
+
+    def test_of_another_release(self) -> None:
+        self.notes(1, 2)
+        self.query()
+        self.rewrite('"version": 1', '"version": 99')
+        error = self.ours(self.query)
+        self.assertIsInstance(error, OtherVersion)
+
+    def test_trimmed_past_it(self) -> None:
+        self.notes(1, 2)
+        self.query()
+        self.notes(3, 6)
+        self.sql("DELETE FROM synrepl.notes WHERE stream_id <= 4")
+        self.sql("UPDATE synrepl._streams SET trimmed = 4 WHERE stream = 'notes'")
+        error = self.ours(self.query)
+        self.assertIsInstance(error, MustReland)
+        self.assertEqual(error.facts, {"stream": "notes", "trimmed": "4", "after": "2"})
+        self.assertIn("must re-land from 4", str(error))
+        self.assertEqual(self.numbers(), [1, 2])
+
+    def test_other_streams_in_a_batch_that_was_not_finished(self) -> None:
+        self.notes(1, 2)
+        self.query("notes,backfill")
+        self.uncommit()
+        error = self.ours(self.query, "everything,backfill")
+        self.assertIsInstance(error, BatchHasStream)

@@ -1,0 +1,353 @@
+"""A stream's Delta table: what is on record in it, and what it refuses."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from twisted.trial.unittest import SynchronousTestCase
+
+from synrepl.pipeline.lake.files import DataFile
+from synrepl.pipeline.lake.read import batches
+from synrepl.pipeline.lake.table import LakeFailed, LandedElsewhere, ShapeChanged, StreamTable
+from synrepl.pipeline.lake.write import GROUP_ROWS, FileWriter
+from synrepl.pipeline.origin.shape import Shape
+from synrepl.pipeline.reading.schema import arrow_schema
+from synrepl.positions.vector import PositionVector
+from synrepl.streams.columns import Column, ColumnType, columns
+from synrepl.streams.synapse import SYNAPSE_STREAMS
+from tests.storage.samples import EVERYTHING, NOTES
+
+BIG = 2**63 - 1
+SHAPE = Shape("notes", False, columns(NOTES))
+
+
+class TableCase(SynchronousTestCase):
+    """A table of notes."""
+
+    timeout = 60
+
+    def setUp(self) -> None:
+        self.folder = Path(self.mktemp()).absolute()
+        self.table = StreamTable.make(self.folder / "notes", SHAPE)
+
+    def again(self) -> StreamTable:
+        """The table, as another process finds it."""
+        return StreamTable(self.table.path)
+
+    def written(self, low: int, high: int) -> DataFile:
+        """A file with these IDs, which the table does not know yet."""
+        schema = arrow_schema(self.table.shape.columns)
+        writer = FileWriter(self.table.path, schema)
+        for stream_id in range(low, high + 1):
+            rows = [{"stream_id": stream_id, "row_no": 0, "writer": "w", "text": f"n{stream_id}"}]
+            writer.write(pa.RecordBatch.from_pylist(rows, schema))
+        made = writer.close()
+        assert made is not None
+        return made
+
+    def add(self, low: int, high: int) -> DataFile:
+        """The same, and the table knows it."""
+        file = self.written(low, high)
+        self.table.append([file], self.table.position, PositionVector({"w": high}, high))
+        return file
+
+    def there(self) -> set[str]:
+        """The data files in the folder."""
+        return {path.name for path in self.table.path.glob("*.parquet")}
+
+    def ids(self) -> list[int]:
+        """The stream IDs in the table."""
+        schema = pa.schema([("stream_id", pa.int64())])
+        table = self.again()
+        return sorted(
+            number
+            for file in table.files
+            for batch in batches(table.path_of(file), schema)
+            for number in batch.column(0).to_pylist()
+        )
+
+    def commits(self) -> list[Path]:
+        return sorted((self.table.path / "_delta_log").glob("*.json"))
+
+
+class Shapes(TableCase):
+    """Columns, and how they change."""
+
+    def test_every_stream_and_every_type(self) -> None:
+        for stream in (*SYNAPSE_STREAMS, EVERYTHING):
+            shape = Shape(stream.name, stream.counts_down, columns(stream))
+            made = StreamTable.make(self.folder / stream.name, shape)
+            for table in (made, StreamTable(made.path)):
+                found = table.shape
+                self.assertEqual(
+                    (found.stream, found.counts_down), (stream.name, stream.counts_down)
+                )
+                self.assertEqual(
+                    [(column.name, column.type) for column in found.columns],
+                    [(column.name, column.type) for column in shape.columns],
+                )
+                # What begins a row is always there; any cell may be erased.
+                self.assertEqual(
+                    [each.nullable for each in found.columns[:4]], [False] * 3 + [True]
+                )
+                self.assertTrue(all(column.nullable for column in found.cells))
+
+    def test_others_read_it(self) -> None:
+        self.add(1, 3)
+        found = DeltaTable(self.table.path).to_pyarrow_table().sort_by("stream_id")
+        self.assertEqual(found.column("text").to_pylist(), ["n1", "n2", "n3"])
+        self.assertEqual(found.column("n").to_pylist(), [None] * 3)
+
+    def test_widened(self) -> None:
+        self.add(1, 2)
+        wide = Shape("notes", False, (*SHAPE.cells, Column("tags", ColumnType.TEXT_ARRAY, False)))
+        self.table.widened(wide)
+        for table in (self.table, self.again()):
+            names = [column.name for column in table.shape.cells]
+            self.assertEqual(names, ["text", "n", "tags"])
+            self.assertEqual(table.position, PositionVector({"w": 2}, 2))
+        (batch,) = batches(
+            self.table.path_of(self.table.files[0]), arrow_schema(self.table.shape.columns)
+        )
+        self.assertEqual(batch.column("tags").to_pylist(), [None, None])
+
+    def test_widened_by_nothing_commits_nothing(self) -> None:
+        before = self.commits()
+        self.table.widened(SHAPE)
+        self.assertEqual(self.commits(), before)
+
+    def test_widened_twice_by_processes_that_do_not_know_of_each_other(self) -> None:
+        other = self.again()
+        wide = Shape("notes", False, (*SHAPE.cells, Column("tags", ColumnType.TEXT_ARRAY, True)))
+        self.table.widened(wide)
+        other.widened(wide)
+        names = [column.name for column in self.again().shape.cells]
+        self.assertEqual(names, ["text", "n", "tags"])
+
+    def test_refused(self) -> None:
+        text, n = SHAPE.cells
+        for cells, words in (
+            ((text, n._replace(type=ColumnType.TEXT)), "column 'n' as text (the table has bigint)"),
+            (
+                (text._replace(type=ColumnType.JSON), n),
+                "column 'text' as json (the table has text)",
+            ),
+            ((text,), "no column 'n' any more"),
+        ):
+            error = self.assertRaises(
+                ShapeChanged, self.table.widened, Shape("notes", False, cells)
+            )
+            self.assertIn(f"stream 'notes' has {words}", str(error))
+        # The order of columns is nobody's concern.
+        self.table.widened(Shape("notes", False, (n, text)))
+
+
+class Positions(TableCase):
+    """Where the table stands."""
+
+    def test_none_yet(self) -> None:
+        self.assertEqual((self.table.position, self.table.landed), (PositionVector(), False))
+        self.table.append([], PositionVector(), PositionVector())
+        self.assertTrue(self.again().landed)
+        self.assertEqual(self.again().position, PositionVector())
+
+    def test_several_writers_to_the_last_bit(self) -> None:
+        odd = {"w": BIG, "writer/1": 2**53 + 1, "ü": 5, "a.b-c_d": BIG - 1}
+        at = PositionVector()
+        for end in (PositionVector({"w": 3}, 2), PositionVector(odd, 5), PositionVector(odd, BIG)):
+            self.table.append([], at, end)
+            at = self.again().position
+            self.assertEqual(at.linear, end.linear)
+            self.assertEqual({name: at[name] for name in odd}, {name: end[name] for name in odd})
+
+    def test_a_writer_that_is_not_named_any_more_is_remembered(self) -> None:
+        self.table.append([], PositionVector(), PositionVector({"a": 7, "b": 3}, 2))
+        self.table.append([], self.table.position, PositionVector({"b": 5}, 4))
+        self.assertEqual(self.again().position, PositionVector({"a": 7, "b": 5}, 4))
+
+    def test_rows_and_position_move_together(self) -> None:
+        file = self.add(1, 9)
+        self.assertEqual(self.again().files, [file])
+        self.assertEqual(self.again().position, PositionVector({"w": 9}, 9))
+        self.assertEqual((file.rows, file.low, file.high), (9, 1, 9))
+        self.assertEqual(file.size, self.table.path_of(file).stat().st_size)
+
+    def test_landed_by_another_process(self) -> None:
+        self.add(1, 2)
+        other, start = self.again(), self.table.position
+        self.add(3, 4)
+        new = self.written(3, 4)
+        error = self.assertRaises(
+            LandedElsewhere, other.append, [new], start, PositionVector({"w": 4}, 4)
+        )
+        self.assertIn("is at 4~w.4, not at 2~w.2", str(error))
+        self.assertEqual(self.ids(), [1, 2, 3, 4])
+
+    def test_landed_by_another_process_that_was_the_first(self) -> None:
+        other = self.again()
+        self.add(1, 2)
+        self.assertRaises(
+            LandedElsewhere,
+            other.append, [self.written(1, 2)], PositionVector(), PositionVector({"w": 2}, 2),
+        )  # fmt: skip
+        self.assertEqual(self.ids(), [1, 2])
+
+    def test_landed_by_another_process_after_the_look(self) -> None:
+        self.add(1, 2)
+        other, start = self.again(), self.table.position
+        self.add(3, 4)
+        new = self.written(3, 4)
+        other.refresh = lambda: None  # type: ignore[method-assign]
+        error = self.assertRaises(
+            LakeFailed, other.append, [new], start, PositionVector({"w": 4}, 4)
+        )
+        self.assertIn("cannot be written", str(error))
+        self.assertEqual(self.ids(), [1, 2, 3, 4])
+
+    def test_survives_checkpoints_of_the_log_and_its_clearing(self) -> None:
+        self.table._delta.alter.set_table_properties(
+            {
+                "delta.checkpointInterval": "5",
+                "delta.logRetentionDuration": "interval 0 seconds",
+            }
+        )
+        self.table.append([], PositionVector(), PositionVector({"gone": 3}, 0))
+        for high in range(1, 25):
+            self.add(high, high)
+        table = self.again()
+        table._delta.create_checkpoint()
+        table._delta.cleanup_metadata()
+        self.assertLess(len(self.commits()), 20)  # the first ones are gone
+        self.assertEqual(self.again().position, PositionVector({"gone": 3, "w": 24}, 24))
+        self.assertEqual(self.ids(), list(range(1, 25)))
+        # Who looked before has to look again.
+        self.assertRaises(LakeFailed, lambda: self.table.position)
+        self.table.refresh()
+        self.add(25, 25)
+        self.assertEqual(self.again().position["w"], 25)
+
+    def test_one_that_lasts_outlives_the_clearing_of_its_log(self) -> None:
+        self.table._delta.alter.set_table_properties(
+            {"delta.checkpointInterval": "5", "delta.logRetentionDuration": "interval 0 seconds"}
+        )
+        for high in range(1, 25):
+            self.add(high, high)
+        self.assertLess(len(self.commits()), 10)
+        self.assertEqual(self.ids(), list(range(1, 25)))
+
+
+class Files(TableCase):
+    """What it is made of."""
+
+    def test_in_the_order_of_their_ids(self) -> None:
+        self.assertEqual(self.table.files, [])
+        names = [self.add(low, low + 1).name for low in (5, 1, 3)]
+        self.assertEqual([file.low for file in self.table.files], [1, 3, 5])
+        self.assertEqual({file.name for file in self.table.files}, set(names))
+
+    def test_the_log_tells_nothing_of_cells(self) -> None:
+        self.add(1, 3)
+        text = "".join(path.read_text() for path in self.commits())
+        self.assertIn("maxValues", text)
+        self.assertNotIn("n3", text)
+
+    def test_rewritten(self) -> None:
+        old = [self.add(1, 2), self.add(3, 4)]
+        kept = self.add(5, 6)
+        new = self.written(1, 4)
+        self.table.rewrite(old, [new], change=False)
+        self.assertEqual(self.again().files, [new, kept])
+        self.assertEqual(self.again().position, PositionVector({"w": 6}, 6))
+        self.assertEqual(self.ids(), [1, 2, 3, 4, 5, 6])
+
+    def test_of_two_that_rewrite_from_one_version_one_fails(self) -> None:
+        old = [self.add(1, 2), self.add(3, 4)]
+        one, other = self.again(), self.again()
+        one.rewrite(old, [self.written(1, 4)], change=False)
+        error = self.assertRaises(
+            LakeFailed, other.rewrite, old, [self.written(1, 4)], change=False
+        )
+        self.assertIn(str(self.table.path), str(error))
+        self.assertEqual(self.ids(), [1, 2, 3, 4])
+
+    def test_rewritten_while_it_is_landed(self) -> None:
+        old = [self.add(1, 2), self.add(3, 4)]
+        other = self.again()
+        self.add(5, 6)
+        other.rewrite(old, [self.written(1, 4)], change=False)
+        self.add(7, 8)
+        self.assertEqual(self.ids(), list(range(1, 9)))
+        self.assertEqual(self.again().position, PositionVector({"w": 8}, 8))
+
+    def test_what_is_not_used_is_removed(self) -> None:
+        old = [self.add(1, 2), self.add(3, 4)]
+        new = self.written(1, 4)
+        orphan = self.written(5, 6)
+        (self.table.path / "part-torn.parquet").write_bytes(b"PAR1")
+        self.table.rewrite(old, [new], change=False)
+        self.assertEqual(self.there() - {new.name, "part-torn.parquet"},
+                         {orphan.name, *(file.name for file in old)})  # fmt: skip
+        self.assertEqual(self.table.remove_unused(), 4)
+        self.assertEqual(self.there(), {new.name})
+        self.assertEqual(self.table.remove_unused(), 0)
+        self.assertEqual(self.ids(), [1, 2, 3, 4])
+
+    def test_the_time_in_the_log_is_now(self) -> None:
+        begun = datetime.now(UTC).timestamp() * 1000 - 1
+        self.add(1, 1)
+        (made,) = pa.table(DeltaTable(self.table.path).get_add_actions()).to_pylist()
+        when = made["modification_time"]
+        self.assertGreaterEqual(when if isinstance(when, int) else when.timestamp() * 1000, begun)
+
+
+class Writing(TableCase):
+    """A file in the making."""
+
+    def writer(self, **columns_: Any) -> FileWriter:
+        return FileWriter(self.table.path, pa.schema([("stream_id", pa.int64())]))
+
+    def test_nothing(self) -> None:
+        writer = self.writer()
+        writer.write(pa.RecordBatch.from_pydict({"stream_id": pa.array([], pa.int64())}))
+        self.assertIsNone(writer.close())
+        self.assertEqual(self.there(), set())
+
+    def test_groups_and_ranges(self) -> None:
+        writer = self.writer()
+        size = GROUP_ROWS // 2
+        for first in (1, 1 + size, 1 + 2 * size):
+            ids = pa.array(range(-first, -first - size, -1), pa.int64())
+            writer.write(pa.RecordBatch.from_arrays([ids], ["stream_id"]))
+        file = writer.close()
+        assert file is not None
+        self.assertEqual((file.rows, file.low, file.high), (3 * size, -3 * size, -1))
+        found = pa.parquet.ParquetFile(self.table.path_of(file)).metadata
+        rows = [found.row_group(each).num_rows for each in range(found.num_row_groups)]
+        self.assertEqual(rows, [2 * size, size])
+        self.assertEqual(found.row_group(0).column(0).compression, "ZSTD")
+
+
+class Broken(TableCase):
+    """What cannot be read or written says so."""
+
+    def test_a_damaged_log(self) -> None:
+        self.commits()[0].write_text("{")
+        error = self.assertRaises(LakeFailed, self.again)
+        self.assertIn(f"the lake's table {self.table.path} cannot be read", str(error))
+
+    def test_a_log_that_is_gone(self) -> None:
+        for path in self.commits():
+            path.unlink()
+        (self.table.path / "_delta_log").rmdir()
+        self.assertRaises(LakeFailed, self.again)
+
+    def test_a_folder_that_cannot_be_made(self) -> None:
+        (self.folder / "taken").touch()
+        error = self.assertRaises(
+            LakeFailed, StreamTable.make, self.folder / "taken" / "notes", SHAPE
+        )
+        self.assertIn("cannot be made", str(error))

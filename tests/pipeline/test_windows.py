@@ -1,0 +1,163 @@
+"""Windows between two positions, against all pairs of a writer and a token written out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.trial.unittest import SynchronousTestCase
+
+from synrepl.core.tokens import Range
+from synrepl.pipeline.origin.scan import ids
+from synrepl.pipeline.origin.shape import Shape
+from synrepl.pipeline.origin.sql import in_windows
+from synrepl.pipeline.plan.split import MAX_PARTS, split
+from synrepl.pipeline.plan.windows import Windows, stop_at
+from synrepl.positions.vector import PositionVector
+from tests.storage.postgres import PostgresCase
+
+HIGHEST = 12
+
+#: The last one is in no position.
+WRITERS = ("a", "o'b", "stranger")
+
+tokens = st.integers(0, HIGHEST)
+vectors = st.builds(
+    PositionVector, st.dictionaries(st.sampled_from(WRITERS[:2]), tokens), linear=tokens
+)
+
+Pair = tuple[str, int]
+
+
+def wanted(start: PositionVector, end: PositionVector) -> set[Pair]:
+    """What was settled after one position and no later than the other."""
+    return {
+        (writer, token)
+        for writer in WRITERS
+        for token in range(1, HIGHEST + 1)
+        if start[writer] < token <= end[writer]
+    }
+
+
+def inside(windows: Windows) -> set[Pair]:
+    """What windows hold."""
+    return {
+        (writer, token)
+        for writer in WRITERS
+        for token in range(1, HIGHEST + 1)
+        if token in windows.clip and token in windows.writers.get(writer, windows.others)
+    }
+
+
+def counted(parts: Iterable[Windows]) -> Counter[Pair]:
+    return Counter(pair for part in parts for pair in inside(part))
+
+
+class Covering(SynchronousTestCase):
+    """Each pair once."""
+
+    @given(vectors, vectors)
+    def test_between(self, start: PositionVector, end: PositionVector) -> None:
+        windows = Windows.between(start, end)
+        self.assertEqual(inside(windows), wanted(start, end))
+        self.assertEqual(windows.empty, not wanted(start, end))
+
+    @given(vectors, vectors)
+    def test_parts(self, start: PositionVector, end: PositionVector) -> None:
+        parts = list(Windows.between(start, end).parts())
+        self.assertEqual(counted(parts), Counter(wanted(start, end)))
+        self.assertLessEqual(len(parts), 3)
+        edges = [edge for part in parts for edge in part.clip]
+        self.assertEqual(edges, sorted(edges))
+
+    @given(vectors, vectors)
+    def test_where_all_agree_nobody_is_asked_for_the_writer(
+        self, start: PositionVector, end: PositionVector
+    ) -> None:
+        parts = list(Windows.between(start, end).parts())
+        for token in range(1, HIGHEST + 1):
+            if {(writer, token) for writer in WRITERS} <= wanted(start, end):
+                (part,) = (part for part in parts if token in part.clip)
+                self.assertTrue(part.agreed)
+
+    @given(vectors, vectors, st.integers(1, 5), st.lists(st.integers(0, 3), min_size=HIGHEST + 1))
+    def test_split(
+        self, start: PositionVector, end: PositionVector, rows: int, density: list[int]
+    ) -> None:
+        def planned(part: Windows) -> int:
+            return sum(density[token] for _, token in inside(part))
+
+        windows = Windows.between(start, end)
+        parts = list(split(windows, rows, planned))
+        self.assertEqual(counted(part for part, _ in parts), Counter(wanted(start, end)))
+        for part, expected in parts:
+            self.assertEqual(expected, planned(part))
+            if part.clip.upto - part.clip.after > 1:
+                self.assertLessEqual(expected, rows)
+
+    def test_split_ends_whatever_the_statistics_say(self) -> None:
+        windows = Windows.between(PositionVector(), PositionVector({}, 2**60))
+        parts = [part.clip for part, _ in split(windows, 10, lambda part: 10**9)]
+        self.assertLessEqual(len(parts), MAX_PARTS)
+        self.assertEqual((parts[0].after, parts[-1].upto), (0, 2**60))
+        self.assertEqual([part.upto for part in parts[:-1]], [part.after for part in parts[1:]])
+
+    @given(vectors, vectors, tokens)
+    def test_stop_at(self, start: PositionVector, end: PositionVector, token: int) -> None:
+        stop = stop_at(start, end, token)
+        self.assertEqual(
+            wanted(start, stop), {pair for pair in wanted(start, end) if pair[1] <= token}
+        )
+
+    @given(vectors, vectors, st.lists(tokens))
+    def test_whoever_goes_on_from_where_it_stopped_reads_each_once(
+        self, start: PositionVector, end: PositionVector, stops: list[int]
+    ) -> None:
+        at, read = start, Counter[Pair]()
+        for token in [*stops, HIGHEST]:
+            stop = stop_at(at, end, token)
+            read += counted(Windows.between(at, stop).parts())
+            at = PositionVector.from_json(stop.to_json()) if "o'b" not in stop.writers else stop
+        self.assertEqual(read, Counter(wanted(start, end)))
+
+    @given(st.lists(vectors, min_size=2, max_size=5))
+    def test_bounds_that_move_on_are_read_once(self, seen: list[PositionVector]) -> None:
+        at, read = seen[0], Counter[Pair]()
+        for bound in seen[1:]:
+            moved = at.merge(bound)
+            read += counted(Windows.between(at, moved).parts())
+            at = moved
+        self.assertEqual(read, Counter(wanted(seen[0], at)))
+
+
+class InSql(PostgresCase):
+    """The same conditions, asked of Postgres."""
+
+    def test_as_the_model_has_it(self) -> None:
+        connection = self.connect()
+        self.sql(
+            "CREATE TEMPORARY TABLE pairs AS SELECT token AS stream_id, writer"
+            " FROM generate_series(-20, 20) AS token, unnest(%s) AS writer",
+            list(WRITERS),
+            on=connection,
+        )
+
+        @given(vectors, vectors, st.tuples(tokens, tokens), st.booleans())
+        def check(
+            start: PositionVector, end: PositionVector, clip: tuple[int, int], down: bool
+        ) -> None:
+            whole = Windows.between(start, end)
+            for windows in (whole, whole.within(Range(min(clip), max(clip))), *whole.parts()):
+                condition = in_windows(Shape("s", down, ()), windows, ids(windows.clip, down))
+                with connection.cursor() as cursor:
+                    cursor.execute(f"SELECT writer, stream_id FROM pairs WHERE {condition}")
+                    found = cursor.fetchall()
+                sign = -1 if down else 1
+                self.assertEqual(
+                    Counter((writer, sign * id_) for writer, id_ in found),
+                    Counter(inside(windows)),
+                )
+
+        check()

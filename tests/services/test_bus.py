@@ -1,0 +1,184 @@
+"""What a process says on a bus, and in which order; what it makes of what it hears."""
+
+from __future__ import annotations
+
+from unittest import TestCase
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from synrepl.services.bus.attendant import Attendant
+from synrepl.services.bus.channels import Channels
+from synrepl.services.bus.hearing import Hearing
+from synrepl.services.bus.relay import CommandRelay
+from synrepl.services.bus.voice import LONGEST_LINE
+from synrepl.wire.closing import CloseReason
+from synrepl.wire.commands import (
+    Command,
+    InvalidateCache,
+    Position,
+    Rdata,
+    RemoteServerUp,
+    RemovePusher,
+    Replicate,
+    UserIp,
+)
+from tests.services.air import NOTES, OTHERS, Air, AirProcess
+from tests.services.world import Noting
+
+MAIN = "example.org"
+
+
+class Saying(TestCase):
+    def setUp(self) -> None:
+        self.air = Air()
+
+    def said(self) -> list[str]:
+        """What was said since the last time, on the main channel."""
+        self.air.settle()
+        said, self.air.said = self.air.said, []
+        self.assertEqual({channel for channel, _ in said} - {MAIN}, set())
+        return [line.decode() for _, line in said]
+
+    def test_the_start_replicate_then_the_own_positions_unasked(self) -> None:
+        one = AirProcess(self.air, "one")
+        positions = ["POSITION notes one 0 0", "POSITION others one 0 0"]
+        # The second time it answers itself, as everybody does.
+        self.assertEqual(self.said(), ["REPLICATE ", *positions, *positions])
+        one.append("a")
+        self.assertEqual(self.said(), ["POSITION notes one 0 0", 'RDATA notes one 1 ["a"]'])
+
+    def test_everybody_answers_once_however_many_ask_at_once(self) -> None:
+        one, _ = AirProcess(self.air, "one"), AirProcess(self.air, "two")
+        one.append("a")
+        self.said()
+        one.bus.heard([b"REPLICATE ", b"REPLICATE", b"REPLICATE "])
+        answer = ["POSITION notes one 1 1", "POSITION others one 0 0"]
+        self.assertEqual(self.said(), answer)
+
+    def test_a_position_never_overtakes_rows_that_have_gathered(self) -> None:
+        one = AirProcess(self.air, "one")
+        self.said()
+        one.append("a")
+        one.bus.heard([b"REPLICATE "])  # in the same turn
+        lines = self.said()
+        self.assertLess(
+            lines.index('RDATA notes one 1 ["a"]'), lines.index("POSITION notes one 1 1")
+        )
+
+    def test_rows_of_one_fact_and_a_row_that_is_too_long(self) -> None:
+        one = AirProcess(self.air, "one")
+        one.append("a")
+        self.said()
+        one.append("b", "c")
+        one.append("x" * LONGEST_LINE)
+        lines = ['RDATA notes one batch ["b"]', 'RDATA notes one 2 ["c"]', "POSITION notes one 3 3"]
+        self.assertEqual(self.said(), lines)
+
+    def test_a_channel_per_stream(self) -> None:
+        channels = Channels(MAIN, per_stream=True)
+        one = AirProcess(self.air, "one", channels)
+        self.air.settle()
+        self.air.said.clear()
+        one.append("a", stream=OTHERS)
+        one.bus.send(RemoteServerUp("other.org"))
+        self.air.settle()
+        heard = {line.decode(): channel for channel, line in self.air.said}
+        self.assertEqual(heard['RDATA others one 1 ["a"]'], "example.org/stream/others")
+        self.assertEqual(heard["REMOTE_SERVER_UP other.org"], MAIN)
+
+    def test_nothing_is_said_without_connections(self) -> None:
+        one = AirProcess(self.air, "one")
+        self.said()
+        one.wires.cut()
+        one.append("a")
+        one.bus.send(RemoteServerUp("other.org"))
+        one.bus.pause()
+        one.bus.resume()
+        one.bus.close(CloseReason.LOCAL)
+        self.assertFalse(one.bus.standing)
+        one.connect()
+        self.assertEqual(self.said()[:2], ["REPLICATE ", "POSITION notes one 1 1"])
+
+    def test_a_follower_that_gives_up_gets_new_connections(self) -> None:
+        one, two = AirProcess(self.air, "one"), AirProcess(self.air, "two")
+        self.said()
+        two.bus.heard([b'RDATA notes one 1 [["no text"]', b"RDATA notes one 2 7"])
+        two.bus.close(CloseReason.PROTOCOL_ERROR, "a row that is none")
+        self.assertEqual((one.bus.standing, two.bus.standing), (True, False))
+
+
+class Relaying(TestCase):
+    """What a TCP client says goes on the bus if the bus has it."""
+
+    def test_what_the_bus_does_not_have_is_left_out_without_a_word(self) -> None:
+        said: list[Command] = []
+        log = Noting()
+        relay = CommandRelay("master", said.append, log)
+        relay.from_client("old", RemovePusher("app", "key", "@u:x"))
+        relay.from_client("old", InvalidateCache("users", ("@u:x",)))
+        self.assertEqual((said, log.lines), ([], []))
+
+    def test_what_cannot_be_said_there_is_told(self) -> None:
+        log = Noting()
+        one = AirProcess(Air(), "one")
+        relay = CommandRelay("master", one.bus.send, log)
+        relay.from_client("old", RemoteServerUp("two words"))
+        self.assertIn("not passed on to the bus: REMOTE_SERVER_UP server", log.lines[0][1])
+
+
+class Listening(TestCase):
+    def test_user_ip_has_a_channel_that_only_one_process_hears(self) -> None:
+        channels = Channels(MAIN)
+        ip = UserIp("@a:b", "t", "127.0.0.1", "curl", None, 5)
+        self.assertEqual(channels.of_command(ip), "example.org/USER_IP")
+        self.assertEqual(channels.heard(["notes"], user_ip=True), (MAIN, "example.org/USER_IP"))
+        self.assertEqual(channels.heard(["notes"], user_ip=False), (MAIN,))
+
+    def test_the_own_lines_are_left_out(self) -> None:
+        hearing = Hearing("one", Noting())
+        lines = (
+            b'RDATA notes one 1 ["a"]',
+            b"POSITION notes one 0 1",
+            b"FEDERATION_ACK one 5",
+            b'LOCK_RELEASED ["one","lock","key"]',
+            b'RDATA notes two 1 ["b"]',
+            b"REPLICATE ",
+        )
+        expected = [Rdata("notes", "two", 1, b'["b"]'), Replicate()]
+        self.assertEqual(hearing.commands(lines), expected)
+        self.assertEqual(hearing.echoes, 4)
+
+    def test_a_follower_hears_the_facts_of_its_own_process(self) -> None:
+        hearing = Hearing("one", Noting(), follows_itself=True)
+        lines = (b'RDATA notes one 1 ["a"]', b"FEDERATION_ACK one 5", b"POSITION notes one 0 1")
+        expected = [Rdata("notes", "one", 1, b'["a"]'), Position("notes", "one", 0, 1)]
+        self.assertEqual(hearing.commands(lines), expected)
+
+    def test_messages_that_are_no_lines_are_told_of_once_a_kind(self) -> None:
+        log = Noting()
+        hearing = Hearing("one", log)
+        messages = (b"FOO", b"BAR", b"", b"\r", b"POSITION notes two 0 1\n", b"\xff", b"PING 1")
+        self.assertEqual(hearing.commands(messages), [])
+        self.assertEqual((hearing.bad, len(log.lines)), (5, 3))
+        self.assertIn("newline at byte 22", log.lines[1][1])
+
+    @given(st.lists(st.binary(max_size=60) | st.just(b"REPLICATE "), max_size=8))
+    def test_whatever_comes_is_heard_or_counted(self, messages: list[bytes]) -> None:
+        hearing = Hearing("one", Noting())
+        blank = sum(message in (b"", b"\r") for message in messages)
+        commands = hearing.commands(messages)
+        self.assertEqual(len(commands) + hearing.bad + hearing.echoes + blank, len(messages))
+
+    def test_an_attendant_asks_and_hears_only_commands(self) -> None:
+        heard: list[Command] = []
+        attendant, air = Attendant(heard.append), Air()
+        one = AirProcess(air, "one")
+        air.settle()
+        air.said.clear()
+        attendant.connected(one.bus)
+        air.settle()
+        self.assertEqual(air.said[0], (MAIN, b"REPLICATE "))
+        up = RemoteServerUp("other.org")
+        attendant.received([Rdata(NOTES.name, "two", 1, b"[]"), up, Position("a", "b", 0, 1)])
+        self.assertEqual(heard, [up])

@@ -1,0 +1,121 @@
+"""Connections are lost at any time, with all that is on its way: no fact is (R3), in order, once."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import pairwise
+from typing import Any
+from unittest import TestCase
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    rule,
+    run_state_machine_as_test,
+)
+
+from tests.services.air import NOTES, OTHERS, Air, AirProcess
+
+NAMES = ("one", "two", "three")
+MACHINE = settings(max_examples=150, stateful_step_count=30, deadline=None)
+
+
+class Losses(RuleBasedStateMachine):
+    """Three processes that write two streams, and hear each other."""
+
+    @initialize()
+    def begin(self) -> None:
+        """All are there."""
+        self.air = Air()
+        self.all = [AirProcess(self.air, name) for name in NAMES]
+        self.appended: dict[tuple[str, str], list[list[str]]] = defaultdict(list)
+        self.count = 0
+
+    @rule(
+        who=st.integers(0, 2),
+        rows=st.integers(1, 3),
+        stream=st.sampled_from((NOTES, OTHERS)),
+        turn=st.booleans(),
+    )
+    def append(self, who: int, rows: int, stream: Any, turn: bool) -> None:
+        """A fact, whose lines leave in this turn or a later one."""
+        texts = [f"{self.count}.{row}" for row in range(rows)]
+        self.count += 1
+        process = self.all[who]
+        process.append(*texts, stream=stream)
+        self.appended[stream.name, process.name].append(texts)
+        if turn:
+            self.air.clock.advance(0)
+
+    @rule(who=st.integers(0, 2), count=st.integers(1, 9))
+    def leave(self, who: int, count: int) -> None:
+        """Some messages reach the server."""
+        self.all[who].wires.leave(count)
+
+    @rule(who=st.integers(0, 2), count=st.integers(1, 9))
+    def arrive(self, who: int, count: int) -> None:
+        """Some messages reach a process."""
+        self.all[who].wires.arrive(count)
+
+    @rule(who=st.integers(0, 2))
+    def lose(self, who: int) -> None:
+        """A process loses its connections."""
+        self.all[who].wires.cut()
+
+    @rule(who=st.integers(0, 2))
+    def come_back(self, who: int) -> None:
+        """They are made again."""
+        if not self.all[who].bus.standing:
+            self.all[who].connect()
+
+    @rule(back=st.permutations(range(3)))
+    def settle(self, back: list[int]) -> None:
+        """All come back, in any order; then everybody has everything."""
+        for who in back:
+            self.come_back(who)
+        self.air.settle()
+        for process in self.all:
+            expected = {
+                key: facts for key, facts in self.appended.items() if key[1] != process.name
+            }
+            found = {
+                key: [[row.text for row in fact.rows] for fact in facts]  # type: ignore[attr-defined]
+                for key, facts in process.handler.facts.items()
+            }
+            assert found == expected, (process.name, found, expected)
+
+    def teardown(self) -> None:
+        """Everything has been said in order (R2), and is heard in the end (R3)."""
+        self.settle([2, 0, 1])
+        tokens: dict[tuple[bytes, bytes], list[int]] = defaultdict(list)
+        for _, line in self.air.said:
+            verb, *words = line.split(b" ")
+            if verb == b"POSITION":
+                tokens[words[0], words[1]].append(int(words[3]))
+            elif verb == b"RDATA" and words[2] != b"batch":
+                tokens[words[0], words[1]].append(int(words[2]))
+        for said in tokens.values():
+            assert all(before <= after for before, after in pairwise(said)), said
+
+
+class Properties(TestCase):
+    def test_what_comes_before_the_answer_to_replicate_hides_no_gap(self) -> None:
+        air = Air()
+        one, two = AirProcess(air, "one"), AirProcess(air, "two")
+        air.settle()
+        two.wires.cut()
+        one.append("lost")
+        air.settle()
+        two.connect()
+        one.append("heard")  # and nobody has heard REPLICATE yet
+        air.clock.advance(0)
+        one.wires.leave(9)
+        two.wires.arrive(9)
+        air.settle()
+        tokens = [fact.token for fact in two.handler.facts["notes", "one"]]
+        self.assertEqual(tokens, [1, 2])
+
+    def test_no_fact_is_lost(self) -> None:
+        run_state_machine_as_test(Losses, settings=MACHINE)

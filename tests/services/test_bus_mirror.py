@@ -1,0 +1,245 @@
+"""What a master makes of streams that others keep in memory, heard on a bus that loses things."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from unittest import TestCase
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from synrepl.core.tokens import Range, Token
+from synrepl.services.announcing.stream_state import StreamState
+from synrepl.services.bus.attendant import Attendant
+from synrepl.services.bus.mirror import Mirror, NotHeardYet
+from synrepl.services.serving.leftover import leftover
+from synrepl.storage.store import Trimmed
+from synrepl.streams.declared import declare
+from synrepl.streams.definition import Fact, Stream
+from synrepl.wire.batching import DEFAULT_MAX_ROWS
+from synrepl.wire.commands import Command, Position, Rdata
+from tests.services.test_serve import Client, MasterCase
+from tests.services.world import Noting, Upstream, done
+
+NOTES = replace(declare("notes", {"text": "text"}), in_memory=True)
+MACHINE = settings(max_examples=150, stateful_step_count=30, deadline=None)
+
+
+def row(text: str) -> bytes:
+    return b'["%b"]' % text.encode()
+
+
+class Follows:
+    """A follower of the master: what it knows, and from where on."""
+
+    def __init__(self) -> None:
+        self.after = self.position = -1
+        self.known: dict[Token, list[str]] = {}
+        self.linear = -1
+
+    def writer_moved(
+        self, stream: Stream, writer: str, prev: Token, new: Token, facts: Sequence[Fact]
+    ) -> None:
+        assert prev == self.position, "a gap that nobody was told of"
+        self.position = new
+        for fact in facts:
+            self.known[fact.token] = [row.text for row in fact.rows]  # type: ignore[attr-defined]
+
+    def linear_moved(
+        self, stream: Stream, prev: Token, new: Token, facts: Sequence[Fact] | None
+    ) -> None:
+        self.linear = new
+
+    def started_again(self, stream: Stream, writer: str, position: Token, known: bool) -> None:
+        assert known == (self.position >= 0)
+        self.known.clear()
+        self.after = self.position = self.linear = position
+
+
+class Hearing(RuleBasedStateMachine):
+    """A writer, and a master that hears it, or does not."""
+
+    @initialize()
+    def begin(self) -> None:
+        """Both are there."""
+        self.follows = Follows()
+        self.mirror = Mirror([(NOTES, "w1")], Noting())
+        self.state = StreamState(NOTES, self.follows)
+        self.mirror.begin({"notes": self.state}, self.follows.started_again)
+        self.facts: list[list[str]] = []
+        self.count = 0
+        self.said: Token = 0
+        self.heard = False
+        self.started_unheard = False
+        self.come_back()
+
+    def say(self, *commands: Command) -> None:
+        """The writer says something, which is heard or lost."""
+        if self.heard:
+            self.mirror.received(commands)
+
+    @rule(rows=st.integers(1, 3), skip=st.booleans())
+    def append(self, rows: int, skip: bool) -> None:
+        """A fact; perhaps one was rolled back before it."""
+        if skip:
+            self.facts.append([])
+            self.say(Position("notes", "w1", self.said, len(self.facts)))
+        texts = [f"{self.count}.{n}" for n in range(rows)]
+        self.count += 1
+        self.facts.append(texts)
+        *others, last = [Rdata("notes", "w1", None, row(text)) for text in texts]
+        self.say(*others, replace_token(last, len(self.facts)))
+        self.said = len(self.facts)
+
+    @rule(extra=st.booleans())
+    def somebody_asks(self, extra: bool) -> None:
+        """Whoever asks, all hear the answer; others say things that are not of the writer."""
+        self.say(Position("notes", "w1", self.said, self.said))
+        if extra:
+            self.say(Position("notes", "w2", 0, 999), Rdata("other", "w1", 999, row("x")))
+            self.say(Rdata("notes", "w2", 999, row("x")))
+
+    @rule()
+    def start_again(self) -> None:
+        """The writer's process starts again."""
+        self.facts, self.said = [], 0
+        self.started_unheard = self.started_unheard or not self.heard
+        self.say(Position("notes", "w1", 0, 0))
+
+    @rule(half=st.booleans())
+    def lose(self, half: bool) -> None:
+        """The bus is lost, perhaps amid a fact."""
+        if half:
+            self.say(Rdata("notes", "w1", None, row("half")))
+        self.heard = False
+        self.mirror.disconnected()
+
+    def distinguishable(self) -> bool:
+        """A writer that started again and has got to just where it was looks as if nothing had been."""
+        return not self.started_unheard or self.said != self.follows.position
+
+    @precondition(lambda self: not self.heard and self.distinguishable())
+    @rule()
+    def come_back(self) -> None:
+        """It is heard again, and says where it is."""
+        self.heard, self.started_unheard = True, False
+        self.say(Position("notes", "w1", self.said, self.said))
+        self.nothing_is_missing()
+
+    @precondition(lambda self: self.heard)
+    @rule()
+    def nothing_is_missing(self) -> None:
+        """What the master gives out is the writer's, all since followers were told to forget."""
+        follows, all_of_it = self.follows, dict(enumerate(self.facts, 1))
+        assert follows.position == self.said == self.state.positions["w1"]
+        assert follows.linear == self.state.linear == self.said
+        since = {t: texts for t, texts in all_of_it.items() if t > follows.after and texts}
+        assert follows.known == since
+        span = Range(follows.after, self.said)
+        page = done(self.mirror.sure_page(NOTES, span, "w1", 1000))
+        assert {fact.token: [r.text for r in fact.rows] for fact in page.facts} == since  # type: ignore[attr-defined]
+
+    @precondition(lambda self: not self.heard)
+    @rule()
+    def nobody_is_sure(self) -> None:
+        """Who may know better is not answered."""
+        try:
+            done(self.mirror.sure_page(NOTES, Range(0, 1), "w1", 10))
+        except NotHeardYet:
+            return
+        raise AssertionError("it was answered")
+
+
+def replace_token(rdata: Rdata, token: Token) -> Rdata:
+    return Rdata(rdata.stream, rdata.writer, token, rdata.row)
+
+
+class Mirroring(TestCase):
+    def test_what_is_lost_is_told(self) -> None:
+        run_state_machine_as_test(Hearing, settings=MACHINE)
+
+    def test_rows_that_are_none_are_left_out(self) -> None:
+        log, follows = Noting(), Follows()
+        mirror = Mirror([(NOTES, "w1")], log)
+        mirror.begin({"notes": StreamState(NOTES, follows)}, follows.started_again)
+        mirror.received([Position("notes", "w1", 0, 0)])
+        mirror.received([Rdata("notes", "w1", 1, b"[7]"), Rdata("notes", "w1", 2, b"[")])
+        mirror.received([Rdata("notes", "w1", 3, row("a"))])
+        self.assertEqual({t: texts for t, texts in follows.known.items() if texts}, {3: ["a"]})
+        self.assertEqual((follows.position, len(log.lines)), (3, 1))
+
+    def test_who_cannot_be_told_of_what_is_gone_gets_the_rest(self) -> None:
+        log, follows = Noting(), Follows()
+        mirror = Mirror([(NOTES, "w1")], log)
+        mirror.begin({"notes": StreamState(NOTES, follows)}, follows.started_again)
+        mirror.received([Position("notes", "w1", 4, 4), Rdata("notes", "w1", 5, row("a"))])
+        page = done(leftover(mirror, NOTES, Range(1, 5), 10, "a real worker", log))
+        self.assertEqual([fact.token for fact in page.facts], [5])
+        self.assertIn("up to 4 it is trimmed, and lost to it", log.lines[0][1])
+
+    def test_a_fact_without_end_ends_the_connection(self) -> None:
+        closed: list[str] = []
+
+        class Closing(Upstream):
+            def close(self, reason: object, text: str | None = None) -> None:
+                closed.append(text or "")
+
+        attendant = Attendant(lambda command: None, Mirror([(NOTES, "w1")], Noting()))
+        attendant.connected(Closing())
+        attendant.received([Rdata("notes", "w1", None, row("a"))] * (DEFAULT_MAX_ROWS + 1))
+        self.assertIn("unfinished batches", closed[0])
+
+
+class ToClients(MasterCase):
+    """A master's TCP clients of both kinds hear it."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.stream = replace(self.world.catalogue["pushers"], in_memory=True)
+        self.mirror = Mirror([(self.stream, "w1")], self.log)
+        states = self.world.announcer.states
+        self.mirror.begin(states, lambda stream, *_: self.master.started_again(stream))
+        self.modern = Client(self, "REPLICATE ")
+        self.legacy = Client(self, "REPLICATE pushers 0")
+        for client in (self.modern, self.legacy):
+            client.heard()
+
+    def hear(self, *commands: Command) -> None:
+        self.mirror.received(commands)
+        self.world.clock.advance(0)
+
+    def rdata(self, token: Token) -> Rdata:
+        return Rdata("pushers", "w1", token, b'["@u:x","app","key",false]')
+
+    def about(self, client: Client) -> list[str]:
+        return [line for line in client.heard() if line.split()[1] == "pushers"]
+
+    def test_facts_and_a_new_start(self) -> None:
+        self.hear(Position("pushers", "w1", 4, 4))
+        self.assertEqual(self.about(self.modern), ["POSITION pushers w1 4 4"])
+        self.assertEqual(self.about(self.legacy), ["POSITION pushers 4"])
+        self.hear(self.rdata(5))
+        cells = '["@u:x","app","key",false]'
+        self.assertEqual(self.about(self.modern), [f"RDATA pushers w1 5 {cells}"])
+        self.assertEqual(self.about(self.legacy), [f"RDATA pushers 5 {cells}"])
+        # It has started again: lower, and what was missed of it is gone.
+        self.hear(Position("pushers", "w1", 1, 1), self.rdata(2))
+        self.assertEqual(
+            self.about(self.modern), ["POSITION pushers w1 1 1", f"RDATA pushers w1 2 {cells}"]
+        )
+        self.assertEqual(
+            self.about(self.legacy), ["POSITION pushers 1", f"RDATA pushers 2 {cells}"]
+        )
+        with self.assertRaises(Trimmed):
+            done(self.mirror.page(self.stream, Range(0, 2), "w1", 10))
+        # Who comes now is told the same.
+        late = Client(self, "REPLICATE ")
+        self.assertIn("POSITION pushers w1 2 2", self.about(late))

@@ -1,0 +1,157 @@
+"""Of processes with one name on a bus, one has it; the others say nothing, and ask again."""
+
+from __future__ import annotations
+
+from unittest import TestCase
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    rule,
+    run_state_machine_as_test,
+)
+
+from synrepl.services.announcing.publish import Publisher
+from synrepl.services.bus.attendant import Attendant
+from synrepl.services.bus.bus import Bus
+from synrepl.services.bus.hearing import Hearing
+from synrepl.services.bus.namesakes import ASKED, Namesakes
+from synrepl.services.bus.own_writer import OwnWriter
+from synrepl.services.bus.voice import Voice
+from synrepl.streams.rows import RowCodec
+from synrepl.wire.commands import Command
+from tests.services.air import CATALOGUE, CHANNELS, Air, AirWires
+from tests.services.world import Noting
+
+PRIVATE = "example.org/process/twin"
+MACHINE = settings(max_examples=100, stateful_step_count=30, deadline=None)
+
+
+class Twin:
+    """A process that calls itself ``twin``."""
+
+    def __init__(self, air: Air, mark: str) -> None:
+        self.log = Noting()
+        self.namesakes = Namesakes("twin", self.log, mark)
+        self._air = air
+        names = [stream.name for stream in CATALOGUE]
+        publisher = Publisher(air.scheduler, {s.name: RowCodec(s) for s in CATALOGUE})
+        hearing = self.hearing = Hearing("twin", self.log, aside=self.namesakes.take)
+        self.heard: list[Command] = []
+        ear = Attendant(self.heard.append)
+        voice = Voice(publisher, CHANNELS, OwnWriter(publisher))
+        self.bus = Bus(CHANNELS, names, hearing, ear, voice, self.namesakes)
+        self.connect()
+
+    def connect(self) -> None:
+        """New connections, if there are none."""
+        self.wires = AirWires(self._air, CHANNELS.heard((), False, "twin"), self.bus)
+        self._air.wires.append(self.wires)
+        self.bus.connected(self.wires)
+
+    @property
+    def away(self) -> bool:
+        """It has no connections."""
+        return self.wires not in self._air.wires
+
+
+class Asking(TestCase):
+    def setUp(self) -> None:
+        self.air = Air()
+
+    def said(self) -> list[tuple[str, str]]:
+        self.air.settle()
+        said, self.air.said = self.air.said, []
+        return [(channel, line.decode()) for channel, line in said]
+
+    def test_one_alone_asks_before_it_says_anything(self) -> None:
+        one = Twin(self.air, "1")
+        self.assertFalse(one.bus.standing)
+        asked = [(PRIVATE, "HERE 1")] * ASKED
+        self.assertEqual(self.said(), [*asked, ("example.org", "REPLICATE ")])
+        self.assertTrue(one.bus.standing)
+        self.assertEqual((one.hearing.bad, one.log.lines), (0, []))
+
+    def test_who_comes_second_is_sent_away_until_the_first_is_gone(self) -> None:
+        first = Twin(self.air, "2")
+        self.said()
+        second = Twin(self.air, "1")
+        up = b"REMOTE_SERVER_UP other.org"
+        for twin in (first, second):
+            twin.bus.heard([up])
+        self.assertEqual((len(first.heard), second.heard, second.bus.counts), (1, [], {}))
+        said = self.said()
+        self.assertEqual({channel for channel, _ in said}, {PRIVATE})
+        self.assertIn((PRIVATE, "TAKEN 1"), said)
+        self.assertTrue(first.bus.standing)
+        self.assertEqual((second.away, second.namesakes.taken), (True, True))
+        second.connect()
+        self.said()
+        self.assertEqual((second.away, second.namesakes.taken), (True, True))
+        told = "another process has come to the bus as 'twin', and is sent away"
+        self.assertEqual(first.log.lines, [("warn", told)])  # once
+        first.wires.cut()
+        second.connect()
+        self.said()
+        self.assertEqual((second.bus.standing, second.namesakes.taken), (True, False))
+
+    def test_it_asks_again_on_new_connections(self) -> None:
+        one = Twin(self.air, "1")
+        self.said()
+        one.wires.cut()
+        two = Twin(self.air, "2")
+        self.said()
+        one.connect()
+        self.said()
+        self.assertEqual((one.bus.standing, two.bus.standing), (False, True))
+
+
+class Coming(RuleBasedStateMachine):
+    """Three of one name come and go, and messages take their time."""
+
+    @initialize()
+    def begin(self) -> None:
+        """All come at once."""
+        self.air = Air()
+        self.all = [Twin(self.air, str(number)) for number in range(3)]
+
+    @rule(who=st.integers(0, 2), count=st.integers(1, 4))
+    def leave(self, who: int, count: int) -> None:
+        """Some messages reach the server."""
+        self.all[who].wires.leave(count)
+
+    @rule(who=st.integers(0, 2), count=st.integers(1, 4))
+    def arrive(self, who: int, count: int) -> None:
+        """Some messages reach a process."""
+        self.all[who].wires.arrive(count)
+
+    @rule(who=st.integers(0, 2))
+    def lose(self, who: int) -> None:
+        """A process loses its connections."""
+        self.all[who].wires.cut()
+
+    @rule(who=st.integers(0, 2))
+    def come_back(self, who: int) -> None:
+        """They are made again."""
+        if self.all[who].away:
+            self.all[who].connect()
+
+    @rule()
+    def settle(self) -> None:
+        """Everything arrives and all come back: one has the name."""
+        for _ in range(2):
+            for twin in self.all:
+                if twin.away:
+                    twin.connect()
+            self.air.settle()
+        standing = [twin.bus.standing for twin in self.all]
+        assert sum(standing) == 1, standing
+        told = [not twin.namesakes.taken for twin in self.all]
+        assert told == standing, told
+
+
+class AnyOrder(TestCase):
+    def test_one_has_it(self) -> None:
+        run_state_machine_as_test(Coming, settings=MACHINE)

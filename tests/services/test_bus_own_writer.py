@@ -1,0 +1,62 @@
+"""A process announces its own writer by what settles, in the order of positions."""
+
+from __future__ import annotations
+
+from unittest import TestCase
+
+from synrepl.core.tokens import Token
+from synrepl.positions.ledger import Ledger
+from synrepl.services.bus.own_writer import OwnWriter
+from synrepl.streams.definition import Fact
+from tests.services.air import NOTES, Moves
+
+
+class Announcing(TestCase):
+    def setUp(self) -> None:
+        self.moves = Moves()
+        self.own = OwnWriter(self.moves)
+        self.begin(4)
+
+    def begin(self, position: Token) -> None:
+        """The writer's name is taken."""
+        self.ledger = Ledger(position)
+        self.own.adopt(NOTES, "one", self.ledger)
+
+    def reserve(self, *tokens: Token) -> None:
+        self.ledger.reserved(self.ledger.request(), tokens)
+
+    def settle(self, *tokens: Token, committed: bool = True) -> None:
+        self.ledger.settle(tokens)
+        facts = [Fact(token, "one", ()) for token in tokens] if committed else []
+        self.own.settled(NOTES, tokens, facts)
+
+    def test_a_fact_waits_for_what_is_below_it(self) -> None:
+        self.reserve(5, 6, 7)
+        self.settle(7)
+        self.assertEqual(self.moves.kept, [])
+        self.settle(5)
+        self.settle(6, committed=False)
+        self.assertEqual(self.moves.kept, [(4, 5, [5]), (5, 7, [7])])
+
+    def test_where_it_stands_is_what_was_said(self) -> None:
+        self.reserve(5, 6)
+        self.settle(6)
+        self.assertEqual([standing.position for standing in self.own.standings()], [4])
+        self.settle(5)
+        self.assertEqual([standing[1:3] for standing in self.own.standings()], [("one", 6)])
+
+    def test_the_name_is_taken_back(self) -> None:
+        """Facts are found that were committed; one of them had been said."""
+        self.reserve(5)
+        self.settle(5)
+        self.begin(7)
+        self.own.recovered(NOTES, [Fact(token, "one", ()) for token in (5, 6)])
+        self.assertEqual(self.moves.kept, [(4, 5, [5]), (5, 7, [6])])
+        self.reserve(8)
+        self.settle(8)
+        self.assertEqual(self.moves.kept[-1], (7, 8, [8]))
+
+    def test_rows_that_were_perhaps_committed_are_not_announced(self) -> None:
+        self.reserve(5)
+        self.own.unsure(NOTES, [])
+        self.assertEqual(self.moves.kept, [])

@@ -1,0 +1,125 @@
+"""A master on the bus: it speaks for itself, for plain SQL and for the dead, and for nobody else."""
+
+from __future__ import annotations
+
+from unittest import TestCase
+
+from synrepl.services.announcing.announce import Announcer
+from synrepl.services.announcing.publish import Publisher
+from synrepl.services.bus.attendant import Attendant
+from synrepl.services.bus.both import BothMovements
+from synrepl.services.bus.bus import Bus
+from synrepl.services.bus.hearing import Hearing
+from synrepl.services.bus.spokesman import LOOK_S, Spokesman, speak_for_the_dead
+from synrepl.services.bus.voice import Voice
+from synrepl.services.writing.write import StreamWriter
+from synrepl.storage.memory_lease import MemoryLease
+from synrepl.storage.store import Draft
+from synrepl.streams.row import Row
+from synrepl.streams.rows import RowCodec
+from tests.services.air import CATALOGUE, CHANNELS, NOTES, Air, AirProcess, AirWires
+from tests.services.world import Noting, done
+
+
+class Speaking(TestCase):
+    def setUp(self) -> None:
+        self.air, log = Air(), Noting()
+        scheduler = self.air.scheduler
+        codecs = {stream.name: RowCodec(stream) for stream in CATALOGUE}
+        publisher = Publisher(scheduler, codecs)
+        self.over_tcp = Publisher(scheduler, codecs)
+        spokesman = Spokesman("master", publisher)
+        movements = BothMovements(self.over_tcp, spokesman)
+        self.announcer = Announcer(scheduler, self.air.store, CATALOGUE, movements, log)
+        spokesman.begin(self.announcer.states)
+        self.writer = StreamWriter(
+            scheduler, self.air.store, "master", [NOTES], self.announcer, log
+        )
+        done(self.writer.start())
+        done(self.announcer.start())
+        self.addCleanup(scheduler.stop)
+        voice = Voice(publisher, CHANNELS, spokesman)
+        names = [stream.name for stream in CATALOGUE]
+        ear = Attendant(lambda command: None)
+        bus = Bus(CHANNELS, names, Hearing("master", log), ear, voice)
+        wires = AirWires(self.air, CHANNELS.heard(names, user_ip=True), bus)
+        self.air.wires.append(wires)
+        bus.connected(wires)
+        scheduler.spawn("speak for the dead", speak_for_the_dead(scheduler, spokesman, voice))
+        self.worker = AirProcess(self.air, "worker")
+        self.look()
+        self.said()
+
+    def look(self) -> None:
+        """The announcer looks at the store, as it does all the time."""
+        self.announcer.wake_all()
+        self.air.settle()
+
+    def said(self) -> list[str]:
+        self.air.settle()
+        said, self.air.said = self.air.said, []
+        return [line.decode() for _, line in said]
+
+    def rows(self, text: str) -> list[list[Row]]:
+        return [[RowCodec(NOTES).decode(b'["%b"]' % text.encode())]]
+
+    def other(self, name: str) -> MemoryLease:
+        """Another process takes a name, and commits a fact that it does not announce."""
+        lease = done(self.air.store.open_writer(name, [NOTES]))
+        done(lease.append(NOTES, [Draft(self.rows(name))], 0))
+        return lease
+
+    def test_its_own_facts(self) -> None:
+        done(self.writer.append(NOTES, self.rows("a")))
+        self.assertIn('RDATA notes master 1 ["a"]', self.said())
+
+    def test_not_those_of_the_living(self) -> None:
+        self.worker.append("a")
+        self.look()
+        own = ["POSITION notes worker 0 0", 'RDATA notes worker 1 ["a"]']
+        self.assertEqual(self.said(), own)  # once, by itself
+        self.assertEqual(self.announcer.states["notes"].positions["worker"], 1)
+
+    def test_what_the_dead_left_behind(self) -> None:
+        lease = self.other("mortal")
+        self.look()
+        self.assertEqual(self.said(), [])
+        lease.kill()
+        self.look()
+        self.air.clock.advance(LOOK_S)
+        self.assertIn("POSITION notes mortal 1 1", self.said())
+        facts = self.worker.handler.facts["notes", "mortal"]
+        self.assertEqual([fact.token for fact in facts], [1])
+
+    def test_rows_of_the_dead_are_left_to_be_fetched(self) -> None:
+        """They would hide what the process had committed before, and never said."""
+        lease = self.other("mortal")
+        self.look()
+        done(lease.append(NOTES, [Draft(self.rows("more"))], 0))
+        lease.kill()
+        self.look()
+        self.air.clock.advance(LOOK_S)
+        about = [line for line in self.said() if "mortal" in line]
+        self.assertEqual(about, ["POSITION notes mortal 2 2"])
+        facts = self.worker.handler.facts["notes", "mortal"]
+        self.assertEqual([fact.token for fact in facts], [1, 2])
+
+    def test_the_dead_go_on_with_the_others(self) -> None:
+        self.other("mortal").kill()
+        self.look()
+        self.air.clock.advance(LOOK_S)
+        self.said()
+        done(self.writer.append(NOTES, self.rows("a")))
+        for _ in range(3):  # settled, on record, told
+            self.look()
+            self.air.clock.advance(LOOK_S)
+        about = [line for line in self.said() if "mortal" in line]
+        self.assertEqual(about, ["POSITION notes mortal 1 2"])
+
+    def test_the_dead_are_announced_once(self) -> None:
+        self.other("mortal").kill()
+        for _ in range(5):
+            self.look()
+            self.air.clock.advance(LOOK_S)
+        about = [line for line in self.said() if "mortal" in line]
+        self.assertEqual(about.count("POSITION notes mortal 1 1"), 1)

@@ -1,0 +1,158 @@
+"""When caches go stale on a follower: before handlers see a batch, before its position moves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg2
+from twisted.internet.defer import Deferred
+from twisted.trial.unittest import SynchronousTestCase
+
+from synrepl.adapters.caches import make_caches
+from synrepl.adapters.scheduler import TwistedScheduler
+from synrepl.services.coherence.coherence import Coherence
+from synrepl.services.following.deliver import Delivery
+from synrepl.services.following.follow import Follower
+from synrepl.services.handlers import Batch, Handler, TransactionalHandler
+from synrepl.services.waiting.position_waiters import PositionWaiters
+from synrepl.storage.database import Transaction
+from synrepl.storage.memory_store import MemoryStore
+from synrepl.streams.definition import Fact
+from synrepl.streams.effects import Invalidates, columns_key
+from synrepl.wire.commands import Position, Rdata
+from tests.services.coherent_site import CATALOGUE, OrderRow
+from tests.services.world import Noting, Silent, Upstream, manual_clock
+from tests.storage.postgres import PostgresCase
+
+
+class Follows(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.clock, self.log = manual_clock(), Noting()
+        scheduler = TwistedScheduler(self.clock)
+        self.caches = make_caches()
+        self.get_order = self.caches.cached(name="get_order")(lambda customer: [customer])
+        self.caches.on_rows("orders", Invalidates("get_order", columns_key("customer")))
+        self.coherence = Coherence(self.caches, CATALOGUE, self.log)
+        self.seen: list[tuple[str, list[Any]]] = []
+        self.failures = 0
+        self.waiters = PositionWaiters(scheduler)
+        see = self.see
+
+        class Sees(Handler):
+            async def on_rows(handler, batch: Batch) -> None:  # noqa: N805
+                see(f"handler at {batch.after}")
+                self.get_order("c1")  # as it is now
+                if self.failures:
+                    self.failures -= 1
+                    raise RuntimeError("not now")
+
+            async def on_reset(handler, stream: str, writer: str, position: int) -> None:  # noqa: N805
+                see(f"reset to {position}")
+
+        self.delivery = Delivery(
+            scheduler, [Sees()], self.log, waiters=self.waiters, coherence=self.coherence
+        )
+        self.follower = Follower(
+            scheduler, CATALOGUE, MemoryStore(scheduler), self.delivery, self.log
+        )
+        self.follower.connected(Upstream())
+        self.follower.received([Position("orders", "master", 0, 0)])
+        for customer in ("c1", "c2"):
+            self.get_order(customer)
+
+    def see(self, who: str) -> None:
+        (cache,) = self.caches.named("get_order")
+        self.seen.append((who, [key for (key,) in cache.entries]))
+
+    def wait(self, token: int) -> None:
+        """See what there is once the position is at a token."""
+        waiting = Deferred.fromCoroutine(self.waiters.wait([("orders", "master")], token, 60))
+        waiting.addCallback(lambda position: self.see(f"waiter at {position}"))
+
+    def receive(self, token: int, customer: str) -> None:
+        row = f'["{customer}"]'.encode()
+        self.follower.received([Rdata("orders", "master", token, row)])
+        self.clock.advance(0)
+
+    def test_before_handlers_and_waiters(self) -> None:
+        self.wait(1)
+        self.receive(1, "c1")
+        self.assertEqual(self.seen, [("handler at 0", ["c2"]), ("waiter at 1", ["c2", "c1"])])
+        self.assertEqual(self.follower.positions, {("orders", "master"): 1})
+
+    def test_while_a_handler_fails(self) -> None:
+        """What it loads meanwhile is newer than the rows."""
+        self.failures = 1
+        self.wait(1)
+        self.receive(1, "c1")
+        self.assertEqual(self.follower.positions, {("orders", "master"): 0})
+        self.assertEqual(self.seen, [("handler at 0", ["c2"])])
+        self.clock.pump([0.5] * 4)
+        self.assertEqual(
+            self.seen[1:], [("handler at 0", ["c2", "c1"]), ("waiter at 1", ["c2", "c1"])]
+        )
+
+    def test_a_load_that_began_before_the_rows(self) -> None:
+        (cache,) = self.caches.named("get_order")
+        early = cache.begin(("c3",))
+        self.receive(1, "c3")
+        cache.loaded(("c3",), early, "old")
+        self.assertNotIn(("c3",), cache.entries)
+
+    def test_lost_rows(self) -> None:
+        done = Deferred.fromCoroutine(self.delivery.reset("orders", "master", 9))
+        self.successResultOf(done)
+        self.assertEqual(self.seen, [("reset to 9", [])])
+
+    def test_a_writer_that_appears_later(self) -> None:
+        """What it wrote before may be newer than what is held."""
+        self.follower.received([Position("orders", "other", 7, 7)])
+        self.see("now")
+        self.assertEqual(self.seen, [("now", [])])
+
+
+class Transactional(PostgresCase):
+    async def test_stale_again_once_it_is_committed(self) -> None:
+        """A load that reads while the handler's transaction runs sees what was before."""
+        self.sql("CREATE TABLE ages (name text PRIMARY KEY, age int)")
+        self.sql("INSERT INTO ages VALUES ('c1', 1)")
+        process, caches = self.process("worker1"), make_caches()
+
+        @caches.cached()
+        async def get_age(name: str) -> int:
+            return await process.database.run("get_age", lambda txn: age(txn, name), read_only=True)
+
+        def age(txn: Transaction, name: str) -> int:
+            found = txn.execute("SELECT age FROM ages WHERE name = %s", (name,)).fetchone()
+            return int(found[0])
+
+        class Counts(TransactionalHandler):
+            def apply(self, txn: Transaction, batch: Batch) -> None:
+                txn.execute("UPDATE ages SET age = age + 1 WHERE name = 'c1'")
+
+        caches.on_rows("orders", Invalidates("get_age", columns_key("customer")))
+        coherence = Coherence(caches, CATALOGUE, Silent())
+        coherence.begin("orders", "master", 0)
+        delivery = Delivery(
+            process.scheduler,
+            [Counts()],
+            Silent(),
+            "worker1",
+            process.database,
+            coherence=coherence,
+        )
+        await delivery.start()
+        self.assertEqual(await get_age("c1"), 1)
+        blocker = psycopg2.connect(self.dsn)
+        self.addCleanup(blocker.close)
+        with blocker.cursor() as cursor:
+            cursor.execute("SELECT 1 FROM ages FOR UPDATE")
+        batch = Batch("orders", "master", 0, 1, [Fact(1, "master", (OrderRow("c1"),))])
+        running = Deferred.fromCoroutine(delivery.rows(batch))
+        (cache,) = caches.named("get_age")
+        self.assertEqual(list(cache.entries), [])
+        self.assertEqual(await get_age("c1"), 1)
+        blocker.rollback()
+        await running
+        self.assertEqual(list(cache.entries), [])
+        self.assertEqual(await get_age("c1"), 2)

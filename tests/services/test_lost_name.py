@@ -1,0 +1,84 @@
+"""A writer that has lost its name tells whether that will mend itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.trial.unittest import SynchronousTestCase
+
+from synrepl.adapters.scheduler import TwistedScheduler
+from synrepl.services.standing.readiness import name_is_held
+from synrepl.services.writing.announced_elsewhere import AnnouncedElsewhere
+from synrepl.services.writing.write import StreamWriter, WriterAway
+from synrepl.storage.memory_store import TAKEOVER_S, MemoryStore
+from synrepl.storage.store import WriterTaken, Written
+from synrepl.streams.declared import declare
+from synrepl.streams.definition import UNTAGGED
+from tests.services.world import Noting, manual_clock
+
+JOBS = declare("jobs", {"name": "text"})
+Job = JOBS.kinds[UNTAGGED]
+
+
+class Gated(MemoryStore):
+    """Lets a test go first when a name is taken."""
+
+    gate: Deferred[None] | None = None
+
+    async def step(self, what: str) -> None:
+        gate, self.gate = (self.gate, None) if what == "open writer" else (None, self.gate)
+        if gate is not None:
+            await gate
+
+
+class Losing(SynchronousTestCase):
+    """The session of ``w1`` is cut, and another process is ``w1`` before it can be again."""
+
+    def setUp(self) -> None:
+        self.clock = manual_clock()
+        scheduler = TwistedScheduler(self.clock)
+        self.addCleanup(scheduler.stop)
+        self.store = Gated(scheduler)
+        self.writer = StreamWriter(
+            scheduler, self.store, "w1", [JOBS], AnnouncedElsewhere(), Noting()
+        )
+        self.ready = name_is_held(self.writer)
+        self.wait(self.writer.start())
+        gate: Deferred[None] = Deferred()
+        self.store.gate = gate
+        self.store._of(JOBS).writer("w1").session.crash()  # type: ignore[attr-defined]
+        self.other: Any = self.wait(self.store.open_writer("w1", [JOBS]))
+        gate.callback(None)
+
+    def wait(self, coroutine: Any) -> Any:
+        """Its result, once some time has gone by."""
+        deferred = Deferred.fromCoroutine(coroutine)
+        self.clock.pump([0.1] * 3)
+        return self.successResultOf(deferred)
+
+    def append(self) -> Any:
+        """What becomes of an append."""
+        deferred = Deferred.fromCoroutine(self.writer.append(JOBS, [[Job("a")]]))
+        self.clock.advance(0)
+        return deferred
+
+    def test_at_first_it_may_mend_itself(self) -> None:
+        self.failureResultOf(self.append(), WriterAway)
+        self.clock.pump([0.1] * int(TAKEOVER_S * 12))  # refused once
+        self.failureResultOf(self.append(), WriterAway)
+        self.assertEqual(self.ready(), "the name of writer 'w1' is not held")
+
+    def test_who_has_the_name_is_told_once_that_is_sure(self) -> None:
+        self.clock.pump([0.1] * int(TAKEOVER_S * 25))
+        failure = self.failureResultOf(self.append(), WriterTaken)
+        self.assertIn("give this one another instance_name", str(failure.value))
+        self.assertIn("is not held: writer 'w1' of stream 'jobs' is held by", str(self.ready()))
+
+    def test_it_is_had_again_when_it_is_free(self) -> None:
+        self.clock.pump([0.1] * int(TAKEOVER_S * 25))
+        self.wait(self.other.close())
+        self.clock.pump([0.1] * int(TAKEOVER_S * 10))
+        self.assertIsNone(self.ready())
+        self.assertIsNone(self.writer.refusal)  # which is no answer to whatever comes next
+        self.assertIsInstance(self.successResultOf(self.append()), Written)

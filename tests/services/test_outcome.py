@@ -1,0 +1,98 @@
+"""What is proved of a transaction whose commit was not answered is so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from unittest import TestCase
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from synrepl.services.writing.outcome import FactRows, Kinds, Verdict, content, judge, kinds
+from synrepl.streams.declared import declare
+from synrepl.streams.definition import UNTAGGED
+
+JOBS = declare("jobs", {"name": "text", "doc": "json?"})
+Job = JOBS.kinds[UNTAGGED]
+
+#: Transactions by the numbers of their facts; 0 is a fact without rows. What comes
+#: second it writes only if it was not written before.
+TRANSACTIONS = st.lists(
+    st.tuples(
+        st.lists(st.integers(0, 3), max_size=3),
+        st.lists(st.integers(0, 3), max_size=2),
+        st.booleans(),
+        st.booleans(),
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+def facts(numbers: Sequence[int]) -> FactRows:
+    """A fact for each number."""
+    return {"jobs": [[Job(f"job {n}", None)] if n else [] for n in numbers]}
+
+
+def count(*numbers: int) -> Kinds:
+    """The kinds of these facts."""
+    return kinds(facts(numbers))
+
+
+class Judged(TestCase):
+    @settings(max_examples=500, deadline=None)
+    @given(TRANSACTIONS)
+    def test_nothing_false_is_proved(
+        self, transactions: list[tuple[list[int], list[int], bool, bool]]
+    ) -> None:
+        found, possible = Kinds(), [count(*sure, *maybe) for sure, maybe, _, _ in transactions]
+        for sure, maybe, committed, fresh in transactions:
+            if committed:
+                found += count(*sure, *(maybe if fresh else ()))
+        for n, (sure, _, committed, _) in enumerate(transactions):
+            others = sum((each for m, each in enumerate(possible) if m != n), Kinds())
+            verdict = judge(count(*sure), possible[n], others, found)
+            self.assertNotEqual(
+                verdict, Verdict.ROLLED_BACK if committed else Verdict.COMMITTED, (n, transactions)
+            )
+
+    @settings(max_examples=200, deadline=None)
+    @given(st.lists(st.tuples(st.integers(1, 3), st.booleans()), min_size=1, max_size=5))
+    def test_what_nobody_else_writes_tells(self, transactions: list[tuple[int, bool]]) -> None:
+        mine = [
+            [10 * n + m for m in range(1, many + 1)] for n, (many, _) in enumerate(transactions)
+        ]
+        found = count(
+            *(f for fs, (_, done) in zip(mine, transactions, strict=True) if done for f in fs)
+        )
+        for n, (_, committed) in enumerate(transactions):
+            others = count(*(f for m, fs in enumerate(mine) if m != n for f in fs))
+            verdict = judge(count(*mine[n]), count(*mine[n]), others, found)
+            self.assertIs(verdict, Verdict.COMMITTED if committed else Verdict.ROLLED_BACK)
+
+    def test_equal_facts_are_told_apart_by_their_number(self) -> None:
+        one, two = count(1), count(1, 1)
+        self.assertIs(judge(one, one, one, count()), Verdict.ROLLED_BACK)
+        self.assertIs(judge(one, one, one, one), Verdict.UNKNOWN)
+        self.assertIs(judge(one, one, one, two), Verdict.COMMITTED)
+        self.assertIs(judge(two, two, one, one), Verdict.ROLLED_BACK)
+
+    def test_facts_without_rows_prove_nothing(self) -> None:
+        self.assertIs(judge(count(0), count(0), count(), count()), Verdict.UNKNOWN)
+
+    def test_what_may_have_been_written_before_proves_no_rollback(self) -> None:
+        self.assertIs(judge(count(), count(1), count(), count()), Verdict.UNKNOWN)
+        self.assertIs(judge(count(), count(1), count(), count(1)), Verdict.COMMITTED)
+
+    def test_a_stranger_spoils_the_count(self) -> None:
+        self.assertIs(judge(count(1), count(1), count(), count(2)), Verdict.UNKNOWN)
+        self.assertIs(judge(count(1), count(1), count(), count(1, 1)), Verdict.UNKNOWN)
+
+
+class Contents(TestCase):
+    def test_rows_that_hold_lists_and_objects(self) -> None:
+        row = Job("a", {"x": [1, {"y": None}], "z": "é"})
+        again = Job("a", {"z": "é", "x": [1, {"y": None}]})
+        self.assertEqual(content([row, row]), content([again, again]))
+        self.assertEqual(len({content([row]), content([again]), content([Job("a", [1])])}), 2)
+        self.assertNotEqual(content([row]), content([row, row]))

@@ -1,0 +1,70 @@
+"""On a bus several may speak for one writer, and not all of them know as much: no fact is lost."""
+
+from __future__ import annotations
+
+from unittest import TestCase
+
+from synrepl.streams.rows import RowCodec
+from tests.services.air import NOTES, Air, AirProcess
+from tests.services.world import done
+
+
+class SeveralSpeakers(TestCase):
+    """What ``reader`` hears of ``writer``, word for word."""
+
+    def setUp(self) -> None:
+        self.air = Air()
+        self.writer, self.reader = AirProcess(self.air, "writer"), AirProcess(self.air, "reader")
+        self.air.settle()
+
+    def write(self, *facts: str) -> None:
+        """Facts of one row for each letter, of which the bus says nothing."""
+        decode = RowCodec(NOTES).decode
+        self.writer.wires.cut()
+        rows = [[decode(b'["%b"]' % row.encode()) for row in fact] for fact in facts]
+        done(self.writer.writer.append(NOTES, rows))
+
+    def hear(self, *lines: bytes) -> None:
+        self.reader.bus.heard(lines)
+        self.air.clock.advance(0)
+
+    def read(self) -> list[tuple[int, str]]:
+        facts = self.reader.handler.facts.get(("notes", "writer"), [])
+        return [(fact.token, "".join(row.text for row in fact.rows)) for fact in facts]  # type: ignore[attr-defined]
+
+    def test_somebody_speaks_amid_a_batch(self) -> None:
+        self.write("ab", "c")
+        self.hear(
+            b'RDATA notes writer batch ["a"]',
+            b"POSITION notes writer 0 0",
+            b'RDATA notes writer 1 ["b"]',
+            b'RDATA notes writer 2 ["c"]',
+        )
+        self.assertEqual(self.read(), [(1, "ab"), (2, "c")])
+
+    def test_a_batch_of_the_next_connection_is_whole(self) -> None:
+        self.write("ab", "cd")
+        self.hear(b'RDATA notes writer batch ["a"]', b"POSITION notes writer 0 0")
+        self.reader.wires.cut()
+        self.reader.connect()
+        self.hear(
+            b"POSITION notes writer 1 1",
+            b'RDATA notes writer batch ["c"]',
+            b'RDATA notes writer 2 ["d"]',
+        )
+        self.assertEqual(self.read(), [(1, "ab"), (2, "cd")])
+        self.assertEqual(self.reader.follower.counts.fetched_rows, {"notes": 2})  # "a" and "b"
+
+    def test_who_knows_less_speaks_first_on_a_new_connection(self) -> None:
+        self.write("a", "b", "c")
+        self.hear(b"POSITION notes writer 1 1")
+        self.reader.wires.cut()
+        self.reader.connect()
+        self.hear(b"POSITION notes writer 1 1", b'RDATA notes writer 3 ["c"]')
+        self.assertEqual(self.read(), [(1, "a"), (2, "b"), (3, "c")])
+
+    def test_only_the_first_fact_of_a_connection_is_doubted(self) -> None:
+        self.write("a", "b", "c", "d")
+        self.hear(b"POSITION notes writer 1 1", b'RDATA notes writer 2 ["b"]')
+        self.hear(b'RDATA notes writer 4 ["d"]')  # 3 would be another writer's
+        self.assertEqual(self.read(), [(1, "a"), (2, "b"), (4, "d")])

@@ -1,0 +1,65 @@
+"""An idle writer that announces itself goes on with the others, over nothing that it did not say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from unittest import TestCase
+
+from synrepl.core.tokens import Token
+from synrepl.services.bus.own_writer import OwnWriter
+from synrepl.services.writing.skip_idle import EVERY_S, skip_idle
+from synrepl.services.writing.write import StreamWriter
+from synrepl.storage.memory_lease import MemoryLease
+from synrepl.storage.memory_store import MemoryStore
+from synrepl.storage.store import Draft
+from synrepl.streams.row import Row
+from synrepl.streams.rows import RowCodec
+from tests.services.air import NOTES, Air, Moves
+from tests.services.world import Noting, done
+
+
+class SkipIdle(TestCase):
+    def setUp(self) -> None:
+        self.air, log = Air(), Noting()
+        self.store: MemoryStore = self.air.store
+        self.moves = Moves()
+        scheduler = self.air.scheduler
+        self.addCleanup(scheduler.stop)
+        self.writer = StreamWriter(
+            scheduler, self.store, "one", [NOTES], OwnWriter(self.moves), log
+        )
+        done(self.writer.start())
+        scheduler.spawn("skip idle", skip_idle(scheduler, self.writer, log))
+        self.other = done(self.store.open_writer("other", [NOTES]))
+
+    def rows(self) -> Sequence[Sequence[Row]]:
+        return [[RowCodec(NOTES).decode(b'["x"]')]]
+
+    def append(self, lease: MemoryLease) -> None:
+        """Another process commits a fact."""
+        done(lease.append(NOTES, [Draft(self.rows())], 0))
+
+    def settled(self, upto: Token) -> None:
+        """A master has put on record that all is settled, and a look is due."""
+        done(self.store.record_positions(NOTES, upto, {"one": upto}))
+        self.air.clock.advance(EVERY_S)
+
+    def test_it_goes_on_to_what_is_on_record(self) -> None:
+        for _ in range(3):
+            self.append(self.other)
+        self.settled(2)
+        self.assertEqual(self.moves.kept, [(0, 2, [])])
+        self.settled(2)
+        self.assertEqual(self.moves.kept, [(0, 2, [])])
+        done(self.writer.append(NOTES, self.rows()))
+        self.assertEqual(self.moves.kept[1:], [(2, 4, [4])])
+
+    def test_a_successor_of_whom_it_has_not_heard(self) -> None:
+        tenure = self.writer._name.tenure
+        assert tenure is not None
+        assert isinstance(tenure.lease, MemoryLease)
+        tenure.lease.kill()
+        self.append(done(self.store.open_writer("one", [NOTES])))
+        self.settled(1)
+        self.assertTrue(self.writer.open)
+        self.assertEqual(self.moves.kept, [])

@@ -1,0 +1,381 @@
+"""Ephemeral streams are trimmed, leases are kept, and followers hear of what concerns them."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest import TestCase
+
+from synrepl.core.tokens import Range, Token
+from synrepl.services import trim
+from synrepl.services.announcing.announce import Announcer
+from synrepl.services.following.deliver import Delivery
+from synrepl.services.following.follow import Follower
+from synrepl.services.following.leases import RETRY_S, FollowerLease
+from synrepl.services.handlers import Batch, Handler
+from synrepl.services.serving.leftover import leftover
+from synrepl.storage.store import DatabaseAway, Draft, Page, Trimmed
+from synrepl.streams.definition import Stream
+from synrepl.streams.synapse.caches import CachesRow
+from synrepl.wire.commands import Command, Position, Replicate
+from synrepl.wire.dialects import LEGACY
+from tests.services.world import Noting, Upstream, done, started
+
+MINUTE, DAY = 60.0, 86_400.0
+
+
+class Base(TestCase):
+    """A master, with facts of ``caches``."""
+
+    def setUp(self) -> None:
+        self.world = started()
+        self.addCleanup(self.world.stop)
+        self.caches = self.world.catalogue["caches"]
+
+    def append(self, count: int, stream: str = "caches") -> None:
+        row = '["f",["k"],1]' if stream == "caches" else "[1]"
+        done(self.world.intake.append(stream, f"[{','.join([row] * count)}]".encode()))
+
+    def run_trimmer(self) -> None:
+        self.world.scheduler.spawn("trim", self.world.trimmer.run())
+        self.addCleanup(self.world.scheduler.stop)
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass, in steps in which everything gets its turn."""
+        step = min(seconds, MINUTE / 2)
+        self.world.clock.pump([step] * round(seconds / step))
+
+    def trimmed(self, stream: str = "caches") -> Token:
+        seen = done(self.world.store.observe([self.world.catalogue[stream]]))
+        return seen[stream].trimmed
+
+    def acknowledge(self, follower: str, token: Token) -> None:
+        done(self.world.store.record_follower(follower, {("caches", "master"): token}))
+
+
+class Rounds(Base):
+    """What the trimmer does, and when."""
+
+    def test_what_is_young_stays_and_what_nobody_waits_for_goes(self) -> None:
+        self.run_trimmer()
+        self.append(3)
+        self.append(3, "jobs")
+        self.wait(9 * MINUTE)
+        self.assertEqual(self.trimmed(), 0)
+        self.append(2)
+        self.wait(4 * MINUTE)
+        self.assertEqual(self.trimmed(), 3)
+        self.wait(10 * MINUTE)
+        self.assertEqual(self.trimmed(), 5)
+        self.assertEqual(self.trimmed("jobs"), 0)  # is not ephemeral
+        self.assertEqual(self.world.trimmer.streams["caches"], trim.Trimming(5, None))
+
+    def test_a_follower_holds_until_it_has_acknowledged_or_its_lease_is_over(self) -> None:
+        self.run_trimmer()
+        done(self.world.store.renew_lease("w1", ["caches"], 3_600.0))
+        self.append(5)
+        self.wait(15 * MINUTE)
+        self.assertEqual(self.world.trimmer.streams["caches"], trim.Trimming(0, "w1"))
+        self.acknowledge("w1", 2)
+        self.wait(2 * MINUTE)
+        self.assertEqual(self.world.trimmer.streams["caches"], trim.Trimming(2, "w1"))
+        status = self.world.status()["streams"]["caches"]["trimmed"]
+        self.assertEqual(status, {"upto": 2, "rows": 2, "held_by": "w1"})
+        self.wait(3_600.0)
+        self.assertEqual(self.world.trimmer.streams["caches"], trim.Trimming(5, None))
+
+    def test_what_is_too_old_goes_whoever_waits_for_it(self) -> None:
+        self.run_trimmer()
+        done(self.world.store.renew_lease("w1", None, 10 * DAY))
+        self.append(3)
+        self.wait(DAY / 2)
+        self.append(3)
+        self.assertEqual(self.trimmed(), 0)
+        self.wait(DAY / 2 + 20 * MINUTE)
+        self.assertEqual(self.trimmed(), 3)
+        self.assertEqual(self.world.trimmer.streams["caches"].held_by, "w1")
+
+    def test_many_rows_go_in_batches(self) -> None:
+        batches: list[tuple[int, float]] = []
+        real = self.world.store.trim
+
+        async def noting(stream: Stream, cap: Token, must_go: Token, limit: int) -> Any:
+            found = await real(stream, cap, must_go, limit)
+            if found.rows:
+                batches.append((found.rows, self.world.clock.seconds()))
+            return found
+
+        self.world.store.trim = noting  # type: ignore[method-assign]
+        self.append(2 * trim.AT_ONCE + 5)
+        self.run_trimmer()
+        self.wait(13 * MINUTE)
+        self.assertEqual([rows for rows, _ in batches], [trim.AT_ONCE, trim.AT_ONCE, 5])
+        self.assertEqual(len({at for _, at in batches}), 1)  # in one round
+
+    def test_it_goes_on_after_the_database_was_away(self) -> None:
+        self.run_trimmer()
+        self.append(3)
+        self.wait(5 * MINUTE)
+        self.world.store.away = True
+        self.wait(3 * MINUTE)
+        self.assertIn("cannot trim caches", self.world.log.lines[-1][1])
+        self.world.store.away = False
+        self.wait(5 * MINUTE)
+        self.assertEqual(self.trimmed(), 3)
+
+    def test_nothing_goes_that_this_process_does_not_know_to_be_settled(self) -> None:
+        linear: list[Token] = [0]
+        trimmer = trim.Trimmer(
+            self.world.scheduler, self.world.store, [self.caches], lambda stream: linear[0],
+            Noting(), every_s=60.0, keep_s=0.0, max_s=DAY,
+        )  # fmt: skip
+        self.append(3)
+        self.world.clock.advance(1)
+        self.world.scheduler.spawn("trim", trimmer.run())
+        self.addCleanup(self.world.scheduler.stop)
+        self.wait(2 * MINUTE)
+        self.assertEqual(self.trimmed(), 0)
+        linear[0] = 2
+        self.wait(2 * MINUTE)
+        self.assertEqual(self.trimmed(), 2)
+
+
+class Leases(Base):
+    """A worker keeps its lease for as long as it runs, and some time after."""
+
+    def lease(self) -> FollowerLease:
+        world = self.world
+        return FollowerLease(world.scheduler, world.store, "w1", ["caches"], 3_600.0, world.log)
+
+    def held(self) -> bool:
+        """Whether anything is kept for it now."""
+        return done(self.world.store.trim(self.caches, 1, 0, 10)).held_by == "w1"
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.append(1)
+        self.world.clock.advance(1)
+
+    def test_it_is_renewed_and_not_given_back(self) -> None:
+        done(self.lease().start())
+        for _ in range(10):
+            self.assertTrue(self.held())
+            self.wait(30 * MINUTE)
+        self.world.scheduler.stop()  # as when the worker ends
+        self.wait(40 * MINUTE)
+        self.assertTrue(self.held())
+        self.wait(25 * MINUTE)
+        self.assertFalse(self.held())
+
+    def test_a_renewal_that_fails_is_tried_again_soon(self) -> None:
+        self.addCleanup(self.world.scheduler.stop)
+        done(self.lease().start())
+        self.world.store.away = True
+        self.wait(55 * MINUTE)
+        self.assertIn("cannot renew the lease of follower w1", self.world.log.lines[-1][1])
+        self.world.store.away = False
+        self.wait(RETRY_S)
+        self.world.store.away = True
+        self.wait(10 * MINUTE)
+        self.world.store.away = False
+        self.assertTrue(self.held())
+
+    def test_it_is_there_before_anything_is_asked_for(self) -> None:
+        self.addCleanup(self.world.scheduler.stop)
+        self.world.store.away = True
+        with self.assertRaises(DatabaseAway):
+            done(self.lease().start())
+
+
+class Told(Handler):
+    """Notes what it is told."""
+
+    streams = frozenset({"caches"})
+
+    def __init__(self) -> None:
+        self.resets: list[tuple[str, Token]] = []
+        self.tokens: list[Token] = []
+
+    async def on_rows(self, batch: Batch) -> None:
+        self.tokens += [fact.token for fact in batch.facts]
+
+    async def on_reset(self, stream: str, writer: str, position: Token) -> None:
+        self.resets.append((writer, position))
+
+
+class Followers(Base):
+    """What a follower of a trimmed stream hears."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.handler = Told()
+        self.log = Noting()
+        self.delivery = Delivery(self.world.scheduler, [self.handler], self.log)
+
+    def follow(self, *positions: tuple[Token, Token]) -> Follower:
+        """A follower that is told of these positions."""
+        world = self.world
+        follower = Follower(world.scheduler, world.catalogue, world.store, self.delivery, self.log)
+        follower.connected(Upstream())
+        follower.received([Position("caches", "master", *ends) for ends in positions])
+        return follower
+
+    def trim(self, upto: Token) -> None:
+        self.world.clock.advance(1)
+        done(self.world.store.trim(self.caches, upto, 0, 100))
+
+    def test_who_begins_has_lost_nothing(self) -> None:
+        self.append(5)
+        self.trim(3)
+        follower = self.follow((5, 5))
+        self.assertEqual((self.handler.resets, self.handler.tokens), ([], [4, 5]))
+        self.assertEqual(follower.counts.resets, {})
+        ((level, line),) = self.log.lines
+        self.assertEqual(level, "info")
+        self.assertIn("'caches' has been trimmed up to 3", line)
+
+    def test_who_was_there_before_is_told(self) -> None:
+        self.delivery.recorded["caches", "master"] = 0
+        self.append(5)
+        self.trim(3)
+        follower = self.follow((5, 5))
+        self.assertEqual((self.handler.resets, self.handler.tokens), ([("master", 5)], [4, 5]))
+        self.assertEqual(follower.counts.resets, {"caches": 1})
+
+    def test_who_was_at_the_beginning_in_this_process_is_told(self) -> None:
+        follower = self.follow((0, 0))
+        self.append(5)
+        self.trim(3)
+        follower.received([Position("caches", "master", 5, 5)])
+        self.assertEqual((self.handler.resets, self.handler.tokens), ([("master", 5)], [4, 5]))
+
+    def test_a_writer_that_is_idle_empties_nothing(self) -> None:
+        """Its position lies below what is trimmed, but of its facts none is gone unseen."""
+        self.append(5)
+        lease = done(self.world.store.open_writer("idle", [self.caches]))
+        self.addCleanup(lambda: done(lease.close()))
+        follower = self.follow((5, 5))
+        follower.received([Position("caches", "idle", 0, 0)])
+        self.trim(5)
+        follower.received([Position("caches", "idle", 2, 4)])
+        self.assertEqual(self.handler.resets, [])
+
+    def legacy(self) -> list[Command]:
+        """What a follower of the linear view says when it is connected."""
+        world, upstream = self.world, Upstream(LEGACY)
+        streams = {"caches"}
+        Follower(
+            world.scheduler, world.catalogue, world.store, self.delivery, self.log, streams
+        ).connected(upstream)
+        return upstream.sent
+
+    def test_a_legacy_server_cannot_tell_so_it_is_found_out_first(self) -> None:
+        self.append(5)
+        self.delivery.recorded["caches", ""] = 2
+        self.trim(3)
+        self.assertEqual(self.legacy(), [Replicate("caches", 3)])
+        self.assertEqual(self.handler.resets, [("", 3)])
+
+    def test_a_legacy_follower_that_has_lost_nothing_is_told_nothing(self) -> None:
+        self.append(5)
+        self.delivery.recorded["caches", ""] = 3
+        self.trim(3)
+        self.assertEqual(self.legacy(), [Replicate("caches", 3)])
+        self.assertEqual(self.handler.resets, [])
+
+    def test_a_legacy_follower_asks_once_it_can_find_out(self) -> None:
+        self.append(5)
+        self.delivery.recorded["caches", ""] = 2
+        self.trim(3)
+        self.world.store.away = True
+        sent = self.legacy()
+        self.assertEqual(sent, [])
+        self.world.store.away = False
+        self.world.clock.advance(1)
+        self.assertEqual(sent, [Replicate("caches", 3)])
+
+
+class AnotherMaster(Base):
+    """One that trims what this one has not seen yet."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        world = self.world
+        self.lost: list[tuple[str, str, Token]] = []
+        self.announcer = Announcer(
+            world.scheduler,
+            world.store,
+            [self.caches],
+            world.publisher,
+            world.log,
+            lost=lambda *what: self.lost.append(what),
+        )
+        self.lease = done(world.store.open_writer("other", [self.caches]))
+        self.addCleanup(lambda: done(self.lease.close()))
+        done(self.announcer.start())
+        self.addCleanup(lambda: done(self.announcer.stop()))
+        self.three_more(trim=0)
+        self.assertEqual(self.lost, [])
+
+    def three_more(self, trim: Token) -> None:
+        """Three facts, of which some are gone before anybody looks."""
+        rows = [CachesRow("get_user", [str(n)], 0) for n in range(3)]
+        (written,) = done(self.lease.append(self.caches, [Draft([[row] for row in rows])], 0))
+        done(self.world.store.record_positions(self.caches, written.tokens[-1], {}))
+        if trim:
+            done(self.world.store.trim(self.caches, trim, 0, 100))
+        self.announcer.wake("caches")
+        self.world.clock.pump([0.1] * 10)
+
+    def test_some_were_not_seen(self) -> None:
+        self.three_more(trim=5)
+        self.assertIn(("caches", "other", 5), self.lost)
+        self.assertEqual(self.announcer.states["caches"].positions["other"], 6)
+
+    def test_none_was_seen(self) -> None:
+        self.three_more(trim=6)
+        self.assertIn(("caches", "other", 6), self.lost)
+        self.assertEqual(self.announcer.states["caches"].linear, 6)
+
+    def test_they_go_while_it_reads(self) -> None:
+        page = self.world.store.page
+
+        async def late(*asked: Any) -> Page:
+            await self.world.store.trim(self.caches, 5, 0, 100)
+            return await page(*asked)
+
+        self.world.store.page = late  # type: ignore[method-assign]
+        self.three_more(trim=0)
+        self.assertEqual(self.lost, [("caches", "other", 5)])
+        self.assertEqual(self.announcer.states["caches"].positions["other"], 6)
+
+
+class Moving:
+    """A source that is trimmed further each time it is asked."""
+
+    def __init__(self, *bounds: Token) -> None:
+        self.bounds = list(bounds)
+        self.asked: list[Range] = []
+
+    async def page(self, stream: Stream, span: Range, writer: str | None, limit: int) -> Page:
+        self.asked.append(span)
+        if self.bounds and self.bounds[0] > span.after:
+            raise Trimmed(stream=stream.name, trimmed=self.bounds.pop(0), after=span.after)
+        return Page((), span.upto, limited=False)
+
+
+class Leftover(Base):
+    """What is left while more is being trimmed."""
+
+    def ask(self, source: Moving, span: Range) -> Page:
+        return done(leftover(source, self.caches, span, 10, "somebody", self.world.log))
+
+    def test_it_is_asked_for_again(self) -> None:
+        source = Moving(3, 5)
+        self.assertEqual(self.ask(source, Range(1, 9)).upto, 9)
+        self.assertEqual(source.asked, [Range(1, 9), Range(3, 9), Range(5, 9)])
+
+    def test_all_of_it_is_gone(self) -> None:
+        for bound in (9, 12):
+            source: Any = Moving(bound)
+            page = self.ask(source, Range(1, 9))
+            self.assertEqual((list(page.facts), page.upto, page.limited), ([], 9, False))

@@ -1,0 +1,262 @@
+"""What every lease keeps to when it runs transactions of callers, whatever its store is made of.
+
+Mix :class:`TransactContract` into a trial test case that says how to make one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from twisted.internet.defer import Deferred, gatherResults
+from twisted.trial.unittest import TestCase
+
+from synrepl.core.tokens import Range, Token
+from synrepl.storage.database import Transaction
+from synrepl.storage.outbox import NotNamed, OutboxClosed
+from synrepl.storage.store import (
+    DatabaseAway,
+    FactStore,
+    Fenced,
+    Observation,
+    Outbox,
+    Transacted,
+    WriterLease,
+)
+from synrepl.streams.definition import Fact, Stream
+from synrepl.streams.rows import BadRow
+from synrepl.streams.synapse.backfill import BACKFILL, BackfillRow
+from synrepl.streams.synapse.typing import TypingRow
+from tests.storage.samples import EVERYTHING, NOTES, note, rows_of
+
+EVERY = 2**40
+CHANGE = "INSERT INTO changes (what) VALUES (%s)"
+
+Work = Callable[[Transaction, Outbox], Any]
+
+if TYPE_CHECKING:
+    Base = TestCase
+else:
+    Base = object
+
+
+class Refusal(Exception):
+    """What a work function raises."""
+
+
+class TransactContract(Base):
+    """The tests. What raises NotImplementedError is for the implementation to say."""
+
+    timeout = 60
+
+    async def make_store(self) -> FactStore:
+        """The store; it understands :data:`CHANGE`."""
+        raise NotImplementedError
+
+    async def changes(self) -> list[str]:
+        """What was changed and committed, sorted."""
+        raise NotImplementedError
+
+    async def cut(self, lease: Any) -> None:
+        """Cut a lease's session; returns once the lease knows."""
+        raise NotImplementedError
+
+    async def set_sequence(self, stream: Stream, token: Token) -> None:
+        """Put the sequence of a stream somewhere else."""
+        raise NotImplementedError
+
+    async def setUp(self) -> None:  # type: ignore[override]
+        self.store = await self.make_store()
+        self._leases: list[WriterLease] = []
+        self.lease = await self.open()
+
+    async def tearDown(self) -> None:  # type: ignore[override]
+        for lease in self._leases:
+            with suppress(DatabaseAway):  # cut by the test
+                await lease.close()
+
+    async def open(self) -> WriterLease:
+        lease = await self.store.open_writer("w1", [NOTES, BACKFILL, EVERYTHING])
+        self._leases.append(lease)
+        return lease
+
+    async def transact(
+        self,
+        work: Work,
+        *streams: Stream,
+        floors: Mapping[str, Token] | None = None,
+        lease: WriterLease | None = None,
+    ) -> Transacted[Any]:
+        named = streams or (NOTES,)
+        floors = {stream.name: 0 for stream in named} | dict(floors or {})
+        return await (lease or self.lease).transact("a test", named, work, lambda: floors)
+
+    async def facts(self, stream: Stream = NOTES) -> list[Fact]:
+        return list((await self.store.page(stream, Range(0, EVERY), None, 100_000)).facts)
+
+    async def look(self, stream: Stream = NOTES) -> Observation:
+        return (await self.store.observe([stream]))[stream.name]
+
+    async def check_nothing_happened(self) -> None:
+        self.assertEqual((await self.facts(), await self.changes()), ([], []))
+        self.assertEqual((await self.look()).writers["w1"].holders, ())
+
+    async def test_a_change_and_facts_of_several_streams(self) -> None:
+        row = BackfillRow("$e", "!r", "m", None, None, None)
+        everything = tuple(rows_of(EVERYTHING))
+
+        def work(txn: Transaction, outbox: Outbox) -> str:
+            outbox.append(NOTES, [note("a"), note("b")])
+            txn.execute(CHANGE, ("changed",))
+            outbox.append(BACKFILL, [row])
+            outbox.append(NOTES, [])
+            outbox.append(NOTES, [note("c")])
+            outbox.append(EVERYTHING, everything)
+            return "result"
+
+        done = await self.transact(work, NOTES, BACKFILL, EVERYTHING)
+        self.assertEqual(done.result, "result")
+        self.assertEqual(await self.changes(), ["changed"])
+        self.assertEqual(
+            [fact.rows for fact in done.facts["notes"]],
+            [(note("a"), note("b")), (), (note("c"),)],
+        )
+        tokens = [fact.token for fact in done.facts["notes"]]
+        self.assertEqual(tokens, sorted(set(tokens)))
+        self.assertEqual(await self.facts(), [fact for fact in done.facts["notes"] if fact.rows])
+        self.assertEqual(await self.facts(BACKFILL), list(done.facts["backfill"]))
+        self.assertEqual([fact.rows for fact in done.facts["backfill"]], [(row,)])
+        self.assertEqual(await self.facts(EVERYTHING), list(done.facts["everything"]))
+        seen = await self.look()
+        self.assertEqual((seen.last, seen.writers["w1"].holders), (tokens[-1], ()))
+
+    async def test_many_facts(self) -> None:
+        def work(txn: Transaction, outbox: Outbox) -> None:
+            for n in range(500):
+                outbox.append(NOTES, [note(str(n))])
+
+        done = await self.transact(work)
+        self.assertEqual(len(done.facts["notes"]), 500)
+        self.assertEqual(await self.facts(), list(done.facts["notes"]))
+
+    async def test_a_stream_named_twice(self) -> None:
+        done = await self.transact(lambda txn, out: out.append(NOTES, [note("a")]), NOTES, NOTES)
+        self.assertEqual(await self.facts(), list(done.facts["notes"]))
+        self.assertEqual(len(done.facts["notes"]), 1)
+
+    async def test_a_change_without_facts(self) -> None:
+        done = await self.transact(lambda txn, out: txn.execute(CHANGE, ("x",)) and None)
+        self.assertEqual((done.result, dict(done.facts)), (None, {}))
+        self.assertEqual((await self.changes(), await self.facts()), (["x"], []))
+        self.assertEqual((await self.look()).last, 0)
+
+    async def test_work_that_fails_changes_nothing(self) -> None:
+        def work(txn: Transaction, outbox: Outbox) -> None:
+            txn.execute(CHANGE, ("x",))
+            outbox.append(NOTES, [note("a")])
+            raise Refusal
+
+        with self.assertRaises(Refusal):
+            await self.transact(work)
+        await self.check_nothing_happened()
+        await self.transact(lambda txn, out: out.append(NOTES, [note("goes on")]))
+        self.assertEqual(len(await self.facts()), 1)
+
+    async def test_facts_that_are_refused(self) -> None:
+        cases: list[tuple[type[Exception], Stream, Any]] = [
+            (NotNamed, BACKFILL, BackfillRow("$e", "!r", "m", None, None, None)),
+            (BadRow, NOTES, TypingRow("!r", [])),
+            (BadRow, NOTES, note("NUL \0")),
+            (BadRow, NOTES, note("too large", 2**63)),
+        ]
+        for error, stream, row in cases:
+            raised_in_work: list[Exception] = []
+
+            def work(txn: Transaction, outbox: Outbox) -> None:
+                txn.execute(CHANGE, ("x",))
+                outbox.append(NOTES, [note("good")])
+                try:
+                    outbox.append(stream, [row])  # noqa: B023
+                except Exception as refused:
+                    raised_in_work.append(refused)  # noqa: B023
+                    raise
+
+            with self.assertRaises(error) as caught:
+                await self.transact(work)
+            self.assertEqual(raised_in_work, [caught.exception])
+            await self.check_nothing_happened()
+
+    async def test_an_outbox_whose_transaction_is_over(self) -> None:
+        kept: list[Outbox] = []
+        await self.transact(lambda txn, outbox: kept.append(outbox))
+        with self.assertRaises(OutboxClosed):
+            kept[0].append(NOTES, [note("late")])
+
+    async def test_several_at_once(self) -> None:
+        def work(n: int) -> Work:
+            def run(txn: Transaction, outbox: Outbox) -> int:
+                txn.execute(CHANGE, (f"change {n}",))
+                outbox.append(NOTES, [note(f"first {n}")])
+                outbox.append(NOTES, [note(f"second {n}")])
+                return n
+
+            return run
+
+        running = [Deferred.fromCoroutine(self.transact(work(n))) for n in range(12)]
+        done: list[Transacted[int]] = await gatherResults(running)
+        self.assertEqual([each.result for each in done], list(range(12)))
+        self.assertEqual(await self.changes(), sorted(f"change {n}" for n in range(12)))
+        facts = sorted((f for each in done for f in each.facts["notes"]), key=lambda f: f.token)
+        self.assertEqual(await self.facts(), facts)
+        self.assertEqual(len({fact.token for fact in facts}), 24)
+        for n, each in enumerate(done):
+            first, second = each.facts["notes"]
+            self.assertEqual(
+                (first.rows, second.rows), ((note(f"first {n}"),), (note(f"second {n}"),))
+            )
+            self.assertLess(first.token, second.token)
+
+    async def test_who_is_fenced_changes_nothing(self) -> None:
+        await self.cut(self.lease)
+        # Until it is fenced, it may still write.
+        await self.transact(lambda txn, out: out.append(NOTES, [note("in time")]))
+        await self.open()
+        with_facts: Work = lambda txn, out: (  # noqa: E731
+            txn.execute(CHANGE, ("x",)),
+            out.append(NOTES, [note("late")]),
+        )
+        for work in (with_facts, lambda txn, out: txn.execute(CHANGE, ("x",)) and None):
+            for streams in ((NOTES,), (NOTES, BACKFILL)):
+                with self.assertRaises(Fenced) as caught:
+                    await self.transact(work, *streams)
+                self.assertIn("writer 'w1' of stream", str(caught.exception))
+        self.assertEqual(await self.changes(), [])
+        self.assertEqual([fact.rows for fact in await self.facts()], [(note("in time"),)])
+
+    async def test_tokens_are_above_the_floors(self) -> None:
+        def work(txn: Transaction, outbox: Outbox) -> None:
+            outbox.append(NOTES, [note("a")])
+            outbox.append(BACKFILL, [BackfillRow("$e", "!r", "m", None, None, None)])
+
+        floors = {"notes": 50, "backfill": 70}
+        done = await self.transact(work, NOTES, BACKFILL, floors=floors)
+        tokens = {stream: [f.token for f in facts] for stream, facts in done.facts.items()}
+        self.assertEqual(tokens, {"notes": [51], "backfill": [71]})
+        self.assertEqual(dict(await self.store.reached(BACKFILL, Range(0, EVERY))), {"w1": 71})
+
+    async def test_a_sequence_behind_the_table(self) -> None:
+        for rows in ([note("a")], [note("a"), note("b")]):
+            for _ in range(5):
+                await self.transact(lambda txn, out: out.append(NOTES, rows))  # noqa: B023
+            before = await self.facts()
+            await self.set_sequence(NOTES, 1)
+
+            def work(txn: Transaction, outbox: Outbox) -> None:
+                txn.execute(CHANGE, (f"with {len(rows)}",))  # noqa: B023
+                outbox.append(NOTES, rows)  # noqa: B023
+
+            done = await self.transact(work)
+            self.assertGreater(done.facts["notes"][0].token, before[-1].token)
+            self.assertEqual(await self.facts(), [*before, *done.facts["notes"]])
+        self.assertEqual(await self.changes(), ["with 1", "with 2"])

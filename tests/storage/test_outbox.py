@@ -1,0 +1,47 @@
+"""The outbox of a transaction."""
+
+from __future__ import annotations
+
+from unittest import TestCase
+
+from synrepl.storage.outbox import OUTBOX_ROWS, NotNamed, Outbox, OutboxClosed, OutboxFull
+from synrepl.streams.rows import BadRow, RowCodec
+from synrepl.streams.synapse.backfill import BACKFILL
+from tests.storage.samples import NOTES, note
+
+
+class Filling(TestCase):
+    def setUp(self) -> None:
+        self.outbox = Outbox({"notes": RowCodec(NOTES)})
+
+    def test_facts_in_order(self) -> None:
+        for rows in ([note("a")], [], [note("b"), note("c")]):
+            self.outbox.append(NOTES, rows)
+        facts = {"notes": [(note("a"),), (), (note("b"), note("c"))]}
+        self.assertEqual(self.outbox.facts, facts)
+
+    def test_what_is_refused_leaves_nothing(self) -> None:
+        with self.assertRaises(NotNamed) as caught:
+            self.outbox.append(BACKFILL, [])
+        self.assertIn("'backfill'", str(caught.exception))
+        self.assertIn("'notes'", str(caught.exception))
+        with self.assertRaises(BadRow):
+            self.outbox.append(NOTES, [note("good"), note("\0")])
+        self.assertEqual(self.outbox.facts, {})
+
+    def test_it_is_bounded(self) -> None:
+        self.outbox.append(NOTES, [note("a")] * (OUTBOX_ROWS - 1))
+        with self.assertRaises(OutboxFull):
+            self.outbox.append(NOTES, [note("a")] * 2)
+        self.outbox.append(NOTES, [])  # which takes a token, too
+        for rows in ([], [note("a")]):
+            with self.assertRaises(OutboxFull):
+                self.outbox.append(NOTES, rows)
+        self.assertEqual(len(self.outbox.facts["notes"]), 2)
+
+    def test_when_the_work_is_over(self) -> None:
+        self.outbox.append(NOTES, [note("a")])
+        self.outbox.close()
+        with self.assertRaises(OutboxClosed):
+            self.outbox.append(NOTES, [note("b")])
+        self.assertEqual(self.outbox.facts, {"notes": [(note("a"),)]})

@@ -1,0 +1,172 @@
+"""What Redis pub/sub promises, and what it does not: for the fake and for a real server alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+#: What may wait for a subscriber at the servers of this suite, in bytes.
+BUFFER_BYTES = 2**20
+
+
+class Member:
+    """A process that says and hears; the owner of its connections.
+
+    :ivar heard: all messages, in order
+    :ivar stood: how often both connections have, and ``lost`` how often no longer
+    """
+
+    def __init__(self, happened: Callable[[], object]) -> None:
+        self.heard_all: list[bytes] = []
+        self.stood = 0
+        self.lost = 0
+        self.wires: Any = None
+        self.pubsub: Any = None
+        self._happened = happened
+
+    def connected(self, wires: Any) -> None:
+        self.wires = wires
+        self.stood += 1
+        self._happened()
+
+    def heard(self, messages: Sequence[bytes]) -> None:
+        self.heard_all += messages
+        self._happened()
+
+    def disconnected(self) -> None:
+        self.lost += 1
+        self._happened()
+
+    def say(self, *texts: str, channel: str = "all") -> None:
+        """Publish, if anything stands."""
+        self.wires.say(channel, [text.encode() for text in texts])
+
+    def heard_of(self, sender: str) -> list[str]:
+        """What one of the others has said."""
+        texts = [message.decode() for message in self.heard_all]
+        return [text for text in texts if text.startswith(f"{sender} ")]
+
+
+class Server(Protocol):
+    """A server, and whatever makes time pass for it."""
+
+    async def join(self, name: str, *channels: str) -> Member:
+        """A process that listens there; returns once its connections stand."""
+
+    async def until(self, true: Callable[[], bool]) -> None:
+        """Let time pass until something is true."""
+
+    def stop(self) -> None: ...
+
+    def start(self) -> None: ...
+
+    def cut_listeners(self) -> None:
+        """Cut the listening connections of all."""
+
+    def cut_speakers(self) -> None:
+        """Cut the speaking connections of all."""
+
+
+class PubSubContract:
+    """Mixed into a test case that has a server."""
+
+    server: Server
+
+    async def two(self) -> tuple[Member, Member]:
+        return await self.server.join("one", "all"), await self.server.join("two", "all")
+
+    async def test_all_hear_each_publisher_in_order_and_itself(self) -> None:
+        one, two = await self.two()
+        texts = {name: [f"{name} {number}" for number in range(300)] for name in ("one", "two")}
+        for start in range(0, 300, 50):
+            one.say(*texts["one"][start : start + 50])
+            two.say(*texts["two"][start : start + 50])
+        for member in (one, two):
+            await self.server.until(lambda m=member: len(m.heard_all) == 600)
+            assert {name: member.heard_of(name) for name in texts} == texts
+
+    async def test_only_what_was_subscribed_to(self) -> None:
+        one = await self.server.join("one", "all")
+        two = await self.server.join("two", "all", "more")
+        one.say("one more", channel="more")
+        one.say("one nobody", channel="other")
+        one.say("one all")
+        await self.server.until(lambda: bool(one.heard_all) and len(two.heard_all) == 2)
+        assert (one.heard_of("one"), two.heard_of("one")) == (["one all"], ["one more", "one all"])
+
+    async def test_who_is_away_misses_what_is_said(self) -> None:
+        one, two = await self.two()
+        await two.pubsub.stop()
+        await self.server.until(lambda: two.lost == 1)
+        one.say("one missed")
+        await self.server.until(lambda: len(one.heard_all) == 1)
+        three = await self.server.join("three", "all")
+        one.say("one later")
+        await self.server.until(lambda: len(three.heard_all) == 1)
+        assert (two.heard_all, three.heard_of("one")) == ([], ["one later"])
+
+    async def test_what_was_said_before_the_end_is_heard(self) -> None:
+        one, two = await self.two()
+        texts = [f"one {number}" for number in range(100)]
+        one.say(*texts)
+        await one.pubsub.stop()
+        await self.server.until(lambda: len(two.heard_all) == 100)
+        assert two.heard_of("one") == texts
+
+    async def test_a_restart_loses_everything_but_who_listens(self) -> None:
+        one, two = await self.two()
+        one.say("one before")
+        await self.server.until(lambda: len(two.heard_all) == 1)
+        self.server.stop()
+        await self.server.until(lambda: one.lost == two.lost == 1)
+        one.say("one to nobody")
+        self.server.start()
+        await self.server.until(lambda: one.stood == two.stood == 2)
+        one.say("one after")
+        await self.server.until(lambda: len(two.heard_all) == 2)
+        assert two.heard_of("one") == ["one before", "one after"]
+
+    async def test_whichever_connection_is_lost_both_come_anew(self) -> None:
+        for count, cut in enumerate((self.server.cut_listeners, self.server.cut_speakers), 1):
+            member = await self.server.join(f"member{count}", "all")
+            cut()
+            await self.server.until(lambda m=member: m.stood == 2)
+            member.say(f"member{count} again")
+            await self.server.until(lambda m=member: bool(m.heard_all))
+            assert (member.lost, len(member.heard_all)) == (1, 1)
+            await member.pubsub.stop()
+
+    async def test_given_up_connections_come_anew(self) -> None:
+        one, two = await self.two()
+        two.wires.give_up("enough")
+        await self.server.until(lambda: two.stood == 2)
+        one.say("one again")
+        await self.server.until(lambda: bool(two.heard_all))
+        assert (one.lost, two.lost) == (0, 1)
+
+    async def test_a_slow_subscriber_is_cut_off_and_hears_of_it_when_it_reads(self) -> None:
+        one, two = await self.two()
+        two.wires.pause()
+        texts = [f"one {number:02} ".ljust(200_000) for number in range(60)]
+        for count, text in enumerate(texts, 1):
+            one.say(text)
+            await self.server.until(lambda n=count: len(one.heard_all) == n)
+        assert (one.lost, two.lost) == (0, 0)
+        two.wires.resume()
+        await self.server.until(lambda: two.stood == 2)
+        one.say("one end")
+        await self.server.until(lambda: two.heard_all[-1:] == [b"one end"])
+        *heard, _ = two.heard_of("one")
+        assert heard == texts[: len(heard)]
+        assert len(heard) < len(texts)
+
+    async def test_a_pause_below_the_limit_loses_nothing(self) -> None:
+        one, two = await self.two()
+        two.wires.pause()
+        texts = [f"one {number}" for number in range(100)]
+        one.say(*texts)
+        await self.server.until(lambda: len(one.heard_all) == 100)
+        assert two.heard_all == []
+        two.wires.resume()
+        await self.server.until(lambda: len(two.heard_all) == 100)
+        assert (two.heard_of("one"), two.lost) == (texts, 0)

@@ -1,0 +1,165 @@
+"""Redis in memory is as a real one is, and as bad as it is told to be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from twisted.internet import reactor as _reactor
+from twisted.internet.defer import Deferred
+from twisted.trial.unittest import TestCase
+
+from synrepl.adapters.redis_address import RedisAddress
+from synrepl.adapters.redis_pubsub import RedisPubSub
+from synrepl.adapters.scheduler import TwistedScheduler
+from synrepl.testing.links import Even
+from synrepl.testing.memory_pubsub import MemoryPubSub
+from synrepl.testing.memory_redis import MemoryRedis
+from synrepl.testing.redis import RedisServer
+from synrepl.testing.simulator.clock import VirtualClock
+from tests.adapters.redis_site import Happenings
+from tests.testing.pubsub_contract import BUFFER_BYTES, Member, PubSubContract
+
+reactor: Any = _reactor
+
+#: Seconds of simulated time that anything may take.
+PATIENCE_S = 60.0
+
+
+class InMemory:
+    """The fake, under a clock of its own."""
+
+    def __init__(self) -> None:
+        self.clock = VirtualClock()
+        self.redis = MemoryRedis(self.clock, BUFFER_BYTES)
+        self.members: list[Member] = []
+        self.start, self.stop = self.redis.start, self.redis.stop
+
+    async def join(self, name: str, *channels: str) -> Member:
+        member = Member(lambda: None)
+        member.pubsub = MemoryPubSub(
+            self.redis, self.clock, name, channels, member, Even(0.01, piece_bytes=7), splits=True
+        )
+        self.members.append(member)
+        member.pubsub.start()
+        await self.until(lambda: member.stood == 1)
+        return member
+
+    async def until(self, true: Callable[[], bool]) -> None:
+        give_up = self.clock.seconds() + PATIENCE_S
+        while not true():
+            if not self.clock.run_next(give_up):
+                raise AssertionError("it does not happen")
+
+    def cut_listeners(self) -> None:
+        for member in self.members:
+            member.pubsub.cut_listener()
+
+    def cut_speakers(self) -> None:
+        for member in self.members:
+            member.pubsub.cut_speaker()
+
+
+class Real:
+    """A real server."""
+
+    def __init__(self, case: TestCase) -> None:
+        self.redis = RedisServer(
+            "--client-output-buffer-limit", "pubsub", str(BUFFER_BYTES), "0", "0"
+        )
+        case.addCleanup(self.redis.close)
+        self.scheduler = TwistedScheduler(reactor)
+        case.addCleanup(self.scheduler.stop)
+        self.happenings = Happenings()
+        self.case = case
+        self.start, self.stop = self.redis.start, self.redis.stop
+
+    async def join(self, name: str, *channels: str) -> Member:
+        member = Member(lambda: reactor.callLater(0, self.happenings.happened))
+        member.pubsub = RedisPubSub(
+            reactor,
+            self.scheduler,
+            RedisAddress(port=self.redis.port),
+            channels,
+            member,
+            lambda *sentence, **facts: None,
+        )
+        member.pubsub.start()
+        self.case.addCleanup(lambda: Deferred.fromCoroutine(member.pubsub.stop()))
+        await self.until(lambda: member.stood == 1)
+        return member
+
+    async def until(self, true: Callable[[], bool]) -> None:
+        await self.happenings.until(true)
+
+    def cut_listeners(self) -> None:
+        self.redis.command("CLIENT", "KILL", "TYPE", "pubsub")
+
+    def cut_speakers(self) -> None:
+        self.redis.command("CLIENT", "KILL", "TYPE", "normal")
+
+
+class TheFake(PubSubContract, TestCase):
+    """In memory."""
+
+    def setUp(self) -> None:
+        self.server = InMemory()
+
+
+class TheRealOne(PubSubContract, TestCase):
+    """Over sockets."""
+
+    timeout = 60
+
+    def setUp(self) -> None:
+        self.server = Real(self)
+
+
+class Faults(TestCase):
+    """Of the fake alone: what cannot be had of a real server when a test wants it."""
+
+    def setUp(self) -> None:
+        self.server = InMemory()
+
+    async def two(self) -> tuple[Member, Member]:
+        return await self.server.join("one", "all"), await self.server.join("two", "all")
+
+    async def test_a_cut_lets_the_first_messages_arrive(self) -> None:
+        one, two = await self.two()
+        one.say("one 1", "one 2", "one 3")
+        one.pubsub.cut_speaker(first=2)
+        await self.server.until(lambda: one.stood == 2)
+        one.say("one 4")
+        await self.server.until(lambda: len(two.heard_all) == 3)
+        self.assertEqual(two.heard_of("one"), ["one 1", "one 2", "one 4"])
+
+    async def test_a_process_that_is_gone_says_and_hears_nothing(self) -> None:
+        one, two = await self.two()
+        two.say("two 1", "two 2")
+        two.pubsub.crash(first=1)
+        one.say("one 1")
+        await self.server.until(lambda: len(one.heard_all) == 2)
+        self.assertEqual((one.heard_of("two"), two.heard_all, two.lost), (["two 1"], [], 0))
+
+    async def test_silence_is_noticed_and_may_pass(self) -> None:
+        one, two = await self.two()
+        two.pubsub.silence(True)
+        two.say("two 1")
+        one.say("one 1")
+        began = self.server.clock.seconds()
+        await self.server.until(lambda: len(one.heard_all) == 1)
+        two.pubsub.silence(False)
+        await self.server.until(lambda: len(two.heard_all) == 2)
+        self.assertEqual(one.heard_of("two"), ["two 1"])
+        two.pubsub.silence(True)
+        await self.server.until(lambda: two.lost == 1)
+        self.assertTrue(10 <= self.server.clock.seconds() - began <= 15)
+
+    async def test_who_cannot_reach_it_comes_back_later(self) -> None:
+        _, two = await self.two()
+        two.pubsub.reach(False)
+        two.pubsub.cut_listener()
+        self.server.clock.run_next(self.server.clock.seconds() + 30)
+        await self.server.until(lambda: two.lost == 1)
+        two.pubsub.reach(True)
+        await self.server.until(lambda: two.stood == 2)
