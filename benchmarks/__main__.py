@@ -8,12 +8,24 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from datetime import date
 from importlib.metadata import version
 from pathlib import Path
 
-from benchmarks import append, catch_up, fan_out, ledger, receive
+from benchmarks import (
+    append,
+    caches,
+    catch_up,
+    fan_out,
+    lake,
+    lake_kills,
+    lake_steady,
+    ledger,
+    receive,
+    redis,
+    soak,
+)
 from benchmarks.child import REPOSITORY
 from benchmarks.harness import FULL, QUICK, Row, Scale, cells, table
 
@@ -21,11 +33,30 @@ BENCHMARKS: dict[str, Callable[[Scale], Iterator[Row]]] = {
     "fan_out": fan_out.run,
     "receive": receive.run,
     "ledger": ledger.run,
+    "caches": caches.run,
     "append": append.run,
     "catch_up": catch_up.run,
+    "redis": redis.run,
+    "lake": lake.run,
 }
 
-_LIBRARIES = ("Twisted", "msgspec", "orjson", "psycopg2-binary")
+#: Only where they are named, for they take their minutes.
+LONG: dict[str, Callable[[Scale, argparse.Namespace], Iterator[Row]]] = {
+    "soak": lambda scale, options: soak.run(scale, options.minutes, options.seed),
+    "lake_steady": lambda scale, options: lake_steady.run(scale, options.minutes or 10.0),
+    "lake_kills": lambda scale, options: lake_kills.run(options.kills, options.seed),
+}
+
+_LIBRARIES = (
+    "Twisted",
+    "msgspec",
+    "orjson",
+    "psycopg2-binary",
+    "cachetools",
+    "pyspark",
+    "pyarrow",
+    "deltalake",
+)
 
 
 def main(arguments: list[str]) -> int:
@@ -36,14 +67,16 @@ def main(arguments: list[str]) -> int:
     for name in options.names or BENCHMARKS:
         print(name, flush=True)
         found[name] = []
-        for row in BENCHMARKS[name](scale):
+        long = LONG.get(name)
+        for row in BENCHMARKS[name](scale) if long is None else long(scale, options):
             found[name].append(row)
             print("  " + _line(row), flush=True)
     if options.json:
         told = {"machine": machine(), "quick": options.quick, "results": _json(found)}
         options.json.write_text(json.dumps(told, indent=2, ensure_ascii=False) + "\n")
     if options.write_results:
-        (REPOSITORY / "benchmarks" / "RESULTS.md").write_text(results(found))
+        path = REPOSITORY / "benchmarks" / "RESULTS.md"
+        path.write_text(written_anew(path.read_text(), found, options.names))
     return int(any(row.verdict == "MISS" for rows in found.values() for row in rows))
 
 
@@ -72,12 +105,30 @@ def results(found: dict[str, list[Row]]) -> str:
     return "\n".join(parts) + "\n"
 
 
+def written_anew(text: str, found: dict[str, list[Row]], names: Collection[str]) -> str:
+    """``RESULTS.md`` after a run of ``names``, or of all but the soak: what did not run stays."""
+    head, *sections = text.split("\n## ")
+    kept = {section.partition("\n")[0]: section.partition("\n")[2] for section in sections}
+    if not names:
+        soaked = "".join(f"\n## {name}\n{kept[name]}" for name in LONG if name in kept)
+        return results(found) + soaked
+    told = machine()
+    for name, rows in found.items():
+        kept[name] = f"\nOf {told['date']}, commit {told['commit']}.\n\n{table(rows)}\n"
+    return "\n## ".join([head, *(f"{name}\n{body}" for name, body in kept.items())])
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Ratios, and bounds.")
-    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHMARKS))
+    long = ", ".join(LONG)
+    names = ", ".join([*BENCHMARKS, f"{long} (only where they are named)"])
+    parser.add_argument("names", nargs="*", metavar="NAME", help=names)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
     parser.add_argument("--quick", action="store_true", help="a fifth of the work, rougher figures")
     parser.add_argument("--write-results", action="store_true", help="write benchmarks/RESULTS.md")
+    parser.add_argument("--minutes", type=float, help=f"of {long}: for how long things happen")
+    parser.add_argument("--seed", type=int, help=f"of {long}: which things")
+    parser.add_argument("--kills", type=int, default=200, help="of lake_kills: how many")
     return parser
 
 

@@ -26,9 +26,9 @@ from synrepl.adapters.postgres import PostgresDatabase
 from synrepl.adapters.postgres_session import open_session
 from synrepl.adapters.postgres_single import PostgresSingles
 from synrepl.adapters.scheduler import TwistedScheduler
-from synrepl.services.announce import Announcer
-from synrepl.services.publish import Publisher
-from synrepl.services.write import StreamWriter
+from synrepl.services.announcing.announce import Announcer
+from synrepl.services.announcing.publish import Publisher
+from synrepl.services.writing.write import StreamWriter
 from synrepl.storage.migrations import load, migrate
 from synrepl.storage.postgres_store import PostgresStore
 from synrepl.streams.columns import columns

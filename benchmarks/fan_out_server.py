@@ -21,15 +21,16 @@ from typing import Any
 
 from twisted.internet import reactor as installed_reactor
 from twisted.internet.protocol import Protocol, ServerFactory
+from twisted.logger import Logger
 
 from benchmarks.child import begin, say
 from benchmarks.recorded import BEFORE, WRITER, numbered
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.adapters.tcp_master import MasterFactory
-from synrepl.services.lines import Audience, LineEncoder
-from synrepl.services.publish import Publisher
-from synrepl.services.serve import FollowerState, Master
-from synrepl.services.stream_state import StreamState
+from synrepl.services.announcing.lines import Audience, LineEncoder
+from synrepl.services.announcing.publish import Publisher
+from synrepl.services.announcing.stream_state import StreamState
+from synrepl.services.serving.serve import FollowerState, Master
 from synrepl.storage.store import Observation, WriterState
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.definition import Fact, Generation
@@ -63,8 +64,9 @@ class Ours:
         self._state.begin(Observation(BEFORE, BEFORE, {WRITER: writer}), {})
         source: Any = None  # nobody asks for what is missing
         catalogue = Catalogue([EVENTS])
+        states = {"events": self._state}
         self._master = Master(
-            scheduler, catalogue, {"events": self._state}, publisher, source, lambda *_: None
+            scheduler, catalogue, states, publisher, source, lambda *_: None, Logger()
         )
         self.factory = MasterFactory(scheduler, self._master, SERVER_NAME)
         self._clients: Mapping[Any, FollowerState] = self._master.followers

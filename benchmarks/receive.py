@@ -20,8 +20,9 @@ from benchmarks.harness import Row, Scale, at_most, cpu, interleaved, ratio
 from benchmarks.recorded import BEFORE, WRITER, numbered, rdata_lines
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.adapters.tcp_worker import UpstreamPeer, WorkerFactory
-from synrepl.services.deliver import Delivery
-from synrepl.services.follow import Follower
+from synrepl.services.coherence.coherence import Coherence
+from synrepl.services.following.deliver import Delivery
+from synrepl.services.following.follow import Follower
 from synrepl.services.handlers import Batch, Handler
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.synapse import SYNAPSE_STREAMS
@@ -63,7 +64,9 @@ class NoTransport:
 class Worker:
     """A follower of all streams on a connection without a socket."""
 
-    def __init__(self) -> None:
+    server = SERVER_NAME.encode()
+
+    def __init__(self, coherence: Coherence | None = None) -> None:
         clock: Any = Clock()
         scheduler = TwistedScheduler(clock)
         self.handler = Counting()
@@ -73,7 +76,7 @@ class Worker:
             scheduler,
             Catalogue(SYNAPSE_STREAMS),
             source,
-            Delivery(scheduler, [self.handler], log),
+            Delivery(scheduler, [self.handler], log, coherence=coherence),
             log,
             earliest=False,
         )

@@ -12,14 +12,15 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from types import FrameType
 
-from interop import their_masters
+from interop import beside, their_masters, their_redis_worker
 from interop.databases import Databases
 from interop.environments import Environment
 from interop.product import REPOSITORY
-from interop.releases import RELEASES, Release
+from interop.releases import CURRENT, RELEASES, Release
 from interop.report import Section, render
 from interop.synapse import make_virgin
 from interop.their_workers import TheirWorkers
@@ -28,7 +29,7 @@ from synrepl.core.errors import SynreplError
 
 DIRECTORY = "SYNREPL_INTEROP_DIR"
 
-PARTS = WORKERS, MASTERS = "workers", "masters"
+PARTS = WORKERS, MASTERS, REDIS, BESIDE = "workers", "masters", "redis", "beside"
 
 _REPORT = REPOSITORY / "docs" / "interop.md"
 
@@ -43,8 +44,10 @@ def main(arguments: list[str]) -> int:
     try:
         with _scratch() as scratch:
             kept = os.environ.get(DIRECTORY)
-            environments = _environments(Path(kept).absolute() if kept else scratch)
-            text, holds = run(environments, scratch, options.parts or PARTS, options.seed)
+            parts = options.parts or PARTS
+            directory = Path(kept).absolute() if kept else scratch
+            environments = _environments(directory, wanted(parts))
+            text, holds = run(environments, scratch, parts, options.seed)
     except SynreplError as error:
         print(f"interop: {error}", file=sys.stderr)
         return 2
@@ -72,20 +75,35 @@ def run(
             _say("real workers on our master")
             sections.append(TheirWorkers(environments, databases, scratch).run())
         if MASTERS in parts:
-            for release, environment in environments.items():
+            for release in RELEASES:
                 _say(f"our worker on a real {release} master")
                 directory = scratch / f"master-{release}"
+                environment = environments[release]
                 sections.append(
                     their_masters.section(release, environment, databases, directory, seed)
                 )
+        if REDIS in parts:
+            _say("a real worker on our writers, over Redis")
+            directory = scratch / "over-redis"
+            sections.append(their_redis_worker.section(environments[CURRENT], databases, directory))
+        if BESIDE in parts:
+            _say("watch and doctor beside a real server")
+            directory = scratch / "beside"
+            sections.append(beside.section(environments[CURRENT], databases, directory, seed))
         facts = _facts(environments, databases)
     return render(facts, sections), all(section.holds for section in sections)
 
 
-def _environments(directory: Path) -> dict[Release, Environment]:
+def wanted(parts: Sequence[str]) -> list[Release]:
+    """The releases that parts need."""
+    found = [RELEASES if part in (WORKERS, MASTERS) else (CURRENT,) for part in parts]
+    return list(dict.fromkeys(chain.from_iterable(found)))
+
+
+def _environments(directory: Path, releases: Sequence[Release]) -> dict[Release, Environment]:
     """What is installed, after what is missing has been."""
     found = {}
-    for release in RELEASES:
+    for release in releases:
         environment = found[release] = Environment(release, directory / f"synapse-{release}")
         _say(f"Synapse {release} in {environment.directory}")
         environment.make()
@@ -132,12 +150,13 @@ def _exit(number: int, frame: FrameType | None) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m interop",
-        description="Real Synapse workers on our master, and our worker on real Synapse masters.",
+        description="Real Synapse workers on our master, our worker on real Synapse masters, "
+        "and ours beside a real Synapse.",
         epilog=f"{DIRECTORY} names a directory that keeps what is installed; "
-        "SYNREPL_INTEROP_PYTHON38 and SYNREPL_INTEROP_PYTHON39 name the old interpreters.",
+        "SYNREPL_INTEROP_PYTHON38, ...39 and ...311 name the interpreters.",
     )
     known = ", ".join(PARTS)
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"{known}; without any: both")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"{known}; without any: all")
     parser.add_argument("--write", action="store_true", help="write docs/interop.md too")
     parser.add_argument("--seed", type=int, default=1, help="of what clients do (default: 1)")
     return parser

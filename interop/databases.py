@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import TracebackType
+from secrets import token_hex
 from typing import Any, Self
 from urllib.parse import urlsplit
 
@@ -46,6 +46,14 @@ class Databases:
             "cp_max": 5,
         }
 
+    def reader(self, name: str) -> str:
+        """The DSN of a role that may read everything in a database, and write nothing."""
+        found = urlsplit(self._server.dsn)
+        role, password = f"reader_{name}", token_hex(16)
+        rights = "pg_read_all_data, pg_read_all_stats"
+        self._execute(f"CREATE ROLE \"{role}\" LOGIN PASSWORD '{password}' IN ROLE {rights}")
+        return f"postgresql://{role}:{password}@{found.hostname}:{found.port}/{name}"
+
     def version(self) -> str:
         """PostgreSQL's own."""
         ((text,),) = self._execute("SHOW server_version")
@@ -70,10 +78,5 @@ class Databases:
         self._server.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._server.stop()

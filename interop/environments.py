@@ -66,7 +66,8 @@ class Environment:
     def versions(self) -> Mapping[str, str]:
         """What is installed, by name."""
         done = self._run([self.python, "-m", "pip", "--disable-pip-version-check", "freeze"])
-        found = dict(line.split("==", 1) for line in done.splitlines() if "==" in line)
+        pairs = [line.split("==", 1) for line in done.splitlines() if "==" in line]
+        found = {name.replace("_", "-"): number for name, number in pairs}
         version = self._run([self.python, "--version"]).removeprefix("Python ").strip()
         return {"CPython": version, **{name: found[name] for name in TOLD}}
 

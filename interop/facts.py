@@ -81,6 +81,7 @@ _MAKERS: dict[str, Callable[[int], Rows]] = {
     "thread_subscriptions": lambda n: [[_user(n), _room(n), _event(n)]],
     "un_partial_stated_room": lambda n: [[_room(n)]],
     "un_partial_stated_event": lambda n: [[_event(n), n % 2 == 0]],
+    "profile_updates": lambda n: [[_user(n), "update", ["displayname"] if n % 2 else None]],
     "quarantined_media": lambda n: [[None, f"media{n}", n % 2 == 0]],
 }
 

@@ -1,4 +1,4 @@
-"""Where the old Pythons are that old releases need."""
+"""Where the Pythons are that the releases need."""
 
 from __future__ import annotations
 

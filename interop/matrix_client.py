@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import threading
 from collections import Counter
+from collections.abc import Callable
 from itertools import count
 from typing import Any
 from urllib.parse import quote
@@ -20,12 +21,13 @@ API = "/_matrix/client/r0"
 class Server:
     """The client-server API of a server.
 
+    :param port: where it is asked; depends on the path, where each process answers its part
     :ivar answers: how often each (action, status) was seen
     """
 
-    def __init__(self, port: int, name: str) -> None:
+    def __init__(self, port: int | Callable[[str], int], name: str) -> None:
         self.name = name
-        self._url = f"http://{LOOPBACK}:{port}"
+        self._port = port
         self.answers: Counter[tuple[str, int]] = Counter()
         self._lock = threading.Lock()
 
@@ -36,7 +38,8 @@ class Server:
 
         :param action: what it is, for a person
         """
-        answer = http_request.request(method, self._url + path, body, token)
+        port = self._port if isinstance(self._port, int) else self._port(path)
+        answer = http_request.request(method, f"http://{LOOPBACK}:{port}{path}", body, token)
         with self._lock:
             self.answers[action, answer.status] += 1
         return answer.content

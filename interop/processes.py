@@ -8,7 +8,6 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from signal import SIGCONT, SIGKILL, SIGSTOP, SIGTERM
-from types import TracebackType
 from typing import Self
 
 from interop import waiting
@@ -31,6 +30,7 @@ class Process:
 
     :param name: what it is, for a person
     :param output: where its standard output and error go, appended
+    :param errors: where its standard error goes instead
     :param environment: added to this process's own
     """
 
@@ -42,17 +42,18 @@ class Process:
         directory: Path,
         output: Path,
         environment: Mapping[str, str] | None = None,
+        errors: Path | None = None,
     ) -> None:
         self.name = name
-        self._output = output
+        self._output = errors or output
         me = Account(os.geteuid(), os.getegid(), "")
         command = guarded(me, program, [str(part) for part in arguments], directory, SIGKILL)
-        with output.open("ab") as file:
+        with output.open("ab") as file, self._output.open("ab") as error_file:
             self._popen = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=file,
-                stderr=file,
+                stderr=error_file,
                 env={**os.environ, **(environment or {})},
                 start_new_session=True,
             )
@@ -115,12 +116,7 @@ class Process:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
 

@@ -9,7 +9,6 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import yaml
@@ -27,7 +26,11 @@ class CommandFailed(Unavailable):
     """{command} ended with {status}: {reason}"""
 
 
-def _environment() -> dict[str, str]:
+class AppendRefused(Unavailable):
+    """an append to {stream!r} was answered with {status}: {reason}"""
+
+
+def environment() -> dict[str, str]:
     """So that our processes find this package, whose handlers they are told to load."""
     paths = [str(REPOSITORY), os.environ.get("PYTHONPATH", "")]
     return {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
@@ -46,7 +49,7 @@ def synrepl(*arguments: object, text: str = "") -> str:
         text=True,
         timeout=_TIME_LIMIT_S,
         check=False,
-        env={**os.environ, **_environment()},
+        env={**os.environ, **environment()},
     )
     if done.returncode != 0:
         command = " ".join(["synrepl", *words])
@@ -59,31 +62,32 @@ class OurMaster:
 
     A ``with`` block that ends it; in between it may be ended and started again.
 
+    :param more: settings besides, as in the configuration
     :ivar port: where workers connect
     :ivar http: port of the HTTP listener
     :ivar process: it, while it runs
     """
 
-    def __init__(self, directory: Path, server_name: str) -> None:
+    def __init__(
+        self, directory: Path, server_name: str, more: Mapping[str, Any] | None = None
+    ) -> None:
         self.directory = directory
         self.port, self.http = free_ports(2)
         ports = ["--replication-port", self.port, "--http-port", self.http]
         synrepl("init", directory, "--server-name", server_name, *ports)
         self.config = directory / "master.yaml"
         self.process: Process | None = None
+        if more:
+            found = yaml.safe_load(self.config.read_text())
+            self.config.write_text(yaml.safe_dump({**found, **more}, sort_keys=False))
 
     def start(self) -> None:
         """Start it, and wait until it is ready.
 
         :raises ProcessEnded: :raises NotInTime:
         """
-        process = self.process = _start("master", self.config, self.directory)
-
-        def ready() -> bool:
-            process.still_runs()
-            return self._get("/ready").status == 200
-
-        waiting.until("our master to be ready", ready, 120.0)
+        self.process = start("master", self.config, self.directory)
+        ready(self.process, self.http)
 
     def end(self, kill: bool = False) -> int:
         """End it by SIGTERM, or by SIGKILL; its exit status."""
@@ -104,7 +108,7 @@ class OurMaster:
 
     def followers(self) -> Mapping[str, Mapping[str, Any]]:
         """Who is connected, by name, as ``/status`` tells."""
-        status = self._get("/status").content
+        status = request("GET", self.http, "/status").content
         return {follower["name"]: follower for follower in status["followers"]}
 
     def http_answers(self) -> Counter[str]:
@@ -113,19 +117,11 @@ class OurMaster:
         wanted = "\n".join(line for line in lines if "get_repl_stream_updates" in line)
         return metrics.counter(wanted, "synrepl_http_responses", "status")
 
-    def _get(self, path: str) -> http_request.Answer:
-        return http_request.request("GET", f"http://{LOOPBACK}:{self.http}{path}")
-
     def __enter__(self) -> Self:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.end()
 
 
@@ -169,7 +165,7 @@ class OurWorker:
             )
         )
         self.config = config
-        self.process = _start("worker", config, directory)
+        self.process = start("worker", config, directory)
 
     def status(self) -> dict[str, Any]:
         """Its ``/status``.
@@ -177,18 +173,52 @@ class OurWorker:
         :raises OSError: it does not answer
         """
         self.process.still_runs()
-        found: dict[str, Any] = http_request.request(
-            "GET", f"http://{LOOPBACK}:{self.http}/status"
-        ).content
+        found: dict[str, Any] = request("GET", self.http, "/status").content
         return found
 
 
-def _start(role: str, config: Path, directory: Path) -> Process:
+def request(method: str, port: int, path: str, body: object = None) -> http_request.Answer:
+    """Ask one of our processes over HTTP.
+
+    :raises OSError: it does not answer
+    """
+    return http_request.request(method, f"http://{LOOPBACK}:{port}{path}", body)
+
+
+def append(port: int, stream: str, facts: Sequence[object]) -> list[int]:
+    """Append facts at one of our processes over HTTP; their IDs.
+
+    :param facts: each a list of rows
+    :raises AppendRefused: :raises OSError: it does not answer
+    """
+    answer = request("POST", port, f"/streams/{stream}/facts", {"facts": list(facts)})
+    if answer.status != 200:
+        raise AppendRefused(stream=stream, status=answer.status, reason=answer.content)
+    ids: list[int] = answer.content["ids"]
+    return ids
+
+
+def ready(process: Process, port: int) -> None:
+    """Wait until one of our processes is.
+
+    :param port: of its HTTP listener
+    :raises ProcessEnded: :raises NotInTime:
+    """
+
+    def is_ready() -> bool:
+        process.still_runs()
+        return request("GET", port, "/ready").status == 200
+
+    waiting.until(f"{process.name} to be ready", is_ready, 120.0)
+
+
+def start(role: str, config: Path, directory: Path) -> Process:
+    """Start one of our processes, a ``master`` or a ``worker``."""
     return Process(
         f"our {role}",
         Path(sys.executable),
         ["-m", "synrepl", role, "-c", config],
         directory,
         directory / f"{role}.log",
-        _environment(),
+        environment(),
     )

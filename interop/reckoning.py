@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from interop.releases import LEGACY, RELEASES, Release
+from synrepl.core.tokens import Token
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.synapse import SYNAPSE_STREAMS
 
@@ -104,3 +105,88 @@ class Reckoning:
         stored = [name for name in self._first_asked if not _CATALOGUE[name].in_memory]
         due = self.due[LEGACY]
         return +Counter({name: sign * (due[name] - self.once(name)) for name in stored})
+
+
+@dataclass(frozen=True, slots=True)
+class Stand:
+    """How matters stood with a worker over Redis at the end of a phase.
+
+    :ivar due: rows by stream
+    :ivar counted: rows by stream, as it counts them
+    :ivar tokens: where it has to stand, by stream
+    :ivar positions: where it stands, for the streams of which it says so
+    """
+
+    phase: Phase
+    due: Counter[str]
+    counted: Counter[str]
+    tokens: Mapping[str, Token]
+    positions: Mapping[str, Token]
+
+    @property
+    def strayed(self) -> list[str]:
+        """Where it does not stand where it has to, for a person."""
+        return [
+            f"{stream} at {at} instead of {self.tokens[stream]}"
+            for stream, at in self.positions.items()
+            if at != self.tokens[stream]
+        ]
+
+    @property
+    def well(self) -> bool:
+        """True when nothing is missing and nothing is too much."""
+        return self.due == self.counted and not self.strayed
+
+
+class LiveReckoning:
+    """Adds up what is due to a worker that gets rows while they are said, or never.
+
+    What it missed it is told of by positions, and reads in its own database.
+
+    :ivar known: the streams that it knows
+    :ivar phases: so far; the last one is going on
+    """
+
+    def __init__(self, release: Release) -> None:
+        self.known = [stream.name for stream in _CATALOGUE.known_to(release.generation)]
+        self._last: dict[str, Token] = {}
+        self._due: Counter[str] = Counter()
+        self.phases: list[Phase] = []
+
+    def begin(self, name: str) -> None:
+        """A phase begins."""
+        self.phases.append(Phase(name, 0))
+
+    def appended(self, stream: str, facts: Sequence[tuple[Token, int]]) -> None:
+        """A writer has appended these; (token, number of rows) of each."""
+        self.phases[-1].appended.setdefault(stream, []).extend(facts)
+        self._last[_sequence(stream)] = facts[-1][0]
+
+    def over(self, heard: bool) -> None:
+        """The phase is over.
+
+        :param heard: the worker was on Redis all the time
+        """
+        if heard:
+            self._due.update({stream: self.phases[-1].rows(stream) for stream in self.known})
+
+    def due(self) -> Counter[str]:
+        """Rows by stream, now."""
+        return +self._due
+
+    def tokens(self) -> dict[str, Token]:
+        """Where the worker has to stand, by stream.
+
+        At the last token of the stream's sequence, whatever it heard: idle writers go
+        on with the others, and positions tell it of what it missed.
+        """
+        return {
+            stream: self._last[_sequence(stream)]
+            for stream in self.known
+            if _sequence(stream) in self._last
+        }
+
+
+def _sequence(stream: str) -> str:
+    """Whose sequence gives out the tokens of a stream."""
+    return _CATALOGUE[stream].numbered_with or stream

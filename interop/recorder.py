@@ -8,7 +8,6 @@ import threading
 import time
 from collections import Counter
 from pathlib import Path
-from types import TracebackType
 from typing import IO, NamedTuple, Self
 
 from interop.processes import LOOPBACK
@@ -101,12 +100,7 @@ class Recorder:
             thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stopped.set()
         self._socket.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:

@@ -9,6 +9,9 @@ from typing import Any, Literal
 
 from synrepl.streams.definition import Generation
 
+#: A rate limit that nobody meets.
+MUCH = {"per_second": 100_000, "burst_count": 100_000}
+
 _REQUIREMENTS = Path(__file__).parent / "requirements"
 
 
@@ -17,13 +20,14 @@ class Release:
     """One release.
 
     :ivar python: the version of CPython that it needs
+    :ivar dialect: ``current`` is spoken over Redis, the others over TCP
     :ivar worker_app: the module of its worker for clients
     :ivar shared: what its processes want to find in the configuration they share
     """
 
     version: str
     python: tuple[int, int]
-    dialect: Literal["legacy", "modern"]
+    dialect: Literal["legacy", "modern", "current"]
     generation: Generation
     worker_app: str
     shared: Mapping[str, Any]
@@ -63,4 +67,24 @@ MODERN = Release(
     {"federation_sender_instances": ["sender1"], "pusher_instances": ["pusher1"]},
 )
 
+#: Its processes hear each other over Redis only.
+CURRENT = Release(
+    "1.163.2",
+    (3, 11),
+    "current",
+    Generation.CURRENT,
+    "synapse.app.generic_worker",
+    {
+        "federation_sender_instances": ["sender1"],
+        "pusher_instances": ["pusher1"],
+        "rc_invites": {"per_room": MUCH, "per_user": MUCH, "per_issuer": MUCH},
+        "rc_joins_per_room": MUCH,
+        "rc_presence": {"per_user": MUCH},
+        "rc_room_creation": MUCH,
+    },
+)
+
+#: Those that speak over TCP.
 RELEASES = (LEGACY, MODERN)
+
+EVERY_RELEASE = (*RELEASES, CURRENT)

@@ -10,9 +10,10 @@ _HEAD = """\
 
 Made by `python -m interop --write` (or `tox -e interop -- --write`), which installs published releases
 of matrix-synapse, starts them on loopback as black boxes, and ends with status 1 when anything below
-does not hold. It wants CPython 3.8 and 3.9 on `PATH`, under pyenv, or named by
-`SYNREPL_INTEROP_PYTHON38` and `SYNREPL_INTEROP_PYTHON39`. `SYNREPL_INTEROP_DIR` names a directory that
-keeps what is installed; everything else is made anew each time, and removed."""
+does not hold. It wants CPython 3.8, 3.9 and 3.11 on `PATH`, under pyenv, or named by
+`SYNREPL_INTEROP_PYTHON38`, `…39` and `…311`. `SYNREPL_INTEROP_DIR` names a directory that keeps what is
+installed; everything else is made anew each time, and removed. A part can be run alone:
+`python -m interop beside`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,3 +101,23 @@ def render(facts: Mapping[str, str], sections: Sequence[Section]) -> str:
     for section in sections:
         lines += ["", *section.lines()]
     return "\n".join(lines) + "\n"
+
+
+def difference(due: Mapping[str, int], counted: Mapping[str, int]) -> str:
+    """What differs, for a person; nothing when nothing does."""
+    return ", ".join(
+        f"{stream} {counted.get(stream, 0)} instead of {due.get(stream, 0)}"
+        for stream in sorted(due.keys() | counted.keys())
+        if counted.get(stream, 0) != due.get(stream, 0)
+    )
+
+
+def answers_table(answers: Mapping[tuple[str, int], int]) -> Table:
+    """What clients did, and how often each (action, status) was the answer."""
+    by_action: dict[str, list[str]] = {}
+    for (action, status), count in sorted(answers.items()):
+        by_action.setdefault(action, []).append(f"{count} x {status}")
+    return Table(
+        ("request", "answers"),
+        [(action, ", ".join(counts)) for action, counts in by_action.items()],
+    )

@@ -6,15 +6,14 @@ import base64
 import json
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from interop.databases import Databases
 from interop.environments import Environment
 from interop.processes import LOOPBACK, Process, free_ports
-
-_MUCH = {"per_second": 100_000, "burst_count": 100_000}
+from interop.releases import MUCH
 
 #: Of the one administrator's right to register users on these servers, which live for minutes.
 REGISTRATION_SECRET = "for a server that only listens on loopback"
@@ -27,12 +26,14 @@ class Home:
     """Where the processes of one server keep their files, and what they share.
 
     :ivar database: how to connect, as :meth:`.databases.Databases.arguments` says
+    :ivar more: what else is in the configuration they share
     """
 
     environment: Environment
     directory: Path
     server_name: str
     database: Mapping[str, Any]
+    more: Mapping[str, Any] = field(default_factory=dict)
 
     def shared(self) -> Path:
         """The configuration of all processes of this server."""
@@ -62,12 +63,13 @@ class Home:
                 "enable_group_creation": True,
                 "url_preview_enabled": False,
                 "bcrypt_rounds": 4,
-                "rc_message": _MUCH,
-                "rc_registration": _MUCH,
-                "rc_admin_redaction": _MUCH,
-                "rc_login": {"address": _MUCH, "account": _MUCH, "failed_attempts": _MUCH},
-                "rc_joins": {"local": _MUCH, "remote": _MUCH},
+                "rc_message": MUCH,
+                "rc_registration": MUCH,
+                "rc_admin_redaction": MUCH,
+                "rc_login": {"address": MUCH, "account": MUCH, "failed_attempts": MUCH},
+                "rc_joins": {"local": MUCH, "remote": MUCH},
                 **self.environment.release.shared,
+                **self.more,
             },
         )
 
@@ -118,18 +120,21 @@ class SynapseMain:
     """A real main process.
 
     :ivar client: port of the client-server API
-    :ivar replication: port of the line protocol
+    :ivar replication: port of the line protocol, where the release speaks it over TCP
     :ivar http: port of HTTP replication
     """
 
     def __init__(self, home: Home) -> None:
         self.home = home
         self.client, self.replication, self.http = free_ports(3)
+        self._ports = [self.client, self.http]
         listeners = [
-            _http_listener(self.client, "client"),
-            _http_listener(self.http, "replication"),
-            {"port": self.replication, "bind_addresses": [LOOPBACK], "type": "replication"},
+            http_listener(self.client, "client"),
+            http_listener(self.http, "replication"),
         ]
+        if home.environment.release.dialect != "current":
+            self._ports.append(self.replication)
+            listeners.append(listener(self.replication, "replication"))
         files = [
             home.shared(),
             home.write(
@@ -148,7 +153,7 @@ class SynapseMain:
 
         :raises ProcessEnded: :raises NotInTime:
         """
-        for port in (self.client, self.replication, self.http):
+        for port in self._ports:
             self.process.listens_on(port)
 
 
@@ -165,8 +170,8 @@ class SynapseWorker:
         self.name = name
         client, self.metrics = free_ports(2)
         listeners = [
-            _http_listener(client, "client"),
-            {"port": self.metrics, "bind_addresses": [LOOPBACK], "type": "metrics"},
+            http_listener(client, "client"),
+            listener(self.metrics, "metrics"),
         ]
         release = home.environment.release
         files = [
@@ -205,11 +210,15 @@ def make_virgin(environment: Environment, databases: Databases, directory: Path)
         main.ready()
 
 
-def _http_listener(port: int, resource: str) -> dict[str, Any]:
+def listener(port: int, kind: str) -> dict[str, Any]:
+    """A listener on loopback, as it is configured."""
+    return {"port": port, "bind_addresses": [LOOPBACK], "type": kind}
+
+
+def http_listener(port: int, resource: str) -> dict[str, Any]:
+    """The same for HTTP."""
     return {
-        "port": port,
-        "bind_addresses": [LOOPBACK],
-        "type": "http",
+        **listener(port, "http"),
         "tls": False,
         "x_forwarded": False,
         "resources": [{"names": [resource], "compress": False}],

@@ -17,7 +17,7 @@ from interop.matrix_client import Server
 from interop.product import OurWorker
 from interop.recorder import RawRow, Recorder
 from interop.releases import LEGACY, Release
-from interop.report import Section, Table
+from interop.report import Section, Table, answers_table
 from interop.row_log import LoggedRow
 from interop.synapse import Home, SynapseMain
 from interop.traffic import Traffic
@@ -168,7 +168,7 @@ def _tell(told: Section, found: Meeting) -> None:
     everything = ("all", sum(row[1] for row in rows), sum(row[2] for row in rows), "")
     headings = ("stream", "rows recorded", "rows handled", "row for row")
     told.tables.append(("Rows by stream:", Table(headings, [*rows, everything])))
-    told.tables.append(("What clients did, and how often:", _answers(found.answers)))
+    told.tables.append(("What clients did, and how often:", answers_table(found.answers)))
     unequal = [f"{row[0]} {row[2]} instead of {row[1]}" for row in rows if row[1] != row[2]]
     told.check("as many rows as recorded, for each stream", not unequal, ", ".join(unequal))
     differ = [row[0] for row in rows if row[3] == "no"]
@@ -185,13 +185,3 @@ def _tell(told: Section, found: Meeting) -> None:
 
 def _same(recorded: Iterable[RawRow], handled: Iterable[LoggedRow]) -> bool:
     return [(token, json.loads(row)) for token, row in recorded] == list(handled)
-
-
-def _answers(answers: Counter[tuple[str, int]]) -> Table:
-    by_action: dict[str, list[str]] = {}
-    for (action, status), count in sorted(answers.items()):
-        by_action.setdefault(action, []).append(f"{count} x {status}")
-    return Table(
-        ("request", "answers"),
-        [(action, ", ".join(counts)) for action, counts in by_action.items()],
-    )

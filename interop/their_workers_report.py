@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from interop import logs
+from interop import log_tables, logs
 from interop.reckoning import Reckoning, Stage
 from interop.releases import LEGACY, MODERN, RELEASES, Release
-from interop.report import Section, Table
+from interop.report import Section, Table, difference
 
 _STORY = """\
 `synrepl init` and `synrepl master`: embedded PostgreSQL, one listener. A real synchrotron of 1.11.1
@@ -55,7 +55,7 @@ def section(
             told.check(
                 f"{stage.phase.name}: {release} counted for each stream what was due",
                 due == counted,
-                _difference(due, counted),
+                difference(due, counted),
             )
     told.check(
         f"{LEGACY} asked for every row of every stored stream at least once",
@@ -75,7 +75,7 @@ def section(
         told.check(
             f"{release} connected {_CONNECTIONS} times by itself", made == _CONNECTIONS, f"{made}"
         )
-        _tell_log(told, release, entries)
+        log_tables.tell(told, release, entries)
     return told
 
 
@@ -122,34 +122,6 @@ def _by_phase(stages: Sequence[Stage]) -> Table:
         rows.append((phase.name, phase.facts, sum(map(phase.rows, phase.appended)), *new))
         before = totals
     return Table(headings, rows)
-
-
-def _tell_log(told: Section, release: Release, entries: Sequence[logs.Entry]) -> None:
-    errors = [entry for entry in entries if entry.grave]
-    unexplained = [entry.kind for entry in errors if entry.reason is None]
-    told.check(
-        f"{release} logged no error without a known reason",
-        not unexplained,
-        "; ".join(unexplained[:5]),
-    )
-    kinds = Counter((entry.kind, entry.reason or "**unknown**") for entry in errors)
-    table = Table(("times", "error", "reason"), [(n, *kind) for kind, n in kinds.most_common()])
-    told.tables.append((f"Errors that {release} logged:", table))
-    others = Counter(
-        (entry.level, entry.kind)
-        for entry in entries
-        if entry.about_replication and not entry.grave and entry.level != "DEBUG"
-    )
-    table = Table(("times", "level", "entry"), [(n, *kind) for kind, n in others.most_common()])
-    told.tables.append((f"What else the replication code of {release} logged:", table))
-
-
-def _difference(due: Counter[str], counted: Counter[str]) -> str:
-    return ", ".join(
-        f"{stream} {counted[stream]} instead of {due[stream]}"
-        for stream in sorted(due.keys() | counted.keys())
-        if counted[stream] != due[stream]
-    )
 
 
 def _list(rows: Counter[str]) -> str:

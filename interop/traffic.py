@@ -27,10 +27,12 @@ class Traffic:
     """Some users in some rooms.
 
     :param seed: of the choices that are made
-    :param rounds: how many things are done once all users and rooms are there
+    :param rounds: how many things are done once all users and rooms are there; None
+        for as many as there is time for
+    :param groups: whether the server still has groups
     """
 
-    def __init__(self, server: Server, seed: int, rounds: int) -> None:
+    def __init__(self, server: Server, seed: int, rounds: int | None, groups: bool = True) -> None:
         self._server = server
         self._random = random.Random(seed)
         self._rounds = rounds
@@ -39,9 +41,16 @@ class Traffic:
         self._rooms: dict[str, list[User]] = {}
         self._events: dict[str, list[str]] = {}
         self._groups: list[tuple[User, str]] = []
+        self._actions = [each for each in _WEIGHED if groups or each is not Traffic._group]
+        self._weights = [_WEIGHED[each] for each in self._actions]
+        self._told_to_stop = threading.Event()
+
+    def stop(self) -> None:
+        """Do nothing more."""
+        self._told_to_stop.set()
 
     def run(self, users: int = 6, rooms: int = 4) -> None:
-        """Do all of it; returns when it is done."""
+        """Do all of it; returns when it is done, or soon after it was told to stop."""
         self._users += [User(self._server, f"u{next(self._names)}") for _ in range(users)]
         done = threading.Event()
         syncing = [
@@ -53,10 +62,12 @@ class Traffic:
         try:
             for _ in range(rooms):
                 self._make_room()
-            for _ in range(self._rounds):
+            for _ in count() if self._rounds is None else range(self._rounds):
+                if self._told_to_stop.is_set():
+                    break
                 room = self._random.choice(list(self._rooms))
                 user = self._random.choice(self._rooms[room])
-                self._random.choices(_ACTIONS, _WEIGHTS)[0](self, user, room)
+                self._random.choices(self._actions, self._weights)[0](self, user, room)
         finally:
             done.set()
             for thread in syncing:
@@ -224,6 +235,3 @@ _WEIGHED: dict[_Action, int] = {
     Traffic._directory: 4,
     Traffic._group: 3,
 }
-
-_ACTIONS = tuple(_WEIGHED)
-_WEIGHTS = tuple(_WEIGHED.values())

@@ -1,0 +1,211 @@
+"""Publishes to a Redis of its own, and says what that took.
+
+``python -m benchmarks.redis_process ours|followed|bare FACTS``
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from time import process_time
+from typing import Any, cast
+
+import txredisapi
+from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.endpoints import UNIXClientEndpoint, connectProtocol
+from twisted.internet.task import react
+from twisted.logger import Logger
+
+from benchmarks.child import begin, say
+from benchmarks.recorded import BEFORE, WRITER, numbered
+from synrepl.adapters.redis_address import RedisAddress
+from synrepl.adapters.redis_connection import Speaker
+from synrepl.adapters.redis_pubsub import RedisPubSub
+from synrepl.adapters.scheduler import TwistedScheduler
+from synrepl.services.announcing.lines import LineEncoder
+from synrepl.services.announcing.publish import Publisher
+from synrepl.services.bus.bus import Bus
+from synrepl.services.bus.channels import Channels
+from synrepl.services.bus.hearing import Hearing
+from synrepl.services.bus.voice import AUDIENCE, Standing, Voice
+from synrepl.services.following.deliver import Delivery
+from synrepl.services.following.follow import Follower
+from synrepl.services.handlers import Batch, Handler
+from synrepl.streams.catalogue import Catalogue
+from synrepl.streams.definition import Fact
+from synrepl.streams.rows import RowCodec
+from synrepl.streams.synapse.events import EVENTS
+from synrepl.testing.redis import RedisServer
+
+CHANNEL = "example.org"
+
+#: Facts that move a position together, as an append of many makes them.
+GROUP = 500
+
+CODECS = {EVENTS.name: RowCodec(EVENTS)}
+
+
+class Counting(Speaker):
+    """Knows how many answers came.
+
+    :ivar waiting: for how many answers, and who wants to know
+    """
+
+    def __init__(self, scheduler: TwistedScheduler) -> None:
+        super().__init__(scheduler)
+        self.waiting = 0
+        self.done: Deferred[None] = Deferred()
+
+    def replyReceived(self, reply: object) -> None:
+        """One more."""
+        super().replyReceived(reply)
+        self.waiting -= 1
+        if not self.waiting:
+            self.done.callback(None)
+
+
+class OneWriter:
+    """Stands before all that is published."""
+
+    def standings(self) -> Iterator[Standing]:
+        """That one."""
+        yield Standing(EVENTS, WRITER, BEFORE)
+
+
+class Arriving(Handler):
+    """Counts rows.
+
+    :ivar waiting: for how many, and who wants to know
+    """
+
+    def __init__(self) -> None:
+        self.waiting = 0
+        self.done: Deferred[None] = Deferred()
+
+    async def on_rows(self, batch: Batch) -> None:
+        """Some more."""
+        self.waiting -= sum([len(fact.rows) for fact in batch.facts])
+        if not self.waiting:
+            self.done.callback(None)
+
+
+class OneSpeaker:
+    """Wires with a speaker and no listener."""
+
+    def __init__(self, speaker: Speaker) -> None:
+        self.say = speaker.publish_all
+
+    def pause(self) -> None: ...
+
+    def resume(self) -> None: ...
+
+    def give_up(self, why: str) -> None: ...
+
+
+async def ours(reactor: Any, redis: RedisServer, groups: Sequence[Sequence[Fact]]) -> float:
+    """CPU seconds from movements to answers."""
+    scheduler = TwistedScheduler(reactor)
+    speaker = Counting(scheduler)
+    speaker.waiting = 1  # the POSITION
+    told = speaker.done
+    publisher = await _join(reactor, scheduler, redis, speaker)
+    await told
+    spent = await _publish(publisher, groups, speaker)
+    speaker.end()
+    await speaker.gone
+    return spent
+
+
+async def followed(reactor: Any, redis: RedisServer, groups: Sequence[Sequence[Fact]]) -> float:
+    """CPU seconds from movements to a handler of a follower, which is in this process too."""
+    scheduler = TwistedScheduler(reactor)
+    handler, log, source = Arriving(), Logger(), cast(Any, None)  # nothing is missing
+    delivery = Delivery(scheduler, [handler], log)
+    follower = Follower(scheduler, Catalogue([EVENTS]), source, delivery, log, earliest=False)
+    mute = Voice(Publisher(scheduler, CODECS), Channels(CHANNEL), Nobody())
+    bus = Bus(Channels(CHANNEL), [EVENTS.name], Hearing("follower", log), follower, mute)
+    address = RedisAddress(path=redis.path)
+    hears = RedisPubSub(reactor, scheduler, address, [CHANNEL], bus, lambda *_, **__: None)
+    hears.start()
+    while not bus.standing:
+        await scheduler.sleep(0.01)
+    speaker = Speaker(scheduler)
+    publisher = await _join(reactor, scheduler, redis, speaker)
+    while (EVENTS.name, WRITER) not in follower.positions:
+        await scheduler.sleep(0.01)
+    spent = await _publish(publisher, groups, handler)
+    speaker.end()
+    await hears.stop()
+    return spent
+
+
+class Nobody:
+    """Has nothing to say."""
+
+    def standings(self) -> Iterator[Standing]:
+        """None."""
+        return iter(())
+
+
+async def _join(
+    reactor: Any, scheduler: TwistedScheduler, redis: RedisServer, speaker: Speaker
+) -> Publisher:
+    """What publishes over ``speaker``."""
+    publisher = Publisher(scheduler, CODECS)
+    await connectProtocol(UNIXClientEndpoint(reactor, str(redis.path)), speaker)
+    speaker.begin()
+    voice = Voice(publisher, Channels(CHANNEL), OneWriter())
+    voice.join(OneSpeaker(speaker), [EVENTS.name])
+    return publisher
+
+
+async def _publish(
+    publisher: Publisher, groups: Sequence[Sequence[Fact]], until: Counting | Arriving
+) -> float:
+    """CPU seconds of this process, group after group."""
+    before, prev = process_time(), BEFORE
+    for group in groups:
+        until.waiting += sum(len(fact.rows) for fact in group)
+        until.done = done = Deferred()
+        publisher.writer_moved(EVENTS, WRITER, prev, group[-1].token, group)
+        prev = group[-1].token
+        await done
+    return process_time() - before
+
+
+async def bare(reactor: Any, redis: RedisServer, groups: Sequence[Sequence[Fact]]) -> float:
+    """CPU seconds from lines to answers."""
+    encoder, prev = LineEncoder(AUDIENCE, CODECS), BEFORE
+    lines: list[list[bytes]] = []
+    for group in groups:
+        chunks = encoder.live(EVENTS, WRITER, prev, group[-1].token, group)
+        lines.append([line for chunk in chunks for line in chunk.data[:-1].split(b"\n")])
+        prev = group[-1].token
+    connection = await txredisapi.UnixConnection(str(redis.path), charset=None)
+    before = process_time()
+    for some in lines:
+        await gatherResults([connection.publish(CHANNEL, line) for line in some])
+    spent = process_time() - before
+    await connection.disconnect()
+    return spent
+
+
+async def main(reactor: Any, kind: str, facts: str) -> None:
+    """Publish and tell."""
+    found = numbered(int(facts))
+    groups = [found[at : at + GROUP] for at in range(0, len(found), GROUP)]
+    redis = RedisServer()
+    try:
+        spent = await {"ours": ours, "followed": followed, "bare": bare}[kind](
+            reactor, redis, groups
+        )
+    finally:
+        redis.close()
+    say({"rows": sum(len(fact.rows) for fact in found), "cpu": spent})
+
+
+if __name__ == "__main__":
+    begin()
+    react(
+        lambda reactor, *arguments: Deferred.fromCoroutine(main(reactor, *arguments)), sys.argv[1:]
+    )

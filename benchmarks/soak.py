@@ -1,0 +1,306 @@
+"""Eight real processes over a real Redis and PostgreSQL, which are killed at random; nothing is lost.
+
+Recorded traffic is appended over HTTP, with idempotency keys, at the master and at
+three workers that write. Meanwhile accidents happen (:mod:`.soak_accidents`). When
+they are over and everybody has caught up, all accounts have to be equal: what was
+acknowledged, what is in the tables, what each follower applied, and the positions.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from itertools import islice, takewhile
+from pathlib import Path
+from random import Random
+from tempfile import mkdtemp
+from typing import Any, NamedTuple, TypeVar
+
+from benchmarks.database import postgres
+from benchmarks.harness import Row, Scale, at_most
+from benchmarks.soak_accidents import Accident, Fate, accidents
+from benchmarks.soak_site import SoakSite
+from benchmarks.soak_verdict import Accounts, audit, due, recorded_otherwise
+from synrepl.adapters.postgres import Limits, PostgresDatabase
+from synrepl.adapters.scheduler import TwistedScheduler
+from synrepl.core.errors import Unavailable
+from synrepl.daemon.catalogue import catalogue
+from synrepl.daemon.cli.running import aside
+from synrepl.daemon.cli.running import run as run_under_reactor
+from synrepl.daemon.config import load_master
+from synrepl.daemon.demo.senders import Senders
+from synrepl.daemon.demo.site import MASTER
+from synrepl.daemon.demo.tally import TallyTable
+from synrepl.daemon.demo.traffic import Request, Traffic
+from synrepl.daemon.demo.watched import Watched
+from synrepl.daemon.http_blocking import BlockingClient
+from synrepl.services.following.lane import LINEAR
+from synrepl.services.standing.standing import writer_label
+from synrepl.storage.database import Isolation, Transaction
+from synrepl.testing.redis import RedisServer
+
+T = TypeVar("T")
+
+#: Rows appended per second: what leaves two cores room for eight processes that start again.
+RATE = 250
+
+MINUTES = 10.0
+QUICK_MINUTES = 1.0
+
+#: Seconds for which a victim is away at most: longer than what passes for silence (15 s).
+LONGEST_S = 20.0
+
+#: Seconds without any movement after which a follower counts as stuck.
+STUCK_S = 90.0
+
+_LOOK_S = 0.25
+
+_MOST_ROWS = 50_000_000
+
+
+class NotReady(Unavailable):
+    """{name} has not become ready within {seconds:g} s"""
+
+
+class Soaked(NamedTuple):
+    """How it went.
+
+    :ivar facts: in the tables, each of which every follower had to apply
+    :ivar accidents: how many of each kind
+    :ivar again: requests that were sent more than once; ``replayed`` had been appended before
+    :ivar repeated: facts that a handler without transactions saw again
+    :ivar problems: what is not as it should be, one sentence each
+    """
+
+    facts: int
+    rows: int
+    accidents: Counter[str]
+    again: int
+    replayed: int
+    repeated: int
+    problems: list[str]
+
+
+class Soak:
+    """Plays one.
+
+    :param redis: over which the processes of the site hear each other; it runs
+    :param tell: told what happens
+    """
+
+    def __init__(
+        self, reactor: Any, site: SoakSite, redis: RedisServer, tell: Callable[[str], object]
+    ) -> None:
+        self._reactor = reactor
+        self._scheduler = TwistedScheduler(reactor)
+        self._site = site
+        self._tell = tell
+        self._catalogue = catalogue(load_master([site.config(MASTER)]))
+        self._traffic = Traffic(self._catalogue, _MOST_ROWS)
+        self._clients = {name: BlockingClient(url) for name, url in site.urls.items()}
+        self._senders = Senders(self._client_for, self._traffic.requests())
+        self._watched = {name: Watched(url) for name, url in site.urls.items()}
+        self._processes = {name: site.process(self._scheduler, name) for name in site.urls}
+        self._fate = Fate(self._scheduler, self._processes, redis, tell)
+        self._pacing = True
+
+    async def play(self, planned: Iterator[Accident]) -> Soaked:
+        """Play it; everything has ended when this returns.
+
+        :raises SynreplError: it could not be played, or a process ended without an accident
+        """
+        try:
+            await self._start()
+            await self._append(planned)
+            problems = await self._settle()
+            positions = self._positions()
+        finally:
+            self._senders.stop()
+            try:
+                await self._fate.over()
+            finally:
+                await self._end()
+                self._scheduler.stop()
+        accounts = await self._with_database(self._audit)
+        standing = await self._with_database(
+            lambda txn: recorded_otherwise(txn, self._site, positions)
+        )
+        told = self._senders.acknowledged
+        return Soaked(
+            accounts.facts,
+            accounts.rows,
+            Counter(map(str, self._fate.counts.elements())),
+            told.again,
+            told.replayed,
+            accounts.repeated,
+            [*problems, *accounts.problems, *standing],
+        )
+
+    # -- acts ---------------------------------------------------------------------------
+
+    async def _start(self) -> None:
+        self._processes[MASTER].start()
+        await self._ready(MASTER)
+        await self._with_database(self._make_tables)
+        for worker in self._site.workers:
+            self._processes[worker.name].start()
+        for worker in self._site.workers:
+            await self._ready(worker.name)
+        self._tell(f"{len(self._processes)} processes are ready")
+
+    async def _append(self, planned: Iterator[Accident]) -> None:
+        """Append as long as there are accidents, and then to the end of what is in hand."""
+        self._senders.start()
+        self._scheduler.spawn("pace", self._pace(self._scheduler.seconds()))
+        for accident in planned:
+            await self._fate.happen(accident)
+            self._check()
+        await self._fate.over()
+        self._pacing = False
+        self._senders.finish()
+        while not self._senders.done:
+            self._check()
+            await self._scheduler.sleep(_LOOK_S)
+        self._tell(f"{self._senders.rows:,} rows are appended")
+
+    async def _pace(self, begun: float) -> None:
+        while self._pacing:
+            self._senders.allow(int(RATE * (self._scheduler.seconds() - begun)))
+            await self._scheduler.sleep(_LOOK_S)
+
+    async def _settle(self) -> list[str]:
+        """Wait until everybody is where it has to be; whoever stays behind is a problem."""
+        before: object = None
+        since = self._scheduler.seconds()
+        while True:
+            self._check()
+            for look in [aside(self._reactor, each.look) for each in self._watched.values()]:
+                await look
+            behind = self._behind()
+            if not behind:
+                return []
+            now = self._positions()
+            if now != before:
+                before, since = now, self._scheduler.seconds()
+            elif self._scheduler.seconds() - since > STUCK_S:
+                return behind
+            await self._scheduler.sleep(_LOOK_S)
+
+    async def _end(self) -> None:
+        master, *workers = self._processes.values()
+        for worker in workers:
+            worker.ask_to_stop()
+        for process in (*workers, master):
+            await process.stop()
+
+    # -- what is known ------------------------------------------------------------------
+
+    def _check(self) -> None:
+        self._fate.check()
+        self._senders.check()
+
+    def _behind(self) -> list[str]:
+        """Who is not where it has to be."""
+        found = [f"{name} does not answer" for name, each in self._watched.items() if each.away]
+        if found:
+            return found
+        positions = self._positions()
+        for stream, last in self._senders.acknowledged.last.items():
+            linear = positions[MASTER][stream].get(writer_label(LINEAR)) or 0
+            if linear < last:
+                found.append(f"{stream}: the master stands at {linear} of {last}")
+        for worker in self._site.workers:
+            for stream, writer, token in due(worker, positions):
+                reached = positions[worker.name][stream].get(writer) or 0
+                if reached != token:
+                    where = f"{stream}, worker {worker.name}"
+                    found.append(f"{where}: it stands at {reached} of {writer}, not {token}")
+        return found
+
+    def _positions(self) -> dict[str, dict[str, dict[str, int | None]]]:
+        """Where everybody stands, by process, stream and writer."""
+        return {
+            name: {stream.name: watched.positions(stream.name) for stream in self._catalogue}
+            for name, watched in self._watched.items()
+        }
+
+    async def _ready(self, name: str) -> None:
+        give_up = self._scheduler.seconds() + STUCK_S
+        while not await aside(self._reactor, self._watched[name].ready):
+            self._processes[name].check()
+            if self._scheduler.seconds() > give_up:
+                raise NotReady(name=name, seconds=STUCK_S)
+            await self._scheduler.sleep(_LOOK_S)
+
+    # -- the database -------------------------------------------------------------------
+
+    def _make_tables(self, txn: Transaction) -> None:
+        for worker in self._site.workers:
+            TallyTable(worker.name).create(txn)
+
+    def _audit(self, txn: Transaction) -> Accounts:
+        return audit(txn, self._site, self._catalogue, self._traffic, self._senders.acknowledged)
+
+    async def _with_database(self, work: Callable[[Transaction], T]) -> T:
+        limits = Limits(connections=1, idle_s=0)
+        database = PostgresDatabase(self._reactor, self._site.dsn, "soak", limits)
+        try:
+            return await database.run("soak", work, isolation=Isolation.REPEATABLE_READ)
+        finally:
+            await database.close()
+
+    def _client_for(self, request: Request) -> BlockingClient:
+        writers = self._site.writers_of(request.stream)
+        return self._clients[writers[request.number % len(writers)]]
+
+
+def soak(seed: int, minutes: float) -> Soaked:
+    """One with all eight processes, and servers of its own."""
+
+    async def main(reactor: Any) -> Soaked:
+        clock = TwistedScheduler(reactor)
+        site = SoakSite(Path(directory), dsn, redis.path)
+        until = clock.seconds() + 60 * minutes
+        names = list(site.urls)
+        planned = takewhile(lambda _: clock.seconds() < until, accidents(seed, names, LONGEST_S))
+        return await Soak(reactor, site, redis, _say).play(planned)
+
+    directory = mkdtemp(prefix="synrepl-soak-")
+    with postgres() as dsn:
+        redis = RedisServer()
+        try:
+            found = run_under_reactor(main)
+        finally:
+            redis.close()
+    if found.problems:
+        _say(f"the logs are in {directory}")
+    else:
+        shutil.rmtree(directory)
+    return found
+
+
+def run(scale: Scale, minutes: float | None = None, seed: int | None = None) -> Iterator[Row]:
+    """One row, whose figure is the number of problems."""
+    minutes = minutes or (QUICK_MINUTES if scale.factor < 1 else MINUTES)
+    seed = Random().randrange(10**6) if seed is None else seed
+    _say(f"{minutes:g} minutes, seed {seed}")
+    found = soak(seed, minutes)
+    for problem in islice(found.problems, 50):
+        _say(problem)
+    what = ", ".join(f"{count} × {kind}" for kind, count in sorted(found.accidents.items()))
+    yield Row(
+        f"{minutes:g} minutes of eight processes",
+        len(found.problems),
+        "problems",
+        at_most(0),
+        detail=f"seed {seed}; {found.facts:,} facts ({found.rows:,} rows) applied by each of seven"
+        f" followers; {what}; {found.again} requests sent again, {found.replayed} of them already"
+        f" appended; {found.repeated:,} facts seen again by a handler without transactions",
+        numbers={"seed": seed, "facts": found.facts, "accidents": found.accidents.total()},
+    )
+
+
+def _say(text: str) -> None:
+    print(f"  {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,144 @@
+"""What happens to the processes of a soak: drawn from a seed, one accident after the other."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import StrEnum
+from random import Random
+from signal import SIGCONT, SIGSTOP
+from typing import NamedTuple
+
+from twisted.internet.defer import Deferred
+
+from synrepl.core.clock import Scheduler
+from synrepl.daemon.demo.child_process import DaemonProcess
+from synrepl.testing.redis import RedisServer
+
+REDIS = "Redis"
+
+
+class Kind(StrEnum):
+    """What can happen."""
+
+    KILLED = "killed (SIGKILL)"
+    ENDED = "ended (SIGTERM)"
+    FROZEN = "stopped and continued"
+    REDIS_KILLED = "Redis killed (SIGKILL)"
+    SUBSCRIBERS_CUT = "all subscribers cut off"
+    PUBLISHERS_CUT = "all publishers cut off"
+
+
+_OF_REDIS = frozenset({Kind.REDIS_KILLED, Kind.SUBSCRIBERS_CUT, Kind.PUBLISHERS_CUT})
+
+#: Each kind comes so often in a round; within a round the order is drawn.
+_ROUND = (
+    *(Kind.KILLED, Kind.KILLED, Kind.KILLED, Kind.ENDED, Kind.FROZEN, Kind.FROZEN),
+    *(Kind.REDIS_KILLED, Kind.SUBSCRIBERS_CUT, Kind.PUBLISHERS_CUT),
+)
+
+
+class Accident(NamedTuple):
+    """One of them.
+
+    :ivar after_s: seconds since the one before
+    :ivar victim: the name of a process, or :data:`REDIS`
+    :ivar for_s: seconds until it is started again, or goes on
+    """
+
+    after_s: float
+    kind: Kind
+    victim: str
+    for_s: float
+
+
+def accidents(seed: int, names: Sequence[str], longest_s: float) -> Iterator[Accident]:
+    """Accidents without end, the same for the same seed; every kind is in each round of nine.
+
+    :param names: of the processes
+    :param longest_s: for which a victim is away
+    """
+    random = Random(seed)
+    victims: list[str] = []
+    while True:
+        for kind in random.sample(_ROUND, len(_ROUND)):
+            # Everybody has a turn before anybody has another.
+            victims = victims or random.sample(names, len(names))
+            yield Accident(
+                random.uniform(0.2, 3.0),
+                kind,
+                REDIS if kind in _OF_REDIS else victims.pop(),
+                # Most are short, some are longer than what passes for silence.
+                longest_s * random.random() ** 3,
+            )
+
+
+class Fate:
+    """Lets accidents happen; several may go on at the same time, but for one victim.
+
+    :param tell: told what happens
+    :ivar counts: what has happened, by kind
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        processes: Mapping[str, DaemonProcess],
+        redis: RedisServer,
+        tell: Callable[[str], object],
+    ) -> None:
+        self._scheduler = scheduler
+        self._processes = processes
+        self._redis = redis
+        self._tell = tell
+        self._under_way: dict[str, Deferred[None]] = {}
+        self.counts: Counter[Kind] = Counter()
+
+    async def happen(self, accident: Accident) -> None:
+        """Let one happen; returns once it has begun, which is when its victim is there again."""
+        await self._scheduler.sleep(accident.after_s)
+        await self._over(accident.victim)
+        self.counts[accident.kind] += 1
+        self._tell(f"{accident.kind}: {accident.victim}, for {accident.for_s:.1f} s")
+        run = self._on_redis if accident.victim == REDIS else self._on_process
+        self._under_way[accident.victim] = Deferred.fromCoroutine(run(accident))
+
+    async def over(self) -> None:
+        """Wait until everybody is there again."""
+        for victim in list(self._under_way):
+            await self._over(victim)
+
+    def check(self) -> None:
+        """Make sure that nobody ended without an accident.
+
+        :raises Ended: somebody did
+        """
+        for name, process in self._processes.items():
+            if name not in self._under_way or self._under_way[name].called:
+                process.check()
+
+    async def _over(self, victim: str) -> None:
+        if victim in self._under_way:
+            await self._under_way[victim]
+            del self._under_way[victim]
+
+    async def _on_process(self, accident: Accident) -> None:
+        process = self._processes[accident.victim]
+        if accident.kind is Kind.FROZEN:
+            os.kill(process.pid, SIGSTOP)
+            await self._scheduler.sleep(accident.for_s)
+            os.kill(process.pid, SIGCONT)
+            return
+        await (process.kill() if accident.kind is Kind.KILLED else process.stop())
+        await self._scheduler.sleep(accident.for_s)
+        process.start()
+
+    async def _on_redis(self, accident: Accident) -> None:
+        if accident.kind is Kind.REDIS_KILLED:
+            self._redis.kill()
+            await self._scheduler.sleep(accident.for_s)
+            self._redis.start()
+        else:
+            whose = "pubsub" if accident.kind is Kind.SUBSCRIBERS_CUT else "normal"
+            self._redis.command("CLIENT", "KILL", "TYPE", whose)

@@ -1,0 +1,79 @@
+"""What a handler that sees facts at least once wrote down, and what is in there once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from synrepl.core.tokens import Token
+from synrepl.daemon.demo.tally import Entry, entry
+from synrepl.services.handlers import Batch, Handler
+
+#: The last cell: a line that lacks it was not finished.
+_END = "."
+
+_CELLS = 6
+
+
+class Noting(Handler):
+    """Writes every fact to a file before its position moves.
+
+    :param path: the file, which is added to
+    """
+
+    def __init__(self, path: str) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+    async def on_rows(self, batch: Batch) -> None:
+        """Write a batch down."""
+        entries = (entry(fact.token, fact.writer, fact.rows) for fact in batch.facts)
+        lines = [_line(batch.stream, each) for each in entries]
+        # The first newline ends what a process that was killed left half written.
+        left = memoryview(("\n" + "".join(lines)).encode())
+        while left:
+            left = left[os.write(self._file, left) :]
+
+
+class Noted(NamedTuple):
+    """Each fact once.
+
+    :ivar entries: by stream, in the order of the first times
+    :ivar repeated: facts that came again, which they may
+    :ivar changed: facts that came again with other rows, which they may not
+    """
+
+    entries: dict[str, list[Entry]]
+    repeated: int
+    changed: int
+
+
+def read_notes(path: Path) -> Noted:
+    """What is in the file."""
+    with path.open(encoding="utf-8") as lines:
+        return once(lines)
+
+
+def once(lines: Iterable[str]) -> Noted:
+    """The facts of lines; one that was not finished comes again."""
+    seen: dict[tuple[str, str, Token], Entry] = {}
+    found = Noted({}, 0, 0)
+    repeated = changed = 0
+    for line in lines:
+        cells = line.rstrip("\n").split("\t")
+        if len(cells) != _CELLS or cells[-1] != _END:
+            continue
+        stream, token, writer, rows, digest, _ = cells
+        one = Entry(int(token), writer, int(rows), bytes.fromhex(digest))
+        before = seen.setdefault((stream, writer, one.token), one)
+        if before is one:
+            found.entries.setdefault(stream, []).append(one)
+        else:
+            repeated += 1
+            changed += before != one
+    return found._replace(repeated=repeated, changed=changed)
+
+
+def _line(stream: str, one: Entry) -> str:
+    return f"{stream}\t{one.token}\t{one.writer}\t{one.rows}\t{one.digest.hex()}\t{_END}\n"

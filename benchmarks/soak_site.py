@@ -1,0 +1,139 @@
+"""The processes of a soak: who writes what, who follows over what, and their configurations."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.child import REPOSITORY
+from benchmarks.soak_notes import Noting
+from synrepl.core.clock import Scheduler
+from synrepl.daemon.config import LOOPBACK
+from synrepl.daemon.demo.child_process import DaemonProcess
+from synrepl.daemon.demo.site import MASTER, Worker, free_ports
+from synrepl.daemon.demo.tally import Tally
+from synrepl.daemon.demo.traffic import ORDER_COLUMNS, ORDERS
+
+SERVER_NAME = "soak.example"
+
+#: Streams that every generation knows, kept in tables for good.
+STREAMS = ("backfill", "device_lists", "events", "presence", "push_rules", "receipts")
+
+#: Who appends to which streams, where it is not the master alone.
+WRITERS = {
+    ORDERS: (MASTER, "w1", "w2", "w3"),
+    "events": ("w1", "w2"),
+    "receipts": ("w2", "w3"),
+    "backfill": ("w1",),
+}
+
+#: A follower whose handler sees facts at least once, and has no database for it.
+NOTING = "noting"
+
+
+class SoakSite:
+    """A master and its workers, in a directory.
+
+    :param redis: path of the unix socket
+    :param writers: how many workers write, of three
+    :param followers: names of the workers that do not, of those below
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        dsn: str,
+        redis: Path,
+        writers: int = 3,
+        followers: Sequence[str] = ("plain", NOTING, "modern", "legacy"),
+    ) -> None:
+        self.directory = directory
+        self.dsn = dsn
+        self._redis = {"path": str(redis)}
+        ports = free_ports()
+        self.port, self.http_port = next(ports), next(ports)
+        names = [f"w{n}" for n in range(1, writers + 1)] + list(followers)
+        self.workers = tuple(_worker(name, next(ports)) for name in names)
+        there = {MASTER, *names}
+        self._writers = {
+            stream: [name for name in some if name in there] for stream, some in WRITERS.items()
+        }
+        secret = directory / "dsn"
+        secret.touch(mode=0o600)
+        secret.write_text(dsn)
+        for name, settings in self._settings().items():
+            self.config(name).write_text(json.dumps(settings))  # JSON is YAML
+
+    @property
+    def urls(self) -> Mapping[str, str]:
+        """The HTTP listeners of all processes."""
+        workers = {worker.name: worker.url for worker in self.workers}
+        return {MASTER: f"http://{LOOPBACK}:{self.http_port}", **workers}
+
+    @property
+    def notes(self) -> Path:
+        """What the follower :data:`NOTING` wrote down."""
+        return self.directory / "notes"
+
+    def writers_of(self, stream: str) -> Sequence[str]:
+        """The processes at which facts of a stream can be appended."""
+        return self._writers.get(stream, (MASTER,))
+
+    def config(self, name: str) -> Path:
+        """The configuration of a process."""
+        return self.directory / f"{name}.yaml"
+
+    def log(self, name: str) -> Path:
+        """The log of a process."""
+        return self.directory / f"{name}.log"
+
+    def process(self, scheduler: Scheduler, name: str) -> DaemonProcess:
+        """A process, to be started."""
+        role = "master" if name == MASTER else "worker"
+        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+        return DaemonProcess(scheduler, role, name, self.config(name), self.log(name), environment)
+
+    def _settings(self) -> dict[str, dict[str, Any]]:
+        master = {
+            **self._common(MASTER, self.http_port),
+            "listeners": [{"port": self.port}],
+            "redis": self._redis,
+        }
+        return {MASTER: master, **{each.name: self._follower(each) for each in self.workers}}
+
+    def _common(self, name: str, http_port: int) -> dict[str, Any]:
+        return {
+            "server_name": SERVER_NAME,
+            "instance_name": name,
+            "database_path": "dsn",
+            "database_pool": {"max": 4},
+            "catalogue": list(STREAMS),
+            "streams": [{"name": ORDERS, "columns": ORDER_COLUMNS}],
+            "stream_writers": self._writers,
+            "http": {"port": http_port},
+        }
+
+    def _follower(self, worker: Worker) -> dict[str, Any]:
+        handler: dict[str, Any] = {"class": _name(Tally), "config": {"worker": worker.name}}
+        if worker.name == NOTING:
+            handler = {"class": _name(Noting), "config": {"path": str(self.notes)}}
+        return {
+            **self._common(worker.name, worker.port),
+            "master": {"host": LOOPBACK, "port": self.port},
+            "dialect": worker.dialect,
+            "handlers": [handler],
+            **({"redis": self._redis} if worker.over_redis else {}),
+        }
+
+
+def _worker(name: str, port: int) -> Worker:
+    if name == "legacy":
+        return Worker(name, "legacy", "0ms", port)
+    return Worker(name, "modern", "0ms", port, over_redis=name != "modern")
+
+
+def _name(cls: type) -> str:
+    return f"{cls.__module__}:{cls.__qualname__}"

@@ -1,0 +1,113 @@
+"""The accounts of a soak, held against each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from benchmarks.soak_notes import Noted, read_notes
+from benchmarks.soak_site import NOTING, SoakSite
+from synrepl.core.tokens import Token
+from synrepl.daemon.demo.comparison import Compared
+from synrepl.daemon.demo.senders import Acknowledged
+from synrepl.daemon.demo.site import MASTER, Worker
+from synrepl.daemon.demo.tally import TallyTable
+from synrepl.daemon.demo.traffic import Traffic
+from synrepl.daemon.demo.verification import Verification
+from synrepl.services.following.lane import LINEAR
+from synrepl.services.standing.standing import writer_label
+from synrepl.storage import followers
+from synrepl.storage.database import Transaction
+from synrepl.streams.catalogue import Catalogue
+
+#: By stream, then by writer.
+Positions = Mapping[str, Mapping[str, int | None]]
+
+
+class Accounts(NamedTuple):
+    """What came out.
+
+    :ivar facts: acknowledged; ``rows`` likewise
+    :ivar repeated: facts that came again to a handler that may see them again
+    :ivar problems: what is not as it should be, one sentence each
+    """
+
+    facts: int
+    rows: int
+    repeated: int
+    problems: list[str]
+
+
+def audit(
+    txn: Transaction,
+    site: SoakSite,
+    catalogue: Catalogue,
+    traffic: Traffic,
+    acknowledged: Acknowledged,
+) -> Accounts:
+    """Compare what was acknowledged with the tables, and those with what each follower applied."""
+    problems: list[str] = []
+    noted = Noted({}, 0, 0)
+    if any(worker.name == NOTING for worker in site.workers):
+        noted = read_notes(site.notes)
+        table = TallyTable(NOTING)
+        for stream, entries in noted.entries.items():
+            table.add(txn, stream, entries)
+    if noted.changed:
+        problems.append(f"worker {NOTING}: {noted.changed} facts came again with other rows")
+    verification = Verification(traffic, acknowledged, site.workers)
+    for name in verification.streams:
+        verified = verification.verify(txn, catalogue[name])
+        accounts = {"its table": verified.stored}
+        accounts |= {f"worker {worker}": each for worker, each in verified.workers.items()}
+        for whose, compared in accounts.items():
+            problems += _told(f"{name}, {whose}", compared)
+    for worker in site.workers:
+        for name, late in TallyTable(worker.name).out_of_order(txn).items():
+            problems.append(f"{name}, worker {worker.name}: {late} facts came out of order")
+    facts, rows = acknowledged.facts.total(), acknowledged.rows.total()
+    return Accounts(facts, rows, noted.repeated, problems)
+
+
+def due(worker: Worker, positions: Mapping[str, Positions]) -> Iterator[tuple[str, str, Token]]:
+    """Where a worker has to be in the end: stream, writer (see :func:`writer_label`) and token.
+
+    Over TCP the master says where a writer is: at its last fact. Over Redis each says it
+    itself, and counts what it has settled without a fact.
+
+    :param positions: by process, as it told them
+    """
+    for stream, writers in positions[MASTER].items():
+        for writer, at in writers.items():
+            if (writer == writer_label(LINEAR)) is worker.is_linear:
+                itself = worker.over_redis and writer in positions
+                told = positions[writer][stream].get(writer) if itself else at
+                yield stream, writer, told or 0
+
+
+def recorded_otherwise(
+    txn: Transaction, site: SoakSite, positions: Mapping[str, Positions]
+) -> list[str]:
+    """Positions on record that are not where the worker has to be.
+
+    :param positions: by process, as it told them in the end
+    """
+    found = []
+    for worker in site.workers:
+        record = {
+            (stream, writer_label(writer)): token
+            for (stream, writer), token in followers.positions(txn, worker.name).items()
+        }
+        for stream, writer, token in due(worker, positions):
+            own = record.get((stream, writer), 0)
+            if own != token:
+                found.append(
+                    f"{stream}, worker {worker.name}: {own} of {writer} is on record, not {token}"
+                )
+    return found
+
+
+def _told(where: str, compared: Compared | None) -> Iterator[str]:
+    if compared is not None:
+        for difference in compared.differences:
+            yield f"{where}: {difference}"

@@ -1,0 +1,194 @@
+"""What is told of ``synrepl watch`` and ``synrepl doctor`` beside a real server."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from interop.our_watch import Diagnosis, Look
+from interop.releases import CURRENT
+from interop.report import Section, Table, answers_table
+from interop.scene import Calm, Moment
+from interop.synapse_over_redis import MAIN, NAMES
+from interop.synapse_tables import OpenTransaction
+
+_STORY = """\
+A real server of {release} on a database of its own: the main process, two event persisters, two other
+stream writers, and one process each for sync, federation and pushers, which hear each other over
+Redis. Beside it stand `synrepl watch --redis … --json` and, again and again, `synrepl doctor
+database`, both with the DSN of a role that may read and nothing else; and a raw recorder: a
+subscriber that notes every line and knows nothing of synrepl. Clients do {rounds} things in
+{seconds:.0f} s. At a quiet moment before, after, and at the end, what `watch` tells is compared with the
+recording and with the table `stream_positions`, writer by writer.
+
+Then, while clients of two kinds go on, the event persister `persister1` is stopped (SIGSTOP), twice:
+again and again at random moments, until it happens to have an open transaction that has written
+something; and until it happens to have committed events that it has not announced. The first is the
+doctor's to find (asked with `--older {older:g}`), the second the watch's. Then it goes on (SIGCONT).
+
+A stopped process has no name in PostgreSQL but `application_name`: each is given its own in
+`database.args` of its configuration. Positions on record are behind those on the wire where a writer
+says how far it is without rows of its own."""
+
+#: Which process is stopped, and one of the streams that it writes.
+STOPPED = "persister1"
+STREAM = "events"
+
+#: Within so many seconds a stream that moves and is silent has to be told of.
+_ALARM_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A process was stopped in the middle of a transaction.
+
+    :ivar older: of which age in seconds the doctor was asked to tell
+    :ivar oldest: the oldest open transaction then
+    :ivar then: what the doctor said
+    :ivar after: what it said when the process went on
+    """
+
+    older: float
+    oldest: OpenTransaction | None
+    then: Diagnosis
+    after: Diagnosis
+
+
+@dataclass(frozen=True, slots=True)
+class Silent:
+    """A process was stopped when it had committed something, and announced nothing of it.
+
+    :ivar alarms: what the watch said
+    :ivar seconds: how long that took
+    :ivar after: what the doctor said when the process went on
+    """
+
+    moment: Moment
+    alarms: Sequence[str]
+    seconds: float
+    after: Diagnosis
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """All that was seen.
+
+    :ivar before: a quiet moment before any request, the next one, and the last one
+    :ivar looks: of the watch while clients were busy
+    :ivar asked: the doctor while clients were busy
+    :ivar said: what the watch printed on standard error
+    """
+
+    before: Calm
+    after: Calm
+    last: Calm
+    rounds: int
+    seconds: float
+    answers: Counter[tuple[str, int]]
+    looks: Sequence[Look]
+    asked: Sequence[Diagnosis]
+    held: Held
+    silent: Silent
+    said: Sequence[str]
+
+
+def section(found: Beside) -> Section:
+    """The tables and the checks."""
+    story = _STORY.format(
+        release=CURRENT, rounds=found.rounds, seconds=found.seconds, older=found.held.older
+    )
+    title = f"watch and doctor beside a real {CURRENT} server of eight processes"
+    told = Section(title, story.splitlines())
+    told.tables.append(("At the last quiet moment:", _sides(found)))
+    told.tables.append(("What clients did, and how often:", answers_table(found.answers)))
+    moments = {"before": found.before, "after": found.after, "at the end": found.last}
+    for when, calm in moments.items():
+        told.check(
+            f"{when}: watch tells of every writer what was recorded, and what is in the database",
+            not calm.wrong,
+            ", ".join(calm.wrong),
+        )
+        told.check(
+            f"{when}: every position in the database was announced",
+            not calm.behind,
+            ", ".join(calm.behind),
+        )
+    miscounted = found.last.miscounted(found.before)
+    told.check("watch counted the rows that were recorded", not miscounted, ", ".join(miscounted))
+    heard = {writer for _, writer in found.last.look.by_key("heard")}
+    missing = {"master" if name == MAIN else name for name in NAMES} - heard
+    told.check("watch heard all eight processes", not missing, ", ".join(sorted(missing)))
+    silent = [look for look in found.looks if not look.well]
+    lag = max(max(look.by_key("lag_seconds").values(), default=0.0) for look in found.looks)
+    told.check(
+        "while clients were busy, watch was connected, read the database, and raised no alarm",
+        not silent,
+        f"{len(found.looks)} looks, the largest lag was {lag:.1f} s"
+        + "".join(f"; {fault}" for look in silent[:3] for fault in look.trouble + look.alarms),
+    )
+    ill = [diagnosis for diagnosis in found.asked if diagnosis.status != 0]
+    told.check(
+        "while clients were busy, the doctor found nothing wrong",
+        not ill,
+        f"asked {len(found.asked)} times" + "".join(f"; {diagnosis}" for diagnosis in ill),
+    )
+    _tell_held(told, found.held)
+    _tell_silent(told, found.silent)
+    told.check("watch had no errors to print", not found.said, " | ".join(found.said[:3]))
+    return told
+
+
+def _tell_held(told: Section, held: Held) -> None:
+    oldest = held.oldest
+    told.check(
+        f"stopped in a transaction: the oldest one in the database is {STOPPED}'s",
+        oldest is not None and oldest.process == STOPPED,
+        "there is none" if oldest is None else f"backend {oldest.pid} of {oldest.process}",
+    )
+    told.check(
+        "the doctor named its backend and the process, and ended with status 1",
+        oldest is not None and held.then.names(*oldest) and held.then.status == 1,
+        "; ".join(finding["what"] for finding in held.then.findings),
+    )
+    _tell_after(told, held.after)
+
+
+def _tell_silent(told: Section, silent: Silent) -> None:
+    moment = silent.moment
+    told.check(
+        f"stopped after a commit, at {moment.committed}, announced up to {moment.announced}: watch"
+        f" told of it within {_ALARM_S:g} s",
+        silent.seconds <= _ALARM_S,
+        f"{silent.seconds:.1f} s: " + "; ".join(silent.alarms),
+    )
+    told.check(
+        f"it told of {STREAM} of {STOPPED}, and of no other process",
+        any(alarm.startswith(f"{STREAM} of {STOPPED} is at ") for alarm in silent.alarms)
+        and all(f" of {STOPPED} is at " in alarm for alarm in silent.alarms),
+    )
+    _tell_after(told, silent.after)
+
+
+def _tell_after(told: Section, after: Diagnosis) -> None:
+    told.check("when it went on, neither found anything wrong", after.status == 0, str(after))
+
+
+def _sides(found: Beside) -> Table:
+    last, since = found.last, found.before
+    heard, committed = last.look.by_key("heard"), last.look.by_key("committed")
+    counted, before = last.look.by_key("rows"), since.look.by_key("rows")
+    rows = [
+        (
+            *key,
+            announced,
+            heard.get(key, "-"),
+            last.recorded.get(key, "-"),
+            committed.get(key, "-"),
+            last.rows[key] - since.rows[key],
+            counted.get(key, 0) - before.get(key, 0),
+        )
+        for key, announced in sorted(last.announced.items())
+    ]
+    headings = ("stream", "writer", "announced", "watch: wire", "recorded", "watch: database")
+    return Table((*headings, "rows", "watch: rows"), rows)

@@ -1,0 +1,203 @@
+"""A real server over Redis with ours beside it, looked at from all sides."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from interop import our_watch, waiting
+from interop.our_watch import Diagnosis, Look, OurWatch
+from interop.processes import Process
+from interop.redis_wire import Key, RedisWire
+from interop.synapse_tables import OpenTransaction, SynapseTables
+
+_QUIET_S = 3.0
+_LONGEST_S = 60.0
+
+#: Between a stop and a look: what was said before it arrives meanwhile.
+_SETTLES_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """How a process stands that is stopped.
+
+    :ivar writes: its transactions that have written something
+    :ivar committed: its position in a stream, in the database
+    :ivar announced: the same on the wire
+    """
+
+    writes: list[OpenTransaction]
+    committed: int
+    announced: int
+
+
+@dataclass(frozen=True, slots=True)
+class Calm:
+    """All sides at a quiet moment: the wire, the database, and what ``synrepl watch`` says.
+
+    :ivar announced: how far each writer of each stream is, on the wire
+    :ivar rows: lines RDATA by stream and writer
+    :ivar recorded: by stream and writer, the position in the database
+    """
+
+    announced: Mapping[Key, int]
+    rows: Counter[Key]
+    recorded: Mapping[Key, int]
+    look: Look
+
+    @property
+    def wrong(self) -> list[str]:
+        """What ``synrepl watch`` tells wrongly, for a person."""
+        heard, committed = self.look.by_key("heard"), self.look.by_key("committed")
+        faults = [
+            f"{_told(key)} heard at {heard.get(key)}, announced {self.announced.get(key)}"
+            for key in sorted(heard.keys() | self.announced.keys())
+            if heard.get(key) != self.announced.get(key)
+        ]
+        faults += [
+            f"{_told(key)} committed at {committed.get(key)}, recorded {at}"
+            for key, at in sorted(self.recorded.items())
+            if committed.get(key) != at
+        ]
+        return faults + self.look.trouble + self.look.alarms
+
+    def miscounted(self, since: Calm) -> list[str]:
+        """Of whom ``synrepl watch`` counted more or fewer rows than came, for a person.
+
+        :param since: an earlier moment, from which on both have counted
+        """
+        told, before = self.look.by_key("rows"), since.look.by_key("rows")
+        return [
+            f"{_told(key)} {counted} rows instead of {came}"
+            for key in sorted(told.keys() | self.rows.keys())
+            if (counted := told.get(key, 0) - before.get(key, 0))
+            != (came := self.rows[key] - since.rows[key])
+        ]
+
+    @property
+    def behind(self) -> list[str]:
+        """Who has not announced what is in the database, for a person."""
+        return [
+            f"{_told(key)} announced {self.announced.get(key)}, recorded {at}"
+            for key, at in sorted(self.recorded.items())
+            if self.announced.get(key, 0) < at
+        ]
+
+
+class Scene:
+    """Looks at a server, and stops one of its processes.
+
+    :param process: of the server, which may be stopped
+    :param name: its name
+    :param stream: one that it writes
+    :param dsn: of the server's database
+    """
+
+    def __init__(
+        self,
+        process: Process,
+        name: str,
+        stream: str,
+        dsn: str,
+        wire: RedisWire,
+        watch: OurWatch,
+        tables: SynapseTables,
+    ) -> None:
+        self._process = process
+        self._name = name
+        self._key = (stream, name)
+        self._dsn = dsn
+        self._wire = wire
+        self._watch = watch
+        self._tables = tables
+
+    def calm(self) -> Calm:
+        """Wait until nothing moves and ``synrepl watch`` has seen that; or for long enough."""
+
+        def sides() -> tuple[dict[Key, int], Counter[Key], dict[Key, int]]:
+            return self._wire.announced(), self._wire.rows(), self._tables.positions()
+
+        calm: Calm | None = None
+        give_up = time.monotonic() + _LONGEST_S
+        while calm is None or (calm.wrong and time.monotonic() < give_up):
+            announced, rows, recorded = waiting.until_still(sides, _QUIET_S, _LONGEST_S)
+            look = waiting.until("a look of our watch", self._watch.last)
+            calm = Calm(announced, rows, recorded, look)
+        return calm
+
+    def well(self) -> None:
+        """Wait until ``synrepl watch`` finds nothing wrong.
+
+        :raises NotInTime: it does
+        """
+
+        def well() -> bool:
+            look = self._watch.last()
+            return look is not None and look.well
+
+        waiting.until("our watch to find all well", well, _LONGEST_S)
+
+    def doctor(self, older: float = our_watch.OLDER_S) -> Diagnosis:
+        """Ask it.
+
+        :param older: from which age in seconds on a transaction is told of
+        """
+        return our_watch.doctor(self._dsn, older)
+
+    def oldest(self) -> OpenTransaction | None:
+        """The oldest open transaction in the database."""
+        return self._tables.oldest()
+
+    def looks(self) -> list[Look]:
+        """Every look of ``synrepl watch`` so far."""
+        return self._watch.looks()
+
+    def said(self) -> list[str]:
+        """What it printed on standard error."""
+        return self._watch.said()
+
+    def alarms(self) -> list[str]:
+        """What ``synrepl watch`` says is wrong."""
+        look = self._watch.last()
+        return [] if look is None else look.alarms
+
+    @contextmanager
+    def stopped(
+        self, what: str, wanted: Callable[[Moment], bool], chance: random.Random
+    ) -> Iterator[Moment]:
+        """Stop the process (SIGSTOP) again and again, until it stands as wanted; then for a block.
+
+        :param what: is wanted, for a person
+        :param chance: when to stop it
+        :raises NotInTime: it never stood so
+        """
+        give_up = time.monotonic() + _LONGEST_S
+        while time.monotonic() < give_up:
+            time.sleep(chance.uniform(0.02, 0.1))
+            self._process.pause()
+            try:
+                time.sleep(_SETTLES_S)
+                moment = self._moment()
+                if wanted(moment):
+                    yield moment
+                    return
+            finally:
+                self._process.resume()
+        raise waiting.NotInTime(what=f"{self._name} {what}", seconds=_LONGEST_S)
+
+    def _moment(self) -> Moment:
+        return Moment(
+            self._tables.open_writes(self._name),
+            self._tables.positions().get(self._key, 0),
+            self._wire.announced().get(self._key, 0),
+        )
+
+
+def _told(key: Key) -> str:
+    stream, writer = key
+    return f"{stream} of {writer}"

@@ -1,0 +1,190 @@
+"""Real Synapse processes that hear each other over Redis."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from itertools import cycle
+from pathlib import Path
+from typing import Any, Self
+
+from interop.processes import LOOPBACK, Process, free_ports
+from interop.synapse import Home, http_listener, listener
+
+MAIN = "main"
+
+_WORKER_APP = "synapse.app.generic_worker"
+
+#: Who writes what.
+WRITERS: Mapping[str, Sequence[str]] = {
+    "events": ("persister1", "persister2"),
+    "receipts": ("writer1", "writer2"),
+    "device_lists": ("writer1", "writer2"),
+    "typing": ("writer1",),
+    "to_device": ("writer1",),
+    "account_data": ("writer1",),
+    "presence": ("writer1",),
+    "push_rules": ("writer1",),
+}
+
+#: The main process and seven workers.
+NAMES = (
+    MAIN,
+    *("persister1", "persister2", "writer1", "writer2"),
+    *("sync1", "sender1", "pusher1"),
+)
+
+#: Which processes answer requests; all other requests go to the main process.
+_ROUTES = tuple(
+    (re.compile(pattern), names)
+    for pattern, names in (
+        (r"/rooms/[^/]+/typing", ("writer1",)),
+        (r"/sendToDevice/|/account_data|/tags|/presence/|/pushrules/", ("writer1",)),
+        (r"/rooms/[^/]+/receipt|/devices/|/keys/upload", ("writer1", "writer2")),
+        (
+            r"/rooms/[^/]+/(send|redact|state|join|invite|leave)",
+            ("persister1", "persister2", "sync1"),
+        ),
+        (r"/sync\b", ("sync1",)),
+    )
+)
+
+#: Eight of them start at once on what cores there are.
+_STARTS_S = 180.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Where a process listens.
+
+    :ivar http: for other processes of the server
+    """
+
+    client: int
+    http: int
+    metrics: int
+
+    @classmethod
+    def free(cls) -> Self:
+        """Some that nobody listens on now."""
+        return cls(*free_ports(3))
+
+    @property
+    def address(self) -> dict[str, Any]:
+        """Where others find it, as ``instance_map`` has it."""
+        return {"host": LOOPBACK, "port": self.http}
+
+
+def over_redis(
+    port: int, instances: Mapping[str, Ports], writers: Mapping[str, Sequence[str]]
+) -> dict[str, Any]:
+    """What processes over Redis find in the configuration that they share.
+
+    :param port: of Redis
+    :param writers: who writes which stream; without an entry, the main process
+    """
+    return {
+        "redis": {"enabled": True, "host": LOOPBACK, "port": port},
+        "instance_map": {name: ports.address for name, ports in instances.items()},
+        "stream_writers": {stream: list(names) for stream, names in writers.items()},
+    }
+
+
+@dataclass(slots=True)
+class Instance:
+    """One process, from its start.
+
+    :ivar shared: the configuration of all processes of its server
+    :ivar name: in the database its connections bear it too
+    """
+
+    home: Home
+    shared: Path
+    name: str
+    ports: Ports
+    process: Process = field(init=False)
+
+    def __post_init__(self) -> None:
+        listeners = [
+            http_listener(self.ports.client, "client"),
+            http_listener(self.ports.http, "replication"),
+            listener(self.ports.metrics, "metrics"),
+        ]
+        arguments = {**self.home.database, "application_name": self.name}
+        content: dict[str, Any] = {"database": {"name": "psycopg2", "args": arguments}}
+        pid_file = str(self.home.directory / f"{self.name}.pid")
+        log_config = str(self.home.log_config(self.name))
+        if self.name == MAIN:
+            app = "synapse.app.homeserver"
+            content |= {"listeners": listeners, "pid_file": pid_file, "log_config": log_config}
+        else:
+            app = _WORKER_APP
+            content |= {
+                "worker_app": app,
+                "worker_name": self.name,
+                "worker_listeners": listeners,
+                "worker_pid_file": pid_file,
+                "worker_log_config": log_config,
+            }
+        files = [self.shared, self.home.write(f"{self.name}.yaml", content)]
+        self.process = self.home.start(self.name, app, files)
+
+    def ready(self) -> None:
+        """Wait until it listens.
+
+        :raises ProcessEnded: :raises NotInTime:
+        """
+        for port in (self.ports.client, self.ports.http, self.ports.metrics):
+            self.process.listens_on(port, _STARTS_S)
+
+
+class EightProcesses:
+    """A whole server, as a ``with`` block that ends it.
+
+    :param home: without what it needs for Redis
+    :param redis: port of Redis
+    :ivar instances: its processes, by name
+    """
+
+    def __init__(self, home: Home, redis: int) -> None:
+        self._ports = {name: Ports.free() for name in NAMES}
+        self._home = replace(home, more=over_redis(redis, self._ports, WRITERS))
+        self._turns = [(pattern, cycle(names)) for pattern, names in _ROUTES]
+        self._stack = ExitStack()
+        self.instances: dict[str, Instance] = {}
+
+    def port(self, path: str) -> int:
+        """Where a client's request for a path goes, by turns when several answer it."""
+        for pattern, names in self._turns:
+            if pattern.search(path):
+                return self._ports[next(names)].client
+        return self._ports[MAIN].client
+
+    def still_run(self) -> None:
+        """Make sure that all of them do.
+
+        :raises ProcessEnded: one does not
+        """
+        for instance in self.instances.values():
+            instance.process.still_runs()
+
+    def __enter__(self) -> Self:
+        with self._stack:
+            shared = self._home.shared()
+            for names in (NAMES[:1], NAMES[1:]):  # the main process prepares the database
+                started = [self._start(shared, name) for name in names]
+                for instance in started:
+                    instance.ready()
+            self._stack = self._stack.pop_all()
+        return self
+
+    def _start(self, shared: Path, name: str) -> Instance:
+        instance = Instance(self._home, shared, name, self._ports[name])
+        self._stack.enter_context(instance.process)
+        self.instances[name] = instance
+        return instance
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()

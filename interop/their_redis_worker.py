@@ -1,0 +1,174 @@
+"""A real worker of today's release follows our writers over Redis."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+from interop import facts, metrics, product, their_redis_worker_report, waiting
+from interop.databases import Databases
+from interop.environments import Environment
+from interop.our_writer import OurWriter
+from interop.product import OurMaster
+from interop.reckoning import LiveReckoning, Stand
+from interop.releases import CURRENT
+from interop.report import Section
+from interop.synapse import Home
+from interop.synapse_over_redis import MAIN, Instance, Ports, over_redis
+from synrepl.testing.redis import RedisServer
+
+MASTER = "master"
+WRITER = "writer1"
+
+#: Who writes what on our side; all other streams are the master's alone.
+WRITERS: Mapping[str, Sequence[str]] = {
+    "events": (MASTER, WRITER),
+    # Of whoever writes events, a Synapse expects these as well.
+    "backfill": (MASTER, WRITER),
+    "sticky_events": (MASTER, WRITER),
+    "profile_updates": (MASTER, WRITER),
+    "receipts": (MASTER, WRITER),
+    "device_lists": (MASTER, WRITER),
+    "caches": (MASTER, WRITER),
+    "to_device": (WRITER,),
+    "account_data": (WRITER,),
+}
+
+#: Of which of these a Synapse is told in its configuration; the others follow from events.
+_TOLD = ("events", "receipts", "device_lists", "to_device", "account_data")
+
+#: Streams whose positions it shows by another name.
+_SHOWN_AS = {
+    "presence": "presence_stream",
+    "push_rules": "push_rules_stream",
+    "device_lists": "device_lists_stream",
+    "un_partial_stated_room": "un_partial_stated_room_stream",
+    "un_partial_stated_event": "un_partial_stated_event_stream",
+}
+
+#: It shows no position of these.
+_NOT_SHOWN = frozenset({"typing", "federation", "presence_federation"})
+
+_ARRIVE_S = 30.0
+_STILL_S = 1.5
+
+
+def section(environment: Environment, databases: Databases, directory: Path) -> Section:
+    """Let the worker follow; what was found.
+
+    :param directory: for configurations and logs
+    """
+    redis = RedisServer()
+    try:
+        return _TheirRedisWorker(environment, databases, directory, redis).run()
+    finally:
+        redis.close()
+
+
+class _TheirRedisWorker:
+    """The worker, our master, a worker of ours that writes, and Redis."""
+
+    def __init__(
+        self, environment: Environment, databases: Databases, directory: Path, redis: RedisServer
+    ) -> None:
+        self._redis = redis
+        settings = {
+            "redis": {"port": redis.port},
+            "stream_writers": {stream: list(names) for stream, names in WRITERS.items()},
+        }
+        self._master = OurMaster(directory / "ours", facts.SERVER, settings)
+        self._writer = OurWriter(self._master, WRITER, settings)
+        self._ports = {MASTER: self._master.http, WRITER: self._writer.http}
+        told = over_redis(
+            redis.port,
+            {MAIN: Ports(0, self._master.http, 0), WRITER: Ports(0, self._writer.http, 0)},
+            {stream: WRITERS[stream] for stream in _TOLD},
+        )
+        database = databases.arguments(databases.copy(CURRENT, "redis_worker"))
+        self._home = Home(environment, directory / "theirs", facts.SERVER, database, told)
+        self._reckoning = LiveReckoning(CURRENT)
+        self._stands: list[Stand] = []
+
+    def run(self) -> Section:
+        """Do all of it; what was found."""
+        with self._master, self._writer, ExitStack() as stack:
+            self._append("before the worker starts", heard=False)
+            worker = Instance(self._home, self._home.shared(), "real1", Ports.free())
+            stack.enter_context(worker.process)
+            worker.ready()
+            self._all_on_redis(worker, 0)
+            self._look(worker)
+            self._append("while it follows")
+            self._look(worker)
+            told = self._told(worker)
+            self._redis.restart()
+            self._all_on_redis(worker, told)
+            self._append("after a restart of Redis")
+            self._look(worker)
+            self._redis.stop()
+            self._append("while Redis is away", heard=False)
+            self._writer.kill()
+            self._redis.start()
+            self._look(worker)
+            told = self._told(worker)
+            self._writer.start()
+            self._all_on_redis(worker, told)
+            self._append("after our writer was killed and started")
+            self._look(worker)
+            worker.process.still_runs()
+            answers = self._master.http_answers()
+            log = self._home.log(worker.name)
+            return their_redis_worker_report.section(self._stands, WRITERS, answers, log)
+
+    def _append(self, name: str, heard: bool = True) -> None:
+        """Append facts to every stream, a part at each of its writers."""
+        self._reckoning.begin(name)
+        for stream, made in facts.some(len(self._reckoning.phases)):
+            writers = WRITERS.get(stream, (MASTER,))
+            for place, writer in enumerate(writers):
+                given = made[place :: len(writers)]
+                tokens = map(abs, product.append(self._ports[writer], stream, given))
+                rows = list(zip(tokens, map(len, given), strict=True))
+                self._reckoning.appended(stream, rows)
+        self._reckoning.over(heard)
+
+    def _all_on_redis(self, worker: Instance, told: int) -> None:
+        """Wait until all three processes listen, and the worker knows where every stream is.
+
+        It drops rows of a stream until it has been told that on its connection.
+
+        :param told: how many lines POSITION it had got before
+        """
+        everybody = [facts.SERVER.encode(), 3]
+
+        def listen() -> bool:
+            return self._redis.command("PUBSUB", "NUMSUB", facts.SERVER) == everybody
+
+        waiting.until("all to listen on Redis", listen)
+        due = told + sum(len(WRITERS.get(stream, (MASTER,))) for stream in self._reckoning.known)
+        waiting.until("the worker to be told positions", lambda: self._told(worker) >= due)
+        waiting.until_still(lambda: self._told(worker), _STILL_S, _ARRIVE_S)
+
+    def _told(self, worker: Instance) -> int:
+        """How many lines POSITION the worker has got."""
+        text = metrics.read(worker.ports.metrics, "/_synapse/metrics")
+        return metrics.counter(text, metrics.INBOUND_COMMANDS, "command")["POSITION"]
+
+    def _look(self, worker: Instance) -> None:
+        """Let everything arrive, and what should not, too; then note how matters stand."""
+        with suppress(waiting.NotInTime):  # the report says what is missing
+            waiting.until("all to arrive", lambda: self._stand(worker).well, _ARRIVE_S)
+        self._stands.append(waiting.until_still(lambda: self._stand(worker), _STILL_S, _ARRIVE_S))
+
+    def _stand(self, worker: Instance) -> Stand:
+        text = metrics.read(worker.ports.metrics, "/_synapse/metrics")
+        shown = metrics.counter(text, metrics.POSITIONS, "stream_name")
+        tokens = self._reckoning.tokens()
+        return Stand(
+            self._reckoning.phases[-1],
+            self._reckoning.due(),
+            metrics.counter(text, metrics.INBOUND_RDATA, "stream_name"),
+            tokens,
+            {stream: shown[_SHOWN_AS.get(stream, stream)] for stream in tokens.keys() - _NOT_SHOWN},
+        )
