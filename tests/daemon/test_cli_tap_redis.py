@@ -65,6 +65,11 @@ class RedisCase(CliCase):
                 return
             await scheduler.sleep(0.02)
 
+    async def holds(self, path: Path, part: bytes) -> None:
+        """Wait until a recording has it in a line."""
+        while part not in path.read_bytes():
+            await TwistedScheduler(reactor).sleep(0.02)
+
     def lines(self, name: str) -> list[tuple[str, str]]:
         """Channel and line of each object of a recording."""
         data = (self.directory / name).read_bytes()
@@ -344,6 +349,9 @@ class OurOwn(RedisCase):
         await one.say(*texts[100:], facts=False)
         await one.hears("two", texts)
         await again.hears("one", texts)
+        # The recorder has a connection of its own: what others heard, it may not have read yet.
+        self.say(SERVER_NAME, b"REMOTE_SERVER_UP the.end")
+        await self.holds(path, b"the.end")
         running.cancel()
         await self.assertFailure(running, CancelledError)
         file.close()
