@@ -19,7 +19,10 @@ from benchmarks import (
     catch_up,
     fan_out,
     lake,
+    lake_check,
     lake_kills,
+    lake_masters,
+    lake_memory,
     lake_steady,
     ledger,
     receive,
@@ -44,6 +47,9 @@ BENCHMARKS: dict[str, Callable[[Scale], Iterator[Row]]] = {
 LONG: dict[str, Callable[[Scale, argparse.Namespace], Iterator[Row]]] = {
     "soak": lambda scale, options: soak.run(scale, options.minutes, options.seed),
     "lake_steady": lambda scale, options: lake_steady.run(scale, options.minutes or 10.0),
+    "lake_memory": lambda scale, options: lake_memory.run(scale),
+    "lake_masters": lambda scale, options: lake_masters.run(scale),
+    "lake_check": lambda scale, options: lake_check.run(scale, options.seed),
     "lake_kills": lambda scale, options: lake_kills.run(options.kills, options.seed),
 }
 

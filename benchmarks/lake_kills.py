@@ -25,6 +25,7 @@ from time import monotonic, sleep
 import psycopg2
 
 from benchmarks.child import REPOSITORY
+from benchmarks.descendants import descendants
 from benchmarks.harness import Row, at_most
 from benchmarks.lake_table import fill, make
 from synrepl.pipeline.lake.check import check
@@ -126,9 +127,11 @@ class _Site:
             return True
         assert self._child is not None
         driver = self._child.pid
-        pids = {"driver": [driver], "JVM": _named(driver, "java")}.get(victim)
+        pids = {"driver": [driver], "JVM": descendants(driver, "java")}.get(victim)
         if pids is None:
-            pids = [pid for jvm in _named(driver, "java") for pid in _named(jvm, "python")]
+            pids = [
+                pid for jvm in descendants(driver, "java") for pid in descendants(jvm, "python")
+            ]
         for pid in pids[-1:]:
             os.kill(pid, SIGKILL)
         return bool(pids)
@@ -168,25 +171,3 @@ class _Site:
             except psycopg2.Error:  # killed: what is not committed is no fact
                 connection = None
             sleep(0.01)
-
-
-def _named(parent: int, name: str) -> list[int]:
-    """The descendants of a process that have a word in their command's name."""
-    children: dict[int, list[int]] = {}
-    names: dict[int, str] = {}
-    for each in Path("/proc").iterdir():
-        if each.name.isdigit():
-            try:
-                stat = (each / "stat").read_text()
-            except OSError:
-                continue
-            words = stat[stat.rindex(")") + 2 :].split()
-            names[int(each.name)] = stat[stat.index("(") + 1 : stat.rindex(")")]
-            children.setdefault(int(words[1]), []).append(int(each.name))
-    found, waiting = [], [parent]
-    while waiting:
-        for pid in children.get(waiting.pop(), ()):
-            waiting.append(pid)
-            if name in names[pid]:
-                found.append(pid)
-    return found

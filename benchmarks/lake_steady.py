@@ -14,10 +14,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from shutil import rmtree
 from signal import SIGTERM
 from statistics import quantiles
-from tempfile import mkdtemp
 from time import monotonic, sleep
 
 import psycopg2
@@ -25,7 +23,7 @@ import psycopg2
 from benchmarks.child import REPOSITORY
 from benchmarks.database import postgres
 from benchmarks.harness import Row, Scale, at_most
-from benchmarks.lake_table import make
+from benchmarks.lake_table import make, scratch
 from synrepl.pipeline.lake.lake import Lake
 
 _BATCH, _PER_S = 100, 2_000
@@ -47,7 +45,7 @@ _APPEND = """
 
 def run(scale: Scale, minutes: float) -> Iterator[Row]:
     """Delays, and whether they grow."""
-    with postgres() as dsn, _folder() as folder:
+    with postgres() as dsn, scratch() as folder:
         make(dsn)
         begun = monotonic()
         committed: list[tuple[float, int]] = []
@@ -70,15 +68,6 @@ def run(scale: Scale, minutes: float) -> Iterator[Row]:
         )
     grown = quantiles(last, n=100)[49] / quantiles(first, n=100)[49]
     yield Row("delay of the last minute, p50", grown, "× first minute", at_most(1.5))
-
-
-@contextmanager
-def _folder() -> Iterator[Path]:
-    found = Path(mkdtemp(prefix="synrepl-benchmark-"))
-    try:
-        yield found
-    finally:
-        rmtree(found, ignore_errors=True)
 
 
 @contextmanager

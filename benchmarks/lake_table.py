@@ -1,17 +1,43 @@
-"""A database with a long stream like ``events``, for Spark."""
+"""A database with a long stream, for Spark, and a lake of it.
+
+The rows of ``events`` are short: IDs and a type, some 170 bytes. Those of ``bodies`` have the
+event as JSON besides, some 450 bytes, as a table of events has.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from shutil import rmtree
+from tempfile import mkdtemp
+from time import perf_counter
+from typing import Any
 
 import psycopg2
 
 from benchmarks.database import postgres
 from synrepl.driver.blocking import BlockingDatabase
+from synrepl.pipeline.lake.lake import Lake
+from synrepl.pipeline.lake.land import Landing
+from synrepl.pipeline.origin.open import open_origin
 from synrepl.storage.migrations import Phase, apply_next, load
 from synrepl.storage.tables import ensure_tables
+from synrepl.streams.definition import UNTAGGED, Stream
+from synrepl.streams.row import Row
 from synrepl.streams.synapse.events import EVENTS
+
+
+class BodyRow(Row, frozen=True):
+    """An event, whole."""
+
+    event_id: str
+    room_id: str
+    type: str
+    json: str
+
+
+BODIES = Stream("bodies", {UNTAGGED: BodyRow})
 
 _FILL = """
     INSERT INTO synrepl.events (stream_id, row_no, writer, kind, event_id, room_id, type,
@@ -24,30 +50,73 @@ _FILL = """
 """
 
 
+#: 319 bytes of JSON, which do not compress to nothing.
+_FILL_BODIES = """
+    INSERT INTO synrepl.bodies (stream_id, row_no, writer, event_id, room_id, type, json)
+    SELECT g, 0, CASE g %% 3 WHEN 0 THEN 'persister1' ELSE 'persister2' END,
+           '$' || md5(g::text) || 'AbCdEfGhIjK', '!' || md5((g %% 5000)::text) || ':example.org',
+           'm.room.message',
+           '{"content":{"body":"' || md5(g::text) || md5((g + 1)::text) || md5((g + 2)::text)
+           || md5((g + 3)::text) || md5((g + 4)::text) || '","msgtype":"m.text"},"depth":'
+           || lpad(g::text, 10, '1') || ',"hashes":{"sha256":"' || md5((g + 5)::text)
+           || '"},"origin_server_ts":1795168338395,"sender":"@someone:example.org"}'
+    FROM generate_series(%s, %s) AS g
+"""
+
+_FILLS = {"events": _FILL, "bodies": _FILL_BODIES}
+
+
 @contextmanager
-def filled(rows: int) -> Iterator[str]:
-    """A running server whose ``events`` has so many rows, one to a fact, from two writers; its DSN."""
+def filled(rows: int, stream: str = "events") -> Iterator[str]:
+    """A running server whose stream has so many rows, one to a fact, from two writers; its DSN."""
     with postgres() as dsn:
         make(dsn)
-        fill(dsn, 1, rows)
+        fill(dsn, 1, rows, stream)
         yield dsn
 
 
 def make(dsn: str) -> None:
-    """The schema, and the table of ``events``."""
+    """The schema, and the tables of the streams."""
     schema = load()
     with BlockingDatabase(dsn, "benchmark") as database:
         while database.run("migrate", lambda txn: apply_next(txn, schema, Phase.POST)):
             pass
-        database.run("make", lambda txn: ensure_tables(txn, [EVENTS]))
+        database.run("make", lambda txn: ensure_tables(txn, [EVENTS, BODIES]))
 
 
-def fill(dsn: str, first: int, last: int) -> None:
+def fill(dsn: str, first: int, last: int, stream: str = "events") -> None:
     """Add facts, settled at once, and have the table's statistics made."""
     connection = psycopg2.connect(dsn)
     connection.autocommit = True
     with connection.cursor() as cursor:
-        cursor.execute(_FILL, (first, last))
-        cursor.execute("SELECT setval('synrepl._events_seq', %s)", (last,))
-        cursor.execute("VACUUM ANALYZE synrepl.events")
+        cursor.execute(_FILLS[stream], (first, last))
+        cursor.execute(f"SELECT setval('synrepl._{stream}_seq', %s)", (last,))
+        cursor.execute(f"VACUUM ANALYZE synrepl.{stream}")
     connection.close()
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """A folder that is gone afterwards."""
+    found = Path(mkdtemp(prefix="synrepl-benchmark-"))
+    try:
+        yield found
+    finally:
+        rmtree(found, ignore_errors=True)
+
+
+def rate(way: Callable[[Path], object], to: Path, rows: int) -> float:
+    """Rows per second of wall time that a way into a folder has, which is empty before."""
+    rmtree(to, ignore_errors=True)
+    begun = perf_counter()
+    way(to)
+    return rows / (perf_counter() - begun)
+
+
+def land(spark: Any, dsn: str, to: Path, stream: str = "events") -> None:
+    """Land all of a stream in one round."""
+    origin = open_origin(dsn, "benchmark")
+    lake = Lake.begin(to, origin.server, origin.erodes)
+    for _ in Landing(spark, lake, origin, dsn, round_rows=10**9).rounds([stream]):
+        pass
+    origin.close()

@@ -24,6 +24,7 @@ WHERE datname = current_database() AND application_name = %s
 _OLDEST = """
 SELECT pid, application_name FROM pg_stat_activity
 WHERE datname = current_database() AND xact_start IS NOT NULL AND pid <> pg_backend_pid()
+  AND backend_type = 'client backend'
 ORDER BY xact_start LIMIT 1
 """
 

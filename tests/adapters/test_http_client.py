@@ -9,7 +9,6 @@ import json
 from collections.abc import Callable
 from typing import Any, cast
 
-from twisted.internet.defer import Deferred
 from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.task import Clock
 from twisted.trial.unittest import TestCase
@@ -252,7 +251,7 @@ class OddServer(Factory[Any]):
     def __init__(self, reply: bytes, close: bool) -> None:
         self.reply = reply
         self.close = close
-        self.gone: Deferred[None] = Deferred()
+        self.connections: set[Protocol] = set()
 
     def buildProtocol(self, addr: object) -> Protocol:
         return _OddConnection(self)
@@ -262,6 +261,9 @@ class _OddConnection(Protocol):
     def __init__(self, server: OddServer) -> None:
         self._server = server
 
+    def connectionMade(self) -> None:
+        self._server.connections.add(self)
+
     def dataReceived(self, data: bytes) -> None:
         transport: Any = self.transport
         transport.write(self._server.reply)
@@ -269,7 +271,7 @@ class _OddConnection(Protocol):
             transport.loseConnection()
 
     def connectionLost(self, reason: object = None) -> None:
-        self._server.gone.callback(None)
+        self._server.connections.discard(self)
 
 
 class OddServers(Base):
@@ -285,8 +287,7 @@ class OddServers(Base):
             return error
         finally:
             await client.close()
-            await server.gone
-            await listening.stop()
+            await listening.stop()  # on a slow machine it may not even have been connected to
         raise AssertionError("no error")
 
     async def test_breaks_off(self) -> None:
@@ -302,6 +303,6 @@ class OddServers(Base):
     async def test_no_answer_in_time(self) -> None:
         head = b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n"
         for reply in (b"", head, head + b"x" * 50):
-            error = await self.against(reply, close=False, timeout_s=0.01)
+            error = await self.against(reply, close=False, timeout_s=0.1)
             self.assertIsInstance(error, MasterAway)
-            self.assertIn("within 0.01 s", str(error))
+            self.assertIn("within 0.1 s", str(error))

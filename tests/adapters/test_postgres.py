@@ -44,7 +44,7 @@ def at_port(dsn: str, port: int) -> str:
 class DatabaseCase(TestCase):
     """A fresh database with a table ``t (id bigint primary key, n bigint not null)``."""
 
-    timeout = 20
+    timeout = 60
 
     async def setUp(self) -> None:
         self.dsn = await fresh_database(self)
@@ -334,15 +334,19 @@ class Collisions(DatabaseCase):
             [Deferred.fromCoroutine(self.database.run("insert", insert(n))) for n in (1, 2)]
         )
         meeting = threading.Barrier(2)
+        through = threading.Event()
         runs: list[int] = []
 
         def work(txn: Transaction, first: int, second: int) -> None:
             runs.append(first)
+            if len(runs) > 2:  # it could have its row again before the other has woken up
+                through.wait(WAIT_S)
             txn.execute("SET LOCAL deadlock_timeout = '10ms'")
             txn.execute("UPDATE t SET n = n + 1 WHERE id = %s", (first,))
             if len(runs) <= 2:
                 meeting.wait(WAIT_S)
             txn.execute("UPDATE t SET n = n + 1 WHERE id = %s", (second,))
+            through.set()
 
         await gatherResults(
             [

@@ -18,7 +18,7 @@ from tests.adapters.proxy import Proxy
 class Listening(TestCase):
     """What happened is put into a queue, in order."""
 
-    timeout = 20
+    timeout = 60
 
     async def setUp(self) -> None:
         self.dsn = await fresh_database(self)

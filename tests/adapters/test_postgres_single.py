@@ -27,7 +27,7 @@ PID = Prepared("pid", "SELECT pg_backend_pid()")
 
 
 class Singles(TestCase):
-    timeout = 20
+    timeout = 60
 
     async def setUp(self) -> None:
         self.dsn = await fresh_database(self)

@@ -218,6 +218,8 @@ class Losses(OverRedis):
 class Doors(OverRedis):
     """How one gets in."""
 
+    timeout = 120  # sentinels take their time
+
     def stopped(self) -> int:
         """A port where nobody listens."""
         redis = RedisServer()
@@ -278,7 +280,8 @@ class Doors(OverRedis):
         two = await Process(self.site, "two", where).start(self)
         await one.say("a")
         await two.hears("one", ["a"])
-        self.assertEqual(sentinel.command("SENTINEL", "FAILOVER", "ours"), b"OK")
+        while sentinel.command("SENTINEL", "FAILOVER", "ours") != b"OK":
+            await self.site.scheduler.sleep(0.05)  # until it knows the replica, too
         await one.falls()
         await one.say("b")
         await one.stands(2)

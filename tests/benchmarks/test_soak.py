@@ -30,7 +30,7 @@ NAMES = ("master", "w1", "w2")
 class TheSoak(TestCase):
     """Real processes."""
 
-    timeout = 240
+    timeout = 480
 
     async def test_nothing_is_lost(self) -> None:
         directory = TemporaryDirectory()

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -31,6 +32,12 @@ from synrepl.testing.postgres import fresh_database
 REPOSITORY = Path(synrepl.__file__).parent.parent
 
 ORDERS = "{order_id: text, amount: bigint, note: 'json?'}"
+
+#: Below those that systems give to outgoing connections, and to who wants any port.
+_PORTS = range(10_000, 32_000)
+
+#: Test processes that run at a time begin far from one another: their numbers are close.
+_port_numbers = count(os.getpid() * 13_597)
 
 
 class Done(NamedTuple):
@@ -143,7 +150,7 @@ class Command(ProcessProtocol):
 class CliCase(TestCase):
     """A test with a directory, processes, and perhaps a master."""
 
-    timeout = 60
+    timeout = 180  # many processes in a row, each of which takes seconds to start when all is busy
 
     def setUp(self) -> None:
         directory = TemporaryDirectory()
@@ -255,7 +262,9 @@ class Master:
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that nobody listens on."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    """A port of 127.0.0.1 that nobody listens on, and nobody else is given."""
+    while True:
+        port = _PORTS[next(_port_numbers) % len(_PORTS)]
+        with suppress(OSError):
+            socket.create_server(("127.0.0.1", port)).close()
+            return port

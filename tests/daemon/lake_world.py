@@ -21,7 +21,7 @@ from tests.pipeline.spark import shared_session
 class LakeCase(CliCase):
     """Commands run in this process, on its one session; those that want a process of their own get one."""
 
-    timeout = 300
+    timeout = 600
 
     def setUp(self) -> None:
         super().setUp()

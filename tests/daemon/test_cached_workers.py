@@ -18,8 +18,6 @@ from tests.daemon.cli_world import CliCase, Command, free_port
 class CachedWorkers(CliCase):
     """A key cached in both workers, and changed on the master."""
 
-    timeout = 120
-
     async def setUpProcesses(self) -> None:
         """Start them, and wait until they answer."""
         self.dsn = await fresh_database(self)

@@ -34,10 +34,10 @@ orders       2         2        0         0  0.0 s  master 2, sql 0
 nothing yet in events
 
 follower      address          dialect  streams  catching up  queued  connected
-synrepl-tail  127.0.0.1:_  modern   all                        0      _
+synrepl-tail  127.0.0.1:_  modern   all                        0 _
 """
         out = re.sub(r"up \d+\.\d s", "up _", done.out)
-        out = re.sub(r"127\.0\.0\.1:\d+(.*)\d+\.\d s", r"127.0.0.1:_\1_", out)
+        out = re.sub(r"127\.0\.0\.1:\d+(.*\S) +\d+\.\d s", r"127.0.0.1:_\1 _", out)
         self.assertEqual(Done(done.code, out, done.err), Done(0, golden, ""))
 
     async def test_json(self) -> None:

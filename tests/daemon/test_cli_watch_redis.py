@@ -91,8 +91,6 @@ class Looks:
 
 
 class RedisCase(CliCase):
-    timeout = 120
-
     def redis(self, *settings: str, **more: Any) -> RedisServer:
         redis = RedisServer(*settings, **more)
         self.addCleanup(redis.close)

@@ -40,6 +40,14 @@ class Load:
 
         await self._case.until(reached)
 
+    async def is_refused(self) -> None:
+        """Wait until an append has been refused."""
+
+        async def refused() -> bool:
+            return bool(self.refused)
+
+        await self._case.until(refused)
+
     async def _run(self) -> None:
         while self._on:
             answer = await self._case.append(self._name, "orders", ["o", 1, None], ["o", 2, None])
@@ -69,6 +77,7 @@ class Changing(WritersCase):
         )
         count = len(loads["w2"].tokens)
         await loads["w1"].reaches(10)
+        await loads["w2"].is_refused()
         await loads["w2"].stop()
         # One answer may have been on its way.
         self.assertLessEqual(len(loads["w2"].tokens) - count, 2)

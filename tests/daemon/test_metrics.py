@@ -266,7 +266,9 @@ class Fuzz(SynchronousTestCase):
         ),
     )
     @settings(
-        max_examples=150, deadline=None, suppress_health_check=[HealthCheck.differing_executors]
+        max_examples=150,
+        deadline=None,
+        suppress_health_check=[HealthCheck.differing_executors, HealthCheck.too_slow],
     )
     def test_never_a_500(self, stream: str, body: bytes, query: dict[str, str]) -> None:
         world = started()

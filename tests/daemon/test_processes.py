@@ -35,7 +35,7 @@ class Processes(CliCase):
 
         def ask() -> tuple[int, Any]:
             try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", body, 10) as answer:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", body, 60) as answer:
                     return answer.status, json.load(answer)
             except urllib.error.HTTPError as error:
                 return error.code, json.load(error)

@@ -24,8 +24,6 @@ JOBS = "{job: bigint}"
 class WritersCase(CliCase):
     """Processes by name, and what they answer over HTTP."""
 
-    timeout = 120
-
     #: Who writes what.
     stream_writers = "{orders: [master, w1, w2], jobs: [w1]}"
 

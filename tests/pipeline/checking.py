@@ -27,7 +27,7 @@ from tests.storage.postgres import PostgresCase
 class LakeCase(PostgresCase):
     """Lands without Spark: what is checked must not be what checks."""
 
-    timeout = 300
+    timeout = 600
 
     async def setUp(self) -> None:  # type: ignore[override]
         await super().setUp()

@@ -39,7 +39,7 @@ CLUSTER = SessionOptions(
 )
 
 #: Seconds a child may take, when nothing is wrong by far the most.
-PATIENCE_S = 180
+PATIENCE_S = 300
 
 _kept = ExitStack()
 _shared: list[SparkSession] = []

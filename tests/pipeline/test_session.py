@@ -145,8 +145,11 @@ class Lives(SynchronousTestCase):
         self.assertTrue(told["handler"], "of the interrupt key")
 
     def test_refusals(self) -> None:
-        with closing(socket.create_server(("127.0.0.1", 0))) as listening:
-            port = listening.getsockname()[1]
+        # Nothing listens, and as it is bound nobody else is given the port meanwhile.
+        bound = socket.socket()
+        self.addCleanup(bound.close)
+        bound.bind(("127.0.0.1", 0))
+        port = bound.getsockname()[1]
         file = self.scratch.parent / "file"
         file.touch()
         changes = [

@@ -109,7 +109,11 @@ class Masters(SynchronousTestCase):
     """An address where nothing listens is told at once; Spark tries for minutes."""
 
     def setUp(self) -> None:
-        self.nobody = _nobody()
+        # Nothing listens, and as it is bound nobody else is given it meanwhile.
+        bound = socket.socket()
+        self.addCleanup(bound.close)
+        bound.bind(("127.0.0.1", 0))
+        self.nobody: int = bound.getsockname()[1]
 
     def test_local_is_not_asked(self) -> None:
         make_sure_it_listens("local[2]")
@@ -132,10 +136,3 @@ class Masters(SynchronousTestCase):
         with closing(socket.create_server(("127.0.0.1", 0))) as listening:
             port = listening.getsockname()[1]
             make_sure_it_listens(f"spark://127.0.0.1:{self.nobody},127.0.0.1:{port}")
-
-
-def _nobody() -> int:
-    """A port that nothing listens on."""
-    with closing(socket.create_server(("127.0.0.1", 0))) as listening:
-        port: int = listening.getsockname()[1]
-        return port

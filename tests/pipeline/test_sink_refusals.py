@@ -119,7 +119,7 @@ class Ending(SinkCase):
 
     async def setUp(self) -> None:  # type: ignore[override]
         await super().setUp()
-        self.options = parse({"database": self.dsn, "stream": "notes", "patience_s": "5"})
+        self.options = parse({"database": self.dsn, "stream": "notes", "patience_s": "60"})
         self.target = resolve(self.options, SCHEMA)
 
     def stage(self, *texts: str, job: str = "job") -> TaskDone:
@@ -196,6 +196,7 @@ class Ending(SinkCase):
         done = self.stage("a", "\0", "b\0")
         with catch_warnings(record=True) as caught, self.assertLogs() as logged:
             simplefilter("always")
+            simplefilter("ignore", ResourceWarning)  # of garbage that is collected just then
             self.finish(done)
         self.assertEqual([each.category for each in caught], [RowsQuarantined])
         for words in (str(caught[0].message), logged.output[0]):

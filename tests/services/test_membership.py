@@ -147,7 +147,7 @@ class Draining(MembershipCase):
             open_.rollback()
 
         membership = Membership(Interrupted(between), self.operator.database)
-        await membership.drain(NOTES, "sql", 1.0)
+        await membership.drain(NOTES, "sql", LONG)
         self.assertIs((await self.member("sql")).state, State.DRAINING)
         for connection in (open_, attempt):
             connection.close()
@@ -251,7 +251,10 @@ class Removing(MembershipCase):
         page = await self.operator.store.page(NOTES, Range(0, above), None, 100)
         self.assertEqual(observer.heard.linear_facts, list(page.facts))
         self.assertEqual(len(page.facts), 6)
-        self.assertEqual(observer.heard.positions["leaving"], page.facts[-2].token)
+        *left, _ = page.facts
+        self.assertEqual([f for f in observer.heard.facts if f.writer == "leaving"], left)
+        # Once it is idle, it may go on with the linear position.
+        self.assertIn(observer.heard.positions["leaving"], (left[-1].token, above))
 
     async def test_one_that_died_holds_nobody_up(self) -> None:
         process = self.process("doomed")

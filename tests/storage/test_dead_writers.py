@@ -16,15 +16,13 @@ from synrepl.core.tokens import Range, Token
 from synrepl.services.writing.reservation import ReservationVoid
 from synrepl.storage.store import Fenced
 from synrepl.streams.definition import Fact
+from synrepl.testing.simulator.death_checker import FENCED_WITHIN_S
 from tests.storage import doomed_writer
 from tests.storage.postgres import PostgresCase, reactor
 from tests.storage.samples import NOTES, note
 from tests.storage.watching import Announcing
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-
-#: A dead writer may hold the linear position for so long.
-LONGEST_S = 2.0
 
 
 class Child(ProcessProtocol):
@@ -101,7 +99,7 @@ class DeadWriters(PostgresCase):
         child.kill()
         killed = reactor.seconds()
         await self.until(lambda: self.heard.linear >= above)
-        self.assertLess(reactor.seconds() - killed, LONGEST_S)
+        self.assertLess(reactor.seconds() - killed, FENCED_WITHIN_S)
         self.assertEqual([f.rows for f in self.heard.linear_facts], [(note("above"),)])
         self.assertEqual(await self.facts(), self.heard.linear_facts)
         self.assertIn("writer doomed of notes is dead", " ".join(self.announcing.log.lines))

@@ -1,0 +1,39 @@
+"""The processes below one, as /proc tells of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def descendants(parent: int, name: str) -> list[int]:
+    """The process IDs below ``parent`` that have a word in their command's name."""
+    children: dict[int, list[int]] = {}
+    names: dict[int, str] = {}
+    for each in Path("/proc").iterdir():
+        if each.name.isdigit():
+            try:
+                stat = (each / "stat").read_text()
+            except OSError:  # ended meanwhile
+                continue
+            words = stat[stat.rindex(")") + 2 :].split()
+            names[int(each.name)] = stat[stat.index("(") + 1 : stat.rindex(")")]
+            children.setdefault(int(words[1]), []).append(int(each.name))
+    found, waiting = [], [parent]
+    while waiting:
+        for pid in children.get(waiting.pop(), ()):
+            waiting.append(pid)
+            if name in names[pid]:
+                found.append(pid)
+    return found
+
+
+def peak_mib(pid: int) -> float:
+    """The most resident memory that a process ever had, in MiB; 0 when it has ended."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return 0.0
+    for line in status.splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) / 1024
+    return 0.0  # a zombie has no memory

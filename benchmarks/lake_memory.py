@@ -1,0 +1,91 @@
+"""``python -m benchmarks lake_memory``: what a landing and a reading take, of one and of ten million rows.
+
+``synrepl lake land``, and the batch source into Parquet, as processes of their own. Held against
+each other are the highest resident memory of the process that commands, of its JVM, and of
+the largest of its Python workers.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from time import sleep
+
+from benchmarks.child import REPOSITORY
+from benchmarks.database import postgres
+from benchmarks.descendants import descendants, peak_mib
+from benchmarks.harness import Row, Scale, at_most
+from benchmarks.lake_table import fill, make, scratch
+
+_FEW, _MANY = 1_000_000, 10_000_000
+
+#: How often /proc is asked, in seconds; it keeps the peak of what lives, so this is for what ends.
+_LOOK_S = 0.2
+
+_READ = """
+import sys
+from pathlib import Path
+from synrepl.pipeline.datasource import register
+from synrepl.pipeline.session.options import SessionOptions
+from synrepl.pipeline.session.session import open_session
+with open_session(SessionOptions(master="local[2]")) as spark:
+    register(spark)
+    read = spark.read.format("synrepl").option("database", sys.argv[1]).option("stream", "events")
+    read.load().write.parquet(sys.argv[2])
+"""
+
+
+def run(scale: Scale) -> Iterator[Row]:
+    """Peaks of a tenth, and of all."""
+    few, many = scale.of(_FEW), scale.of(_MANY)
+    with postgres() as dsn, scratch() as folder:
+        make(dsn)
+        fill(dsn, 1, few)
+        before = _peaks(dsn, folder / "few")
+        fill(dsn, few + 1, many)
+        after = _peaks(dsn, folder / "many")
+    for (way, kind), peak in after.items():
+        small = before[way, kind]
+        yield Row(
+            f"{way}: {kind}",
+            peak / small,
+            f"× of {few:,} rows",
+            at_most(1.25),
+            detail=f"{peak:.0f} against {small:.0f} MiB; {many:,} rows",
+        )
+
+
+def _peaks(dsn: str, folder: Path) -> Mapping[tuple[str, str], float]:
+    folder.mkdir()
+    land = ["-m", "synrepl", "lake", "land", str(folder / "lake"), "--master", "local[2]",
+            "--stream", "events"]  # fmt: skip
+    read = ["-c", _READ, dsn, str(folder / "parquet")]
+    ways = {"lake land": land, "batch source": read}
+    return {
+        (way, kind): peak
+        for way, arguments in ways.items()
+        for kind, peak in _peaks_of(arguments, dsn).items()
+    }
+
+
+def _peaks_of(arguments: Sequence[str], dsn: str) -> dict[str, float]:
+    child = subprocess.Popen(
+        [sys.executable, *arguments],
+        cwd=REPOSITORY, env={**os.environ, "SYNREPL_DATABASE": dsn}, stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+    found = {"driver": 0.0, "JVM": 0.0, "largest worker": 0.0}
+    while child.poll() is None:
+        jvms = descendants(child.pid, "java")
+        looks = {
+            "driver": [child.pid],
+            "JVM": jvms,
+            "largest worker": [pid for jvm in jvms for pid in descendants(jvm, "python")],
+        }
+        for kind, pids in looks.items():
+            found[kind] = max([found[kind], *map(peak_mib, pids)])
+        sleep(_LOOK_S)
+    assert child.returncode == 0, f"{arguments[:4]} ended with {child.returncode}"
+    return found
