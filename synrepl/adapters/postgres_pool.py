@@ -209,8 +209,9 @@ class Pool:
         pids = []
         for slot in self._slots:
             slot.closing = True  # first, so that a connection being made is not missed
-            if slot.connection is not None and slot not in self._free:
-                pids.append(slot.connection.info.backend_pid)
+            connection = slot.connection  # once: its thread may be just discarding it
+            if connection is not None and slot not in self._free:
+                pids.append(connection.info.backend_pid)
         Thread(target=_terminate, args=(self._address, pids), daemon=True).start()
 
     def _closed_error(self) -> Exception:

@@ -60,11 +60,11 @@ class BlockingDatabase:
         so work that writes has to find out first whether it has been done.
 
         :param name: what it does, for errors
-        :raises DatabaseAway: for longer than ``patience_s``
+        :raises DatabaseAway: for longer than ``patience_s``, from when it was first found away
         :raises DatabaseRefused: at once, for waiting does not help
         """
         attempt = Attempt(self.address, name, work, read_only, isolation)
-        give_up = time.monotonic() + self._patience_s
+        give_up: float | None = None
         pause, longest = _PAUSES_S
         while True:
             try:
@@ -77,6 +77,8 @@ class BlockingDatabase:
             except DatabaseAway as error:
                 away = error
             self.close()
+            if give_up is None:  # not before: work that takes its time has its patience, too
+                give_up = time.monotonic() + self._patience_s
             if time.monotonic() + pause > give_up:
                 raise away
             time.sleep(pause)

@@ -8,6 +8,7 @@ from typing import Any
 from psycopg2 import extensions
 from twisted.trial.unittest import SynchronousTestCase
 
+from synrepl.driver import blocking
 from synrepl.driver.blocking import BlockingDatabase
 from synrepl.driver.connection import DatabaseRefused
 from synrepl.storage.database import Transaction
@@ -29,6 +30,18 @@ _CUT_AT_COMMIT = """
     CREATE CONSTRAINT TRIGGER cut AFTER INSERT ON done DEFERRABLE INITIALLY DEFERRED
         FOR EACH ROW EXECUTE FUNCTION cut()
 """
+
+
+class _Clock:
+    """In the place of ``time``: it stands still, unless it is told otherwise."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
 
 
 def number(txn: Transaction) -> int:
@@ -71,6 +84,22 @@ class Blocking(SynchronousTestCase):
             return number(txn)
 
         self.assertEqual(self.database().run("work", work), 1)
+        self.assertEqual(len(runs), 2)
+
+    def test_patience_is_for_the_server_not_for_the_work(self) -> None:
+        clock = _Clock()
+        self.patch(blocking, "time", clock)
+        runs = []
+
+        def work(txn: Transaction) -> int:
+            runs.append(number(txn))
+            if len(runs) == 1:
+                clock.now += 1_000.0  # as long as that took
+                self.kill()
+                self.server.restart()
+            return number(txn)
+
+        self.assertEqual(self.database(60.0).run("work", work), 1)
         self.assertEqual(len(runs), 2)
 
     def test_patience_ends(self) -> None:

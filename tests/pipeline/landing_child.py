@@ -38,15 +38,23 @@ def kill(pid: int, work: Work) -> Iterator[pa.RecordBatch]:
     yield from done
 
 
-def die_once(flag: Path, work: Work) -> Iterator[pa.RecordBatch]:
-    """The worker is killed when it has written its files; it is the first one to."""
+def die_once(flag: Path, work: Work, executor: bool = False) -> Iterator[pa.RecordBatch]:
+    """The worker is killed when it has written its files; it is the first one to.
+
+    :param executor: what is killed is its executor: the JVM that started what started it
+    """
     done = list(work())
     try:
         flag.touch(exist_ok=False)
     except FileExistsError:
         yield from done
     else:
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(_parent(os.getppid()) if executor else os.getpid(), signal.SIGKILL)
+
+
+def _parent(pid: int) -> int:
+    stat = Path(f"/proc/{pid}/stat").read_text()
+    return int(stat.rpartition(")")[2].split()[1])
 
 
 def wait_amid(reached: Path, go_on: Path, work: Work) -> Iterator[pa.RecordBatch]:
@@ -71,7 +79,7 @@ def main(dsn: str, folder: str, point: str) -> None:
     """Land all of a database.
 
     :param point: ``task``, ``files``, ``commit N`` (before the Nth one): killed there. Or
-        ``worker FLAG``: on a cluster, of which a worker is
+        ``worker FLAG`` and ``executor FLAG``: on a cluster, of which one is
     """
     where, _, which = point.partition(" ")
     options, hook = LOCAL, just
@@ -81,8 +89,9 @@ def main(dsn: str, folder: str, point: str) -> None:
         _kill_after_tasks()
     elif where == "commit":
         _kill_before_commit(int(which))
-    elif where == "worker":
-        options, hook = CLUSTER, partial(die_once, Path(which))
+    elif where in ("worker", "executor"):
+        options = CLUSTER
+        hook = partial(die_once, Path(which), executor=where == "executor")
     origin = open_origin(dsn, "child")
     lake = Lake.begin(Path(folder), origin.server, origin.erodes)
     with open_session(options) as spark, lake.changing():

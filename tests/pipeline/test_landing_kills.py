@@ -135,9 +135,15 @@ class Workers(KillCase):
         self.assert_no_leftovers()
 
     def test_killed_on_a_cluster_that_does(self) -> None:
+        self.killed_on_a_cluster("worker")
+
+    def test_an_executor_is_killed(self) -> None:
+        self.killed_on_a_cluster("executor")
+
+    def killed_on_a_cluster(self, what: str) -> None:
         self.fill(1, 300)
         flag = Path(self.mktemp()).absolute()
-        played = self.child(f"worker {flag}")
+        played = self.child(f"{what} {flag}")
         self.assertEqual(played.status, 0, played.errors[-2000:])
         self.assertEqual(played.output, "backfill 300\neverything 300\nnotes 300\n")
         self.assertTrue(flag.exists())

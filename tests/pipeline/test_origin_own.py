@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from contextlib import closing
 from typing import Any
@@ -176,6 +177,22 @@ class Counting(OwnCase):
             self.assertEqual(set(found), whole)
             self.assertEqual(found, sorted(found))
         self.assertEqual(len(made), 3)
+
+    def test_the_index_gives_the_order(self) -> None:
+        self.sql(
+            "INSERT INTO synrepl.notes SELECT n, 0, 'sql', 'x', n FROM generate_series(1, 5000) n"
+        )
+        self.sql("ANALYZE synrepl.notes")
+        shape = self.origin.shape("notes")
+        names = [column.name for column in shape.columns]
+        (chunk,) = chunks(self.origin, {}, {"notes": PositionVector({}, 500)}, {"notes": names})
+        reading = self.transaction()
+        self.sql("SET enable_seqscan = off", on=reading)
+        self.sql("SET enable_bitmapscan = off", on=reading)  # which pays for so few rows
+        for scan in (chunk, chunk.as_text()):
+            plan = json.dumps(self.sql(f"EXPLAIN (FORMAT JSON) {scan.sql}", on=reading))
+            self.assertIn("Index Scan", plan)
+            self.assertNotIn("Sort", plan)
 
 
 class Bounds(OwnCase):

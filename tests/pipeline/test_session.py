@@ -16,6 +16,7 @@ from textwrap import dedent
 from twisted.trial.unittest import SynchronousTestCase
 
 from synrepl.pipeline.session.java import find_java
+from synrepl.pipeline.session.scratch import scratch_directory
 from tests.pipeline.spark import PATIENCE_S, REPOSITORY, play
 
 _IMPORTS = """
@@ -58,6 +59,9 @@ with open_session(options) as spark:
     pid = jvm()
     told["count"] = spark.range(7).count()
     told["conf"] = spark.conf.get("spark.hadoop.fs.s3a.secret.key")
+    context = spark.sparkContext
+    told["secret"] = context.getConf().get("spark.authenticate.secret")
+    told["authenticates"] = context._jsc.sc().env().securityManager().isAuthenticationEnabled()
     told["command"] = Path(f"/proc/{pid}/cmdline").read_text()
     told["modes"] = [oct(each.stat().st_mode & 0o777) for each in scratch.iterdir()]
     told["during"] = alive(pid), environment() == environ
@@ -100,6 +104,14 @@ with open_session(options) as spark:
     spark.range(3).mapInArrow(wait, "id bigint").count()
 """
 
+_KILLED = """
+from synrepl.pipeline.session.scratch import scratch_directory
+
+with scratch_directory(scratch) as mine:
+    (mine / "local").mkdir()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
 _STARTING = """
 try:
     with open_session(options):
@@ -137,6 +149,9 @@ class Lives(SynchronousTestCase):
         self.assertEqual(told["conf"], "hush-hush")
         self.assertIn("SparkSubmit", told["command"])
         self.assertNotIn("hush", told["command"])
+        self.assertTrue(told["authenticates"])
+        self.assertEqual(len(told["secret"]), 64)
+        self.assertNotIn(told["secret"], told["command"])
         self.assertEqual(told["modes"], ["0o700"])
         self.assertEqual(told["during"], [True, True])
         self.assertEqual(told["open"][0], "SessionOpen")
@@ -165,8 +180,21 @@ class Lives(SynchronousTestCase):
         self.assertEqual(no_scratch[0], "NoScratch")
         self.assertIn(f"{file}: Not a directory", no_scratch[1])
         self.assertEqual(not_started[0], "SparkNotStarted")
-        self.assertIn("System memory", not_started[1])
+        self.assertIn("System memory", not_started[1].partition("; the last it said")[0])
         self.assertEqual(not_started[2], [], "nothing is left of a start that failed")
+
+    def test_what_the_dead_left_behind(self) -> None:
+        ended = play(_IMPORTS + _KILLED, str(self.scratch))
+        self.assertEqual(ended.status, -signal.SIGKILL, ended.errors)
+        (dead,) = self.scratch.iterdir()
+        none_of_ours = self.scratch / "synrepl-spark-notes"
+        none_of_ours.mkdir()
+        with scratch_directory(self.scratch) as living:
+            self.assertEqual(set(self.scratch.iterdir()), {living, none_of_ours})
+            with scratch_directory(self.scratch) as another:
+                self.assertEqual(set(self.scratch.iterdir()), {living, another, none_of_ours})
+        self.assertFalse(dead.exists())
+        self.assertEqual(list(self.scratch.iterdir()), [none_of_ours])
 
     def test_interrupted_at_work(self) -> None:
         with closing(socket.create_server(("127.0.0.1", 0))) as listening:

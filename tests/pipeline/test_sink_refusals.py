@@ -11,13 +11,9 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from synrepl.core.errors import InputError
 from synrepl.driver.connection import DatabaseRefused
+from synrepl.pipeline.given import BadOption, NoDsnFile, OptionMissing, UnknownOption
 from synrepl.pipeline.sink.finishing import RowsQuarantined, finish
-from synrepl.pipeline.sink.options import (
-    BadSinkOption,
-    MissingSinkOption,
-    UnknownSinkOption,
-    parse,
-)
+from synrepl.pipeline.sink.options import parse
 from synrepl.pipeline.sink.staging import NoQuery, StagingInterrupted, TaskDone, stage
 from synrepl.pipeline.sink.target import resolve
 from synrepl.pipeline.sink.writers import OnlyAppends, batch_writer, stream_writer
@@ -38,23 +34,23 @@ class Planning(SinkCase):
     async def test_options(self) -> None:
         given = {"database": self.dsn, "stream": "notes"}
         for more, error, word in (
-            ({"strem": "x"}, UnknownSinkOption, "'stream'"),
-            ({"stream": ""}, MissingSinkOption, "'stream'"),
-            ({"database": ""}, MissingSinkOption, "database_path"),
-            ({"database_path": "/none"}, BadSinkOption, "not both"),
-            ({"database": "", "database_path": "/no/such/file"}, BadSinkOption, "No such file"),
+            ({"strem": "x"}, UnknownOption, "'stream'"),
+            ({"stream": ""}, OptionMissing, "option stream"),
+            ({"database": ""}, OptionMissing, "database_path"),
+            ({"database_path": "/none"}, BadOption, "left out"),
+            ({"database": "", "database_path": "/no/such/file"}, NoDsnFile, "No such file"),
             ({"writer": "a b"}, InputError, "'a b'"),
-            ({"key": ""}, BadSinkOption, "1 to 200"),
-            ({"positions": "keep"}, BadSinkOption, "'preserve'"),
-            ({"on_bad_rows": "drop"}, BadSinkOption, "'quarantine' or 'refuse'"),
-            ({"patience_s": "soon"}, BadSinkOption, "seconds"),
-            ({"positions": "preserve", "writer": "w"}, BadSinkOption, "column 'writer'"),
-            ({"positions": "preserve", "on_bad_rows": "quarantine"}, BadSinkOption, "preserved"),
+            ({"key": ""}, BadOption, "1 to 200"),
+            ({"positions": "keep"}, BadOption, "'preserve'"),
+            ({"on_bad_rows": "drop"}, BadOption, "'quarantine' or 'refuse'"),
+            ({"patience_s": "soon"}, BadOption, "seconds"),
+            ({"positions": "preserve", "writer": "w"}, BadOption, "column 'writer'"),
+            ({"positions": "preserve", "on_bad_rows": "quarantine"}, BadOption, "preserved"),
         ):
             with self.subTest(more), self.assertRaises(error) as caught:
                 parse({**given, **more})
             self.assertIn(word, str(caught.exception))
-        with self.assertRaises(BadSinkOption):
+        with self.assertRaises(BadOption):
             stream_writer({**given, "key": "k"}, SCHEMA, False)
         for make in (batch_writer, stream_writer):
             with self.assertRaises(OnlyAppends):

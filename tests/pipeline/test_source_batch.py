@@ -7,11 +7,12 @@ from threading import Thread
 from typing import Any
 
 from synrepl.driver.blocking import BlockingDatabase
+from synrepl.pipeline.given import UnknownOption
 from synrepl.pipeline.origin.origin import NoSuchStream
 from synrepl.pipeline.reading.read import ReadingAway
 from synrepl.pipeline.source.errors import MustReland, NotSettled
 from synrepl.pipeline.source.layout import ColumnsDisagree, NoSuchColumn, OtherColumn
-from synrepl.pipeline.source.options import OptionElsewhere, UnknownOption
+from synrepl.pipeline.source.options import OptionElsewhere
 from synrepl.storage.tables import ensure_tables
 from synrepl.streams.columns import ColumnType, columns
 from synrepl.streams.declared import declare

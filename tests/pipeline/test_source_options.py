@@ -8,6 +8,7 @@ from unittest import TestCase
 from twisted.trial.unittest import SynchronousTestCase
 
 from synrepl.core.errors import SynreplError
+from synrepl.pipeline import given as g
 from synrepl.pipeline.plan.offset import OtherServer
 from synrepl.pipeline.source import options as o
 from synrepl.pipeline.source.errors import MustReland, Raised, reason
@@ -48,30 +49,30 @@ class Options(SynchronousTestCase):
         self.assertEqual(found.dsn, "host=h")
         path.write_text("\n", encoding="utf-8")
         for given in (str(path), str(path) + ".not"):
-            error = self.assertRaises(o.NoDsnFile, o.parse, {"database_path": given, "stream": "x"})
+            error = self.assertRaises(g.NoDsnFile, o.parse, {"database_path": given, "stream": "x"})
             self.assertIn(given, str(error))
 
     def test_refused(self) -> None:
-        for given, error in [
-            ({"databas": "x"}, o.UnknownOption),
-            ({"path": "x"}, o.UnknownOption),
-            ({"stream": ""}, o.OptionMissing),
-            ({"database": ""}, o.OptionMissing),
-            ({"database_path": "x"}, o.BadOption),
-            ({"stream": "a,"}, o.BadOption),
-            ({"stream": "a,a"}, o.BadOption),
-            ({"stream": "a,*"}, o.BadOption),
-            ({"columns": ""}, o.BadOption),
-            ({"max_rows_per_batch": "0"}, o.BadOption),
-            ({"rows_per_partition": "many"}, o.BadOption),
-            ({"patience_s": "nan"}, o.BadOption),
-            ({"patience_s": "-1"}, o.BadOption),
-            ({"push_filters": "yes"}, o.BadOption),
-            ({"follower": "a b"}, o.BadOption),
+        for more, error in [
+            ({"databas": "x"}, g.UnknownOption),
+            ({"path": "x"}, g.UnknownOption),
+            ({"stream": ""}, g.OptionMissing),
+            ({"database": ""}, g.OptionMissing),
+            ({"database_path": "x"}, g.BadOption),
+            ({"stream": "a,"}, g.BadOption),
+            ({"stream": "a,a"}, g.BadOption),
+            ({"stream": "a,*"}, g.BadOption),
+            ({"columns": ""}, g.BadOption),
+            ({"max_rows_per_batch": "0"}, g.BadOption),
+            ({"rows_per_partition": "many"}, g.BadOption),
+            ({"patience_s": "nan"}, g.BadOption),
+            ({"patience_s": "-1"}, g.BadOption),
+            ({"push_filters": "yes"}, g.BadOption),
+            ({"follower": "a b"}, g.BadOption),
             ({"starting": "yesterday"}, BadPlace),
         ]:
-            with self.subTest(str(given)):
-                self.assertRaises(error, o.parse, {**LEAST, **given})
+            with self.subTest(str(more)):
+                self.assertRaises(error, o.parse, {**LEAST, **more})
 
     def test_of_the_other_kind_of_read(self) -> None:
         self.assertRaises(o.OptionElsewhere, o.parse, {**LEAST, "ending": "5"}, True)
@@ -125,7 +126,7 @@ class Reasons(TestCase):
         for error in [
             MustReland(stream="ev'ents", trimmed=7, after=3),
             OtherServer(then="1/a", now="2/b"),
-            o.UnknownOption(option="x", hint="; did you mean y?", known="y, z"),
+            g.UnknownOption(end="source", option="x", hint="; did you mean y?", known="y, z"),
         ]:
             with self.subTest(error):
                 found = reason(self.spark(error))

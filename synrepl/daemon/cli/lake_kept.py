@@ -13,7 +13,7 @@ from synrepl.pipeline.lake.keep import Kept
 def print_kept(kept: Kept, as_json: bool, following: bool = False) -> None:
     """Print it.
 
-    :param following: many runs follow one another: a line each, and none for nothing
+    :param following: many runs follow one another: a line each, and none for tidying alone
     """
     if following and not _anything(kept):
         return
@@ -28,7 +28,7 @@ def print_kept(kept: Kept, as_json: bool, following: bool = False) -> None:
 
 def _anything(kept: Kept) -> bool:
     erased = kept.erased
-    return bool(kept.rows or kept.apart or kept.joined or erased.subjects or erased.redactions)
+    return bool(kept.rows or kept.apart or erased.subjects or erased.redactions)
 
 
 def _show(kept: Kept) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pyspark.sql import SparkSession
@@ -16,6 +16,7 @@ from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.land import Landed, Landing, Vectors
 from synrepl.pipeline.lake.marks import Marks
 from synrepl.pipeline.origin.origin import Origin
+from synrepl.storage.marks import Mark
 
 #: Told each round of landing.
 Told = Callable[[Landed], object]
@@ -60,6 +61,7 @@ class Keeper:
         self._origin = origin
         self._known = Erasures()
         self._redactions = Redactions()
+        self._marks: Mapping[str, Sequence[Mark]] = {}
         self._rows: Counter[str] = Counter()
         self._apart: Counter[str] = Counter()
         self._upto: dict[str, str] = {}
@@ -82,7 +84,10 @@ class Keeper:
         :raises: what :meth:`.Landing.rounds`, :func:`.pending` and :func:`.erase` raise
         """
         self._known = self._pending().known
-        Marks(self._lake).take_in(self._origin.marks())
+        marks = self._origin.marks()
+        if marks != self._marks:  # to tell what is new, all that the lake has are read
+            Marks(self._lake).take_in(marks)
+            self._marks = marks
         for landed in self._landing.rounds(streams):
             self._rows += landed.rows
             self._apart += landed.apart

@@ -40,6 +40,7 @@ _OPEN = """
     SELECT l.pid, l.virtualtransaction FROM pg_locks l JOIN pg_stat_activity a USING (pid)
     WHERE l.locktype = 'virtualxid' AND l.mode = 'ExclusiveLock'
       AND a.datname = current_database() AND l.pid <> pg_backend_pid()
+      AND a.backend_type IS DISTINCT FROM 'autovacuum worker'
 """
 
 

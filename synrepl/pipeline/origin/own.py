@@ -111,7 +111,8 @@ class OwnOrigin:
         where = in_windows(shape, windows, (LOW, HIGH)) + (f" AND ({also})" if also else "")
         table = table_name(self._streams[stream])
         return Scan(
-            f"SELECT {wanted} FROM {table} WHERE {where} {in_order(shape)}", shape.counts_down
+            f"SELECT {wanted} FROM {table} AS rows WHERE {where} {in_order(shape)}",
+            shape.counts_down,
         )
 
     def rows(self, stream: str, windows: Windows) -> int:
@@ -132,7 +133,7 @@ class OwnOrigin:
         """The token of the row at which so many have been read."""
         shape = self.shape(stream)
         statement = (
-            f"SELECT abs(stream_id) FROM {table_name(self._streams[stream])}"
+            f"SELECT abs(stream_id) FROM {table_name(self._streams[stream])} AS rows"
             f" WHERE {in_windows(shape, windows, ids(windows.clip, shape.counts_down))}"
             f" {in_order(shape)} OFFSET {rows - 1} LIMIT 1"
         )

@@ -70,5 +70,9 @@ def readable(text: str) -> str:
 
 
 def in_order(shape: Shape) -> str:
-    """The order of tokens, and within a fact that of its rows."""
-    return f"ORDER BY stream_id{' DESC' if shape.counts_down else ''}, row_no"
+    """The order of tokens, and within a fact that of its rows; of what is called ``rows``.
+
+    By its own columns: a bare name would be what is selected under it, a cast of ``row_no``, whose
+    order no index has, and all rows would be sorted again.
+    """
+    return f"ORDER BY rows.stream_id{' DESC' if shape.counts_down else ''}, rows.row_no"

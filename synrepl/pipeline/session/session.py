@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import sys
 import threading
@@ -11,28 +10,24 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped,unused-ignore]
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
-from synrepl.core.errors import ConfigError, Refused, Unavailable
+from synrepl.core.errors import Refused, Unavailable
 from synrepl.pipeline.session import connect, jvm
 from synrepl.pipeline.session.available import require_connect
 from synrepl.pipeline.session.java import find_java
 from synrepl.pipeline.session.masters import MasterUnreachable, make_sure_it_listens
 from synrepl.pipeline.session.options import SessionOptions
+from synrepl.pipeline.session.scratch import scratch_directory
 from synrepl.pipeline.session.settings import environment, settings, write_files
 
 
 class SessionOpen(Refused):
     """this process has a Spark session already (application {name!r} on {master}); end it first, or use that one"""
-
-
-class NoScratch(ConfigError):
-    """there can be no scratch directory for Spark in {where}: {reason}"""
 
 
 @contextmanager
@@ -57,7 +52,7 @@ def open_session(options: SessionOptions) -> Iterator[SparkSession]:
             yield session
         return
     with (
-        _scratch(options.local_dir) as scratch,
+        scratch_directory(options.local_dir) as scratch,
         _signals_kept(),
         _session(options, scratch) as session,
     ):
@@ -74,8 +69,9 @@ def _session(options: SessionOptions, scratch: Path) -> Iterator[SparkSession]:
         try:
             session = _start(options, gateway)
         except Py4JError as error:
+            reason = _reason(error)  # as long as the JVM can be asked
             jvm.end(gateway)
-            raise _failed(options, error, output) from None
+            raise _failed(options, reason, output) from None
         except BaseException:
             jvm.end(gateway)
             raise
@@ -108,19 +104,19 @@ def _stop(session: SparkSession) -> None:
         SparkContext._active_spark_context = None
 
 
-def _failed(options: SessionOptions, error: Py4JError, output: jvm.Output) -> Unavailable:
-    java = error.java_exception if isinstance(error, Py4JJavaError) else error
-    reason = str(error if java is None else _first_line(error)).strip()
+def _failed(options: SessionOptions, reason: str, output: jvm.Output) -> Unavailable:
     if options.own_machine:
         return jvm.SparkNotStarted(reason=reason, tail=output.tail())
     return MasterUnreachable(master=options.master, reason=reason)
 
 
-def _first_line(error: Py4JError) -> str:
-    # "An error occurred while calling ...", then ": the exception"; the JVM is gone by now, so
-    # the exception itself cannot be asked.
-    lines = [line.lstrip(": ") for line in str(getattr(error, "errmsg", error)).splitlines()]
-    return next((line for line in lines if line), type(error).__name__)
+def _reason(error: Py4JError) -> str:
+    """The first line of what Java threw, or of what went wrong in asking it."""
+    said = str(error)
+    if isinstance(error, Py4JJavaError):
+        with suppress(Py4JError, OSError):  # the JVM may have gone
+            said = error.java_exception.toString()
+    return next((line.strip() for line in said.splitlines() if line.strip()), type(error).__name__)
 
 
 def _make_sure_there_is_none() -> None:
@@ -131,18 +127,6 @@ def _make_sure_there_is_none() -> None:
     module = sys.modules.get("pyspark.sql.connect.session")
     if module is not None and module.SparkSession._get_default_session() is not None:
         raise SessionOpen(name="Spark Connect", master="its server")
-
-
-@contextmanager
-def _scratch(parent: Path | None) -> Iterator[Path]:
-    try:
-        scratch = Path(mkdtemp(prefix="synrepl-spark-", dir=parent)).resolve()
-    except OSError as error:
-        raise NoScratch(where=parent or "TMPDIR", reason=error.strerror or error) from None
-    try:
-        yield scratch
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
 
 
 @contextmanager

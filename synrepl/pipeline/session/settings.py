@@ -7,6 +7,7 @@ import sys
 import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
+from secrets import token_hex
 
 import synrepl
 from synrepl.pipeline.session.options import SessionOptions
@@ -64,6 +65,9 @@ def settings(options: SessionOptions, scratch: Path) -> dict[str, str]:
         ours["spark.sql.shuffle.partitions"] = str(options.cores)
     if options.own_machine:
         ours["spark.driver.bindAddress"] = ours["spark.driver.host"] = _LOOPBACK
+        # Every user of this machine reaches the port that executors speak to.
+        ours["spark.authenticate"] = "true"
+        ours["spark.authenticate.secret"] = token_hex(32)
     apart = not options.own_machine or options.own_cluster  # executors are other processes
     if apart and (path := python_path(options)):
         ours["spark.executorEnv.PYTHONPATH"] = path

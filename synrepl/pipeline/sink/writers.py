@@ -14,8 +14,9 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from synrepl.core.errors import ConfigError
+from synrepl.pipeline.given import BadOption
 from synrepl.pipeline.sink.finishing import finish, give_up
-from synrepl.pipeline.sink.options import BadSinkOption, SinkOptions, parse
+from synrepl.pipeline.sink.options import SinkOptions, parse
 from synrepl.pipeline.sink.staging import TaskDone, stage
 from synrepl.pipeline.sink.target import Target, resolve
 from synrepl.storage.staged import Job
@@ -50,8 +51,12 @@ def stream_writer(
     """
     parsed = _parsed(options, overwrite)
     if parsed.key is not None:
-        rule = "no key: each batch of a streaming query is recognised by its number"
-        raise BadSinkOption(name="key", value=parsed.key, rule=rule)
+        raise BadOption(
+            end="sink",
+            option="key",
+            value=parsed.key,
+            wanted="left out: each batch of a streaming query is recognised by its number",
+        )
     return StreamWriter(parsed, resolve(parsed, schema))
 
 

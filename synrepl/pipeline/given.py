@@ -1,0 +1,164 @@
+"""What a user writes after ``.option(``: names in any case, values as text, refused by name."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Collection, Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import TypeVar
+
+from synrepl.core.errors import ConfigError
+
+Number = TypeVar("Number", int, float)
+Word = TypeVar("Word", bound=StrEnum)
+
+#: Characters of a value that a message shows.
+_SHOWN = 100
+
+
+class UnknownOption(ConfigError):
+    """the synrepl {end} has no option {option!r}{hint}; it has {known}"""
+
+
+class OptionMissing(ConfigError):
+    """the synrepl {end} wants the option {option}: {what}"""
+
+
+class BadOption(ConfigError):
+    """option {option} of the synrepl {end} is {value!r}; it has to be {wanted}"""
+
+
+class NoDsnFile(ConfigError):
+    """the file of option database_path, {path}, cannot be read: {reason}"""
+
+
+class Given:
+    """The options of one source or sink, each read by what it has to be.
+
+    :param end: ``source`` or ``sink``, for messages
+    :param options: as Spark hands them over
+    :param known: the names that there are
+    :param ignored: names that Spark itself adds, in lower case
+    :raises UnknownOption:
+    """
+
+    def __init__(
+        self,
+        end: str,
+        options: Mapping[str, str],
+        known: Collection[str],
+        ignored: Collection[str] = (),
+    ) -> None:
+        self._end = end
+        lowered = {name.lower(): value for name, value in options.items()}
+        self._values = {name: lowered[name] for name in lowered.keys() - set(ignored)}
+        for option in sorted(self._values.keys() - set(known)):
+            near = difflib.get_close_matches(option[:_SHOWN], known, n=1)
+            raise UnknownOption(
+                end=end,
+                option=option[:_SHOWN],
+                hint=f"; did you mean {near[0]!r}?" if near else "",
+                known=", ".join(sorted(known)),
+            )
+
+    def __contains__(self, option: str) -> bool:
+        return option in self._values
+
+    def bad(self, option: str, wanted: str) -> BadOption:
+        """The error that an option's value is not what it has to be."""
+        value = self._values.get(option, "")[:_SHOWN]
+        return BadOption(end=self._end, option=option, value=value, wanted=wanted)
+
+    def text(self, option: str) -> str | None:
+        """Its value; None when it was not given."""
+        return self._values.get(option)
+
+    def needed(self, option: str, what: str) -> str:
+        """Its value, which must be more than blanks.
+
+        :param what: it is, for the message
+        :raises OptionMissing:
+        """
+        text = self._values.get(option, "").strip()
+        if not text:
+            raise OptionMissing(end=self._end, option=option, what=what)
+        return text
+
+    def dsn(self) -> str:
+        """Where the database is: option ``database``, or the file that ``database_path`` names.
+
+        :raises OptionMissing: :raises BadOption: :raises NoDsnFile:
+        """
+        path = self._values.get("database_path", "").strip()
+        if not path:
+            return self.needed("database", "a DSN, or the option database_path: a file that has it")
+        if self._values.get("database", "").strip():
+            raise self.bad("database_path", "left out when there is a database")
+        try:
+            found = Path(path).read_text(encoding="utf-8").strip()
+        except OSError as error:
+            raise NoDsnFile(path=path, reason=error.strerror or error) from None
+        except UnicodeDecodeError:
+            raise NoDsnFile(path=path, reason="it is not text in UTF-8") from None
+        if not found:
+            raise NoDsnFile(path=path, reason="there is no DSN in it")
+        return found
+
+    def flag(self, option: str) -> bool:
+        """True or false; false when it was not given.
+
+        :raises BadOption:
+        """
+        text = self._values.get(option, "false").strip().lower()
+        if text not in ("true", "false"):
+            raise self.bad(option, "true or false")
+        return text == "true"
+
+    def count(self, option: str, default: int) -> int:
+        """A whole number, 1 or more.
+
+        :raises BadOption:
+        """
+        return self._number(option, int, default, 1, "a whole number, 1 or more")
+
+    def seconds(self, option: str, default: float) -> float:
+        """Seconds, 0 or more.
+
+        :raises BadOption:
+        """
+        return self._number(option, float, default, 0.0, "a number of seconds, 0 or more")
+
+    def word(self, option: str, words: type[Word], default: Word) -> Word:
+        """One of some words, in any case.
+
+        :raises BadOption:
+        """
+        text = self._values.get(option)
+        if text is None:
+            return default
+        try:
+            return words(text.strip().lower())
+        except ValueError:
+            wanted = " or ".join(repr(str(each)) for each in words)
+            raise self.bad(option, wanted) from None
+
+    def _number(
+        self,
+        option: str,
+        read: Callable[[str], Number],
+        default: Number,
+        least: Number,
+        wanted: str,
+    ) -> Number:
+        text = self._values.get(option)
+        if text is None:
+            return default
+        try:
+            value = read(text)
+        except ValueError:
+            raise self.bad(option, wanted) from None
+        # Neither NaN nor infinity is in between.
+        if not least <= value <= 2**53:
+            raise self.bad(option, wanted)
+        return value
