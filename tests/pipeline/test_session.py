@@ -61,7 +61,7 @@ with open_session(options) as spark:
     told["conf"] = spark.conf.get("spark.hadoop.fs.s3a.secret.key")
     context = spark.sparkContext
     told["secret"] = context.getConf().get("spark.authenticate.secret")
-    told["authenticates"] = context._jsc.sc().env().securityManager().isAuthenticationEnabled()
+    told["authenticates"] = context.getConf().get("spark.authenticate") == "true"
     told["command"] = Path(f"/proc/{pid}/cmdline").read_text()
     told["modes"] = [oct(each.stat().st_mode & 0o777) for each in scratch.iterdir()]
     told["during"] = alive(pid), environment() == environ

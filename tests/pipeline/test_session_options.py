@@ -6,6 +6,7 @@ import os
 import socket
 import sys
 from contextlib import closing
+from pathlib import Path
 from unittest.mock import patch
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -24,6 +25,7 @@ from synrepl.pipeline.session.options import (
     OwnSetting,
     SessionOptions,
 )
+from synrepl.pipeline.session.settings import settings
 from tests.pipeline.spark import play
 
 
@@ -65,6 +67,29 @@ class Options(SynchronousTestCase):
         for key in ("spark.master", "spark.app.name", "spark.driver.memory", "spark.local.dir"):
             error = self.assertRaises(OwnSetting, SessionOptions, conf={key: "1"})
             self.assertIn(key, str(error))
+
+
+class Settings(SynchronousTestCase):
+    """What Spark is told besides."""
+
+    SOCKETS = "spark.python.unix.domain.socket.dir"
+
+    def test_python_processes_are_met_over_sockets_where_paths_are_short(self) -> None:
+        short, long = Path("/tmp/synrepl-spark-12345678"), Path("/tmp") / ("x" * 60)
+        for master in ("local[2]", "local-cluster[2,1,1024]"):
+            options = SessionOptions(master)
+            self.assertEqual(settings(options, short)[self.SOCKETS], str(short / "tmp"))
+            self.assertNotIn(self.SOCKETS, settings(options, long))
+        # Where executors are elsewhere, there is no such path.
+        self.assertNotIn(self.SOCKETS, settings(SessionOptions("spark://there:7077"), short))
+
+    def test_ports_want_a_secret(self) -> None:
+        options = SessionOptions("local[2]")
+        one, two = (settings(options, Path("/tmp/x")) for _ in range(2))
+        self.assertEqual(one["spark.authenticate"], "true")
+        self.assertNotEqual(one["spark.authenticate.secret"], two["spark.authenticate.secret"])
+        given = SessionOptions("local[2]", conf={"spark.authenticate": "false"})
+        self.assertEqual(settings(given, Path("/tmp/x"))["spark.authenticate"], "false")
 
 
 class Available(SynchronousTestCase):

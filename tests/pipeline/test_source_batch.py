@@ -180,8 +180,23 @@ class Mistakes(SourceCase):
         self.assertIn("did you mean 'notes'", str(error))
         error = self.ours(self.read, startng="now")
         self.assertIsInstance(error, UnknownOption)
-        self.assertIn("did you mean starting", str(error))
+        self.assertIn("did you mean 'starting'", str(error))
         self.assertIsInstance(self.ours(self.read(follower="f").collect), OptionElsewhere)
+
+    def test_workers_keep_connections_and_notice_that_they_are_gone(self) -> None:
+        self.notes(1, 20)
+        frame = self.read(rows_per_partition=5)
+        self.assertEqual(frame.rdd.getNumPartitions(), 4)
+        self.assertEqual(len(frame.collect()), 20)
+        kept = "application_name = 'synrepl pipeline' AND datname = current_database()"
+        count = self.sql(f"SELECT count(*) FROM pg_stat_activity WHERE {kept}")
+        self.assertGreater(count, 0)
+        ended = self.sql(
+            "SELECT count(*) FILTER (WHERE pg_terminate_backend(pid, 10000))"
+            f" FROM pg_stat_activity WHERE {kept}"
+        )
+        self.assertEqual(ended, count)
+        self.assertEqual(len(self.read(rows_per_partition=5, patience_s=0).collect()), 20)
 
     def test_a_backend_that_is_ended(self) -> None:
         self.notes(1, 3)

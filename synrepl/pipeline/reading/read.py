@@ -16,6 +16,7 @@ from synrepl.core.errors import StorageError, Unavailable
 from synrepl.driver.connection import Address
 from synrepl.driver.errors import one_line
 from synrepl.pipeline.plan.chunk import Chunk
+from synrepl.pipeline.reading.worker import Idle, kept
 from synrepl.storage.store import Trimmed
 
 #: Bytes that a batch of rows should have: with two in flight, what a task holds at a time.
@@ -50,27 +51,27 @@ class ReadingAway(Unavailable):
 
 
 class Reader:
-    """Reads chunks over one connection of its own; a task's.
+    """Reads chunks over a connection that nobody else uses meanwhile; a task's.
 
     :param dsn: where the database is, for libpq
     """
 
     def __init__(self, dsn: str, instance: str = "pipeline") -> None:
         self._address = Address(dsn, instance, settings=_SETTINGS)
-        self._keeps = False
-        self._idle: dbapi.Connection | None = None
+        self._idle = kept()
 
     @contextmanager
     def keeping_connection(self) -> Iterator[None]:
-        """Read several chunks over one connection, instead of one for each."""
-        self._keeps = True
+        """Read several chunks over one connection, instead of one for each; a worker of Spark always does."""
+        if self._idle is not None:
+            yield
+            return
+        self._idle = Idle()
         try:
             yield
         finally:
-            self._keeps = False
-            if self._idle is not None:
-                self._idle.close()
-                self._idle = None
+            self._idle.close()
+            self._idle = None
 
     def batches(self, chunk: Chunk, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """The rows, batch by batch, as the server sends them.
@@ -104,9 +105,10 @@ class Reader:
 
     @contextmanager
     def _connected(self) -> Iterator[dbapi.Connection]:
-        connection, self._idle = self._idle, None
+        conninfo, idle = self._address.conninfo(), self._idle
+        connection = None if idle is None else idle.take(conninfo)
         if connection is None:
-            connection = dbapi.connect(self._address.conninfo(), autocommit=True)
+            connection = dbapi.connect(conninfo, autocommit=True)
         sound = False
         try:
             yield connection
@@ -115,8 +117,8 @@ class Reader:
             sound = not _lost(error, _sqlstate(error))
             raise
         finally:
-            if sound and self._keeps:
-                self._idle = connection
+            if sound and idle is not None:
+                idle.keep(conninfo, connection)
             else:
                 connection.close()
 
