@@ -3,7 +3,8 @@
 All read one table, cut into the same parts, in one session with two threads: by
 Spark's JDBC source (only where its driver is: Debian's ``libpostgresql-jdbc-java``, or the jar
 that ``SYNREPL_JDBC_JAR`` names), by the batch source, by the streaming source, and by
-``lake land``, whose tasks write the files themselves. Rows per second of wall time.
+``lake land``, whose tasks write the files themselves. And what was read is read again, as
+Parquet, into Parquet: no source can be faster than that. Rows per second of wall time.
 """
 
 from __future__ import annotations
@@ -49,6 +50,10 @@ def _ways(spark: Any, stream: str, scale: Scale, with_jdbc: bool) -> Iterator[Ro
             "stream": partial(_stream, spark, dsn, stream, rows),
             "land": partial(land, spark, dsn, stream=stream),
         }
+        # What Spark's sink takes when its rows come as cheaply as they can.
+        ways["Parquet"] = lambda to: spark.read.parquet(str(folder / "batch")).write.parquet(
+            str(to)
+        )
         if with_jdbc:
             ways["JDBC"] = partial(_jdbc, spark, dsn, stream, rows)
         sides = {name: partial(rate, way, folder / name, rows) for name, way in ways.items()}
@@ -59,9 +64,15 @@ def _ways(spark: Any, stream: str, scale: Scale, with_jdbc: bool) -> Iterator[Ro
         ("stream", "JDBC"): at_least(0.6),
     }
     others = {"COPY": "COPY BINARY to nowhere", "JDBC": "JDBC into Parquet"}
-    names = {"batch": "batch source", "stream": "streaming source", "land": "lake land"}
+    names = {
+        "batch": "batch source",
+        "stream": "streaming source",
+        "land": "lake land",
+        "JDBC": "JDBC",
+        "Parquet": "Parquet into Parquet",
+    }
     for other, of in others.items():
-        for way, name in {**names, "JDBC": "JDBC"}.items():
+        for way, name in names.items():
             if way != other and {way, other} <= found.keys():
                 yield ratio(
                     f"{stream}: {name}",

@@ -1,0 +1,91 @@
+"""synrepl's own tables as an origin, on a real standby, where nobody's locks can be seen (R5)."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+from synrepl.driver.blocking import BlockingDatabase
+from synrepl.pipeline.origin.own import OwnOrigin
+from synrepl.pipeline.origin.standing import Standing
+from synrepl.pipeline.plan.plan import chunks
+from synrepl.pipeline.reading.read import Reader
+from synrepl.pipeline.reading.schema import arrow_schema
+from synrepl.storage.launch.postgres import PostgresServer
+from tests.driver.embedded import new_folder, one
+from tests.storage.postgres import PostgresCase, prepare
+from tests.storage.samples import NOTES
+
+
+class StandbyCase(PostgresCase):
+    """A primary, and a copy of it that follows."""
+
+    timeout = 180
+
+    async def setUp(self) -> None:  # type: ignore[override]
+        self.primary = self.started(new_folder(self))
+        self.dsn = self.primary.dsn
+        await prepare(self.dsn)
+        self.primary.stop()  # its folder can be copied then
+        copy = new_folder(self)
+        subprocess.run(["cp", "-a", self.primary.data_dir, copy], check=True)
+        self.primary.start()
+        self.dsn = self.primary.dsn
+        self.follow(copy / "postgres")
+        self.standby = self.started(copy)
+
+    def started(self, folder: Path) -> PostgresServer:
+        server = PostgresServer(folder, fsync=False)
+        server.start()
+        self.addCleanup(server.stop)
+        return server
+
+    def follow(self, cluster: Path) -> None:
+        """Have a copy follow the primary when it is started."""
+        settings = cluster / "postgresql.auto.conf"
+        with settings.open("a") as file:
+            file.write(f"primary_conninfo = '{self.dsn}'\n")
+        shutil.copy2(settings, cluster / "standby.signal")
+        owner = cluster.stat()
+        shutil.chown(cluster / "standby.signal", owner.st_uid, owner.st_gid)
+
+    async def caught_up(self) -> None:
+        """Wait until the standby has all that the primary has."""
+        there = self.sql("SELECT pg_current_wal_insert_lsn()::text")
+        sql = f"SELECT pg_last_wal_replay_lsn() >= '{there}'"
+        await self.until(lambda: one(self.standby.dsn, sql) is True)
+
+
+class Bounds(StandbyCase):
+    """What a reader of the standby may take for settled."""
+
+    async def test_only_what_is_on_record(self) -> None:
+        origin = OwnOrigin(BlockingDatabase(self.standby.dsn, "tests"))
+        self.addCleanup(origin.close)
+
+        def look() -> Standing:
+            return origin.look(["notes"])["notes"]
+
+        append = "SELECT synrepl.append('notes', %s)"
+        self.sql(append, '[{"text": "a"}]')
+        open_one = self.connect()
+        open_one.autocommit = False
+        self.sql(append, '[{"text": "late"}]', on=open_one)
+        self.sql(append, '[{"text": "c"}]')
+        await self.process("master").store.record_positions(NOTES, 1, {"sql": 1})
+        await self.caught_up()
+        # The gap of the open transaction looks there like one that nobody will fill.
+        for _ in range(3):
+            self.assertEqual((look().bound.linear, look().bound["sql"]), (1, 1))
+        open_one.commit()
+        await self.process("master").store.record_positions(NOTES, 3, {"sql": 3})
+        await self.caught_up()
+        bound = look().bound
+        self.assertEqual((bound.linear, bound["sql"]), (3, 3))
+        shape = origin.shape("notes")
+        names = [column.name for column in shape.columns]
+        (chunk,) = chunks(origin, {}, {"notes": bound}, {"notes": names})
+        batches = Reader(self.standby.dsn).batches(chunk, arrow_schema(shape.columns))
+        texts = [text for batch in batches for text in batch.column("text").to_pylist()]
+        self.assertEqual(texts, ["a", "late", "c"])
