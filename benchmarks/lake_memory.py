@@ -1,7 +1,7 @@
 """``python -m benchmarks lake_memory``: what a landing and a reading take, of one and of ten million rows.
 
 ``synrepl lake land``, and the batch source into Parquet, as processes of their own. Held against
-each other are the highest resident memory of the process that commands, of its JVM, and of
+each other are the highest resident memory of the process that commands, of its JVM (with a heap of 512 MiB at most), and of
 the largest of its Python workers.
 """
 
@@ -31,7 +31,7 @@ from pathlib import Path
 from synrepl.pipeline.datasource import register
 from synrepl.pipeline.session.options import SessionOptions
 from synrepl.pipeline.session.session import open_session
-with open_session(SessionOptions(master="local[2]")) as spark:
+with open_session(SessionOptions(master="local[2]", driver_memory="512m")) as spark:
     register(spark)
     read = spark.read.format("synrepl").option("database", sys.argv[1]).option("stream", "events")
     read.load().write.parquet(sys.argv[2])
@@ -61,6 +61,7 @@ def run(scale: Scale) -> Iterator[Row]:
 def _peaks(dsn: str, folder: Path) -> Mapping[tuple[str, str], float]:
     folder.mkdir()
     land = ["-m", "synrepl", "lake", "land", str(folder / "lake"), "--master", "local[2]",
+            "--driver-memory", "512m",
             "--stream", "events"]  # fmt: skip
     read = ["-c", _READ, dsn, str(folder / "parquet")]
     ways = {"lake land": land, "batch source": read}
