@@ -1,0 +1,1 @@
+"""Pure rules of Matrix rooms: no I/O, no clock, no database."""

@@ -1,0 +1,1 @@
+"""Which events authorise one, and whether they do."""

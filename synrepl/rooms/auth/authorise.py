@@ -1,0 +1,82 @@
+"""Whether a state of the room lets an event be: the order of the rules.
+
+Source: https://spec.matrix.org/v1.16/rooms/v12/#authorization-rules, steps 4 to 11, and the same of each
+version before. Steps are numbered as in version 12. The rules have the same numbers in versions 1 to 5
+from step 5 on, and numbers lower by one in versions 6 to 11. Steps 1 and 3 need no state: they are in
+``own`` and ``selection``. Step 2, that a room's ID is that of an accepted creation, is for whoever
+looks up the state: a state of another room must not be given.
+"""
+
+from __future__ import annotations
+
+from synrepl.rooms.auth.keys import CREATE_KEY, MEMBER, POWER_LEVELS_KEY, THIRD_PARTY_INVITE
+from synrepl.rooms.auth.membership import check_joined, check_member
+from synrepl.rooms.auth.outcome import Refusal
+from synrepl.rooms.auth.power_levels import check_change, check_to_send, levels_at
+from synrepl.rooms.auth.redaction import check_redaction
+from synrepl.rooms.auth.third_party import check_offer
+from synrepl.rooms.auth.users import server_of
+from synrepl.rooms.event import CREATE, Event
+from synrepl.rooms.state import StateEvents
+
+
+def authorise(event: Event, state: StateEvents) -> Refusal | None:
+    """Judge an event by the rules that depend on state.
+
+    :param state: of the event's room, wherever it is to be judged; only ``get`` is used, and of
+        keys that :func:`synrepl.rooms.auth.selection.wanted` has, and the creation
+    :returns: None when it is allowed
+    """
+    kind = event.type
+    if kind == CREATE:
+        return None
+    create = state.get(CREATE_KEY)
+    if create is None:
+        return Refusal("no-create", "the room has no m.room.create")
+    refusal = _check_federation(event, create)
+    if refusal is not None:
+        return refusal
+    if kind == MEMBER:
+        return check_member(event, state, create)
+    if kind == "m.room.aliases" and event.version.aliases_are_authorised:
+        return _check_aliases(event)
+    refusal = check_joined(event, state)
+    if refusal is not None:
+        return refusal
+    if kind == THIRD_PARTY_INVITE:
+        return check_offer(event, state, create)
+    levels = levels_at(state, create)
+    refusal = check_to_send(event, levels) or _check_state_key(event)
+    if refusal is not None:
+        return refusal
+    if kind == POWER_LEVELS_KEY[0]:
+        return check_change(event, state, create, levels)
+    if kind == "m.room.redaction" and event.version.redactions_are_authorised:
+        return check_redaction(event, levels)
+    return None
+
+
+def _check_federation(event: Event, create: Event) -> Refusal | None:
+    """Step 4: a room may be for one server only."""
+    if create.content.get("m.federate") is not False:
+        return None
+    if server_of(event.sender) == server_of(create.sender):
+        return None
+    return Refusal("unfederated", f"the room is not open to {event.sender}")
+
+
+def _check_aliases(event: Event) -> Refusal | None:
+    """Step 4 of versions 1 to 5: a server sets its own aliases, whoever is a member."""
+    if event.state_key is None:
+        return Refusal("aliases-no-state", "m.room.aliases has no state_key")
+    if event.state_key != server_of(event.sender):
+        return Refusal("aliases-other-server", f"{event.sender} is not of {event.state_key}")
+    return None
+
+
+def _check_state_key(event: Event) -> Refusal | None:
+    """Step 9: state of a user is set by that user."""
+    owner = event.state_key
+    if owner is None or owner[:1] != "@" or owner == event.sender:
+        return None
+    return Refusal("state-of-other", f"{event.sender} cannot set state of {owner}")

@@ -1,0 +1,83 @@
+"""Who may join a room.
+
+Source: step 5.3 of https://spec.matrix.org/v1.16/rooms/v12/#authorization-rules; restricted joins are in
+it from version 8, knocking from 7.
+"""
+
+from __future__ import annotations
+
+from synrepl.rooms.auth.create import creator_of
+from synrepl.rooms.auth.keys import JOIN_RULES_KEY, MEMBER, VOUCHER
+from synrepl.rooms.auth.outcome import Refusal
+from synrepl.rooms.auth.power_levels import levels_at
+from synrepl.rooms.event import Event
+from synrepl.rooms.state import StateEvents
+from synrepl.rooms.versions import RoomVersion
+
+
+def join_rule_of(state: StateEvents) -> object:
+    """The room's join rule; a room that states none is for the invited."""
+    rules = state.get(JOIN_RULES_KEY)
+    return "invite" if rules is None else rules.content.get("join_rule", "invite")
+
+
+def is_restricted(rule: object, version: RoomVersion) -> bool:
+    """Whether a rule lets people in for whom a member vouches."""
+    return (rule == "restricted" and version.restricted_joins) or (
+        rule == "knock_restricted" and version.knock_restricted_joins
+    )
+
+
+def is_for_knocking(rule: object, version: RoomVersion) -> bool:
+    """Whether a rule lets people knock."""
+    return (rule == "knock" and version.knocking) or (
+        rule == "knock_restricted" and version.knock_restricted_joins
+    )
+
+
+def check_join(event: Event, target: str, state: StateEvents, create: Event) -> Refusal | None:
+    """Step 5.3.
+
+    :param target: who joins
+    """
+    if _is_creators_first(event, target, create):
+        return None
+    if event.sender != target:  # step 5.3.2
+        return Refusal("join-for-other", f"{event.sender} cannot join for {target}")
+    member = state.get((MEMBER, target))
+    membership = None if member is None else member.membership
+    if membership == "ban":  # step 5.3.3
+        return Refusal("join-banned", f"{target} is banned")
+    rule, version = join_rule_of(state), event.version
+    if rule == "public":  # step 5.3.6
+        return None
+    restricted = is_restricted(rule, version)
+    if restricted or rule == "invite" or is_for_knocking(rule, version):
+        # steps 5.3.4 and 5.3.5.1
+        if membership in ("join", "invite"):
+            return None
+        return (
+            _is_vouched_for(event, state, create)
+            if restricted
+            else Refusal("join-not-invited", f"{target} is not invited")
+        )
+    return Refusal("join-rule", f"nobody can join by the rule {rule!s:.50}")  # step 5.3.7
+
+
+def _is_creators_first(event: Event, target: str, create: Event) -> bool:
+    """Step 5.3.1: whether it is the creator's join right after the room was made."""
+    return event.prev_event_ids == (create.event_id,) and target == creator_of(create)
+
+
+def _is_vouched_for(event: Event, state: StateEvents, create: Event) -> Refusal | None:
+    """Step 5.3.5.2: who vouches must be a member who may invite."""
+    voucher = event.content.get(VOUCHER)
+    if not isinstance(voucher, str):
+        return Refusal("join-no-voucher", f"nobody vouches for {event.sender}")
+    member = state.get((MEMBER, voucher))
+    if member is None or member.membership != "join":
+        return Refusal("join-voucher-not-joined", f"{voucher:.255} is no member")
+    levels = levels_at(state, create)
+    if levels.of(voucher) < levels.invite:
+        return Refusal("join-voucher-level", f"{voucher:.255} lacks the power to invite")
+    return None

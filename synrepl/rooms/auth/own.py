@@ -1,0 +1,84 @@
+"""What can be said of an event without any other.
+
+Sources: https://spec.matrix.org/v1.16/server-server-api/#validating-hashes-and-signatures-on-received-events
+(who must have signed); steps 1, 5.1, 5.2 and 5.4.1 of https://spec.matrix.org/v1.16/rooms/v12/#authorization-rules.
+Limits of size hold for every :class:`~synrepl.rooms.event.Event` there is: reading one checks them.
+Signatures are only looked for; whether they verify is for those who have the keys.
+"""
+
+from __future__ import annotations
+
+from synrepl.rooms.auth import membership, third_party
+from synrepl.rooms.auth.create import check_create
+from synrepl.rooms.auth.keys import MEMBER, VOUCHER
+from synrepl.rooms.auth.outcome import Refusal
+from synrepl.rooms.auth.users import is_user_id, server_of
+from synrepl.rooms.event import CREATE, Event
+from synrepl.rooms.versions import EventIds
+
+
+def check_own(event: Event) -> Refusal | None:
+    """Judge an event by itself.
+
+    :returns: None when nothing is wrong with it
+    """
+    kind = event.type
+    if kind == MEMBER:
+        refusal = _check_member(event)
+    elif kind == CREATE:
+        refusal = check_create(event)
+    else:
+        refusal = None
+    return refusal or _check_signed(event)
+
+
+def _check_member(event: Event) -> Refusal | None:
+    refusal = membership.check_complete(event)
+    if refusal is not None:
+        return refusal
+    content = event.content
+    if content["membership"] == "invite" and "third_party_invite" in content:
+        return third_party.check_complete(event)
+    if content["membership"] == "join" and event.version.restricted_joins and VOUCHER in content:
+        return _check_voucher_signed(event)
+    return None
+
+
+def _check_signed(event: Event) -> Refusal | None:
+    """The sender's server must have signed, and in versions 1 and 2 that of the event's ID.
+
+    An invite that came from a third party's is made by the server of whom it invites.
+    """
+    server = server_of(event.sender)
+    if not server or event.sender[0] != "@":
+        return Refusal("sender-no-user", f"its sender {event.sender!r} is no user ID")
+    if not _has_signed(event, server) and not (
+        event.type == MEMBER
+        and event.membership == "invite"
+        and "third_party_invite" in event.content
+    ):
+        return Refusal("unsigned", f"the server of {event.sender} did not sign it")
+    if event.version.event_ids is EventIds.GIVEN:
+        named = server_of(event.event_id)
+        if named != server and not _has_signed(event, named):
+            return Refusal("unsigned-id", f"the server in {event.event_id} did not sign it")
+    return None
+
+
+def _check_voucher_signed(event: Event) -> Refusal | None:
+    """Step 5.2, from version 8.
+
+    The step says so of every membership, the specification of signatures only of joins; servers
+    do the latter, so that who has joined that way can leave with the same content.
+    """
+    voucher = event.content[VOUCHER]
+    if not is_user_id(voucher):
+        return Refusal("voucher-no-user", f"{VOUCHER} is no user ID")
+    if not _has_signed(event, server_of(voucher)):
+        return Refusal("voucher-unsigned", f"the server of {voucher} did not sign it")
+    return None
+
+
+def _has_signed(event: Event, server: str) -> bool:
+    of_server = event.signatures.get(server)
+    return isinstance(of_server, dict) and bool(of_server)

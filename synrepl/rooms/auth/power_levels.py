@@ -1,0 +1,253 @@
+"""Power levels: what they are at some state, and which changes of them are allowed.
+
+Sources: steps 8 and 10 of https://spec.matrix.org/v1.16/rooms/v12/#authorization-rules; the section
+"``m.room.power_levels`` events accept values as strings" (and "as floats") of
+https://spec.matrix.org/v1.16/rooms/v1/ for versions before 10 (and 6);
+https://spec.matrix.org/v1.16/client-server-api/#mroompower_levels for defaults.
+
+Each power levels event is read once, however many events it authorises: the last few hundred are
+kept as :class:`Levels`. Events never change, so whether one is kept changes no answer.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from synrepl.rooms.auth.create import creators_of
+from synrepl.rooms.auth.keys import POWER_LEVELS_KEY
+from synrepl.rooms.auth.outcome import Refusal
+from synrepl.rooms.auth.users import is_user_id
+from synrepl.rooms.event import Event
+from synrepl.rooms.state import StateEvents
+from synrepl.rooms.versions import RoomVersion
+
+#: What each level is where a room's power levels do not say, and where there are none.
+NAMED: Mapping[str, int] = {
+    "users_default": 0,
+    "events_default": 0,
+    "state_default": 50,
+    "ban": 50,
+    "redact": 50,
+    "kick": 50,
+    "invite": 0,
+}
+
+#: What the creator has while the room has no power levels.
+_CREATOR_AT_FIRST = 100
+
+#: What creators have in version 12: more than any level.
+_ABOVE_ALL = math.inf
+
+#: How many power levels events are kept read.
+_KEPT = 256
+
+_INTEGER = re.compile(r"\s*[+-]?[0-9]+\s*")
+
+
+class Levels(msgspec.Struct, frozen=True):
+    """Who has which power, and which power is needed for what.
+
+    :ivar users: everybody who has another level than ``users_default``
+    :ivar events: types that need another level than ``events_default`` or ``state_default``
+    """
+
+    users: dict[str, float]
+    events: dict[str, int]
+    users_default: int
+    events_default: int
+    state_default: int
+    ban: int
+    redact: int
+    kick: int
+    invite: int
+
+    def of(self, user: str) -> float:
+        """The power of a user; infinite for creators in version 12."""
+        return self.users.get(user, self.users_default)
+
+    def to_send(self, event: Event) -> int:
+        """The power it takes to send an event."""
+        needed = self.events.get(event.type)
+        if needed is not None:
+            return needed
+        return self.events_default if event.state_key is None else self.state_default
+
+
+class Stated(msgspec.Struct, frozen=True):
+    """What an ``m.room.power_levels`` says itself, without defaults and without what is no level.
+
+    :ivar flaw: the first thing in it that is not as it must be
+    """
+
+    named: dict[str, int]
+    events: dict[str, int]
+    notifications: dict[str, int]
+    users: dict[str, int]
+    flaw: Refusal | None
+
+
+def levels_at(state: StateEvents, create: Event) -> Levels:
+    """The levels in force at a state of a room."""
+    return levels_of(state.get(POWER_LEVELS_KEY), create)
+
+
+@lru_cache(maxsize=_KEPT)
+def levels_of(power: Event | None, create: Event) -> Levels:
+    """The levels in force under a power levels event, or without one.
+
+    A value that is no level counts as left out.
+    """
+    above = create.version.creators_are_above
+    named: dict[str, int] = dict(NAMED)
+    users: dict[str, float] = {}
+    if power is None:
+        users = dict.fromkeys(creators_of(create), _CREATOR_AT_FIRST)
+        events: dict[str, int] = {}
+    else:
+        said = stated(power)
+        named |= said.named
+        users |= said.users
+        events = said.events
+    if above:
+        users |= dict.fromkeys(creators_of(create), _ABOVE_ALL)
+    return Levels(users, events, **named)
+
+
+@lru_cache(maxsize=_KEPT)
+def stated(event: Event) -> Stated:
+    """Read the content of an ``m.room.power_levels``, with steps 10.1 to 10.3 of version 12."""
+    content, version = event.content, event.version
+    flaws: list[Refusal] = []
+    named = _levels({name: content[name] for name in NAMED if name in content}, version, "", flaws)
+    maps = {}
+    for name in ("events", "notifications", "users"):
+        value = content.get(name, {})
+        if name == "notifications" and not version.notification_levels:
+            value = {}
+        elif not isinstance(value, dict):
+            # Versions before 10 say nothing about anything but users; servers read it as empty.
+            if name == "users" or version.integer_levels:
+                flaws.append(Refusal("levels-no-object", f"{name} is no object"))
+            value = {}
+        maps[name] = _levels(value, version, f" in {name}", flaws)
+    if not all(map(is_user_id, maps["users"])):
+        flaws.append(Refusal("levels-user", "users has a key that is no user ID"))
+    return Stated(named, **maps, flaw=flaws[0] if flaws else None)
+
+
+def level_in(value: object, version: RoomVersion) -> int | None:
+    """The level that a value stands for; None when it is none.
+
+    Before version 10 text will do; where JSON is not strict (before 6) numbers are cut at the point.
+    """
+    if type(value) is int:
+        return value
+    if version.integer_levels:
+        return None
+    try:
+        if isinstance(value, str) and _INTEGER.fullmatch(value):
+            return int(value)
+        if isinstance(value, float) and not version.strict_json:
+            return int(value)
+    except (ValueError, OverflowError):  # thousands of digits; not finite
+        pass
+    return None
+
+
+def _levels(
+    values: Mapping[str, Any], version: RoomVersion, where: str, flaws: list[Refusal]
+) -> dict[str, int]:
+    levels = {}
+    for name, value in values.items():
+        level = level_in(value, version)
+        if level is None:
+            flaws.append(Refusal("level-no-integer", f"{name:.100}{where} is no integer"))
+        else:
+            levels[name] = level
+    return levels
+
+
+def check_to_send(event: Event, levels: Levels) -> Refusal | None:
+    """Step 8: the sender needs the power that the event's type takes."""
+    if levels.to_send(event) > levels.of(event.sender):
+        return Refusal(
+            "send-level",
+            f"{event.type} takes power {levels.to_send(event)},"
+            f" {event.sender} has {levels.of(event.sender)}",
+        )
+    return None
+
+
+def check_change(event: Event, state: StateEvents, create: Event, levels: Levels) -> Refusal | None:
+    """Step 10: what new power levels may be, given those in force."""
+    new, power = stated(event), levels.of(event.sender)
+    refusal = new.flaw or _no_creators(new, create)
+    if refusal is not None:
+        return refusal
+    before = state.get(POWER_LEVELS_KEY)
+    if before is None:  # step 10.5
+        return None
+    old = stated(before)
+    return (
+        _within(power, old.named, new.named)
+        or _within(power, old.events, new.events)
+        or _within(power, old.notifications, new.notifications)
+        or _users_below(power, event.sender, old.users, new.users)
+        or _users_within(power, old.users, new.users)
+    )
+
+
+def _no_creators(new: Stated, create: Event) -> Refusal | None:
+    """Step 10.4, from version 12: creators have their power without being named."""
+    if create.version.creators_are_above and not new.users.keys().isdisjoint(creators_of(create)):
+        return Refusal("levels-name-creator", "a creator of the room must not be among users")
+    return None
+
+
+def _within(power: float, old: Mapping[str, int], new: Mapping[str, int]) -> Refusal | None:
+    """Steps 10.6 to 10.8: nobody touches a level above their own, or sets one."""
+    for name, was, becomes in _changes(old, new):
+        if was is not None and was > power:
+            return Refusal("level-above-old", f"{name:.100} is {was}, above the sender's {power}")
+        if becomes is not None and becomes > power:
+            return Refusal(
+                "level-above-new", f"{name:.100} becomes {becomes}, above the sender's {power}"
+            )
+    return None
+
+
+def _users_below(
+    power: float, sender: str, old: Mapping[str, int], new: Mapping[str, int]
+) -> Refusal | None:
+    """Step 10.9: nobody changes the level of another who is not below them."""
+    for user, was, _ in _changes(old, new):
+        if user != sender and was is not None and was >= power:
+            return Refusal("level-of-peer", f"{user} has {was}, not below the sender's {power}")
+    return None
+
+
+def _users_within(power: float, old: Mapping[str, int], new: Mapping[str, int]) -> Refusal | None:
+    """Step 10.10: nobody gives more power than they have."""
+    for user, _, becomes in _changes(old, new):
+        if becomes is not None and becomes > power:
+            return Refusal("level-gift", f"{user} gets {becomes}, above the sender's {power}")
+    return None
+
+
+def _changes(
+    old: Mapping[str, int], new: Mapping[str, int]
+) -> Iterator[tuple[str, int | None, int | None]]:
+    """Entries that are added, changed or removed: what they were and what they become."""
+    for name, was in old.items():
+        becomes = new.get(name)
+        if was != becomes:
+            yield name, was, becomes
+    for name, becomes in new.items():
+        if name not in old:
+            yield name, None, becomes

@@ -1,0 +1,87 @@
+"""Which state authorises an event, and whether what an event cites is that.
+
+Sources: https://spec.matrix.org/v1.16/server-server-api/#auth-events-selection; step 3 of
+https://spec.matrix.org/v1.16/rooms/v12/#authorization-rules (step 2 of versions before).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+
+from synrepl.rooms.auth.keys import (
+    CREATE_KEY,
+    JOIN_RULES_KEY,
+    MEMBER,
+    POWER_LEVELS_KEY,
+    THIRD_PARTY_INVITE,
+    VOUCHER,
+)
+from synrepl.rooms.auth.outcome import Refusal
+from synrepl.rooms.auth.third_party import token_of
+from synrepl.rooms.event import CREATE, Event
+from synrepl.rooms.state import StateKey
+
+
+def wanted(event: Event) -> tuple[StateKey, ...]:
+    """The state that authorises an event, each key once.
+
+    In version 12 the creation is not among it: the room's ID stands for it.
+    """
+    if event.type == CREATE:
+        return ()
+    sender = (MEMBER, event.sender)
+    keys: tuple[StateKey, ...] = (POWER_LEVELS_KEY, sender)
+    if not event.version.room_id_is_create_hash:
+        keys = (CREATE_KEY, *keys)
+    return keys if event.type != MEMBER else (*keys, *_of_member(event, sender))
+
+
+def _of_member(event: Event, sender: StateKey) -> list[StateKey]:
+    """What a change of membership takes beyond what every event does."""
+    keys: list[StateKey] = []
+    if event.state_key is not None and event.state_key != event.sender:
+        keys.append((MEMBER, event.state_key))
+    membership = event.membership
+    if membership in ("join", "invite", "knock"):
+        keys.append(JOIN_RULES_KEY)
+    if membership == "invite":
+        token = token_of(event)
+        if token is not None:
+            keys.append((THIRD_PARTY_INVITE, token))
+    if event.version.restricted_joins:
+        voucher = event.content.get(VOUCHER)
+        if isinstance(voucher, str) and (key := (MEMBER, voucher)) not in (sender, *keys):
+            keys.append(key)
+    return keys
+
+
+def check_cited(event: Event, cited: Sequence[Event], rejected: Container[str]) -> Refusal | None:
+    """Step 3: whether an event cites what it should.
+
+    :param cited: its auth events
+    :param rejected: IDs of rejected events; has at least those of them that it cites
+    :returns: None when it may cite these
+    """
+    ids = event.auth_event_ids
+    if len(set(ids)) != len(ids):  # step 3.1, even if the caller has left one out
+        return Refusal("cites-twice", "it cites an event twice")
+    allowed = set(wanted(event))
+    needs_create = CREATE_KEY in allowed
+    for each in cited:
+        key = (each.type, each.state_key)
+        if key not in allowed:  # steps 3.1 and 3.2
+            return _not_wanted(event, each)
+        allowed.remove(key)
+        if each.event_id in rejected:  # step 3.3
+            return Refusal("cites-rejected", f"it cites {each.event_id}, which is rejected")
+        if each.room_id != event.room_id:  # step 3.5
+            return Refusal("cites-other-room", f"it cites {each.event_id} of another room")
+    if needs_create and CREATE_KEY in allowed:  # step 2.4 of versions before 12
+        return Refusal("cites-no-create", "it does not cite the room's m.room.create")
+    return None
+
+
+def _not_wanted(event: Event, cited: Event) -> Refusal:
+    if (cited.type, cited.state_key) in wanted(event):
+        return Refusal("cites-twice", f"it cites {cited.type} of one state_key twice")
+    return Refusal("cites-needless", f"it cites {cited.event_id}, which does not authorise it")

@@ -1,0 +1,120 @@
+"""Invites of people who were known by an e-mail address or the like.
+
+Source: step 5.4.1 of https://spec.matrix.org/v1.16/rooms/v12/#authorization-rules (5.3.1 in version 1),
+and step 7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+from signedjson.key import decode_verify_key_bytes
+from signedjson.sign import SignatureVerifyException, verify_signed_json
+from signedjson.types import VerifyKey
+from unpaddedbase64 import decode_base64
+
+from synrepl.rooms.auth.keys import MEMBER, THIRD_PARTY_INVITE
+from synrepl.rooms.auth.outcome import Refusal
+from synrepl.rooms.auth.power_levels import levels_at
+from synrepl.rooms.event import Event
+from synrepl.rooms.state import StateEvents
+
+#: Signatures are tried with keys up to so many times. A real invite has one and two; without a
+#: limit, two events made for it could keep a server busy for half a minute.
+_MAX_TRIES = 1_000
+
+
+def token_of(event: Event) -> str | None:
+    """Of an invite that came from a third party's, the token by which its offer is found."""
+    token = _signed(event).get("token")
+    return token if isinstance(token, str) else None
+
+
+def check_complete(event: Event) -> Refusal | None:
+    """Steps 5.4.1.2 and 5.4.1.3; needs no state."""
+    if token_of(event) is None or "mxid" not in _signed(event):
+        return Refusal("third-party-incomplete", "a third-party invite lacks mxid or token")
+    return None
+
+
+def check_third_party_invite(event: Event, target: str, state: StateEvents) -> Refusal | None:
+    """Step 5.4.1.
+
+    :param target: who is invited
+    """
+    member = state.get((MEMBER, target))
+    if member is not None and member.membership == "ban":
+        return Refusal("third-party-banned", f"{target} is banned")
+    refusal = check_complete(event)
+    if refusal is not None:
+        return refusal
+    signed, token = _signed(event), token_of(event)
+    if signed["mxid"] != target:
+        return Refusal("third-party-other-user", f"the invite is signed for another than {target}")
+    offer = state.get((THIRD_PARTY_INVITE, token or ""))
+    if offer is None:
+        return Refusal("third-party-unknown", "the room knows no third-party invite of that token")
+    if offer.sender != event.sender:
+        return Refusal("third-party-other-sender", f"{event.sender} did not offer that invite")
+    if not _is_signed(signed, offer.content):
+        return Refusal("third-party-signature", "no key of the offer verifies the invite")
+    return None
+
+
+def check_offer(event: Event, state: StateEvents, create: Event) -> Refusal | None:
+    """Step 7: offering an invite takes as much power as inviting."""
+    levels = levels_at(state, create)
+    if levels.of(event.sender) < levels.invite:
+        return Refusal("invite-level", f"{event.sender} lacks the power to invite")
+    return None
+
+
+def _signed(event: Event) -> dict[str, Any]:
+    invite = event.content.get("third_party_invite")
+    signed = invite.get("signed") if isinstance(invite, dict) else None
+    return signed if isinstance(signed, dict) else {}
+
+
+def _is_signed(signed: dict[str, Any], offer: dict[str, Any]) -> bool:
+    """Step 5.4.1.7: whether any of its signatures is by any key of the offer."""
+    pairs = (
+        (server, key)
+        for server, key_id in _signatures(signed)
+        for public in _public_keys(offer)
+        if (key := _key(key_id, public)) is not None
+    )
+    return any(_verifies(signed, server, key) for server, key in islice(pairs, _MAX_TRIES))
+
+
+def _signatures(signed: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Who signed, with which key."""
+    signatures = signed.get("signatures")
+    for server, keys in signatures.items() if isinstance(signatures, dict) else ():
+        for key_id in keys if isinstance(keys, dict) else ():
+            yield server, key_id
+
+
+def _public_keys(offer: dict[str, Any]) -> Iterator[str]:
+    several = offer.get("public_keys")
+    entries = several if isinstance(several, list) else []
+    for entry in (offer, *entries):
+        key = entry.get("public_key") if isinstance(entry, dict) else None
+        if isinstance(key, str):
+            yield key
+
+
+def _key(key_id: str, public: str) -> VerifyKey | None:
+    try:
+        return decode_verify_key_bytes(key_id, decode_base64(public))
+    except ValueError:
+        return None
+
+
+def _verifies(signed: dict[str, Any], server: str, key: VerifyKey) -> bool:
+    try:
+        verify_signed_json(signed, server, key)
+    except SignatureVerifyException:
+        return False
+    return True

@@ -1,0 +1,132 @@
+"""Identifiers of users, rooms, events and servers: their grammar and limits.
+
+Source: https://spec.matrix.org/v1.16/appendices/#common-identifier-format. User IDs follow the
+historical grammar, which the specification asks servers to accept, for rooms are full of them; only
+new ones follow the narrow one. What rooms hold is judged by these; an auth rule that needs no more
+than a server's name asks :func:`server_of`, as the reference does.
+"""
+
+from __future__ import annotations
+
+import re
+
+from synrepl.core.errors import InputError
+from synrepl.rooms.versions import EventIds, RoomVersion
+
+#: Bytes of an identifier, sigil and server included, at most.
+MAX_BYTES = 255
+
+_SERVER = re.compile(
+    r"(?:[0-9A-Za-z.-]{1,255}|\[[0-9A-Fa-f:.]{2,45}\])"  # a DNS name or IPv4 address, an IPv6 address
+    r"(?::[0-9]{1,5})?"
+)
+_NEW_LOCALPART = re.compile(r"[a-z0-9._=/+-]+")
+_HASH = re.compile(r"[0-9A-Za-z+/]{43}")
+_URL_SAFE_HASH = re.compile(r"[0-9A-Za-z_-]{43}")
+
+_SHOWN = 80
+
+
+class BadIdentifier(InputError):
+    """{text!r} is no {kind}: {reason}"""
+
+
+def server_of(identifier: str) -> str:
+    """The server in an identifier: what follows the first colon. The rest is not looked at.
+
+    :raises BadIdentifier: there is no colon, or nothing after it
+    """
+    server = identifier.partition(":")[2]
+    if not server:
+        raise _bad(identifier, "identifier with a server", "no server follows a colon")
+    return server
+
+
+def check_server_name(text: str) -> None:
+    """https://spec.matrix.org/v1.16/appendices/#server-name
+
+    :raises BadIdentifier: it is none
+    """
+    _check_server(text, text, "server name")
+
+
+def check_user_id(text: str) -> None:
+    """https://spec.matrix.org/v1.16/appendices/#historical-user-ids
+
+    :raises BadIdentifier: it is none
+    """
+    _check_with_server(text, "@", "user ID")
+
+
+def check_new_user_id(text: str) -> None:
+    """https://spec.matrix.org/v1.16/appendices/#user-identifiers, for a user that is to be
+
+    :raises BadIdentifier: it is none
+    """
+    localpart = _check_with_server(text, "@", "user ID")
+    if not _NEW_LOCALPART.fullmatch(localpart):
+        raise _bad(
+            text, "new user ID", "its local part has other characters than a-z 0-9 . _ = - / +"
+        )
+
+
+def check_room_id(text: str, version: RoomVersion) -> None:
+    """https://spec.matrix.org/v1.16/appendices/#room-ids
+
+    :raises BadIdentifier: it is none
+    """
+    if version.room_id_is_create_hash:
+        _check_hash(text, "!", "room ID", _URL_SAFE_HASH)
+    else:
+        _check_with_server(text, "!", "room ID")
+
+
+def check_event_id(text: str, version: RoomVersion) -> None:
+    """https://spec.matrix.org/v1.16/appendices/#event-ids
+
+    :raises BadIdentifier: it is none
+    """
+    if version.event_ids is EventIds.GIVEN:
+        _check_with_server(text, "$", "event ID")
+    elif version.event_ids is EventIds.HASH:
+        _check_hash(text, "$", "event ID", _HASH)
+    else:
+        _check_hash(text, "$", "event ID", _URL_SAFE_HASH)
+
+
+def _check_with_server(text: str, sigil: str, kind: str) -> str:
+    """The part between sigil and colon."""
+    _check_start(text, sigil, kind)
+    local, colon, server = text[1:].partition(":")
+    if not colon:
+        raise _bad(text, kind, "no server follows a colon")
+    if "\0" in local or not _is_unicode(local):
+        raise _bad(text, kind, "it has NUL or half a surrogate pair in it")
+    _check_server(server, text, kind)
+    if len(text.encode()) > MAX_BYTES:
+        raise _bad(text, kind, f"it has more than {MAX_BYTES} bytes")
+    return local
+
+
+def _check_hash(text: str, sigil: str, kind: str, grammar: re.Pattern[str]) -> None:
+    _check_start(text, sigil, kind)
+    if not grammar.fullmatch(text, 1):
+        raise _bad(text, kind, "after its first character there is no SHA-256 in unpadded Base64")
+
+
+def _check_start(text: str, sigil: str, kind: str) -> None:
+    if not text.startswith(sigil):
+        raise _bad(text, kind, f"it does not start with {sigil}")
+
+
+def _check_server(server: str, text: str, kind: str) -> None:
+    if not _SERVER.fullmatch(server):
+        raise _bad(text, kind, "the server's name is no host name or address with an optional port")
+
+
+def _is_unicode(text: str) -> bool:
+    return not any("\ud800" <= each <= "\udfff" for each in text)
+
+
+def _bad(text: str, kind: str, reason: str) -> BadIdentifier:
+    return BadIdentifier(text=text[:_SHOWN], kind=kind, reason=reason)

@@ -1,0 +1,84 @@
+"""Whether a redaction is to be applied to its target, and what becomes of that.
+
+Sources: step 11 of https://spec.matrix.org/v1.16/rooms/v1/#authorization-rules for versions whose auth
+rules decide; https://spec.matrix.org/v1.16/rooms/v3/#handling-redactions for those after them.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import NamedTuple
+
+from synrepl.rooms.auth.keys import CREATE_KEY
+from synrepl.rooms.auth.power_levels import levels_at
+from synrepl.rooms.auth.redaction import check_redaction
+from synrepl.rooms.event import Event, event_of
+from synrepl.rooms.identifiers import BadIdentifier, server_of
+from synrepl.rooms.redacting import redacted
+from synrepl.rooms.state import StateEvents
+
+
+class Why(StrEnum):
+    """Why a redaction is applied, or is not."""
+
+    POWER = "power level"
+    SAME_SERVER = "same server"
+    OTHER_SERVER = "other server without the power level"
+    REFUSED = "redaction event rejected"
+    CREATE = "m.room.create is never redacted"
+    NOT_ITS_TARGET = "another event, or another room"
+    NO_CREATE = "state without m.room.create"
+
+    @property
+    def applies(self) -> bool:
+        """Whether it is applied."""
+        return self in (Why.POWER, Why.SAME_SERVER)
+
+
+class Effect(NamedTuple):
+    """What a redaction does to an event.
+
+    :ivar redacted: the target's redacted form; None if the redaction is not applied
+    """
+
+    why: Why
+    redacted: Event | None
+
+
+def effect_of(redaction: Event, target: Event, state: StateEvents) -> Effect:
+    """Judge a redaction that is accepted otherwise.
+
+    ``m.room.create`` is never redacted, as by the reference: nothing in it may be lost, for rooms
+    stand on it. The specification has no such exception.
+
+    :param state: the room's state before the redaction
+    """
+    why = _why(redaction, target, state)
+    if not why.applies:
+        return Effect(why, None)
+    return Effect(why, event_of(redacted(target.fields, target.version), target.version))
+
+
+def _why(redaction: Event, target: Event, state: StateEvents) -> Why:
+    if redaction.redacts != target.event_id or redaction.room_id != target.room_id:
+        return Why.NOT_ITS_TARGET
+    create = state.get(CREATE_KEY)
+    if create is None:
+        return Why.NO_CREATE
+    levels = levels_at(state, create)
+    powerful = levels.of(redaction.sender) >= levels.redact
+    authorised = redaction.version.redactions_are_authorised
+    if authorised and check_redaction(redaction, levels) is not None:
+        return Why.REFUSED
+    if target.is_create:
+        return Why.CREATE
+    if not (authorised or powerful or _share_server(redaction.sender, target.sender)):
+        return Why.OTHER_SERVER
+    return Why.POWER if powerful else Why.SAME_SERVER
+
+
+def _share_server(one: str, other: str) -> bool:
+    try:
+        return server_of(one) == server_of(other)
+    except BadIdentifier:
+        return False

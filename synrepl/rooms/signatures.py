@@ -1,0 +1,204 @@
+"""Signing events, and checking who signed one.
+
+Sources: https://spec.matrix.org/v1.16/server-server-api/#signing-events,
+https://spec.matrix.org/v1.16/server-server-api/#validating-hashes-and-signatures-on-received-events,
+https://spec.matrix.org/v1.16/appendices/#checking-for-a-signature, and for the validity of keys
+https://spec.matrix.org/v1.16/rooms/v5/#signing-key-validity-period.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from nacl.exceptions import BadSignatureError
+from signedjson.key import decode_verify_key_bytes
+from signedjson.types import SigningKey, VerifyKey
+from unpaddedbase64 import decode_base64, encode_base64
+
+from synrepl.core.errors import InputError
+from synrepl.core.jsons import canonical
+from synrepl.rooms.auth.keys import MEMBER, VOUCHER
+from synrepl.rooms.auth.outcome import Refusal
+from synrepl.rooms.event import Event
+from synrepl.rooms.hashes import content_hash, signed_bytes
+from synrepl.rooms.identifiers import BadIdentifier, server_of
+from synrepl.rooms.versions import EventIds, RoomVersion
+
+
+class BadKey(InputError):
+    """{key_id!r} is no key that signatures can be checked by: {reason}"""
+
+
+class ServerKey(NamedTuple):
+    """A server's public key.
+
+    :ivar valid_until: milliseconds since 1970 up to when it may sign, the last one included; None if
+        without end. Whoever fetched the key has put the specification's limit of seven days on it.
+    """
+
+    verify_key: VerifyKey
+    valid_until: int | None = None
+
+    def was_valid(self, at: int) -> bool:
+        """Whether it might sign at a time, in milliseconds since 1970."""
+        return self.valid_until is None or at <= self.valid_until
+
+
+#: By server, by key ID.
+Keys = Mapping[str, Mapping[str, ServerKey]]
+
+
+def server_key(key_id: str, key: str, valid_until: int | None = None) -> ServerKey:
+    """A key from what servers publish.
+
+    :param key: in unpadded Base64
+    :raises BadKey: its algorithm is not known, or it is malformed
+    """
+    try:
+        verify_key = decode_verify_key_bytes(key_id, decode_base64(key))
+    except (ValueError, TypeError) as error:
+        raise BadKey(key_id=key_id, reason=error) from None
+    return ServerKey(verify_key, valid_until)
+
+
+def keys_of(published: Mapping[str, Mapping[str, str]]) -> Keys:
+    """Keys without end, by server and key ID, each in unpadded Base64.
+
+    :raises BadKey: one of them is none
+    """
+    return {
+        server: {key_id: server_key(key_id, key) for key_id, key in keys.items()}
+        for server, keys in published.items()
+    }
+
+
+def signing_servers(event: Event) -> tuple[str, ...]:
+    """The servers that must have signed an event.
+
+    The server of the sender, unless the invite comes of a third-party invite: another server may
+    send that for the sender, and it has a signature of its own, which is for the auth rules. (If the
+    sender's server did sign, that counts.) The server in the event ID, where that is given. The
+    server of the user who vouches for a restricted join.
+
+    :raises BadIdentifier: one of these identifiers names no server
+    """
+    servers: list[str] = []
+    content = event.content
+    member = event.type == MEMBER
+    server = server_of(event.sender)
+    third_party = member and event.membership == "invite" and _is_third_party(content)
+    if server in event.signatures or not third_party:
+        servers.append(server)
+    if event.version.event_ids is EventIds.GIVEN:
+        servers.append(server_of(event.event_id))
+    if (
+        event.version.restricted_joins
+        and event.membership == "join"
+        and member
+        and VOUCHER in content
+    ):
+        voucher = content[VOUCHER]
+        if not isinstance(voucher, str):
+            raise BadIdentifier(text=str(voucher)[:80], kind="user ID", reason="it is no text")
+        servers.append(server_of(voucher))
+    return tuple(dict.fromkeys(servers))
+
+
+def _is_third_party(content: Mapping[str, Any]) -> bool:
+    invite = content.get("third_party_invite")
+    return isinstance(invite, dict) and isinstance(invite.get("signed"), dict)
+
+
+def check_signatures(event: Event, keys: Keys) -> Refusal | None:
+    """Whether each of the :func:`signing_servers` signed it, by a key that is given.
+
+    One good signature of a server is enough; by keys that are not given, it may have others.
+    """
+    try:
+        servers = signing_servers(event)
+    except BadIdentifier as error:
+        return Refusal("no-server", str(error))
+    signed = event.signed_bytes()
+    at = event.origin_server_ts if event.version.keys_expire else None
+    for server in servers:
+        refusal = _check(event.signatures.get(server), server, signed, keys.get(server, {}), at)
+        if refusal is not None:
+            return refusal
+    return None
+
+
+def check_json_signature(
+    signed: Mapping[str, Any], server: str, keys: Mapping[str, ServerKey]
+) -> Refusal | None:
+    """The same for JSON that is no event: whether a server signed it, by one of the server's keys.
+
+    :raises ValueError: there is no canonical JSON of it
+    """
+    signatures = signed.get("signatures")
+    of_server = signatures.get(server) if isinstance(signatures, dict) else None
+    return _check(of_server, server, _signed_json(signed), keys, None)
+
+
+def _check(
+    signatures: object, server: str, signed: bytes, keys: Mapping[str, ServerKey], at: int | None
+) -> Refusal | None:
+    if not isinstance(signatures, dict) or not signatures:
+        return Refusal("not-signed", f"{server} did not sign it")
+    refusal = Refusal("unknown-key", f"none of the keys that {server} signed it by is known")
+    for key_id, signature in signatures.items():
+        key = keys.get(key_id)
+        if key is None:
+            continue
+        if at is not None and not key.was_valid(at):
+            refusal = Refusal("expired-key", f"key {key_id} of {server} was not valid at its time")
+        elif _verifies(signed, signature, key.verify_key):
+            return None
+        else:
+            refusal = Refusal("bad-signature", f"the signature by {key_id} of {server} is wrong")
+    return refusal
+
+
+def _verifies(signed: bytes, signature: object, key: VerifyKey) -> bool:
+    if not isinstance(signature, str):
+        return False
+    try:
+        key.verify(signed, decode_base64(signature))
+    except (BadSignatureError, ValueError):
+        return False
+    return True
+
+
+def sign_event(
+    fields: Mapping[str, Any], version: RoomVersion, server: str, key: SigningKey
+) -> dict[str, Any]:
+    """The event with its content hash, and with a signature beside those that it has.
+
+    :raises ValueError: there is no canonical JSON of it
+    """
+    hashes = {"sha256": encode_base64(content_hash(fields))}
+    hashed = {**fields, "hashes": hashes}
+    return _with_signature(hashed, server, key, signed_bytes(hashed, version))
+
+
+def sign_json(fields: Mapping[str, Any], server: str, key: SigningKey) -> dict[str, Any]:
+    """The object with a signature beside those that it has; ``unsigned`` is not covered.
+
+    :raises ValueError: there is no canonical JSON of it
+    """
+    return _with_signature(fields, server, key, _signed_json(fields))
+
+
+def _signed_json(fields: Mapping[str, Any]) -> bytes:
+    return canonical(
+        {key: value for key, value in fields.items() if key not in ("signatures", "unsigned")}
+    )
+
+
+def _with_signature(
+    fields: Mapping[str, Any], server: str, key: SigningKey, signed: bytes
+) -> dict[str, Any]:
+    signature = encode_base64(key.sign(signed).signature)
+    others = fields.get("signatures", {})
+    of_server = {**others.get(server, {}), f"{key.alg}:{key.version}": signature}
+    return {**fields, "signatures": {**others, server: of_server}}

@@ -1,0 +1,256 @@
+"""Each rule about membership by itself: what it allows, what it refuses, with the code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from signedjson.key import NACL_ED25519, decode_signing_key_base64, get_verify_key
+from signedjson.sign import sign_json
+from twisted.trial.unittest import TestCase
+from unpaddedbase64 import encode_base64
+
+from tests.rooms.auth_rooms import ALICE, BOB, CAROL, DAVE, Room
+
+
+class JoinTests(TestCase):
+    """Step 5.3."""
+
+    def test_creators_first(self) -> None:
+        for version in ("10", "11", "12"):
+            room = Room(version)
+            del room.state["m.room.member", ALICE]
+            first = (room.creation.event_id,)
+
+            def judge(sender: str, target: str, prev: tuple[str, ...], room: Room = room) -> Any:
+                join = {"membership": "join"}
+                return room.judge("m.room.member", join, sender, target, prev=prev)
+
+            self.assertIsNone(judge(ALICE, ALICE, first))
+            self.assertIsNone(judge(BOB, ALICE, first), "as the rule is written")
+            self.assertEqual(judge(ALICE, ALICE, (*first, "$p:a")), "join-not-invited")
+            self.assertEqual(judge(BOB, BOB, first), "join-not-invited")
+
+    def test_for_other(self) -> None:
+        room = Room()
+        room.rule("public")
+        self.assertIsNone(room.judge_member("join", BOB))
+        self.assertEqual(room.judge_member("join", ALICE, BOB), "join-for-other")
+
+    def test_banned(self) -> None:
+        room = Room()
+        room.rule("public")
+        room.member(BOB, "ban")
+        self.assertEqual(room.judge_member("join", BOB), "join-banned")
+
+    def outcomes(self, version: str, rule: object) -> list[str | None]:
+        """With no membership, invited, joined, knocking."""
+        room = Room(version)
+        if rule is not None:
+            room.rule(rule)
+        found = [room.judge_member("join", BOB)]
+        for membership in ("invite", "join", "knock"):
+            room.member(BOB, membership)
+            found.append(room.judge_member("join", BOB))
+        return found
+
+    def test_rules(self) -> None:
+        invited = ["join-not-invited", None, None, "join-not-invited"]
+        vouched = ["join-no-voucher", None, None, "join-no-voucher"]
+        nobody = ["join-rule"] * 4
+        for version, rule, codes in (
+            ("1", "public", [None] * 4),
+            ("1", "invite", invited),
+            ("1", None, invited),
+            ("6", "knock", nobody),
+            ("7", "knock", invited),
+            ("7", "restricted", nobody),
+            ("8", "restricted", vouched),
+            ("9", "knock_restricted", nobody),
+            ("10", "knock_restricted", vouched),
+            ("11", "private", nobody),
+            ("11", 5, nobody),
+            ("11", {}, nobody),
+        ):
+            self.assertEqual(self.outcomes(version, rule), codes, (version, rule))
+
+    def test_voucher(self) -> None:
+        room = Room()
+        room.rule("restricted")
+        room.levels(invite=50, users={CAROL: 50})
+        voucher = {"join_authorised_via_users_server": CAROL}
+        self.assertEqual(room.judge_member("join", BOB, **voucher), "join-voucher-not-joined")
+        room.join(CAROL)
+        self.assertIsNone(room.judge_member("join", BOB, **voucher))
+        room.levels(invite=51, users={CAROL: 50})
+        self.assertEqual(room.judge_member("join", BOB, **voucher), "join-voucher-level")
+        for bad in (None, 7, [CAROL]):
+            code = room.judge_member("join", BOB, join_authorised_via_users_server=bad)
+            self.assertEqual(code, "join-no-voucher")
+
+
+class MembershipTests(TestCase):
+    """Steps 5.4 to 5.8."""
+
+    def setUp(self) -> None:
+        self.room = Room()
+        self.room.join(BOB)
+        self.room.levels(users={ALICE: 60, BOB: 40, DAVE: 50}, invite=50, kick=50, ban=55)
+
+    def test_target(self) -> None:
+        for target in ("nobody", "@nobody", "", "@nobody:"):
+            self.assertEqual(self.room.judge_member("invite", ALICE, target), "member-no-user")
+
+    def test_unknown(self) -> None:
+        for membership in ("lurk", "", None, 1, [], {}, True):
+            self.assertEqual(self.room.judge_member(membership, BOB), "unknown-membership")
+
+    def test_invite(self) -> None:
+        room = self.room
+        self.assertIsNone(room.judge_member("invite", ALICE, CAROL))
+        self.assertEqual(room.judge_member("invite", DAVE, CAROL), "sender-not-joined")
+        self.assertEqual(room.judge_member("invite", BOB, CAROL), "invite-level")
+        room.join(DAVE)
+        self.assertIsNone(room.judge_member("invite", DAVE, CAROL), "exactly the level")
+        self.assertEqual(room.judge_member("invite", ALICE, BOB), "invite-joined")
+        room.member(CAROL, "ban")
+        self.assertEqual(room.judge_member("invite", ALICE, CAROL), "invite-banned")
+        for membership in ("leave", "knock", "invite"):
+            room.member(CAROL, membership)
+            self.assertIsNone(room.judge_member("invite", ALICE, CAROL))
+
+    def test_leave(self) -> None:
+        for version, knocking in (("6", "leave-not-in"), ("7", None)):
+            room = Room(version)
+            self.assertEqual(room.judge_member("leave", BOB), "leave-not-in")
+            for membership, code in (
+                ("join", None),
+                ("invite", None),
+                ("knock", knocking),
+                ("leave", "leave-not-in"),
+                ("ban", "leave-not-in"),
+            ):
+                room.member(BOB, membership)
+                self.assertEqual(room.judge_member("leave", BOB), code, membership)
+
+    def test_kick(self) -> None:
+        room = self.room
+        self.assertIsNone(room.judge_member("leave", ALICE, BOB))
+        self.assertEqual(room.judge_member("leave", DAVE, BOB), "sender-not-joined")
+        self.assertEqual(room.judge_member("leave", BOB, CAROL), "kick-level")
+        room.join(DAVE)
+        room.levels(users={ALICE: 60, BOB: 50, DAVE: 50})
+        self.assertEqual(room.judge_member("leave", DAVE, BOB), "target-level", "a peer")
+        self.assertIsNone(room.judge_member("leave", DAVE, CAROL))
+
+    def test_unban(self) -> None:
+        room = self.room
+        room.join(DAVE)
+        room.member(CAROL, "ban")
+        self.assertIsNone(room.judge_member("leave", ALICE, CAROL))
+        self.assertEqual(room.judge_member("leave", DAVE, CAROL), "unban-level", "may kick only")
+        room.levels(users={ALICE: 60}, kick=70, ban=50)
+        self.assertEqual(room.judge_member("leave", ALICE, CAROL), "kick-level", "may ban only")
+        room.levels(users={ALICE: 60}, kick=60, ban=60)
+        self.assertIsNone(room.judge_member("leave", ALICE, CAROL), "exactly the level")
+
+    def test_ban(self) -> None:
+        room = self.room
+        room.join(DAVE)
+        self.assertIsNone(room.judge_member("ban", ALICE, BOB))
+        self.assertIsNone(room.judge_member("ban", ALICE, CAROL))
+        self.assertEqual(room.judge_member("ban", CAROL, BOB), "sender-not-joined")
+        self.assertEqual(room.judge_member("ban", DAVE, BOB), "ban-level")
+        room.levels(users={ALICE: 60, BOB: 60}, ban=60)
+        self.assertIsNone(room.judge_member("ban", ALICE, CAROL), "exactly the level")
+        self.assertEqual(room.judge_member("ban", ALICE, BOB), "target-level")
+        self.assertEqual(room.judge_member("ban", ALICE, ALICE), "target-level", "oneself")
+
+    def test_knock(self) -> None:
+        for version, rule, code in (
+            ("6", "knock", "unknown-membership"),
+            ("7", "knock", None),
+            ("7", "invite", "knock-rule"),
+            ("7", None, "knock-rule"),
+            ("9", "knock_restricted", "knock-rule"),
+            ("10", "knock_restricted", None),
+            ("10", "restricted", "knock-rule"),
+        ):
+            room = Room(version)
+            room.rule(rule)
+            self.assertEqual(room.judge_member("knock", CAROL), code, (version, rule))
+
+    def test_knock_of_whom(self) -> None:
+        room = self.room
+        room.rule("knock")
+        self.assertEqual(room.judge_member("knock", ALICE, CAROL), "knock-for-other")
+        for membership, code in (
+            ("ban", "knock-needless"),
+            ("invite", "knock-needless"),
+            ("join", "knock-needless"),
+            ("leave", None),
+            ("knock", None),
+        ):
+            room.member(CAROL, membership)
+            self.assertEqual(room.judge_member("knock", CAROL), code, membership)
+
+
+class ThirdPartyTests(TestCase):
+    """Step 5.4.1."""
+
+    def setUp(self) -> None:
+        self.room = Room()
+        self.keys = [decode_signing_key_base64(NACL_ED25519, "0", 43 * each) for each in "AB"]
+        first, second = (encode_base64(get_verify_key(key).encode()) for key in self.keys)
+        self.offer = {"public_key": first, "public_keys": [{"public_key": second}, None, {}, 7]}
+        self.room.put("m.room.third_party_invite", self.offer, ALICE, "t")
+
+    def judge(self, signed: object, sender: str = ALICE, target: str = BOB) -> str | None:
+        invite = {"display_name": "B…", "signed": signed}
+        return self.room.judge_member("invite", sender, target, third_party_invite=invite)
+
+    def signed(self, key: int = 0, mxid: object = BOB, token: object = "t") -> Any:
+        return sign_json({"mxid": mxid, "token": token}, "identity.example", self.keys[key])
+
+    def test_either_key(self) -> None:
+        self.assertIsNone(self.judge(self.signed(0)))
+        self.assertIsNone(self.judge(self.signed(1)))
+
+    def test_needs_no_membership_and_no_power(self) -> None:
+        self.room.levels(invite=100)
+        del self.room.state["m.room.member", ALICE]
+        self.room.join(BOB)
+        self.assertIsNone(self.judge(self.signed()))
+
+    def test_refused(self) -> None:
+        self.assertEqual(self.judge(self.signed(), DAVE), "third-party-other-sender")
+        self.assertEqual(self.judge(self.signed(), target=DAVE), "third-party-other-user")
+        self.assertEqual(self.judge(self.signed(token="u")), "third-party-unknown")
+        self.assertEqual(self.judge(self.signed() | {"more": 1}), "third-party-signature")
+        for bad in (None, {}, [], {"mxid": BOB}, {"token": "t"}, self.signed(token=1)):
+            self.assertEqual(self.judge(bad), "third-party-incomplete")
+        self.room.member(BOB, "ban")
+        self.assertEqual(self.judge(self.signed()), "third-party-banned")
+
+    def test_other_key(self) -> None:
+        self.room.put("m.room.third_party_invite", self.offer | {"public_keys": []}, ALICE, "t")
+        self.assertIsNone(self.judge(self.signed(0)))
+        self.assertEqual(self.judge(self.signed(1)), "third-party-signature")
+
+    def test_malformed(self) -> None:
+        signed = self.signed()
+        for signatures in (None, [], {}, {"x": 1}, {"x": {"rsa:1": "x"}}, {"x": {"ed25519:0": 7}}):
+            self.assertEqual(
+                self.judge(signed | {"signatures": signatures}), "third-party-signature"
+            )
+        for key in (None, 7, "", "é", "AAAA", {}):
+            offer = {"public_key": key, "public_keys": {"public_key": key}}
+            self.room.put("m.room.third_party_invite", offer, ALICE, "t")
+            self.assertEqual(self.judge(signed), "third-party-signature")
+
+    def test_tries_are_limited(self) -> None:
+        good = self.offer["public_key"]
+        fill = [{"public_key": self.offer["public_keys"][0]["public_key"]}]  # type: ignore[index]
+        for count, code in ((998, None), (1_000, "third-party-signature")):
+            offer = {"public_keys": [*(fill * count), {"public_key": good}]}
+            self.room.put("m.room.third_party_invite", offer, ALICE, "t")
+            self.assertEqual(self.judge(self.signed()), code)

@@ -1,0 +1,51 @@
+"""Events of real servers: their IDs, content hashes and signatures; a part of them here, all where they lie beside."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest import TestCase
+
+from synrepl.core.jsons import decode, encode
+from synrepl.rooms.auth.own import check_own
+from synrepl.rooms.receipt import Verdict, received
+from synrepl.rooms.signatures import keys_of, signing_servers
+from synrepl.rooms.versions import room_version
+
+_BESIDE = Path(__file__).resolve().parents[3] / "shared" / "corpus"
+_CORPUS = _BESIDE if _BESIDE.is_dir() else Path(__file__).parent / "vectors" / "corpus"
+
+RELEASES = ("1.11.1", "1.43.0", "1.163.2")
+
+
+def rows(release: str) -> Iterator[dict[str, Any]]:
+    """The events of a release's server, each with what the server says of it."""
+    with gzip.open(_CORPUS / release / "events.jsonl.gz", "rb") as file:
+        for line in file:
+            yield decode(line, "a row")
+
+
+class Corpus(TestCase):
+    """What the real servers made and stored."""
+
+    def test_every_event_is_accepted_as_it_is(self) -> None:
+        for release in RELEASES:
+            keys = keys_of(json.loads((_CORPUS / release / "keys.json").read_text()))
+            events = 0
+            for row in rows(release):
+                events += 1
+                raw = encode(row["event"])
+                got = received(raw, room_version(row["room_version"]), keys)
+                where = (release, row["event_id"])
+                self.assertIs(got.verdict, Verdict.ACCEPT, (where, got.refusal))
+                assert got.event is not None
+                self.assertEqual(got.event.event_id, row["event_id"], where)
+                self.assertEqual(got.event.room_id, row["room_id"], where)
+                self.assertEqual(got.event.depth, row["depth"], where)
+                self.assertEqual(got.event.raw, raw, where)
+                self.assertNotEqual(signing_servers(got.event), (), where)
+                self.assertIsNone(check_own(got.event), where)
+            self.assertGreater(events, 200, release)

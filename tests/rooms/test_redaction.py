@@ -1,0 +1,109 @@
+"""What redaction leaves of an event."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest import TestCase
+
+from synrepl.rooms.redacting import redacted, signed_part
+from synrepl.rooms.versions import (
+    ROOM_VERSIONS,
+    V1,
+    V5,
+    V6,
+    V7,
+    V8,
+    V9,
+    V10,
+    V11,
+    V12,
+    EventIds,
+    RoomVersion,
+    room_version,
+)
+from tests.rooms.vector_files import lines
+
+
+class Vectors(TestCase):
+    """The rows of ``redaction`` that show a form."""
+
+    def test_published(self) -> None:
+        for name in ("published_synapse", "published"):
+            for row in lines(f"redaction/{name}.jsonl"):
+                with self.subTest(row["id"]):
+                    version = room_version(row["room_version"])
+                    left_out = {"unsigned", "signatures", "hashes"}
+                    if version.event_ids is not EventIds.GIVEN:
+                        left_out.add("event_id")
+                    made = redacted(row["event"], version)
+                    for key in left_out:
+                        made.pop(key, None)
+                        row["redacted"].pop(key, None)
+                    self.assertEqual(made, row["redacted"])
+
+
+class Rules(TestCase):
+    """Which versions keep what: the last before a change and the first after it."""
+
+    def keeps(self, version: RoomVersion, kind: str, content: dict[str, Any]) -> Any:
+        return redacted({"type": kind, "content": content}, version)["content"]
+
+    def changes(
+        self, kind: str, content: Any, last: RoomVersion, first: RoomVersion, kept: Any
+    ) -> None:
+        """Content that is dropped, or kept, and from some version on not, or so."""
+        self.assertEqual(self.keeps(first, kind, content), kept, (kind, first.name))
+        self.assertNotEqual(self.keeps(last, kind, content), kept, (kind, last.name))
+
+    def test_content(self) -> None:
+        self.changes("m.room.aliases", {"aliases": ["#a:b"]}, V5, V6, {})
+        self.changes("m.room.join_rules", {"allow": []}, V7, V8, {"allow": []})
+        voucher = {"join_authorised_via_users_server": "@a:b"}
+        self.changes("m.room.member", voucher, V8, V9, voucher)
+        self.changes("m.room.power_levels", {"invite": 1}, V10, V11, {"invite": 1})
+        self.changes("m.room.create", {"x": 1}, V10, V11, {"x": 1})
+        self.changes("m.room.redaction", {"redacts": "$x"}, V10, V11, {"redacts": "$x"})
+        invite = {"third_party_invite": {"signed": {"a": 1}, "display_name": "x"}}
+        self.changes(
+            "m.room.member", invite, V10, V11, {"third_party_invite": {"signed": {"a": 1}}}
+        )
+
+    def test_keys(self) -> None:
+        fields = {
+            "type": "x",
+            "origin": "b",
+            "membership": "join",
+            "prev_state": [],
+            "content": {},
+            "x": 1,
+        }
+        self.assertEqual(redacted(fields, V10), {k: fields[k] for k in fields if k != "x"})
+        self.assertEqual(redacted(fields, V11), {"type": "x", "content": {}})
+
+    def test_odd_types(self) -> None:
+        for version in ROOM_VERSIONS.values():
+            for kind in (
+                "m.room.member",
+                "m.room.create",
+                "m.room.power_levels",
+                "x",
+                None,
+                [],
+                {"a": 1},
+            ):
+                for content in (None, "x", 1, [], ["membership"]):
+                    made = redacted({"type": kind, "content": content}, version)
+                    self.assertEqual(made, {"type": kind, "content": {}})
+            self.assertEqual(redacted({}, version), {"content": {}})
+            for invite in (None, "signed", ["signed"], {}):
+                content = {"membership": "invite", "third_party_invite": invite}
+                self.assertEqual(
+                    self.keeps(version, "m.room.member", content), {"membership": "invite"}
+                )
+
+    def test_signatures_are_kept_but_not_signed(self) -> None:
+        fields = {"type": "x", "signatures": {"b": {}}, "unsigned": {}, "hashes": {}}
+        for version in (V1, V12):
+            signed = {"type": "x", "content": {}, "hashes": {}}
+            self.assertEqual(signed_part(fields, version), signed)
+            self.assertEqual(redacted(fields, version), {**signed, "signatures": {"b": {}}})

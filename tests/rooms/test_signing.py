@@ -1,0 +1,254 @@
+"""Signatures: made, checked, and whose an event must have."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from unittest import TestCase
+
+from signedjson.key import decode_signing_key_base64
+from signedjson.types import SigningKey
+from unpaddedbase64 import decode_base64, encode_base64
+
+from synrepl.rooms.event import Event, event_of
+from synrepl.rooms.identifiers import BadIdentifier
+from synrepl.rooms.receipt import Verdict, received
+from synrepl.rooms.redacting import redacted
+from synrepl.rooms.signatures import (
+    BadKey,
+    ServerKey,
+    check_json_signature,
+    check_signatures,
+    keys_of,
+    server_key,
+    sign_event,
+    sign_json,
+    signing_servers,
+)
+from synrepl.rooms.versions import ROOM_VERSIONS, V1, V4, V5, V7, V8, V10, RoomVersion, room_version
+from tests.rooms.test_events import FIELDS
+from tests.rooms.vector_files import files, lines
+
+SEED = "YJDBA9Xnr2sVqXD9Vj7XVUnmFZcZrlw8Md7kMW+3XA1"
+PUBLIC = "XGX0JRS2Af3be3knz2fBiRbApjm2Dh61gXDJA8kcJNI"
+KEYS = keys_of({"b": {"ed25519:1": PUBLIC}, "c": {"ed25519:1": PUBLIC}})
+
+
+def signing_key(key_id: str = "ed25519:1", seed: str = SEED) -> SigningKey:
+    """A private key."""
+    algorithm, _, name = key_id.partition(":")
+    return decode_signing_key_base64(algorithm, name, seed)
+
+
+def signed(*servers: str, version: RoomVersion = V10, **fields: Any) -> Event:
+    """An event that these servers signed, all with the same key."""
+    event = {**FIELDS, **fields}
+    for server in servers:
+        event = sign_event(event, version, server, signing_key())
+    return event_of(event, version)
+
+
+class Vectors(TestCase):
+    """The rows of ``signing`` and the signatures among those of ``events``."""
+
+    def test_published(self) -> None:
+        for row in lines("signing/published.jsonl"):
+            with self.subTest(row["id"]):
+                key = signing_key(row["key_id"], row["signing_key_seed"])
+                if row["kind"] == "json":
+                    made = sign_json(row["input"], row["server_name"], key)
+                else:
+                    version = room_version(row["room_version"])
+                    made = sign_event(row["input"], version, row["server_name"], key)
+                    self.assertEqual(made["hashes"]["sha256"], row["hash"])
+                    signature = made["signatures"][row["server_name"]][row["key_id"]]
+                    self.assertEqual(signature, row["signature"])
+                if "signed" in row:
+                    self.assertEqual(made, row["signed"])
+
+    def test_published_verdicts(self) -> None:
+        for row in lines("signing/published_verify.jsonl"):
+            with self.subTest(row["id"]):
+                keys = {
+                    key_id: server_key(key_id, key) for key_id, key in row["verify_keys"].items()
+                }
+                refusal = check_json_signature(row["object"], row["server_name"], keys)
+                if row.get("normative", True):
+                    self.assertEqual(refusal is None, row["valid"], refusal)
+
+    def test_random(self) -> None:
+        for row in lines("events/random_hash_sign_redact.jsonl.gz"):
+            with self.subTest(row["id"]):
+                version = room_version(row["room_version"])
+                server, key_id = row["signing_server"], row["signing_key_id"]
+                key = signing_key(key_id, row["signing_key_seed"])
+                made = sign_event(row["input"], version, server, key)
+                self.assertEqual(made["signatures"][server][key_id], row["signature"])
+                self.assertEqual(_plain(redacted(made, version)), _plain(row["redacted"]))
+                keys = keys_of({server: {key_id: row["verify_key"]}})
+                self.assertIsNone(
+                    check_json_signature(redacted(made, version), server, keys[server])
+                )
+                refusal = check_signatures(event_of(made, version), keys)
+                if refusal is not None:  # others would have to sign, too
+                    self.assertIn(refusal.code, ("no-server", "not-signed"))
+
+    def test_whole_rooms(self) -> None:
+        """Every event of the small generated rooms is signed by whom it must be."""
+        for name in files("dags/v*_30.jsonl.gz"):
+            room, *events = lines(name)
+            keys = keys_of(room["server_keys"])
+            for line in events:
+                raw = json.dumps(line["event"]).encode()
+                got = received(raw, room_version(room["room_version"]), keys)
+                self.assertIs(got.verdict, Verdict.ACCEPT, (name, line["event_id"], got.refusal))
+
+
+def _plain(fields: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in fields.items() if key != "unsigned"}
+
+
+class WhoMustSign(TestCase):
+    """https://spec.matrix.org/v1.16/server-server-api/#validating-hashes-and-signatures-on-received-events"""
+
+    def servers(self, version: RoomVersion = V10, **fields: Any) -> tuple[str, ...]:
+        return signing_servers(event_of({**FIELDS, **fields}, version))
+
+    def test_the_senders_server(self) -> None:
+        self.assertEqual(self.servers(sender="@a:b:8448"), ("b:8448",))
+        with self.assertRaises(BadIdentifier):
+            self.servers(sender="@a")
+
+    def test_the_server_of_a_given_id(self) -> None:
+        fields = {"event_id": "$a:c", "prev_events": []}
+        self.assertEqual(self.servers(V1, **fields), ("b", "c"))
+        self.assertEqual(self.servers(V4, **fields), ("b",))
+        self.assertEqual(self.servers(V1, **fields, sender="@a:c"), ("c",))
+        with self.assertRaises(BadIdentifier):
+            self.servers(V1, **{**fields, "event_id": "$a"})
+
+    def test_the_vouchers_server(self) -> None:
+        name = "join_authorised_via_users_server"
+        fields: dict[str, Any] = {"type": "m.room.member", "state_key": "@a:b"}
+        fields["content"] = {"membership": "join", name: "@v:c"}
+        self.assertEqual(self.servers(V8, **fields), ("b", "c"))
+        self.assertEqual(self.servers(V7, **fields), ("b",))
+        self.assertEqual(self.servers(V8, **{**fields, "type": "m.room.message"}), ("b",))
+        fields["content"] = {"membership": "leave", name: "@v:c"}
+        self.assertEqual(self.servers(V8, **fields), ("b",))
+        for voucher in (None, 7, "garbage", {"a": "@v:c"}):
+            fields["content"] = {"membership": "join", name: voucher}
+            with self.subTest(voucher), self.assertRaises(BadIdentifier):
+                self.servers(V8, **fields)
+
+    def test_a_third_party_invite(self) -> None:
+        fields: dict[str, Any] = {"type": "m.room.member", "state_key": "@c:c"}
+        fields["content"] = {"membership": "invite", "third_party_invite": {"signed": {}}}
+        self.assertEqual(self.servers(**fields), ())
+        self.assertEqual(self.servers(**fields, signatures={"b": {}}), ("b",))
+        self.assertEqual(self.servers(**{**fields, "type": "m.room.message"}), ("b",))
+        for content in (
+            {"membership": "join", "third_party_invite": {"signed": {}}},
+            {"membership": "invite", "third_party_invite": {}},
+            {"membership": "invite", "third_party_invite": "signed"},
+            {"membership": "invite"},
+        ):
+            with self.subTest(content):
+                self.assertEqual(self.servers(**{**fields, "content": content}), ("b",))
+
+
+class Checking(TestCase):
+    """Which refusal there is."""
+
+    def code(self, event: Event, keys: Any = KEYS) -> str | None:
+        refusal = check_signatures(event, keys)
+        return refusal.code if refusal else None
+
+    def test_each_server_must_have_signed(self) -> None:
+        fields = {"event_id": "$a:c", "prev_events": []}
+        self.assertIsNone(self.code(signed("b", "c", version=V1, **fields)))
+        self.assertEqual(self.code(signed("b", version=V1, **fields)), "not-signed")
+        self.assertEqual(self.code(signed("c", version=V1, **fields)), "not-signed")
+
+    def test_refusals(self) -> None:
+        event = signed("b")
+        self.assertIsNone(self.code(event))
+        self.assertEqual(self.code(event, {}), "unknown-key")
+        self.assertEqual(self.code(event, {"b": {}}), "unknown-key")
+        self.assertEqual(self.code(signed()), "not-signed")
+        self.assertEqual(self.code(signed(sender="@a")), "no-server")
+        forged = {**event.fields, "depth": 2}
+        self.assertEqual(self.code(event_of(forged, V10)), "bad-signature")
+
+    def test_what_is_no_signature(self) -> None:
+        for signatures in (None, [], "x", {"b": None}, {"b": []}, {"b": "x"}, {"b": {}}, {}):
+            with self.subTest(signatures):
+                self.assertEqual(self.code(signed(signatures=signatures)), "not-signed")
+        for signature in (None, 1, "", "x", "ä", "A" * 86, "A" * 87, ["A" * 86]):
+            with self.subTest(signature):
+                event = signed(signatures={"b": {"ed25519:1": signature}})
+                self.assertEqual(self.code(event), "bad-signature")
+
+    def test_one_good_signature_is_enough(self) -> None:
+        event = signed("b")
+        of_server = {"ed25519:0": "x", **event.signatures["b"], "rsa:1": 7}
+        both = event_of({**event.fields, "signatures": {"b": of_server}}, V10)
+        self.assertIsNone(self.code(both))
+        other = {"ed25519:0": server_key("ed25519:0", PUBLIC), **KEYS["b"]}
+        self.assertIsNone(self.code(both, {"b": other}))
+
+    def test_what_a_signature_covers(self) -> None:
+        event = signed("b")
+        for fields, covered in (
+            ({"unsigned": {"age": 1}}, False),
+            ({"content": {"body": "y"}}, False),  # redaction takes it; the hash is for that
+            ({"hashes": {"sha256": "x"}}, True),
+            ({"origin_server_ts": 2}, True),
+            ({"auth_events": ["$a"]}, True),
+            ({"sender": "@c:b"}, True),
+        ):
+            with self.subTest(fields):
+                changed = event_of({**event.fields, **fields}, V10)
+                self.assertEqual(self.code(changed), "bad-signature" if covered else None)
+
+    def test_keys_that_expire(self) -> None:
+        event_time = FIELDS["origin_server_ts"]
+        for valid_until, fits in ((event_time - 1, False), (event_time, True), (None, True)):
+            keys = {"b": {"ed25519:1": ServerKey(KEYS["b"]["ed25519:1"].verify_key, valid_until)}}
+            with self.subTest(valid_until):
+                self.assertEqual(
+                    self.code(signed("b", version=V5), keys), None if fits else "expired-key"
+                )
+                self.assertIsNone(self.code(signed("b", version=V4), keys))
+
+    def test_what_is_no_key(self) -> None:
+        for key_id, key in (
+            ("ed25519:1", "x"),
+            ("ed25519:1", "ä"),
+            ("ed25519:1", PUBLIC[:-2]),
+            ("rsa:1", PUBLIC),
+            ("ed25519", PUBLIC),
+        ):
+            with self.subTest(key_id, key=key), self.assertRaises(BadKey):
+                server_key(key_id, key)
+
+    def test_padding_is_accepted(self) -> None:
+        """As by the reference; the specification has none."""
+        event = signed("b")
+        padded = event.signatures["b"]["ed25519:1"] + "=="
+        fields = {**event.fields, "signatures": {"b": {"ed25519:1": padded}}}
+        self.assertIsNone(self.code(event_of(fields, V10)))
+
+    def test_signing_changes_nothing_else(self) -> None:
+        before = json.dumps(FIELDS)
+        for version in ROOM_VERSIONS.values():
+            made = sign_event(
+                {**FIELDS, "signatures": {"z": {"k": "v"}}}, version, "b", signing_key()
+            )
+            self.assertEqual(made["signatures"]["z"], {"k": "v"})
+            self.assertEqual(len(decode_base64(made["hashes"]["sha256"])), 32)
+            self.assertEqual(
+                {**made, "signatures": 0, "hashes": 0}, {**FIELDS, "signatures": 0, "hashes": 0}
+            )
+        self.assertEqual(json.dumps(FIELDS), before)
+        self.assertEqual(encode_base64(decode_base64(PUBLIC)), PUBLIC)
