@@ -1,0 +1,1 @@
+"""State resolution: one state of a room from several that diverged."""

@@ -1,0 +1,100 @@
+"""Events applied to a state, one by one, each if the auth rules allow it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable
+from typing import cast
+
+from synrepl.rooms.auth.authorise import authorise
+from synrepl.rooms.auth.keys import CREATE_KEY
+from synrepl.rooms.auth.outcome import Refusal
+from synrepl.rooms.chains import Fetch, create_id
+from synrepl.rooms.event import Event
+from synrepl.rooms.state import StateKey
+
+
+class GrowingState:
+    """A state while it is resolved, as the auth rules look at it.
+
+    Events are read only when a rule asks for them.
+
+    :ivar applied: what was applied so far
+    """
+
+    __slots__ = ("_agreed", "_checked", "_fetch", "_known", "_rejected", "applied")
+
+    def __init__(
+        self, agreed: Callable[[StateKey], str | None], fetch: Fetch, rejected: Container[str] = ()
+    ) -> None:
+        """
+        :param agreed: what the state begins with
+        :param rejected: events that are not to be used for want of others
+        """
+        self.applied: dict[StateKey, str] = {}
+        self._agreed = agreed
+        self._fetch = fetch
+        self._rejected = rejected
+        self._known: dict[StateKey, Event] = {}
+        self._checked: Event | None = None
+
+    def get(self, key: StateKey) -> Event | None:
+        """The entry of a key. For want of one, what the event under check cites for it."""
+        event = self._known.get(key)
+        return self._look_up(key) if event is None else event
+
+    def _look_up(self, key: StateKey) -> Event | None:
+        event_id = self._agreed(key)
+        if event_id is not None:
+            event = self._known[key] = self._fetch(event_id)
+            return event
+        checked = self._checked
+        if checked is None:
+            return None
+        if key == CREATE_KEY and checked.version.room_id_is_create_hash:
+            # Every event of the room stands on it, so it may stay.
+            event = self._known[key] = self._fetch(create_id(checked))
+            return event
+        return self._cited(checked, key)
+
+    def _cited(self, checked: Event, key: StateKey) -> Event | None:
+        """What an event cites for a key; only what was not rejected."""
+        kind, state_key = key
+        for event_id in checked.auth_event_ids:
+            event = self._fetch(event_id)
+            if (
+                event.type == kind
+                and event.state_key == state_key
+                and event_id not in self._rejected
+            ):
+                return event
+        return None
+
+    def allows(self, event: Event) -> bool:
+        """Whether the auth rules allow an event in this state alone."""
+        return _judged(event, self) is None
+
+    def apply(self, event: Event, key: StateKey) -> None:
+        """Make an event the entry of its key."""
+        self._known[key] = event
+        self.applied[key] = event.event_id
+
+    def withdraw(self, key: StateKey) -> None:
+        """Let a key be as if nothing had been applied to it."""
+        del self._known[key], self.applied[key]
+
+    def apply_allowed(self, events: Iterable[Event]) -> None:
+        """Apply each of these that the auth rules allow.
+
+        "Iterative auth checks" of https://spec.matrix.org/v1.16/rooms/v2/#definitions: for a key that the
+        state lacks, what the event cites is used.
+        """
+        for event in events:
+            if event.state_key is not None:
+                self._checked = event
+                if _judged(event, self) is None:
+                    self.apply(event, (event.type, event.state_key))
+        self._checked = None
+
+
+# The rules ask a state for entries, and for nothing else that a mapping has.
+_judged = cast(Callable[[Event, GrowingState], Refusal | None], authorise)

@@ -1,0 +1,85 @@
+"""Version 1 of state resolution: by depth, then by hash.
+
+Source: https://spec.matrix.org/v1.16/rooms/v1/#state-resolution, whose steps these are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import sha1
+
+from synrepl.rooms.auth.keys import JOIN_RULES_KEY, MEMBER, POWER_LEVELS_KEY
+from synrepl.rooms.chains import Fetch
+from synrepl.rooms.event import Event
+from synrepl.rooms.resolution.checks import GrowingState
+from synrepl.rooms.resolution.conflict import Conflict
+from synrepl.rooms.state import StateKey
+
+#: What the auth rules look at, in the order in which it is resolved.
+PHASES = (POWER_LEVELS_KEY[0], JOIN_RULES_KEY[0], MEMBER)
+
+#: Events in conflict, by key.
+_Disputed = Mapping[StateKey, list[Event]]
+
+
+def resolve_v1(conflict: Conflict, fetch: Fetch) -> dict[StateKey, str]:
+    """What the keys that are not everywhere the same resolve to."""
+    candidates = {key: conflict.candidates(key) for key in conflict.keys}
+    undisputed = union_without_conflicts(candidates)
+    disputed = {
+        key: in_order(map(fetch, candidates[key]))
+        for key in sorted(conflict.keys - undisputed.keys())
+    }
+    state = GrowingState(lambda key: undisputed.get(key) or conflict.agreed(key), fetch)
+    for kind in PHASES:
+        resolve_kind(kind, disputed, state)
+    resolve_others(disputed, state)
+    return undisputed | state.applied
+
+
+def union_without_conflicts(candidates: Mapping[StateKey, set[str]]) -> dict[StateKey, str]:
+    """The first step. A state that lacks a key is in conflict with no other over it."""
+    return {key: next(iter(ids)) for key, ids in candidates.items() if len(ids) == 1}
+
+
+def in_order(events: Iterable[Event]) -> list[Event]:
+    """By ascending depth, then by descending SHA-1 of the ID."""
+    return sorted(events, key=lambda event: (event.depth, -_hash(event)))
+
+
+def _hash(event: Event) -> int:
+    return int.from_bytes(sha1(event.event_id.encode(), usedforsecurity=False).digest(), "big")
+
+
+def resolve_kind(kind: str, disputed: _Disputed, state: GrowingState) -> None:
+    """Power levels, join rules, or memberships.
+
+    What one key resolves to is not looked at for another one of the same kind
+    (docs/adr/0014-state-resolution.md).
+    """
+    chosen = {
+        key: last_allowed(key, events, state) for key, events in disputed.items() if key[0] == kind
+    }
+    for key, event in chosen.items():
+        state.apply(event, key)
+
+
+def last_allowed(key: StateKey, events: Sequence[Event], state: GrowingState) -> Event:
+    """The first of these, or the last before one that is not allowed where its predecessor is in force."""
+    chosen, *others = events
+    for event in others:
+        state.apply(chosen, key)
+        if not state.allows(event):
+            break
+        chosen = event
+    state.withdraw(key)
+    return chosen
+
+
+def resolve_others(disputed: _Disputed, state: GrowingState) -> None:
+    """All other types: the highest that is allowed, else the lowest (docs/adr/0014-state-resolution.md)."""
+    for key, events in disputed.items():
+        if key[0] not in PHASES:
+            lowest, *above = events
+            allowed = filter(state.allows, reversed(above))
+            state.apply(next(allowed, lowest), key)

@@ -1,0 +1,123 @@
+"""Version 2 of state resolution, by power and mainline, and version 2.1.
+
+Sources: https://spec.matrix.org/v1.16/rooms/v2/#algorithm, whose steps these are, and for 2.1
+https://spec.matrix.org/v1.16/rooms/v12/#state-resolution (MSC4297).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+from synrepl.rooms.auth.keys import JOIN_RULES_KEY, MEMBER, POWER_LEVELS_KEY
+from synrepl.rooms.chains import AuthChains, Fetch, depends_on
+from synrepl.rooms.event import Event
+from synrepl.rooms.resolution.checks import GrowingState
+from synrepl.rooms.resolution.conflict import Conflict
+from synrepl.rooms.resolution.sorting import by_mainline, by_power
+from synrepl.rooms.state import StateKey
+from synrepl.rooms.versions import Resolution
+
+#: Types of power events, whatever is in them.
+_RULES = (POWER_LEVELS_KEY[0], JOIN_RULES_KEY[0])
+
+
+class Steps(NamedTuple):
+    """Where 2.1 differs from 2.
+
+    :ivar full_conflicted_set: the events that are gone through
+    :ivar start: the state that they are applied to
+    """
+
+    full_conflicted_set: Callable[[Conflict, AuthChains], set[str]]
+    start: Callable[[Conflict], Callable[[StateKey], str | None]]
+
+
+def resolve_v2(
+    steps: Steps,
+    conflict: Conflict,
+    fetch: Fetch,
+    chains: AuthChains,
+    rejected: Container[str] = (),
+) -> dict[StateKey, str]:
+    """What the keys in conflict resolve to, and others that come up on the way."""
+    ids = steps.full_conflicted_set(conflict, chains)
+    full = dict(zip(ids, map(fetch, ids), strict=True))
+    state = GrowingState(steps.start(conflict), fetch, rejected)
+    power = with_chains(power_events(full), full)
+    # Steps 1 and 2.
+    state.apply_allowed(by_power(power, fetch, chains.power_levels))
+    # Steps 3 and 4.
+    others = [event for event_id, event in full.items() if event_id not in power]
+    levels = state.get(POWER_LEVELS_KEY)
+    tip = None if levels is None else levels.event_id
+    state.apply_allowed(by_mainline(others, tip, chains.power_levels))
+    return state.applied
+
+
+def conflicted_and_auth_difference(conflict: Conflict, chains: AuthChains) -> set[str]:
+    """ "Full conflicted set" of version 2."""
+    differing = conflict.differing()
+    found = chains.difference(differing, conflict.all_agreed())
+    return found.union(*differing)
+
+
+def with_subgraph(conflict: Conflict, chains: AuthChains) -> set[str]:
+    """ "Full conflicted set" of version 2.1: the paths between events in conflict are part of it, too."""
+    conflicted = set().union(*conflict.differing())
+    return conflicted_and_auth_difference(conflict, chains) | chains.subgraph(conflicted)
+
+
+def from_unconflicted(conflict: Conflict) -> Callable[[StateKey], str | None]:
+    """Version 2 starts with what all agree on."""
+    return conflict.agreed
+
+
+def from_nothing(conflict: Conflict) -> Callable[[StateKey], str | None]:
+    """Version 2.1 starts with an empty state."""
+    return lambda key: None
+
+
+#: By algorithm.
+STEPS: Mapping[Resolution, Steps] = MappingProxyType(
+    {
+        Resolution.V2: Steps(conflicted_and_auth_difference, from_unconflicted),
+        Resolution.V2_1: Steps(with_subgraph, from_nothing),
+    }
+)
+
+
+def power_events(full: Mapping[str, Event]) -> set[str]:
+    """Those which could take from somebody the right to do something ("Power events")."""
+    return {event_id for event_id, event in full.items() if is_power_event(event)}
+
+
+def is_power_event(event: Event) -> bool:
+    """See :func:`power_events`."""
+    kind = event.type
+    if kind == MEMBER:
+        return (
+            event.state_key is not None
+            and event.sender != event.state_key
+            and event.membership in ("leave", "ban")
+        )
+    return kind in _RULES and event.state_key is not None
+
+
+def with_chains(power: Iterable[str], full: Mapping[str, Event]) -> dict[str, Event]:
+    """Step 1: power events, with all of the full conflicted set that they depend on.
+
+    As with the reference, only what is reached without leaving that set
+    (docs/adr/0014-state-resolution.md).
+    """
+    found = {event_id: full[event_id] for event_id in power}
+    waiting = list(found.values())
+    while waiting:
+        for event_id in depends_on(waiting.pop()):
+            if event_id not in found:
+                event = full.get(event_id)
+                if event is not None:
+                    found[event_id] = event
+                    waiting.append(event)
+    return found

@@ -1,0 +1,175 @@
+"""Auth chains as bit sets against walks over the events."""
+
+from __future__ import annotations
+
+import re
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from twisted.trial.unittest import TestCase
+
+from synrepl.rooms.chains import (
+    AuthCycle,
+    BitSetChains,
+    MissingAuthEvent,
+    UnknownEvent,
+    chains_of,
+)
+from synrepl.rooms.event import Event, event_of
+from synrepl.rooms.versions import V12
+from tests.rooms.resolution_rooms import MadeRoom, WalkedChains
+
+#: For each event, how far back those are that it cites.
+_GRAPHS = st.lists(st.lists(st.integers(1, 12), max_size=4), min_size=1, max_size=40)
+
+
+def _room(steps: list[list[int]]) -> MadeRoom:
+    room = MadeRoom()
+    for at, back in enumerate(steps):
+        cites = sorted({str(at - step) for step in back if step <= at})
+        room.add(str(at), "m.room.power_levels", "" if at % 3 else "x", cites=cites)
+    return room
+
+
+class WalkTests(TestCase):
+    """Random graphs."""
+
+    @given(_GRAPHS)
+    @settings(max_examples=60)
+    def test_chains(self, steps: list[list[int]]) -> None:
+        """Each chain."""
+        room = _room(steps)
+        chains, walked = BitSetChains(room.events.values()), WalkedChains(room.events)
+        for event_id in room.events:
+            self.assertEqual(chains.chain(event_id), walked.chain(event_id))
+        self.assertEqual(chains.power_levels, walked.power_levels)
+
+    @given(_GRAPHS, st.data())
+    @settings(max_examples=100)
+    def test_difference(self, steps: list[list[int]], data: st.DataObject) -> None:
+        """The auth difference."""
+        room = _room(steps)
+        subset = st.sets(st.sampled_from(sorted(room.events)))
+        states = data.draw(st.lists(subset, min_size=1, max_size=4))
+        shared = set.intersection(*states)
+        differing = [state - shared for state in states]
+        self.assertEqual(
+            BitSetChains(room.events.values()).difference(differing, shared),
+            WalkedChains(room.events).difference(differing, shared),
+        )
+
+    def test_much_is_shared(self) -> None:
+        """What takes an event out of the difference may come late."""
+        room = _room([[1]] * 200)
+        room.add("leaf", "t", cites=["199"])
+        others = [room.add(f"other {n}", "t", cites=["0"]).event_id for n in range(100)]
+        chains = BitSetChains(room.events.values())
+        self.assertEqual(len(chains.difference([["leaf"], []], others)), 200)
+        self.assertEqual(chains.difference([["leaf"], []], [*others, "199"]), {"leaf"})
+
+    @given(_GRAPHS, st.data())
+    @settings(max_examples=100)
+    def test_subgraph(self, steps: list[list[int]], data: st.DataObject) -> None:
+        """The paths between events."""
+        room = _room(steps)
+        ends = data.draw(st.sets(st.sampled_from(sorted(room.events))))
+        self.assertEqual(
+            BitSetChains(room.events.values()).subgraph(ends),
+            WalkedChains(room.events).subgraph(ends),
+        )
+
+    @given(_GRAPHS, st.data())
+    @settings(max_examples=50)
+    def test_read_from_where_they_are(self, steps: list[list[int]], data: st.DataObject) -> None:
+        """Chains that are read by need hold the same as those that are built up."""
+        room = _room(steps)
+        built = BitSetChains(room.events.values())
+        starts = data.draw(st.lists(st.sampled_from(sorted(room.events)), max_size=5))
+        read = chains_of(starts, room.events.__getitem__)
+        for start in starts:
+            self.assertEqual(read.chain(start), built.chain(start))
+
+
+class CreateTests(TestCase):
+    """Where the room's ID is the hash of its creation."""
+
+    def setUp(self) -> None:
+        self.create = self._event("m.room.create", [])
+        room_id = "!" + self.create.event_id[1:]
+        self.member = self._event("m.room.member", [], room_id)
+        self.topic = self._event("m.room.topic", [self.member.event_id], room_id)
+
+    def _event(self, kind: str, cites: list[str], room_id: str | None = None) -> Event:
+        fields = {
+            "type": kind,
+            "sender": "@a:x",
+            "state_key": "",
+            "content": {},
+            "depth": 1,
+            "origin_server_ts": 1,
+            "prev_events": [],
+            "auth_events": cites,
+            "hashes": {},
+        }
+        return event_of(fields if room_id is None else {**fields, "room_id": room_id}, V12)
+
+    def test_is_in_every_chain(self) -> None:
+        """Though nobody cites it."""
+        chains = BitSetChains([self.create, self.member, self.topic])
+        self.assertEqual(chains.chain(self.create.event_id), set())
+        self.assertEqual(chains.chain(self.member.event_id), {self.create.event_id})
+        self.assertEqual(
+            chains.chain(self.topic.event_id), {self.create.event_id, self.member.event_id}
+        )
+
+    def test_is_needed(self) -> None:
+        """Without it there is no chain."""
+        with self.assertRaisesRegex(MissingAuthEvent, re.escape(self.create.event_id)):
+            BitSetChains([self.member])
+
+
+class ErrorTests(TestCase):
+    """What is missing is named."""
+
+    def setUp(self) -> None:
+        self.room = MadeRoom()
+        self.room.add("a", "t")
+        self.room.add("b", "t", cites=["a"])
+        self.chains = BitSetChains(self.room.events.values())
+
+    def test_unknown(self) -> None:
+        """Asking about an event that was never added."""
+        for ask in (
+            lambda: self.chains.chain("x"),
+            lambda: self.chains.difference([["x"], []], []),
+            lambda: self.chains.difference([["b"], []], ["x"]),
+            lambda: self.chains.subgraph(["b", "a", "x"]),
+            lambda: self.chains.subgraph(["x"]),
+            lambda: chains_of(["x"], self.room.events.__getitem__),
+        ):
+            with self.assertRaisesRegex(UnknownEvent, "x"):
+                ask()
+
+    def test_missing(self) -> None:
+        """Adding an event before what it cites; nothing of it stays."""
+        late = self.room.add("d", "t", cites=["a", "c"])
+        with self.assertRaisesRegex(MissingAuthEvent, "d depends on c"):
+            self.chains.add(late)
+        self.assertNotIn("d", self.chains)
+        with self.assertRaisesRegex(MissingAuthEvent, "d depends on c"):
+            chains_of(["d"], self.room.events.__getitem__)
+
+    def test_cycle(self) -> None:
+        """Servers that make IDs up can make events depend on one another."""
+        self.room.add("p", "t", cites=["a", "q"])
+        self.room.add("q", "t", cites=["p"])
+        self.room.add("s", "t", cites=["s"])
+        for start in ("p", "q", "s"):
+            with self.assertRaisesRegex(AuthCycle, "own auth chain"):
+                chains_of([start], self.room.events.__getitem__)
+
+    def test_again(self) -> None:
+        """Adding twice changes nothing."""
+        self.chains.add(self.room.events["b"])
+        self.assertEqual(len(self.chains), 2)
+        self.assertEqual(self.chains.chain("b"), {"a"})
