@@ -1,0 +1,91 @@
+"""The checks on an event that depend on others: what it cites, the state before it, the room as it is now.
+
+Source: https://spec.matrix.org/v1.16/server-server-api/#checks-performed-on-receipt-of-a-pdu, whose steps
+these are, and the seed on faster joins. Steps 1 to 3 (format, signatures, hash) come before: an
+:class:`~synrepl.rooms.event.Event` has passed the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Mapping, Sequence
+from enum import StrEnum
+
+from synrepl.rooms.auth.authorise import authorise
+from synrepl.rooms.auth.keys import CREATE_KEY
+from synrepl.rooms.auth.outcome import Refusal
+from synrepl.rooms.auth.own import check_own
+from synrepl.rooms.auth.selection import check_cited, wanted
+from synrepl.rooms.event import CREATE, Event
+from synrepl.rooms.state import StateKey
+from synrepl.rooms.state_map import CompactStateMap
+
+
+class Check(StrEnum):
+    """The check that an event failed."""
+
+    AUTH_EVENTS = "auth_events"  #: 4, with what can be said of it alone: it is rejected
+    STATE_BEFORE = "state_before"  #: 5: it is rejected
+    CURRENT_STATE = "current_state"  #: 6: it is soft-failed
+
+
+class Checks:
+    """Checks 4, 5 and 6 of one event.
+
+    The rules look at a few entries of a state only, and mostly these are the same for all three
+    checks: an answer is found once for each choice of entries.
+
+    :param create: the room's ``m.room.create``, which stands for itself where nobody cites it
+    """
+
+    __slots__ = ("_answers", "_cited", "_event", "_keys")
+
+    def __init__(self, event: Event, cited: Sequence[Event], create: Event | None) -> None:
+        self._event = event
+        self._cited: dict[StateKey, Event] = {
+            (each.type, each.state_key): each for each in cited if each.state_key is not None
+        }
+        self._keys = wanted(event)
+        if event.version.room_id_is_create_hash and event.type != CREATE:
+            self._keys = (CREATE_KEY, *self._keys)
+            if create is not None:
+                self._cited[CREATE_KEY] = create
+        self._answers: dict[tuple[str | None, ...], Refusal | None] = {}
+
+    def claimed_state(self) -> dict[StateKey, str]:
+        """The state that its auth events are."""
+        return {key: event.event_id for key, event in self._cited.items()}
+
+    def by_cited(self, cited: Sequence[Event], rejected: Container[str]) -> Refusal | None:
+        """4: the event by itself, whether it cites what it should, and the rules by what it cites.
+
+        :param cited: all of its auth events, as in ``__init__``
+        :param rejected: events that were rejected
+        """
+        event = self._event
+        refusal = check_own(event) or check_cited(event, cited, rejected)
+        if refusal is not None:
+            return refusal
+        get = self._cited.get
+        entries = tuple(
+            [None if (each := get(key)) is None else each.event_id for key in self._keys]
+        )
+        answer = self._answers[entries] = authorise(event, self._cited)
+        return answer
+
+    def by_state(self, state: CompactStateMap, fetch: Callable[[str], Event]) -> Refusal | None:
+        """5 and 6: the rules by a state of the room.
+
+        :param fetch: an event of that state
+        """
+        entries = state.several(self._keys)
+        try:
+            return self._answers[entries]
+        except KeyError:
+            pass
+        relevant: Mapping[StateKey, Event] = {
+            key: fetch(event_id)
+            for key, event_id in zip(self._keys, entries, strict=True)
+            if event_id is not None
+        }
+        answer = self._answers[entries] = authorise(self._event, relevant)
+        return answer

@@ -1,0 +1,65 @@
+"""What became of an event in a room, and why it may be that nothing can be said."""
+
+from __future__ import annotations
+
+import msgspec
+
+from synrepl.core.errors import InputError
+from synrepl.rooms.auth.outcome import Refusal
+from synrepl.rooms.checks import Check
+from synrepl.rooms.event import Event
+from synrepl.rooms.ordering import Place
+from synrepl.rooms.state_map import CompactStateMap
+
+
+class OtherRoom(InputError):
+    """event {event_id} is of room {room_id}, or of another room version, and not of {expected}"""
+
+
+class UnknownEvents(InputError):
+    """{missing} of room {room_id} must be known before event {event_id} can be judged"""
+
+
+class NotJudged(InputError):
+    """event {event_id} has not been judged in room {room_id}"""
+
+
+class NoState(InputError):
+    """the state of the room at event {event_id} is not known: it is here only because others cite it"""
+
+
+class Judged(msgspec.Struct, frozen=True, eq=False, gc=False):
+    """What became of an event.
+
+    :ivar state_before: None for one that is known only because others cite it
+    :ivar state_after: the same, with the event in it when it is accepted state
+    :ivar refusal: why it is rejected
+    :ivar failed: the check by which it was rejected or soft-failed
+    :ivar soft_failure: why it is soft-failed: accepted, and not shown or followed
+    :ivar partial: its state is known in part only (faster joins)
+    :ivar place: in both orders
+    """
+
+    event: Event
+    state_before: CompactStateMap | None
+    state_after: CompactStateMap | None
+    refusal: Refusal | None
+    failed: Check | None
+    soft_failure: Refusal | None
+    partial: bool
+    place: Place
+
+    @property
+    def accepted(self) -> bool:
+        """Whether it was not rejected; it may be soft-failed."""
+        return self.refusal is None
+
+    @property
+    def counts(self) -> bool:
+        """Whether it was accepted, and not soft-failed."""
+        return self.refusal is None and self.soft_failure is None
+
+    @property
+    def prev_event_ids(self) -> tuple[str, ...]:
+        """The events that it follows."""
+        return self.event.prev_event_ids

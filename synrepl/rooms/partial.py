@@ -1,0 +1,307 @@
+"""Rooms that are known in part: after a join that brought the state without most memberships.
+
+Source: the seed on faster joins, and https://spec.matrix.org/v1.16/server-server-api/#put_matrixfederationv2send_joinroomideventid
+(``members_omitted``). The part of the state before the join propagates as states do. While it does, what an
+event cites takes part in check 5 and nothing is soft-failed (:mod:`synrepl.rooms.room`). Then every event
+since the join is judged again at its whole state: the resync.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from enum import StrEnum
+from types import MappingProxyType
+from typing import NamedTuple
+
+from synrepl.core.errors import InputError
+from synrepl.rooms.auth.keys import CREATE_KEY, MEMBER
+from synrepl.rooms.auth.users import server_of
+from synrepl.rooms.chains import depends_on
+from synrepl.rooms.event import Event
+from synrepl.rooms.judged import Judged
+from synrepl.rooms.ordering import sort_by_cause
+from synrepl.rooms.room import Room
+from synrepl.rooms.state import StateKey, StateMap
+from synrepl.rooms.state_map import CompactStateMap, Delta, delta
+
+
+class NotNext(InputError):
+    """event {event_id} cannot be resynced yet, or is not to be: {reason}"""
+
+
+class Certainty(StrEnum):
+    """How far an answer about a room's state can be relied on. The later ones are worse."""
+
+    FINAL = "final"  #: it would be the same if the whole state were known
+    PROVISIONAL = "provisional"  #: good enough to go on with; the resync may correct it
+    UNKNOWN = "unknown"  #: not known before the resync: whoever needs it waits
+
+
+class Answer(NamedTuple):
+    """What is known of one key of a room's state.
+
+    :ivar event_id: the entry as far as it is known; None: there is none, or it is not known
+    """
+
+    event_id: str | None
+    certainty: Certainty
+
+
+class PartialJoin(NamedTuple):
+    """What a server answered to a partial join, all of it judged as events before.
+
+    :ivar join: the event by which this server joined
+    :ivar state: the part of the state before it
+    :ivar auth_chain: what the events of ``state``, and ``join``, depend on
+    :ivar servers: those in the room before it
+    """
+
+    join: Event
+    state: Iterable[Event]
+    auth_chain: Iterable[Event]
+    servers: frozenset[str]
+
+
+class Pending(NamedTuple):
+    """An event that is to be resynced next.
+
+    :ivar state_needed: another server must be asked for the state before it, since it follows
+        something that is not known here
+    """
+
+    event_id: str
+    state_needed: bool
+
+
+class Change(NamedTuple):
+    """What the resync made of an event.
+
+    :ivar was: before it
+    :ivar now: after it
+    """
+
+    was: Judged
+    now: Judged
+
+    @property
+    def wrongly_accepted(self) -> bool:
+        """Whether it was accepted, and shown, and is rejected now."""
+        return self.was.accepted and not self.now.accepted
+
+    @property
+    def wrongly_rejected(self) -> bool:
+        """Whether it was rejected and is accepted now."""
+        return not self.was.accepted and self.now.accepted
+
+    @property
+    def state_before(self) -> Delta:
+        """What became known of the state before it."""
+        assert self.was.state_before is not None
+        assert self.now.state_before is not None
+        return delta(self.was.state_before, self.now.state_before)
+
+
+def certainty_of(key: StateKey, local_server: str) -> Certainty:
+    """How far the entry of a key can be relied on while a room is known in part.
+
+    "When is our partial state likely to be correct?" of the seed. The creation cannot change. All
+    else but memberships came with the join, and only this server lets its users join. Of others'
+    memberships next to nothing is known.
+    """
+    if key == CREATE_KEY:
+        return Certainty.FINAL
+    kind, state_key = key
+    if kind != MEMBER or server_of(state_key) == local_server:
+        return Certainty.PROVISIONAL
+    return Certainty.UNKNOWN
+
+
+class PartialRoom:
+    """A room that was joined with a part of its state, until it is resynced, and after.
+
+    :param room: one of which nothing is known yet
+    :param answer: what came of the join
+    :param local_server: this server's name
+    :raises UnknownEvents: something that is cited is missing from the answer
+    """
+
+    def __init__(self, room: Room, answer: PartialJoin, local_server: str) -> None:
+        self.room = room
+        self._local_server = local_server
+        self._servers = answer.servers
+        self._told: dict[str, StateMap] = {}
+        self._done: set[str] = set()
+        self._partial = True
+        state = list(answer.state)
+        self.add_outliers([*answer.auth_chain, *state])
+        entries = {
+            (event.type, event.state_key): event.event_id
+            for event in state
+            if event.state_key is not None
+        }
+        room.receive_with_state(answer.join, entries, partial=True)
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether some events are still to be resynced."""
+        return self._partial
+
+    # Taking in
+
+    def receive(self, event: Event) -> list[Judged]:
+        """See :meth:`Room.receive`. When it waits, :attr:`Room.missing` says for what.
+
+        Missing events that are only cited come through :meth:`add_outliers`, those that are followed
+        through :meth:`add_with_state`.
+        """
+        return self.room.receive(event)
+
+    def add_outliers(self, events: Iterable[Event]) -> None:
+        """Take in events that others cite, in any order.
+
+        :raises UnknownEvents: one that they cite is neither known nor among them
+        """
+        for event in sort_by_cause(events, leans_on=depends_on).events:
+            self.room.receive_outlier(event)
+
+    def add_with_state(self, event: Event, state_before: StateMap) -> list[Judged]:
+        """Take in an event that follows something unknown, with the whole state before it.
+
+        :param state_before: as another server told it (``/state_ids``); its events must be known
+        :raises UnknownEvents: see :meth:`Room.receive_with_state`
+        """
+        judged = self.room.receive_with_state(event, state_before)
+        if self._partial:
+            self._told[event.event_id] = state_before
+        return judged
+
+    # Asking
+
+    def ask(self, key: StateKey, at: str | None = None) -> Answer:
+        """The entry of a key, and how certain that is.
+
+        :param at: an event, for the state before it; by default, the current state
+        :raises NotJudged: that event is not known
+        :raises NoState: it is only cited
+        """
+        state, partial = self._state(at)
+        return Answer(
+            state.get(key), certainty_of(key, self._local_server) if partial else Certainty.FINAL
+        )
+
+    def certainty(self, keys: Iterable[StateKey] | None = None, at: str | None = None) -> Certainty:
+        """How certain the entries of some keys are together.
+
+        Of the keys that authorise an event (:func:`synrepl.rooms.auth.selection.wanted`), this says whether a
+        server should make that event now.
+
+        :param keys: by default the whole state
+        """
+        if not self._state(at)[1]:
+            return Certainty.FINAL
+        if keys is None:
+            return Certainty.UNKNOWN
+        order = list(Certainty)
+        all_of_them = [certainty_of(key, self._local_server) for key in keys]
+        return max(all_of_them, key=order.index, default=Certainty.FINAL)
+
+    def servers(self) -> tuple[frozenset[str], Certainty]:
+        """The servers in the room: provisionally, those that were and those that joined since."""
+        joined = {
+            server_of(state_key)
+            for (kind, state_key), event_id in self.room.current_state().items()
+            if kind == MEMBER and self.room[event_id].event.membership == "join"
+        }
+        if self._partial:
+            return self._servers | joined, Certainty.PROVISIONAL
+        return frozenset(joined), Certainty.FINAL
+
+    def _state(self, at: str | None) -> tuple[CompactStateMap, bool]:
+        if at is None:
+            return self.room.current_state(), self._partial
+        return self.room.state_before(at), at in self.room.partial_event_ids
+
+    # The resync
+
+    def pending(self) -> Iterator[Pending]:
+        """The events that can be resynced now: those that follow none that is still to be.
+
+        In topological order, from the join down: who resyncs each as it is yielded gets to the end in
+        one go. All that came since is gone through, for what follows or cites a wrong verdict may be
+        wrong, too.
+        """
+        if self._partial:
+            for judged in self.room.topologically():
+                event_id = judged.event.event_id
+                if event_id not in self._done and self._is_next(judged):
+                    yield Pending(event_id, self._needs_state(judged))
+
+    def _is_next(self, judged: Judged) -> bool:
+        return all(
+            each in self._done or not self.room.has_state(each) for each in judged.prev_event_ids
+        )
+
+    def _needs_state(self, judged: Judged) -> bool:
+        event = judged.event
+        return event.event_id not in self._told and not all(
+            map(self.room.has_state, event.prev_event_ids)
+        )
+
+    def resync(self, event_id: str, state_before: StateMap | None = None) -> Change:
+        """Judge an event again, at the whole state before it.
+
+        With the last one, the room is known as a whole.
+
+        :param state_before: needed if :class:`Pending` says so; its events must be known
+        :raises NotNext: see :meth:`pending`
+        :raises NotJudged: it is not known
+        :raises UnknownEvents: an event of the state is not known
+        """
+        was = self.room[event_id]
+        if event_id in self._done or not self._partial or was.state_before is None:
+            raise NotNext(event_id=event_id, reason="there is nothing to find out")
+        if not self._is_next(was):
+            raise NotNext(event_id=event_id, reason="it follows others that come first")
+        if state_before is None:
+            if self._needs_state(was):
+                raise NotNext(event_id=event_id, reason="the state before it is needed")
+            state_before = self._told.get(event_id)
+        now = self.room.judge_again(event_id, state_before)
+        self._done.add(event_id)
+        if len(self._done) == self.room.count_with_state:
+            self._partial = False
+            self._done.clear()
+            self._told.clear()
+            self.room.find_extremities()
+        return Change(was, now)
+
+
+class Resynced(NamedTuple):
+    """What a whole resync changed.
+
+    :ivar wrongly_accepted: events that were accepted, and are rejected
+    :ivar wrongly_rejected: events that were rejected, and are accepted
+    :ivar current_state: what differs in the current state
+    """
+
+    wrongly_accepted: list[str]
+    wrongly_rejected: list[str]
+    current_state: Delta
+
+
+def resync(partial: PartialRoom, states: Mapping[str, StateMap] = MappingProxyType({})) -> Resynced:
+    """Resync all of a room, with everything at hand.
+
+    :param states: the states before the events that need one
+    :raises NotNext: there is an event that needs one, and has none
+    """
+    before = partial.room.current_state()
+    changes: list[Change] = []
+    for event_id, state_needed in partial.pending():
+        state = states.get(event_id) if state_needed else None
+        changes.append(partial.resync(event_id, state))
+    return Resynced(
+        [each.now.event.event_id for each in changes if each.wrongly_accepted],
+        [each.now.event.event_id for each in changes if each.wrongly_rejected],
+        delta(before, partial.room.current_state()),
+    )

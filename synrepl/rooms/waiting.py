@@ -1,0 +1,91 @@
+"""Events that wait for others, in bounded number."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+from synrepl.rooms.event import Event
+
+#: How many events of a room may wait, at most.
+MAX_WAITING = 10_000
+
+
+class Waiting(NamedTuple):
+    """An event that waits.
+
+    :ivar live: see :meth:`synrepl.rooms.room.Room.receive`
+    :ivar missing: for what it waits still
+    """
+
+    event: Event
+    live: bool
+    missing: set[str]
+
+
+class WaitingEvents:
+    """Events by what they wait for.
+
+    :param limit: when there are more, the one that has waited longest is forgotten
+    """
+
+    __slots__ = ("_by_id", "_by_missing", "_limit")
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._by_id: dict[str, Waiting] = {}
+        self._by_missing: dict[str, dict[str, None]] = {}
+
+    def __contains__(self, event_id: str) -> bool:
+        return event_id in self._by_id
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    @property
+    def event_ids(self) -> Collection[str]:
+        """Those that wait, longest first."""
+        return self._by_id.keys()
+
+    @property
+    def missing(self) -> set[str]:
+        """What some of them wait for and does not wait itself."""
+        return {each for each in self._by_missing if each not in self._by_id}
+
+    def hold(self, waiting: Waiting) -> None:
+        """Let an event wait that does not yet."""
+        event_id = waiting.event.event_id
+        self._by_id[event_id] = waiting
+        for each in waiting.missing:
+            self._by_missing.setdefault(each, {})[event_id] = None
+        if len(self._by_id) > self._limit:
+            self.forget(next(iter(self._by_id)))
+
+    def forget(self, event_id: str) -> None:
+        """As if it had never come."""
+        waiting = self._by_id.pop(event_id, None)
+        for each in () if waiting is None else waiting.missing:
+            others = self._by_missing[each]
+            del others[event_id]
+            if not others:
+                del self._by_missing[each]
+
+    def arrived(self, event_id: str, with_state: bool) -> list[Waiting]:
+        """Those that waited for an event and now for nothing more; they wait no longer.
+
+        :param with_state: whether the state at the event is known. Who cites it can do without;
+            who follows it cannot
+        """
+        free: list[Waiting] = []
+        others = self._by_missing.get(event_id, {})
+        for each in list(others):
+            waiting = self._by_id[each]
+            if with_state or event_id not in waiting.event.prev_event_ids:
+                del others[each]
+                waiting.missing.discard(event_id)
+                if not waiting.missing:
+                    del self._by_id[each]
+                    free.append(waiting)
+        if not others:
+            self._by_missing.pop(event_id, None)
+        return free

@@ -1,0 +1,57 @@
+"""Forward extremities. Those of whole rooms: ``test_rooms``."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+from unittest import TestCase
+
+from synrepl.rooms.extremities import extremities_after, followed
+
+
+class Known(NamedTuple):
+    prev_event_ids: tuple[str, ...]
+    counts: bool = True
+
+
+class Extremities(TestCase):
+    def setUp(self) -> None:
+        self.known: dict[str, Known] = {}
+        self.ends: frozenset[str] = frozenset()
+
+    def add(self, event_id: str, *prev: str, counts: bool = True) -> set[str]:
+        event = Known(prev, counts)
+        self.ends = extremities_after(self.ends, event_id, event, self.known.get)
+        self.known[event_id] = event
+        return set(self.ends)
+
+    def test_an_event_replaces_what_it_follows(self) -> None:
+        self.assertEqual(self.add("a"), {"a"})
+        self.assertEqual(self.add("b", "a"), {"b"})
+        self.assertEqual(self.add("c", "a"), {"b", "c"})
+        self.assertEqual(self.add("d", "b", "c"), {"d"})
+
+    def test_one_that_does_not_count_changes_nothing(self) -> None:
+        self.add("a")
+        self.assertEqual(self.add("bad", "a", counts=False), {"a"})
+
+    def test_what_follows_one_that_does_not_count(self) -> None:
+        """It follows what that one follows, however many do not count."""
+        self.add("a")
+        self.add("b", "a")
+        self.add("bad", "b", counts=False)
+        self.add("worse", "bad", counts=False)
+        self.assertEqual(self.add("c", "worse"), {"c"})
+
+    def test_only_one_step_beyond_what_counts(self) -> None:
+        """``a`` was left behind by ``b`` already; that another follows ``b`` is not looked into."""
+        self.add("a")
+        self.add("b", "a")
+        self.assertEqual(followed(["b"], self.known.get), {"b"})
+
+    def test_parents_that_are_not_known(self) -> None:
+        self.add("a")
+        self.assertEqual(self.add("b", "elsewhere"), {"a", "b"})
+
+    def test_events_that_follow_one_another_in_a_circle(self) -> None:
+        self.known = {"x": Known(("y",), False), "y": Known(("x", "y"), False)}
+        self.assertEqual(followed(["x"], self.known.get), {"x", "y"})

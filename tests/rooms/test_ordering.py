@@ -1,0 +1,98 @@
+"""The topological and the stream order."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+from unittest import TestCase
+
+from synrepl.rooms.event import Event
+from synrepl.rooms.ordering import MAX_DEPTH, Place, StreamOrder, sort_by_cause, topological
+from synrepl.rooms.versions import V10
+
+
+def made(event_id: str, *prev: str, depth: int = 1) -> Event:
+    fields: dict[str, Any] = {}
+    return Event(
+        raw=b"",
+        version=V10,
+        fields=fields,
+        event_id=event_id,
+        room_id="!r",
+        type="m.room.message",
+        sender="@a:x",
+        state_key=None,
+        content=fields,
+        depth=depth,
+        origin_server_ts=0,
+        prev_event_ids=prev,
+        auth_event_ids=(),
+    )
+
+
+class Places(TestCase):
+    def test_topological_first_then_stream(self) -> None:
+        places = [Place(2, -1), Place(1, 9), Place(2, 4), Place(3, 1), Place(2, -2)]
+        self.assertEqual(
+            sorted(places), [Place(1, 9), Place(2, -2), Place(2, -1), Place(2, 4), Place(3, 1)]
+        )
+
+    def test_stream_order_grows_at_both_ends(self) -> None:
+        order = StreamOrder(5, -2)
+        self.assertEqual([order.next(), order.next_older(), order.next()], [6, -3, 7])
+        self.assertEqual([order.next_older(), order.newest], [-4, 7])
+
+    def test_one_more_than_what_it_follows(self) -> None:
+        self.assertEqual(topological(1, []), 1)
+        self.assertEqual(topological(4, [3, 1]), 4)
+
+    def test_a_depth_that_lies_does_not_count(self) -> None:
+        self.assertEqual(topological(MAX_DEPTH, [3]), 4)
+        self.assertEqual(topological(-7, [3]), 4)
+        self.assertEqual(topological(0, []), 1)
+
+    def test_depth_counts_where_parents_are_missing(self) -> None:
+        self.assertEqual(topological(40, [3], all_known=False), 40)
+        self.assertEqual(topological(2, [3], all_known=False), 4)
+        self.assertEqual(topological(10**30, [], all_known=False), MAX_DEPTH)
+        self.assertEqual(topological(5, [MAX_DEPTH]), MAX_DEPTH)
+
+
+class Causes(TestCase):
+    def test_parents_come_first_whatever_the_order(self) -> None:
+        rng = random.Random(7)
+        events = [made("0")]
+        for n in range(1, 200):
+            prev = {str(rng.randrange(n)) for _ in range(rng.choice([1, 1, 2, 3]))}
+            events.append(made(str(n), *sorted(prev), depth=rng.randrange(5)))
+        orders = set()
+        for _ in range(5):
+            rng.shuffle(events)
+            done, circles = sort_by_cause(events)
+            self.assertEqual(circles, [])
+            at = {event.event_id: n for n, event in enumerate(done)}
+            self.assertEqual(len(at), 200)
+            for event in done:
+                for parent in event.prev_event_ids:
+                    self.assertLess(at[parent], at[event.event_id])
+            orders.add(tuple(at))
+        self.assertEqual(len(orders), 1)
+
+    def test_what_is_left_open_goes_by_the_key(self) -> None:
+        events = [made("a"), made("c", "a", depth=2), made("b", "a", depth=3), made("d", "x")]
+        done, _ = sort_by_cause(events)
+        self.assertEqual([event.event_id for event in done], ["a", "d", "c", "b"])
+        done, _ = sort_by_cause(events, first=lambda event: (-ord(event.event_id), ""))
+        self.assertEqual([event.event_id for event in done], ["d", "a", "c", "b"])
+
+    def test_circles_are_told_apart(self) -> None:
+        events = [made("a", "c"), made("b", "a"), made("c", "b"), made("d"), made("e", "a", "d")]
+        done, circles = sort_by_cause(events)
+        self.assertEqual([event.event_id for event in done], ["d"])
+        self.assertEqual([event.event_id for event in circles], ["a", "b", "c", "e"])
+
+    def test_twice_the_same_event(self) -> None:
+        events = [made("a"), made("a"), made("b", "a", "a")]
+        done, circles = sort_by_cause(events)
+        self.assertEqual([event.event_id for event in done], ["a", "b"])
+        self.assertEqual(circles, [])
