@@ -1,0 +1,1 @@
+"""Who may see an event, and why."""

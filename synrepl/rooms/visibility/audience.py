@@ -1,0 +1,116 @@
+"""Who may see an event, as far as that can be told before anybody asks.
+
+An audience is found once, when the event is stored, from the state around it. Each question after
+that needs only what the asker was at the event: a user's membership, or that of a server's users.
+
+Sources: https://spec.matrix.org/v1.16/client-server-api/#room-history-visibility
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import msgspec
+
+from synrepl.rooms.event import Event
+from synrepl.rooms.state import StateEvents
+from synrepl.rooms.visibility.verdict import Reason
+
+ALIASES = "m.room.aliases"
+MEMBER = "m.room.member"
+VISIBILITY = "m.room.history_visibility"
+
+JOIN, INVITE, LEAVE = "join", "invite", "leave"
+
+#: What lets somebody see more than the rest; every other membership is like none.
+_PERMISSIVE = {JOIN: 2, INVITE: 1}
+
+
+class HistoryVisibility(IntEnum):
+    """What a room's ``m.room.history_visibility`` says; the greater, the more may see."""
+
+    JOINED = 0
+    INVITED = 1
+    SHARED = 2
+    WORLD_READABLE = 3
+
+
+_BY_NAME = {each.name.lower(): each for each in HistoryVisibility}
+
+
+class Audience(msgspec.Struct, frozen=True, gc=False):
+    """Who may see one event.
+
+    :ivar visibility: of the room's history, in the state after the event
+    :ivar widest: the most permissive of before and after, where the event changes it; else the same
+    :ivar is_state: whether it is a state event
+    :ivar target: the user whose membership it sets, if it sets one
+    :ivar target_before: what that user was before, ``leave`` if nothing was known of it
+    :ivar never: why no client may see it, whoever asks; None if some may
+    """
+
+    event_id: str
+    sender: str
+    visibility: HistoryVisibility
+    widest: HistoryVisibility
+    is_state: bool
+    target: str | None
+    target_before: str
+    never: Reason | None
+
+
+def audience_of(event: Event, before: StateEvents, *, soft_failed: bool = False) -> Audience:
+    """The audience of an event that was accepted.
+
+    :param before: the state before the event; only asked for single entries
+    :param soft_failed: it is in the graph, and kept from clients
+    """
+    old = history_visibility(before.get((VISIBILITY, "")))
+    visibility = widest = old
+    target, target_before = None, LEAVE
+    if event.type == VISIBILITY and event.state_key == "":
+        visibility = history_visibility(event)
+        widest = max(old, visibility)
+    elif event.type == MEMBER and event.state_key is not None:
+        target = event.state_key
+        target_before = membership(before.get((MEMBER, target)))
+    never = None
+    if soft_failed:
+        never = Reason.SOFT_FAILED
+    elif event.type == ALIASES:
+        never = Reason.ALIASES
+    return Audience(
+        event.event_id,
+        event.sender,
+        visibility,
+        widest,
+        event.state_key is not None,
+        target,
+        target_before,
+        never,
+    )
+
+
+def history_visibility(event: Event | None) -> HistoryVisibility:
+    """What an ``m.room.history_visibility`` says; ``shared`` if there is none, or nothing known."""
+    value = None if event is None else event.content.get("history_visibility")
+    if not isinstance(value, str):
+        return HistoryVisibility.SHARED
+    return _BY_NAME.get(value, HistoryVisibility.SHARED)
+
+
+def membership(event: Event | None) -> str:
+    """What an ``m.room.member`` says; ``leave`` if there is none, or no text."""
+    value = None if event is None else event.content.get("membership")
+    return value if isinstance(value, str) else LEAVE
+
+
+def membership_at(event: Event, before: StateEvents, user: str) -> str:
+    """A user's membership in the state after an event."""
+    sets = event.type == MEMBER and event.state_key == user
+    return membership(event if sets else before.get((MEMBER, user)))
+
+
+def more_permissive(one: str, two: str) -> str:
+    """Of two memberships the one that lets its user see more; the first if neither does."""
+    return max(one, two, key=lambda each: _PERMISSIVE.get(each, 0))

@@ -1,0 +1,98 @@
+"""What a user gets of an event.
+
+Sources: https://spec.matrix.org/v1.16/client-server-api/#server-behaviour-5 (the numbered rules of
+history visibility) and #ignoring-users. What they leave open (erased senders, peeking, what an ended
+invitation shows) is as with the reference: docs/adr/0015-who-may-see-an-event.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from typing import NamedTuple
+
+from synrepl.rooms.visibility.audience import (
+    INVITE,
+    JOIN,
+    LEAVE,
+    Audience,
+    HistoryVisibility,
+    more_permissive,
+)
+from synrepl.rooms.visibility.verdict import Reason, Sight, Verdict
+
+
+class Viewer(NamedTuple):
+    """A user who asks.
+
+    :ivar is_peeking: it is not in the room, never was, and looks in; else shared history is its own
+    :ivar ignored: users whose messages it does not want
+    """
+
+    user: str
+    is_peeking: bool = False
+    ignored: Container[str] = frozenset()
+
+
+def seen_by_user(
+    audience: Audience, viewer: Viewer, membership: str, erased: Container[str] = frozenset()
+) -> Verdict:
+    """Whether a user may see an event, and how.
+
+    :param membership: the user's, in the state after the event
+    :param erased: users who erased themselves
+    """
+    gone = audience.sender in erased
+    own = audience.target == viewer.user
+    widest_membership = more_permissive(membership, audience.target_before) if own else membership
+    reason = (
+        audience.never
+        or _ignored(audience, viewer)
+        or _by_history(audience, viewer, widest_membership, gone)
+    )
+    if own and not reason.shows and reason not in _REGARDLESS and _ended(audience, membership):
+        reason = Reason.INVITATION_ENDED
+    if not reason.shows:
+        return Verdict(Sight.HIDDEN, reason, gone)
+    # Whoever was there has read it already.
+    whole = not gone or widest_membership == JOIN
+    return Verdict(Sight.FULL if whole else Sight.REDACTED, reason, gone)
+
+
+#: Hidden whatever the history's visibility is.
+_REGARDLESS = (Reason.SOFT_FAILED, Reason.ALIASES, Reason.IGNORED)
+
+
+def _ignored(audience: Audience, viewer: Viewer) -> Reason | None:
+    """State is shown all the same, for it changes the room for everybody."""
+    ignores = not audience.is_state and audience.sender in viewer.ignored
+    return Reason.IGNORED if ignores else None
+
+
+def _by_history(audience: Audience, viewer: Viewer, membership: str, gone: bool) -> Reason:
+    """The numbered rules of history visibility.
+
+    A change of the visibility counts by the wider one. Of an erased sender only the redacted form
+    is shown, which does not tell what was before; and an invitation opens only the new one.
+    """
+    visibility = audience.visibility if gone else audience.widest
+    if visibility is HistoryVisibility.WORLD_READABLE:  # rule 1
+        return Reason.WORLD_READABLE
+    if membership == JOIN:  # rule 2
+        return Reason.JOINED
+    if visibility is HistoryVisibility.SHARED and not viewer.is_peeking:  # rule 3
+        return Reason.SHARED
+    if audience.visibility is HistoryVisibility.INVITED and membership == INVITE:  # rule 4
+        return Reason.INVITED
+    return _REFUSALS[visibility]  # rule 5
+
+
+_REFUSALS = {
+    HistoryVisibility.SHARED: Reason.PEEKING,
+    HistoryVisibility.INVITED: Reason.NOT_INVITED,
+    HistoryVisibility.JOINED: Reason.NOT_JOINED,
+}
+
+
+def _ended(audience: Audience, membership: str) -> bool:
+    """Whoever is invited has to be told when it no longer is."""
+    return audience.target_before == INVITE and membership == LEAVE

@@ -1,0 +1,57 @@
+"""What an asker gets of an event, and the rule that says so."""
+
+from __future__ import annotations
+
+from enum import Enum, StrEnum
+from typing import NamedTuple
+
+
+class Sight(StrEnum):
+    """How much of an event somebody gets."""
+
+    FULL = "full"
+    REDACTED = "redacted"
+    HIDDEN = "hidden"
+
+
+class Reason(Enum):
+    """The rule that decided: a word that does not change, whether it shows the event, and a sentence."""
+
+    WORLD_READABLE = "world-readable", True, "everybody may read the room's history at the event"
+    JOINED = "joined", True, "{who} was in the room at the event"
+    SHARED = "shared", True, "the history is shared with whoever is or was in the room"
+    INVITED = "invited", True, "{who} was invited, and the history is shown from the invitation on"
+    INVITATION_ENDED = "invitation-ended", True, "it ends an invitation of {who}"
+
+    SOFT_FAILED = "soft-failed", False, "it failed softly, so no client gets it"
+    ALIASES = "aliases", False, "no client gets m.room.aliases"
+    IGNORED = "ignored", False, "{who} ignores its sender"
+    PEEKING = "peeking", False, "the history is shared with members, and {who} only looks in"
+    NOT_INVITED = "not-invited", False, "the history is for those invited, and {who} was not"
+    NOT_JOINED = "not-joined", False, "the history is for those in the room, and {who} was not"
+
+    def __init__(self, code: str, shows: bool, sentence: str) -> None:
+        self.code = code
+        self.shows = shows
+        self.sentence = sentence
+
+
+class Verdict(NamedTuple):
+    """The answer for one asker.
+
+    :ivar erased: the event's sender has erased itself
+    """
+
+    sight: Sight
+    reason: Reason
+    erased: bool = False
+
+    def explain(self, who: str) -> str:
+        """The whole reason as a sentence.
+
+        :param who: the user or server that the verdict is about
+        """
+        told = f"{self.sight}: {self.reason.sentence.format(who=who)}"
+        if self.sight is Sight.REDACTED and self.reason.shows:
+            told += "; its sender has erased itself"
+        return told

@@ -1,0 +1,228 @@
+"""Who sees what: whole rooms judged by the reference, and odd input."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from unittest import TestCase
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from synrepl.rooms.event import Event, event_of
+from synrepl.rooms.redacting import redacted
+from synrepl.rooms.state import StateKey
+from synrepl.rooms.versions import room_version
+from synrepl.rooms.visibility.audience import (
+    Audience,
+    HistoryVisibility,
+    audience_of,
+    membership_at,
+)
+from synrepl.rooms.visibility.clients import Viewer, seen_by_user
+from synrepl.rooms.visibility.servers import Presence, presence_at, seen_by_server
+from synrepl.rooms.visibility.verdict import Reason, Sight
+from tests.rooms.vector_files import lines
+
+ROOMS = "visibility/random.jsonl.gz"
+
+
+class Told:
+    """A room of the vectors: each accepted event with the state before it."""
+
+    def __init__(self, row: dict[str, Any]) -> None:
+        version = room_version(row["room_version"])
+        events: dict[str, Event] = {}
+        state: dict[StateKey, Event] = {}
+        self.accepted: list[tuple[Event, dict[StateKey, Event], Audience]] = []
+        self.presence: list[Presence] = []
+        for line in row["events"]:
+            event = events[line["event_id"]] = event_of(line["event"], version)
+            assert event.event_id == line["event_id"]
+            for kind, key in line["state_before_delta"]["del"]:
+                del state[kind, key]
+            for kind, key, event_id in line["state_before_delta"]["set"]:
+                state[kind, key] = events[event_id]
+            if line["verdict"] == "accept":
+                audience = audience_of(event, state, soft_failed=bool(line.get("soft_failed")))
+                self.accepted.append((event, dict(state), audience))
+                self.presence.append(presence_at(event, state))
+
+
+def changed(event: Event) -> bool:
+    """Whether redaction takes anything from an event's content."""
+    return redacted(event.fields, event.version)["content"] != event.content
+
+
+class Vectors(TestCase):
+    """Every case of every room."""
+
+    def test_clients(self) -> None:
+        seen = 0
+        for row in lines(ROOMS):
+            room = Told(row)
+            for number, case in enumerate(row["client_cases"]):
+                with self.subTest(f"{row['id']} client case {number}"):
+                    self.client_case(room, case)
+                    seen += 1
+        self.assertEqual(seen, 384)
+
+    def client_case(self, room: Told, case: dict[str, Any]) -> None:
+        viewer = Viewer(case["user"], case["is_peeking"], frozenset(case["ignored_users"]))
+        found: dict[Sight, list[str]] = {sight: [] for sight in Sight}
+        memberships = []
+        for event, before, audience in room.accepted:
+            membership = membership_at(event, before, viewer.user)
+            verdict = seen_by_user(audience, viewer, membership, case["erased_senders"])
+            if verdict.sight is not Sight.REDACTED or changed(event):
+                found[verdict.sight].append(event.event_id)
+            if verdict.sight is not Sight.HIDDEN:
+                memberships.append(membership)
+            self.assertTrue(verdict.explain(viewer.user).startswith(verdict.sight))
+        self.assertEqual(found[Sight.HIDDEN], case["hidden"])
+        self.assertEqual(found[Sight.REDACTED], case["visible_redacted"])
+        self.assertEqual(memberships, case["membership_at_visible_events"])
+        self.assertEqual(len(memberships), case["n_visible"])
+
+    def test_servers(self) -> None:
+        seen = 0
+        for row in lines(ROOMS):
+            room = Told(row)
+            for number, case in enumerate(row["server_cases"]):
+                with self.subTest(f"{row['id']} server case {number}"):
+                    verdicts = [
+                        seen_by_server(audience, case["server"], presence, case["erased_senders"])
+                        for (_, _, audience), presence in zip(
+                            room.accepted, room.presence, strict=True
+                        )
+                    ]
+                    found = [
+                        event.event_id
+                        for (event, _, _), verdict in zip(room.accepted, verdicts, strict=True)
+                        if verdict.sight is Sight.REDACTED
+                    ]
+                    self.assertEqual(found, case["redacted"])
+                    self.assertNotIn(Sight.HIDDEN, {verdict.sight for verdict in verdicts})
+                    seen += 1
+        self.assertEqual(seen, 192)
+
+
+V10 = room_version("10")
+
+
+def event(kind: str, content: object, state_key: str | None = None, sender: str = "@a:x") -> Event:
+    """An event of which only this matters."""
+    fields: dict[str, Any] = {
+        "type": kind,
+        "sender": sender,
+        "room_id": "!r:x",
+        "content": content,
+        "depth": 1,
+        "origin_server_ts": 1,
+        "prev_events": [],
+        "auth_events": [],
+    }
+    return event_of(fields if state_key is None else {**fields, "state_key": state_key}, V10)
+
+
+def history(value: object) -> dict[StateKey, Event]:
+    """A state that has nothing but the visibility of its history."""
+    entry = event("m.room.history_visibility", {"history_visibility": value}, "")
+    return {("m.room.history_visibility", ""): entry}
+
+
+class Rules(TestCase):
+    """Rules one by one, with the reason."""
+
+    def assert_seen(
+        self, reason: Reason, seen: Event, state: object, viewer: Viewer, **more: Any
+    ) -> None:
+        before = history(state)
+        membership = more.pop("membership", None) or membership_at(seen, before, viewer.user)
+        audience = audience_of(seen, before, soft_failed=more.pop("soft_failed", False))
+        self.assertIs(seen_by_user(audience, viewer, membership, **more).reason, reason)
+
+    def test_reasons(self) -> None:
+        said = event("m.room.message", {})
+        member, stranger = Viewer("@b:x"), Viewer("@b:x", is_peeking=True)
+        self.assert_seen(Reason.WORLD_READABLE, said, "world_readable", stranger)
+        self.assert_seen(Reason.SHARED, said, "shared", member)
+        self.assert_seen(Reason.PEEKING, said, "shared", stranger)
+        self.assert_seen(Reason.INVITED, said, "invited", member, membership="invite")
+        self.assert_seen(Reason.NOT_INVITED, said, "invited", member)
+        self.assert_seen(Reason.JOINED, said, "joined", member, membership="join")
+        self.assert_seen(Reason.NOT_JOINED, said, "joined", member, membership="invite")
+        self.assert_seen(Reason.SOFT_FAILED, said, "world_readable", member, soft_failed=True)
+        self.assert_seen(Reason.IGNORED, said, "shared", Viewer("@b:x", ignored={"@a:x"}))
+        aliases = event("m.room.aliases", {}, "x")
+        self.assert_seen(Reason.ALIASES, aliases, "world_readable", member)
+        topic = event("m.room.topic", {}, "")
+        self.assert_seen(Reason.SHARED, topic, "shared", Viewer("@b:x", ignored={"@a:x"}))
+
+    def test_the_end_of_an_invitation(self) -> None:
+        before = history("joined")
+        before["m.room.member", "@b:x"] = event("m.room.member", {"membership": "invite"}, "@b:x")
+        for now, expected in ("leave", Reason.INVITATION_ENDED), ("ban", Reason.NOT_JOINED):
+            audience = audience_of(event("m.room.member", {"membership": now}, "@b:x"), before)
+            self.assertIs(seen_by_user(audience, Viewer("@b:x"), now).reason, expected)
+            self.assertIs(seen_by_user(audience, Viewer("@c:x"), now).reason, Reason.NOT_JOINED)
+
+    def test_an_unknown_visibility_is_shared(self) -> None:
+        said = event("m.room.message", {})
+        for value in "bogus", None, 1, [], {}, "WORLD_READABLE":
+            visibility = audience_of(said, history(value)).visibility
+            self.assertIs(visibility, HistoryVisibility.SHARED, repr(value))
+        self.assertIs(audience_of(said, {}).visibility, HistoryVisibility.SHARED)
+
+    def test_explain(self) -> None:
+        audience = audience_of(event("m.room.message", {}), history("joined"))
+        verdict = seen_by_user(audience, Viewer("@b:x"), "leave")
+        self.assertEqual(
+            verdict.explain("@b:x"),
+            "hidden: the history is for those in the room, and @b:x was not",
+        )
+        shared = audience_of(event("m.room.message", {}), {})
+        self.assertEqual(
+            seen_by_user(shared, Viewer("@b:x"), "leave", {"@a:x"}).explain("@b:x"),
+            "redacted: the history is shared with whoever is or was in the room; "
+            "its sender has erased itself",
+        )
+        self.assertEqual(
+            seen_by_server(audience, "y", {}, {"@a:x"}).explain("y"),
+            "redacted: the history is for those in the room, and y was not",
+        )
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(1 - 2**53, 2**53 - 1) | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2)
+    ),
+    max_leaves=4,
+)
+contents = st.fixed_dictionaries(
+    {}, optional={"membership": json_values, "history_visibility": json_values}
+)
+kinds = st.sampled_from(["m.room.member", "m.room.history_visibility", "m.room.aliases", "x"])
+keys = st.none() | st.sampled_from(["", "@a:x", "@b:x", "nobody"])
+
+
+class OddInput(TestCase):
+    """Whatever the content is, there is an answer."""
+
+    @settings(max_examples=150)
+    @given(kinds, keys, contents, contents, contents)
+    def test_always_an_answer(
+        self, kind: str, key: str | None, own: Any, member: Any, visible: Any
+    ) -> None:
+        one = event(kind, own, key)
+        before = {
+            ("m.room.history_visibility", ""): event("m.room.history_visibility", visible, ""),
+            ("m.room.member", "@a:x"): event("m.room.member", member, "@a:x"),
+            ("m.room.member", "nobody"): event("m.room.member", member, "nobody"),
+        }
+        audience = audience_of(one, before)
+        for user in "@a:x", "@b:x", "nobody":
+            verdict = seen_by_user(audience, Viewer(user), membership_at(one, before, user))
+            json.dumps(verdict.explain(user))
+        self.assertIsInstance(seen_by_server(audience, "x", presence_at(one, before)).sight, Sight)
