@@ -75,7 +75,7 @@ class Settings(SynchronousTestCase):
     SOCKETS = "spark.python.unix.domain.socket.dir"
 
     def test_python_processes_are_met_over_sockets_where_paths_are_short(self) -> None:
-        short, long = Path("/tmp/synrepl-spark-12345678"), Path("/tmp") / ("x" * 60)
+        short, long = Path("/scratch/synrepl-spark-12345678"), Path("/scratch") / ("x" * 60)
         for master in ("local[2]", "local-cluster[2,1,1024]"):
             options = SessionOptions(master)
             self.assertEqual(settings(options, short)[self.SOCKETS], str(short / "tmp"))
@@ -85,11 +85,11 @@ class Settings(SynchronousTestCase):
 
     def test_ports_want_a_secret(self) -> None:
         options = SessionOptions("local[2]")
-        one, two = (settings(options, Path("/tmp/x")) for _ in range(2))
+        one, two = (settings(options, Path("/scratch/x")) for _ in range(2))
         self.assertEqual(one["spark.authenticate"], "true")
         self.assertNotEqual(one["spark.authenticate.secret"], two["spark.authenticate.secret"])
         given = SessionOptions("local[2]", conf={"spark.authenticate": "false"})
-        self.assertEqual(settings(given, Path("/tmp/x"))["spark.authenticate"], "false")
+        self.assertEqual(settings(given, Path("/scratch/x"))["spark.authenticate"], "false")
 
 
 class Available(SynchronousTestCase):
