@@ -27,6 +27,7 @@ from benchmarks import (
     ledger,
     receive,
     redis,
+    rooms,
     soak,
 )
 from benchmarks.child import REPOSITORY
@@ -37,6 +38,7 @@ BENCHMARKS: dict[str, Callable[[Scale], Iterator[Row]]] = {
     "receive": receive.run,
     "ledger": ledger.run,
     "caches": caches.run,
+    "rooms": rooms.run,
     "append": append.run,
     "catch_up": catch_up.run,
     "redis": redis.run,

@@ -1,0 +1,1 @@
+"""Coverage-guided fuzzing of the room rules; see README.md."""

@@ -1,0 +1,76 @@
+"""``python -m tests.mutants [--list] [NAME ...]``: 1 when a mutant survives, or can not be tried."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.mutants.catalogue import MUTANTS
+from tests.mutants.mutant import Mutant
+from tests.mutants.run import Outcome, failing_without, outcomes
+
+RESULTS = Path(__file__).parent / "RESULTS.md"
+
+
+def main(arguments: list[str]) -> int:
+    """Try them and tell what caught each."""
+    options = _parser().parse_args(arguments)
+    chosen = [m for m in MUTANTS if not options.names or _is_named(m, options.names)]
+    if options.list or not chosen:
+        for mutant in chosen:
+            print(f"{mutant.name:40} {mutant.path:30} {mutant.drops}")
+        return int(not chosen)
+    if unfit := failing_without(chosen, options.jobs):
+        for test, outcome in unfit.items():
+            print(f"{test} fails with nothing changed: {outcome.told}")
+        return 1
+    found: list[tuple[Mutant, Outcome]] = []
+    for mutant, outcome in outcomes(chosen, options.jobs):
+        found.append((mutant, outcome))
+        if outcome.caught_by is not None:
+            print(f"caught    {mutant.name}: {outcome.caught_by}", flush=True)
+        elif outcome.told:
+            print(f"NOT TRIED {mutant.name}: {outcome.told}", flush=True)
+        else:
+            print(f"SURVIVED  {mutant.name}: {mutant.drops}", flush=True)
+    caught = sum(outcome.caught_by is not None for _, outcome in found)
+    print(f"{caught} of {len(found)} caught")
+    if options.write_results:
+        RESULTS.write_text(results(found), encoding="utf-8")
+    return int(caught != len(found))
+
+
+def results(found: Sequence[tuple[Mutant, Outcome]]) -> str:
+    """``RESULTS.md``."""
+    lines = [
+        "# Mutants and what caught them",
+        "",
+        "Made by `python -m tests.mutants --write-results`.",
+        "",
+        "| mutant | file | what is broken | caught by |",
+        "|---|---|---|---|",
+    ]
+    for mutant, outcome in found:
+        caught = (outcome.caught_by or "nothing").removeprefix("tests.rooms.").split(" ")[0]
+        lines.append(f"| {mutant.name} | {mutant.path} | {mutant.drops} | {caught} |")
+    return "\n".join(lines) + "\n"
+
+
+def _is_named(mutant: Mutant, names: Sequence[str]) -> bool:
+    return any(mutant.name.startswith(name) for name in names)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="mutants, by how they begin")
+    parser.add_argument("--list", action="store_true", help="only tell which there are")
+    parser.add_argument("--jobs", "-j", type=int, default=os.cpu_count() or 1, help="at a time")
+    parser.add_argument("--write-results", action="store_true", help="write RESULTS.md beside this")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

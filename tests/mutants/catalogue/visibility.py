@@ -1,0 +1,125 @@
+"""Who may see an event."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+TESTS = ("tests.rooms.test_visibility",)
+AUDIENCE = "visibility/audience.py"
+CLIENTS = "visibility/clients.py"
+SERVERS = "visibility/servers.py"
+
+VISIBILITY = (
+    Mutant(
+        "visibility-unknown-is-joined",
+        AUDIENCE,
+        "_BY_NAME.get(value, HistoryVisibility.SHARED)",
+        "_BY_NAME.get(value, HistoryVisibility.JOINED)",
+        "an unknown visibility means shared",
+        TESTS,
+    ),
+    Mutant(
+        "visibility-change-by-new-only",
+        AUDIENCE,
+        "widest = max(old, visibility)",
+        "widest = visibility",
+        "a change of visibility is seen by whoever could see before",
+        TESTS,
+    ),
+    Mutant(
+        "visibility-state-before",
+        AUDIENCE,
+        "membership(event if sets else before.get((MEMBER, user)))",
+        "membership(before.get((MEMBER, user)))",
+        "membership counts after the event",
+        TESTS,
+    ),
+    Mutant(
+        "visibility-soft-failed-shown",
+        AUDIENCE,
+        "    if soft_failed:\n",
+        "    if False:\n",
+        "soft-failed events are hidden from clients",
+        TESTS,
+    ),
+    Mutant(
+        "visibility-aliases-shown",
+        AUDIENCE,
+        "    elif event.type == ALIASES:\n",
+        "    elif False:\n",
+        "m.room.aliases is hidden from clients",
+        TESTS,
+    ),
+    Mutant(
+        "visibility-ignored-state-hidden",
+        CLIENTS,
+        "not audience.is_state and audience.sender in viewer.ignored",
+        "audience.sender in viewer.ignored",
+        "state of ignored users is shown",
+        TESTS,
+    ),
+    Mutant(
+        "visibility-peeking-sees-shared",
+        CLIENTS,
+        "is HistoryVisibility.SHARED and not viewer.is_peeking",
+        "is HistoryVisibility.SHARED",
+        "who looks in sees only world-readable history",
+        TESTS,
+    ),
+    Mutant(
+        "visibility-invited-sees-joined",
+        CLIENTS,
+        "audience.visibility is HistoryVisibility.INVITED and membership == INVITE",
+        "membership == INVITE",
+        "an invitation opens history only where the visibility is invited",
+        TESTS,
+    ),
+    Mutant(
+        "visibility-own-change-by-new-only",
+        CLIENTS,
+        "more_permissive(membership, audience.target_before) if own else membership",
+        "membership",
+        "one's own change of membership counts by the more permissive side",
+        TESTS,
+    ),
+    Mutant(
+        "visibility-erased-shown",
+        CLIENTS,
+        "whole = not gone or widest_membership == JOIN",
+        "whole = True",
+        "erased senders' events are shown redacted",
+        TESTS,
+    ),
+    Mutant(
+        "visibility-erased-redacted-for-members",
+        CLIENTS,
+        "whole = not gone or widest_membership == JOIN",
+        "whole = not gone",
+        "whoever was in the room still sees what an erased sender said",
+        TESTS,
+    ),
+    Mutant(
+        "visibility-end-of-invitation-hidden",
+        CLIENTS,
+        "audience.target_before == INVITE and membership == LEAVE",
+        "False",
+        "whoever is invited sees that it no longer is",
+        TESTS,
+    ),
+    Mutant(
+        "visibility-server-invited-needs-member",
+        SERVERS,
+        "Reason.INVITED if best == INVITE else Reason.NOT_INVITED",
+        "Reason.NOT_INVITED",
+        "a server with an invited user sees what is for the invited",
+        TESTS,
+    ),
+    Mutant(
+        "visibility-server-of-last-user",
+        SERVERS,
+        "more_permissive(found.get(server, LEAVE), membership(entry))",
+        "membership(entry)",
+        "a server sees what any of its users does",
+        TESTS,
+    ),
+)

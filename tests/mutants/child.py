@@ -1,0 +1,43 @@
+"""Run tests until the first fails, and tell which; ``python -m tests.mutants.child ROOT TEST ...``.
+
+The last line of the output is JSON: ``ran``, ``failed`` (a test's name, or null), ``why``.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import unittest
+from pathlib import Path
+
+import synrepl.rooms
+
+
+class First(unittest.TestResult):
+    """Stops at the first failure, within a test's sub-tests, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failfast = True
+
+
+def main(root: str, names: list[str]) -> None:
+    """Run and print."""
+    where = Path(synrepl.rooms.__file__).resolve()
+    if not where.is_relative_to(Path(root).resolve()):
+        raise SystemExit(f"{where} is tested, which is not in {root}")
+    result = First()
+    for name in names:
+        unittest.defaultTestLoader.loadTestsFromName(name).run(result)
+        if not result.wasSuccessful():
+            break
+    told: dict[str, object] = {"ran": result.testsRun, "failed": None, "why": ""}
+    for test, trace in [*result.failures, *result.errors]:
+        told |= {"failed": test.id(), "why": trace.strip().splitlines()[-1][:200]}
+        if "_FailedTest" in test.id():
+            raise SystemExit(trace)
+    print(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2:])

@@ -1,0 +1,44 @@
+"""Every mutant still applies to the source; that each is caught is shown by ``python -m tests.mutants``."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from importlib.util import find_spec
+from unittest import TestCase
+
+from tests.mutants.catalogue import MUTANTS
+from tests.mutants.mutant import REPOSITORY, DoesNotApply
+
+#: How many the room rules are to have at least.
+ENOUGH = 40
+
+
+class Catalogue(TestCase):
+    """The list, without running any."""
+
+    def test_each_applies_once(self) -> None:
+        wrong = []
+        for mutant in MUTANTS:
+            try:
+                ast.parse(mutant.apply(REPOSITORY))
+            except (DoesNotApply, SyntaxError) as error:
+                wrong.append(f"{mutant.name}: {error}")
+        self.assertEqual(wrong, [])
+
+    def test_text_that_is_gone_is_told(self) -> None:
+        mutant = MUTANTS[0]._replace(old="not in any source \0")
+        with self.assertRaisesRegex(DoesNotApply, "is 0 times in"):
+            mutant.apply(REPOSITORY)
+
+    def test_there_are_enough(self) -> None:
+        self.assertGreaterEqual(len(MUTANTS), ENOUGH)
+        names = Counter(mutant.name for mutant in MUTANTS)
+        self.assertEqual([name for name, count in names.items() if count > 1], [])
+        changes = Counter((mutant.path, mutant.old, mutant.new) for mutant in MUTANTS)
+        self.assertEqual([change for change, count in changes.items() if count > 1], [])
+
+    def test_their_tests_are_there(self) -> None:
+        modules = {test for mutant in MUTANTS for test in mutant.tests}
+        self.assertEqual([name for name in sorted(modules) if find_spec(name) is None], [])
+        self.assertEqual([mutant.name for mutant in MUTANTS if not mutant.tests], [])
