@@ -1,0 +1,40 @@
+"""What docs/rooms.md shows does what it says."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import re
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from unittest import TestCase
+
+from tests.rooms.vector_files import lines
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "rooms.md"
+
+
+class Page(TestCase):
+    """The example, on a room of the vectors."""
+
+    def test_example(self) -> None:
+        (example,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+        head, *events = lines("dags/v10_mixed_120.jsonl.gz")
+        printed = io.StringIO()
+        before = Path.cwd()
+        with TemporaryDirectory() as folder:
+            texts = [json.dumps(each["event"]) for each in reversed(events)]
+            (Path(folder) / "room.jsonl").write_text("\n".join(texts))
+            os.chdir(folder)
+            try:
+                with contextlib.redirect_stdout(printed):
+                    exec(compile(example, str(PAGE), "exec"), {})
+            finally:
+                os.chdir(before)
+        *refused, counts, name = printed.getvalue().splitlines()
+        self.assertEqual(len(refused), head["n_rejected"])
+        state = {(kind, key): event_id for kind, key, event_id in head["current_state"]}
+        self.assertEqual(counts, f"{head['n_events']} events; {len(state)} entries in the state")
+        self.assertEqual(name, f"name: {state.get(('m.room.name', ''))}")
