@@ -7,22 +7,11 @@ from unittest import TestCase
 
 import canonicaljson
 from hypothesis import given
-from hypothesis import strategies as st
 
 from synrepl.core import jsons, names
 from synrepl.core.errors import SynreplError
 from synrepl.core.tokens import MAX_TOKEN, BadToken, Range, parse_token
-
-scalars = (
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.text()
-    | st.floats(allow_nan=False, allow_infinity=False)
-)
-values = st.recursive(
-    scalars, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=20
-)
+from tests.core.json_values import values
 
 
 class Canonical(TestCase):

@@ -9,12 +9,12 @@ from unittest import TestCase
 
 import canonicaljson
 from hypothesis import given
-from hypothesis import strategies as st
 from unpaddedbase64 import encode_base64
 
 from synrepl.core import jsons
 from synrepl.rooms.event import BadEvent, Event, parse_event
 from synrepl.rooms.versions import ROOM_VERSIONS, V5, V6, RoomVersion
+from tests.core.json_values import values
 from tests.rooms.test_events import FIELDS
 from tests.rooms.vector_files import lines
 
@@ -147,18 +147,6 @@ class Oddities(TestCase):
                 text = '{"a":' + "[" * levels + inmost + "]" * levels + "}"
                 with self.subTest(levels, inmost=inmost):
                     self.assertEqual(_verdict(text, version), "accept" if fits else "reject")
-
-
-scalars = (
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.text()
-    | st.floats(allow_nan=False, allow_infinity=False)
-)
-values = st.recursive(
-    scalars, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=15
-)
 
 
 class Decoded(TestCase):
