@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
+from adbc_driver_postgresql import dbapi
 from psycopg2 import extensions
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -21,6 +22,7 @@ from synrepl.pipeline.plan.plan import chunks
 from synrepl.pipeline.reading import read
 from synrepl.pipeline.reading.read import Reader, ReadFailed, ReadingAway
 from synrepl.pipeline.reading.schema import arrow_schema
+from synrepl.pipeline.reading.worker import Idle
 from synrepl.positions.vector import PositionVector
 from synrepl.storage.launch.postgres import PostgresServer
 from synrepl.storage.store import Draft, Trimmed
@@ -45,6 +47,9 @@ def made_up(sql: str, upto: int = 10**9) -> Chunk:
 
 #: Far more than a connection buffers.
 LONG = made_up("SELECT n, repeat('x', 1000) FROM generate_series(1, 200000) AS n ORDER BY n")
+
+
+_KEPT = "FROM pg_stat_activity WHERE application_name = 'kept'"
 
 
 class ReadingCase(PostgresCase):
@@ -138,6 +143,32 @@ class Values(ReadingCase):
         for batch in batches:
             self.assertLess(batch.nbytes, 1.1 * read.BATCH_BYTES)
             self.assertGreater(batch.nbytes, 0.5 * read.BATCH_BYTES)
+
+
+class Keeping(PostgresCase):
+    """What a worker of Spark keeps."""
+
+    async def test_one_connection_that_leads_there_and_lives(self) -> None:
+        idle = Idle()
+        self.addCleanup(idle.close)
+        one, two = self.connection(), self.connection()
+        idle.keep("here", one)
+        self.assertIs(idle.take("here"), one)
+        self.assertIsNone(idle.take("here"))
+        idle.keep("here", one)
+        idle.keep("here", two)
+        await self.until(lambda: self.open_ones() == 1)
+        self.assertIsNone(idle.take("there"))
+        await self.until(lambda: self.open_ones() == 0)
+        idle.keep("here", self.connection())
+        self.sql(f"SELECT pg_terminate_backend(pid, 10000) {_KEPT}")
+        self.assertIsNone(idle.take("here"))
+
+    def connection(self) -> dbapi.Connection:
+        return dbapi.connect(f"{self.dsn}?application_name=kept", autocommit=True)
+
+    def open_ones(self) -> int:
+        return int(self.sql(f"SELECT count(*) {_KEPT}"))
 
 
 class Failing(ReadingCase):

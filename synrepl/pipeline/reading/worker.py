@@ -8,6 +8,8 @@ collection of garbage, which Spark asks for after each task, takes 25 ms, most o
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 
 from adbc_driver_manager import dbapi as manager
@@ -16,28 +18,33 @@ from pyspark import TaskContext
 
 
 class Idle:
-    """Connections that nobody uses just now: one at most for each conninfo, safe in any thread."""
+    """The connection that was used last, while nobody uses it; safe in any thread."""
 
     def __init__(self) -> None:
-        self._idle: dict[str, dbapi.Connection] = {}
+        self._idle: list[tuple[str, dbapi.Connection]] = []  # one at most
 
     def take(self, conninfo: str) -> dbapi.Connection | None:
-        """One that is alive, for the caller alone; None when there is none."""
-        connection = self._idle.pop(conninfo, None)
-        if connection is not None and not _alive(connection):
+        """It, for the caller alone, if it leads there and is alive; else it is closed."""
+        for where, connection in self._emptied():
+            if where == conninfo and _alive(connection):
+                return connection
             connection.close()
-            return None
-        return connection
+        return None
 
     def keep(self, conninfo: str, connection: dbapi.Connection) -> None:
-        """Keep one that is sound, and not in a transaction."""
-        if self._idle.setdefault(conninfo, connection) is not connection:
-            connection.close()
+        """Keep one that is sound, and not in a transaction, in the place of what was kept before."""
+        self.close()
+        self._idle.append((conninfo, connection))
 
     def close(self) -> None:
-        """End them."""
+        """End it."""
+        for _, connection in self._emptied():
+            connection.close()
+
+    def _emptied(self) -> Iterator[tuple[str, dbapi.Connection]]:
         while self._idle:
-            self._idle.popitem()[1].close()
+            with suppress(IndexError):  # another thread was faster
+                yield self._idle.pop()
 
 
 def kept() -> Idle | None:
