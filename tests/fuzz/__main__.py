@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -20,6 +21,8 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     if unknown := set(options.targets) - TARGETS.keys():
         parser.error(f"no target: {', '.join(sorted(unknown))}")
+    if find_spec("atheris") is None:
+        parser.error("atheris is not installed; pip install atheris")
     options.findings.mkdir(parents=True, exist_ok=True)
     before = _files(options.findings)
     ended_well = True
