@@ -52,7 +52,7 @@ class Child:
         return told
 
     def tell(self) -> None:
-        """Let it go on; see :func:`wait_for_parent`."""
+        """Let it go on: it waits for a line."""
         assert self._process.stdin is not None
         self._process.stdin.write("\n")
         self._process.stdin.flush()
