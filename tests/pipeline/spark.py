@@ -15,7 +15,7 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from pathlib import Path
 from textwrap import dedent
 from typing import NamedTuple
@@ -52,11 +52,6 @@ def shared_session() -> SparkSession:
         _shared.append(_kept.enter_context(open_session(LOCAL)))
         atexit.register(_kept.close)
     return _shared[0]
-
-
-def cluster_session() -> AbstractContextManager[SparkSession]:
-    """A session whose two executors are processes of their own; for a child, see :func:`play`."""
-    return open_session(CLUSTER)
 
 
 class Played(NamedTuple):

@@ -4,22 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import queue
-import re
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from threading import Thread
 
-import pyspark
 from twisted.trial.unittest import SynchronousTestCase
 
-from synrepl.pipeline.session.java import find_java
 from tests.pipeline.spark import PATIENCE_S, REPOSITORY, play
+from tests.pipeline.spark_daemons import connect_server
 
 _TASK = """
 import json, os, sys
@@ -92,7 +83,7 @@ class Elsewhere(SynchronousTestCase):
         self.assertEqual(left, [], "executors live on")
 
     def test_connect(self) -> None:
-        with _server(Path(self.mktemp()).absolute()) as address:
+        with connect_server(Path(self.mktemp()).absolute()) as address:
             played = play(_TASK + _CONNECT, str(REPOSITORY), f"sc://{address}/;user_id=us")
         self.assertEqual((played.status, played.errors), (0, ""))
         told = json.loads(played.output)
@@ -104,74 +95,6 @@ class Elsewhere(SynchronousTestCase):
         self.assertTrue(told["environ"], "the environment is as it was")
         self.assertEqual(told["missing"][0], "ConnectMissing")
         self.assertIn("(grpc cannot be found)", told["missing"][1])
-
-
-@contextmanager
-def _server(folder: Path) -> Iterator[str]:
-    """A Spark Connect server on loopback; gives its address."""
-    folder.mkdir(parents=True)
-    home = Path(pyspark.__file__).parent
-    settings = {
-        "spark.master": "local[1]",
-        "spark.driver.memory": "512m",
-        "spark.driver.host": "127.0.0.1",
-        "spark.ui.enabled": "false",
-        "spark.local.dir": str(folder),
-        "spark.connect.grpc.binding.address": "127.0.0.1",
-        "spark.connect.grpc.binding.port": "0",
-        "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={folder} -XX:-UsePerfData",
-    }
-    process = subprocess.Popen(
-        [
-            *(home / "bin" / "spark-submit", "--class"),
-            "org.apache.spark.sql.connect.service.SparkConnectServer",
-            *(part for key, value in settings.items() for part in ("--conf", f"{key}={value}")),
-            "spark-internal",
-        ],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        cwd=folder,
-        env={
-            **os.environ,
-            "JAVA_HOME": str(find_java().home_for_spark(folder)),
-            "SPARK_HOME": str(home),
-            "SPARK_LOCAL_IP": "127.0.0.1",
-            "PYSPARK_PYTHON": sys.executable,
-            "PYTHONPATH": str(REPOSITORY),
-        },
-    )
-    lines: queue.SimpleQueue[str] = queue.SimpleQueue()
-    reader = Thread(target=_read, args=(process, lines))
-    reader.start()
-    try:
-        yield _address(lines)
-    finally:
-        process.terminate()
-        try:
-            process.wait(PATIENCE_S)
-        finally:
-            process.kill()
-            process.wait()
-            reader.join()
-
-
-def _read(process: subprocess.Popen[str], lines: queue.SimpleQueue[str]) -> None:
-    assert process.stdout is not None
-    with process.stdout as output:
-        for line in output:
-            lines.put(line)
-    lines.put("")
-
-
-def _address(lines: queue.SimpleQueue[str]) -> str:
-    said = []
-    while line := lines.get(timeout=PATIENCE_S):
-        said.append(line)
-        if found := re.search(r"Connect server started at:? .*?(127\.0\.0\.1):(\d+)", line):
-            return f"{found[1]}:{found[2]}"
-    raise AssertionError("the server ended: " + "".join(said))
 
 
 def _mentioning(path: Path) -> list[str]:

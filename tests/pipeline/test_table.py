@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -307,8 +306,8 @@ class Files(TableCase):
 class Writing(TableCase):
     """A file in the making."""
 
-    def writer(self, **columns_: Any) -> FileWriter:
-        return FileWriter(self.table.path, pa.schema([("stream_id", pa.int64())]))
+    def writer(self, **more: pa.DataType) -> FileWriter:
+        return FileWriter(self.table.path, pa.schema({"stream_id": pa.int64(), **more}))
 
     def test_nothing(self) -> None:
         writer = self.writer()
@@ -329,6 +328,19 @@ class Writing(TableCase):
         rows = [found.row_group(each).num_rows for each in range(found.num_row_groups)]
         self.assertEqual(rows, [2 * size, size])
         self.assertEqual(found.row_group(0).column(0).compression, "ZSTD")
+
+    def test_extremes_of_numbers_only(self) -> None:
+        writer = self.writer(writer=pa.string(), sent=pa.timestamp("us", "UTC"), kept=pa.bool_())
+        row = {"stream_id": 7, "writer": "w1", "sent": datetime.now(UTC), "kept": True}
+        writer.write(pa.RecordBatch.from_pylist([row]))
+        file = writer.close()
+        assert file is not None
+        group = pa.parquet.ParquetFile(self.table.path_of(file)).metadata.row_group(0)
+        columns = map(group.column, range(group.num_columns))
+        self.assertEqual(
+            {column.path_in_schema for column in columns if column.is_stats_set},
+            {"stream_id", "sent"},
+        )
 
 
 class Broken(TableCase):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TypeVar
@@ -20,12 +21,18 @@ T = TypeVar("T")
 #: Does one part; what it yields goes to the driver.
 Work = Callable[[bytes], Iterator[pa.RecordBatch]]
 
+_LACKING = re.compile(r"ModuleNotFoundError: No module named '([^']{1,100})'")
+
 #: Parts of one Spark job; the next one begins when all of them are done.
 AT_ONCE = 64
 
 
 class TaskFailed(StorageError):
     """a task of Spark was lost: {reason}; what it did does not count, so start again"""
+
+
+class WorkerLacks(StorageError):
+    """Spark's Python workers cannot import {module!r}: each executor needs synrepl[spark] in the Python that PYSPARK_PYTHON names here (python3 by default)"""
 
 
 def run_tasks(
@@ -39,6 +46,7 @@ def run_tasks(
     :param work: sent to the tasks, with all that it refers to
     :param schema: of what it yields; small, for it goes through the driver
     :raises TaskFailed: a task died, more often than Spark tries again
+    :raises WorkerLacks: executors have not what it takes
     :raises: what ``work`` raised, if that was an error of ours
     """
     ddl = from_arrow_schema(schema)
@@ -54,15 +62,19 @@ def _collected(answers: DataFrame) -> list[Row]:
     except (PySparkException, Py4JError, OSError) as error:
         ours = reason(error)
         if ours is None:
-            ours = TaskFailed(reason=_told(error))
+            ours = _lost(error)
         raise ours from error
 
 
-def _told(error: Exception) -> str:
-    """What Spark says first, without the stack."""
+def _lost(error: Exception) -> StorageError:
+    """What Spark says, without the stack: its first line, and of a worker's traceback the last."""
     java = getattr(error, "java_exception", None)
     lines = str(error if java is None else java.getMessage()).splitlines()
-    return " ".join(lines[0].split())[:500] if lines else type(error).__name__
+    said = [*lines[:1], *(line for line in reversed(lines[1:]) if line.strip())][:2]
+    if found := _LACKING.match(said[-1] if said else ""):
+        return WorkerLacks(module=found[1])
+    told = said if any(line.startswith("Traceback ") for line in lines) else said[:1]
+    return TaskFailed(reason=" ".join(" ".join(told).split())[:500] or type(error).__name__)
 
 
 def _run(

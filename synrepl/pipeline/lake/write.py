@@ -66,11 +66,31 @@ class FileWriter:
             os.close(folder)
         return DataFile(self._path.name, size, self._rows, self._low, self._high)
 
+    def _ordered(self) -> list[str]:
+        """Columns that grow with the tokens, or may: only there does it help a reader to know the extremes.
+
+        To find those of texts takes a tenth of what landing takes.
+        """
+        return [
+            field.name
+            for field in self._schema
+            if pa.types.is_primitive(field.type) and not pa.types.is_boolean(field.type)
+        ]
+
     def _flush(self) -> None:
         if not self._held:
             return
         if self._writer is None:
-            self._writer = pq.ParquetWriter(self._path, self._schema, compression="zstd")
+            # IDs hardly repeat: a dictionary of them would be made for nothing.
+            others = [name for name in self._schema.names if name != "stream_id"]
+            self._writer = pq.ParquetWriter(
+                self._path,
+                self._schema,
+                compression="zstd",
+                write_statistics=self._ordered(),
+                use_dictionary=others,
+                column_encoding={"stream_id": "DELTA_BINARY_PACKED"},
+            )
         table = pa.Table.from_batches(self._held, self._schema)
         self._writer.write_table(table, row_group_size=GROUP_ROWS)
         self._rows += self._held_rows

@@ -28,6 +28,10 @@ SQL = {
     "spark.sql.python.filterPushdown.enabled": "true",
 }
 
+#: What comes over Arrow was written by pyarrow, whose lengths are right: to compare each cell's place
+#: with them again costs a tenth of what a read takes.
+_ARROW = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
+
 _LOOPBACK = "127.0.0.1"
 
 _TMP = "tmp"
@@ -81,8 +85,9 @@ def settings(options: SessionOptions, scratch: Path) -> dict[str, str]:
     if apart and (path := python_path(options)):
         ours["spark.executorEnv.PYTHONPATH"] = path
     ours.update(options.conf)
-    given = ours.get("spark.driver.extraJavaOptions", "")
-    ours["spark.driver.extraJavaOptions"] = f"{_java_options(scratch)} {given}".strip()
+    for process, needed in ("driver", _java_options(scratch)), ("executor", _ARROW):
+        key = f"spark.{process}.extraJavaOptions"
+        ours[key] = f"{needed} {ours.get(key, '')}".strip()
     return ours
 
 
@@ -154,6 +159,7 @@ def _java_options(scratch: Path) -> str:
             f'"-Djava.io.tmpdir={scratch / _TMP}"',
             f'"-Dlog4j2.configurationFile={(scratch / "log4j2.properties").as_uri()}"',
             "-XX:-UsePerfData",  # files elsewhere, which a killed JVM leaves there
+            _ARROW,
         ]
     )
 
