@@ -15,7 +15,8 @@ from synrepl.rooms.auth.keys import CREATE_KEY
 from synrepl.rooms.auth.outcome import Refusal
 from synrepl.rooms.auth.own import check_own
 from synrepl.rooms.auth.selection import check_cited, wanted
-from synrepl.rooms.event import CREATE, Event
+from synrepl.rooms.event import Event
+from synrepl.rooms.event_types import CREATE
 from synrepl.rooms.state import StateKey
 from synrepl.rooms.state_map import CompactStateMap
 
@@ -50,6 +51,11 @@ class Checks:
             if create is not None:
                 self._cited[CREATE_KEY] = create
         self._answers: dict[tuple[str | None, ...], Refusal | None] = {}
+
+    @property
+    def keys(self) -> tuple[StateKey, ...]:
+        """What the rules look at."""
+        return self._keys
 
     def claimed_state(self) -> dict[StateKey, str]:
         """The state that its auth events are."""

@@ -17,6 +17,7 @@ What is odd in JSON, and what becomes of it:
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Never
 
 import msgspec
@@ -29,7 +30,9 @@ from synrepl.core.jsons import (
     decode_exactly,
     has_negative_zero,
 )
+from synrepl.rooms.event_types import CREATE, REDACTION
 from synrepl.rooms.hashes import content_hash_of_decoded, event_id_of
+from synrepl.rooms.identifiers import MAX_ID_BYTES
 from synrepl.rooms.redacting import signed_part
 from synrepl.rooms.versions import EventIds, RoomVersion
 
@@ -39,9 +42,6 @@ MAX_EVENT_BYTES = 65_536
 #: How many events one may follow, and cite, at most.
 MAX_PREV_EVENTS = 20
 MAX_AUTH_EVENTS = 10
-
-#: Bytes of an identifier, a type or a state key, at most.
-MAX_ID_BYTES = 255
 
 #: Depth and time are kept in columns of 64 bits; only versions without strict JSON have larger numbers.
 _MAX_NUMBER = 2**63 - 1
@@ -53,8 +53,6 @@ _NOT_STRICT = "a number in it is no integer within ±(2^53 − 1)"
 
 #: Looking up a member of an enumeration is slow.
 _GIVEN = EventIds.GIVEN
-
-CREATE = "m.room.create"
 
 
 class BadEvent(InputError):
@@ -97,7 +95,9 @@ class Event(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     @property
     def redacts(self) -> str | None:
-        """Of an ``m.room.redaction``, the ID of the event that it is about."""
+        """Of an ``m.room.redaction``, the ID of the event that it is about; None of any other."""
+        if self.type != REDACTION:
+            return None
         where = self.content if self.version.redacts_in_content else self.fields
         target = where.get("redacts")
         return target if isinstance(target, str) else None
@@ -151,6 +151,8 @@ def parse_event(raw: bytes, version: RoomVersion) -> Event:
         _refuse(version, "state_key is no text")
     if type(depth) is not int or type(origin_server_ts) is not int:
         _refuse(version, "depth or origin_server_ts is no integer")
+    if depth < 0:
+        _refuse(version, "depth is below 0")
     event_id: Any
     room_id: Any
     if version.event_ids is _GIVEN:
@@ -174,13 +176,19 @@ def parse_event(raw: bytes, version: RoomVersion) -> Event:
         _check_lengths((kind, sender, room_id, event_id, state_key or ""), version)
     if type(prev_events) is not list or type(auth_events) is not list:
         _refuse(version, "prev_events or auth_events is no list")
-    try:
-        "".join(prev_events), "".join(auth_events)  # the quickest way to see whether all is text
-    except TypeError:
-        _refuse(version, "prev_events or auth_events is no list of event IDs")
     if len(prev_events) > MAX_PREV_EVENTS or len(auth_events) > MAX_AUTH_EVENTS:
         most = f"{MAX_PREV_EVENTS} prev_events or {MAX_AUTH_EVENTS} auth_events"
         _refuse(version, f"it has more than {most}")
+    try:
+        # The quickest way to see whether all is text, and short.
+        references = prev_events + auth_events
+        together = "".join(references)
+    except TypeError:
+        _refuse(version, "prev_events or auth_events is no list of event IDs")
+    if (len(together) > MAX_ID_BYTES or not together.isascii()) and (
+        max(map(len, references)) > _SURELY_SHORT
+    ):
+        _check_lengths(references, version)
     return Event(
         raw,
         version,
@@ -231,7 +239,7 @@ def _firsts(references: object) -> object:
     return [pair[0] if type(pair) is list and pair else None for pair in references]
 
 
-def _check_lengths(texts: tuple[str, ...], version: RoomVersion) -> None:
+def _check_lengths(texts: Iterable[str], version: RoomVersion) -> None:
     for text in texts:
         if len(text.encode()) > MAX_ID_BYTES:
             _refuse(version, f"its {text[:40]!r}… has more than {MAX_ID_BYTES} bytes")

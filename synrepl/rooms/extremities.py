@@ -44,18 +44,43 @@ def followed(prev_event_ids: Iterable[str], find: Callable[[str], Standing | Non
     return found
 
 
-def extremities_after(
-    extremities: frozenset[str],
-    event_id: str,
-    event: Standing,
-    find: Callable[[str], Standing | None],
-) -> frozenset[str]:
-    """The forward extremities once an event has been taken in.
+class ForwardExtremities:
+    """The forward extremities of a room, as its events are taken in.
 
-    :param extremities: those before
-    :param event: nothing that follows it has been taken in
-    :param find: an event that was taken in before; None for any other
+    An event that comes after one that follows it is none.
+
+    :ivar event_ids: what they are now
     """
-    if not event.counts:
+
+    __slots__ = ("_left_behind", "event_ids")
+
+    def __init__(self) -> None:
+        self.event_ids: frozenset[str] = frozenset()
+        self._left_behind: set[str] = set()  # of what has not come
+
+    @classmethod
+    def of(cls, events: Iterable[tuple[str, Standing]]) -> ForwardExtremities:
+        """Those of some events with their IDs, in the order in which they were taken in."""
+        extremities = cls()
+        known: dict[str, Standing] = {}
+        for event_id, event in events:
+            extremities.take_in(event_id, event, known.get)
+            known[event_id] = event
         return extremities
-    return (extremities - followed(event.prev_event_ids, find)) | {event_id}
+
+    def take_in(
+        self, event_id: str, event: Standing, find: Callable[[str], Standing | None]
+    ) -> None:
+        """Go on with one more event.
+
+        :param find: an event that was taken in before; None for any other
+        """
+        late = event_id in self._left_behind
+        self._left_behind.discard(event_id)
+        # What follows one that does not count follows what that one follows.
+        if event.counts or late:
+            behind = followed(event.prev_event_ids, find)
+            self._left_behind.update(each for each in behind if find(each) is None)
+            self.event_ids -= behind
+        if event.counts and not late:
+            self.event_ids |= {event_id}

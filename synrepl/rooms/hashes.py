@@ -11,14 +11,22 @@ from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any
 
-from synrepl.core.jsons import canonical, canonical_of_decoded
+from synrepl.rooms.canonical_json import canonical_json, canonical_json_of_decoded
 from synrepl.rooms.redacting import signed_part
 from synrepl.rooms.versions import EventIds, RoomVersion
 
 Json = Mapping[str, Any]
 
-#: What a server adds later or on the way. The specification has no ``age_ts`` here; the reference does.
-_NOT_IN_CONTENT_HASH = ("signatures", "unsigned", "hashes", "age_ts")
+#: What a server adds later or on the way. The last three are the reference's; the specification does
+#: not name them.
+_NOT_IN_CONTENT_HASH = (
+    "signatures",
+    "unsigned",
+    "hashes",
+    "age_ts",
+    "outlier",
+    "destinations",
+)
 
 _TO_URL_SAFE = bytes.maketrans(b"+/", b"-_")
 
@@ -32,17 +40,17 @@ _HASH_LETTERS = 43
 def content_hash(fields: Json) -> bytes:
     """SHA-256 of an event, as it should stand in its ``hashes``.
 
-    :raises ValueError: there is no canonical JSON of it
+    :raises NoCanonicalJson: there is none of it
     """
-    return sha256(canonical(_hashed(fields))).digest()
+    return sha256(canonical_json(_hashed(fields))).digest()
 
 
 def content_hash_of_decoded(fields: Json) -> bytes:
     """The same of what :func:`~synrepl.core.jsons.decode_exactly` gave, such as an event's fields; quicker.
 
-    :raises ValueError: see :func:`content_hash`
+    :raises NoCanonicalJson: see :func:`content_hash`
     """
-    return sha256(canonical_of_decoded(_hashed(fields))).digest()
+    return sha256(canonical_json_of_decoded(_hashed(fields))).digest()
 
 
 def _hashed(fields: Json) -> dict[str, Any]:
@@ -55,29 +63,21 @@ def _hashed(fields: Json) -> dict[str, Any]:
 def signed_bytes(fields: Json, version: RoomVersion) -> bytes:
     """What servers sign of an event: canonical JSON of its redacted form without ``signatures``.
 
-    :raises ValueError: there is no canonical JSON of it
+    :raises NoCanonicalJson: there is none of it
     """
-    return canonical(signed_part(fields, version))
+    return canonical_json(signed_part(fields, version))
 
 
 def reference_hash(fields: Json, version: RoomVersion) -> bytes:
     """SHA-256 of an event's redacted form, by which others refer to it.
 
-    :raises ValueError: there is no canonical JSON of it
+    :raises NoCanonicalJson: there is none of it
     """
     return sha256(signed_bytes(fields, version)).digest()
 
 
-def computed_event_id(fields: Json, version: RoomVersion) -> str:
-    """The ID of an event whose version computes it.
-
-    :raises ValueError: there is no canonical JSON of it
-    """
-    return event_id_of(signed_bytes(fields, version), version)
-
-
 def event_id_of(signed: bytes, version: RoomVersion) -> str:
-    """The same of its :func:`signed_bytes`."""
+    """The ID of an event whose version computes it, from its :func:`signed_bytes`."""
     encoded = b2a_base64(sha256(signed).digest())
     if version.event_ids is _URL_SAFE:
         encoded = encoded.translate(_TO_URL_SAFE)

@@ -3,7 +3,7 @@
 Source: https://spec.matrix.org/v1.16/appendices/#common-identifier-format. User IDs follow the
 historical grammar, which the specification asks servers to accept, for rooms are full of them; only
 new ones follow the narrow one. What rooms hold is judged by these; an auth rule that needs no more
-than a server's name asks :func:`server_of`, as the reference does.
+than a server's name asks :func:`.auth.users.server_part`, which refuses nothing, as the reference does.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from synrepl.core.errors import InputError
 from synrepl.rooms.versions import EventIds, RoomVersion
 
 #: Bytes of an identifier, sigil and server included, at most.
-MAX_BYTES = 255
+MAX_ID_BYTES = 255
 
 _SERVER = re.compile(
     r"(?:[0-9A-Za-z.-]{1,255}|\[[0-9A-Fa-f:.]{2,45}\])"  # a DNS name or IPv4 address, an IPv6 address
@@ -103,8 +103,8 @@ def _check_with_server(text: str, sigil: str, kind: str) -> str:
     if "\0" in local or not _is_unicode(local):
         raise _bad(text, kind, "it has NUL or half a surrogate pair in it")
     _check_server(server, text, kind)
-    if len(text.encode()) > MAX_BYTES:
-        raise _bad(text, kind, f"it has more than {MAX_BYTES} bytes")
+    if len(text.encode()) > MAX_ID_BYTES:
+        raise _bad(text, kind, f"it has more than {MAX_ID_BYTES} bytes")
     return local
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 
 from synrepl.rooms.chains import AuthChains
 from synrepl.rooms.event import Event
 from synrepl.rooms.resolution.resolve import resolve
+from synrepl.rooms.state import StateKey
 from synrepl.rooms.state_map import CompactStateMap
 from synrepl.rooms.versions import RoomVersion
 
@@ -37,18 +38,28 @@ class Merging:
         self._rejected = rejected
         self._kept: dict[frozenset[int], tuple[list[CompactStateMap], CompactStateMap]] = {}
 
-    def merged(self, states: list[CompactStateMap]) -> CompactStateMap:
+    def merged(
+        self, states: list[CompactStateMap], keys: Sequence[StateKey] | None = None
+    ) -> CompactStateMap:
         """What these resolve to; states that are the same object, or equal, take no resolution.
 
+        Each is compared with the first alone, so that many take no longer than they are: how often
+        one is there does not matter where states are resolved.
+
         :param states: at least one
+        :param keys: where nothing else matters, any state that has the same under these is enough.
+            What all states have stays, so mostly that takes no resolution either; what none of them has
+            may come up in one
         """
         first = states[0]
         if len(states) == 1:
             return first
-        different = [first]
-        for state in states[1:]:
-            if state not in different:
-                different.append(state)
+        if keys is not None:
+            entries = first.several(keys)
+            if None not in entries and all(each.several(keys) == entries for each in states):
+                return first
+        once = {id(state): state for state in states}
+        different = [state for state in once.values() if state is first or state != first]
         return first if len(different) == 1 else self._resolved(different)
 
     def _resolved(self, states: list[CompactStateMap]) -> CompactStateMap:

@@ -21,7 +21,7 @@ MAX_DEPTH = (1 << 63) - 1
 class Place(NamedTuple):
     """Where an event stands in its room: compares as the topological order.
 
-    :ivar topological: larger than that of everything that the event is known to follow
+    :ivar topological: larger than that of what it follows, as far as that was known when it came
     :ivar stream: when this server received it; counts down from −1 for what is older than what
         the server had first
     """
@@ -53,7 +53,11 @@ class StreamOrder:
         return self._newest
 
     def next_older(self) -> int:
-        """For an event from before those that are here: less than any before."""
+        """For an event from before those that are here: less than any before.
+
+        Whoever stores events takes it for what was fetched backwards;
+        :class:`~synrepl.rooms.room.Room` numbers events as they come.
+        """
         self._oldest -= 1
         return self._oldest
 
@@ -89,7 +93,7 @@ class Sorted(NamedTuple):
 
 def sort_by_cause(
     events: Iterable[Event],
-    first: Callable[[Event], tuple[int, str]] = lambda event: (event.depth, event.event_id),
+    first: Callable[[Event], tuple[int, int | str]] = lambda event: (event.depth, event.event_id),
     leans_on: Callable[[Event], Iterable[str]] = lambda event: event.prev_event_ids,
 ) -> Sorted:
     """Sort events so that each comes after those of them that it leans on.

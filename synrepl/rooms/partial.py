@@ -14,11 +14,12 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from synrepl.core.errors import InputError
-from synrepl.rooms.auth.keys import CREATE_KEY, MEMBER
-from synrepl.rooms.auth.users import server_of
+from synrepl.rooms.auth.keys import CREATE_KEY
+from synrepl.rooms.auth.users import server_part
 from synrepl.rooms.chains import depends_on
 from synrepl.rooms.event import Event
-from synrepl.rooms.judged import Judged
+from synrepl.rooms.event_types import MEMBER
+from synrepl.rooms.judged import Judged, UnknownEvents
 from synrepl.rooms.ordering import sort_by_cause
 from synrepl.rooms.room import Room
 from synrepl.rooms.state import StateKey, StateMap
@@ -111,7 +112,7 @@ def certainty_of(key: StateKey, local_server: str) -> Certainty:
     if key == CREATE_KEY:
         return Certainty.FINAL
     kind, state_key = key
-    if kind != MEMBER or server_of(state_key) == local_server:
+    if kind != MEMBER or server_part(state_key) == local_server:
         return Certainty.PROVISIONAL
     return Certainty.UNKNOWN
 
@@ -131,6 +132,7 @@ class PartialRoom:
         self._servers = answer.servers
         self._told: dict[str, StateMap] = {}
         self._done: set[str] = set()
+        self._in_circles: set[str] = set()
         self._partial = True
         state = list(answer.state)
         self.add_outliers([*answer.auth_chain, *state])
@@ -156,13 +158,22 @@ class PartialRoom:
         """
         return self.room.receive(event)
 
-    def add_outliers(self, events: Iterable[Event]) -> None:
+    def add_outliers(self, events: Iterable[Event]) -> list[Judged]:
         """Take in events that others cite, in any order.
 
-        :raises UnknownEvents: one that they cite is neither known nor among them
+        :returns: see :meth:`Room.receive_outlier`
+        :raises UnknownEvents: one that they cite is neither known nor among them, or they cite one
+            another in a circle
         """
-        for event in sort_by_cause(events, leans_on=depends_on).events:
-            self.room.receive_outlier(event)
+        room = self.room
+        order = sort_by_cause(
+            (each for each in events if each.event_id not in room), leans_on=depends_on
+        )
+        if order.in_circles:
+            first = order.in_circles[0]
+            missing = ", ".join(each for each in depends_on(first) if each not in room)
+            raise UnknownEvents(missing=missing, room_id=first.room_id, event_id=first.event_id)
+        return [judged for event in order.events for judged in room.receive_outlier(event)]
 
     def add_with_state(self, event: Event, state_before: StateMap) -> list[Judged]:
         """Take in an event that follows something unknown, with the whole state before it.
@@ -171,6 +182,8 @@ class PartialRoom:
         :raises UnknownEvents: see :meth:`Room.receive_with_state`
         """
         judged = self.room.receive_with_state(event, state_before)
+        if not judged:
+            self.room.state_of(event.event_id, state_before)  # else the resync would raise it
         if self._partial:
             self._told[event.event_id] = state_before
         return judged
@@ -208,7 +221,7 @@ class PartialRoom:
     def servers(self) -> tuple[frozenset[str], Certainty]:
         """The servers in the room: provisionally, those that were and those that joined since."""
         joined = {
-            server_of(state_key)
+            server_part(state_key)
             for (kind, state_key), event_id in self.room.current_state().items()
             if kind == MEMBER and self.room[event_id].event.membership == "join"
         }
@@ -224,25 +237,47 @@ class PartialRoom:
     # The resync
 
     def pending(self) -> Iterator[Pending]:
-        """The events that can be resynced now: those that follow none that is still to be.
+        """The events that can be resynced now: those that lean on none that is still to be.
 
-        In topological order, from the join down: who resyncs each as it is yielded gets to the end in
-        one go. All that came since is gone through, for what follows or cites a wrong verdict may be
-        wrong, too.
+        From the join down: who resyncs each as it is yielded gets to the end in one go, whatever the
+        order in which they came. All that came since is gone through, for what follows or
+        cites a wrong verdict may be wrong, too. Where servers make up event IDs, events can
+        follow one another in a circle: those, and what leans on them, come last, as they came.
         """
-        if self._partial:
-            for judged in self.room.topologically():
-                event_id = judged.event.event_id
-                if event_id not in self._done and self._is_next(judged):
-                    yield Pending(event_id, self._needs_state(judged))
+        while self._partial:
+            left = [
+                judged.event
+                for judged in self.room
+                if judged.state_before is not None and judged.event.event_id not in self._done
+            ]
+            events, in_circles = sort_by_cause(
+                left,
+                first=lambda event: self.room[event.event_id].place,
+                leans_on=self._leans_on,
+            )
+            if not events:
+                self._in_circles.update(event.event_id for event in in_circles)
+            done = len(self._done)
+            for event in events or in_circles:
+                if self._is_next(event):
+                    yield Pending(event.event_id, self._needs_state(event))
+            if len(self._done) == done:
+                break
 
-    def _is_next(self, judged: Judged) -> bool:
-        return all(
-            each in self._done or not self.room.has_state(each) for each in judged.prev_event_ids
+    def _leans_on(self, event: Event) -> Iterator[str]:
+        """What is judged again before it: what it follows and cites, and the state that was told."""
+        yield from event.prev_event_ids
+        yield from depends_on(event)
+        yield from self._told.get(event.event_id, {}).values()
+
+    def _is_next(self, event: Event) -> bool:
+        if not self._partial or event.event_id in self._done:
+            return False
+        return event.event_id in self._in_circles or all(
+            each in self._done or not self.room.has_state(each) for each in self._leans_on(event)
         )
 
-    def _needs_state(self, judged: Judged) -> bool:
-        event = judged.event
+    def _needs_state(self, event: Event) -> bool:
         return event.event_id not in self._told and not all(
             map(self.room.has_state, event.prev_event_ids)
         )
@@ -260,18 +295,18 @@ class PartialRoom:
         was = self.room[event_id]
         if event_id in self._done or not self._partial or was.state_before is None:
             raise NotNext(event_id=event_id, reason="there is nothing to find out")
-        if not self._is_next(was):
-            raise NotNext(event_id=event_id, reason="it follows others that come first")
+        if not self._is_next(was.event):
+            raise NotNext(event_id=event_id, reason="it leans on others that come first")
         if state_before is None:
-            if self._needs_state(was):
+            if self._needs_state(was.event):
                 raise NotNext(event_id=event_id, reason="the state before it is needed")
             state_before = self._told.get(event_id)
         now = self.room.judge_again(event_id, state_before)
         self._done.add(event_id)
         if len(self._done) == self.room.count_with_state:
             self._partial = False
-            self._done.clear()
-            self._told.clear()
+            for kept in (self._done, self._told, self._in_circles):
+                kept.clear()
             self.room.find_extremities()
         return Change(was, now)
 
@@ -294,6 +329,7 @@ def resync(partial: PartialRoom, states: Mapping[str, StateMap] = MappingProxyTy
 
     :param states: the states before the events that need one
     :raises NotNext: there is an event that needs one, and has none
+    :raises UnknownEvents: an event of such a state is not known
     """
     before = partial.room.current_state()
     changes: list[Change] = []

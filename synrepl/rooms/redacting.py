@@ -9,6 +9,16 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
+from synrepl.rooms.event_types import (
+    ALIASES,
+    CREATE,
+    HISTORY_VISIBILITY,
+    JOIN_RULES,
+    MEMBER,
+    POWER_LEVELS,
+    REDACTION,
+    VOUCHER,
+)
 from synrepl.rooms.versions import RoomVersion
 
 #: Beside ``signatures``.
@@ -75,16 +85,16 @@ def _rules(version: RoomVersion) -> tuple[frozenset[str], Mapping[str, Keep]]:
     """The keys that stay and are signed, and by type what stays of content."""
     keys = _ALWAYS if version.modern_redaction else _ALWAYS | _UNTIL_MODERN
     contents: dict[str, Keep] = {
-        "m.room.member": _member(version),
-        "m.room.create": dict if version.modern_redaction else _only("creator"),
-        "m.room.join_rules": _only("join_rule", *(["allow"] if version.keeps_allow else [])),
-        "m.room.power_levels": _only(*_LEVELS, *(["invite"] if version.modern_redaction else [])),
-        "m.room.history_visibility": _only("history_visibility"),
+        MEMBER: _member(version),
+        CREATE: dict if version.modern_redaction else _only("creator"),
+        JOIN_RULES: _only("join_rule", *(["allow"] if version.keeps_allow else [])),
+        POWER_LEVELS: _only(*_LEVELS, *(["invite"] if version.modern_redaction else [])),
+        HISTORY_VISIBILITY: _only("history_visibility"),
     }
     if version.aliases_are_authorised:
-        contents["m.room.aliases"] = _only("aliases")
+        contents[ALIASES] = _only("aliases")
     if version.redacts_in_content:
-        contents["m.room.redaction"] = _only("redacts")
+        contents[REDACTION] = _only("redacts")
     return keys, contents
 
 
@@ -100,17 +110,16 @@ def _only(*keys: str) -> Keep:
 
 
 def _member(version: RoomVersion) -> Keep:
-    whole = _only(
-        "membership", *(["join_authorised_via_users_server"] if version.keeps_voucher else [])
-    )
+    whole = _only("membership", *([VOUCHER] if version.keeps_voucher else []))
     if not version.modern_redaction:
         return whole
+    signed_part_of_invite = _only("signed")
 
     def keep(content: Json) -> dict[str, Any]:
         kept = whole(content)
         invite = content.get("third_party_invite")
-        if isinstance(invite, dict) and "signed" in invite:
-            kept["third_party_invite"] = {"signed": invite["signed"]}
+        if isinstance(invite, dict):
+            kept["third_party_invite"] = signed_part_of_invite(invite)
         return kept
 
     return keep

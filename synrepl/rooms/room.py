@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 
-from synrepl.rooms.chains import BitSetChains, create_id
+from synrepl.rooms.chains import BitSetChains, create_id, depends_on
 from synrepl.rooms.checks import Check, Checks
 from synrepl.rooms.event import Event
-from synrepl.rooms.extremities import extremities_after
+from synrepl.rooms.extremities import ForwardExtremities
 from synrepl.rooms.judged import Judged, NoState, NotJudged, OtherRoom, UnknownEvents
 from synrepl.rooms.merging import Merging
 from synrepl.rooms.ordering import Place, StreamOrder, topological
-from synrepl.rooms.state import StateMap
+from synrepl.rooms.state import StateKey, StateMap
 from synrepl.rooms.state_map import CompactStateMap, Slots
 from synrepl.rooms.versions import RoomVersion
 from synrepl.rooms.waiting import MAX_WAITING, Waiting, WaitingEvents
@@ -28,9 +28,11 @@ class Room:
     """Judges the events of one room.
 
     An event waits until all that it follows and cites are judged. At most ``max_waiting`` do; when there
-    are more, the one that has waited longest is forgotten, as if it had never come.
+    are more, or they are too large together, the one that has waited longest is forgotten, as if it had
+    never come. Of events with the same ID, the first that came is kept.
 
-    Which events are accepted does not depend on the order in which they come; which are soft-failed does.
+    Which events are accepted does not depend on the order in which they come; which are soft-failed
+    does, and so may what was judged by an outlier that is judged otherwise when it comes again.
 
     :param room_id: by default, that of the first event
     """
@@ -40,19 +42,14 @@ class Room:
     ) -> None:
         self.version = version
         self._room_id = room_id
-        # Where nobody cites it, it goes without saying.
-        self._create_id: str | None = None
-        if room_id is not None and version.room_id_is_create_hash:
-            self._create_id = "$" + room_id[1:]
-        self._slots = Slots()
-        self._nothing = CompactStateMap(None, self._slots)
+        self._nothing = CompactStateMap(None, Slots())
         self._events: dict[str, Event] = {}
         self._judged: dict[str, Judged] = {}
         self._rejected: set[str] = set()
         self._partial: set[str] = set()
         self._chains = BitSetChains()
         self._order = StreamOrder()
-        self._extremities: frozenset[str] = frozenset()
+        self._extremities = ForwardExtremities()
         self._waiting = WaitingEvents(max_waiting)
         self._merging = Merging(version, self._events.__getitem__, self._chains, self._rejected)
 
@@ -60,7 +57,7 @@ class Room:
 
     @property
     def room_id(self) -> str | None:
-        """None until there is an event."""
+        """None until there is an event, if only one that waits."""
         return self._room_id
 
     def __len__(self) -> int:
@@ -86,7 +83,7 @@ class Room:
     @property
     def forward_extremities(self) -> frozenset[str]:
         """The events that the next one would follow."""
-        return self._extremities
+        return self._extremities.event_ids
 
     @property
     def partial_event_ids(self) -> Collection[str]:
@@ -105,7 +102,7 @@ class Room:
 
     def current_state(self) -> CompactStateMap:
         """The state that the states after the forward extremities resolve to."""
-        return self._merged(self._extremities)
+        return self._merged(self.forward_extremities)
 
     def has_state(self, event_id: str) -> bool:
         """Whether the state before and after an event is known, all of it or a part."""
@@ -129,7 +126,10 @@ class Room:
         return state
 
     def topologically(self) -> list[Judged]:
-        """All events whose state is known, in topological order."""
+        """All events whose state is known, in topological order.
+
+        An event that came after one that follows it can be behind that one (:class:`Place`).
+        """
         known = (each for each in self._judged.values() if each.state_before is not None)
         return sorted(known, key=lambda judged: judged.place)
 
@@ -147,8 +147,11 @@ class Room:
         if (known is not None and known.state_before is not None) or event_id in self._waiting:
             return []
         self._check_room(event)
+        if known is not None:
+            event = known.event
         missing = self._missing_for(event)
         if missing is not None:
+            self._room_id = event.room_id
             self._waiting.hold(Waiting(event, live, missing))
             return []
         judged = [self._judge(event, self._merged(event.prev_event_ids), live)]
@@ -168,9 +171,9 @@ class Room:
         if event.event_id in self._judged:
             return []
         self._check_room(event)
-        self._need_create(event)
+        event = self._first(event)
         cited = self._cited(event)
-        refusal = Checks(event, cited, self._create()).by_cited(cited, self._rejected)
+        refusal = Checks(event, cited, self._create(event)).by_cited(cited, self._rejected)
         failed = None if refusal is None else Check.AUTH_EVENTS
         # Nothing follows from it, so it has no place in the stream.
         place = Place(topological(event.depth, (), all_known=False), 0)
@@ -193,14 +196,16 @@ class Room:
         if self.has_state(event.event_id):
             return []
         self._check_room(event)
+        event = self._first(event)
         state = self.state_of(event.event_id, state_before)
-        self._need_create(event)
-        self._waiting.forget(event.event_id)
         judged = self._judge(event, state, live=False, partial=partial)
+        self._waiting.forget(event.event_id)
         return [judged, *self._release(event.event_id)]
 
     def state_of(self, event_id: str, state: StateMap) -> CompactStateMap:
-        """A state told by another server as one of this room's.
+        """A state told by another server as one of this room's, without what is rejected for good.
+
+        What was rejected at a state that is known in part may be accepted yet, and stays in it.
 
         :param event_id: the event at which it was
         :raises UnknownEvents: one of its events is not known
@@ -210,6 +215,9 @@ class Room:
             raise UnknownEvents(
                 missing=", ".join(missing[:5]), room_id=self._room_id, event_id=event_id
             )
+        final = self._rejected.intersection(state.values()).difference(self._partial)
+        if final:
+            state = {key: each for key, each in state.items() if each not in final}
         return self._nothing.becoming(state)
 
     # Judging again
@@ -248,56 +256,47 @@ class Room:
 
     def find_extremities(self) -> None:
         """Work out the forward extremities from the start, after events were judged again."""
-        known: dict[str, Judged] = {}
-        extremities: frozenset[str] = frozenset()
         in_stream = (each for each in self._judged.values() if each.state_before is not None)
-        for judged in sorted(in_stream, key=lambda each: each.place.stream):
-            event_id = judged.event.event_id
-            extremities = extremities_after(extremities, event_id, judged, known.get)
-            known[event_id] = judged
-        self._extremities = extremities
+        ordered = sorted(in_stream, key=lambda each: each.place.stream)
+        self._extremities = ForwardExtremities.of((each.event.event_id, each) for each in ordered)
 
     # Within
 
     def _check_room(self, event: Event) -> None:
-        if self._room_id is None:
-            self._room_id = event.room_id
-            if self.version.room_id_is_create_hash:
-                self._create_id = create_id(event)
-        if event.room_id != self._room_id or event.version is not self.version:
+        if event.version is not self.version or self._room_id not in (None, event.room_id):
             raise OtherRoom(event_id=event.event_id, room_id=event.room_id, expected=self._room_id)
 
     def _missing_for(self, event: Event) -> set[str] | None:
         judged = self._judged
-        missing = [each for each in event.auth_event_ids if each not in judged]
+        missing = [each for each in depends_on(event) if each not in judged]
         for each in event.prev_event_ids:
             known = judged.get(each)
             if known is None or known.state_before is None:
                 missing.append(each)
-        create = self._create_id
-        if create is not None and create not in judged and event.event_id != create:
-            missing.append(create)
         return set(missing) if missing else None
 
-    def _need_create(self, event: Event) -> None:
-        create_id = self._create_id
-        if create_id not in (None, event.event_id) and create_id not in self._events:
-            raise UnknownEvents(missing=create_id, room_id=self._room_id, event_id=event.event_id)
+    def _first(self, event: Event) -> Event:
+        """The event of the same ID that came first."""
+        event_id = event.event_id
+        known = self._judged.get(event_id)
+        return known.event if known is not None else self._waiting.get(event_id) or event
+
+    def _find(self, event_id: str) -> Judged | None:
+        """One that is no mere outlier."""
+        return self._judged[event_id] if self.has_state(event_id) else None
 
     def _cited(self, event: Event) -> list[Event]:
         """Its auth events."""
         events = self._events
-        try:
-            return [events[each] for each in event.auth_event_ids]
-        except KeyError:
-            missing = ", ".join(each for each in event.auth_event_ids if each not in events)
-            raise UnknownEvents(
-                missing=missing, room_id=self._room_id, event_id=event.event_id
-            ) from None
+        missing = ", ".join(each for each in depends_on(event) if each not in events)
+        if missing:
+            raise UnknownEvents(missing=missing, room_id=self._room_id, event_id=event.event_id)
+        return [events[each] for each in event.auth_event_ids]
 
-    def _create(self) -> Event | None:
-        """The room's ``m.room.create``, where its ID tells which that is."""
-        return None if self._create_id is None else self._events.get(self._create_id)
+    def _create(self, event: Event) -> Event | None:
+        """The room's ``m.room.create`` where nobody cites it: a room's ID is that of an accepted one."""
+        create = create_id(event) if self.version.room_id_is_create_hash else None
+        return None if create is None or create in self._rejected else self._events.get(create)
 
     def _judge(
         self, event: Event, state: CompactStateMap, live: bool, partial: bool = False
@@ -306,7 +305,7 @@ class Room:
         cited = self._cited(event)
         judged_before = self._judged
         # An outlier has its place among the others from now on.
-        judged_before.pop(event_id, None)
+        outlier = judged_before.pop(event_id, None)
         if self._partial:
             partial = partial or not self._partial.isdisjoint(parents)
         known = [judged_before[each].place.topological for each in parents if each in judged_before]
@@ -315,13 +314,13 @@ class Room:
         )
         # While the room is known in part only, nothing is soft-failed.
         now = None
-        if live and not self._partial and not partial and self._extremities != set(parents):
-            now = self.current_state()
+        if live and not self._partial and not partial and self.forward_extremities != set(parents):
+            now = self.forward_extremities
         judged = self._verdict(event, cited, state, partial, now, place)
         self._keep(judged)
-        self._extremities = extremities_after(
-            self._extremities, event_id, judged, judged_before.get
-        )
+        if outlier is not None and judged.accepted != outlier.accepted:
+            self._merging.forget()
+        self._extremities.take_in(event_id, judged, self._find)
         return judged
 
     def _verdict(
@@ -330,12 +329,12 @@ class Room:
         cited: Sequence[Event],
         state: CompactStateMap,
         partial: bool,
-        now: CompactStateMap | None,
+        now: Collection[str] | None,
         place: Place,
     ) -> Judged:
-        """Checks 4 and 5, and 6 when there is a current state for it."""
+        """Checks 4 and 5, and 6 when it is told after which events the room is now."""
         fetch = self._events.__getitem__
-        checks = Checks(event, cited, self._create())
+        checks = Checks(event, cited, self._create(event))
         failed, soft_failure = None, None
         refusal = checks.by_cited(cited, self._rejected)
         if refusal is not None:
@@ -346,7 +345,7 @@ class Room:
             if refusal is not None:
                 failed = Check.STATE_BEFORE
             elif now is not None:
-                soft_failure = checks.by_state(now, fetch)
+                soft_failure = checks.by_state(self._merged(now, checks.keys), fetch)
                 if soft_failure is not None:
                     failed = Check.CURRENT_STATE
         after = state
@@ -359,12 +358,12 @@ class Room:
 
         "Partial state" of the seed on faster joins.
         """
-        claimed = CompactStateMap(checks.claimed_state(), self._slots)
-        return self._merging.merged([state, claimed])
+        return self._merging.merged([state, self._nothing.becoming(checks.claimed_state())])
 
     def _keep(self, judged: Judged) -> None:
         event = judged.event
         event_id = event.event_id
+        self._room_id = event.room_id
         self._events[event_id] = event
         self._judged[event_id] = judged
         if judged.refusal is not None:
@@ -377,15 +376,17 @@ class Room:
         else:
             self._partial.discard(event_id)
 
-    def _merged(self, event_ids: Collection[str]) -> CompactStateMap:
-        """What the states after some events resolve to."""
+    def _merged(
+        self, event_ids: Collection[str], keys: Sequence[StateKey] | None = None
+    ) -> CompactStateMap:
+        """What the states after some events resolve to; see :meth:`Merging.merged`."""
         states: list[CompactStateMap] = []
         for event_id in event_ids:
             state = self._judged[event_id].state_after
             if state is None:
                 raise NoState(event_id=event_id)
             states.append(state)
-        return self._merging.merged(states) if states else self._nothing
+        return self._merging.merged(states, keys) if states else self._nothing
 
     def _release(self, event_id: str) -> list[Judged]:
         """Judge what waited for an event and for nothing else, and what waited for that."""

@@ -11,18 +11,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from nacl.exceptions import BadSignatureError
 from signedjson.key import decode_verify_key_bytes
 from signedjson.types import SigningKey, VerifyKey
 from unpaddedbase64 import decode_base64, encode_base64
 
 from synrepl.core.errors import InputError
-from synrepl.core.jsons import canonical
-from synrepl.rooms.auth.keys import MEMBER, VOUCHER
 from synrepl.rooms.auth.outcome import Refusal
 from synrepl.rooms.event import Event
+from synrepl.rooms.event_types import MEMBER, VOUCHER
 from synrepl.rooms.hashes import content_hash, signed_bytes
 from synrepl.rooms.identifiers import BadIdentifier, server_of
+from synrepl.rooms.signed_json import decoded_signature, signed_json, verifies
 from synrepl.rooms.versions import EventIds, RoomVersion
 
 
@@ -49,28 +48,41 @@ class ServerKey(NamedTuple):
 Keys = Mapping[str, Mapping[str, ServerKey]]
 
 
-def server_key(key_id: str, key: str, valid_until: int | None = None) -> ServerKey:
-    """A key from what servers publish.
+def server_key(key_id: object, key: object, valid_until: object = None) -> ServerKey:
+    """A key from what servers publish, of whatever types that is.
 
     :param key: in unpadded Base64
+    :param valid_until: an integer or None, see :class:`ServerKey`
     :raises BadKey: its algorithm is not known, or it is malformed
     """
+    if not isinstance(key_id, str):
+        raise BadKey(key_id=type(key_id).__name__, reason="a key's ID is text")
+    if not isinstance(key, str):
+        raise BadKey(key_id=key_id, reason="it is no text")
+    if valid_until is not None and type(valid_until) is not int:
+        raise BadKey(key_id=key_id, reason="the end of its validity is no integer")
     try:
         verify_key = decode_verify_key_bytes(key_id, decode_base64(key))
-    except (ValueError, TypeError) as error:
+    except ValueError as error:
         raise BadKey(key_id=key_id, reason=error) from None
     return ServerKey(verify_key, valid_until)
 
 
-def keys_of(published: Mapping[str, Mapping[str, str]]) -> Keys:
+def keys_of(published: object) -> Keys:
     """Keys without end, by server and key ID, each in unpadded Base64.
 
-    :raises BadKey: one of them is none
+    :raises BadKey: one of them is none, or they are not by server and key ID
     """
     return {
-        server: {key_id: server_key(key_id, key) for key_id, key in keys.items()}
-        for server, keys in published.items()
+        server: {key_id: server_key(key_id, key) for key_id, key in _object(keys).items()}
+        for server, keys in _object(published).items()
     }
+
+
+def _object(value: object) -> Mapping[str, object]:
+    if not isinstance(value, Mapping):
+        raise BadKey(key_id=type(value).__name__, reason="keys come in an object")
+    return value
 
 
 def signing_servers(event: Event) -> tuple[str, ...]:
@@ -80,6 +92,10 @@ def signing_servers(event: Event) -> tuple[str, ...]:
     send that for the sender, and it has a signature of its own, which is for the auth rules. (If the
     sender's server did sign, that counts.) The server in the event ID, where that is given. The
     server of the user who vouches for a restricted join.
+
+    The auth rules ask the same of what is there (:mod:`.auth.own`). What differs is only that whatever
+    may need a signature counts here, so any voucher that names a server and no invite without
+    ``signed``, while they have refused what is incomplete or no user before they look.
 
     :raises BadIdentifier: one of these identifiers names no server
     """
@@ -133,11 +149,11 @@ def check_json_signature(
 ) -> Refusal | None:
     """The same for JSON that is no event: whether a server signed it, by one of the server's keys.
 
-    :raises ValueError: there is no canonical JSON of it
+    :raises NoCanonicalJson: there is none of it
     """
     signatures = signed.get("signatures")
     of_server = signatures.get(server) if isinstance(signatures, dict) else None
-    return _check(of_server, server, _signed_json(signed), keys, None)
+    return _check(of_server, server, signed_json(signed), keys, None)
 
 
 def _check(
@@ -145,60 +161,68 @@ def _check(
 ) -> Refusal | None:
     if not isinstance(signatures, dict) or not signatures:
         return Refusal("not-signed", f"{server} did not sign it")
-    refusal = Refusal("unknown-key", f"none of the keys that {server} signed it by is known")
+    unknown = False
+    expired = bad = None
     for key_id, signature in signatures.items():
         key = keys.get(key_id)
         if key is None:
-            continue
-        if at is not None and not key.was_valid(at):
-            refusal = Refusal("expired-key", f"key {key_id} of {server} was not valid at its time")
-        elif _verifies(signed, signature, key.verify_key):
+            unknown = True
+        elif at is not None and not key.was_valid(at):
+            expired = key_id
+        elif verifies(signed, decoded_signature(signature), key.verify_key):
             return None
         else:
-            refusal = Refusal("bad-signature", f"the signature by {key_id} of {server} is wrong")
-    return refusal
-
-
-def _verifies(signed: bytes, signature: object, key: VerifyKey) -> bool:
-    if not isinstance(signature, str):
-        return False
-    try:
-        key.verify(signed, decode_base64(signature))
-    except (BadSignatureError, ValueError):
-        return False
-    return True
+            bad = key_id
+    # What more keys may mend goes before what they cannot.
+    if unknown:
+        return Refusal("unknown-key", f"of the keys that {server} signed it by, not all are known")
+    if expired is not None:
+        return Refusal("expired-key", f"key {expired} of {server} was not valid at its time")
+    return Refusal("bad-signature", f"the signature by {bad} of {server} is wrong")
 
 
 def sign_event(
     fields: Mapping[str, Any], version: RoomVersion, server: str, key: SigningKey
 ) -> dict[str, Any]:
-    """The event with its content hash, and with a signature beside those that it has.
+    """One's own event with its content hash, and with a signature beside those that it has.
 
-    :raises ValueError: there is no canonical JSON of it
+    An event that another server made is for :func:`add_signature`.
+
+    :raises NoCanonicalJson: there is none of it
     """
     hashes = {"sha256": encode_base64(content_hash(fields))}
-    hashed = {**fields, "hashes": hashes}
-    return _with_signature(hashed, server, key, signed_bytes(hashed, version))
+    return add_signature({**fields, "hashes": hashes}, version, server, key)
+
+
+def add_signature(
+    fields: Mapping[str, Any], version: RoomVersion, server: str, key: SigningKey
+) -> dict[str, Any]:
+    """An event as it is, with a signature beside those that it has.
+
+    Its ``hashes`` stay what they are, so that its ID does, too: for events of other servers, such
+    as a join that one of this server's users vouches for.
+
+    :raises NoCanonicalJson: there is none of it
+    """
+    return _with_signature(fields, server, key, signed_bytes(fields, version))
 
 
 def sign_json(fields: Mapping[str, Any], server: str, key: SigningKey) -> dict[str, Any]:
     """The object with a signature beside those that it has; ``unsigned`` is not covered.
 
-    :raises ValueError: there is no canonical JSON of it
+    :raises NoCanonicalJson: there is none of it
     """
-    return _with_signature(fields, server, key, _signed_json(fields))
-
-
-def _signed_json(fields: Mapping[str, Any]) -> bytes:
-    return canonical(
-        {key: value for key, value in fields.items() if key not in ("signatures", "unsigned")}
-    )
+    return _with_signature(fields, server, key, signed_json(fields))
 
 
 def _with_signature(
     fields: Mapping[str, Any], server: str, key: SigningKey, signed: bytes
 ) -> dict[str, Any]:
+    """Where there is no object of signatures, it is as if there were none."""
     signature = encode_base64(key.sign(signed).signature)
-    others = fields.get("signatures", {})
-    of_server = {**others.get(server, {}), f"{key.alg}:{key.version}": signature}
+    others = fields.get("signatures")
+    others = others if isinstance(others, dict) else {}
+    of_server = others.get(server)
+    of_server = of_server if isinstance(of_server, dict) else {}
+    of_server = {**of_server, f"{key.alg}:{key.version}": signature}
     return {**fields, "signatures": {**others, server: of_server}}

@@ -280,16 +280,6 @@ def delta(old: StateMap, new: StateMap) -> Delta:
     )
 
 
-def differing_keys(states: Iterable[StateMap]) -> set[StateKey]:
-    """The keys under which not all of these have the same."""
-    first, *rest = states
-    keys: set[StateKey] = set()
-    for state in rest:
-        change = delta(first, state)
-        keys.update(change.entries, change.removed)
-    return keys
-
-
 def _put(node: _Node, shift: int, changes: Mapping[int, str | None]) -> _Node:
     """A node with some of its slots set, or emptied, and nothing empty at its end."""
     children: list[Any] = list(node)

@@ -10,6 +10,9 @@ from synrepl.rooms.event import Event
 #: How many events of a room may wait, at most.
 MAX_WAITING = 10_000
 
+#: How many bytes they may have together.
+MAX_WAITING_BYTES = 64 << 20
+
 
 class Waiting(NamedTuple):
     """An event that waits.
@@ -27,12 +30,15 @@ class WaitingEvents:
     """Events by what they wait for.
 
     :param limit: when there are more, the one that has waited longest is forgotten
+    :param max_bytes: the same for the bytes of all of them
     """
 
-    __slots__ = ("_by_id", "_by_missing", "_limit")
+    __slots__ = ("_by_id", "_by_missing", "_bytes", "_limit", "_max_bytes")
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, max_bytes: int = MAX_WAITING_BYTES) -> None:
         self._limit = limit
+        self._max_bytes = max_bytes
+        self._bytes = 0
         self._by_id: dict[str, Waiting] = {}
         self._by_missing: dict[str, dict[str, None]] = {}
 
@@ -52,19 +58,28 @@ class WaitingEvents:
         """What some of them wait for and does not wait itself."""
         return {each for each in self._by_missing if each not in self._by_id}
 
+    def get(self, event_id: str) -> Event | None:
+        """An event that waits."""
+        waiting = self._by_id.get(event_id)
+        return None if waiting is None else waiting.event
+
     def hold(self, waiting: Waiting) -> None:
         """Let an event wait that does not yet."""
         event_id = waiting.event.event_id
         self._by_id[event_id] = waiting
+        self._bytes += len(waiting.event.raw)
         for each in waiting.missing:
             self._by_missing.setdefault(each, {})[event_id] = None
-        if len(self._by_id) > self._limit:
+        while len(self._by_id) > self._limit or self._bytes > self._max_bytes:
             self.forget(next(iter(self._by_id)))
 
     def forget(self, event_id: str) -> None:
         """As if it had never come."""
         waiting = self._by_id.pop(event_id, None)
-        for each in () if waiting is None else waiting.missing:
+        if waiting is None:
+            return
+        self._bytes -= len(waiting.event.raw)
+        for each in waiting.missing:
             others = self._by_missing[each]
             del others[event_id]
             if not others:
@@ -85,6 +100,7 @@ class WaitingEvents:
                 waiting.missing.discard(event_id)
                 if not waiting.missing:
                     del self._by_id[each]
+                    self._bytes -= len(waiting.event.raw)
                     free.append(waiting)
         if not others:
             self._by_missing.pop(event_id, None)

@@ -83,10 +83,10 @@ def changed(data: bytes, random: Random) -> bytes | None:
     except (ValueError, RecursionError):
         return None
     box = [document]
-    for _ in range(random.choice((1, 1, 1, 2, 3, 5))):
-        places = list(_places(box))
-        random.choice(_WAYS)(random.choice(places), places, random)
     try:
+        for _ in range(random.choice((1, 1, 1, 2, 3, 5))):
+            places = list(_places(box))
+            random.choice(_WAYS)(random.choice(places), places, random)
         return json.dumps(box[0], separators=(",", ":")).encode()
     except (ValueError, RecursionError):
         return None

@@ -17,7 +17,10 @@ RESULTS = Path(__file__).parent / "RESULTS.md"
 
 def main(arguments: list[str]) -> int:
     """Try them and tell what caught each."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.write_results and options.names:
+        parser.error("--write-results is of all mutants: it takes no NAME")
     chosen = [m for m in MUTANTS if not options.names or _is_named(m, options.names)]
     if options.list or not chosen:
         for mutant in chosen:
@@ -68,7 +71,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("names", nargs="*", metavar="NAME", help="mutants, by how they begin")
     parser.add_argument("--list", action="store_true", help="only tell which there are")
     parser.add_argument("--jobs", "-j", type=int, default=os.cpu_count() or 1, help="at a time")
-    parser.add_argument("--write-results", action="store_true", help="write RESULTS.md beside this")
+    parser.add_argument(
+        "--write-results", action="store_true", help="write RESULTS.md beside this; of all"
+    )
     return parser
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from nacl.signing import VerifyKey
 from signedjson.key import NACL_ED25519, decode_signing_key_base64, get_verify_key
 from signedjson.sign import sign_json
 from twisted.trial.unittest import TestCase
 from unpaddedbase64 import encode_base64
 
-from tests.rooms.auth_rooms import ALICE, BOB, CAROL, DAVE, Room
+from synrepl.rooms.auth import third_party
+from synrepl.rooms.signed_json import signed_json
+from tests.rooms.auth_rooms import ALICE, BOB, CAROL, DAVE, Json, Room
 
 
 class JoinTests(TestCase):
@@ -254,3 +257,61 @@ class ThirdPartyTests(TestCase):
             offer = {"public_keys": [*(fill * count), {"public_key": good}]}
             self.room.put("m.room.third_party_invite", offer, ALICE, "t")
             self.assertEqual(self.judge(self.signed()), code)
+
+    def work(self, signatures: Json, offer: Json) -> tuple[int, int]:
+        """How many keys are decoded and how many signatures tried before it is refused."""
+        counts = {"decoded": 0, "tried": 0}
+
+        def counted(what: str, function: Any) -> Any:
+            def call(*args: Any) -> Any:
+                counts[what] += 1
+                if counts[what] > 5_000:
+                    self.fail(f"too many {what}")
+                return function(*args)
+
+            return call
+
+        self.room.put("m.room.third_party_invite", offer, ALICE, "t")
+        self.patch(third_party, "decode_base64", counted("decoded", third_party.decode_base64))
+        self.patch(VerifyKey, "verify", counted("tried", VerifyKey.verify))
+        signed = {"mxid": BOB, "token": "t", "signatures": signatures}
+        self.assertEqual(self.judge(signed), "third-party-signature")
+        return counts["decoded"], counts["tried"]
+
+    def test_malformed_keys_and_signatures_count(self) -> None:
+        several = [{"public_key": str(each)} for each in range(1_500)]
+        for ids in ("%d", "ed25519:%d"):
+            signatures = {"a": {ids % each: each for each in range(1_500)}}
+            decoded, tried = self.work(signatures, {"public_keys": several})
+            self.assertLessEqual(decoded, 1_000, ids)
+            self.assertEqual(tried, 0, ids)
+
+    def test_each_key_is_decoded_once(self) -> None:
+        signatures = {"a": {f"ed25519:{each}": "A" * 86 for each in range(100)}}
+        keys = [{"public_key": encode_base64(bytes([each]) * 32)} for each in range(100)]
+        self.assertEqual(self.work(signatures, {"public_keys": keys * 2}), (100, 1_000))
+
+    def test_only_known_algorithms_are_tried(self) -> None:
+        signatures = {"a": {"rsa:0": "A" * 86, "0": "A" * 86, "ed25519:0": "A" * 86}}
+        self.assertEqual(self.work(signatures, {"public_key": self.offer["public_key"]}), (1, 1))
+
+    def test_only_so_many_signatures_are_looked_at(self) -> None:
+        looked = []
+
+        def noting(signature: object) -> None:
+            looked.append(signature)
+
+        self.patch(third_party, "decoded_signature", noting)
+        self.work({each: {f"ed25519:{key}": "x" for key in range(700)} for each in "ab"}, {})
+        self.assertEqual(len(looked), 1_000)
+
+    def test_what_is_signed_is_encoded_once(self) -> None:
+        encoded = []
+
+        def noting(fields: Json) -> bytes:
+            encoded.append(fields)
+            return signed_json(fields)
+
+        self.patch(third_party, "signed_json", noting)
+        self.work({"a": {f"ed25519:{each}": "A" * 86 for each in range(9)}}, self.offer)
+        self.assertEqual(len(encoded), 1)

@@ -14,7 +14,7 @@ from signedjson.key import decode_signing_key_base64
 from unpaddedbase64 import encode_base64
 
 from synrepl.rooms.event import BadEvent, Event, event_of, parse_event
-from synrepl.rooms.hashes import computed_event_id, content_hash, reference_hash, signed_bytes
+from synrepl.rooms.hashes import content_hash, event_id_of, reference_hash, signed_bytes
 from synrepl.rooms.identifiers import BadIdentifier
 from synrepl.rooms.receipt import Verdict, has_right_hash, received
 from synrepl.rooms.redacting import redacted
@@ -155,6 +155,14 @@ class Receipt(TestCase):
                 self.assertEqual(got.event.content, {})
                 self.assertEqual(got.refusal.code, "wrong-hash")
 
+    def test_what_the_content_hash_leaves_out(self) -> None:
+        """The first three by the specification, the others as the reference does."""
+        hashed = content_hash(FIELDS)
+        for name in ("signatures", "unsigned", "hashes", "age_ts", "outlier", "destinations"):
+            self.assertEqual(content_hash({**FIELDS, name: {"a": 1}}), hashed, name)
+            self.assertEqual(event_of({**FIELDS, name: {"a": 1}}, V10).content_hash(), hashed)
+        self.assertNotEqual(content_hash({**FIELDS, "age": 1}), hashed)
+
 
 class Parsing(TestCase):
     """What an event must have, and may at most."""
@@ -216,6 +224,36 @@ class Parsing(TestCase):
             with self.assertRaises(BadEvent):
                 event_of({**FIELDS, name: ids}, V10)
 
+    def test_references_are_short(self) -> None:
+        for name in ("prev_events", "auth_events"):
+            for references, fits in (
+                (["x" * 255], True),
+                (["x" * 256], False),
+                (["x" * 255] * 9, True),
+                ([*(["x" * 44] * 8), "x" * 256], False),
+                (["ä" * 127 + "x"], True),
+                (["ä" * 128], False),
+                (["\U0001f600" * 64], False),
+            ):
+                for version in (V1, V10):
+                    with self.subTest(name, references=references, version=version.name):
+                        pairs = [[each, {}] for each in references]
+                        given = pairs if version is V1 else references
+                        rest = {"event_id": "$a:b", "prev_events": [], "auth_events": []}
+                        fields = {**FIELDS, **rest, name: given}
+                        if fits:
+                            event_of(fields, version)
+                        else:
+                            self.assertRaises(BadEvent, event_of, fields, version)
+
+    def test_depth_is_never_below_zero(self) -> None:
+        rest = {"event_id": "$a:b", "prev_events": []}
+        for version in ROOM_VERSIONS.values():
+            self.assertEqual(event_of({**FIELDS, **rest, "depth": 0}, version).depth, 0)
+            with self.assertRaisesRegex(BadEvent, "below 0"):
+                event_of({**FIELDS, **rest, "depth": -1}, version)
+            event_of({**FIELDS, **rest, "origin_server_ts": -1}, version)
+
     def test_numbers_of_64_bits(self) -> None:
         for name in ("depth", "origin_server_ts"):
             event_of({**FIELDS, name: 2**63 - 1}, V4)
@@ -240,10 +278,14 @@ class Parsing(TestCase):
         self.assertRaises(BadEvent, event_of, {**fields, "state_key": "x"}, V12)
 
     def test_where_a_redaction_names_its_target(self) -> None:
-        fields = {**FIELDS, "redacts": "$old", "content": {"redacts": "$new"}}
-        self.assertEqual(event_of(fields, V10).redacts, "$old")
-        self.assertEqual(event_of(fields, V12).redacts, "$new")
-        self.assertIsNone(event_of({**FIELDS, "redacts": 1}, V10).redacts)
+        room_id = "!" + "a" * 43
+        fields = {**FIELDS, "redacts": "$old", "content": {"redacts": "$new"}, "room_id": room_id}
+        redaction = {**fields, "type": "m.room.redaction"}
+        self.assertEqual(event_of(redaction, V10).redacts, "$old")
+        self.assertEqual(event_of(redaction, V12).redacts, "$new")
+        self.assertIsNone(event_of({**redaction, "redacts": 1}, V10).redacts)
+        for version in (V10, V12):
+            self.assertIsNone(event_of(fields, version).redacts, "it is a message")
 
     def test_it_does_not_change(self) -> None:
         event = event_of(FIELDS, V10)
@@ -324,7 +366,9 @@ class Arbitrary(TestCase):
         version = event.version
         self.assertEqual(event.content_hash(), content_hash(event.fields))
         if version.event_ids is not EventIds.GIVEN:
-            self.assertEqual(event.event_id, computed_event_id(event.fields, version))
+            self.assertEqual(
+                event.event_id, event_id_of(signed_bytes(event.fields, version), version)
+            )
         once = redacted(event.fields, version)
         self.assertEqual(redacted(once, version), once)
         self.assertEqual(event_of(once, version).event_id, event.event_id)

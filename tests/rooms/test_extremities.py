@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 from unittest import TestCase
 
-from synrepl.rooms.extremities import extremities_after, followed
+from synrepl.rooms.extremities import ForwardExtremities, followed
 
 
 class Known(NamedTuple):
@@ -16,13 +16,13 @@ class Known(NamedTuple):
 class Extremities(TestCase):
     def setUp(self) -> None:
         self.known: dict[str, Known] = {}
-        self.ends: frozenset[str] = frozenset()
+        self.ends = ForwardExtremities()
 
     def add(self, event_id: str, *prev: str, counts: bool = True) -> set[str]:
         event = Known(prev, counts)
-        self.ends = extremities_after(self.ends, event_id, event, self.known.get)
+        self.ends.take_in(event_id, event, self.known.get)
         self.known[event_id] = event
-        return set(self.ends)
+        return set(self.ends.event_ids)
 
     def test_an_event_replaces_what_it_follows(self) -> None:
         self.assertEqual(self.add("a"), {"a"})
@@ -51,6 +51,18 @@ class Extremities(TestCase):
     def test_parents_that_are_not_known(self) -> None:
         self.add("a")
         self.assertEqual(self.add("b", "elsewhere"), {"a", "b"})
+
+    def test_one_that_comes_after_what_follows_it(self) -> None:
+        self.add("a")
+        self.add("c", "b")
+        self.assertEqual(self.add("b", "a"), {"c"})
+        self.assertEqual(self.add("d", "b"), {"c", "d"})
+
+    def test_one_that_does_not_count_and_comes_after_what_follows_it(self) -> None:
+        self.add("a")
+        self.add("c", "worse")
+        self.assertEqual(self.add("worse", "bad", counts=False), {"a", "c"})
+        self.assertEqual(self.add("bad", "a", counts=False), {"c"})
 
     def test_events_that_follow_one_another_in_a_circle(self) -> None:
         self.known = {"x": Known(("y",), False), "y": Known(("x", "y"), False)}

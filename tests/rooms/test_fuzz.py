@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from itertools import islice
 from random import Random
-from unittest import TestCase
+from unittest import TestCase, mock
 
 from synrepl.core.errors import SynreplError
+from tests.fuzz import partial_rooms
 from tests.fuzz.changes import changed
 from tests.fuzz.targets import TARGETS
 
@@ -36,3 +37,25 @@ class Seeds(TestCase):
                             target.run(seed)
                         except SynreplError:
                             continue
+
+    def test_seeds_are_documents_that_can_be_changed(self) -> None:
+        random = Random(7)
+        for name, target in TARGETS.items():
+            with self.subTest(name):
+                for seed in islice(target.seeds(), SOME):
+                    self.assertIsNotNone(changed(seed, random))
+
+    def test_what_is_too_deep_to_copy_is_no_document(self) -> None:
+        with mock.patch("tests.fuzz.changes._copy", side_effect=RecursionError):
+            outcomes = [changed(b'{"a": [1, {"b": 2}]}', Random(seed)) for seed in range(20)]
+        self.assertIn(None, outcomes)
+
+    def test_partial_rooms_are_resynced(self) -> None:
+        """To the end, over more than the join, with an event that came before what it follows."""
+        ended = 0
+        for seed in partial_rooms.seeds():
+            partial = partial_rooms.partial_room(seed)
+            with_state = [each for each in partial.room if each.state_before is not None]
+            self.assertGreater(len(with_state), 2)
+            ended += not partial.is_partial
+        self.assertGreater(ended, 5)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
+from contextlib import redirect_stderr
 from importlib.util import find_spec
+from io import StringIO
 from unittest import TestCase
 
+from tests.mutants.__main__ import main
 from tests.mutants.catalogue import MUTANTS
 from tests.mutants.mutant import REPOSITORY, DoesNotApply
 
@@ -42,3 +45,10 @@ class Catalogue(TestCase):
         modules = {test for mutant in MUTANTS for test in mutant.tests}
         self.assertEqual([name for name in sorted(modules) if find_spec(name) is None], [])
         self.assertEqual([mutant.name for mutant in MUTANTS if not mutant.tests], [])
+
+    def test_results_are_of_all(self) -> None:
+        """Those of a few would take the place of the others."""
+        told = StringIO()
+        with redirect_stderr(told), self.assertRaises(SystemExit):
+            main(["--write-results", MUTANTS[0].name])
+        self.assertIn("takes no NAME", told.getvalue())

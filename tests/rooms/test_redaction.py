@@ -95,11 +95,18 @@ class Rules(TestCase):
                     made = redacted({"type": kind, "content": content}, version)
                     self.assertEqual(made, {"type": kind, "content": {}})
             self.assertEqual(redacted({}, version), {"content": {}})
-            for invite in (None, "signed", ["signed"], {}):
+            for invite in (None, "signed", ["signed"]):
                 content = {"membership": "invite", "third_party_invite": invite}
                 self.assertEqual(
                     self.keeps(version, "m.room.member", content), {"membership": "invite"}
                 )
+
+    def test_an_invite_that_nobody_signed(self) -> None:
+        """What is no object goes; of an object an empty one stays, as by the reference."""
+        for invite in ({}, {"display_name": "x"}):
+            content = {"membership": "invite", "third_party_invite": invite}
+            left = {"membership": "invite", "third_party_invite": {}}
+            self.changes("m.room.member", content, V10, V11, left)
 
     def test_signatures_are_kept_but_not_signed(self) -> None:
         fields = {"type": "x", "signatures": {"b": {}}, "unsigned": {}, "hashes": {}}

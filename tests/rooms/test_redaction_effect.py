@@ -69,6 +69,12 @@ class Odd(TestCase):
         self.assertIs(self.why(target, state_of(CREATE), redacts=None), Why.NOT_ITS_TARGET)
         self.assertIs(self.why(target, state_of(CREATE), room_id="!b:b"), Why.NOT_ITS_TARGET)
 
+    def test_what_is_no_redaction(self) -> None:
+        target = event_of(FIELDS, V10)
+        for kind in ("m.room.message", "m.room.redactions"):
+            why = self.why(target, state_of(CREATE), type=kind)
+            self.assertIs(why, Why.NOT_ITS_TARGET, kind)
+
     def test_a_state_without_the_create_event(self) -> None:
         self.assertIs(self.why(event_of(FIELDS, V10), {}), Why.NO_CREATE)
 

@@ -153,7 +153,7 @@ class GraphTests(TestCase):
         """What is in conflict: to version 2, also what a state lacks."""
         for case in self.facts["split"]:
             found = conflict([state_map(states) for states in case["state_sets"]])
-            candidates = {key: found.candidates(key) for key in found.keys}
+            candidates = found.candidates()
             agreed = set(found.all_agreed())
             if case["algorithm"] == "v1":
                 alone = union_without_conflicts(candidates)

@@ -170,7 +170,7 @@ rooms_of_v1 = st.fixed_dictionaries(
                 "sender": st.sampled_from(["@a:a.example", "@b:b.example"]),
                 "state_key": st.sampled_from(["", "@a:a.example", "@b:b.example"]),
                 "content": contents,
-                "depth": st.integers(-5, 2**40),
+                "depth": st.integers(0, 2**40),
                 "prev_events": st.lists(ids, max_size=3),
                 "auth_events": st.lists(ids, max_size=3),
             }

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 from unittest import TestCase
 
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from signedjson.key import decode_signing_key_base64
 from signedjson.types import SigningKey
 from unpaddedbase64 import decode_base64, encode_base64
 
+from synrepl.rooms.canonical_json import NoCanonicalJson
 from synrepl.rooms.event import Event, event_of
+from synrepl.rooms.hashes import content_hash, reference_hash, signed_bytes
 from synrepl.rooms.identifiers import BadIdentifier
 from synrepl.rooms.receipt import Verdict, received
 from synrepl.rooms.redacting import redacted
 from synrepl.rooms.signatures import (
     BadKey,
     ServerKey,
+    add_signature,
     check_json_signature,
     check_signatures,
     keys_of,
@@ -26,7 +33,7 @@ from synrepl.rooms.signatures import (
     signing_servers,
 )
 from synrepl.rooms.versions import ROOM_VERSIONS, V1, V4, V5, V7, V8, V10, RoomVersion, room_version
-from tests.rooms.test_events import FIELDS
+from tests.rooms.test_events import FIELDS, NAMES, anything
 from tests.rooms.vector_files import files, lines
 
 SEED = "YJDBA9Xnr2sVqXD9Vj7XVUnmFZcZrlw8Md7kMW+3XA1"
@@ -197,6 +204,29 @@ class Checking(TestCase):
         other = {"ed25519:0": server_key("ed25519:0", PUBLIC), **KEYS["b"]}
         self.assertIsNone(self.code(both, {"b": other}))
 
+    def test_what_more_keys_may_mend_is_told_first(self) -> None:
+        """Whoever fetches keys does so for what is unknown or has expired."""
+        fields = signed("b", version=V5).fields
+        good = fields["signatures"]["b"]
+        old = {"b": {"ed25519:old": server_key("ed25519:old", PUBLIC)}}
+        gone = {"b": {"ed25519:gone": server_key("ed25519:gone", PUBLIC, 0)}}
+        both = {"b": {**old["b"], **gone["b"]}}
+        for key_ids, keys, code in (
+            (("old", "new"), old, "unknown-key"),
+            (("new", "old"), old, "unknown-key"),
+            (("gone", "new"), gone, "unknown-key"),
+            (("gone", "old"), both, "expired-key"),
+            (("old", "gone"), both, "expired-key"),
+            (("old",), old, "bad-signature"),
+        ):
+            bad = {f"ed25519:{each}": "A" * 86 for each in key_ids}
+            with self.subTest(key_ids):
+                event = event_of({**fields, "signatures": {"b": bad}}, V5)
+                self.assertEqual(self.code(event, keys), code)
+                event = event_of({**fields, "signatures": {"b": {**bad, **good}}}, V5)
+                known = {"b": {**keys["b"], **KEYS["b"]}}
+                self.assertIsNone(self.code(event, known), "one good one is enough")
+
     def test_what_a_signature_covers(self) -> None:
         event = signed("b")
         for fields, covered in (
@@ -228,9 +258,25 @@ class Checking(TestCase):
             ("ed25519:1", PUBLIC[:-2]),
             ("rsa:1", PUBLIC),
             ("ed25519", PUBLIC),
+            ("ed25519:1", 5),
+            ("ed25519:1", None),
+            ("ed25519:1", [PUBLIC]),
+            (5, PUBLIC),
         ):
             with self.subTest(key_id, key=key), self.assertRaises(BadKey):
                 server_key(key_id, key)
+        deep: Any = []
+        for _ in range(3_000):
+            deep = [deep]
+        self.assertRaises(BadKey, server_key, deep, PUBLIC)
+        self.assertRaises(BadKey, server_key, "ed25519:1", deep)
+        self.assertRaises(BadKey, keys_of, deep)
+        for valid_until in ("1", 1.5, True, []):
+            with self.subTest(valid_until=valid_until), self.assertRaises(BadKey):
+                server_key("ed25519:1", PUBLIC, valid_until)
+        for published in (None, [], "x", {"b": None}, {"b": [PUBLIC]}, {"b": {"ed25519:1": {}}}):
+            with self.subTest(published=published), self.assertRaises(BadKey):
+                keys_of(published)
 
     def test_padding_is_accepted(self) -> None:
         """As by the reference; the specification has none."""
@@ -252,3 +298,70 @@ class Checking(TestCase):
             )
         self.assertEqual(json.dumps(FIELDS), before)
         self.assertEqual(encode_base64(decode_base64(PUBLIC)), PUBLIC)
+
+
+class Making(TestCase):
+    """Signatures beside others."""
+
+    def test_another_servers_event_keeps_its_id(self) -> None:
+        """Whoever vouches for a join signs it as it came, however its hashes are written."""
+        own = sign_event(FIELDS, V10, "b", signing_key())
+        digest = own["hashes"]["sha256"]
+        for hashes in ({"sha256": digest + "="}, {"sha256": digest, "sha512": "x"}, {}, None, 7):
+            with self.subTest(hashes):
+                theirs = add_signature({**FIELDS, "hashes": hashes}, V10, "b", signing_key())
+                both = add_signature(theirs, V10, "c", signing_key())
+                self.assertEqual(both["hashes"], hashes)
+                self.assertEqual(list(both["signatures"]), ["b", "c"])
+                self.assertEqual(event_of(both, V10).event_id, event_of(theirs, V10).event_id)
+                self.assertIsNone(check_signatures(event_of(both, V10), KEYS))
+
+    def test_signatures_that_are_none(self) -> None:
+        for signatures in (None, [], "x", {"b": "x"}, {"b": None}, {"b": []}):
+            fields = {**FIELDS, "signatures": signatures}
+            with self.subTest(signatures):
+                made = sign_event(fields, V10, "b", signing_key())
+                self.assertEqual(list(made["signatures"]["b"]), ["ed25519:1"])
+                self.assertIsNone(check_signatures(event_of(made, V10), KEYS))
+                self.assertEqual(
+                    list(sign_json(fields, "b", signing_key())["signatures"]["b"]), ["ed25519:1"]
+                )
+
+    def test_what_has_no_canonical_json(self) -> None:
+        deep: Any = []
+        for _ in range(3_000):
+            deep = [deep]
+        values = (deep, {"a": deep, "b": 1.5}, float("nan"), float("inf"), "\ud800", b"x", {1, 2})
+        for number, value in enumerate(values):
+            fields = {"type": "m.room.create", "hashes": value, "content": {"creator": value}}
+            for make in _MAKERS:
+                with self.subTest(make=make, number=number):
+                    self.assertRaises(NoCanonicalJson, make, fields)
+        self.assertRaises(NoCanonicalJson, content_hash, {"content": deep})
+
+    @settings(max_examples=300)
+    @given(st.dictionaries(st.sampled_from(NAMES) | st.text(max_size=3), anything, max_size=5))
+    def test_arbitrary_fields(self, fields: dict[str, Any]) -> None:
+        for make in (*_MAKERS, content_hash):
+            with suppress(NoCanonicalJson):
+                make(fields)
+
+    @settings(max_examples=300)
+    @given(anything | st.dictionaries(st.just("b"), anything), anything, anything, anything)
+    def test_arbitrary_keys(self, published: Any, key_id: Any, key: Any, until: Any) -> None:
+        with suppress(BadKey):
+            keys_of(published)
+        for each in (key_id, "ed25519:1"):
+            for one in (key, PUBLIC):
+                with suppress(BadKey):
+                    server_key(each, one, until).was_valid(1)
+
+
+_MAKERS: tuple[Callable[[Any], object], ...] = (
+    lambda fields: signed_bytes(fields, V10),
+    lambda fields: reference_hash(fields, V10),
+    lambda fields: sign_event(fields, V10, "b", signing_key()),
+    lambda fields: add_signature(fields, V10, "b", signing_key()),
+    lambda fields: sign_json(fields, "b", signing_key()),
+    lambda fields: check_json_signature(fields, "b", KEYS["b"]),
+)

@@ -17,7 +17,7 @@ from synrepl.rooms.visibility.audience import (
     Audience,
     HistoryVisibility,
     audience_of,
-    membership_at,
+    membership_after,
 )
 from synrepl.rooms.visibility.clients import Viewer, seen_by_user
 from synrepl.rooms.visibility.servers import Presence, presence_at, seen_by_server
@@ -72,7 +72,7 @@ class Vectors(TestCase):
         found: dict[Sight, list[str]] = {sight: [] for sight in Sight}
         memberships = []
         for event, before, audience in room.accepted:
-            membership = membership_at(event, before, viewer.user)
+            membership = membership_after(event, before, viewer.user)
             verdict = seen_by_user(audience, viewer, membership, case["erased_senders"])
             if verdict.sight is not Sight.REDACTED or changed(event):
                 found[verdict.sight].append(event.event_id)
@@ -138,7 +138,7 @@ class Rules(TestCase):
         self, reason: Reason, seen: Event, state: object, viewer: Viewer, **more: Any
     ) -> None:
         before = history(state)
-        membership = more.pop("membership", None) or membership_at(seen, before, viewer.user)
+        membership = more.pop("membership", None) or membership_after(seen, before, viewer.user)
         audience = audience_of(seen, before, soft_failed=more.pop("soft_failed", False))
         self.assertIs(seen_by_user(audience, viewer, membership, **more).reason, reason)
 
@@ -166,6 +166,29 @@ class Rules(TestCase):
             audience = audience_of(event("m.room.member", {"membership": now}, "@b:x"), before)
             self.assertIs(seen_by_user(audience, Viewer("@b:x"), now).reason, expected)
             self.assertIs(seen_by_user(audience, Viewer("@c:x"), now).reason, Reason.NOT_JOINED)
+
+    def test_dummy_events(self) -> None:
+        dummy = event("org.matrix.dummy_event", {})
+        self.assert_seen(Reason.DUMMY, dummy, "world_readable", Viewer("@a:x"), membership="join")
+
+    def test_leaving_a_room_of_an_erased_sender(self) -> None:
+        """Who was thrown out sees of that no more than others do."""
+        for was, now, expected in (
+            ("join", "leave", Sight.REDACTED),
+            ("invite", "leave", Sight.REDACTED),
+            ("join", "ban", Sight.FULL),
+            ("invite", "join", Sight.FULL),
+        ):
+            before = history("joined")
+            before["m.room.member", "@b:x"] = event("m.room.member", {"membership": was}, "@b:x")
+            moved = event("m.room.member", {"membership": now}, "@b:x")
+            audience = audience_of(moved, before)
+            with self.subTest(was=was, now=now):
+                erased = seen_by_user(audience, Viewer("@b:x"), now, {"@a:x"})
+                self.assertIs(erased.sight, expected)
+                self.assertIs(seen_by_user(audience, Viewer("@b:x"), now).sight, Sight.FULL)
+        member = seen_by_user(audience, Viewer("@c:x"), "join", {"@a:x"})
+        self.assertIs(member.sight, Sight.FULL, "the others were there and stay")
 
     def test_an_unknown_visibility_is_shared(self) -> None:
         said = event("m.room.message", {})
@@ -223,6 +246,6 @@ class OddInput(TestCase):
         }
         audience = audience_of(one, before)
         for user in "@a:x", "@b:x", "nobody":
-            verdict = seen_by_user(audience, Viewer(user), membership_at(one, before, user))
+            verdict = seen_by_user(audience, Viewer(user), membership_after(one, before, user))
             json.dumps(verdict.explain(user))
         self.assertIsInstance(seen_by_server(audience, "x", presence_at(one, before)).sight, Sight)

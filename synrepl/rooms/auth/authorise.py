@@ -9,14 +9,22 @@ looks up the state: a state of another room must not be given.
 
 from __future__ import annotations
 
-from synrepl.rooms.auth.keys import CREATE_KEY, MEMBER, POWER_LEVELS_KEY, THIRD_PARTY_INVITE
+from synrepl.rooms.auth.keys import CREATE_KEY
 from synrepl.rooms.auth.membership import check_joined, check_member
 from synrepl.rooms.auth.outcome import Refusal
 from synrepl.rooms.auth.power_levels import check_change, check_to_send, levels_at
 from synrepl.rooms.auth.redaction import check_redaction
 from synrepl.rooms.auth.third_party import check_offer
-from synrepl.rooms.auth.users import server_of
-from synrepl.rooms.event import CREATE, Event
+from synrepl.rooms.auth.users import server_part
+from synrepl.rooms.event import Event
+from synrepl.rooms.event_types import (
+    ALIASES,
+    CREATE,
+    MEMBER,
+    POWER_LEVELS,
+    REDACTION,
+    THIRD_PARTY_INVITE,
+)
 from synrepl.rooms.state import StateEvents
 
 
@@ -38,7 +46,7 @@ def authorise(event: Event, state: StateEvents) -> Refusal | None:
         return refusal
     if kind == MEMBER:
         return check_member(event, state, create)
-    if kind == "m.room.aliases" and event.version.aliases_are_authorised:
+    if kind == ALIASES and event.version.aliases_are_authorised:
         return _check_aliases(event)
     refusal = check_joined(event, state)
     if refusal is not None:
@@ -49,9 +57,9 @@ def authorise(event: Event, state: StateEvents) -> Refusal | None:
     refusal = check_to_send(event, levels) or _check_state_key(event)
     if refusal is not None:
         return refusal
-    if kind == POWER_LEVELS_KEY[0]:
+    if kind == POWER_LEVELS:
         return check_change(event, state, create, levels)
-    if kind == "m.room.redaction" and event.version.redactions_are_authorised:
+    if kind == REDACTION and event.version.redactions_are_authorised:
         return check_redaction(event, levels)
     return None
 
@@ -60,7 +68,7 @@ def _check_federation(event: Event, create: Event) -> Refusal | None:
     """Step 4: a room may be for one server only."""
     if create.content.get("m.federate") is not False:
         return None
-    if server_of(event.sender) == server_of(create.sender):
+    if server_part(event.sender) == server_part(create.sender):
         return None
     return Refusal("unfederated", f"the room is not open to {event.sender}")
 
@@ -69,7 +77,7 @@ def _check_aliases(event: Event) -> Refusal | None:
     """Step 4 of versions 1 to 5: a server sets its own aliases, whoever is a member."""
     if event.state_key is None:
         return Refusal("aliases-no-state", "m.room.aliases has no state_key")
-    if event.state_key != server_of(event.sender):
+    if event.state_key != server_part(event.sender):
         return Refusal("aliases-other-server", f"{event.sender} is not of {event.state_key}")
     return None
 

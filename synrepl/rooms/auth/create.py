@@ -6,7 +6,7 @@ Source: step 1 of https://spec.matrix.org/v1.16/rooms/v12/#authorization-rules, 
 from __future__ import annotations
 
 from synrepl.rooms.auth.outcome import Refusal
-from synrepl.rooms.auth.users import is_user_id, server_of
+from synrepl.rooms.auth.users import is_user_id, server_part
 from synrepl.rooms.event import Event
 from synrepl.rooms.versions import ROOM_VERSIONS
 
@@ -49,7 +49,7 @@ def _is_in_its_room(event: Event) -> Refusal | None:
     if event.version.room_id_is_create_hash:
         if "room_id" in event.fields:
             return Refusal("create-with-room-id", "m.room.create must not have a room_id")
-    elif server_of(event.room_id) != server_of(event.sender):
+    elif server_part(event.room_id) != server_part(event.sender):
         return Refusal(
             "create-for-other-server",
             f"the room ID {event.room_id} is not of the server of {event.sender}",

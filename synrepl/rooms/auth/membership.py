@@ -7,12 +7,12 @@ in versions 6 to 11; knocking is in it from version 7.
 from __future__ import annotations
 
 from synrepl.rooms.auth.joins import check_join, is_for_knocking, join_rule_of
-from synrepl.rooms.auth.keys import MEMBER
 from synrepl.rooms.auth.outcome import Refusal
 from synrepl.rooms.auth.power_levels import levels_at
 from synrepl.rooms.auth.third_party import check_third_party_invite
 from synrepl.rooms.auth.users import is_user_id
 from synrepl.rooms.event import Event
+from synrepl.rooms.event_types import MEMBER
 from synrepl.rooms.state import StateEvents
 
 
@@ -31,9 +31,10 @@ def check_complete(event: Event) -> Refusal | None:
 
 def check_member(event: Event, state: StateEvents, create: Event) -> Refusal | None:
     """Step 5: dispatch by membership."""
+    refusal = check_complete(event)
+    if refusal is not None:
+        return refusal
     target = event.state_key
-    if target is None or "membership" not in event.content:
-        return check_complete(event)
     if not is_user_id(target):
         return Refusal("member-no-user", f"{target} is no user ID")
     match event.membership:

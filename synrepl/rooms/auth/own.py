@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from synrepl.rooms.auth import membership, third_party
 from synrepl.rooms.auth.create import check_create
-from synrepl.rooms.auth.keys import MEMBER, VOUCHER
 from synrepl.rooms.auth.outcome import Refusal
-from synrepl.rooms.auth.users import is_user_id, server_of
-from synrepl.rooms.event import CREATE, Event
+from synrepl.rooms.auth.users import is_user_id, server_part
+from synrepl.rooms.event import Event
+from synrepl.rooms.event_types import CREATE, MEMBER, VOUCHER
 from synrepl.rooms.versions import EventIds
 
 
@@ -47,9 +47,11 @@ def _check_member(event: Event) -> Refusal | None:
 def _check_signed(event: Event) -> Refusal | None:
     """The sender's server must have signed, and in versions 1 and 2 that of the event's ID.
 
-    An invite that came from a third party's is made by the server of whom it invites.
+    An invite that came from a third party's is made by the server of whom it invites. That it has
+    one is enough here, other than for :func:`~synrepl.rooms.signatures.signing_servers`: an
+    incomplete one is refused already.
     """
-    server = server_of(event.sender)
+    server = server_part(event.sender)
     if not server or event.sender[0] != "@":
         return Refusal("sender-no-user", f"its sender {event.sender!r} is no user ID")
     if not _has_signed(event, server) and not (
@@ -59,7 +61,7 @@ def _check_signed(event: Event) -> Refusal | None:
     ):
         return Refusal("unsigned", f"the server of {event.sender} did not sign it")
     if event.version.event_ids is EventIds.GIVEN:
-        named = server_of(event.event_id)
+        named = server_part(event.event_id)
         if named != server and not _has_signed(event, named):
             return Refusal("unsigned-id", f"the server in {event.event_id} did not sign it")
     return None
@@ -69,12 +71,14 @@ def _check_voucher_signed(event: Event) -> Refusal | None:
     """Step 5.2, from version 8.
 
     The step says so of every membership, the specification of signatures only of joins; servers
-    do the latter, so that who has joined that way can leave with the same content.
+    do the latter, so that who has joined that way can leave with the same content. For
+    :func:`~synrepl.rooms.signatures.signing_servers`, who vouches need only name a server; that it
+    is a user is said here.
     """
     voucher = event.content[VOUCHER]
     if not is_user_id(voucher):
         return Refusal("voucher-no-user", f"{VOUCHER} is no user ID")
-    if not _has_signed(event, server_of(voucher)):
+    if not _has_signed(event, server_part(voucher)):
         return Refusal("voucher-unsigned", f"the server of {voucher} did not sign it")
     return None
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from synrepl.rooms.auth.outcome import Refusal
 from synrepl.rooms.auth.power_levels import Levels
-from synrepl.rooms.auth.users import server_of
+from synrepl.rooms.auth.users import server_part
 from synrepl.rooms.event import Event
 
 
@@ -15,7 +15,7 @@ def check_redaction(event: Event, levels: Levels) -> Refusal | None:
     """Step 11: it takes power, or a target of the same server."""
     if levels.of(event.sender) >= levels.redact:
         return None
-    target, server = event.redacts, server_of(event.event_id)
-    if server and target is not None and server_of(target) == server:
+    target, server = event.redacts, server_part(event.event_id)
+    if server and target is not None and server_part(target) == server:
         return None
     return Refusal("redact-level", f"{event.sender} lacks the power to redact")

@@ -6,23 +6,25 @@ and step 7.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
+from contextlib import suppress
 from itertools import islice
 from typing import Any
 
 from signedjson.key import decode_verify_key_bytes
-from signedjson.sign import SignatureVerifyException, verify_signed_json
 from signedjson.types import VerifyKey
 from unpaddedbase64 import decode_base64
 
-from synrepl.rooms.auth.keys import MEMBER, THIRD_PARTY_INVITE
 from synrepl.rooms.auth.outcome import Refusal
 from synrepl.rooms.auth.power_levels import levels_at
 from synrepl.rooms.event import Event
+from synrepl.rooms.event_types import MEMBER, THIRD_PARTY_INVITE
+from synrepl.rooms.signed_json import ED25519, decoded_signature, signed_json, verifies
 from synrepl.rooms.state import StateEvents
 
-#: Signatures are tried with keys up to so many times. A real invite has one and two; without a
-#: limit, two events made for it could keep a server busy for half a minute.
+#: So many signatures and so many keys are looked at, whether they are any or not, and one is tried
+#: with another so many times. A real invite has one and two; without a limit, two events made for it
+#: could keep a server busy for half a minute.
 _MAX_TRIES = 1_000
 
 
@@ -79,42 +81,35 @@ def _signed(event: Event) -> dict[str, Any]:
 
 def _is_signed(signed: dict[str, Any], offer: dict[str, Any]) -> bool:
     """Step 5.4.1.7: whether any of its signatures is by any key of the offer."""
-    pairs = (
-        (server, key)
-        for server, key_id in _signatures(signed)
-        for public in _public_keys(offer)
-        if (key := _key(key_id, public)) is not None
+    keys, covered = _public_keys(offer), signed_json(signed)
+    tries = ((signature, key) for signature in _signatures(signed) for key in keys)
+    return any(verifies(covered, signature, key) for signature, key in islice(tries, _MAX_TRIES))
+
+
+def _signatures(signed: dict[str, Any]) -> list[bytes]:
+    """Those that a key may have made, as far as they are looked at."""
+    found = (
+        signature if key_id.startswith(ED25519) else None
+        for keys in _values(signed.get("signatures"))
+        for key_id, signature in (keys.items() if isinstance(keys, dict) else ())
     )
-    return any(_verifies(signed, server, key) for server, key in islice(pairs, _MAX_TRIES))
+    decoded = map(decoded_signature, islice(found, _MAX_TRIES))
+    return [each for each in decoded if each is not None]
 
 
-def _signatures(signed: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Who signed, with which key."""
-    signatures = signed.get("signatures")
-    for server, keys in signatures.items() if isinstance(signatures, dict) else ():
-        for key_id in keys if isinstance(keys, dict) else ():
-            yield server, key_id
+def _values(servers: object) -> Iterable[object]:
+    return servers.values() if isinstance(servers, dict) else ()
 
 
-def _public_keys(offer: dict[str, Any]) -> Iterator[str]:
+def _public_keys(offer: dict[str, Any]) -> list[VerifyKey]:
+    """Those of an offer, each once, as far as they are looked at."""
     several = offer.get("public_keys")
     entries = several if isinstance(several, list) else []
-    for entry in (offer, *entries):
-        key = entry.get("public_key") if isinstance(entry, dict) else None
-        if isinstance(key, str):
-            yield key
-
-
-def _key(key_id: str, public: str) -> VerifyKey | None:
-    try:
-        return decode_verify_key_bytes(key_id, decode_base64(public))
-    except ValueError:
-        return None
-
-
-def _verifies(signed: dict[str, Any], server: str, key: VerifyKey) -> bool:
-    try:
-        verify_signed_json(signed, server, key)
-    except SignatureVerifyException:
-        return False
-    return True
+    found = (
+        entry.get("public_key") if isinstance(entry, dict) else None for entry in (offer, *entries)
+    )
+    keys = []
+    for public in dict.fromkeys(each for each in islice(found, _MAX_TRIES) if type(each) is str):
+        with suppress(ValueError):
+            keys.append(decode_verify_key_bytes(ED25519, decode_base64(public)))
+    return keys

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import TypeGuard
 
-from synrepl.rooms.event import MAX_ID_BYTES
+from synrepl.rooms.identifiers import MAX_ID_BYTES
 
 
-def server_of(identifier: str) -> str:
+def server_part(identifier: str) -> str:
     """The server in an ID such as ``@user:server``; empty when there is none."""
     return identifier.partition(":")[2]
 
@@ -22,6 +22,6 @@ def is_user_id(value: object) -> TypeGuard[str]:
     return (
         isinstance(value, str)
         and value[:1] == "@"
-        and server_of(value) != ""
+        and server_part(value) != ""
         and len(value.encode(errors="replace")) <= MAX_ID_BYTES
     )

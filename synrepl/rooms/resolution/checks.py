@@ -28,7 +28,7 @@ class GrowingState:
     ) -> None:
         """
         :param agreed: what the state begins with
-        :param rejected: events that are not to be used for want of others
+        :param rejected: events that decide over no other, in the state or cited
         """
         self.applied: dict[StateKey, str] = {}
         self._agreed = agreed
@@ -38,21 +38,28 @@ class GrowingState:
         self._checked: Event | None = None
 
     def get(self, key: StateKey) -> Event | None:
-        """The entry of a key. For want of one, what the event under check cites for it."""
+        """The entry of a key. For want of one that was not rejected, what the event under check cites."""
         event = self._known.get(key)
         return self._look_up(key) if event is None else event
 
+    def entry(self, key: StateKey) -> str | None:
+        """The ID of a key's entry, rejected or not."""
+        return self.applied.get(key) or self._agreed(key)
+
     def _look_up(self, key: StateKey) -> Event | None:
-        event_id = self._agreed(key)
-        if event_id is not None:
+        event_id = self.entry(key)
+        if event_id is not None and event_id not in self._rejected:
             event = self._known[key] = self._fetch(event_id)
             return event
         checked = self._checked
         if checked is None:
             return None
         if key == CREATE_KEY and checked.version.room_id_is_create_hash:
+            create = create_id(checked)
+            if create in self._rejected:
+                return None
             # Every event of the room stands on it, so it may stay.
-            event = self._known[key] = self._fetch(create_id(checked))
+            event = self._known[key] = self._fetch(create)
             return event
         return self._cited(checked, key)
 
@@ -75,12 +82,15 @@ class GrowingState:
 
     def apply(self, event: Event, key: StateKey) -> None:
         """Make an event the entry of its key."""
-        self._known[key] = event
+        self._known.pop(key, None)
+        if event.event_id not in self._rejected:
+            self._known[key] = event
         self.applied[key] = event.event_id
 
     def withdraw(self, key: StateKey) -> None:
         """Let a key be as if nothing had been applied to it."""
-        del self._known[key], self.applied[key]
+        self._known.pop(key, None)
+        del self.applied[key]
 
     def apply_allowed(self, events: Iterable[Event]) -> None:
         """Apply each of these that the auth rules allow.

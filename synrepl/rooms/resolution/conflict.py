@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import filterfalse
 
 from synrepl.rooms.state import StateKey, StateMap
-from synrepl.rooms.state_map import CompactStateMap, Delta, differing_keys
+from synrepl.rooms.state_map import CompactStateMap, Delta, delta
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,10 +18,12 @@ class Conflict:
     a key that is missing from one of them is in conflict.
 
     :ivar state_sets: at least one
+    :ivar changes: what turns the first of them into each of the others
     """
 
     state_sets: Sequence[StateMap]
     keys: Set[StateKey]
+    changes: Sequence[Delta]
 
     def agreed(self, key: StateKey) -> str | None:
         """The entry that all of them have."""
@@ -35,15 +37,26 @@ class Conflict:
 
     def differing(self) -> list[list[str]]:
         """The other events of each of them."""
-        return [
-            [event_id for key in self.keys if (event_id := states.get(key)) is not None]
-            for states in self.state_sets
-        ]
+        of_first = self._of_first()
+        found = [list(of_first.values())]
+        for change in self.changes:
+            entries = {**of_first, **change.entries}
+            for key in change.removed:
+                del entries[key]
+            found.append(list(entries.values()))
+        return found
 
-    def candidates(self, key: StateKey) -> set[str]:
-        """The entries that they have, of a key in conflict."""
-        found = (states.get(key) for states in self.state_sets)
-        return {event_id for event_id in found if event_id is not None}
+    def candidates(self) -> dict[StateKey, set[str]]:
+        """The entries that they have, of each key in conflict."""
+        found = {key: {event_id} for key, event_id in self._of_first().items()}
+        for change in self.changes:
+            for key, event_id in change.entries.items():
+                found.setdefault(key, set()).add(event_id)
+        return found
+
+    def _of_first(self) -> dict[StateKey, str]:
+        first = self.state_sets[0]
+        return {key: event_id for key in self.keys if (event_id := first.get(key)) is not None}
 
     def settled(self, resolved: Mapping[StateKey, str]) -> StateMap:
         """The whole state: what they agree on, and for other keys what was resolved.
@@ -70,4 +83,9 @@ def conflict(state_sets: Sequence[StateMap]) -> Conflict:
 
     :param state_sets: at least one
     """
-    return Conflict(state_sets, differing_keys(state_sets))
+    first, *others = state_sets
+    changes = [delta(first, each) for each in others]
+    keys: set[StateKey] = set()
+    for change in changes:
+        keys.update(change.entries, change.removed)
+    return Conflict(state_sets, keys, changes)

@@ -26,8 +26,8 @@ def resolve(
     :param fetch: reads an event, the same one more than once; ``KeyError`` means that there is none
     :param chains: auth chains of (at least) the events of these states; by default, they are worked out
         with ``fetch`` each time, which takes far longer
-    :param rejected: events that the auth rules refused once: what other events cite of them does
-        not stand in for state
+    :param rejected: events that the auth rules refused once: they decide over no other, as a state's
+        entries or cited
     :raises UnknownEvent: an event of a state is not there
     :raises MissingAuthEvent: one that is depended on is not there
     :raises AuthCycle: events depend on one another
@@ -37,15 +37,15 @@ def resolve(
     found = conflict(state_sets)
     if not found.keys:
         return state_sets[0]
-    return found.settled(resolve_conflict(version, found, fetch, chains, rejected))
+    return found.settled(_resolve_conflict(version, found, fetch, chains, rejected))
 
 
-def resolve_conflict(
+def _resolve_conflict(
     version: RoomVersion,
     found: Conflict,
     fetch: Fetch,
-    chains: AuthChains | None = None,
-    rejected: Container[str] = frozenset(),
+    chains: AuthChains | None,
+    rejected: Container[str],
 ) -> dict[StateKey, str]:
     """The same for a conflict that is known: entries that overlay what the states agree on.
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha1
 
-from synrepl.rooms.auth.keys import JOIN_RULES_KEY, MEMBER, POWER_LEVELS_KEY
+from synrepl.rooms.auth.keys import JOIN_RULES_KEY, POWER_LEVELS_KEY
 from synrepl.rooms.chains import Fetch
 from synrepl.rooms.event import Event
+from synrepl.rooms.event_types import MEMBER
 from synrepl.rooms.resolution.checks import GrowingState
 from synrepl.rooms.resolution.conflict import Conflict
 from synrepl.rooms.state import StateKey
@@ -24,7 +25,7 @@ _Disputed = Mapping[StateKey, list[Event]]
 
 def resolve_v1(conflict: Conflict, fetch: Fetch) -> dict[StateKey, str]:
     """What the keys that are not everywhere the same resolve to."""
-    candidates = {key: conflict.candidates(key) for key in conflict.keys}
+    candidates = conflict.candidates()
     undisputed = union_without_conflicts(candidates)
     disputed = {
         key: in_order(map(fetch, candidates[key]))

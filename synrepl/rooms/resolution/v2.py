@@ -10,17 +10,19 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from synrepl.rooms.auth.keys import JOIN_RULES_KEY, MEMBER, POWER_LEVELS_KEY
+from synrepl.rooms.auth.keys import CREATE_KEY, JOIN_RULES_KEY, POWER_LEVELS_KEY
 from synrepl.rooms.chains import AuthChains, Fetch, depends_on
 from synrepl.rooms.event import Event
+from synrepl.rooms.event_types import MEMBER
 from synrepl.rooms.resolution.checks import GrowingState
 from synrepl.rooms.resolution.conflict import Conflict
 from synrepl.rooms.resolution.sorting import by_mainline, by_power
 from synrepl.rooms.state import StateKey
 from synrepl.rooms.versions import Resolution
 
-#: Types of power events, whatever is in them.
-_RULES = (POWER_LEVELS_KEY[0], JOIN_RULES_KEY[0])
+#: Keys of power events, whatever is in them. As the reference has it, no other state key makes one
+#: (docs/adr/0014-state-resolution.md).
+_RULES = (POWER_LEVELS_KEY, JOIN_RULES_KEY, CREATE_KEY)
 
 
 class Steps(NamedTuple):
@@ -50,8 +52,7 @@ def resolve_v2(
     state.apply_allowed(by_power(power, fetch, chains.power_levels))
     # Steps 3 and 4.
     others = [event for event_id, event in full.items() if event_id not in power]
-    levels = state.get(POWER_LEVELS_KEY)
-    tip = None if levels is None else levels.event_id
+    tip = state.entry(POWER_LEVELS_KEY)
     state.apply_allowed(by_mainline(others, tip, chains.power_levels))
     return state.applied
 
@@ -102,7 +103,7 @@ def is_power_event(event: Event) -> bool:
             and event.sender != event.state_key
             and event.membership in ("leave", "ban")
         )
-    return kind in _RULES and event.state_key is not None
+    return (kind, event.state_key) in _RULES
 
 
 def with_chains(power: Iterable[str], full: Mapping[str, Event]) -> dict[str, Event]:

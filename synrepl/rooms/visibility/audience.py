@@ -13,12 +13,9 @@ from enum import IntEnum
 import msgspec
 
 from synrepl.rooms.event import Event
+from synrepl.rooms.event_types import ALIASES, DUMMY, HISTORY_VISIBILITY, MEMBER
 from synrepl.rooms.state import StateEvents
 from synrepl.rooms.visibility.verdict import Reason
-
-ALIASES = "m.room.aliases"
-MEMBER = "m.room.member"
-VISIBILITY = "m.room.history_visibility"
 
 JOIN, INVITE, LEAVE = "join", "invite", "leave"
 
@@ -65,10 +62,10 @@ def audience_of(event: Event, before: StateEvents, *, soft_failed: bool = False)
     :param before: the state before the event; only asked for single entries
     :param soft_failed: it is in the graph, and kept from clients
     """
-    old = history_visibility(before.get((VISIBILITY, "")))
+    old = history_visibility(before.get((HISTORY_VISIBILITY, "")))
     visibility = widest = old
     target, target_before = None, LEAVE
-    if event.type == VISIBILITY and event.state_key == "":
+    if event.type == HISTORY_VISIBILITY and event.state_key == "":
         visibility = history_visibility(event)
         widest = max(old, visibility)
     elif event.type == MEMBER and event.state_key is not None:
@@ -79,6 +76,8 @@ def audience_of(event: Event, before: StateEvents, *, soft_failed: bool = False)
         never = Reason.SOFT_FAILED
     elif event.type == ALIASES:
         never = Reason.ALIASES
+    elif event.type == DUMMY:
+        never = Reason.DUMMY
     return Audience(
         event.event_id,
         event.sender,
@@ -105,7 +104,7 @@ def membership(event: Event | None) -> str:
     return value if isinstance(value, str) else LEAVE
 
 
-def membership_at(event: Event, before: StateEvents, user: str) -> str:
+def membership_after(event: Event, before: StateEvents, user: str) -> str:
     """A user's membership in the state after an event."""
     sets = event.type == MEMBER and event.state_key == user
     return membership(event if sets else before.get((MEMBER, user)))

@@ -53,13 +53,14 @@ def seen_by_user(
         reason = Reason.INVITATION_ENDED
     if not reason.shows:
         return Verdict(Sight.HIDDEN, reason, gone)
-    # Whoever was there has read it already.
-    whole = not gone or widest_membership == JOIN
+    # Whoever was there has read it already; but one's own leave ends that.
+    there = widest_membership == JOIN and not (own and membership == LEAVE)
+    whole = not gone or there
     return Verdict(Sight.FULL if whole else Sight.REDACTED, reason, gone)
 
 
 #: Hidden whatever the history's visibility is.
-_REGARDLESS = (Reason.SOFT_FAILED, Reason.ALIASES, Reason.IGNORED)
+_REGARDLESS = (Reason.SOFT_FAILED, Reason.ALIASES, Reason.DUMMY, Reason.IGNORED)
 
 
 def _ignored(audience: Audience, viewer: Viewer) -> Reason | None:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping
 
+from synrepl.rooms.auth.users import server_part
 from synrepl.rooms.event import Event
+from synrepl.rooms.event_types import MEMBER
 from synrepl.rooms.state import StateEvents
 from synrepl.rooms.visibility.audience import (
     INVITE,
     JOIN,
     LEAVE,
-    MEMBER,
     Audience,
     HistoryVisibility,
     membership,
@@ -34,7 +35,7 @@ def presence_at(event: Event, before: StateEvents) -> Presence:
         members[event.state_key] = event
     found: dict[str, str] = {}
     for user, entry in members.items():
-        server = user.partition(":")[2]
+        server = server_part(user)
         found[server] = more_permissive(found.get(server, LEAVE), membership(entry))
     return found
 

@@ -25,6 +25,7 @@ class Reason(Enum):
 
     SOFT_FAILED = "soft-failed", False, "it failed softly, so no client gets it"
     ALIASES = "aliases", False, "no client gets m.room.aliases"
+    DUMMY = "dummy-event", False, "no client gets org.matrix.dummy_event"
     IGNORED = "ignored", False, "{who} ignores its sender"
     PEEKING = "peeking", False, "the history is shared with members, and {who} only looks in"
     NOT_INVITED = "not-invited", False, "the history is for those invited, and {who} was not"

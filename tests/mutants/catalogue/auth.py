@@ -26,7 +26,7 @@ AUTH = (
     Mutant(
         "auth-aliases-of-others",
         AUTHORISE,
-        "event.state_key != server_of(event.sender)",
+        "event.state_key != server_part(event.sender)",
         "False",
         "a server sets only its own aliases",
         RULES,
@@ -58,7 +58,7 @@ AUTH = (
     Mutant(
         "create-for-other-server",
         CREATE,
-        "server_of(event.room_id) != server_of(event.sender)",
+        "server_part(event.room_id) != server_part(event.sender)",
         "False",
         "before version 12, a room's ID is of its creator's server",
         RULES,
@@ -226,7 +226,7 @@ AUTH = (
     Mutant(
         "own-voucher-unsigned",
         OWN,
-        "if not _has_signed(event, server_of(voucher)):",
+        "if not _has_signed(event, server_part(voucher)):",
         "if False:",
         "the voucher's server signed",
         RULES,
@@ -309,6 +309,30 @@ AUTH = (
         "if not _is_signed(signed, offer.content):",
         "if False:",
         "a key of the offer verifies the invite",
+        MEMBERS,
+    ),
+    Mutant(
+        "third-party-endless-tries",
+        THIRD_PARTY,
+        "in islice(tries, _MAX_TRIES))",
+        "in tries)",
+        "signatures are tried with keys only so many times",
+        MEMBERS,
+    ),
+    Mutant(
+        "third-party-endless-signatures",
+        THIRD_PARTY,
+        "map(decoded_signature, islice(found, _MAX_TRIES))",
+        "map(decoded_signature, found)",
+        "only so many signatures are looked at, malformed ones included",
+        MEMBERS,
+    ),
+    Mutant(
+        "third-party-endless-keys",
+        THIRD_PARTY,
+        "each in islice(found, _MAX_TRIES) if",
+        "each in found if",
+        "only so many keys of an offer are looked at, malformed ones included",
         MEMBERS,
     ),
 )

@@ -132,7 +132,7 @@ POWER = (
     Mutant(
         "redaction-powerless",
         REDACTION,
-        "server_of(target) == server",
+        "server_part(target) == server",
         "True",
         "in versions 1 and 2, redacting others' events takes power",
         TESTS,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 TESTS = ("tests.rooms.test_resolution_vectors", "tests.rooms.test_resolution_laws")
+RULES = ("tests.rooms.test_resolution_conventions",)
 CHECKS = "resolution/checks.py"
 SORTING = "resolution/sorting.py"
 V1 = "resolution/v1.py"
@@ -86,10 +87,26 @@ RESOLUTION = (
     Mutant(
         "v2-join-rules-are-no-power",
         V2,
-        "_RULES = (POWER_LEVELS_KEY[0], JOIN_RULES_KEY[0])",
-        "_RULES = (POWER_LEVELS_KEY[0],)",
+        "_RULES = (POWER_LEVELS_KEY, JOIN_RULES_KEY, CREATE_KEY)",
+        "_RULES = (POWER_LEVELS_KEY, CREATE_KEY)",
         "join rules are power events",
         TESTS,
+    ),
+    Mutant(
+        "v2-any-state-key-is-power",
+        V2,
+        "(kind, event.state_key) in _RULES",
+        "kind in {each for each, _ in _RULES} and event.state_key is not None",
+        "power levels and join rules are power events with an empty state key only",
+        RULES,
+    ),
+    Mutant(
+        "v2-create-is-no-power",
+        V2,
+        "_RULES = (POWER_LEVELS_KEY, JOIN_RULES_KEY, CREATE_KEY)",
+        "_RULES = (POWER_LEVELS_KEY, JOIN_RULES_KEY)",
+        "m.room.create is a power event",
+        RULES,
     ),
     Mutant(
         "v2.1-no-subgraph",
@@ -166,8 +183,8 @@ RESOLUTION = (
     Mutant(
         "mainline-of-nothing",
         V2,
-        "levels = state.get(POWER_LEVELS_KEY)",
-        "levels = None",
+        "tip = state.entry(POWER_LEVELS_KEY)",
+        "tip = None",
         "the mainline is that of the power levels in force",
         TESTS,
     ),
@@ -196,10 +213,26 @@ RESOLUTION = (
         TESTS,
     ),
     Mutant(
+        "checks-rejected-decides",
+        CHECKS,
+        "if event_id is not None and event_id not in self._rejected:",
+        "if event_id is not None:",
+        "what was rejected decides over nothing",
+        RULES,
+    ),
+    Mutant(
+        "checks-rejected-create-decides",
+        CHECKS,
+        "            if create in self._rejected:\n",
+        "            if False:\n",
+        "a room whose creation was rejected has none",
+        RULES,
+    ),
+    Mutant(
         "checks-cites-rejected",
         CHECKS,
-        "and event_id not in self._rejected",
-        "and True",
+        "    and event_id not in self._rejected",
+        "    and True",
         "what was rejected does not stand in for missing state",
         TESTS,
     ),

@@ -9,6 +9,9 @@ SIGNATURES = ("tests.rooms.test_signing",)
 EFFECT = ("tests.rooms.test_redaction_effect",)
 PARTIAL = ("tests.rooms.test_partial",)
 IDENTIFIERS = ("tests.rooms.test_identifiers",)
+REJECTED = ("tests.rooms.test_rejected",)
+TWICE = ("tests.rooms.test_room_identity",)
+RESYNC = ("tests.rooms.test_resync",)
 ROOMS = ("tests.rooms.test_room_refusals", "tests.rooms.test_rooms")
 CHAINS = ("tests.rooms.test_chains", "tests.rooms.test_resolution_vectors")
 EXTREMITIES = ("tests.rooms.test_extremities",)
@@ -46,6 +49,14 @@ WHOLE_ROOMS = (
         "at <= self.valid_until",
         "at < self.valid_until",
         "a key is valid up to its last millisecond",
+        SIGNATURES,
+    ),
+    Mutant(
+        "signatures-bad-hides-unknown",
+        "signatures.py",
+        "    if unknown:\n",
+        "    if unknown and bad is None:\n",
+        "a wrong signature does not hide that there are others by unknown keys",
         SIGNATURES,
     ),
     Mutant(
@@ -91,7 +102,7 @@ WHOLE_ROOMS = (
     Mutant(
         "room-no-check-6",
         "room.py",
-        "soft_failure = checks.by_state(now, fetch)",
+        "soft_failure = checks.by_state(self._merged(now, checks.keys), fetch)",
         "soft_failure = None",
         "check 6: an event is judged by the current state",
         ROOMS,
@@ -102,6 +113,14 @@ WHOLE_ROOMS = (
         "            self._rejected.add(event_id)\n",
         "            pass\n",
         "what cites a rejected event is rejected",
+        ROOMS,
+    ),
+    Mutant(
+        "merging-first-is-enough",
+        "merging.py",
+        "if None not in entries and all(each.several(keys) == entries for each in states):",
+        "if True:",
+        "check 6 looks at what the states at all ends of the room resolve to",
         ROOMS,
     ),
     Mutant(
@@ -131,9 +150,25 @@ WHOLE_ROOMS = (
     Mutant(
         "extremities-soft-failed-counts",
         "extremities.py",
-        "    if not event.counts:\n        return extremities\n",
-        "",
+        "if event.counts and not late",
+        "if not late",
         "what is rejected or soft-failed is no extremity",
+        EXTREMITIES,
+    ),
+    Mutant(
+        "extremities-late-parent",
+        "extremities.py",
+        "if event.counts and not late",
+        "if event.counts",
+        "what comes after something that follows it is no extremity",
+        EXTREMITIES,
+    ),
+    Mutant(
+        "extremities-late-rejected-parent",
+        "extremities.py",
+        "if event.counts or late",
+        "if event.counts",
+        "what follows an event that does not count, and comes later, follows what that follows",
         EXTREMITIES,
     ),
     Mutant(
@@ -203,8 +238,8 @@ WHOLE_ROOMS = (
     Mutant(
         "identifiers-in-letters",
         "identifiers.py",
-        "    if len(text.encode()) > MAX_BYTES:\n",
-        "    if len(text) > MAX_BYTES:\n",
+        "    if len(text.encode()) > MAX_ID_BYTES:\n",
+        "    if len(text) > MAX_ID_BYTES:\n",
         "the length of an identifier is measured in bytes",
         IDENTIFIERS,
     ),
@@ -233,9 +268,65 @@ WHOLE_ROOMS = (
         PARTIAL,
     ),
     Mutant(
+        "room-rejected-is-told",
+        "room.py",
+        "        if final:\n",
+        "        if False:\n",
+        "what is rejected for good is no part of a state that was told",
+        REJECTED,
+    ),
+    Mutant(
+        "room-provisional-is-final",
+        "room.py",
+        ".difference(self._partial)",
+        "",
+        "what was rejected at a partial state may be accepted yet",
+        REJECTED,
+    ),
+    Mutant(
+        "room-rejected-create",
+        "room.py",
+        "if create is None or create in self._rejected else",
+        "if create is None else",
+        "a room's ID is that of an accepted creation",
+        REJECTED,
+    ),
+    Mutant(
+        "room-twice-the-last",
+        "room.py",
+        "            event = known.event\n",
+        "            pass\n",
+        "of events with one ID, the first that came is kept",
+        TWICE,
+    ),
+    Mutant(
+        "partial-resync-ignores-citing",
+        "partial.py",
+        "        yield from depends_on(event)\n",
+        "",
+        "what an event cites is judged again before it",
+        RESYNC,
+    ),
+    Mutant(
+        "partial-resync-ignores-told",
+        "partial.py",
+        "        yield from self._told.get(event.event_id, {}).values()\n",
+        "",
+        "what is in a state that was told is judged again before the event after it",
+        REJECTED,
+    ),
+    Mutant(
+        "partial-resync-stops-in-circles",
+        "partial.py",
+        "            if not events:\n",
+        "            if False:\n",
+        "events that follow one another in a circle are judged again",
+        RESYNC,
+    ),
+    Mutant(
         "partial-others-are-known",
         "partial.py",
-        "if kind != MEMBER or server_of(state_key) == local_server:",
+        "if kind != MEMBER or server_part(state_key) == local_server:",
         "if True:",
         "others' memberships are not known before the resync",
         PARTIAL,
@@ -243,7 +334,7 @@ WHOLE_ROOMS = (
     Mutant(
         "partial-resync-out-of-order",
         "partial.py",
-        "if not self._is_next(was):",
+        "if not self._is_next(was.event):",
         "if False:",
         "the resync goes in topological order",
         PARTIAL,
