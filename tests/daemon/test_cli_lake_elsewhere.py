@@ -12,6 +12,7 @@ from pathlib import Path
 from synrepl.pipeline.lake.tasks import WorkerLacks
 from synrepl.testing.postgres import fresh_database
 from tests.daemon.lake_world import LakeCase
+from tests.pipeline.spark import EXECUTORS
 from tests.pipeline.spark_daemons import connect_server, standalone_cluster
 from tests.storage.postgres import prepare
 
@@ -47,8 +48,13 @@ class Elsewhere(LakeCase):
 
     async def test_standalone_cluster(self) -> None:
         master = self.entered(standalone_cluster(Path(self.mktemp()).absolute()))
-        here = ("--driver-memory", "512m", "--conf", "spark.driver.host=127.0.0.1",
-                "--conf", "spark.executor.memory=512m")  # fmt: skip
+        settings = {
+            "spark.driver.host": "127.0.0.1",
+            "spark.executor.memory": "512m",
+            **EXECUTORS,
+        }
+        conf = (part for pair in settings.items() for part in ("--conf", "=".join(pair)))
+        here = ("--driver-memory", "512m", *conf)
         bare = self.directory / "bare"
         venv.create(bare)
         os.environ["PYSPARK_PYTHON"] = str(bare / "bin" / "python")

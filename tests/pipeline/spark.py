@@ -31,11 +31,14 @@ REPOSITORY = Path(__file__).resolve().parent.parent.parent
 LOCAL = SessionOptions(
     master="local[2]", app_name="tests", driver_memory="512m", python_path=(REPOSITORY,)
 )
+#: Executors that are processes of their own take none of a driver's options.
+EXECUTORS = {"spark.executor.extraJavaOptions": os.environ["SPARK_SUBMIT_OPTS"]}
 CLUSTER = SessionOptions(
     master="local-cluster[2,1,1024]",
     app_name="tests",
     driver_memory="512m",
     python_path=(REPOSITORY,),
+    conf=EXECUTORS,
 )
 
 #: Seconds a child may take, when nothing is wrong by far the most.
