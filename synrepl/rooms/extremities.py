@@ -7,7 +7,7 @@ https://spec.matrix.org/v1.16/server-server-api/#soft-failure and #rejection.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from typing import Protocol
 
 
@@ -25,22 +25,29 @@ class Standing(Protocol):
         ...
 
 
-def followed(prev_event_ids: Iterable[str], find: Callable[[str], Standing | None]) -> set[str]:
+def followed(
+    prev_event_ids: Iterable[str],
+    find: Callable[[str], Standing | None],
+    passed: Container[str] = frozenset(),
+) -> set[str]:
     """Those events that something which follows these leaves behind.
 
     These are the events themselves and, where one of them does not count, those that it
     follows, and so on.
 
     :param find: an event that is known; None for any other
+    :param passed: events that do not count, beyond which nobody needs to look
     """
     found: set[str] = set()
     ahead = list(prev_event_ids)
     while ahead:
         event_id = ahead.pop()
-        event = find(event_id)
-        if event is not None and not event.counts and event_id not in found:
-            ahead.extend(event.prev_event_ids)
+        if event_id in passed or event_id in found:
+            continue
         found.add(event_id)
+        event = find(event_id)
+        if event is not None and not event.counts:
+            ahead.extend(event.prev_event_ids)
     return found
 
 
@@ -52,11 +59,13 @@ class ForwardExtremities:
     :ivar event_ids: what they are now
     """
 
-    __slots__ = ("_left_behind", "event_ids")
+    __slots__ = ("_left_behind", "_passed", "event_ids")
 
     def __init__(self) -> None:
         self.event_ids: frozenset[str] = frozenset()
         self._left_behind: set[str] = set()  # of what has not come
+        # What does not count and was followed: a long chain of those is gone through once.
+        self._passed: set[str] = set()
 
     @classmethod
     def of(cls, events: Iterable[tuple[str, Standing]]) -> ForwardExtremities:
@@ -79,8 +88,13 @@ class ForwardExtremities:
         self._left_behind.discard(event_id)
         # What follows one that does not count follows what that one follows.
         if event.counts or late:
-            behind = followed(event.prev_event_ids, find)
-            self._left_behind.update(each for each in behind if find(each) is None)
+            behind = followed(event.prev_event_ids, find, self._passed)
+            for each in behind:
+                known = find(each)
+                if known is None:
+                    self._left_behind.add(each)
+                elif not known.counts:
+                    self._passed.add(each)
             self.event_ids -= behind
         if event.counts and not late:
             self.event_ids |= {event_id}

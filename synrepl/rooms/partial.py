@@ -96,9 +96,9 @@ class Change(NamedTuple):
 
     @property
     def state_before(self) -> Delta:
-        """What became known of the state before it."""
-        assert self.was.state_before is not None
-        assert self.now.state_before is not None
+        """What became known of the state before it; nothing, when it is only cited."""
+        if self.was.state_before is None or self.now.state_before is None:
+            return Delta({})
         return delta(self.was.state_before, self.now.state_before)
 
 
@@ -131,6 +131,7 @@ class PartialRoom:
         self._local_server = local_server
         self._servers = answer.servers
         self._told: dict[str, StateMap] = {}
+        self._doubtful: set[str] = set()  # outliers whose verdict leans on what is to be resynced
         self._done: set[str] = set()
         self._in_circles: set[str] = set()
         self._partial = True
@@ -156,7 +157,7 @@ class PartialRoom:
         Missing events that are only cited come through :meth:`add_outliers`, those that are followed
         through :meth:`add_with_state`.
         """
-        return self.room.receive(event)
+        return self._in_stream(self.room.receive(event))
 
     def add_outliers(self, events: Iterable[Event]) -> list[Judged]:
         """Take in events that others cite, in any order.
@@ -173,7 +174,14 @@ class PartialRoom:
             first = order.in_circles[0]
             missing = ", ".join(each for each in depends_on(first) if each not in room)
             raise UnknownEvents(missing=missing, room_id=first.room_id, event_id=first.event_id)
-        return [judged for event in order.events for judged in room.receive_outlier(event)]
+        told: list[Judged] = []
+        for event in order.events:
+            judged = room.receive_outlier(event)
+            if judged and self._partial and any(map(self._is_left, depends_on(event))):
+                self._doubtful.add(event.event_id)
+            self._in_stream(judged[1:])
+            told += judged
+        return told
 
     def add_with_state(self, event: Event, state_before: StateMap) -> list[Judged]:
         """Take in an event that follows something unknown, with the whole state before it.
@@ -181,11 +189,18 @@ class PartialRoom:
         :param state_before: as another server told it (``/state_ids``); its events must be known
         :raises UnknownEvents: see :meth:`Room.receive_with_state`
         """
-        judged = self.room.receive_with_state(event, state_before)
+        judged = self._in_stream(self.room.receive_with_state(event, state_before))
         if not judged:
             self.room.state_of(event.event_id, state_before)  # else the resync would raise it
         if self._partial:
             self._told[event.event_id] = state_before
+        return judged
+
+    def _in_stream(self, judged: list[Judged]) -> list[Judged]:
+        """Those that came as more than outliers; what was found out of them as such is void."""
+        for each in judged:
+            self._doubtful.discard(each.event.event_id)
+            self._done.discard(each.event.event_id)
         return judged
 
     # Asking
@@ -240,16 +255,12 @@ class PartialRoom:
         """The events that can be resynced now: those that lean on none that is still to be.
 
         From the join down: who resyncs each as it is yielded gets to the end in one go, whatever the
-        order in which they came. All that came since is gone through, for what follows or
-        cites a wrong verdict may be wrong, too. Where servers make up event IDs, events can
+        order in which they came. All that came since is gone through, and the outliers that cite
+        any of it, for what follows or cites a wrong verdict may be wrong, too. Where servers make up event IDs, events can
         follow one another in a circle: those, and what leans on them, come last, as they came.
         """
         while self._partial:
-            left = [
-                judged.event
-                for judged in self.room
-                if judged.state_before is not None and judged.event.event_id not in self._done
-            ]
+            left = [judged.event for judged in self.room if self._is_left(judged.event.event_id)]
             events, in_circles = sort_by_cause(
                 left,
                 first=lambda event: self.room[event.event_id].place,
@@ -266,20 +277,29 @@ class PartialRoom:
 
     def _leans_on(self, event: Event) -> Iterator[str]:
         """What is judged again before it: what it follows and cites, and the state that was told."""
-        yield from event.prev_event_ids
+        if event.event_id not in self._doubtful:
+            yield from event.prev_event_ids
         yield from depends_on(event)
         yield from self._told.get(event.event_id, {}).values()
+
+    def _is_left(self, event_id: str) -> bool:
+        """Whether an event is still to be resynced."""
+        return event_id not in self._done and (
+            event_id in self._doubtful or self.room.has_state(event_id)
+        )
 
     def _is_next(self, event: Event) -> bool:
         if not self._partial or event.event_id in self._done:
             return False
-        return event.event_id in self._in_circles or all(
-            each in self._done or not self.room.has_state(each) for each in self._leans_on(event)
+        return event.event_id in self._in_circles or not any(
+            map(self._is_left, self._leans_on(event))
         )
 
     def _needs_state(self, event: Event) -> bool:
-        return event.event_id not in self._told and not all(
-            map(self.room.has_state, event.prev_event_ids)
+        return (
+            event.event_id not in self._told
+            and event.event_id not in self._doubtful
+            and not all(map(self.room.has_state, event.prev_event_ids))
         )
 
     def resync(self, event_id: str, state_before: StateMap | None = None) -> Change:
@@ -293,7 +313,7 @@ class PartialRoom:
         :raises UnknownEvents: an event of the state is not known
         """
         was = self.room[event_id]
-        if event_id in self._done or not self._partial or was.state_before is None:
+        if not self._partial or not self._is_left(event_id):
             raise NotNext(event_id=event_id, reason="there is nothing to find out")
         if not self._is_next(was.event):
             raise NotNext(event_id=event_id, reason="it leans on others that come first")
@@ -303,9 +323,9 @@ class PartialRoom:
             state_before = self._told.get(event_id)
         now = self.room.judge_again(event_id, state_before)
         self._done.add(event_id)
-        if len(self._done) == self.room.count_with_state:
+        if len(self._done) == self.room.count_with_state + len(self._doubtful):
             self._partial = False
-            for kept in (self._done, self._told, self._in_circles):
+            for kept in (self._done, self._told, self._in_circles, self._doubtful):
                 kept.clear()
             self.room.find_extremities()
         return Change(was, now)

@@ -171,13 +171,9 @@ class Room:
         if event.event_id in self._judged:
             return []
         self._check_room(event)
-        event = self._first(event)
-        cited = self._cited(event)
-        refusal = Checks(event, cited, self._create(event)).by_cited(cited, self._rejected)
-        failed = None if refusal is None else Check.AUTH_EVENTS
         # Nothing follows from it, so it has no place in the stream.
         place = Place(topological(event.depth, (), all_known=False), 0)
-        judged = Judged(event, None, None, refusal, failed, None, False, place)
+        judged = self._by_cited(self._first(event), place)
         self._keep(judged)
         return [judged, *self._release(event.event_id)]
 
@@ -210,11 +206,7 @@ class Room:
         :param event_id: the event at which it was
         :raises UnknownEvents: one of its events is not known
         """
-        missing = [each for each in state.values() if each not in self._events]
-        if missing:
-            raise UnknownEvents(
-                missing=", ".join(missing[:5]), room_id=self._room_id, event_id=event_id
-            )
+        self._require(event_id, [each for each in state.values() if each not in self._events])
         final = self._rejected.intersection(state.values()).difference(self._partial)
         if final:
             state = {key: each for key, each in state.items() if each not in final}
@@ -226,7 +218,7 @@ class Room:
         """Judge an event anew, now that more is known. It is not soft-failed.
 
         Those that it follows must have been judged anew before. Afterwards
-        :meth:`find_extremities` is due.
+        :meth:`find_extremities` is due. Of an outlier only what it cites matters.
 
         :param state_before: as another server tells it, all of it; by default, what follows from
             the events that it follows
@@ -235,19 +227,10 @@ class Room:
         :raises UnknownEvents: see :meth:`receive_with_state`; or an event that it follows is not known
         """
         old = self[event_id]
-        event = old.event
-        if state_before is not None:
-            state, partial = self.state_of(event_id, state_before), False
+        if old.state_before is None:
+            judged = self._by_cited(old.event, old.place)
         else:
-            missing = [each for each in event.prev_event_ids if not self.has_state(each)]
-            if missing:
-                raise UnknownEvents(
-                    missing=", ".join(missing), room_id=self._room_id, event_id=event_id
-                )
-            state = self._merged(event.prev_event_ids)
-            partial = any(each in self._partial for each in event.prev_event_ids)
-        cited = self._cited(event)
-        judged = self._verdict(event, cited, state, partial, None, old.place)
+            judged = self._at_state(old.event, old.place, state_before)
         self._keep(judged)
         if judged.accepted != old.accepted:
             # What is rejected matters where states are resolved.
@@ -288,10 +271,13 @@ class Room:
     def _cited(self, event: Event) -> list[Event]:
         """Its auth events."""
         events = self._events
-        missing = ", ".join(each for each in depends_on(event) if each not in events)
-        if missing:
-            raise UnknownEvents(missing=missing, room_id=self._room_id, event_id=event.event_id)
+        self._require(event.event_id, [each for each in depends_on(event) if each not in events])
         return [events[each] for each in event.auth_event_ids]
+
+    def _require(self, event_id: str, missing: Sequence[str]) -> None:
+        if missing:
+            some = ", ".join(missing[:5])
+            raise UnknownEvents(missing=some, room_id=self._room_id, event_id=event_id)
 
     def _create(self, event: Event) -> Event | None:
         """The room's ``m.room.create`` where nobody cites it: a room's ID is that of an accepted one."""
@@ -322,6 +308,22 @@ class Room:
             self._merging.forget()
         self._extremities.take_in(event_id, judged, self._find)
         return judged
+
+    def _by_cited(self, event: Event, place: Place) -> Judged:
+        """Check 4."""
+        cited = self._cited(event)
+        refusal = Checks(event, cited, self._create(event)).by_cited(cited, self._rejected)
+        failed = None if refusal is None else Check.AUTH_EVENTS
+        return Judged(event, None, None, refusal, failed, None, False, place)
+
+    def _at_state(self, event: Event, place: Place, told: StateMap | None) -> Judged:
+        """Checks 4 and 5, at the state before it as it was told, or as it follows from its parents."""
+        parents, event_id = event.prev_event_ids, event.event_id
+        if told is None:
+            self._require(event_id, [each for each in parents if not self.has_state(each)])
+        state = self._merged(parents) if told is None else self.state_of(event_id, told)
+        partial = told is None and not self._partial.isdisjoint(parents)
+        return self._verdict(event, self._cited(event), state, partial, None, place)
 
     def _verdict(
         self,

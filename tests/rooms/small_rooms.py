@@ -16,16 +16,21 @@ US = "@us:here"
 
 
 class SmallRoom:
-    """Alice made a public room in which everybody may change the state; Carol is in it."""
+    """Alice made a public room in which everybody may change the state; Carol is in it.
 
-    def __init__(self, version: str = "10", **creation: Any) -> None:
+    :param users: those with more power than nothing
+    """
+
+    def __init__(
+        self, version: str = "10", users: dict[str, int] | None = None, **creation: Any
+    ) -> None:
         self.made = Made(version, **creation)
         self.version = self.made.version
         self.create = self.made.creation
         self.implied = self.version.room_id_is_create_hash
         self.alice = self.member(ALICE, "join", [self.create], [self.create])
         cites = [self.create, self.alice]
-        free = {"state_default": 0}
+        free = {"state_default": 0, "users": users or {}}
         self.levels = self.event("m.room.power_levels", free, cites[-1:], cites, key="")
         cites = [*cites, self.levels]
         rule = {"join_rule": "public"}

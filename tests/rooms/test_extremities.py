@@ -64,6 +64,21 @@ class Extremities(TestCase):
         self.assertEqual(self.add("worse", "bad", counts=False), {"a", "c"})
         self.assertEqual(self.add("bad", "a", counts=False), {"c"})
 
+    def test_a_long_chain_that_does_not_count_is_gone_through_once(self) -> None:
+        self.add("0")
+        for n in range(1, 200):
+            self.add(f"{n}", f"{n - 1}", counts=False)
+        looked_up = []
+
+        def find(event_id: str) -> Known | None:
+            looked_up.append(event_id)
+            return self.known.get(event_id)
+
+        for n in range(200):
+            self.ends.take_in(f"after {n}", Known(("199",)), find)
+        self.assertEqual(self.ends.event_ids, {f"after {n}" for n in range(200)})
+        self.assertLess(len(looked_up), 1000)
+
     def test_events_that_follow_one_another_in_a_circle(self) -> None:
         self.known = {"x": Known(("y",), False), "y": Known(("x", "y"), False)}
         self.assertEqual(followed(["x"], self.known.get), {"x", "y"})

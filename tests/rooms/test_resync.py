@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from unittest import TestCase
 
-from synrepl.rooms.judged import UnknownEvents
-from synrepl.rooms.partial import resync
-from tests.rooms.auth_rooms import BOB, CAROL
+from synrepl.rooms.event import Event
+from synrepl.rooms.judged import Judged, UnknownEvents
+from synrepl.rooms.partial import NotNext, Resynced, resync
+from synrepl.rooms.state_map import Delta
+from tests.rooms.auth_rooms import ALICE, BOB, CAROL
 from tests.rooms.small_rooms import SmallRoom
+
+LEVELS, MEMBER = "m.room.power_levels", "m.room.member"
 
 
 class Order(TestCase):
@@ -127,8 +131,109 @@ class Outliers(TestCase):
         ids = [each.event.event_id for each in judged]
         self.assertEqual(sorted(ids), sorted(e.event_id for e in (small.carol, waits, bob)))
 
+    def test_one_that_was_released_meanwhile(self) -> None:
+        small = SmallRoom()
+        partial, join = small.joined()
+        bob = small.member(BOB, "join", [join], [small.create, small.carol])
+        self.assertEqual(partial.receive(bob), [])
+        judged = partial.add_outliers([bob, small.carol])
+        self.assertEqual([each.event.event_id for each in judged],
+                         [small.carol.event_id, bob.event_id])  # fmt: skip
+        self.assertIn(bob.event_id, partial.room.partial_event_ids)
+
     def test_a_told_state_is_known_even_of_an_event_that_is_here(self) -> None:
         small = SmallRoom()
         partial, join = small.joined()
         unknown = {("m.room.topic", ""): "$unheard-of"}
         self.assertRaises(UnknownEvents, partial.add_with_state, join, unknown)
+
+
+class DoubtfulOutliers(TestCase):
+    """Outliers that cite what is resynced: their verdict leans on it, and others' on theirs."""
+
+    def setUp(self) -> None:
+        self.small = small = SmallRoom(users={CAROL: 50})
+        self.partial, self.join = small.joined()
+        self.room = self.partial.room
+        gone = small.member(CAROL, "leave", [small.carol], [small.create, small.carol])
+        bob = small.member(BOB, "join", [small.rules], [small.create, small.rules])
+        self.partial.add_outliers([small.carol, gone, bob])
+        self.whole = small.state(*small.base, gone, bob)
+        # Carol, who is gone, throws Bob out; that she is gone is not known before the resync.
+        cites = [small.create, small.levels, small.carol, bob]
+        kick = small.event(MEMBER, {"membership": "leave"}, [self.join], cites, CAROL, BOB)
+        self.bobs = self.levels([kick], [small.create, small.levels, bob], BOB)
+        for event, accepted in (kick, True), (self.bobs, False):
+            (judged,) = self.partial.receive(event)
+            self.assertEqual(judged.accepted, accepted)
+        cites = [small.create, small.alice, self.bobs]
+        self.alices = self.levels([self.bobs], cites, ALICE)
+        (judged,) = self.partial.add_outliers([self.alices])
+        self.assertEqual(code(judged), "cites-rejected")
+
+    def levels(self, follows: list[Event], cites: list[Event], sender: str) -> Event:
+        content = {**self.small.levels.content, "events": {"t": 0, sender: 0}}
+        return self.small.event(LEVELS, content, follows, cites, sender, "")
+
+    def resync(self) -> Resynced:
+        found = resync(self.partial, {self.join.event_id: self.whole})
+        self.assertFalse(self.partial.is_partial)
+        self.assertTrue(self.room[self.bobs.event_id].accepted)
+        return found
+
+    def test_one_is_judged_again(self) -> None:
+        changed = self.resync()
+        self.assertEqual(changed.wrongly_rejected, [self.bobs.event_id, self.alices.event_id])
+        self.assertFalse(self.room.has_state(self.alices.event_id))
+
+    def test_before_what_cites_it(self) -> None:
+        cites = [self.small.create, self.small.alice, self.alices]
+        further = self.small.event("t", {}, [self.small.message()], cites, key="outlier")
+        citing = self.small.event("t", {}, [self.join], cites)
+        (outlier,) = self.partial.add_outliers([further])
+        (judged,) = self.partial.receive(citing)
+        self.assertEqual([code(outlier), code(judged)], ["cites-rejected"] * 2)
+        self.resync()
+        for event in (further, citing):
+            self.assertTrue(self.room[event.event_id].accepted)
+
+    def test_what_came_of_one_that_has_been_is_no_longer_doubtful(self) -> None:
+        for pending in self.partial.pending():
+            state = self.whole if pending.state_needed else None
+            change = self.partial.resync(pending.event_id, state)
+            if pending.event_id == self.bobs.event_id:
+                break
+        self.assertTrue(change.wrongly_rejected)
+        cites = [self.small.create, self.small.alice, self.bobs]
+        (judged,) = self.partial.add_outliers([self.small.event("t", {}, [], cites, key="a")])
+        self.assertTrue(judged.accepted)
+        self.assertEqual([each.event_id for each in self.partial.pending()], [self.alices.event_id])
+
+    def test_one_that_comes_as_more_is_judged_as_such(self) -> None:
+        (judged,) = self.partial.receive(self.alices)
+        self.assertTrue(judged.partial)
+        changed = self.resync()
+        self.assertEqual(changed.wrongly_rejected, [self.bobs.event_id, self.alices.event_id])
+        self.assertFalse(self.room[self.alices.event_id].partial)
+
+    def test_one_that_comes_as_more_after_it_was_judged_again(self) -> None:
+        late = self.small.message(self.join)
+        self.partial.receive(late)
+        for pending in self.partial.pending():
+            if pending.event_id != late.event_id:
+                state = self.whole if pending.state_needed else None
+                change = self.partial.resync(pending.event_id, state)
+        self.assertEqual(change.now.event.event_id, self.alices.event_id)
+        self.assertEqual(change.state_before, Delta({}))
+        self.partial.receive(self.alices)
+        left = {each.event_id for each in self.partial.pending()}
+        self.assertEqual(left, {late.event_id, self.alices.event_id})
+        self.resync()
+
+    def test_the_others_are_not(self) -> None:
+        with self.assertRaisesRegex(NotNext, "nothing to find out"):
+            self.partial.resync(self.small.carol.event_id)
+
+
+def code(judged: Judged) -> str | None:
+    return None if judged.refusal is None else judged.refusal.code
