@@ -256,8 +256,9 @@ class PartialRoom:
 
         From the join down: who resyncs each as it is yielded gets to the end in one go, whatever the
         order in which they came. All that came since is gone through, and the outliers that cite
-        any of it, for what follows or cites a wrong verdict may be wrong, too. Where servers make up event IDs, events can
-        follow one another in a circle: those, and what leans on them, come last, as they came.
+        any of it, for what follows or cites a wrong verdict may be wrong, too. Where servers make
+        up event IDs, events can follow one another in a circle: those, and what leans on them, come
+        last, as they came.
         """
         while self._partial:
             left = [judged.event for judged in self.room if self._is_left(judged.event.event_id)]
