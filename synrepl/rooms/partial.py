@@ -278,10 +278,13 @@ class PartialRoom:
 
     def _leans_on(self, event: Event) -> Iterator[str]:
         """What is judged again before it: what it follows and cites, and the state that was told."""
-        if event.event_id not in self._doubtful:
-            yield from event.prev_event_ids
+        yield from self._follows(event)
         yield from depends_on(event)
         yield from self._told.get(event.event_id, {}).values()
+
+    def _follows(self, event: Event) -> tuple[str, ...]:
+        """The events whose states make the one before it; of an outlier there is none."""
+        return () if event.event_id in self._doubtful else event.prev_event_ids
 
     def _is_left(self, event_id: str) -> bool:
         """Whether an event is still to be resynced."""
@@ -297,10 +300,8 @@ class PartialRoom:
         )
 
     def _needs_state(self, event: Event) -> bool:
-        return (
-            event.event_id not in self._told
-            and event.event_id not in self._doubtful
-            and not all(map(self.room.has_state, event.prev_event_ids))
+        return event.event_id not in self._told and not all(
+            map(self.room.has_state, self._follows(event))
         )
 
     def resync(self, event_id: str, state_before: StateMap | None = None) -> Change:

@@ -84,7 +84,7 @@ def _state(events: Sequence[Event]) -> dict[StateKey, str]:
 
 
 def _resync(partial: PartialRoom, join_id: str, whole: Sequence[Event]) -> None:
-    """Of the states that are needed, only that at the join is given; more than once as there is one."""
+    """Of the states that are needed, only that before the join is given."""
     room = partial.room
     known = _state([each for each in whole if each.event_id in room])
     lacking = False

@@ -5,13 +5,12 @@ from __future__ import annotations
 from unittest import TestCase
 
 from synrepl.rooms.event import Event
+from synrepl.rooms.event_types import MEMBER, POWER_LEVELS
 from synrepl.rooms.judged import Judged, UnknownEvents
 from synrepl.rooms.partial import NotNext, Resynced, resync
 from synrepl.rooms.state_map import Delta
 from tests.rooms.auth_rooms import ALICE, BOB, CAROL
 from tests.rooms.small_rooms import SmallRoom
-
-LEVELS, MEMBER = "m.room.power_levels", "m.room.member"
 
 
 class Order(TestCase):
@@ -70,7 +69,7 @@ class Order(TestCase):
         x = small.message(self.join)
         content = {"state_default": 0, "events_default": 0}
         cites = [small.create, small.carol, small.levels]
-        levels = small.event("m.room.power_levels", content, [x], cites, CAROL, "")
+        levels = small.event(POWER_LEVELS, content, [x], cites, CAROL, "")
         cites = [small.create, small.alice, levels]
         citing = small.event("m.room.message", {}, [self.join], cites)
         for event in (x, levels, citing):
@@ -173,7 +172,7 @@ class DoubtfulOutliers(TestCase):
 
     def levels(self, follows: list[Event], cites: list[Event], sender: str) -> Event:
         content = {**self.small.levels.content, "events": {"t": 0, sender: 0}}
-        return self.small.event(LEVELS, content, follows, cites, sender, "")
+        return self.small.event(POWER_LEVELS, content, follows, cites, sender, "")
 
     def resync(self) -> Resynced:
         found = resync(self.partial, {self.join.event_id: self.whole})

@@ -350,8 +350,8 @@ WHOLE_ROOMS = (
     Mutant(
         "resync-outlier-needs-a-state",
         "partial.py",
-        "            and event.event_id not in self._doubtful\n",
-        "",
+        "return () if event.event_id in self._doubtful else event.prev_event_ids",
+        "return event.prev_event_ids",
         "of an outlier only what it cites matters",
         RESYNC,
     ),
