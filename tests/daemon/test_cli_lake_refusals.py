@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from contextlib import closing
+from pathlib import Path
 
 from synrepl.daemon.cli.lake_options import BadSparkSetting, NoDatabaseGiven
 from synrepl.pipeline.lake.lake import Lake
@@ -89,6 +90,19 @@ class Refusals(LakeCase):
         done = self.without_session("status", self.lake)
         self.assertEqual((done.code, done.err.count("\n")), (FAILED, 1))
         self.assertIn(says, done.err)
+
+    def test_refuses_every_url(self) -> None:
+        commands = [(name, self.database) for name in ("land", "check", "replay")]
+        urls = ("s3a://bucket/lake", "hdfs://host:9000/lake", "gs://b/l", "abfss://c@a/l", "x:y")
+        for url in (*urls, f"file://{self.directory}/lake"):
+            says = f"{url!r} is a URL ({url.partition(':')[0]}:)"
+            for name, database in (*commands, ("compact", ())):
+                self.refused(name, url, *database, says=says, code=USAGE)
+            self.refused("run", "activity", url, says=says, code=USAGE)
+            done = self.without_session("status", url)
+            self.assertEqual((done.code, done.out, done.err.count("\n")), (USAGE, "", 1), done)
+            self.assertIn(says, done.err)
+            self.assertFalse(Path(url.partition("/")[0]).exists())
 
     def test_the_lake_of_another_database(self) -> None:
         Lake.begin(self.lake, "somebody/else", False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from synrepl.pipeline.lake.lake import (
     NotInTheLake,
     OtherFormat,
 )
+from synrepl.pipeline.lake.local_path import LakeAtUrl
 from synrepl.pipeline.origin.shape import Shape
 from synrepl.positions.vector import PositionVector
 from synrepl.streams.columns import columns
@@ -67,6 +69,19 @@ class Marker(LakeCase):
         finally:
             os.chdir(here)
         self.assertEqual([lake.path for lake in lakes], [self.path / "lake"] * 2)
+
+    def test_refuses_a_path_with_a_scheme(self) -> None:
+        for path in ("s3a://bucket/lake", "file:///lake", "hdfs:lake", "C:lake"):
+            calls: list[Callable[[], Any]] = [
+                partial(Lake, Path(path)),
+                partial(Lake.begin, Path(path), "one", False),
+            ]
+            for call in calls:
+                error = self.assertRaises(LakeAtUrl, call)
+                self.assertIn(f"'{Path(path)}' is a URL ({path.partition(':')[0]}:)", str(error))
+            self.assertFalse(Path(path.partition("/")[0]).exists())
+        lake = Lake.begin(self.path / "s3a:" / "a:b", "one", False)
+        self.assertEqual(Lake(lake.path).path, self.path / "s3a:" / "a:b")
 
     def test_an_empty_folder(self) -> None:
         self.path.mkdir()

@@ -13,6 +13,7 @@ from synrepl.core.errors import ConfigError
 from synrepl.daemon.cli.given import ENVIRONMENT
 from synrepl.daemon.cli.given_database import given_database
 from synrepl.driver.blocking import PATIENCE_S
+from synrepl.pipeline.lake.local_path import local_path
 from synrepl.pipeline.session.options import SessionOptions
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -26,7 +27,15 @@ class BadSparkSetting(ConfigError):
     """{setting!r} is no setting: want KEY=VALUE, such as spark.executor.memory=2g"""
 
 
-lake_argument = click.argument("path", metavar="LAKE", type=click.Path(path_type=Path))
+def lake_path(ctx: click.Context, param: click.Parameter, value: str | None) -> Path | None:
+    """Callback of an argument that is the folder of a lake, so that a URL is refused as it was typed.
+
+    :raises LakeAtUrl: before anything else is done
+    """
+    return None if value is None else local_path(value)
+
+
+lake_argument = click.argument("path", metavar="LAKE", callback=lake_path)
 
 stream_option = click.option(
     "--stream", "streams", multiple=True, help="Only this stream; repeatable. Default: all."

@@ -9,7 +9,7 @@ import click
 
 from synrepl.daemon.cli.conventions import json_option, print_json
 from synrepl.daemon.cli.lake_ending import ending_well
-from synrepl.daemon.cli.lake_options import session_options
+from synrepl.daemon.cli.lake_options import lake_path, session_options
 from synrepl.daemon.cli.terminal import plain_table, printable, show
 from synrepl.pipeline.jobs.catalogue import JOBS, find
 from synrepl.pipeline.jobs.draw import plot
@@ -26,7 +26,7 @@ SHOWN = 50
 
 @click.command("run")
 @click.argument("job", required=False)
-@click.argument("path", metavar="[LAKE]", required=False, type=click.Path(path_type=Path))
+@click.argument("path", metavar="[LAKE]", required=False, callback=lake_path)
 @click.option("--explain", "only_explain", is_flag=True, help="Show how Spark would find it.")
 @click.option("--plot", "picture", type=click.Path(path_type=Path), help="Draw it as a PNG file.")
 @click.option(

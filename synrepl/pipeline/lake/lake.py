@@ -24,6 +24,7 @@ import msgspec
 
 from synrepl.core.errors import InputError, Refused, StorageError
 from synrepl.pipeline.lake.apart import apart_shape
+from synrepl.pipeline.lake.local_path import local_path
 from synrepl.pipeline.lake.table import StreamTable
 from synrepl.pipeline.origin.shape import Shape
 
@@ -77,21 +78,22 @@ class Marker(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Lake:
     """A lake that is there.
 
-    :raises NotALake: :raises OtherFormat:
+    :raises LakeAtUrl: :raises NotALake: :raises OtherFormat:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path.absolute()
+        self.path = local_path(path)
         self.marker = _read_marker(self.path)
 
     @classmethod
     def begin(cls, path: Path, server: str, erodes: bool) -> Lake:
         """The lake of a database, made if the folder is empty or not there.
 
+        :raises LakeAtUrl: the path is a URL
         :raises NotALake: the folder holds something else
         :raises LakeOfAnother: it is the lake of another database
         """
-        path = path.absolute()
+        path = local_path(path)
         if not (path / MARKER).exists():
             _make(path, Marker(FORMAT, server, erodes))
         lake = cls(path)
