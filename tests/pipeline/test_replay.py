@@ -8,6 +8,8 @@ from functools import partial
 from typing import Any
 
 import psycopg2
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from twisted.internet.defer import Deferred
 
 from synrepl.pipeline.lake.check import EVERYTHING, Extent, check
@@ -134,6 +136,22 @@ class Replays(LakeCase):
         self.assertEqual(len(self.rows_of(copy, "notes")), 25)
         self.assertEqual(self.replayed(copy), [Replayed("notes", 0, 50, 25, 25)])
         self.assertEqual(self.rows_of(copy, "notes"), self.rows_of(self.dsn, "notes"))
+
+    async def test_nothing_is_put_on_record_when_a_file_of_the_lake_is_damaged(self) -> None:
+        self.notes(50)
+        table = self.land("notes", PositionVector({}, 50), files=2)
+        path = table.path_of(table.files[0])
+        whole = path.read_bytes()
+        path.write_bytes(bytes(len(whole)))
+        # A setting of Spark's by which it reads what it can, and says nothing of the rest.
+        self.spark.conf.set("spark.sql.files.ignoreCorruptFiles", "true")
+        self.addCleanup(self.spark.conf.unset, "spark.sql.files.ignoreCorruptFiles")
+        copy = await fresh_database(self, prepare)
+        self.assertRaises((PySparkException, Py4JError), self.replayed, copy)
+        self.assertEqual(self.rows_of(copy, "notes"), [])
+        self.assertEqual(self.given(copy)[1], 0)
+        path.write_bytes(whole)
+        self.assertEqual(self.replayed(copy), [Replayed("notes", 0, 50, 50, 0)])
 
     async def test_no_id_is_given_out_again(self) -> None:
         self.notes(25)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 from deltalake import DeltaTable
 from twisted.trial.unittest import SynchronousTestCase
 
 from synrepl.pipeline.lake.files import DataFile
 from synrepl.pipeline.lake.read import batches
+from synrepl.pipeline.lake.shared_folder import FileNotAsWritten
 from synrepl.pipeline.lake.table import LakeFailed, LandedElsewhere, ShapeChanged, StreamTable
 from synrepl.pipeline.lake.write import GROUP_ROWS, FileWriter
 from synrepl.pipeline.origin.shape import Shape
@@ -301,6 +305,49 @@ class Files(TableCase):
         (made,) = pa.table(DeltaTable(self.table.path).get_add_actions()).to_pylist()
         when = made["modification_time"]
         self.assertGreaterEqual(when if isinstance(when, int) else when.timestamp() * 1000, begun)
+
+
+class FilesOfTasks(TableCase):
+    """What a task says of a file is believed when the driver sees it, too."""
+
+    def assert_refused(self, file: DataFile, found: str) -> None:
+        """Neither a landing nor a rewriting commits it."""
+        old, commits, at = self.table.files, self.commits(), self.table.position
+        beyond = PositionVector({"w": 99}, 99)
+        for commit in (
+            partial(self.table.append, [file], at, beyond),
+            partial(self.table.rewrite, old, [file], change=True),
+        ):
+            error = self.assertRaises(FileNotAsWritten, commit)
+            self.assertIn(f"wrote {file.name} into {self.table.path}", str(error))
+            self.assertIn(f"finds {found}", str(error))
+            self.assertIn("one shared folder", str(error))
+        table = self.again()
+        self.assertEqual((table.files, table.position, self.commits()), (old, at, commits))
+
+    def test_refuses_one_that_is_not_there(self) -> None:
+        self.add(1, 2)
+        file = self.written(3, 4)
+        self.table.path_of(file).unlink()
+        self.assert_refused(file, "no such file")
+        self.assertEqual(self.ids(), [1, 2])
+
+    def test_refuses_one_that_is_there_in_part(self) -> None:
+        self.add(1, 2)
+        file = self.written(3, 4)
+        os.truncate(self.table.path_of(file), file.size - 1)
+        self.assert_refused(file, f"{file.size - 1:,} of its {file.size:,} bytes")
+
+    def test_refuses_one_of_the_same_size_that_cannot_be_read(self) -> None:
+        self.add(1, 2)
+        file = self.written(3, 4)
+        self.table.path_of(file).write_bytes(bytes(file.size))
+        self.assert_refused(file, "a file that it cannot read (")
+
+    def test_refuses_one_with_other_rows(self) -> None:
+        self.add(1, 2)
+        file = msgspec.structs.replace(self.written(3, 4), rows=3)
+        self.assert_refused(file, "2 of its 3 rows")
 
 
 class Writing(TableCase):

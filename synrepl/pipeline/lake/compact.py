@@ -69,7 +69,7 @@ def compact(
 
     :param target: how many bytes a file should have
     :param full: join all small files, also where that is not worth it
-    :raises NotInTheLake: :raises LakeFailed:
+    :raises NotInTheLake: :raises LakeFailed: :raises FileNotAsWritten:
     """
     table = lake.table(stream)
     groups = joins(table.files, target, full=full)

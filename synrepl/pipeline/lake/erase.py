@@ -67,7 +67,7 @@ def erase(
     erased counts as such only when the last file is gone, so whatever dies meanwhile leaves
     the rest for the next time, and doing it twice changes nothing.
 
-    :raises LakeFailed: :raises MemoryUnreadable:
+    :raises LakeFailed: :raises MemoryUnreadable: :raises FileNotAsWritten:
     """
     files = rows = 0
     if todo.new:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from synrepl.pipeline.lake.files import DataFile
 from synrepl.pipeline.lake.table import StreamTable
@@ -24,10 +25,20 @@ def frame(
     """
     schema = spark_schema(table.shape.columns)
     wanted = table.files if files is None else files
-    paths = [literal(str(table.path_of(file))) for file in wanted]
+    return parquet(spark, schema, [str(table.path_of(file)) for file in wanted])
+
+
+def parquet(spark: SparkSession, schema: StructType | str, paths: Sequence[str]) -> DataFrame:
+    """The rows of some files, all of them.
+
+    Sessions can be told to pass over files that are missing or damaged. A lake's are not: what
+    is made of them (a copy, a list of redactions, a verdict) would be wrong, and say nothing.
+    """
     if not paths:
         return spark.createDataFrame([], schema)
-    return spark.read.schema(schema).parquet(*paths)
+    reader = spark.read.schema(schema)
+    whole = reader.options(ignoreMissingFiles=False, ignoreCorruptFiles=False)
+    return whole.parquet(*map(literal, paths))
 
 
 def literal(path: str) -> str:

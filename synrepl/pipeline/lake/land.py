@@ -18,6 +18,7 @@ from synrepl.pipeline.lake.files import DataFile
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.land_task import LANDED, StreamTask, land_part
 from synrepl.pipeline.lake.marks import Marks
+from synrepl.pipeline.lake.shared_folder import verify
 from synrepl.pipeline.lake.table import StreamTable
 from synrepl.pipeline.lake.tasks import packed, run_tasks
 from synrepl.pipeline.origin.origin import Origin
@@ -100,7 +101,7 @@ class Landing:
         """Land what is settled now, until all of it is in the lake.
 
         :raises NoSuchStream: :raises GapInSource: :raises ShapeChanged: :raises DatabaseAway:
-        :raises LakeFailed: :raises TaskFailed:
+        :raises LakeFailed: :raises TaskFailed: :raises FileNotAsWritten:
         :raises ReadingAway: :raises ReadFailed: :raises Trimmed: in a task
         """
         self._origin.refresh()
@@ -132,8 +133,11 @@ class Landing:
         landed = Landed()
         files: dict[tuple[str, bool], list[DataFile]] = {}
         for row in run_tasks(self._spark, parts, self._work(ends), LANDED):
+            stream, apart = row["stream"], row["apart"]
             file = msgspec.json.decode(row["file"], type=DataFile)
-            files.setdefault((row["stream"], row["apart"]), []).append(file)
+            # Before anything is committed, of whichever stream: if one is not here, none may be.
+            verify(self._lake.apart_folder(stream) if apart else tables[stream].path, [file])
+            files.setdefault((stream, apart), []).append(file)
         for stream, end in ends.items():
             self._commit(stream, starts[stream], end, files, landed)
             landed.upto[stream] = end

@@ -18,7 +18,7 @@ from deltalake.exceptions import DeltaError
 from pyspark.sql import DataFrame, SparkSession
 
 from synrepl.core.tokens import Token
-from synrepl.pipeline.lake.frame import literal
+from synrepl.pipeline.lake.frame import parquet
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.table import LakeFailed
 from synrepl.storage.marks import Mark
@@ -106,10 +106,7 @@ class Marks:
     def frame(self, spark: SparkSession) -> DataFrame:
         """All of them: ``stream``, ``token``, ``at``; for as long as :meth:`.Lake.reading` says."""
         found = self._open()
-        files = [] if found is None else found.file_uris()
-        if not files:
-            return spark.createDataFrame([], _DDL)
-        return spark.read.schema(_DDL).parquet(*map(literal, files))
+        return parquet(spark, _DDL, [] if found is None else found.file_uris())
 
     def remove_unused(self) -> int:
         """Delete files that no longer belong to the table; how many.

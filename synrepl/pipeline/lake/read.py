@@ -9,6 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from synrepl.pipeline.lake.shared_folder import in_task
+
 #: Rows of a batch, where the reader does not say.
 BATCH_ROWS = 32_768
 
@@ -16,8 +18,13 @@ BATCH_ROWS = 32_768
 def batches(
     path: Path, schema: pa.Schema, *, batch_rows: int = BATCH_ROWS
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a file as they come, in these columns; those that it lacks are null."""
-    with pq.ParquetFile(path) as file:
+    """The rows of a file as they come, in these columns; those that it lacks are null.
+
+    :raises FolderNotShared: there is no such file on the machine of the task
+    """
+    with in_task(path, "read"):
+        opened = pq.ParquetFile(path)
+    with opened as file:
         there = set(file.schema_arrow.names)
         wanted = [name for name in schema.names if name in there]
         for batch in file.iter_batches(batch_rows, columns=wanted):

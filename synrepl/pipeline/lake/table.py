@@ -23,6 +23,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from synrepl.core.errors import Refused, StorageError
 from synrepl.core.tokens import Token
 from synrepl.pipeline.lake.files import DataFile
+from synrepl.pipeline.lake.shared_folder import verify
 from synrepl.pipeline.origin.shape import HEAD, Shape
 from synrepl.positions.vector import PositionVector
 from synrepl.streams.columns import Column, ColumnType
@@ -168,8 +169,10 @@ class StreamTable:
     def append(self, files: Sequence[DataFile], start: PositionVector, end: PositionVector) -> None:
         """Add files, and move the position from ``start`` to ``end``: both or neither.
 
+        :raises FileNotAsWritten: a file is not in the table's folder as it was written
         :raises LandedElsewhere: the table is not at ``start``
         """
+        verify(self.path, files)
         self.refresh()
         self._know_writers(end.writers)
         # Of all that comes after this look, the commit itself finds out.
@@ -182,7 +185,9 @@ class StreamTable:
         """Put files in the place of others.
 
         :param change: their rows differ, and are not only arranged in another way
+        :raises FileNotAsWritten: a new file is not in the table's folder as it was written
         """
+        verify(self.path, new)
         number = (self._version(_REWRITES) or 0) + 1
         now = int(time.time() * 1000)
         gone = [

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from synrepl.pipeline.lake.files import DataFile
+from synrepl.pipeline.lake.shared_folder import in_task
 
 #: Rows that are encoded together: what a reader has to hold of each column at a time.
 GROUP_ROWS = 131_072
@@ -38,7 +39,10 @@ class FileWriter:
         self._low, self._high = 2**63 - 1, -(2**63)
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Add rows, in the order of their tokens."""
+        """Add rows, in the order of their tokens.
+
+        :raises FolderNotShared: they cannot be written
+        """
         if not batch.num_rows:
             return
         ids = pc.min_max(batch.column("stream_id")).as_py()
@@ -50,11 +54,20 @@ class FileWriter:
             self._flush()
 
     def close(self) -> DataFile | None:
-        """Make the file durable; None when there were no rows, and so is no file."""
+        """Make the file durable; None when there were no rows, and so is no file.
+
+        :raises FolderNotShared: it cannot be written
+        """
         self._flush()
         if self._writer is None:
             return None
-        self._writer.close()
+        with in_task(self._path, "written"):
+            size = self._closed(self._writer)
+        return DataFile(self._path.name, size, self._rows, self._low, self._high)
+
+    def _closed(self, writer: pq.ParquetWriter) -> int:
+        """End a file, and have it on disk; its size."""
+        writer.close()
         # The commit that makes it part of the table must not outlive it.
         with open(self._path, "rb") as file:
             os.fsync(file.fileno())
@@ -64,7 +77,7 @@ class FileWriter:
             os.fsync(folder)
         finally:
             os.close(folder)
-        return DataFile(self._path.name, size, self._rows, self._low, self._high)
+        return size
 
     def _ordered(self) -> list[str]:
         """Columns that grow with the tokens, or may: only there does it help a reader to know the extremes.
@@ -80,18 +93,22 @@ class FileWriter:
     def _flush(self) -> None:
         if not self._held:
             return
-        if self._writer is None:
-            # IDs hardly repeat: a dictionary of them would be made for nothing.
-            others = [name for name in self._schema.names if name != "stream_id"]
-            self._writer = pq.ParquetWriter(
-                self._path,
-                self._schema,
-                compression="zstd",
-                write_statistics=self._ordered(),
-                use_dictionary=others,
-                column_encoding={"stream_id": "DELTA_BINARY_PACKED"},
-            )
-        table = pa.Table.from_batches(self._held, self._schema)
-        self._writer.write_table(table, row_group_size=GROUP_ROWS)
+        with in_task(self._path, "written"):
+            if self._writer is None:
+                self._writer = self._opened()
+            table = pa.Table.from_batches(self._held, self._schema)
+            self._writer.write_table(table, row_group_size=GROUP_ROWS)
         self._rows += self._held_rows
         self._held, self._held_rows, self._held_bytes = [], 0, 0
+
+    def _opened(self) -> pq.ParquetWriter:
+        # IDs hardly repeat: a dictionary of them would be made for nothing.
+        others = [name for name in self._schema.names if name != "stream_id"]
+        return pq.ParquetWriter(
+            self._path,
+            self._schema,
+            compression="zstd",
+            write_statistics=self._ordered(),
+            use_dictionary=others,
+            column_encoding={"stream_id": "DELTA_BINARY_PACKED"},
+        )
