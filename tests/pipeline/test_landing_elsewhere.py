@@ -17,11 +17,15 @@ from synrepl.pipeline.lake import tasks
 from synrepl.pipeline.lake.compact import compact
 from synrepl.pipeline.lake.erase import Erased, erase
 from synrepl.pipeline.lake.erase_pending import pending
-from synrepl.pipeline.lake.land import Vectors
+from synrepl.pipeline.lake.land import Landing, Vectors
+from synrepl.pipeline.lake.land_task import land_part
 from synrepl.pipeline.lake.shared_folder import FileNotAsWritten, FolderNotShared
+from synrepl.pipeline.reading.read import ReadElsewhere
 from synrepl.positions.vector import PositionVector
+from synrepl.testing.postgres import fresh_database
 from tests.pipeline.landing import LandingCase
 from tests.pipeline.test_landing_foreign import ForeignCase
+from tests.storage.postgres import prepare
 
 _NAMES = re.compile(r"part-[0-9a-f]+\.parquet")
 
@@ -168,6 +172,30 @@ class Folders(LandingCase):
             error = self.assertRaises(FolderNotShared, call)
             self.assertIn("cannot be read", str(error))
             patch.restore()
+        self.assert_landed()
+
+
+class LandingOf(Landing):
+    """A landing whose tasks come to another database by the same DSN, as by ``localhost``."""
+
+    other: str
+
+    def _work(self, ends: Vectors) -> partial[Iterator[object]]:
+        return partial(land_part, self.other, *super()._work(ends).args[1:])
+
+
+class Databases(LandingCase):
+    """A DSN that leads elsewhere on the machine of a task."""
+
+    async def test_refuses_what_was_read_from_another_database(self) -> None:
+        self.notes(1, 3)
+        landing = LandingOf(self.spark, self.lake, self.origin, self.dsn)
+        landing.other = await fresh_database(self, prepare)
+        rounds = landing.rounds(self.origin.streams)
+        error = self.assertRaises(ReadElsewhere, next, rounds)
+        self.assertIn("another database", str(error))
+        self.assertFalse(self.lake.table("notes").landed)
+        self.land()
         self.assert_landed()
 
 

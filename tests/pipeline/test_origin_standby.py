@@ -10,7 +10,7 @@ from synrepl.driver.blocking import BlockingDatabase
 from synrepl.pipeline.origin.own import OwnOrigin
 from synrepl.pipeline.origin.standing import Standing
 from synrepl.pipeline.plan.plan import chunks
-from synrepl.pipeline.reading.read import Reader
+from synrepl.pipeline.reading.read import ReadElsewhere, Reader
 from synrepl.pipeline.reading.schema import arrow_schema
 from synrepl.storage.launch.postgres import PostgresServer
 from tests.driver.embedded import new_folder, one
@@ -89,3 +89,28 @@ class Bounds(StandbyCase):
         batches = Reader(self.standby.dsn).batches(chunk, arrow_schema(shape.columns))
         texts = [text for batch in batches for text in batch.column("text").to_pylist()]
         self.assertEqual(texts, ["a", "late", "c"])
+
+
+class Readers(StandbyCase):
+    """A task that comes to a standby, where the driver came to the primary."""
+
+    async def test_refuses_a_standby_that_is_behind_what_was_looked_at(self) -> None:
+        origin = OwnOrigin(BlockingDatabase(self.dsn, "tests"))
+        self.addCleanup(origin.close)
+        one(self.standby.dsn, "SELECT pg_wal_replay_pause()")
+        self.sql("SELECT synrepl.append('notes', %s)", '[{"text": "a"}]')
+        bound = origin.look(["notes"])["notes"].bound
+        self.assertEqual(bound["sql"], 1)
+        shape = origin.shape("notes")
+        names = [column.name for column in shape.columns]
+        (chunk,) = chunks(origin, {}, {"notes": bound}, {"notes": names})
+
+        def texts() -> list[str]:
+            batches = Reader(self.standby.dsn).batches(chunk, arrow_schema(shape.columns))
+            return [text for batch in batches for text in batch.column("text").to_pylist()]
+
+        error = self.assertRaises(ReadElsewhere, texts)
+        self.assertIn("a standby that is behind it", str(error))
+        one(self.standby.dsn, "SELECT pg_wal_replay_resume()")
+        await self.caught_up()
+        self.assertEqual(texts(), ["a"])

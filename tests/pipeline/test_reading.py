@@ -42,7 +42,7 @@ MADE_UP = pa.schema([pa.field("stream_id", pa.int64(), False), pa.field("text", 
 def made_up(sql: str, upto: int = 10**9) -> Chunk:
     """A chunk of whatever a statement gives."""
     scan = Scan(sql, False)
-    return Chunk("notes", 0, upto, scan, scan, None, 0)
+    return Chunk("notes", 0, upto, scan, scan, "SELECT true", None, 0)
 
 
 #: Far more than a connection buffers.

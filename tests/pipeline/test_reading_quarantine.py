@@ -56,6 +56,7 @@ class Bisecting(PostgresCase):
             10_000,
             Scan(f"{head} {rest}", bool(sign)),
             Scan(f"{head}, writer, text AS cells {raw}", bool(sign)),
+            "SELECT true",
             trimmed_sql,
             0,
         )
@@ -115,7 +116,9 @@ class Bisecting(PostgresCase):
             self.check(5000, [(2500, 1), (4999, 0)])
 
     def test_another_failure_is_raised(self) -> None:
-        chunk = Chunk("notes", 0, 10, Scan("SELECT a", False), Scan("", False), None, 0)
+        chunk = Chunk(
+            "notes", 0, 10, Scan("SELECT a", False), Scan("", False), "SELECT true", None, 0
+        )
         self.assertRaises(ReadFailed, self.read, chunk)
         self.assertEqual(self.apart, [])
 

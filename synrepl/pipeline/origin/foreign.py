@@ -9,7 +9,7 @@ from typing import TypeVar
 from synrepl.driver.blocking import BlockingDatabase
 from synrepl.pipeline.origin.bounds import ForeignBounds
 from synrepl.pipeline.origin.estimate import planned_rows
-from synrepl.pipeline.origin.identity import server_of
+from synrepl.pipeline.origin.identity import Identity, identify, log_position
 from synrepl.pipeline.origin.named import no_such_stream
 from synrepl.pipeline.origin.scan import HIGH, LOW, Scan, ids
 from synrepl.pipeline.origin.shape import RAW, Shape
@@ -65,7 +65,8 @@ class ForeignOrigin:
 
     def refresh(self) -> None:
         """Read again which release's tables there are."""
-        self.server, self._release, self._sole = self._read("recognise", _recognised)
+        self._identity, self._log, self._release, self._sole = self._read("recognise", _recognised)
+        self.server = str(self._identity)
 
     @property
     def streams(self) -> Sequence[str]:
@@ -84,13 +85,17 @@ class ForeignOrigin:
         for stream in streams:
             self.shape(stream)
 
-        def work(txn: Transaction) -> tuple[Mapping[str, ForeignStanding], list[Hashable], float]:
+        def work(
+            txn: Transaction,
+        ) -> tuple[Mapping[str, ForeignStanding], list[Hashable], str, float]:
             found = look(txn, self._release, NEWEST_ROWS)
             open_now: list[Hashable] = [tuple(row) for row in txn.execute(_OPEN).fetchall()]
-            return found, open_now, time.monotonic()
+            return found, open_now, log_position(txn), time.monotonic()
 
         # Not in one snapshot: whoever is open has to be looked for after the sequences.
-        found, open_transactions, now = self._read("look", work, Isolation.READ_COMMITTED)
+        found, open_transactions, self._log, now = self._read(
+            "look", work, Isolation.READ_COMMITTED
+        )
         return {
             stream: self._bounds.setdefault(stream, ForeignBounds(self._settle_s)).take_in(
                 found[stream].recorded,
@@ -147,6 +152,10 @@ class ForeignOrigin:
         found = self._read("count ahead", lambda txn: txn.execute(statement).fetchone_or_none())
         return None if found is None else int(found[0])
 
+    def reached_sql(self) -> str:
+        """A statement that tells a task whether it reads what was looked at."""
+        return self._identity.reached_sql(self._log)
+
     def trimmed_sql(self, stream: str) -> str | None:
         """None: what is deleted is not on record."""
         return None
@@ -183,7 +192,8 @@ class ForeignOrigin:
         return self._database.run(name, bounded, read_only=True, isolation=isolation)
 
 
-def _recognised(txn: Transaction) -> tuple[str, Release, dict[str, str | None]]:
-    server = server_of(txn)
+def _recognised(txn: Transaction) -> tuple[Identity, str, Release, dict[str, str | None]]:
+    identity, log = identify(txn), log_position(txn)
     release = recognise(txn)
-    return server, release, {name: sole_writer(txn, release, name) for name in release.streams}
+    sole = {name: sole_writer(txn, release, name) for name in release.streams}
+    return identity, log, release, sole

@@ -2,15 +2,43 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+from synrepl.pipeline.origin.sql import literal
 from synrepl.storage.database import QueryFailed, Transaction
 
 
-def server_of(txn: Transaction) -> str:
-    """What tells this database from any other, over restarts and failovers.
+class Identity(NamedTuple):
+    """What tells a database from any other, over restarts and failovers.
 
     A dump that is restored elsewhere is another one. So is the same one to a user who may
     not ask for the system's identifier, which is then left out.
+
+    :ivar system: the identifier of the database system; "" when it may not be asked for
+    :ivar name: of the database in it
     """
+
+    system: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.system}/{self.name}" if self.system else self.name
+
+    def reached_sql(self, lsn: str) -> str:
+        """A statement that gives true in this database, once it has everything up to a place in its log.
+
+        :param lsn: where it was when somebody looked, as :func:`log_position` tells
+        """
+        same = f"current_database() = {literal(self.name)}"
+        if self.system:
+            system = f"system_identifier::text = {literal(self.system)}"
+            same += f" AND EXISTS (SELECT FROM pg_control_system() WHERE {system})"
+        there = f"pg_last_wal_replay_lsn() >= CAST({literal(lsn)} AS pg_lsn)"
+        return f"SELECT {same} AND (NOT pg_is_in_recovery() OR coalesce({there}, false))"
+
+
+def identify(txn: Transaction) -> Identity:
+    """Find out which database this is."""
     txn.execute("SELECT current_database()")
     name = str(txn.fetchone()[0])
     txn.execute("SAVEPOINT asking")
@@ -18,5 +46,17 @@ def server_of(txn: Transaction) -> str:
         system = txn.execute("SELECT system_identifier FROM pg_control_system()").fetchone()[0]
     except QueryFailed:
         txn.execute("ROLLBACK TO SAVEPOINT asking")
-        return name
-    return f"{system}/{name}"
+        return Identity("", name)
+    return Identity(str(system), name)
+
+
+def log_position(txn: Transaction) -> str:
+    """Up to where the server's log goes now; on a standby, up to where it has been replayed.
+
+    Whatever this transaction sees, is seen by everybody in a database that has the log up to there.
+    """
+    txn.execute(
+        "SELECT coalesce(CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()"
+        " ELSE pg_current_wal_insert_lsn() END, '0/0')::text"
+    )
+    return str(txn.fetchone()[0])

@@ -60,6 +60,13 @@ class Origin(Protocol):
     def nth(self, stream: str, windows: Windows, rows: int) -> int | None:
         """The token at which so many rows have been read; None when there are fewer."""
 
+    def reached_sql(self) -> str:
+        """A statement that gives true in the database that was looked at last, as far as it was then.
+
+        A DSN may lead somewhere else from another machine, or to a standby that is behind:
+        there, rows up to a bound that was found here may be missing.
+        """
+
     def trimmed_sql(self, stream: str) -> str | None:
         """A statement for up to where facts are gone by now; None where nobody trims."""
 

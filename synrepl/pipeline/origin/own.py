@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence, Set
 from synrepl.driver.blocking import BlockingDatabase
 from synrepl.pipeline.origin.bounds import StreamBounds
 from synrepl.pipeline.origin.estimate import planned_rows
-from synrepl.pipeline.origin.identity import server_of
+from synrepl.pipeline.origin.identity import Identity, identify, log_position
 from synrepl.pipeline.origin.named import no_such_stream
 from synrepl.pipeline.origin.scan import HIGH, LOW, Scan, ids
 from synrepl.pipeline.origin.shape import HEAD, Shape
@@ -59,9 +59,10 @@ class OwnOrigin:
 
     def refresh(self) -> None:
         """Read again which streams and columns there are."""
-        self.server, self._streams, self._shapes = self._database.run(
+        self._identity, self._log, self._streams, self._shapes = self._database.run(
             "read the streams", _read, read_only=True
         )
+        self.server = str(self._identity)
 
     @property
     def streams(self) -> Sequence[str]:
@@ -79,12 +80,12 @@ class OwnOrigin:
         """How far each stream may be read: the sequences first, then who holds what of them."""
         wanted = [self._streams[self.shape(stream).stream] for stream in streams]
 
-        def work(txn: Transaction) -> tuple[bool, Mapping[str, Observation]]:
+        def work(txn: Transaction) -> tuple[bool, Mapping[str, Observation], str]:
             standby = txn.execute("SELECT pg_is_in_recovery()").fetchone()[0]
-            return not standby, writers.observe(txn, wanted)
+            return not standby, writers.observe(txn, wanted), log_position(txn)
 
         # Not in one snapshot: the order of the statements is the proof.
-        locks, seen = self._database.run(
+        locks, seen, self._log = self._database.run(
             "observe", work, read_only=True, isolation=Isolation.READ_COMMITTED
         )
         return {
@@ -142,6 +143,10 @@ class OwnOrigin:
         )
         return None if found is None else int(found[0])
 
+    def reached_sql(self) -> str:
+        """A statement that tells a task whether it reads what was looked at."""
+        return self._identity.reached_sql(self._log)
+
     def trimmed_sql(self, stream: str) -> str | None:
         """A statement for up to where facts are gone by now."""
         return f"SELECT trimmed FROM synrepl._streams WHERE stream = {literal(stream)}"
@@ -164,7 +169,7 @@ class OwnOrigin:
         self._database.close()
 
 
-def _read(txn: Transaction) -> tuple[str, dict[str, Stream], dict[str, Shape]]:
+def _read(txn: Transaction) -> tuple[Identity, str, dict[str, Stream], dict[str, Shape]]:
     streams: dict[str, Stream] = {}
     cells: dict[str, list[Column]] = {}
     heads = {column.name for column in HEAD}
@@ -180,4 +185,4 @@ def _read(txn: Transaction) -> tuple[str, dict[str, Stream], dict[str, Shape]]:
         name: Shape(name, stream.counts_down, tuple(cells[name]))
         for name, stream in streams.items()
     }
-    return server_of(txn), streams, shapes
+    return identify(txn), log_position(txn), streams, shapes

@@ -15,6 +15,7 @@ class Chunk(msgspec.Struct, frozen=True):
     :ivar upto: no further are in it, though perhaps not of every writer
     :ivar scan: of its rows, in order
     :ivar raw: of the same rows as text, see :meth:`.Origin.raw`
+    :ivar reached_sql: gives true where it may be read, see :meth:`.Origin.reached_sql`
     :ivar trimmed_sql: gives up to where facts are gone; None where nobody trims
     :ivar rows: about how many there are
     """
@@ -24,6 +25,7 @@ class Chunk(msgspec.Struct, frozen=True):
     upto: Token
     scan: Scan
     raw: Scan
+    reached_sql: str
     trimmed_sql: str | None
     rows: int
 

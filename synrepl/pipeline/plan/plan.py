@@ -41,6 +41,7 @@ def chunks(
                     *part.clip,
                     origin.scan(stream, part, columns[stream], also),
                     origin.raw(stream, part),
+                    origin.reached_sql(),
                     origin.trimmed_sql(stream),
                     expected,
                 )

@@ -50,6 +50,10 @@ class ReadingAway(Unavailable):
     """the database went away while tokens {after} to {upto} of stream {stream!r} were read: {reason}"""
 
 
+class ReadElsewhere(StorageError):
+    """a task that was to read stream {stream!r} reached another database than the driver looked at, or a standby that is behind it, so what it read does not count; the DSN has to lead to the same server from every machine: name its host, and of several hosts the primary (target_session_attrs=primary)"""
+
+
 class Reader:
     """Reads chunks over a connection that nobody else uses meanwhile; a task's.
 
@@ -79,9 +83,11 @@ class Reader:
         :param schema: of the columns that the chunk's statement selects
         :raises ReadFailed: the server refused the statement, or gave it up
         :raises ReadingAway: the connection was lost
+        :raises ReadElsewhere: this is not the database that the chunk was planned for
         :raises Trimmed: facts of the range are gone; what was read so far is not all of it
         """
         with self._named(chunk), self._connected() as connection:
+            _check_reached(connection, chunk)
             with connection.cursor() as cursor:
                 cursor.adbc_statement.set_options(**{_BATCH_BYTES_OPTION: str(BATCH_BYTES)})
                 cursor.execute(chunk.sql)
@@ -145,14 +151,23 @@ def _as(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
+def _check_reached(connection: dbapi.Connection, chunk: Chunk) -> None:
+    if not _value(connection, chunk.reached_sql):
+        raise ReadElsewhere(stream=chunk.stream)
+
+
 def _check_not_trimmed(connection: dbapi.Connection, chunk: Chunk) -> None:
     if chunk.trimmed_sql is None:
         return
-    with connection.cursor() as cursor:
-        cursor.execute(chunk.trimmed_sql)
-        trimmed = cursor.fetchone()[0]
+    trimmed = _value(connection, chunk.trimmed_sql)
     if trimmed > chunk.after:
         raise Trimmed(stream=chunk.stream, trimmed=trimmed, after=chunk.after)
+
+
+def _value(connection: dbapi.Connection, sql: str) -> Any:
+    with connection.cursor() as cursor:
+        cursor.execute(sql)
+        return cursor.fetchone()[0]
 
 
 def _reason(error: manager.Error) -> str:
