@@ -43,6 +43,12 @@ class LakeMetrics:
             ["stream"],
             registry=registry,
         )
+        self._unsettled = Gauge(
+            "synrepl_lake_unsettled_tokens",
+            "Tokens that were given out and are not proven to be settled, so not in the lake.",
+            ["stream"],
+            registry=registry,
+        )
         self._seconds = Gauge(
             "synrepl_lake_run_seconds", "How long the last run took.", registry=registry
         )
@@ -62,6 +68,10 @@ class LakeMetrics:
             self._apart.labels(stream).inc(landed.apart[stream])
             self._position.labels(stream).set(upto.linear)
             self._behind.labels(stream).set(landed.behind[stream])
+            kept = landed.unsettled.get(stream)
+            self._unsettled.labels(stream).set(
+                0 if kept is None else kept.last - kept.settled.linear
+            )
 
     def ran(self, seconds: float) -> None:
         """A run is done."""

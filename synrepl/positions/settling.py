@@ -40,6 +40,11 @@ class Settling:
         """Everything at or below is settled. Never goes back."""
         return self._bound
 
+    @property
+    def holders(self) -> Collection[Hashable]:
+        """The reservations, as of the last look, that keep the bound where it is."""
+        return frozenset(self._pending[0].holders) if self._pending else frozenset()
+
     def observe(self, last: Token, holders: Collection[Hashable]) -> Token:
         """Take in one look from outside.
 

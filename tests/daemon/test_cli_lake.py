@@ -101,7 +101,7 @@ class OneLake(LakeCase):
         where = ("--database-path", self.dsn_file(copy, "copy.dsn"))
         lines = self.done("replay", self.lake, *where).splitlines()
         self.assertEqual(lines[1].split(), ["notes", "3", "0", "3"])
-        self.assertEqual(lines[2:], ["2 other streams have no rows there."])
+        self.assertEqual(lines[2:], ["2 other streams have no rows to replay."])
         again = json.loads(self.done("replay", self.lake, *where, "--json"))
         self.assertEqual((again["notes"]["rows"], again["notes"]["rows_there"]), (0, 3))
         self.assertIn("All equal.", self.done("check", self.lake, *where, "--copy"))

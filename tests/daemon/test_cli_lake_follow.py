@@ -6,9 +6,11 @@ import json
 import re
 import signal
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from urllib.request import urlopen
 
+import psycopg2
 from twisted.internet import reactor as _reactor
 from twisted.internet.defer import Deferred
 from twisted.internet.threads import deferToThread
@@ -97,6 +99,25 @@ class Following(LakeCase):
         self.assertEqual(alive(java), [])
         self.assertEqual(list(self.scratch.iterdir()), [])
         self.assertEqual(self.texts(), ["one", "two", "three"])
+
+    async def test_tells_once_of_a_stream_that_somebody_holds(self) -> None:
+        port = free_port()
+        self.notes(self.dsn, "one")
+        with closing(psycopg2.connect(self.dsn)) as slow, slow.cursor() as cursor:
+            cursor.execute("SELECT synrepl.append('notes', %s, 'sql')", ('[{"text": "late"}]',))
+            command = self.follow("--settle-timeout", "0.5", "--metrics-port", port)
+            errors = await command.said("landing goes on with the rest")
+            self.assertIn("not settled for 0.5 s: stream 'notes' above 0~sql.0 up to 2", errors)
+            self.assertIn(f"(backend {slow.info.backend_pid} ", errors)
+            metrics = await self.metrics(port)
+            self.assertIn('synrepl_lake_unsettled_tokens{stream="notes"} 2.0', metrics)
+            slow.commit()
+        errors = await command.said("stream 'notes' is settled again")
+        self.assertEqual(errors.count("\n"), 2, errors)
+        await command.lines(1)
+        command.signal("TERM")
+        await command.done()
+        self.assertEqual(self.texts(), ["one", "late"])
 
     async def test_killed_and_terminated(self) -> None:
         self.notes(self.dsn, "one", "two")

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from synrepl.core.tokens import Range
 from synrepl.driver.blocking import BlockingDatabase
 from synrepl.pipeline.lake.check import Extent
-from synrepl.pipeline.lake.check_report import Difference, Example
+from synrepl.pipeline.lake.check_report import Difference, Example, Outcome
 from synrepl.pipeline.lake.lake import Lake, LakeOfAnother
 from synrepl.pipeline.origin.foreign import ForeignOrigin
 from synrepl.pipeline.origin.shape import Shape
@@ -127,7 +127,9 @@ class Small(LakeCase):
         self.notes(5, first=21)  # not landed, not asked for
         self.assertTrue(self.checked().equal)
         [found] = self.checked().streams
-        self.assertEqual((found.upto, found.source_rows), (16, 13))
+        self.assertEqual((found.upto, found.source_rows, found.goes_on_to), (16, 13, 0))
+        self.sql("SELECT setval('synrepl._notes_seq', 25)")
+        self.assertEqual(self.checked().streams[0].goes_on_to, 25)
 
     def test_rows_beyond_the_position(self) -> None:
         self.notes(20)
@@ -175,13 +177,13 @@ class Small(LakeCase):
         self.sql("ALTER TABLE synrepl.notes DROP COLUMN n")
         self.origin = self.origin_of(self.dsn)
         [found] = self.checked().streams
-        self.assertEqual(found.unchecked, "the source has no column 'n' any more")
-        self.assertFalse(found.equal)
+        self.assertEqual(found.not_compared, "the source has no column 'n' any more")
+        self.assertIs(found.outcome, Outcome.NOT_COMPARED)
 
     def test_an_empty_lake_of_a_stream_with_rows_and_the_other_way_round(self) -> None:
         self.notes(5)
         table = self.land("notes", PositionVector())
-        self.assertTrue(self.checked().equal)
+        self.assertIs(self.checked().outcome, Outcome.NOT_COMPARED)
         table.append([], PositionVector(), PositionVector({}, 5))
         [found] = self.checked().streams
         self.assertEqual([each.missing for each in found.differences], [5])
@@ -194,6 +196,79 @@ class Small(LakeCase):
         self.assertRaises(LakeOfAnother, self.checked)
         [found] = self.checked(copy=True).streams
         self.assertEqual([each.only_in_lake for each in found.differences], [5])
+
+
+class NothingToCompare(LakeCase):
+    """What was not compared is not called equal."""
+
+    def assert_not_compared(self, *words: str, extent: Extent | None = None) -> None:
+        report = self.checked(extent) if extent else self.checked()
+        self.assertIs(report.outcome, Outcome.NOT_COMPARED)
+        self.assertFalse(report.equal)
+        (problem,) = report.problems
+        for word in words:
+            self.assertIn(word, problem)
+        told = report.to_json()
+        self.assertEqual((told["outcome"], told["equal"]), ("not compared", False))
+
+    def test_a_lake_without_streams(self) -> None:
+        self.assert_not_compared("the lake has no streams")
+
+    def test_a_stream_of_which_nothing_was_landed(self) -> None:
+        self.sql("SELECT synrepl.append('notes', %s)", '[{"text": "a"}]')
+        self.lake.ensure_table(self.origin.shape("notes"))
+        self.assert_not_compared("stream 'notes' was not compared", "none of it", "up to 1")
+        self.land("notes", PositionVector())
+        self.assert_not_compared("the lake has none of it, and the database goes up to 1")
+
+    def test_rows_that_no_sequence_tells_of(self) -> None:
+        self.notes(3)
+        self.land("notes", PositionVector())
+        self.assert_not_compared("the lake has none of it")
+
+    def test_a_stream_that_is_empty_on_both_sides_is_equal(self) -> None:
+        self.land("notes", PositionVector())
+        report = self.checked()
+        self.assertTrue(report.equal)
+        self.assertEqual((report.streams[0].source_rows, report.streams[0].lake_rows), (0, 0))
+        self.assertEqual(report.elsewhere, ["backfill", "everything"])
+
+    def test_a_stream_that_the_database_has_trimmed(self) -> None:
+        self.notes(6)
+        self.land("notes", PositionVector({}, 6))
+        self.sql("UPDATE synrepl._streams SET trimmed = 6 WHERE stream = 'notes'")
+        self.sql("DELETE FROM synrepl.notes")
+        self.assert_not_compared("trimmed all that the lake has of it, which is up to 6")
+        self.sql("UPDATE synrepl._streams SET trimmed = 8 WHERE stream = 'notes'")
+        self.assert_not_compared("trimmed it up to 8, and the lake has it up to 6")
+
+    def test_a_stream_that_was_trimmed_before_the_lake_began_is_equal(self) -> None:
+        self.sql("UPDATE synrepl._streams SET trimmed = 6 WHERE stream = 'notes'")
+        self.lake.ensure_table(self.origin.shape("notes")).append(
+            [], PositionVector(), PositionVector({}, 6)
+        )
+        self.assertTrue(self.checked().equal)
+
+    def test_tokens_that_the_lake_has_not(self) -> None:
+        self.notes(6)
+        self.land("notes", PositionVector({}, 6))
+        for extent in (Extent(after=6), Extent(after=4, upto=3)):
+            self.assert_not_compared("up to 6, and not what was asked for", extent=extent)
+        self.assertTrue(self.checked(Extent(after=5)).equal)
+
+    def test_the_worst_outcome_counts(self) -> None:
+        self.notes(6)
+        self.land("notes", PositionVector({}, 6))
+        self.land("backfill", PositionVector())
+        self.assertTrue(self.checked().equal)
+        self.sql("SELECT setval('synrepl._backfill_seq', -4)")
+        self.assertIs(self.checked().outcome, Outcome.NOT_COMPARED)
+        self.rewrite("notes", without(5))
+        report = self.checked()
+        self.assertIs(report.outcome, Outcome.DIFFERENT)
+        self.assertEqual(
+            [each.outcome for each in report.streams], [Outcome.NOT_COMPARED, Outcome.DIFFERENT]
+        )
 
 
 class Awkward(LakeCase):

@@ -127,6 +127,13 @@ class Replays(LakeCase):
             cursor.execute(statement)
         connection.close()
 
+    async def test_tells_of_rows_between_which_others_may_still_land(self) -> None:
+        self.notes(20)
+        self.land("notes", PositionVector({"even": 20, "odd": 7}, 7))
+        copy = await fresh_database(self)
+        self.assertEqual(self.replayed(copy), [Replayed("notes", 0, 7, 7, 0, left=7)])
+        self.assertEqual(self.replayed(copy, Extent(upto=5)), [Replayed("notes", 0, 5, 0, 5)])
+
     async def test_killed_midway(self) -> None:
         self.notes(50)
         self.land("notes", PositionVector({}, 50), files=2)

@@ -10,13 +10,14 @@ from synrepl.driver.blocking import BlockingDatabase
 from synrepl.pipeline.given import UnknownOption
 from synrepl.pipeline.origin.origin import NoSuchStream
 from synrepl.pipeline.reading.read import ReadingAway
-from synrepl.pipeline.source.errors import MustReland, NotSettled
+from synrepl.pipeline.source.errors import EndNotSettled, MustReland, NotSettled
 from synrepl.pipeline.source.layout import ColumnsDisagree, NoSuchColumn, OtherColumn
 from synrepl.pipeline.source.options import OptionElsewhere
 from synrepl.storage.tables import ensure_tables
 from synrepl.streams.columns import ColumnType, columns
 from synrepl.streams.declared import declare
 from tests.pipeline.source import SourceCase
+from tests.storage.foreign_databases import foreign_database
 from tests.storage.samples import EVERYTHING, rows_of
 
 _END_WAITING = """
@@ -151,6 +152,19 @@ class Ends(SourceCase):
         self.assertIsInstance(error, NotSettled)
         held.commit()
         self.assertEqual([row.n for row in self.read(ending="3").collect()], [1, 2, 3])
+
+    async def test_refuses_to_leave_out_what_cannot_be_proven_to_be_settled(self) -> None:
+        self.dsn = await foreign_database("1.11.1", self)
+        held = self.open()
+        self.sql("SELECT 1", on=held)
+        error = self.ours(self.read("receipts", settle_wait_s=0).collect)
+        self.assertIsInstance(error, EndNotSettled)
+        self.assertIn("stream 'receipts' above 0 up to 96", str(error))
+        # Who asks for what is settled gets that.
+        self.assertEqual(self.read("receipts", settle_wait_s=0, ending="now").collect(), [])
+        held.rollback()
+        rows = self.read("receipts").collect()
+        self.assertEqual(len(rows), self.sql("SELECT count(*) FROM receipts_linearized"))
 
     def test_what_was_trimmed(self) -> None:
         self.notes(1, 5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -22,12 +23,18 @@ from synrepl.daemon.cli.lake_options import (
 from synrepl.daemon.cli.lake_source import source
 from synrepl.daemon.cli.terminal import plain_table, printable, show
 from synrepl.pipeline.lake.check import RANGE_ROWS, Extent, check
-from synrepl.pipeline.lake.check_report import Report
+from synrepl.pipeline.lake.check_report import Outcome, Report, StreamReport
 from synrepl.pipeline.lake.erase_mask import mask
 from synrepl.pipeline.lake.erase_pending import pending
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.session.named import named_session
 from synrepl.pipeline.session.options import SessionOptions
+
+_WORDS = {
+    Outcome.EQUAL: "equal",
+    Outcome.DIFFERENT: "DIFFERS",
+    Outcome.NOT_COMPARED: "NOT COMPARED",
+}
 
 
 @click.command("check")
@@ -92,26 +99,49 @@ def command(
 
 
 def _show(report: Report, is_copy: bool) -> None:
-    told = [each for each in report.streams if each.lake_rows or each.source_rows or not each.equal]
+    told = [each for each in report.streams if each.lake_rows or each.source_rows or _odd(each)]
     shown = plain_table("stream", "rows in the database>", "in the lake>", "ranges>", "tokens", "")
     for each in told:
-        notes = "equal" if each.equal else "DIFFERS"
-        if each.gone:
-            notes += f"; {each.gone:,} rows are gone from the database since"
-        if each.after:
-            notes += f"; not comparable up to {each.after}, which was trimmed"
+        compared = not each.not_compared
         shown.add_row(
             each.stream,
-            f"{each.source_rows:,}",
-            f"{each.lake_rows:,}",
+            f"{each.source_rows:,}" if compared else "-",
+            f"{each.lake_rows:,}" if compared else "-",
             f"{each.ranges:,}",
             f"{each.after + 1} to {each.upto}" if each.upto > each.after else "none",
-            notes,
+            "; ".join(_notes(each)),
         )
     parts: list[RenderableType] = [shown] if told else []
     if without := len(report.streams) - len(told):
         parts.append(f"{without:,} {'other ' if told else ''}streams have no rows on either side.")
+    if report.elsewhere and not is_copy:
+        parts.append(f"Not in the lake, so not asked for: {', '.join(report.elsewhere)}.")
     if report.problems:
         parts += ["", *map(printable, report.problems), ""]
+    show(*parts, _verdict(report, is_copy))
+
+
+def _odd(each: StreamReport) -> bool:
+    return bool(each.quarantined) or not each.equal
+
+
+def _notes(each: StreamReport) -> Iterator[str]:
+    yield _WORDS[each.outcome]
+    if each.gone:
+        yield f"{each.gone:,} rows are gone from the database since"
+    if each.after and not each.not_compared:
+        yield f"not comparable up to {each.after}, which was trimmed"
+    if each.goes_on_to:
+        yield f"the database goes on to {each.goes_on_to}, which is not landed"
+    if each.quarantined:
+        yield f"{each.quarantined:,} rows in quarantine are not compared"
+
+
+def _verdict(report: Report, is_copy: bool) -> str:
+    if report.equal:
+        return "All equal."
     differs = f"The {'copy' if is_copy else 'database'} and the lake differ."
-    show(*parts, "All equal." if report.equal else differs)
+    words = [differs] if report.outcome is Outcome.DIFFERENT else []
+    if left := [each.stream for each in report.streams if each.not_compared]:
+        words.append(f"Not compared: {', '.join(left)}.")
+    return " ".join(words or ["Nothing was compared."])

@@ -10,7 +10,40 @@ import click
 from synrepl.driver.connection import DatabaseRefused
 from synrepl.pipeline.lake.keep import Kept
 from synrepl.pipeline.reading.read import ReadingAway
+from synrepl.positions.vector import PositionVector
 from synrepl.storage.store import DatabaseAway
+
+
+class StuckStreams:
+    """Tells, once for each stream, that landing has to stop short of what the database has.
+
+    :param after_s: for how long a stream may stay where it is, in seconds
+    """
+
+    def __init__(self, after_s: float) -> None:
+        self._after_s = after_s
+        self._since: dict[str, tuple[PositionVector, float]] = {}
+        self._told: set[str] = set()
+
+    def tell(self, kept: Kept, now: float) -> None:
+        """Take in what one run did."""
+        since = {}
+        for stream, each in kept.unsettled.items():
+            settled, begun = self._since.get(stream, (each.settled, now))
+            since[stream] = (each.settled, begun if settled == each.settled else now)
+            if now - since[stream][1] >= self._after_s:
+                self._say(stream, f"not settled for {self._after_s:g} s: {each}")
+        self._since = since
+        for stream, why in kept.left_out.items():
+            self._say(stream, why)
+        for stream in sorted(self._told - since.keys() - kept.left_out.keys()):
+            click.echo(f"synrepl: stream {stream!r} is settled again", err=True)
+            self._told.discard(stream)
+
+    def _say(self, stream: str, words: str) -> None:
+        if stream not in self._told:
+            click.echo(f"synrepl: {words}; landing goes on with the rest", err=True)
+            self._told.add(stream)
 
 
 def again_and_again(run: Callable[[], Kept], every_s: float) -> Iterator[Kept]:

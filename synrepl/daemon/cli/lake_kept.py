@@ -5,9 +5,27 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 
+from synrepl.core.errors import Refused
 from synrepl.daemon.cli.conventions import print_json
 from synrepl.daemon.cli.terminal import plain_table, show
 from synrepl.pipeline.lake.keep import Kept
+
+
+class NotAllLanded(Refused):
+    """not all that was asked for is in the lake: {missing}. What could be landed is there, and the next run goes on from it; --settle-timeout waits longer, --stream asks for less"""
+
+
+def check_all_landed(kept: Kept, everything: bool) -> None:
+    """Make sure that a run landed all that the database had when it began.
+
+    :param everything: all streams were asked for, also those that cannot be read
+    :raises NotAllLanded: what is missing, and why
+    """
+    missing = [str(each) for _, each in sorted(kept.unsettled.items())]
+    if everything:
+        missing += kept.left_out.values()
+    if missing:
+        raise NotAllLanded(missing="; ".join(missing))
 
 
 def print_kept(kept: Kept, as_json: bool, following: bool = False) -> None:
@@ -35,9 +53,9 @@ def _show(kept: Kept) -> None:
     table = plain_table("stream", "rows>", "position")
     for stream, rows in sorted(kept.rows.items()):
         table.add_row(stream, f"{rows:,}", kept.upto[stream])
-    quiet = len(kept.upto.keys() - kept.rows.keys())
+    quiet = len(kept.upto.keys() - kept.rows.keys() - kept.unsettled.keys())
     if not kept.rows:
-        show("Nothing new.", *_notes(kept))
+        show("Nothing new is settled." if kept.unsettled else "Nothing new.", *_notes(kept))
         return
     rest = [f"Nothing new in {_many(quiet, 'other stream')}."] if quiet else []
     show(table, *rest, *_notes(kept))
@@ -77,4 +95,13 @@ def _data(kept: Kept) -> dict[str, object]:
             "redactions": erased.redactions,
         },
         "files_joined": kept.joined,
+        "unsettled": {
+            stream: {
+                "settled": str(each.settled),
+                "last": each.last,
+                "waits_for": each.waits_for,
+            }
+            for stream, each in sorted(kept.unsettled.items())
+        },
+        "left_out": kept.left_out,
     }

@@ -13,8 +13,8 @@ import click
 from synrepl.core.names import follower_name
 from synrepl.daemon.cli.conventions import json_option
 from synrepl.daemon.cli.lake_ending import ending_well
-from synrepl.daemon.cli.lake_follow import again_and_again
-from synrepl.daemon.cli.lake_kept import print_kept
+from synrepl.daemon.cli.lake_follow import StuckStreams, again_and_again
+from synrepl.daemon.cli.lake_kept import check_all_landed, print_kept
 from synrepl.daemon.cli.lake_options import (
     chosen,
     database_options,
@@ -30,6 +30,7 @@ from synrepl.pipeline.lake.keep import Keeper, Kept
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.land import Landed, Vectors
 from synrepl.pipeline.origin.origin import Origin
+from synrepl.pipeline.origin.settle import SETTLE_TIMEOUT_S
 from synrepl.pipeline.plan.offset import Offset
 from synrepl.pipeline.session.named import named_session
 from synrepl.pipeline.session.options import SessionOptions
@@ -55,6 +56,15 @@ LEASE_S = 7 * 86_400.0
     help="Seconds between two looks, with --follow.",
 )
 @click.option(
+    "--settle-timeout",
+    "settle_timeout_s",
+    type=click.FloatRange(min=0),
+    default=SETTLE_TIMEOUT_S,
+    show_default=True,
+    help="Seconds to wait, at most, until what the database has given out by now is proven to be"
+    " settled. With --follow nothing waits: what takes longer is named.",
+)
+@click.option(
     "--accept-gap",
     "accept_gaps",
     multiple=True,
@@ -78,6 +88,7 @@ def command(
     streams: tuple[str, ...],
     follow: bool,
     every: float,
+    settle_timeout_s: float,
     accept_gaps: tuple[str, ...],
     name: str,
     no_acknowledge: bool,
@@ -91,16 +102,21 @@ def command(
     twice, whatever is killed. Users that are to be erased, and redacted events, are
     gone from all files of the lake when it is done. Rows that do not fit their
     columns go to the lake's quarantine. Run it from cron, or with --follow.
+
+    Exits with 1, and names the streams, when some of what the database had when it
+    began is not in the lake: what is there is right, and the next run goes on from it.
     """
     follower = follower_name(name)
     with ending_well(), source(dsn, "lake", patience_s) as origin:
         wanted = wanted_of(origin, streams)
         wanted_of(origin, accept_gaps)
         lake = Lake.begin(path, origin.server, origin.erodes)
+        # What takes time to be settled may take it while Spark starts.
+        origin.look(wanted)
         metrics = LakeMetrics(metrics_port)
         with (
             lake.changing(),
-            LandingScreen() as screen,
+            LandingScreen(settle_timeout_s) as screen,
             named_session(session) as spark,
             _follower(dsn, patience_s, origin, follower, no_acknowledge, streams) as on_record,
         ):
@@ -121,17 +137,21 @@ def command(
                 screen.landed(landed)
                 metrics.landed(landed)
 
-            def run() -> Kept:
+            def run(wait_s: float = 0.0) -> Kept:
                 begun = time.monotonic()
-                kept = keeper.run(wanted, told)
+                kept = keeper.run(wanted, told, wait_s)
                 metrics.ran(time.monotonic() - begun)
                 return kept
 
             if not follow:
-                print_kept(run(), as_json)
+                kept = run(settle_timeout_s)
+                print_kept(kept, as_json)
+                check_all_landed(kept, everything=not streams)
                 return
+            stuck = StuckStreams(settle_timeout_s)
             for kept in again_and_again(run, every):
                 print_kept(kept, as_json, following=True)
+                stuck.tell(kept, time.monotonic())
                 wanted = chosen(streams, origin.streams)
 
 

@@ -78,20 +78,24 @@ def command(
                     "rows": each.rows,
                     "rows_there": each.there,
                     "cells_filled": each.filled,
+                    "rows_left": each.left,
                 }
                 for each in done
             }
         )
         return
     table = plain_table("stream", "rows written>", "there already>", "up to token>", "")
-    shown = [each for each in done if each.rows or each.there]
+    shown = [each for each in done if each.rows or each.there or each.left]
     for each in shown:
-        note = f"{each.filled:,} erased cells are empty, not NULL" if each.filled else ""
-        table.add_row(each.stream, f"{each.rows:,}", f"{each.there:,}", f"{each.upto:,}", note)
+        notes = [f"{each.filled:,} erased cells are empty, not NULL"] if each.filled else []
+        if each.left:
+            notes.append(f"{each.left:,} rows above are left: not all writers have landed so far")
+        rows = (f"{each.rows:,}", f"{each.there:,}", f"{each.upto:,}")
+        table.add_row(each.stream, *rows, "; ".join(notes))
     if shown:
         show(table)
     if without := len(done) - len(shown):
-        show(f"{without:,} {'other ' if shown else ''}streams have no rows there.")
+        show(f"{without:,} {'other ' if shown else ''}streams have no rows to replay.")
 
 
 def _look(dsn: str, patience_s: float) -> None:

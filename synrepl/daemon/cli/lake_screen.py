@@ -12,9 +12,13 @@ from synrepl.pipeline.lake.land import Landed
 
 
 class LandingScreen:
-    """Rows, their rate, and what is left, on stderr."""
+    """Rows, their rate, and what is left, on stderr.
 
-    def __init__(self) -> None:
+    :param settle_timeout_s: how long a run waits until streams are settled, in seconds
+    """
+
+    def __init__(self, settle_timeout_s: float) -> None:
+        self._timeout_s = settle_timeout_s
         console = Console(stderr=True, highlight=False)
         self._rows = 0
         self._progress = Progress(
@@ -46,10 +50,16 @@ class LandingScreen:
         rows = landed.rows.total()
         self._rows += rows
         speed = self._progress.tasks[self._task].speed
-        left = sum(landed.behind.values())
         self._progress.update(
             self._task,
             completed=self._rows,
             rate="-" if speed is None else f"{speed:,.0f}",
-            left=f"{left:,} tokens left" if left else "up to date",
+            left=self._left(landed),
         )
+
+    def _left(self, landed: Landed) -> str:
+        if tokens := sum(landed.behind.values()):
+            return f"{tokens:,} tokens left"
+        if streams := len(landed.unsettled):
+            return f"waiting until {streams:,} streams are settled, {self._timeout_s:g} s at most"
+        return "up to date"

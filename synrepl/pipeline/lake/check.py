@@ -9,7 +9,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from synrepl.core.tokens import Range, Token
+from synrepl.core.tokens import MAX_TOKEN, Range, Token
 from synrepl.pipeline.lake.check_report import CHANGED, Difference, Example, Report, StreamReport
 from synrepl.pipeline.lake.check_rows import changed_columns, differing
 from synrepl.pipeline.lake.check_source import Mask, as_they_are, narrowed, source_rows
@@ -22,9 +22,10 @@ from synrepl.pipeline.lake.replay_fill import filled
 from synrepl.pipeline.lake.table import StreamTable
 from synrepl.pipeline.origin.origin import NoSuchStream, Origin
 from synrepl.pipeline.origin.shape import Shape
+from synrepl.pipeline.origin.standing import Standing
 from synrepl.pipeline.plan.chunk import Chunk
 from synrepl.pipeline.plan.plan import chunks
-from synrepl.pipeline.plan.windows import stop_at
+from synrepl.pipeline.plan.windows import Windows, stop_at
 from synrepl.pipeline.source.errors import reason
 from synrepl.positions.vector import PositionVector
 from synrepl.storage.store import Trimmed
@@ -76,6 +77,9 @@ def check(
 ) -> Report:
     """Compare a lake with its source, range by range, and where they differ row by row.
 
+    A stream of which there is nothing to compare is no equal one, unless both sides were looked at
+    and have nothing: a lake that was not landed proves nothing.
+
     Each side is read once, and the ranges that differ once more; the driver holds a few sums
     for each range. Values are equal when all bytes are: NULL is not ``''``, 0.0 is not -0.0,
     and JSON is text. Where the source deletes (:attr:`.Origin.erodes`), rows that only the lake has
@@ -95,10 +99,11 @@ def check(
     with lake.reading():
         tables = [lake.table(name) for name in extent.streams or lake.streams]
         for table in tables:
+            apart = lake.apart(table.stream)
             checking = _Checking(spark, table, origin, dsn, extent, mask, copy)
-            done.append(checking.report())
+            done.append(replace(checking.report(), quarantined=_rows(apart)))
             progress(done[-1])
-    return Report(done)
+    return Report(done, sorted(set(origin.streams) - set(lake.streams)))
 
 
 class _Checking:
@@ -130,27 +135,57 @@ class _Checking:
         try:
             there = self._origin.shape(stream)
         except NoSuchStream as error:
-            return StreamReport(stream, unchecked=str(error))
+            return StreamReport(stream, not_compared=str(error))
         wrong = _unlike(self._shape, there)
         if wrong:
-            return StreamReport(stream, unchecked=wrong)
+            return StreamReport(stream, not_compared=wrong)
         known = {column.name for column in self._shape.columns}
         new = tuple(column.name for column in there.cells if column.name not in known)
         again = _TRIMS
         while True:
-            trimmed = self._origin.look([stream])[stream].trimmed
+            at = self._origin.look([stream])[stream]
+            after = max(at.trimmed, self._extent.after)
+            if why := self._nothing_above(after, at):
+                upto = self._end.highest
+                return StreamReport(stream, after, upto, not_in_lake=new, not_compared=why)
             try:
-                return replace(self._from(max(trimmed, self._extent.after)), not_in_lake=new)
+                found = self._from(after)
+                more = at.last if at.last > max(self._table.position.highest, after) else 0
+                return replace(found, goes_on_to=more, not_in_lake=new)
             except PySparkException as error:
                 ours = reason(error)
                 again -= 1
                 if not (isinstance(ours, Trimmed) and again):
                     raise ours or error from None
 
+    @property
+    def _end(self) -> PositionVector:
+        """Up to where it is checked."""
+        end, upto = self._table.position, self._extent.upto
+        return end if upto is None else stop_at(PositionVector(), end, upto)
+
+    def _nothing_above(self, after: Token, at: Standing) -> str:
+        """Why there is nothing to compare above a token; "" when there is, or nothing is there at all."""
+        end, landed = self._end, self._table.position
+        if end.highest > after:
+            return ""
+        if self._extent.after or end != landed:
+            return f"the lake has it up to {landed}, and not what was asked for"
+        if at.trimmed > end.highest:
+            return f"the database has trimmed it up to {at.trimmed}, and the lake has it up to {landed}"
+        if at.trimmed and self._files:
+            return f"the database has trimmed all that the lake has of it, which is up to {landed}"
+        if at.last > end.highest or self._goes_on(end):
+            return f"the lake has none of it, and the database goes up to {at.last}: land it first"
+        return ""
+
+    def _goes_on(self, end: PositionVector) -> bool:
+        """Whether the source has a row above a position, whatever it says it has given out."""
+        beyond = Windows.between(end, PositionVector({}, MAX_TOKEN))
+        return self._origin.nth(self._table.stream, beyond, 1) is not None
+
     def _from(self, after: Token) -> StreamReport:
-        start, end = PositionVector({}, after), self._table.position
-        if self._extent.upto is not None:
-            end = stop_at(PositionVector(), end, self._extent.upto)
+        start, end = PositionVector({}, after), self._end
         whole = Range(after, max(end.highest, after + 1))
         names = [column.name for column in self._shape.columns]
         stream = self._table.stream
@@ -237,6 +272,10 @@ class _Checking:
         rows = frame(self._spark, self._table, files)
         token = -f.col("stream_id") if down else f.col("stream_id")
         return rows.where((token > spans[0].after) & (token <= spans[-1].upto))
+
+
+def _rows(table: StreamTable | None) -> int:
+    return 0 if table is None else sum(file.rows for file in table.files)
 
 
 def _meets(file: DataFile, span: Range, counts_down: bool) -> bool:

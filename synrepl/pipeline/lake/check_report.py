@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 from typing import Any
 
 from synrepl.core.tokens import Token
 
 #: What can be wrong with a row, in the words of the report.
 MISSING, ONLY_IN_LAKE, DOUBLED, CHANGED = "missing", "only in the lake", "doubled", "changed"
+
+
+class Outcome(StrEnum):
+    """What came of one stream, or of all of them; the worst of several counts."""
+
+    EQUAL = "equal"
+    NOT_COMPARED = "not compared"
+    DIFFERENT = "different"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +74,10 @@ class StreamReport:
     :ivar upto: up to here the lake has the stream
     :ivar source_rows: as many as were compared, and ``lake_rows`` on the other side
     :ivar gone: rows of the lake that the source has had and deleted, as real servers do
+    :ivar goes_on_to: the source's last token, where that is beyond ``upto``; 0 where it is not
+    :ivar quarantined: rows that did not fit their columns, and are in the lake's quarantine: not compared
     :ivar not_in_lake: columns that the source has, and the lake not yet: not compared
-    :ivar unchecked: why the stream could not be compared; "" when it was
+    :ivar not_compared: why nothing of the stream could be compared; "" when it was
     """
 
     stream: str
@@ -76,43 +87,70 @@ class StreamReport:
     source_rows: int = 0
     lake_rows: int = 0
     gone: int = 0
+    goes_on_to: Token = 0
+    quarantined: int = 0
     not_in_lake: tuple[str, ...] = ()
     differences: tuple[Difference, ...] = ()
     examples: tuple[Example, ...] = ()
-    unchecked: str = ""
+    not_compared: str = ""
+
+    @property
+    def outcome(self) -> Outcome:
+        """Whether the lake has exactly what it should, as far as it was compared."""
+        if self.not_compared:
+            return Outcome.NOT_COMPARED
+        return Outcome.DIFFERENT if self.differences else Outcome.EQUAL
 
     @property
     def equal(self) -> bool:
         """True when the lake has exactly what it should."""
-        return not self.differences and not self.unchecked
+        return self.outcome is Outcome.EQUAL
 
     @property
     def problems(self) -> list[str]:
         """A line for each thing that is wrong."""
-        lines = [self.unchecked] if self.unchecked else []
-        lines += [str(each) for each in (*self.differences, *self.examples)]
+        if self.not_compared:
+            return [f"stream {self.stream!r} was not compared: {self.not_compared}"]
+        lines = map(str, (*self.differences, *self.examples))
         return [f"stream {self.stream!r}, {line}" for line in lines]
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All streams that were checked."""
+    """All streams that were checked.
+
+    :ivar elsewhere: streams that the source has, and the lake not: nobody asked for them
+    """
 
     streams: Sequence[StreamReport]
+    elsewhere: Sequence[str] = ()
+
+    @property
+    def outcome(self) -> Outcome:
+        """Whether the lake has exactly what it should; of no stream at all, nothing was compared."""
+        found = {each.outcome for each in self.streams} or {Outcome.NOT_COMPARED}
+        return next(each for each in reversed(Outcome) if each in found)
 
     @property
     def equal(self) -> bool:
-        """True when the lake has exactly what it should."""
-        return all(each.equal for each in self.streams)
+        """True when everything was compared, and the lake has exactly what it should."""
+        return self.outcome is Outcome.EQUAL
 
     @property
     def problems(self) -> list[str]:
         """A line for each thing that is wrong; none when nothing is."""
+        if not self.streams:
+            return ["the lake has no streams, so nothing was compared: land some"]
         return [line for each in self.streams for line in each.problems]
 
     def to_json(self) -> dict[str, Any]:
-        """``{"equal": true, "streams": [{"stream": "events", "source_rows": 10, …}]}``."""
+        """``{"outcome": "equal", "equal": true, "streams": [{"stream": "events", "source_rows": 10, …}]}``."""
         return {
+            "outcome": self.outcome,
             "equal": self.equal,
-            "streams": [{**asdict(each), "equal": each.equal} for each in self.streams],
+            "streams": [
+                {**asdict(each), "outcome": each.outcome, "equal": each.equal}
+                for each in self.streams
+            ],
+            "streams_not_in_lake": list(self.elsewhere),
         }

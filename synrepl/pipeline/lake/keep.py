@@ -16,6 +16,7 @@ from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.land import Landed, Landing, Vectors
 from synrepl.pipeline.lake.marks import Marks
 from synrepl.pipeline.origin.origin import Origin
+from synrepl.pipeline.origin.settle import REAL_TIME, SETTLE_TIMEOUT_S, Timer, Unsettled
 from synrepl.storage.marks import Mark
 
 #: Told each round of landing.
@@ -29,6 +30,8 @@ class Kept:
     :ivar rows: that were landed, by stream
     :ivar apart: of the streams that had some, rows that went into quarantine
     :ivar joined: small files that are part of larger ones now
+    :ivar unsettled: by stream, what had been given out when it began, and could not be landed yet
+    :ivar left_out: by stream that the database has and that cannot be read, why that is
     """
 
     erased: Erased
@@ -36,6 +39,8 @@ class Kept:
     rows: dict[str, int] = field(default_factory=dict)
     apart: dict[str, int] = field(default_factory=dict)
     upto: dict[str, str] = field(default_factory=dict)
+    unsettled: dict[str, Unsettled] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
 
 
 class Keeper:
@@ -55,6 +60,7 @@ class Keeper:
         *,
         accept_gaps: Iterable[str] = (),
         acknowledge: Callable[[Vectors], object] = lambda upto: None,
+        timer: Timer = REAL_TIME,
     ) -> None:
         self._spark = spark
         self._lake = lake
@@ -73,14 +79,21 @@ class Keeper:
             erasures=lambda: self._known,
             accept_gaps=accept_gaps,
             acknowledge=acknowledge,
+            timer=timer,
         )
 
-    def run(self, streams: Sequence[str], told: Told = lambda landed: None) -> Kept:
-        """Land all that is settled now, then erase, then compact.
+    def run(
+        self,
+        streams: Sequence[str],
+        told: Told = lambda landed: None,
+        settle_timeout_s: float = SETTLE_TIMEOUT_S,
+    ) -> Kept:
+        """Land all that there is now, as far as it can be proven to be settled, then erase, then compact.
 
         What is erased in the source while this runs is erased here by the next run. What a run
         that failed had landed is told by the next one that does not.
 
+        :param settle_timeout_s: how long to look for that proof, see :meth:`.Landing.rounds`
         :raises: what :meth:`.Landing.rounds`, :func:`.pending` and :func:`.erase` raise
         """
         self._known = self._pending().known
@@ -88,7 +101,9 @@ class Keeper:
         if marks != self._marks:  # to tell what is new, all that the lake has are read
             Marks(self._lake).take_in(marks)
             self._marks = marks
-        for landed in self._landing.rounds(streams):
+        unsettled: dict[str, Unsettled] = {}
+        for landed in self._landing.rounds(streams, settle_timeout_s):
+            unsettled = landed.unsettled
             self._rows += landed.rows
             self._apart += landed.apart
             self._upto |= {stream: str(at) for stream, at in landed.upto.items()}
@@ -99,7 +114,15 @@ class Keeper:
         if joined:
             self._remove_unused(streams)
         # Counters that were added to have no zeros.
-        kept = Kept(erased, joined, dict(self._rows), dict(self._apart), self._upto)
+        kept = Kept(
+            erased,
+            joined,
+            dict(self._rows),
+            dict(self._apart),
+            self._upto,
+            unsettled,
+            dict(self._origin.left_out),
+        )
         self._rows, self._apart, self._upto = Counter(), Counter(), {}
         return kept
 

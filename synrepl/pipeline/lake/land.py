@@ -22,6 +22,7 @@ from synrepl.pipeline.lake.shared_folder import verify
 from synrepl.pipeline.lake.table import StreamTable
 from synrepl.pipeline.lake.tasks import packed, run_tasks
 from synrepl.pipeline.origin.origin import Origin
+from synrepl.pipeline.origin.settle import REAL_TIME, Looks, Timer, Unsettled
 from synrepl.pipeline.origin.shape import Shape
 from synrepl.pipeline.origin.standing import Standing
 from synrepl.pipeline.plan.plan import bounded, check_not_trimmed, chunks
@@ -50,12 +51,15 @@ class Landed:
     :ivar upto: by stream, where the lake stands now
     :ivar behind: by stream, tokens between that and where it was settled when it was looked at,
         of the writer who has most; 0 when all is in the lake
+    :ivar unsettled: by stream, what had been given out when this began to look, and is not settled
+        yet; of all streams that are landed
     """
 
     rows: Counter[str] = field(default_factory=Counter)
     apart: Counter[str] = field(default_factory=Counter)
     upto: dict[str, PositionVector] = field(default_factory=dict)
     behind: dict[str, Token] = field(default_factory=dict)
+    unsettled: dict[str, Unsettled] = field(default_factory=dict)
 
 
 class Landing:
@@ -83,6 +87,7 @@ class Landing:
         acknowledge: Callable[[Vectors], object] = lambda upto: None,
         task_rows: int = TASK_ROWS,
         round_rows: int = ROUND_ROWS,
+        timer: Timer = REAL_TIME,
     ) -> None:
         self._spark = spark
         self._lake = lake
@@ -93,21 +98,46 @@ class Landing:
         self._acknowledge = acknowledge
         self._task_rows = task_rows
         self._round_rows = round_rows
+        self._timer = timer
         self._marks = Marks(lake)
         self._tables: dict[str, StreamTable] = {}
         self._shapes: dict[str, Shape] = {}
 
-    def rounds(self, streams: Sequence[str]) -> Iterator[Landed]:
+    def rounds(self, streams: Sequence[str], settle_timeout_s: float = 0.0) -> Iterator[Landed]:
         """Land what is settled now, until all of it is in the lake.
 
+        Then, for some time, what had been given out now and is settled later. The last round tells
+        what has not been settled by then.
+
+        :param settle_timeout_s: how long to look for that, in seconds from now
         :raises NoSuchStream: :raises GapInSource: :raises ShapeChanged: :raises DatabaseAway:
         :raises LakeFailed: :raises TaskFailed: :raises FileNotAsWritten:
-        :raises ReadingAway: :raises ReadFailed: :raises Trimmed: in a task
+        :raises ReadingAway: :raises ReadFailed: :raises ReadElsewhere: :raises Trimmed: in a task
         """
         self._origin.refresh()
-        ends = self._origin.look(streams)
+        give_up = self._timer.now() + settle_timeout_s
+        looks = Looks(lambda: self._origin.look(streams), self._timer)
+        known: dict[str, PositionVector] = {}
+        standings: Mapping[str, Standing] = looks.standings
         while True:
-            landed = self._round(ends)
+            for landed in self._all_of(standings):
+                known |= landed.upto
+                landed.unsettled.update(looks.unsettled(known))
+                yield landed
+            if not looks.unsettled(known):
+                return
+            before = looks.standings
+            in_time = looks.again(known, give_up)
+            standings = looks.moved(known)
+            if not standings and looks.standings is not before:
+                yield Landed(unsettled=looks.unsettled(known))
+            if not in_time:
+                return
+
+    def _all_of(self, standing: Mapping[str, Standing]) -> Iterator[Landed]:
+        """Land all that is settled, in as many rounds as it takes."""
+        while standing:
+            landed = self._round(standing)
             yield landed
             if not any(landed.behind.values()):
                 return

@@ -47,6 +47,8 @@ class Replayed:
     :ivar rows: that were written, and ``there``: that were there already
     :ivar filled: cells of those written that were erased, and hold an empty value where the
         database takes no NULL
+    :ivar left: rows that the lake has beyond ``upto``, where facts of other writers may still land
+        in between; 0 when it was told where to end
     """
 
     stream: str
@@ -55,6 +57,7 @@ class Replayed:
     rows: int
     there: int
     filled: int = 0
+    left: int = 0
 
 
 def replay(
@@ -100,7 +103,14 @@ def replay(
         register(spark)
         return [
             _Replaying(
-                spark, lake, table, dsn, shapes[table.stream], spans[table.stream], progress
+                spark,
+                lake,
+                table,
+                dsn,
+                shapes[table.stream],
+                spans[table.stream],
+                progress,
+                told_where=extent.upto is not None,
             ).run(batch_rows)
             for table in tables
         ]
@@ -135,7 +145,10 @@ class _Replaying:
         target: Shape,
         span: Range,
         progress: Progress,
+        *,
+        told_where: bool,
     ) -> None:
+        self._told_where = told_where
         self._spark = spark
         self._lake = lake
         self._table = table
@@ -162,7 +175,14 @@ class _Replaying:
                 self._progress(stream, written, total)
         if not self._span.empty:
             finish(self._dsn, stream, upto)
-        return Replayed(stream, after, upto, written, there, cells)
+        return Replayed(stream, after, upto, written, there, cells, self._beyond())
+
+    def _beyond(self) -> int:
+        """How many rows are not replayed, for the lake's linear position has not passed them."""
+        beyond = Range(self._span.upto, self._table.position.highest)
+        if self._told_where or beyond.empty:
+            return 0
+        return self._rows(beyond).count()
 
     def _compared(self, span: Range) -> int:
         """How many rows are there already; they are the same as in the lake."""

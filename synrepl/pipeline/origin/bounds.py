@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 
 from synrepl.core.tokens import Token
 from synrepl.pipeline.origin.standing import Standing
 from synrepl.positions.settling import Settling
 from synrepl.positions.vector import PositionVector
-from synrepl.storage.store import Observation
+from synrepl.storage.store import Holder, Observation
 
 
 class StreamBounds:
@@ -31,17 +31,33 @@ class StreamBounds:
             what is on record counts
         """
         at = dict(self._bound.writers)
+        waits_for: list[str] = []
         for writer, state in seen.writers.items():
             at[writer] = max(state.position, seen.recorded, self._bound[writer])
             settling = self._settling.setdefault(writer, Settling())
-            if locks and not (state.held and not state.alive):
+            dead = state.held and not state.alive
+            if locks and not dead:
                 holders = [holder.identity for holder in state.holders]
                 at[writer] = max(at[writer], settling.observe(seen.last, holders))
+            if locks and at[writer] < seen.last:
+                waits_for += _kept_by(writer, dead, state.holders, settling.holders)
         linear = max(seen.recorded, self._bound.linear)
         if locks and at:
             linear = max(linear, min([*at.values(), seen.last]))
         self._bound = PositionVector(at, linear)
-        return Standing(self._bound, max(seen.last, linear) if locks else linear, seen.trimmed)
+        last = max(seen.last, linear) if locks else linear
+        return Standing(self._bound, last, seen.trimmed, tuple(waits_for))
+
+
+def _kept_by(
+    writer: str, dead: bool, holders: Iterable[Holder], keeping: Collection[Hashable]
+) -> Iterator[str]:
+    """What keeps a writer's bound, for a person."""
+    if dead:
+        yield f"writer {writer!r}, which died and has not been fenced off (a running master does it)"
+    for holder in holders:
+        if holder.identity in keeping:
+            yield f"writer {writer!r} ({holder.describe})"
 
 
 class ForeignBounds:
@@ -74,8 +90,8 @@ class ForeignBounds:
 
         :param recorded: by writer, the position on record
         :param last: the last token that the stream is known to have given out
-        :param open_transactions: of this database, each by what tells it from all others;
-            looked for after ``last``
+        :param open_transactions: of this database, each by what tells it from all others, and
+            as text for a person; looked for after ``last``
         :param now: when that was, of a clock that does not go back, in seconds
         """
         waiting = self._waiting
@@ -93,4 +109,8 @@ class ForeignBounds:
             at[writer] = max(token, self._bound[writer])
         linear = max(self._bound.linear, settled, min(recorded.values(), default=0))
         self._bound = PositionVector(at, linear)
-        return Standing(self._bound, max(last, linear), 0)
+        waits_for = tuple(sorted(map(str, self._settling.holders)))
+        if waiting and not waits_for:
+            # Unless somebody is known, it is who has a token and has not begun.
+            waits_for = (f"transactions that may begin within {self._settle_s:g} s",)
+        return Standing(self._bound, max(last, linear), 0, waits_for)

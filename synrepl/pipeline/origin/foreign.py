@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence, Set
-from typing import TypeVar
+from collections.abc import Callable, Mapping, Sequence, Set
+from typing import NamedTuple, TypeVar
 
 from synrepl.driver.blocking import BlockingDatabase
 from synrepl.pipeline.origin.bounds import ForeignBounds
@@ -19,7 +19,7 @@ from synrepl.pipeline.plan.windows import Windows
 from synrepl.storage.database import Isolation, Transaction
 from synrepl.storage.erased import erased_users
 from synrepl.storage.foreign.paging import MAIN_PROCESS, RAW_CELLS, ForeignFacts
-from synrepl.storage.foreign.release import Release, recognise
+from synrepl.storage.foreign.release import Release, UnknownSchema, recognise
 from synrepl.storage.foreign.standing import NEWEST_ROWS, ForeignStanding, look, sole_writer
 from synrepl.storage.marks import Mark
 from synrepl.streams.catalogue import Catalogue
@@ -44,6 +44,16 @@ _OPEN = """
 """
 
 
+class _OpenTransaction(NamedTuple):
+    """A transaction that was open at some look."""
+
+    pid: int
+    virtual_id: str
+
+    def __str__(self) -> str:
+        return f"the transaction of PID {self.pid}"
+
+
 class ForeignOrigin:
     """Implements :class:`.origin.Origin` over a real Synapse's tables.
 
@@ -51,14 +61,21 @@ class ForeignOrigin:
     twice may give less the second time.
 
     :param settle_s: see :class:`.bounds.ForeignBounds`
+    :param now: a clock that does not go back, in seconds
     :raises NotSynapse: the tables that every release has are not there
     """
 
     erodes = True
 
-    def __init__(self, database: BlockingDatabase, settle_s: float = SETTLE_S) -> None:
+    def __init__(
+        self,
+        database: BlockingDatabase,
+        settle_s: float = SETTLE_S,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._database = database
         self._settle_s = settle_s
+        self._now = now
         self._catalogue = Catalogue(SYNAPSE_STREAMS)
         self._bounds: dict[str, ForeignBounds] = {}
         self.refresh()
@@ -73,8 +90,22 @@ class ForeignOrigin:
         """All streams of the release that are in tables."""
         return sorted(name for name in self._release.streams if name in self._catalogue)
 
+    @property
+    def left_out(self) -> Mapping[str, str]:
+        """The streams whose tables lack columns that other releases have."""
+        release = self._release
+        return {
+            stream: str(UnknownSchema(version=release.version, stream=stream, missing=missing))
+            for stream, missing in sorted(release.unknown.items())
+        }
+
     def shape(self, stream: str) -> Shape:
-        """The columns of a stream, as the catalogue has them."""
+        """The columns of a stream, as the catalogue has them.
+
+        :raises UnknownSchema: it has tables, and not the columns that are known
+        """
+        if stream in self._release.unknown:
+            self._release.locate(stream)
         if stream not in self.streams:
             raise no_such_stream(stream, self.streams)
         known = self._catalogue[stream]
@@ -87,10 +118,10 @@ class ForeignOrigin:
 
         def work(
             txn: Transaction,
-        ) -> tuple[Mapping[str, ForeignStanding], list[Hashable], str, float]:
+        ) -> tuple[Mapping[str, ForeignStanding], list[_OpenTransaction], str, float]:
             found = look(txn, self._release, NEWEST_ROWS)
-            open_now: list[Hashable] = [tuple(row) for row in txn.execute(_OPEN).fetchall()]
-            return found, open_now, log_position(txn), time.monotonic()
+            open_now = [_OpenTransaction(*row) for row in txn.execute(_OPEN).fetchall()]
+            return found, open_now, log_position(txn), self._now()
 
         # Not in one snapshot: whoever is open has to be looked for after the sequences.
         found, open_transactions, self._log, now = self._read(

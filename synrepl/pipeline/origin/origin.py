@@ -27,6 +27,10 @@ class Origin(Protocol):
     def streams(self) -> Sequence[str]:
         """The names of all streams that are in tables here."""
 
+    @property
+    def left_out(self) -> Mapping[str, str]:
+        """The streams that are in tables here, and cannot be read; why not, for a person."""
+
     def refresh(self) -> None:
         """Read again which streams there are, and their columns."""
 

@@ -69,6 +69,11 @@ class OwnOrigin:
         """All streams."""
         return sorted(self._shapes)
 
+    @property
+    def left_out(self) -> Mapping[str, str]:
+        """None: what is in its tables can be read."""
+        return {}
+
     def shape(self, stream: str) -> Shape:
         """The columns of a stream, as its table has them."""
         try:

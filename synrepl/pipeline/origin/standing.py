@@ -14,11 +14,13 @@ class Standing(NamedTuple):
     :ivar bound: nothing at or below it can still be committed (R5)
     :ivar last: the last token that anybody may have taken
     :ivar trimmed: facts at or below it are gone
+    :ivar waits_for: what keeps the bound from ``last``, for a person
     """
 
     bound: PositionVector
     last: Token
     trimmed: Token
+    waits_for: tuple[str, ...] = ()
 
     @property
     def complete(self) -> bool:

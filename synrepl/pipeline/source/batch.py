@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
@@ -13,7 +14,7 @@ from synrepl.pipeline.origin.origin import Origin
 from synrepl.pipeline.plan.plan import chunks
 from synrepl.pipeline.plan.windows import stop_at
 from synrepl.pipeline.source import filters, place
-from synrepl.pipeline.source.errors import NotSettled
+from synrepl.pipeline.source.errors import EndNotSettled, NotSettled
 from synrepl.pipeline.source.layout import Layout
 from synrepl.pipeline.source.options import SourceOptions
 from synrepl.pipeline.source.part import Part, PartReader
@@ -36,7 +37,8 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """What there is to read now, for tasks.
 
-        :raises DatabaseAway: :raises NoSuchStream: :raises MustReland: :raises NotSettled:
+        :raises DatabaseAway: :raises NoSuchStream: :raises MustReland:
+        :raises NotSettled: :raises EndNotSettled:
         """
         options = self._options
         origin = open_origin(options.dsn, "source", options.patience_s)
@@ -79,7 +81,10 @@ class BatchReader(DataSourceReader):
         self, origin: Origin, streams: Sequence[str]
     ) -> tuple[dict[str, PositionVector], dict[str, PositionVector]]:
         wait_s, wanted = self._options.settle_wait_s, self._options.ending
-        standings = settled(origin, lambda: origin.look(streams), wait_s, _asked(wanted, streams))
+        look = partial(origin.look, streams)
+        standings, left = settled(origin, look, wait_s, _asked(wanted, streams))
+        if wanted is None and left:
+            raise EndNotSettled(wait_s=f"{wait_s:g}", what="; ".join(map(str, left.values())))
         ends = {
             stream: place.Ends(PositionVector(linear=at.trimmed), at.bound)
             for stream, at in standings.items()

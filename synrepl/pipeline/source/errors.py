@@ -19,6 +19,10 @@ class NotSettled(Refused):
     """the read of stream {stream!r} is to end at {ending}, and only {bound} is settled: what lies between may still be committed; wait, or leave the option ending out"""
 
 
+class EndNotSettled(Refused):
+    """not all that the database has is settled after {wait_s} s: {what}; read again later, let settle_wait_s be longer, or read only what is settled by then (ending=now)"""
+
+
 class StreamAppeared(Refused):
     """stream {stream!r} is new in the database and does not fit the columns this query began with: {reason}; start the query again, it goes on from its checkpoint"""
 

@@ -65,8 +65,8 @@ class Planner:
         return self._at({})
 
     def fix_end(self) -> None:
-        """Go no further than what is settled now."""
-        standings = settled(self._origin, self._look, self._options.settle_wait_s, {})
+        """Go no further than what is settled now; what is not is for the next run."""
+        standings, _ = settled(self._origin, self._look, self._options.settle_wait_s, {})
         self._end = {stream: at.bound for stream, at in standings.items()}
 
     def next(self, start: Offset, rows: int | None) -> Offset:

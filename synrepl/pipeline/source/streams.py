@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from synrepl.pipeline.origin.origin import Origin
+from synrepl.pipeline.origin.settle import Looks, Unsettled
 from synrepl.pipeline.origin.standing import Standing
 from synrepl.pipeline.plan.plan import check_not_trimmed
 from synrepl.pipeline.source.errors import MustReland
@@ -13,9 +14,6 @@ from synrepl.pipeline.source.layout import Layout, layout
 from synrepl.pipeline.source.options import SourceOptions
 from synrepl.positions.vector import PositionVector
 from synrepl.storage.store import Trimmed
-
-#: Seconds between two looks at what is not settled.
-_PAUSE_S = 0.25
 
 
 def chosen(origin: Origin, options: SourceOptions) -> Sequence[str]:
@@ -55,23 +53,21 @@ def settled(
     look: Callable[[], Mapping[str, Standing]],
     wait_s: float,
     ending: Mapping[str, PositionVector],
-) -> Mapping[str, Standing]:
+) -> tuple[Mapping[str, Standing], Mapping[str, Unsettled]]:
     """Look until what is wanted is settled, but no longer than ``wait_s`` seconds.
 
     :param look: asks the origin
-    :param ending: by stream, the end that is wanted; elsewhere it is all there is
+    :param ending: by stream, the end that is wanted; elsewhere it is all that there is now
+    :returns: what the last look found, and the streams of which all is wanted and not all is settled
     """
+    looks = Looks(look)
     give_up = time.monotonic() + wait_s
     while True:
-        standings = look()
-        waits = any(
-            not at.bound.covers(ending[stream])
-            if stream in ending
-            # A real Synapse's bound is found by looking for a while; our own is there at
-            # once, and what is under way there may stay so.
-            else origin.erodes and not at.complete
-            for stream, at in standings.items()
-        )
-        if not waits or time.monotonic() + _PAUSE_S > give_up:
-            return standings
-        time.sleep(_PAUSE_S)
+        known = {stream: at.bound for stream, at in looks.standings.items()}
+        # A real Synapse's bound is found by looking for a while; our own is there at once, and
+        # what is under way there may stay so.
+        left = looks.unsettled(known) if origin.erodes else {}
+        left = {stream: each for stream, each in left.items() if stream not in ending}
+        asked = [known[stream].covers(at) for stream, at in ending.items() if stream in known]
+        if (all(asked) and not left) or not looks.again(known, give_up):
+            return looks.standings, left

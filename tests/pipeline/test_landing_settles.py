@@ -1,0 +1,209 @@
+"""A landing that ends looks for as long as the proof takes that its streams are settled."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import psycopg2
+from psycopg2 import extensions
+
+from synrepl.driver.blocking import BlockingDatabase
+from synrepl.pipeline.lake.keep import Keeper, Kept
+from synrepl.pipeline.lake.lake import Lake
+from synrepl.pipeline.origin.foreign import SETTLE_S, ForeignOrigin
+from synrepl.pipeline.origin.settle import Timer
+from synrepl.positions.vector import PositionVector
+from tests.pipeline.landing import LandingCase
+from tests.pipeline.spark import shared_session
+from tests.pipeline.test_landing_foreign import ForeignCase
+from tests.storage.foreign_databases import foreign_database
+from tests.storage.samples import NOTES
+
+#: Every dialect of the tables, and of the record of positions.
+RELEASES = ("1.0.0", "1.11.1", "1.20.1", "1.43.0", "1.163.2")
+
+
+class Time:
+    """A clock that a landing's own waiting moves on."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.timer = Timer(lambda: self.now, self.pause)
+
+    def pause(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class Releases(ForeignCase):
+    """Databases as they were taken from servers, with the time that the proof really takes."""
+
+    async def setUp(self) -> None:  # type: ignore[override]
+        self.time = Time()
+        self.spark = shared_session()
+
+    async def begin(self, version: str, case: Releases | None = None) -> None:
+        self.dsn = await foreign_database(version, case)
+        database = BlockingDatabase(self.dsn, "tests")
+        self.origin = self.opened(ForeignOrigin(database, now=lambda: self.time.now))
+        self.lake = Lake.begin(Path(self.mktemp()), self.origin.server, True)
+
+    def run_once(self, settle_timeout_s: float = 60.0) -> Kept:
+        """What one run does; nothing was looked at before."""
+        keeper = Keeper(self.spark, self.lake, self.origin, self.dsn, timer=self.time.timer)
+        with self.lake.changing():
+            return keeper.run(self.origin.streams, settle_timeout_s=settle_timeout_s)
+
+    async def landed_at_once(self, version: str) -> None:
+        await self.begin(version)
+        kept = self.run_once()
+        self.assertEqual((kept.unsettled, kept.left_out), ({}, {}))
+        self.assertGreaterEqual(self.time.now, SETTLE_S)
+        rows = 0
+        for stream in self.origin.streams:
+            facts = self.facts(stream)
+            self.assertEqual(self.landed_facts(stream), facts, stream)
+            rows += sum(len(fact.rows) for fact in facts)
+        self.assertEqual(sum(kept.rows.values()), rows)
+        self.assertGreater(rows, 500)
+
+    async def test_every_stream_of_1_0_0_is_landed_by_one_run(self) -> None:
+        await self.landed_at_once("1.0.0")
+
+    async def test_every_stream_of_1_11_1_is_landed_by_one_run(self) -> None:
+        await self.landed_at_once("1.11.1")
+
+    async def test_every_stream_of_1_20_1_is_landed_by_one_run(self) -> None:
+        await self.landed_at_once("1.20.1")
+
+    async def test_every_stream_of_1_43_0_is_landed_by_one_run(self) -> None:
+        await self.landed_at_once("1.43.0")
+
+    async def test_every_stream_of_1_163_2_is_landed_by_one_run(self) -> None:
+        await self.landed_at_once("1.163.2")
+
+    async def test_a_lake_that_has_everything_is_not_waited_for(self) -> None:
+        await self.begin("1.20.1")
+        self.run_once()
+        database = BlockingDatabase(self.dsn, "tests")
+        self.origin = self.opened(ForeignOrigin(database, now=lambda: self.time.now))
+        begun = self.time.now
+        kept = self.run_once()
+        self.assertEqual((kept.rows, kept.unsettled, self.time.now), ({}, {}, begun))
+
+    async def test_names_what_an_open_transaction_keeps_and_lands_it_when_that_is_over(
+        self,
+    ) -> None:
+        await self.begin("1.163.2", self)
+        with closing(psycopg2.connect(self.dsn)) as other, other.cursor() as cursor:
+            cursor.execute("SELECT pg_backend_pid()")
+            (pid,) = cursor.fetchone() or (0,)
+            kept = self.run_once()
+            self.assertGreaterEqual(self.time.now, 59.0)
+            caches = kept.unsettled["caches"]
+            self.assertEqual((caches.settled, caches.last), (PositionVector(), 503))
+            self.assertEqual(caches.waits_for, (f"the transaction of PID {pid}",))
+            self.assertNotIn("caches", kept.rows)
+            # What is on record needs no proof: nothing of it is kept.
+            self.assertEqual(self.landed_facts("receipts"), self.facts("receipts"))
+        kept = self.run_once()
+        self.assertEqual(kept.unsettled, {})
+        self.assertEqual(self.landed_facts("caches"), self.facts("caches"))
+
+    async def test_ends_at_once_when_it_is_not_to_wait(self) -> None:
+        await self.begin("1.11.1")
+        kept = self.run_once(settle_timeout_s=0)
+        self.assertEqual((kept.rows, self.time.now), ({}, 0.0))
+        rows = {stream for stream in self.origin.streams if self.facts(stream)}
+        self.assertEqual(set(kept.unsettled), rows)
+        self.assertEqual(
+            kept.unsettled["events"].waits_for, ("transactions that may begin within 5 s",)
+        )
+
+    async def test_a_stream_whose_newest_row_is_deleted_meanwhile_is_not_waited_for(self) -> None:
+        await self.begin("1.11.1", self)
+        real = self.time.pause
+
+        def pause(seconds: float) -> None:
+            self.execute(
+                "DELETE FROM receipts_linearized WHERE stream_id ="
+                " (SELECT max(stream_id) FROM receipts_linearized)"
+                " AND (SELECT count(*) FROM receipts_linearized) > 64"
+            )
+            real(seconds)
+
+        self.time.timer = Timer(lambda: self.time.now, pause)
+        kept = self.run_once()
+        self.assertEqual((kept.unsettled, kept.rows["receipts"]), ({}, 64))
+        self.assertLess(self.time.now, 20.0)
+
+
+class Own(LandingCase):
+    """A database of synrepl's own, where what is under way is seen."""
+
+    async def setUp(self) -> None:  # type: ignore[override]
+        await super().setUp()
+        self.time = Time()
+
+    def run_once(self, settle_timeout_s: float = 60.0) -> Kept:
+        keeper = Keeper(self.spark, self.lake, self.origin, self.dsn, timer=self.time.timer)
+        with self.lake.changing():
+            return keeper.run(self.origin.streams, settle_timeout_s=settle_timeout_s)
+
+    def test_what_commits_while_it_looks_is_landed_by_the_same_run(self) -> None:
+        slow = self.open()
+        self.notes(1, 1, on=slow)
+        self.notes(2, 3)
+        real = self.time.pause
+
+        def pause(seconds: float) -> None:
+            slow.commit()
+            real(seconds)
+
+        self.time.timer = Timer(lambda: self.time.now, pause)
+        kept = self.run_once()
+        self.assertEqual((kept.unsettled, kept.rows), ({}, {"notes": 3}))
+        self.assert_landed()
+
+    def test_who_holds_a_token_is_named(self) -> None:
+        slow = self.open()
+        self.notes(1, 1, on=slow)
+        self.notes(2, 3)
+        kept = self.run_once()
+        notes = kept.unsettled["notes"]
+        self.assertEqual((set(kept.unsettled), notes.last), ({"notes"}, 3))
+        (who,) = notes.waits_for
+        self.assertIn(f"writer 'sql' (backend {pid_of(slow)}", who)
+        slow.rollback()
+        self.assertEqual(self.run_once().unsettled, {})
+        self.assert_landed()
+
+    async def test_a_dead_writer_is_named(self) -> None:
+        process = self.process("doomed")
+        lease = await process.store.open_writer("doomed", [NOTES])
+        await lease.reserve(NOTES, 1, 0)
+        self.notes(1, 2)
+        self.sql("SELECT pg_terminate_backend(%s, 10000)", process.session_of(lease).backend_pid)
+        kept = self.run_once()
+        self.assertIn("'doomed', which died", kept.unsettled["notes"].waits_for[0])
+        await self.process("other").store.fence(NOTES, "doomed")
+        self.assertEqual(self.run_once().unsettled, {})
+        self.assert_landed()
+
+
+def pid_of(connection: extensions.connection) -> int:
+    return int(connection.info.backend_pid)
+
+
+class Unknown(ForeignCase):
+    """A Synapse whose tables are not all known."""
+
+    def test_a_stream_that_cannot_be_read_is_named(self) -> None:
+        self.execute("ALTER TABLE presence_stream RENAME COLUMN state TO condition")
+        self.origin = self.opened(ForeignOrigin(BlockingDatabase(self.dsn, "tests"), settle_s=0.0))
+        with self.lake.changing():
+            keeper = Keeper(self.spark, self.lake, self.origin, self.dsn)
+            kept = keeper.run(self.origin.streams)
+        self.assertEqual(list(kept.left_out), ["presence"])
+        self.assertIn("presence_stream.state", kept.left_out["presence"])
+        self.assertGreater(kept.rows["events"], 0)
