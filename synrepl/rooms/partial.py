@@ -19,6 +19,7 @@ from synrepl.rooms.auth.users import server_part
 from synrepl.rooms.chains import depends_on
 from synrepl.rooms.event import Event
 from synrepl.rooms.event_types import MEMBER
+from synrepl.rooms.join_answer import check_accepted, check_answer
 from synrepl.rooms.judged import Judged, UnknownEvents
 from synrepl.rooms.ordering import sort_by_cause
 from synrepl.rooms.room import Room
@@ -123,6 +124,7 @@ class PartialRoom:
     :param room: one of which nothing is known yet
     :param answer: what came of the join
     :param local_server: this server's name
+    :raises IncompleteAnswer: it leaves out what there is; see :func:`.join_answer.check_answer`
     :raises UnknownEvents: something that is cited is missing from the answer
     """
 
@@ -135,8 +137,10 @@ class PartialRoom:
         self._done: set[str] = set()
         self._in_circles: set[str] = set()
         self._partial = True
-        state = list(answer.state)
-        self.add_outliers([*answer.auth_chain, *state])
+        state, chain = list(answer.state), list(answer.auth_chain)
+        check_answer(answer.join, state, chain, answer.servers)
+        self.add_outliers([*chain, *state])
+        check_accepted(answer.join.room_id, [room[event.event_id] for event in state])
         entries = {
             (event.type, event.state_key): event.event_id
             for event in state

@@ -57,7 +57,7 @@ def partial_room(data: bytes) -> PartialRoom:
         (chosen(document, "join") or events[-1:] or [event_citing({}, ids, version)])[0],
         chosen(document, "state"),
         chosen(document, "chain"),
-        frozenset(),
+        frozenset({"there"}),
     )
     partial = PartialRoom(Room(version, max_waiting=4), join, "here")
     for step in list_of(document.get("steps")):

@@ -87,5 +87,5 @@ class SmallRoom:
         state = [*self.base, *more]
         follows = self.event("m.room.message", {}, (), ()) if after is None else after
         join = self.member(US, "join", [follows], [self.create, self.rules])
-        answer = PartialJoin(join, state, [], frozenset())
+        answer = PartialJoin(join, state, [], frozenset({"a"}))
         return PartialRoom(Room(self.version), answer, "here"), join

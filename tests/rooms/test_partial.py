@@ -9,6 +9,7 @@ from unittest import TestCase
 
 from synrepl.rooms.auth.selection import wanted
 from synrepl.rooms.event import Event, event_of
+from synrepl.rooms.join_answer import IncompleteAnswer
 from synrepl.rooms.judged import Judged, NoState, UnknownEvents
 from synrepl.rooms.partial import (
     Certainty,
@@ -325,9 +326,5 @@ class Order(TestCase):
         join = self.story.join
         with self.assertRaises(UnknownEvents):
             PartialRoom(Room(self.story.version), join._replace(auth_chain=()), "obs.example")
-        with self.assertRaises(UnknownEvents):
-            PartialRoom(
-                Room(self.story.version),
-                PartialJoin(join.join, [], join.auth_chain, join.servers),
-                "obs.example",
-            )
+        with self.assertRaises(IncompleteAnswer):
+            PartialRoom(Room(self.story.version), join._replace(state=()), "obs.example")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from unittest import TestCase
 
+from synrepl.rooms.join_answer import IncompleteAnswer
 from synrepl.rooms.partial import resync
 from synrepl.rooms.room import Room
-from tests.rooms.auth_rooms import BOB, CAROL
+from tests.rooms.auth_rooms import ALICE, BOB, CAROL
 from tests.rooms.small_rooms import SmallRoom
 
 LEVELS = ("m.room.power_levels", "")
@@ -23,11 +24,16 @@ class InAState(TestCase):
         self.base = [small.create, small.alice, small.rules]
 
     def test_of_a_partial_join(self) -> None:
-        partial, join = self.small.joined(self.bad)
-        self.assertFalse(partial.room[self.bad.event_id].accepted)
-        self.assertNotIn(LEVELS, partial.room.current_state())
-        partial.resync(join.event_id, self.small.state(*self.base, self.bad))
-        self.assertNotIn(LEVELS, partial.room.current_state())
+        bad = self.small.event(TOPIC[0], {}, [self.small.rules], [self.small.create], BOB, "")
+        partial, join = self.small.joined(bad)
+        self.assertFalse(partial.room[bad.event_id].accepted)
+        self.assertNotIn(TOPIC, partial.room.current_state())
+        partial.resync(join.event_id, self.small.state(*self.small.base, bad))
+        self.assertNotIn(TOPIC, partial.room.current_state())
+
+    def test_a_partial_join_that_would_be_without_power_levels_is_refused(self) -> None:
+        with self.assertRaisesRegex(IncompleteAnswer, f"its {LEVELS[0]} .* is rejected"):
+            self.small.joined(self.bad)
 
     def test_before_an_event(self) -> None:
         room = Room(self.small.version)
@@ -71,8 +77,11 @@ class Creations(TestCase):
             (judged,) = room.receive_outlier(event)
             self.assertFalse(judged.accepted)
         self.assertEqual(room[small.alice.event_id].refusal.code, "no-create")  # type: ignore[union-attr]
-        partial, join = small.joined()
-        self.assertFalse(partial.room[join.event_id].accepted)
+        join = small.member(ALICE, "join", [small.rules], [small.create, small.rules])
+        (judged,) = room.receive_outlier(join)
+        self.assertFalse(judged.accepted)
+        with self.assertRaisesRegex(IncompleteAnswer, "its m.room.create .* is rejected"):
+            small.joined()
 
     def test_an_accepted_one_is_enough(self) -> None:
         small = SmallRoom("12", room_version="12")

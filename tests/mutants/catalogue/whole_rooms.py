@@ -8,6 +8,7 @@ EVENTS = ("tests.rooms.test_events",)
 SIGNATURES = ("tests.rooms.test_signing",)
 EFFECT = ("tests.rooms.test_redaction_effect",)
 PARTIAL = ("tests.rooms.test_partial",)
+ANSWERS = ("tests.rooms.test_join_answer",)
 IDENTIFIERS = ("tests.rooms.test_identifiers",)
 REJECTED = ("tests.rooms.test_rejected",)
 TWICE = ("tests.rooms.test_room_identity",)
@@ -306,6 +307,38 @@ WHOLE_ROOMS = (
         "            pass\n",
         "of events with one ID, the first that came is kept",
         TWICE,
+    ),
+    Mutant(
+        "partial-answer-lacks-what-the-chain-has",
+        "join_answer.py",
+        "there = here | _kinds(auth_chain) | {CREATE}",
+        "there = here | {CREATE}",
+        "an answer without the power levels that its events lean on is refused",
+        ANSWERS,
+    ),
+    Mutant(
+        "partial-answer-without-creation",
+        "join_answer.py",
+        "there = here | _kinds(auth_chain) | {CREATE}",
+        "there = here | _kinds(auth_chain)",
+        "an answer without the room's creation is refused",
+        ANSWERS,
+    ),
+    Mutant(
+        "partial-answer-without-servers",
+        "join_answer.py",
+        "    if not servers:",
+        "    if False:",
+        "an answer that leaves out members has to name the servers",
+        ANSWERS,
+    ),
+    Mutant(
+        "partial-answer-rejected",
+        "join_answer.py",
+        "if refusal is not None and event.type in ESSENTIAL",
+        "if False and event.type in ESSENTIAL",
+        "an answer whose power levels are rejected is refused",
+        ANSWERS,
     ),
     Mutant(
         "partial-resync-ignores-citing",
