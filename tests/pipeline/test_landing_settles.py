@@ -11,8 +11,9 @@ from psycopg2 import extensions
 from synrepl.driver.blocking import BlockingDatabase
 from synrepl.pipeline.lake.keep import Keeper, Kept
 from synrepl.pipeline.lake.lake import Lake
+from synrepl.pipeline.lake.table import StreamTable
 from synrepl.pipeline.origin.foreign import SETTLE_S, ForeignOrigin
-from synrepl.pipeline.origin.settle import Timer
+from synrepl.pipeline.origin.settle import BlockingClock
 from synrepl.positions.vector import PositionVector
 from tests.pipeline.landing import LandingCase
 from tests.pipeline.spark import shared_session
@@ -29,7 +30,7 @@ class Time:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.timer = Timer(lambda: self.now, self.pause)
+        self.clock = BlockingClock(lambda: self.now, self.pause)
 
     def pause(self, seconds: float) -> None:
         self.now += seconds
@@ -50,7 +51,7 @@ class Releases(ForeignCase):
 
     def run_once(self, settle_timeout_s: float = 60.0) -> Kept:
         """What one run does; nothing was looked at before."""
-        keeper = Keeper(self.spark, self.lake, self.origin, self.dsn, timer=self.time.timer)
+        keeper = Keeper(self.spark, self.lake, self.origin, self.dsn, clock=self.time.clock)
         with self.lake.changing():
             return keeper.run(self.origin.streams, settle_timeout_s=settle_timeout_s)
 
@@ -120,6 +121,19 @@ class Releases(ForeignCase):
             kept.unsettled["events"].waits_for, ("transactions that may begin within 5 s",)
         )
 
+    async def test_looks_once_more_when_landing_the_rest_took_all_the_time(self) -> None:
+        await self.begin("1.163.2")
+        real = StreamTable.append
+
+        def slow(table: StreamTable, *args: object) -> None:
+            self.time.now += 30.0
+            real(table, *args)  # type: ignore[arg-type]
+
+        self.patch(StreamTable, "append", slow)
+        kept = self.run_once(settle_timeout_s=1.0)
+        self.assertEqual(kept.unsettled, {})
+        self.assertEqual(self.landed_facts("caches"), self.facts("caches"))
+
     async def test_a_stream_whose_newest_row_is_deleted_meanwhile_is_not_waited_for(self) -> None:
         await self.begin("1.11.1", self)
         real = self.time.pause
@@ -132,7 +146,7 @@ class Releases(ForeignCase):
             )
             real(seconds)
 
-        self.time.timer = Timer(lambda: self.time.now, pause)
+        self.time.clock = BlockingClock(lambda: self.time.now, pause)
         kept = self.run_once()
         self.assertEqual((kept.unsettled, kept.rows["receipts"]), ({}, 64))
         self.assertLess(self.time.now, 20.0)
@@ -146,7 +160,7 @@ class Own(LandingCase):
         self.time = Time()
 
     def run_once(self, settle_timeout_s: float = 60.0) -> Kept:
-        keeper = Keeper(self.spark, self.lake, self.origin, self.dsn, timer=self.time.timer)
+        keeper = Keeper(self.spark, self.lake, self.origin, self.dsn, clock=self.time.clock)
         with self.lake.changing():
             return keeper.run(self.origin.streams, settle_timeout_s=settle_timeout_s)
 
@@ -160,7 +174,7 @@ class Own(LandingCase):
             slow.commit()
             real(seconds)
 
-        self.time.timer = Timer(lambda: self.time.now, pause)
+        self.time.clock = BlockingClock(lambda: self.time.now, pause)
         kept = self.run_once()
         self.assertEqual((kept.unsettled, kept.rows), ({}, {"notes": 3}))
         self.assert_landed()

@@ -25,8 +25,11 @@ class StuckStreams:
         self._since: dict[str, tuple[PositionVector, float]] = {}
         self._told: set[str] = set()
 
-    def tell(self, kept: Kept, now: float) -> None:
-        """Take in what one run did."""
+    def update(self, kept: Kept, now: float) -> None:
+        """Take in what one run did.
+
+        :param now: when it ended, in seconds of a clock that does not go back
+        """
         since = {}
         for stream, each in kept.unsettled.items():
             settled, begun = self._since.get(stream, (each.settled, now))

@@ -151,7 +151,7 @@ def command(
             stuck = StuckStreams(settle_timeout_s)
             for kept in again_and_again(run, every):
                 print_kept(kept, as_json, following=True)
-                stuck.tell(kept, time.monotonic())
+                stuck.update(kept, time.monotonic())
                 wanted = chosen(streams, origin.streams)
 
 

@@ -16,7 +16,7 @@ from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.land import Landed, Landing, Vectors
 from synrepl.pipeline.lake.marks import Marks
 from synrepl.pipeline.origin.origin import Origin
-from synrepl.pipeline.origin.settle import REAL_TIME, SETTLE_TIMEOUT_S, Timer, Unsettled
+from synrepl.pipeline.origin.settle import REAL_TIME, SETTLE_TIMEOUT_S, BlockingClock, Unsettled
 from synrepl.storage.marks import Mark
 
 #: Told each round of landing.
@@ -60,7 +60,7 @@ class Keeper:
         *,
         accept_gaps: Iterable[str] = (),
         acknowledge: Callable[[Vectors], object] = lambda upto: None,
-        timer: Timer = REAL_TIME,
+        clock: BlockingClock = REAL_TIME,
     ) -> None:
         self._spark = spark
         self._lake = lake
@@ -79,7 +79,7 @@ class Keeper:
             erasures=lambda: self._known,
             accept_gaps=accept_gaps,
             acknowledge=acknowledge,
-            timer=timer,
+            clock=clock,
         )
 
     def run(

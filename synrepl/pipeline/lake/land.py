@@ -22,7 +22,13 @@ from synrepl.pipeline.lake.shared_folder import verify
 from synrepl.pipeline.lake.table import StreamTable
 from synrepl.pipeline.lake.tasks import packed, run_tasks
 from synrepl.pipeline.origin.origin import Origin
-from synrepl.pipeline.origin.settle import REAL_TIME, Looks, Timer, Unsettled
+from synrepl.pipeline.origin.settle import (
+    PAUSE_S,
+    REAL_TIME,
+    BlockingClock,
+    SettlementPoller,
+    Unsettled,
+)
 from synrepl.pipeline.origin.shape import Shape
 from synrepl.pipeline.origin.standing import Standing
 from synrepl.pipeline.plan.plan import bounded, check_not_trimmed, chunks
@@ -87,7 +93,7 @@ class Landing:
         acknowledge: Callable[[Vectors], object] = lambda upto: None,
         task_rows: int = TASK_ROWS,
         round_rows: int = ROUND_ROWS,
-        timer: Timer = REAL_TIME,
+        clock: BlockingClock = REAL_TIME,
     ) -> None:
         self._spark = spark
         self._lake = lake
@@ -98,7 +104,7 @@ class Landing:
         self._acknowledge = acknowledge
         self._task_rows = task_rows
         self._round_rows = round_rows
-        self._timer = timer
+        self._clock = clock
         self._marks = Marks(lake)
         self._tables: dict[str, StreamTable] = {}
         self._shapes: dict[str, Shape] = {}
@@ -115,24 +121,22 @@ class Landing:
         :raises ReadingAway: :raises ReadFailed: :raises ReadElsewhere: :raises Trimmed: in a task
         """
         self._origin.refresh()
-        give_up = self._timer.now() + settle_timeout_s
-        looks = Looks(lambda: self._origin.look(streams), self._timer)
+        give_up = self._clock.now() + settle_timeout_s
+        poller = SettlementPoller(lambda: self._origin.look(streams), self._clock)
         known: dict[str, PositionVector] = {}
-        standings: Mapping[str, Standing] = looks.standings
+        standings: Mapping[str, Standing] = poller.standings
+        late = not settle_timeout_s
         while True:
             for landed in self._all_of(standings):
                 known |= landed.upto
-                landed.unsettled.update(looks.unsettled(known))
+                landed.unsettled.update(poller.unsettled(known))
                 yield landed
-            if not looks.unsettled(known):
+            if late or not poller.unsettled(known):
                 return
-            before = looks.standings
-            in_time = looks.again(known, give_up)
-            standings = looks.moved(known)
-            if not standings and looks.standings is not before:
-                yield Landed(unsettled=looks.unsettled(known))
-            if not in_time:
-                return
+            standings = poller.poll(known, give_up)
+            late = self._clock.now() + PAUSE_S > give_up
+            if not standings:  # nothing to land; but what holds the rest back may be another one
+                yield Landed(unsettled=poller.unsettled(known))
 
     def _all_of(self, standing: Mapping[str, Standing]) -> Iterator[Landed]:
         """Land all that is settled, in as many rounds as it takes."""

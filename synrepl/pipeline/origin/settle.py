@@ -22,7 +22,7 @@ SETTLE_TIMEOUT_S = 60.0
 PAUSE_S = 0.25
 
 
-class Timer(NamedTuple):
+class BlockingClock(NamedTuple):
     """Time for callers that wait in their own thread.
 
     :ivar now: in seconds, of a clock that does not go back
@@ -33,7 +33,7 @@ class Timer(NamedTuple):
     pause: Callable[[float], object] = time.sleep
 
 
-REAL_TIME = Timer()
+REAL_TIME = BlockingClock()
 
 
 class Unsettled(NamedTuple):
@@ -41,7 +41,7 @@ class Unsettled(NamedTuple):
 
     :ivar settled: up to where everything is
     :ivar last: the last token that had been given out at the first look
-    :ivar waits_for: what keeps the rest, for a person
+    :ivar waits_for: what holds the rest back, for a person
     """
 
     stream: str
@@ -58,7 +58,7 @@ class Unsettled(NamedTuple):
 Known = Mapping[str, PositionVector]
 
 
-class Looks:
+class SettlementPoller:
     """Repeated looks at streams, of which the first one sets the goal.
 
     :param look: looks once, see :meth:`.Origin.look`; may find streams that are new
@@ -66,12 +66,19 @@ class Looks:
     """
 
     def __init__(
-        self, look: Callable[[], Mapping[str, Standing]], timer: Timer = REAL_TIME
+        self, look: Callable[[], Mapping[str, Standing]], clock: BlockingClock = REAL_TIME
     ) -> None:
         self._look = look
-        self._timer = timer
+        self._clock = clock
         self._goal: dict[str, Token] = {}
-        self.standings = self._looked()
+        self.standings: Mapping[str, Standing] = {}
+        self.look()
+
+    def look(self) -> None:
+        """Look once."""
+        self.standings = self._look()
+        for stream, at in self.standings.items():
+            self._goal.setdefault(stream, at.last)
 
     def unsettled(self, known: Known) -> dict[str, Unsettled]:
         """The streams that had given out more at the first look than is settled by now."""
@@ -83,29 +90,20 @@ class Looks:
                 found[stream] = Unsettled(stream, settled, self._goal[stream], at.waits_for)
         return found
 
-    def moved(self, known: Known) -> dict[str, Standing]:
-        """The streams of which more is settled than what is known."""
-        return {
-            stream: at
-            for stream, at in self.standings.items()
-            if not known.get(stream, PositionVector()).covers(at.bound)
-        }
-
-    def again(self, known: Known, give_up: float) -> bool:
-        """Look until more is settled than what is known, or everything that is wanted.
+    def poll(self, known: Known, give_up: float) -> dict[str, Standing]:
+        """Look, at least once, until more is settled of some stream that is not settled yet.
 
         :param give_up: the time until which that is worth it
-        :returns: False when the time is up
+        :returns: those streams; none when the time is up, or all is settled as it is
         """
-        while self._timer.now() + PAUSE_S <= give_up:
-            self._timer.pause(PAUSE_S)
-            self.standings = self._looked()
-            if self.moved(known) or not self.unsettled(known):
-                return True
-        return False
-
-    def _looked(self) -> Mapping[str, Standing]:
-        found = self._look()
-        for stream, at in found.items():
-            self._goal.setdefault(stream, at.last)
-        return found
+        wanted = self.unsettled(known)
+        while True:
+            self.look()
+            moved = {
+                stream: at
+                for stream, at in self.standings.items()
+                if stream in wanted and not known.get(stream, PositionVector()).covers(at.bound)
+            }
+            if moved or not self.unsettled(known) or self._clock.now() + PAUSE_S > give_up:
+                return moved
+            self._clock.pause(PAUSE_S)

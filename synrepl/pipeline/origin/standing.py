@@ -14,7 +14,7 @@ class Standing(NamedTuple):
     :ivar bound: nothing at or below it can still be committed (R5)
     :ivar last: the last token that anybody may have taken
     :ivar trimmed: facts at or below it are gone
-    :ivar waits_for: what keeps the bound from ``last``, for a person
+    :ivar waits_for: what holds the bound back, for a person
     """
 
     bound: PositionVector

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from synrepl.pipeline.origin.origin import Origin
-from synrepl.pipeline.origin.settle import Looks, Unsettled
+from synrepl.pipeline.origin.settle import PAUSE_S, SettlementPoller, Unsettled
 from synrepl.pipeline.origin.standing import Standing
 from synrepl.pipeline.plan.plan import check_not_trimmed
 from synrepl.pipeline.source.errors import MustReland
@@ -60,14 +60,16 @@ def settled(
     :param ending: by stream, the end that is wanted; elsewhere it is all that there is now
     :returns: what the last look found, and the streams of which all is wanted and not all is settled
     """
-    looks = Looks(look)
+    poller = SettlementPoller(look)
     give_up = time.monotonic() + wait_s
     while True:
-        known = {stream: at.bound for stream, at in looks.standings.items()}
+        known = {stream: at.bound for stream, at in poller.standings.items()}
         # A real Synapse's bound is found by looking for a while; our own is there at once, and
         # what is under way there may stay so.
-        left = looks.unsettled(known) if origin.erodes else {}
+        left = poller.unsettled(known) if origin.erodes else {}
         left = {stream: each for stream, each in left.items() if stream not in ending}
         asked = [known[stream].covers(at) for stream, at in ending.items() if stream in known]
-        if (all(asked) and not left) or not looks.again(known, give_up):
-            return looks.standings, left
+        if (all(asked) and not left) or time.monotonic() + PAUSE_S > give_up:
+            return poller.standings, left
+        time.sleep(PAUSE_S)
+        poller.look()
