@@ -13,6 +13,7 @@ import psycopg2
 from psycopg2 import extensions, extras
 
 from synrepl.core.errors import ConfigError
+from synrepl.driver import refusals
 from synrepl.driver.errors import one_line
 from synrepl.driver.life import Life, read_life
 from synrepl.storage.store import DatabaseAway
@@ -93,17 +94,17 @@ class Address:
     def connect(self) -> Connection:
         """Open an autocommit connection. Blocks for :data:`CONNECT_TIMEOUT_S` at most.
 
-        :raises DatabaseAway: it cannot be reached
-        :raises DatabaseRefused: it can, and refuses this user, password or database
+        :raises DatabaseAway: it cannot be reached, is starting up, or has no connection left
+        :raises DatabaseRefused: it can, and refuses this user, password, database or
+            connection without TLS; see :mod:`synrepl.driver.refusals`
         """
+        parameters = self._parameters()
         try:
-            connection: Connection = psycopg2.connect(
-                connection_factory=Connection, **self._parameters()
-            )
+            connection: Connection = psycopg2.connect(connection_factory=Connection, **parameters)
             connection.autocommit = True
         except psycopg2.Error as error:
             away = self.away(error)
-            if any(sign in self.redacted(error) for sign in _REFUSALS):
+            if refusals.is_permanent(error, parameters):
                 away = DatabaseRefused(**away.facts)
             raise away from None
         extras.register_default_json(connection, loads=msgspec.json.decode)
@@ -161,13 +162,3 @@ def _bytes(value: Any, cursor: Any) -> bytes | None:
 
 
 _BYTES = extensions.new_type((17,), "BYTES", _bytes)
-
-#: The driver gives no SQLSTATE for a refused connection, so its text has to do. A
-#: server that speaks another language is taken to be away, and tried again for longer.
-_REFUSALS = (
-    "authentication failed",
-    "no password supplied",
-    "no pg_hba.conf entry",
-    'role "',
-    'database "',
-)
