@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
-
-from twisted.logger import Logger
 
 from synrepl.adapters.embedded_postgres import EmbeddedPostgres
 from synrepl.adapters.postgres import Limits, PostgresDatabase
 from synrepl.adapters.postgres_session import open_session
 from synrepl.adapters.postgres_single import PostgresSingles
 from synrepl.core.clock import Scheduler
-from synrepl.core.errors import Unavailable
 from synrepl.daemon.config import Config
+from synrepl.daemon.database_wait import DatabaseWait, EmbeddedAway
 from synrepl.storage import migrations
 from synrepl.storage.launch.postgres import PortTaken
 from synrepl.storage.memory_store import MemoryStore
@@ -30,12 +28,6 @@ from synrepl.streams.definition import Stream
 #: After how many seconds a database that is away is an error: soon enough for ``/ready``
 #: and for callers, late enough for a restart of Postgres to pass unnoticed.
 GIVE_UP_S = 5.0
-
-_BACK_OFF_S = (0.2, 0.5, 1.0, 2.0, 5.0)
-
-
-class EmbeddedAway(Unavailable):
-    """the embedded database does not run: {path} is missing; start the master of this data_dir"""
 
 
 class LastPort:
@@ -64,19 +56,17 @@ class LastPort:
 class DatabaseOfProcess:
     """Finds, starts and prepares the database, and waits for it as long as it takes.
 
-    :param waiting: told what is being waited for, for ``/ready``
+    :param wait: for the steps of the start that need the database
     """
-
-    _log = Logger()
 
     def __init__(
         self,
         reactor: Any,
         scheduler: Scheduler,
         config: Config,
-        waiting: Callable[[str], object],
+        wait: DatabaseWait,
     ) -> None:
-        self._waiting = waiting
+        self._wait = wait
         self._reactor = reactor
         self._scheduler = scheduler
         self._config = config
@@ -117,28 +107,21 @@ class DatabaseOfProcess:
 
         :param migrate: apply what is safe to apply while older processes run;
             otherwise wait for whoever does
-        :raises SynreplError: whatever waiting does not mend
+        :raises DatabaseRefused: and other errors that waiting does not cure
         """
-        attempt, schema = 0, migrations.load()
-        while True:
-            try:
-                if self.database is None:
-                    self.database = self._open()
-                if migrate:
-                    await migrations.migrate(self.database, schema, migrations.Phase.PRE)
-                else:
-                    await self.database.run(
-                        "check schema", lambda txn: migrations.check(txn, schema), read_only=True
-                    )
-                return self.database
-            except (Unavailable, migrations.SchemaBehind) as error:
-                if isinstance(error, migrations.SchemaBehind) and migrate:
-                    raise
-                self._waiting(str(error))
-                if attempt < 3 or attempt % 10 == 0:
-                    self._log.warn("waiting for the database: {error}", error=error)
-            await self._scheduler.sleep(_BACK_OFF_S[min(attempt, len(_BACK_OFF_S) - 1)])
-            attempt += 1
+        schema = migrations.load()
+
+        async def connected() -> PostgresDatabase:
+            database = await self._reachable()
+            if migrate:
+                await migrations.migrate(database, schema, migrations.Phase.PRE)
+            else:
+                await database.run(
+                    "check schema", lambda txn: migrations.check(txn, schema), read_only=True
+                )
+            return database
+
+        return await self._wait.until_done(connected)
 
     async def store(self, streams: Sequence[Stream], *, as_master: bool) -> FactStore:
         """The store of the streams.
@@ -158,7 +141,8 @@ class DatabaseOfProcess:
             statements=self._singles(),
         )
         if as_master:
-            await tables.prepare([stream for stream in streams if not stream.in_memory])
+            made = [stream for stream in streams if not stream.in_memory]
+            await self._wait.until_done(lambda: tables.prepare(made))
         return RoutedStore(tables, MemoryStore(self._scheduler))
 
     async def stop(self) -> None:
@@ -175,14 +159,26 @@ class DatabaseOfProcess:
             self._statements = PostgresSingles(self._reactor, self.dsn, self._config.instance_name)
         return self._statements
 
-    def _open(self) -> PostgresDatabase:
-        if self._config.uses_embedded and self._embedded is None:
-            path = self._config.embedded_dsn_path
-            try:
-                self.dsn = path.read_text(encoding="utf-8").strip()
-            except OSError:
-                raise EmbeddedAway(path=path) from None
-        elif self._config.dsn is not None:
-            self.dsn = self._config.dsn.reveal()
-        limits = Limits(connections=self._config.database_pool.max, give_up_s=GIVE_UP_S)
-        return PostgresDatabase(self._reactor, self.dsn, self._config.instance_name, limits)
+    async def _reachable(self) -> PostgresDatabase:
+        """The database under its present DSN: that of an embedded one may have changed."""
+        dsn = self._present_dsn()
+        if self.database is not None and dsn != self.dsn:
+            await self.database.close()
+            self.database = None
+        if self.database is None:
+            self.dsn = dsn
+            limits = Limits(connections=self._config.database_pool.max, give_up_s=GIVE_UP_S)
+            name = self._config.instance_name
+            self.database = PostgresDatabase(self._reactor, self.dsn, name, limits)
+        return self.database
+
+    def _present_dsn(self) -> str:
+        if self._config.dsn is not None:
+            return self._config.dsn.reveal()
+        if self._embedded is not None:
+            return self.dsn
+        path = self._config.embedded_dsn_path
+        try:
+            return path.read_text(encoding="utf-8").strip()
+        except OSError:
+            raise EmbeddedAway(path=path) from None

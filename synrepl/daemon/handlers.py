@@ -23,19 +23,19 @@ def load(wanted: Sequence[config.Handler]) -> list[Handler]:
     return [_load(item) for item in wanted]
 
 
-async def start(made: Sequence[Handler], access: Access) -> None:
-    """Tell the handlers what of their process they may use.
+async def start(handler: Handler, access: Access) -> None:
+    """Tell a handler what of its process it may use.
 
-    :raises HandlerUnusable: one cannot start
+    :raises HandlerUnusable: it cannot start
+    :raises SynreplError: what the process itself raised when the handler used it
     """
-    for handler in made:
-        try:
-            await handler.on_start(access)
-        except SynreplError:
-            raise
-        except Exception as error:  # a user's handler may fail in any way
-            reason = "".join(traceback.format_exception_only(error)).strip()
-            raise HandlerUnusable(path=type(handler).__qualname__, reason=reason) from error
+    try:
+        await handler.on_start(access)
+    except SynreplError:
+        raise
+    except Exception as error:  # a user's handler may fail in any way
+        reason = "".join(traceback.format_exception_only(error)).strip()
+        raise HandlerUnusable(path=type(handler).__qualname__, reason=reason) from error
 
 
 def _load(item: config.Handler) -> Handler:

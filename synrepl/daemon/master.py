@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from twisted.logger import Logger
@@ -19,6 +20,7 @@ from synrepl.daemon.auditing import start_auditor
 from synrepl.daemon.catalogue import catalogue
 from synrepl.daemon.config import Listener, MasterConfig
 from synrepl.daemon.database import DatabaseOfProcess
+from synrepl.daemon.database_wait import DatabaseWait
 from synrepl.daemon.http_api import master_routes
 from synrepl.daemon.http_caches import cache_routes
 from synrepl.daemon.http_listener import HttpListener, listen
@@ -81,7 +83,8 @@ class MasterProcess:
         self._scheduler = TwistedScheduler(reactor)
         self._handlers = handlers.load(config.handlers)
         self.http = HttpListener(reactor, self._scheduler, config.http)
-        self.database = DatabaseOfProcess(reactor, self._scheduler, config, self._waiting)
+        self._wait = DatabaseWait(self._scheduler, self._waiting, self.log)
+        self.database = DatabaseOfProcess(reactor, self._scheduler, config, self._wait)
         self.publisher = Publisher(
             self._scheduler, {stream.name: RowCodec(stream) for stream in self.catalogue}
         )
@@ -117,7 +120,8 @@ class MasterProcess:
     async def start(self) -> None:
         """Start; returns once clients can connect.
 
-        A database that is away is waited for; what cannot mend itself is raised.
+        A database that is away, from the beginning or from any step on, is waited for;
+        what waiting does not cure is raised.
 
         :raises SynreplError: the process cannot run like this
         """
@@ -150,8 +154,8 @@ class MasterProcess:
             self.log,
             self.config.writers_of,
         )
-        await self.writer.start()
-        await self.announcer.start()
+        await self._wait.until_done(self.writer.start)
+        await self._wait.until_done(self.announcer.start)
         for name, state in announcer.states.items():
             for writer, position in state.positions.items():
                 self.coherence.begin(name, writer, position)
@@ -185,10 +189,9 @@ class MasterProcess:
         )
         self._scheduler.spawn("trim", self.trimmer.run())
         changes = self._invalidating(self.writer)
-        await handlers.start(
-            self._handlers,
-            Access(self.coherence.caches, self.waiting.wait_for, database, changes),
-        )
+        access = Access(self.coherence.caches, self.waiting.wait_for, database, changes)
+        for handler in self._handlers:
+            await self._wait.until_done(partial(handlers.start, handler, access))
         source: Source = store
         if self.bus is not None:
             mirror = self.bus.mirror

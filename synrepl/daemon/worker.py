@@ -17,12 +17,13 @@ from synrepl.adapters.postgres import PostgresDatabase
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.adapters.tcp_worker import WorkerFactory
 from synrepl.caches.registry import Caches
-from synrepl.core.errors import ConfigError, SynreplError, Unavailable
+from synrepl.core.errors import ConfigError, SynreplError
 from synrepl.daemon import handlers
 from synrepl.daemon.auditing import start_auditor
 from synrepl.daemon.catalogue import catalogue
 from synrepl.daemon.config import WorkerConfig
 from synrepl.daemon.database import DatabaseOfProcess
+from synrepl.daemon.database_wait import DatabaseWait
 from synrepl.daemon.http_api import append_route, common_routes, updates_routes
 from synrepl.daemon.http_caches import cache_routes
 from synrepl.daemon.http_listener import HttpListener
@@ -70,9 +71,6 @@ from synrepl.wire.session import Limits
 #: Seconds between two records of the positions.
 RECORD_S = 1.0
 
-#: Seconds between two attempts to become a writer while something is away.
-RETRY_S = 0.5
-
 
 class NeedsDatabase(ConfigError):
     """handlers: {handler} is transactional, and works in the database; configure 'database'"""
@@ -91,9 +89,10 @@ class WorkerProcess:
         self.http = HttpListener(reactor, self._scheduler, config.http)
         self.handlers = handlers.load(config.handlers)
         self.own_streams = own_streams(config, self.catalogue)
+        self._wait = DatabaseWait(self._scheduler, self._waiting, self.log)
         self.database: DatabaseOfProcess | None = None
         if config.has_database:
-            self.database = DatabaseOfProcess(reactor, self._scheduler, config, self._waiting)
+            self.database = DatabaseOfProcess(reactor, self._scheduler, config, self._wait)
         else:
             for handler in self.handlers:
                 if isinstance(handler, TransactionalHandler):
@@ -120,8 +119,9 @@ class WorkerProcess:
         self._started_at = self._scheduler.seconds()
 
     async def start(self) -> None:
-        """Start following; a master that is away is waited for.
+        """Start following; a master or database that is away is waited for.
 
+        :raises DatabaseRefused: waiting for the database does not help
         :raises SynreplError: the process cannot run like this
         """
         config = self.config
@@ -143,7 +143,7 @@ class WorkerProcess:
             self.waiters,
             self.coherence,
         )
-        await self.delivery.start()
+        await self._wait.until_done(self.delivery.start)
         dialect = DIALECTS[config.dialect]
         self.follower = Follower(
             self._scheduler,
@@ -184,10 +184,9 @@ class WorkerProcess:
                 self.log,
                 as_master=False,
             )
-        await handlers.start(
-            self.handlers,
-            Access(self.coherence.caches, self.waiting.wait_for, database, self._changes()),
-        )
+        access = Access(self.coherence.caches, self.waiting.wait_for, database, self._changes())
+        for handler in self.handlers:
+            await self._wait.until_done(partial(handlers.start, handler, access))
         self._follow()
         self._scheduler.spawn("record positions", self._record())
         if self.bus is not None and self.writer is not None:
@@ -258,7 +257,7 @@ class WorkerProcess:
 
         :raises WriterTaken: another live process has the name; :raises WriterRemoved:
         """
-        config, attempt = self.config, 0
+        config = self.config
         if not self.own_streams:
             return
         announced = self._own_writer if config.redis is not None else AnnouncedElsewhere()
@@ -271,16 +270,7 @@ class WorkerProcess:
             self.log,
             config.writers_of,
         )
-        while True:
-            try:
-                await writer.start()
-                return
-            except Unavailable as error:  # the database; or its tables, which the master makes
-                self._waiting(str(error))
-                if attempt < 3 or attempt % 10 == 0:
-                    self.log.warn("waiting to be a writer: {error}", error=error)
-            attempt += 1
-            await self._scheduler.sleep(RETRY_S)
+        await self._wait.until_done(writer.start)
 
     def _changes(self) -> Changes | None:
         """What writes the ``caches`` stream, if this process does."""
@@ -303,7 +293,7 @@ class WorkerProcess:
             config.lease,
             self.log,
         )
-        await lease.start()
+        await self._wait.until_done(lease.start)
 
     def _foreign_source(self, from_master: Source) -> Source:
         """A real Synapse's database; in the legacy dialect it is the master that fills gaps."""

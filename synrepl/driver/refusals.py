@@ -96,7 +96,7 @@ def _wait_until_open(connection: extensions.connection, deadline: float) -> None
 def _set_error_verbosity() -> Any:
     """``PQsetErrorVerbosity`` of the libpq that the driver uses; None where it cannot be reached."""
     try:
-        function = ctypes.CDLL(psycopg2._psycopg.__file__).PQsetErrorVerbosity  # type: ignore[attr-defined]
+        function = ctypes.CDLL(psycopg2._psycopg.__file__).PQsetErrorVerbosity
     except (AttributeError, OSError):  # libpq is linked statically
         return None
     function.argtypes, function.restype = [ctypes.c_void_p, ctypes.c_int], ctypes.c_int

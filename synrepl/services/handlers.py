@@ -79,7 +79,10 @@ class Handler:
     streams: ClassVar[Collection[str] | None] = None
 
     async def on_start(self, access: Access) -> None:
-        """The process is about to start; called once, before anything else."""
+        """The process is about to start; called before anything else.
+
+        Called again when the database went away meanwhile, until it returns.
+        """
 
     async def on_rows(self, batch: Batch) -> None:
         """New facts of one of :attr:`streams`."""

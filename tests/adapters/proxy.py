@@ -30,6 +30,8 @@ class Proxy:
     """Forwards to ``port``.
 
     :ivar cut: applies once, then goes back to NEVER
+    :ivar cut_at: counts down with each query of a client; at 0 all connections end, and
+        the next one is refused
     :ivar refusing: connections are accepted and closed at once
     :ivar on_refused: called for each of them
     """
@@ -37,6 +39,7 @@ class Proxy:
     def __init__(self, port: int) -> None:
         self.target = port
         self.cut = Cut.NEVER
+        self.cut_at: int | None = None
         self.refusing = False
         self.on_refused: Callable[[], object] = lambda: None
         self.sides: list[_Side] = []
@@ -47,6 +50,22 @@ class Proxy:
     @property
     def port(self) -> int:
         return int(self.listener.getHost().port)
+
+    def query(self) -> bool:
+        """A client asks something; False when that is what ends all connections."""
+        if self.cut_at is None:
+            return True
+        self.cut_at -= 1
+        if self.cut_at > 0:
+            return True
+        self.cut_at, self.refusing, self.on_refused = None, True, self.back
+        for side in list(self.sides):
+            side.transport.abortConnection()
+        return False
+
+    def back(self) -> None:
+        """Refuse no more."""
+        self.refusing = False
 
     async def stop(self) -> None:
         await self.listener.stopListening()
@@ -90,6 +109,8 @@ class _ClientSide(_Side):
     def dataReceived(self, data: bytes) -> None:
         if self.server is None:
             self.held += data
+            return
+        if data[:1] == b"Q" and not self.proxy.query():
             return
         cut = self.proxy.cut
         if COMMIT in data and cut in (Cut.BEFORE, Cut.UNNOTICED):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from synrepl.services.handlers import Batch, Handler
+from synrepl.services.handlers import Access, Batch, Handler
 
 
 class Noting(Handler):
@@ -36,3 +36,11 @@ class NotingTokens(Handler):
                 self._seen.add(fact.token)
         if len(self._seen) == self._tokens:
             print("all are there", file=sys.stderr, flush=True)
+
+
+class Asking(Handler):
+    """Asks the database something before the process starts."""
+
+    async def on_start(self, access: Access) -> None:
+        assert access.database is not None
+        await access.database.run("ask", lambda txn: txn.execute("SELECT 1").fetchone())

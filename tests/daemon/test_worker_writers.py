@@ -144,7 +144,7 @@ class Writing(WritersCase):
         await early.said("waiting for the database")
         done = await self.run_it("schema", "-c", self.directory / "w1.yaml", "--apply", "pre")
         self.assertEqual(done.code, 0, done.err)
-        await early.said("waiting to be a writer: stream 'orders' is not in the database yet")
+        await early.said("waiting for the database: stream 'orders' is not in the database yet")
         await self.begin("master")
         await early.said("connected to")
         await self.until_ready("w1")

@@ -20,7 +20,7 @@ from synrepl.daemon.cli.running import run
 from synrepl.daemon.cli.schema_tables import TableState, compare
 from synrepl.daemon.cli.terminal import plain_table, show
 from synrepl.daemon.config import Config, load
-from synrepl.daemon.database import EmbeddedAway
+from synrepl.daemon.database_wait import EmbeddedAway
 from synrepl.storage import migrations
 from synrepl.storage.database import Database, Transaction
 from synrepl.storage.launch.postgres import DataDirTaken

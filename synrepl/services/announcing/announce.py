@@ -68,13 +68,17 @@ class Announcer:
         self.last_error: SynreplError | None = None
 
     async def start(self) -> None:
-        """Take all positions from the database, then keep watching."""
+        """Take all positions from the database, then keep watching.
+
+        Either all are taken or none, so that it may be called again after an error.
+        """
         seen = await self._store.observe(self._streams)
+        reached: dict[str, Mapping[str, Token]] = {}
         for stream in self._streams:
-            observation = seen[stream.name]
-            span = Range(observation.recorded, observation.last)
-            reached = {} if span.empty else await self._store.reached(stream, span)
-            self.states[stream.name].begin(observation, reached)
+            span = Range(seen[stream.name].recorded, seen[stream.name].last)
+            reached[stream.name] = {} if span.empty else await self._store.reached(stream, span)
+        for name, state in self.states.items():
+            state.begin(seen[name], reached[name])
         self._watching = True
         self._scheduler.spawn("watch streams", self._watch())
 
