@@ -8,7 +8,7 @@ from twisted.python import usage
 from synrepl.core.errors import SynreplError
 from synrepl.daemon.config import load_master
 from synrepl.daemon.master import MasterProcess
-from synrepl.daemon.service import Options, ProcessService, paths
+from synrepl.daemon.service import Options, ProcessService, exit_with_status, paths
 
 __all__ = ["Options", "makeService"]
 
@@ -22,4 +22,6 @@ def makeService(options: Options) -> ProcessService:
         config = load_master(paths(options))
     except SynreplError as error:
         raise usage.UsageError(str(error)) from error
-    return ProcessService(reactor, lambda: MasterProcess(reactor, config))
+    service = ProcessService(reactor, lambda: MasterProcess(reactor, config))
+    exit_with_status(service)
+    return service

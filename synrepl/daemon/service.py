@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
+import logging
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -32,7 +35,7 @@ class Process(Protocol):
 class ProcessService(Service):
     """Runs a process from start to stop, and tells the service manager.
 
-    :ivar exit_code: what the program should exit with
+    :ivar exit_code: what the program should exit with; under twistd see :func:`exit_with_status`
     """
 
     _log = Logger()
@@ -79,7 +82,24 @@ class ProcessService(Service):
         else:
             self._log.failure("cannot start", failure=failure)
         self.exit_code = EXIT_USAGE if failure.check(ConfigError) else EXIT_FAILED
-        self._reactor.stop()
+        # twistd starts services before the reactor, which cannot be stopped until it runs.
+        self._reactor.callWhenRunning(self._reactor.stop)
+
+
+def exit_with_status(service: ProcessService) -> None:
+    """Have the process end with the service's exit code, although twistd always ends with 0.
+
+    For the start of a process: what registers with ``atexit`` later runs before.
+    """
+    atexit.register(_exit, service)
+
+
+def _exit(service: ProcessService) -> None:
+    if service.exit_code:
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(service.exit_code)
 
 
 class Options(usage.Options):

@@ -7,7 +7,7 @@ from twisted.python import usage
 
 from synrepl.core.errors import SynreplError
 from synrepl.daemon.config import load_worker
-from synrepl.daemon.service import Options, ProcessService, paths
+from synrepl.daemon.service import Options, ProcessService, exit_with_status, paths
 from synrepl.daemon.worker import WorkerProcess
 
 __all__ = ["Options", "makeService"]
@@ -22,4 +22,6 @@ def makeService(options: Options) -> ProcessService:
         config = load_worker(paths(options))
     except SynreplError as error:
         raise usage.UsageError(str(error)) from error
-    return ProcessService(reactor, lambda: WorkerProcess(reactor, config))
+    service = ProcessService(reactor, lambda: WorkerProcess(reactor, config))
+    exit_with_status(service)
+    return service

@@ -134,10 +134,19 @@ class Processes(CliCase):
         path = self.configure(
             "master", f"database: {await fresh_database(self)}\nhttp: {{port: {port}}}\n"
         )
+        twistd = self.twistd("synrepl-master", path)
+        await self.until(port, "/ready", 200)
+        twistd.signal("TERM")
+        done = await twistd.done()
+        self.assertEqual(done.code, -signal.SIGTERM)  # twistd ends by what it was sent
+        self.assertIn("Server Shut Down.", done.out)
+
+    def twistd(self, plugin: str, path: Path) -> Command:
+        """Start a plugin of twistd in the foreground."""
         twistd = Command()
         arguments = [
             sys.executable, "-c", "from twisted.scripts.twistd import run; run()",
-            "--nodaemon", "--pidfile=", "synrepl-master", "-c", str(path),
+            "--nodaemon", "--pidfile=pid", plugin, "-c", str(path),
         ]  # fmt: skip
         any_reactor: Any = reactor
         any_reactor.spawnProcess(
@@ -148,11 +157,31 @@ class Processes(CliCase):
             path=str(self.directory),
         )
         self.addCleanup(lambda: Deferred.fromCoroutine(twistd.kill()))
+        return twistd
+
+    async def test_twistd_ends_with_an_exit_status_when_it_cannot_start(self) -> None:
+        worker = self.configure(
+            "worker",
+            "instance_name: worker1\nmaster: {port: 1, http_url: 'http://127.0.0.1:1'}\n"
+            "catch_up: http\nhandlers: ['tests.daemon.noting:Noting']\n",  # lacks its path
+        )
+        taken = free_port()
+        text = f"database: {await fresh_database(self)}\nlisteners: [{{port: {taken}}}]\n"
+        port = free_port()
+        self.start("master", "-c", self.configure("one", f"{text}http: {{port: {port}}}\n"))
         await self.until(port, "/ready", 200)
-        twistd.signal("TERM")
-        done = await twistd.done()
-        self.assertEqual(done.code, -signal.SIGTERM)  # twistd ends by what it was sent
-        self.assertIn("Server Shut Down.", done.out)
+        other = f"database: {await fresh_database(self)}\nlisteners: [{{port: {taken}}}]\n"
+        for plugin, path, code, message in (
+            ("synrepl-worker", worker, 2, "missing 1 required positional argument: 'path'"),
+            ("synrepl-master", self.configure("two", text), 1, "is held by 'master'"),
+            ("synrepl-master", self.configure("three", other), 2, f"listeners: port {taken}"),
+        ):
+            done = await self.twistd(plugin, path).done()
+            self.assertEqual(done.code, code, done.out)
+            self.assertIn("synrepl: error: ", done.out)
+            self.assertIn(message, done.out)
+            self.assertNotIn("Traceback", done.out)
+            self.assertFalse((self.directory / "pid").exists())
 
     async def test_twistd_without_a_file(self) -> None:
         path = self.configure("master", "nonsense: 1\n")
