@@ -45,6 +45,7 @@ from synrepl.services.following.leases import FollowerLease
 from synrepl.services.handlers import Access, TransactionalHandler
 from synrepl.services.serving.updates import Updates
 from synrepl.services.standing.bus_status import bus_stands, check_name
+from synrepl.services.standing.database_health import DatabaseHealth
 from synrepl.services.standing.readiness import (
     READY_LAG_S,
     Readiness,
@@ -113,6 +114,7 @@ class WorkerProcess:
         self._own_writer = OwnWriter(self._bus_publisher)
         self._client: HttpClient | None = None
         self._foreign: PostgresDatabase | None = None
+        self._databases: list[DatabaseHealth] = []
         self._store: FactStore | None = None
         self._watch: Watch | None = None
         self._readiness: Readiness | None = None
@@ -145,10 +147,15 @@ class WorkerProcess:
         )
         await self._wait.until_done(self.delivery.start)
         dialect = DIALECTS[config.dialect]
+        source = self._source(store)
+        self._databases = self._healths(database)
+        for health in self._databases:
+            await self._wait.until_done(health.ask)
+            self._scheduler.spawn("watch a database", health.run())
         self.follower = Follower(
             self._scheduler,
             self.catalogue,
-            self._source(store),
+            source,
             self.delivery,
             self.log,
             self.followed,
@@ -305,6 +312,15 @@ class WorkerProcess:
         self._foreign = PostgresDatabase(self._reactor, dsn.reveal(), name, limits)
         return RoutedSource(ForeignStore(self._foreign), from_master)
 
+    def _healths(self, own: PostgresDatabase | None) -> list[DatabaseHealth]:
+        """Health of the databases that this worker reads or writes."""
+        found = {"the database": own, "the real server's database": self._foreign}
+        return [
+            DatabaseHealth(self._scheduler, database, what, self.log)
+            for what, database in found.items()
+            if database is not None
+        ]
+
     def _source(self, store: FactStore | None) -> Source:
         """Where gaps are filled from; those of what is kept in this process, from here."""
         others = self._source_of_others(store)
@@ -353,7 +369,7 @@ class WorkerProcess:
             return told if self.auditor is None else {**told, "audits": self.auditor.counts}
 
         metrics = ProcessMetrics(status, self.http.server.responses)
-        checks = [lag_below(watch, READY_LAG_S)]
+        checks = [*(each.check for each in self._databases), lag_below(watch, READY_LAG_S)]
         if bus is None:
             where = f"{config.master.host}:{config.master.port}"
             checks.append(is_connected(self._connected, where))

@@ -11,6 +11,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+from psycopg2 import extensions
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred
 from twisted.internet.threads import deferToThread
@@ -20,6 +21,7 @@ from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.daemon.master_service import Options, makeService
 from synrepl.testing.postgres import fresh_database
 from tests.daemon.cli_world import REPOSITORY, CliCase, Command, free_port
+from tests.driver.embedded import one
 
 ORDERS = "streams: [{name: orders, columns: {order_id: text}}]\ncatalogue: none\n"
 
@@ -75,6 +77,63 @@ class Processes(CliCase):
         second = await self.run_it("master", "-c", self.configure("two", other))
         self.assertEqual(second.code, 2)
         self.assertIn(f"synrepl: error: listeners: port {taken} on 127.0.0.1", second.err)
+
+    async def test_a_wrong_password_ends_the_start(self) -> None:
+        dsn = await fresh_database(self)
+        wrong = extensions.make_dsn(**{**extensions.parse_dsn(dsn), "password": "hunter2"})
+        worker = f"instance_name: worker1\nmaster: {{port: {free_port()}}}\n"
+        secret = self.directory / "synapse.dsn"
+        secret.write_text(wrong)
+        secret.chmod(0o600)
+        foreign = worker.replace("}", ", foreign: true, database_path: synapse.dsn}")
+        for role, text in (
+            ("master", f"database: {wrong}\n"),
+            ("worker", f"database: {wrong}\n{worker}"),
+            ("worker", foreign),
+        ):
+            done = await self.run_it(role, "-c", self.configure(role, text))
+            self.assertEqual(done.code, 1)
+            self.assertRegex(
+                done.err,
+                r"(?m)^synrepl: error: the database at host=127.0.0.1 .* refused the connection: "
+                ".*password authentication failed",
+            )
+            self.assertNotIn("hunter2", done.err)
+
+    async def test_a_password_that_becomes_wrong_is_told_of(self) -> None:
+        dsn = await fresh_database(self)
+        changed = "ALTER ROLE becomes_wrong PASSWORD 'changed'"
+        restored = "ALTER ROLE becomes_wrong PASSWORD 'sesame'"
+        ended = (
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename='becomes_wrong'"
+        )
+        one(dsn, "CREATE ROLE becomes_wrong SUPERUSER LOGIN PASSWORD 'sesame'")
+        self.addCleanup(one, dsn, "DROP ROLE becomes_wrong")
+        self.addCleanup(one, dsn, "DROP OWNED BY becomes_wrong CASCADE")
+        given = {**extensions.parse_dsn(dsn), "user": "becomes_wrong", "password": "sesame"}
+        ports = {"master": free_port(), "worker": free_port()}
+        listener = free_port()
+        own = {
+            "master": f"listeners: [{{port: {listener}}}]\n",
+            "worker": f"instance_name: worker1\nmaster: {{port: {listener}}}\n",
+        }
+        processes = {}
+        for role, port in ports.items():
+            text = f"database: {extensions.make_dsn(**given)}\nhttp: {{port: {port}}}\n{own[role]}"
+            processes[role] = self.start(role, "-c", self.configure(role, text))
+            await self.until(port, "/ready", 200)
+        one(dsn, changed)
+        one(dsn, ended)
+        for role, port in ports.items():
+            while "refused the connection" not in str((await self.http(port, "/ready"))[1]):
+                await TwistedScheduler(reactor).sleep(0.05)
+            await processes[role].said("password authentication failed")
+        one(dsn, restored)
+        for port in ports.values():
+            await self.until(port, "/ready", 200)
+        for process in processes.values():
+            process.signal("TERM")
+            await process.done()
 
     async def test_the_database_dies_and_comes_back(self) -> None:
         port, listener = free_port(), free_port()

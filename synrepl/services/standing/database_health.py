@@ -1,0 +1,59 @@
+"""Whether a process's database answers, asked every few seconds."""
+
+from __future__ import annotations
+
+from synrepl.core.clock import Scheduler
+from synrepl.core.errors import SynreplError
+from synrepl.services.announcing.announce import Log
+from synrepl.storage.database import Database, Transaction
+
+#: Seconds between two questions.
+EVERY_S = 5.0
+
+
+class DatabaseHealth:
+    """Asks a database for nothing in particular, so that an idle process knows that it is away.
+
+    :param what: whose database it is, for logs and ``/ready``
+    :ivar trouble: why the last question had no answer; None when it had one
+    """
+
+    def __init__(self, scheduler: Scheduler, database: Database, what: str, log: Log) -> None:
+        self._scheduler = scheduler
+        self._database = database
+        self._what = what
+        self._log = log
+        self.trouble: str | None = None
+
+    async def run(self) -> None:
+        """Ask again and again."""
+        while True:
+            await self._scheduler.sleep(EVERY_S)
+            try:
+                await self.ask()
+            except SynreplError as error:
+                self._tell(f"{self._what} does not answer: {error}")
+            else:
+                self._tell(None)
+
+    async def ask(self) -> None:
+        """Ask once.
+
+        :raises DatabaseAway: and what else :meth:`.Database.run` raises
+        """
+        await self._database.run("health", _ask, read_only=True)
+
+    def check(self) -> str | None:
+        """For :class:`.readiness.Readiness`."""
+        return self.trouble
+
+    def _tell(self, trouble: str | None) -> None:
+        if trouble is not None and self.trouble is None:
+            self._log.warn("{trouble}", trouble=trouble)
+        elif trouble is None and self.trouble is not None:
+            self._log.info("{what} answers again", what=self._what)
+        self.trouble = trouble
+
+
+def _ask(txn: Transaction) -> None:
+    txn.execute("SELECT 1").fetchone()
