@@ -18,6 +18,7 @@ from synrepl.core.clock import Scheduler
 from synrepl.daemon.config import Config
 from synrepl.daemon.database_wait import DatabaseWait, EmbeddedAway
 from synrepl.storage import migrations
+from synrepl.storage.launch.data_dir import named_errors
 from synrepl.storage.launch.postgres import PortTaken
 from synrepl.storage.memory_store import MemoryStore
 from synrepl.storage.postgres_store import PostgresStore
@@ -88,7 +89,8 @@ class DatabaseOfProcess:
             if wanted:
                 raise
             self.dsn = await self._start_embedded(0)
-        last.write(self.dsn)
+        with named_errors(self._config.data_dir):
+            last.write(self.dsn)
 
     async def _start_embedded(self, port: int) -> str:
         assert self._config.data_dir is not None
@@ -177,8 +179,17 @@ class DatabaseOfProcess:
             return self._config.dsn.reveal()
         if self._embedded is not None:
             return self.dsn
-        path = self._config.embedded_dsn_path
+        return running_dsn(self._config.embedded_dsn_path)
+
+
+def running_dsn(path: Path) -> str:
+    """The DSN of an embedded database that another process runs.
+
+    :raises EmbeddedAway: nobody runs it
+    :raises DataDirUnusable: the file cannot be read
+    """
+    with named_errors(path.parent):
         try:
             return path.read_text(encoding="utf-8").strip()
-        except OSError:
+        except FileNotFoundError:
             raise EmbeddedAway(path=path) from None

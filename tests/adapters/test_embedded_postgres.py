@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import select
 import signal
 import socket
@@ -22,6 +23,7 @@ import synrepl
 from synrepl.adapters.embedded_postgres import EmbeddedPostgres
 from synrepl.adapters.postgres import PostgresDatabase
 from synrepl.storage.database import CommitUnknown, Transaction
+from synrepl.storage.launch.data_dir import DataDirFull, DataDirUnusable
 from synrepl.storage.launch.postgres import (
     DataDirTaken,
     OtherMajorVersion,
@@ -63,6 +65,53 @@ class FolderCase(SynchronousTestCase):
         server = PostgresServer(self.folder, **{"fsync": False, **options})
         self.addCleanup(server.stop)
         return server
+
+
+class Unusable(FolderCase):
+    """A folder that cannot be worked in is named, with what is wrong with it."""
+
+    def setUp(self) -> None:
+        self.folder = new_folder(self)
+
+    def as_other_user(self) -> None:
+        """Root may write everywhere, so the test goes on as somebody else."""
+        if os.geteuid() == 0:
+            os.seteuid(65534)
+            self.addCleanup(os.seteuid, 0)
+
+    def refused(self, message: str) -> None:
+        error = self.assertRaises(DataDirUnusable, self.server().start)
+        self.assertIn(str(self.folder), str(error))
+        self.assertIn(message, str(error))
+
+    def test_a_file_in_its_place(self) -> None:
+        self.folder.write_text("")
+        self.refused("File exists")
+
+    def test_a_file_in_place_of_its_parent(self) -> None:
+        self.folder.write_text("")
+        self.folder = self.folder / "data"
+        self.refused("Not a directory")
+
+    def test_a_parent_that_is_not_ours(self) -> None:
+        self.folder.parent.chmod(0o555)
+        self.addCleanup(self.folder.parent.chmod, 0o755)
+        self.as_other_user()
+        self.refused("Permission denied")
+
+    def test_a_read_only_one(self) -> None:
+        self.folder.mkdir(mode=0o555)
+        self.as_other_user()
+        self.refused("postgres.lock: Permission denied")
+
+    def test_without_room(self) -> None:
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+        self.addCleanup(resource.setrlimit, resource.RLIMIT_FSIZE, limits)
+        error = self.assertRaises(DataDirFull, self.server().start)
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        self.assertIn(f"there is no room for the data folder {self.folder}", str(error))
+        self.server().start()  # nothing was left behind that is in the way
 
 
 class Fresh(FolderCase):

@@ -78,6 +78,24 @@ class Processes(CliCase):
         self.assertEqual(second.code, 2)
         self.assertIn(f"synrepl: error: listeners: port {taken} on 127.0.0.1", second.err)
 
+    async def test_a_file_in_place_of_the_data_folder(self) -> None:
+        (self.directory / "data").write_text("")
+        path = self.configure("master", "data_dir: data\ndatabase: embedded\n")
+        done = await self.run_it("master", "-c", path)
+        self.assertEqual(done.code, 2)
+        self.assertRegex(done.err, r"(?m)^synrepl: error: the data folder .*/data cannot be used: ")
+        self.assertNotIn("Traceback", done.err)
+
+    async def test_a_worker_says_when_it_cannot_read_where_the_embedded_database_is(self) -> None:
+        (self.directory / "data" / "postgres.dsn").mkdir(parents=True)
+        common = "data_dir: data\ndatabase: embedded\n"
+        worker = f"{common}instance_name: worker1\nmaster: {{port: {free_port()}}}\n"
+        done = await self.run_it("worker", "-c", self.configure("worker", worker))
+        self.assertEqual(done.code, 2)
+        self.assertRegex(
+            done.err, "synrepl: error: the data folder .*/postgres.dsn: Is a directory"
+        )
+
     async def test_a_wrong_password_ends_the_start(self) -> None:
         dsn = await fresh_database(self)
         wrong = extensions.make_dsn(**{**extensions.parse_dsn(dsn), "password": "hunter2"})

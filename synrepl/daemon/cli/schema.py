@@ -20,7 +20,7 @@ from synrepl.daemon.cli.running import run
 from synrepl.daemon.cli.schema_tables import TableState, compare
 from synrepl.daemon.cli.terminal import plain_table, show
 from synrepl.daemon.config import Config, load
-from synrepl.daemon.database_wait import EmbeddedAway
+from synrepl.daemon.database import running_dsn
 from synrepl.storage import migrations
 from synrepl.storage.database import Database, Transaction
 from synrepl.storage.launch.postgres import DataDirTaken
@@ -121,7 +121,7 @@ async def database_of(reactor: Any, config: Config) -> AsyncIterator[PostgresDat
         try:
             dsn = await embedded.start()
         except DataDirTaken:
-            embedded, dsn = None, _running_dsn(config.embedded_dsn_path)
+            embedded, dsn = None, running_dsn(config.embedded_dsn_path)
     elif config.dsn is not None:
         dsn = config.dsn.reveal()
     else:
@@ -166,13 +166,6 @@ async def report(database: PostgresDatabase, streams: Catalogue, done: tuple[str
         return Report(database.where, known, done, tuple(compare(txn, streams)))
 
     return await database.run("schema", look, read_only=True)
-
-
-def _running_dsn(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8").strip()
-    except OSError:
-        raise EmbeddedAway(path=path) from None
 
 
 def _print(found: Report) -> None:

@@ -34,6 +34,14 @@ class Account(NamedTuple):
     name: str
 
 
+def own_account() -> Account:
+    """Whom this process runs as; a user without an entry goes by its number."""
+    try:
+        return _account(pwd.getpwuid(os.geteuid()))
+    except KeyError:
+        return Account(os.geteuid(), os.getegid(), str(os.geteuid()))
+
+
 def unprivileged(owned: Sequence[Path], names: Sequence[str]) -> Account:
     """Whom a server that refuses to run as root runs as.
 
@@ -42,7 +50,7 @@ def unprivileged(owned: Sequence[Path], names: Sequence[str]) -> Account:
     :returns: this process's own user when it is not root
     """
     if os.geteuid() != 0:
-        return _account(pwd.getpwuid(os.geteuid()))
+        return own_account()
     for path in owned:
         if path.exists() and path.stat().st_uid != 0:
             with suppress(KeyError):

@@ -21,6 +21,7 @@ from signal import SIGINT, SIGKILL, SIGQUIT
 
 from synrepl.core.errors import ConfigError, Refused, StorageError
 from synrepl.storage.launch.child import Account, Child, guarded, unprivileged
+from synrepl.storage.launch.data_dir import named_errors
 from synrepl.storage.launch.postgres_binaries import Binaries, find_binaries, usable_binaries
 from synrepl.storage.launch.postmaster import PidFile
 
@@ -130,9 +131,15 @@ class PostgresServer:
         :raises DataDirTaken: another process runs it
         :raises PortTaken: the port that was asked for is not free
         :raises StartFailed: it does not run, or not in time
+        :raises DataDirUnusable: :raises DataDirFull: the folder cannot be worked in
         """
-        self._take_lock()
+        with named_errors(self.data_dir):
+            self._start()
+        return self.dsn
+
+    def _start(self) -> None:
         try:
+            self._take_lock()
             self._account = unprivileged([self._cluster, self.data_dir], ["postgres", "nobody"])
             if self._account.uid != os.geteuid():
                 self.data_dir.chmod(self.data_dir.stat().st_mode | 0o011)  # secrets in it are 0600
@@ -146,7 +153,6 @@ class PostgresServer:
         except BaseException:
             self.stop()
             raise
-        return self.dsn
 
     def restart(self) -> None:
         """Start it again after it ended by itself, on the same port.
@@ -186,9 +192,9 @@ class PostgresServer:
             holder = os.pread(lock, 20, 0).decode(errors="replace").strip()
             os.close(lock)
             raise DataDirTaken(directory=self.data_dir, pid=holder or "?") from None
+        self._lock = lock
         os.ftruncate(lock, 0)
         os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
-        self._lock = lock
 
     def _prepare_cluster(self) -> None:
         password = self.data_dir / "postgres.password"
