@@ -9,6 +9,7 @@ subclasses one of the families below, in the module that raises it.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from string import Formatter
 
 
@@ -44,6 +45,30 @@ class InputError(SynreplError):
 
 class ConfigError(InputError):
     """the configuration is not acceptable"""
+
+
+class ConfigErrors(ConfigError):
+    """{lines}"""
+
+    def __init__(self, *, lines: object, each: Sequence[ConfigError] = ()) -> None:
+        super().__init__(lines=lines, each=each)
+        self.each = tuple(each)
+
+
+def raise_all(errors: Sequence[ConfigError]) -> None:
+    """Raise what is wrong, if anything is: one error as it is, several as :class:`ConfigErrors`.
+
+    :raises ConfigError:
+    """
+    if len(errors) == 1:
+        raise errors[0]
+    if errors:
+        raise ConfigErrors(lines="\n".join(map(str, errors)), each=errors)
+
+
+def each_of(error: SynreplError) -> Sequence[SynreplError]:
+    """The errors that one stands for: itself, unless it is a :class:`ConfigErrors`."""
+    return error.each if isinstance(error, ConfigErrors) else (error,)
 
 
 class ProtocolError(SynreplError):

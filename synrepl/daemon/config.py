@@ -7,14 +7,15 @@ reference for what each key means to an operator. Nothing here needs a reactor.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from synrepl.core.errors import ConfigError, raise_all
 from synrepl.daemon import config_files
 from synrepl.daemon import config_values as values
-from synrepl.daemon.config_decode import Unfit, decode
+from synrepl.daemon.config_decode import Section, Unfit, decode, errors_of
 from synrepl.daemon.config_redis import Redis
 from synrepl.daemon.loopback import LOOPBACK as LOOPBACK
 from synrepl.daemon.loopback import is_loopback as is_loopback
@@ -22,20 +23,20 @@ from synrepl.daemon.secret import Secret
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pool:
+class Pool(Section):
     """Connections to the database held by this process; ``connect_timeout`` in seconds."""
 
     min: values.Count = 1
     max: values.Count = 10
     connect_timeout: values.Duration = 10.0
 
-    def __post_init__(self) -> None:
+    def faults(self) -> Iterator[Unfit]:
         if self.min > self.max:
-            raise Unfit(key="min", reason=f"{self.min} is more than max, {self.max}")
+            yield Unfit(key="min", reason=f"{self.min} is more than max, {self.max}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Embedded:
+class Embedded(Section):
     """How the embedded PostgreSQL is run.
 
     :ivar port: 0 takes any free port
@@ -48,7 +49,7 @@ class Embedded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Log:
+class Log(Section):
     """What is logged, and how."""
 
     level: Literal["debug", "info", "warn", "error"] = "info"
@@ -56,7 +57,7 @@ class Log:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Handler:
+class Handler(Section):
     """A class of the user's that is told of facts.
 
     :ivar path: ``package.module:Class``
@@ -70,7 +71,7 @@ class Handler:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeclaredStream:
+class DeclaredStream(Section):
     """A stream that the user declares: column names to column types, in wire order.
 
     :ivar ephemeral: its facts go once every named follower has dealt with them
@@ -85,13 +86,13 @@ class DeclaredStream:
     invalidates: Mapping[str, tuple[values.ColumnName, ...]] = field(default_factory=dict)
     marks: Mapping[str, values.ColumnName] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
+    def faults(self) -> Iterator[Unfit]:
         if not self.columns:
-            raise Unfit(key="columns", reason="a stream needs at least one column")
+            yield Unfit(key="columns", reason="a stream needs at least one column")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listener:
+class Listener(Section):
     """One TCP port on which the master speaks the replication protocol.
 
     :ivar dialect: how clients that send a bare ``REPLICATE`` are answered
@@ -107,12 +108,12 @@ class Listener:
     line_limit: values.Size = 16384
     insecure: bool = False
 
-    def __post_init__(self) -> None:
-        _refuse_public(self.bind_address, self.insecure)
+    def faults(self) -> Iterator[Unfit]:
+        yield from _public(self.bind_address, self.insecure)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Http:
+class Http(Section):
     """The HTTP listener of a process.
 
     :ivar secret: what requests must carry as ``Authorization: Bearer …``
@@ -125,14 +126,14 @@ class Http:
     max_body: values.Size = 16 * 2**20
     insecure: bool = False
 
-    def __post_init__(self) -> None:
-        _refuse_public(self.bind_address, self.insecure)
+    def faults(self) -> Iterator[Unfit]:
+        yield from _public(self.bind_address, self.insecure)
         if not is_loopback(self.bind_address) and self.secret is None:
-            raise Unfit(key="secret_path", reason="required when bind_address is not loopback")
+            yield Unfit(key="secret_path", reason="required when bind_address is not loopback")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MasterAddress:
+class MasterAddress(Section):
     """Where a worker finds its master.
 
     :ivar http_url: base URL of the master's HTTP listener: for in-memory streams, and
@@ -150,13 +151,13 @@ class MasterAddress:
     foreign: bool = False
     database: values.SecretFile | None = field(default=None, metadata={"key": "database_path"})
 
-    def __post_init__(self) -> None:
+    def faults(self) -> Iterator[Unfit]:
         if self.database is not None and not self.foreign:
-            raise Unfit(key="database_path", reason="for a real Synapse only: 'foreign: true'")
+            yield Unfit(key="database_path", reason="for a real Synapse only: 'foreign: true'")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Retention:
+class Retention(Section):
     """How long rows of ephemeral streams stay; all in seconds.
 
     :ivar every: between two rounds of trimming
@@ -168,13 +169,13 @@ class Retention:
     keep: values.Duration = 600.0
     max: values.Timeout = 7 * 86_400.0
 
-    def __post_init__(self) -> None:
+    def faults(self) -> Iterator[Unfit]:
         if self.keep > self.max:
-            raise Unfit(key="keep", reason=f"{self.keep:g} s is more than max, {self.max:g} s")
+            yield Unfit(key="keep", reason=f"{self.keep:g} s is more than max, {self.max:g} s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AuditCaches:
+class AuditCaches(Section):
     """How many cache entries are compared with the database all the time.
 
     :ivar every: seconds in which ``keys`` entries are looked at; 0 for never
@@ -183,14 +184,14 @@ class AuditCaches:
     every: values.Duration = 60.0
     keys: values.Count = 20
 
-    def __post_init__(self) -> None:
+    def faults(self) -> Iterator[Unfit]:
         if self.every and self.keys > 100 * self.every:
             reason = f"{self.keys} keys in {self.every:g} s are more than 100 a second"
-            raise Unfit(key="keys", reason=reason)
+            yield Unfit(key="keys", reason=reason)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Config:
+class Config(Section):
     """What masters and workers have in common; a file with these keys alone can be shared.
 
     :ivar database: ``"embedded"``, a DSN, or None when ``database_dsn`` has it
@@ -221,16 +222,16 @@ class Config:
     ping_timeout: values.Timeout = 15.0
     log: Log = field(default_factory=Log)
 
-    def __post_init__(self) -> None:
+    def faults(self) -> Iterator[Unfit]:
         if self.database is not None and self.database_dsn is not None:
-            raise Unfit(key="database_path", reason="give either database or database_path")
+            yield Unfit(key="database_path", reason="give either database or database_path")
         if self.uses_embedded and self.data_dir is None:
-            raise Unfit(key="data_dir", reason="required for 'database: embedded'")
-        _refuse_repeated("streams", [stream.name for stream in self.streams])
+            yield Unfit(key="data_dir", reason="required for 'database: embedded'")
+        yield from _repeated("streams", [stream.name for stream in self.streams])
         for stream, writers in self.stream_writers.items():
             if not writers:
-                raise Unfit(key=f"stream_writers.{stream}", reason="name at least one writer")
-            _refuse_repeated(f"stream_writers.{stream}", writers)
+                yield Unfit(key=f"stream_writers.{stream}", reason="name at least one writer")
+            yield from _repeated(f"stream_writers.{stream}", writers)
 
     @property
     def has_database(self) -> bool:
@@ -279,12 +280,14 @@ class MasterConfig(Config):
     poll_interval: values.Timeout = 1.0
     retention: Retention = field(default_factory=Retention)
 
-    def __post_init__(self) -> None:
+    def faults(self) -> Iterator[Unfit]:
         # Zero-argument super() does not work in a dataclass with slots.
-        Config.__post_init__(self)
+        yield from Config.faults(self)
         if self.database is None and self.database_dsn is None:
-            raise Unfit(key="database", reason="a master needs a database: embedded, or a DSN")
-        _refuse_repeated("listeners", [f"port {item.port}" for item in self.listeners if item.port])
+            yield Unfit(key="database", reason="a master needs a database: embedded, or a DSN")
+        yield from _repeated(
+            "listeners", [f"port {item.port}" for item in self.listeners if item.port]
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -309,21 +312,21 @@ class WorkerConfig(Config):
     lease: values.Timeout = 86_400.0
     line_limit: values.Size = 16384
 
-    def __post_init__(self) -> None:
-        Config.__post_init__(self)
+    def faults(self) -> Iterator[Unfit]:
+        yield from Config.faults(self)
         if self.redis is not None and self.dialect != "modern":
-            raise Unfit(key="dialect", reason="over Redis there is only one; leave it out")
+            yield Unfit(key="dialect", reason="over Redis there is only one; leave it out")
         if self.catch_up == "http" and self.master.http_url is None:
-            raise Unfit(key="master.http_url", reason="required for 'catch_up: http'")
+            yield Unfit(key="master.http_url", reason="required for 'catch_up: http'")
         if self.catch_up == "database" and self.master.foreign:
             if self.dialect != "legacy" and self.master.database is None:
-                raise Unfit(
+                yield Unfit(
                     key="master.database_path",
                     reason="required to catch up with a real Synapse, whose facts are in its own "
                     "database; without it say 'catch_up: http'",
                 )
         elif self.catch_up == "database" and self.database is None and self.database_dsn is None:
-            raise Unfit(
+            yield Unfit(
                 key="database", reason="required to catch up; without one say 'catch_up: http'"
             )
 
@@ -336,7 +339,7 @@ class WorkerConfig(Config):
 def load_master(paths: Sequence[Path]) -> MasterConfig:
     """Read a master's configuration from files and directories.
 
-    :raises ConfigError: with the file and the key
+    :raises ConfigError: with the file, the line and the key; several at once as ``ConfigErrors``
     """
     return decode(MasterConfig, config_files.read(paths))
 
@@ -344,7 +347,7 @@ def load_master(paths: Sequence[Path]) -> MasterConfig:
 def load_worker(paths: Sequence[Path]) -> WorkerConfig:
     """Read a worker's configuration from files and directories.
 
-    :raises ConfigError: with the file and the key
+    :raises ConfigError: with the file, the line and the key; several at once as ``ConfigErrors``
     """
     return decode(WorkerConfig, config_files.read(paths))
 
@@ -352,26 +355,39 @@ def load_worker(paths: Sequence[Path]) -> WorkerConfig:
 def load(paths: Sequence[Path]) -> MasterConfig | WorkerConfig:
     """Read a configuration whose role is told by the ``master`` key that only workers have.
 
-    :raises ConfigError: with the file and the key
+    :raises ConfigError: with the file, the line and the key; several at once as ``ConfigErrors``
     """
     document = config_files.read(paths)
     if "master" in document.content:
         return decode(WorkerConfig, document)
+    if document.faults:  # the key may be in what could not be read
+        of_a_worker = set(map(_subject, errors_of(WorkerConfig, document)))
+        raise_all([e for e in errors_of(MasterConfig, document) if _subject(e) in of_a_worker])
     return decode(MasterConfig, document)
 
 
-def _refuse_public(bind_address: str, insecure: bool) -> None:
+def _subject(error: ConfigError) -> tuple[str, ...]:
+    """What an error is about: the nearest valid key is another one for a worker."""
+    facts = {key: str(value) for key, value in error.facts.items()}
+    return (
+        type(error).__name__,
+        facts.get("location", ""),
+        facts.get("key", facts.get("file", "")),
+    )
+
+
+def _public(bind_address: str, insecure: bool) -> Iterator[Unfit]:
     if not insecure and not is_loopback(bind_address):
-        raise Unfit(
+        yield Unfit(
             key="bind_address",
             reason=f"{bind_address!r} can be reached from other machines, and TLS is not built yet; "
             "bind to 127.0.0.1 behind a tunnel or proxy, or accept plain text by 'insecure: true'",
         )
 
 
-def _refuse_repeated(key: str, items: Sequence[str]) -> None:
+def _repeated(key: str, items: Sequence[str]) -> Iterator[Unfit]:
     seen: set[str] = set()
     for item in items:
         if item in seen:
-            raise Unfit(key=key, reason=f"{item!r} appears twice")
+            yield Unfit(key=key, reason=f"{item!r} appears twice")
         seen.add(item)

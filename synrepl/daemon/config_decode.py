@@ -1,6 +1,6 @@
-"""From a merged document to typed, frozen dataclasses, with errors that name file and key.
+"""From a merged document to typed, frozen dataclasses, with errors that name file, line and key.
 
-A section of the configuration is a dataclass; its field names are the keys
+Everything that is wrong is told at once, in the order of the files. A section of the configuration is a dataclass; its field names are the keys
 (``metadata={"key": …}`` where a key cannot be a field name) and its defaults
 are the defaults. What a value may be follows from the annotation alone:
 ``str``, ``int``, ``bool``, ``Any``, ``Literal``, ``tuple[X, ...]`` for a list,
@@ -12,34 +12,53 @@ from __future__ import annotations
 
 import difflib
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from synrepl.core.errors import ConfigError, InputError
-from synrepl.daemon.config_files import Document, KeyPath, Place
+from synrepl.core.errors import ConfigError, InputError, SynreplError, each_of, raise_all
+from synrepl.daemon.config_files import Document, Fault, KeyPath, Location, in_order
+from synrepl.daemon.config_yaml import UNREADABLE
 
 T = TypeVar("T")
 
 
 class UnknownSetting(ConfigError):
-    """{file}: there is no setting {key!r}; the nearest valid key is {nearest!r}"""
+    """{location}: there is no setting {key!r}; the nearest valid key is {nearest!r}"""
 
 
 class MissingSetting(ConfigError):
-    """{file}: the setting {key!r} is required; give it {wanted}"""
+    """{location}: the setting {key!r} is required; give it {wanted}"""
 
 
 class WrongSetting(ConfigError):
-    """{file}: {key!r} must be {wanted}, not {found}"""
+    """{location}: {key!r} must be {wanted}, not {found}"""
 
 
 class BadSetting(ConfigError):
-    """{file}: {key!r}: {reason}"""
+    """{location}: {key!r}: {reason}"""
 
 
 class Unfit(ConfigError):
     """{key!r}: {reason}"""
+
+
+class Section:
+    """Base of the dataclasses that hold a part of the configuration."""
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        """Refuse members that do not go together, in a configuration built in Python as well.
+
+        :raises Unfit: :raises ConfigErrors: several of them
+        """
+        raise_all(list(self.faults()))
+
+    def faults(self) -> Iterator[Unfit]:
+        """What is wrong with the members together; override it where something can be."""
+        return iter(())
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,34 +66,57 @@ class Scalar:
     """How one kind of value is read.
 
     :ivar wanted: a noun phrase for the person who wrote something else
-    :ivar read: from the YAML value and its place to the typed value; raises
+    :ivar read: from the YAML value and its location to the typed value; raises
         ``ValueError`` when it is something else, or an error of this project
         whose message says more
     :ivar private: the value may hold a password: errors do not repeat it
     """
 
     wanted: str
-    read: Callable[[Any, Place], Any]
+    read: Callable[[Any, Location], Any]
     private: bool = False
 
 
 def decode(section: type[T], document: Document) -> T:
     """Read a whole document as ``section``.
 
-    A section whose ``__post_init__`` raises :class:`Unfit` has the place added.
+    A section with :class:`Unfit` members has their location added.
 
     :raises UnknownSetting, MissingSetting, WrongSetting, BadSetting: as they say
+    :raises ConfigErrors: several of them, or of the faults of the document
     """
-    result: T = _Decoder(document).section(section, document.content, ())
+    result, errors = _read(section, document)
+    raise_all(errors)
+    assert result is not None
     return result
+
+
+def errors_of(section: type[Any], document: Document) -> list[ConfigError]:
+    """What :func:`decode` would raise, in the order of the files."""
+    return _read(section, document)[1]
+
+
+def _read(section: type[T], document: Document) -> tuple[T | None, list[ConfigError]]:
+    decoder = _Decoder(document)
+    result: T | None = None
+    with suppress(_Unusable):
+        result = decoder.section(section, document.content, ())
+    return result, in_order(document.faults + decoder.faults)
+
+
+class _Unusable(Exception):
+    """A value is wrong, and its fault is noted."""
 
 
 class _Decoder:
     def __init__(self, document: Document) -> None:
         self._document = document
+        self.faults: list[Fault] = []
 
     def value(self, hint: Any, value: Any, path: KeyPath) -> Any:
         """Read ``value`` as what the annotation ``hint`` says."""
+        if value is UNREADABLE:
+            raise _Unusable
         origin, args = get_origin(hint), get_args(hint)
         if origin is Annotated:
             return self._scalar(args[1], value, path)
@@ -104,46 +146,54 @@ class _Decoder:
         by_key = {key_of(field): field for field in fields(cls)}
         for key in value:
             if key not in by_key:
-                raise self._unknown(key, list(by_key), path)
+                self._unknown(key, list(by_key), path)
         hints = get_type_hints(cls, include_extras=True)
-        arguments = {}
+        arguments: dict[str, Any] = {}
+        complete = True
         for key, field in by_key.items():
             hint = hints[field.name]
-            if key in value:
-                arguments[field.name] = self.value(hint, value[key], (*path, key))
-            elif field.default is MISSING and field.default_factory is MISSING:
-                place = self._document.place((*path, key))
-                raise MissingSetting(file=place.file, key=place.key, wanted=_wanted(hint))
+            try:
+                if key in value:
+                    arguments[field.name] = self.value(hint, value[key], (*path, key))
+                elif field.default is MISSING and field.default_factory is MISSING:
+                    raise self._missing(hint, (*path, key))
+            except _Unusable:
+                complete = False
+        if not complete or (self._document.faults and not path):
+            raise _Unusable
         try:
             return cls(**arguments)
-        except Unfit as unfit:
-            place = self._document.place((*path, *str(unfit.facts["key"]).split(".")))
-            raise BadSetting(file=place.file, key=place.key, reason=unfit.facts["reason"]) from None
+        except ConfigError as error:
+            for unfit in each_of(error):
+                self._unfit(unfit, path)
+            raise _Unusable from None
 
     def _scalar(self, scalar: Scalar, value: Any, path: KeyPath) -> Any:
-        place = self._document.place(path)
+        location = self._document.location(path)
         try:
-            return scalar.read(value, place)
+            return scalar.read(value, location)
         except InputError as error:
-            raise BadSetting(file=place.file, key=place.key, reason=error) from None
-        except ValueError:
-            found = "something else" if scalar.private else _describe(value)
-            raise WrongSetting(
-                file=place.file, key=place.key, wanted=scalar.wanted, found=found
+            raise self._note(
+                path, BadSetting(location=location, key=location.key, reason=error)
             ) from None
+        except ValueError:
+            raise self._wrong(scalar.wanted, value, path, scalar.private) from None
 
     def _union(self, choices: tuple[Any, ...], value: Any, path: KeyPath) -> Any:
-        here = self._document.place(path).key
+        here = self._document.location(path).key
         for choice in choices:
             if value is None and choice is not types.NoneType:
                 continue
             if isinstance(value, str) and get_origin(choice) is tuple:
                 continue  # 'al' for 'all' must not become a list of one
+            before = len(self.faults)
             try:
                 return self.value(choice, value, path)
-            except WrongSetting as wrong:
-                if wrong.facts["key"] != here:
+            except _Unusable:
+                errors = [fault.error for fault in self.faults[before:]]
+                if any(not _is_about(error, here) for error in errors):
                     raise  # the right kind of thing, with something wrong inside it
+                del self.faults[before:]
         private = any(_is_private(choice) for choice in choices)
         raise self._wrong(_either(choices), value, path, private)
 
@@ -152,26 +202,64 @@ class _Decoder:
             value = [value]  # one name stands for a list of one
         if not isinstance(value, list):
             raise self._wrong(_wanted(hint), value, path)
-        return tuple(self.value(item, each, (*path, i)) for i, each in enumerate(value))
+        return tuple(self._all((item, each, (*path, i)) for i, each in enumerate(value)))
 
     def _map(self, hint: Any, args: tuple[Any, ...], value: Any, path: KeyPath) -> dict[Any, Any]:
         if not isinstance(value, dict):
             raise self._wrong(_wanted(hint), value, path)
         keys, values = args
-        return {
-            self.value(keys, key, (*path, key)): self.value(values, each, (*path, key))
+        pairs = self._all(
+            pair
             for key, each in value.items()
-        }
+            for pair in ((keys, key, (*path, key)), (values, each, (*path, key)))
+        )
+        return dict(zip(pairs[::2], pairs[1::2], strict=True))
 
-    def _unknown(self, key: str, valid: list[str], path: KeyPath) -> UnknownSetting:
-        place = self._document.place((*path, key))
+    def _all(self, wanted: Iterable[tuple[Any, Any, KeyPath]]) -> list[Any]:
+        """Read all of some values, or note each that is wrong."""
+        found, complete = [], True
+        for hint, value, path in wanted:
+            try:
+                found.append(self.value(hint, value, path))
+            except _Unusable:
+                complete = False
+        if not complete:
+            raise _Unusable
+        return found
+
+    def _unknown(self, key: str, valid: list[str], path: KeyPath) -> None:
         nearest = difflib.get_close_matches(key[:100], valid, n=1, cutoff=0.0)[0]
-        return UnknownSetting(file=place.file, key=place.key, nearest=nearest)
+        location = self._document.location((*path, key))
+        error = UnknownSetting(location=location, key=location.key, nearest=nearest)
+        self._note((*path, key), error)
 
-    def _wrong(self, wanted: str, value: Any, path: KeyPath, private: bool = False) -> WrongSetting:
-        place = self._document.place(path)
+    def _missing(self, hint: Any, path: KeyPath) -> _Unusable:
+        if self._document.faults:
+            return _Unusable()  # it may be in what could not be read
+        location = self._document.location(path)
+        error = MissingSetting(location=location, key=location.key, wanted=_wanted(hint))
+        return self._note(path, error)
+
+    def _wrong(self, wanted: str, value: Any, path: KeyPath, private: bool = False) -> _Unusable:
+        location = self._document.location(path)
         found = "something else" if private else _describe(value)
-        return WrongSetting(file=place.file, key=place.key, wanted=wanted, found=found)
+        error = WrongSetting(location=location, key=location.key, wanted=wanted, found=found)
+        return self._note(path, error)
+
+    def _unfit(self, unfit: SynreplError, path: KeyPath) -> None:
+        path = (*path, *str(unfit.facts["key"]).split("."))
+        location = self._document.location(path)
+        error = BadSetting(location=location, key=location.key, reason=unfit.facts["reason"])
+        self._note(path, error)
+
+    def _note(self, path: KeyPath, error: ConfigError) -> _Unusable:
+        self.faults.append(self._document.fault(path, error))
+        return _Unusable()
+
+
+def _is_about(error: ConfigError, key: str) -> bool:
+    """Another kind of value would do for this very key."""
+    return isinstance(error, WrongSetting) and error.facts["key"] == key
 
 
 def key_of(field: Field[Any]) -> str:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from synrepl.core.errors import ConfigError
+from synrepl.daemon.config_yaml import KeyPath as KeyPath
+from synrepl.daemon.config_yaml import ParsedYaml, Position, parse_yaml
 
 MAX_FILE_BYTES = 256 * 1024
 MAX_FILES = 100
-
-#: Where a value stands in a document: keys, and indexes into lists.
-KeyPath = tuple[str | int, ...]
 
 
 class UnreadableConfig(ConfigError):
@@ -23,7 +20,7 @@ class UnreadableConfig(ConfigError):
 
 
 class BadYaml(ConfigError):
-    """configuration {file} is not usable YAML: {reason}"""
+    """configuration {location} is not usable YAML: {reason}"""
 
 
 class NoConfig(ConfigError):
@@ -31,11 +28,28 @@ class NoConfig(ConfigError):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a value was written: the file, and the key as a person writes it."""
+class Location:
+    """Where a value was written: the file, the position in it, and the key as a person writes it."""
 
     file: Path
     key: str
+    position: Position
+
+    def __str__(self) -> str:
+        return _spelt(self.file, self.position)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """An error of a configuration, and its place in the order in which a person reads the files."""
+
+    order: tuple[int, Position]
+    error: ConfigError
+
+
+def in_order(faults: Iterable[Fault]) -> list[ConfigError]:
+    """The errors, file by file and line by line."""
+    return [fault.error for fault in sorted(faults, key=lambda fault: fault.order)]
 
 
 class Document:
@@ -43,14 +57,20 @@ class Document:
 
     Later files override earlier ones key by key; where both have a map under a
     top-level key, the two maps are merged one level deep.
+
+    :ivar faults: what is wrong with the files themselves; then ``content`` may lack something
     """
 
-    def __init__(self, files: Sequence[tuple[Path, dict[str, Any]]]) -> None:
+    def __init__(
+        self, files: Sequence[tuple[Path, ParsedYaml]], faults: Sequence[Fault] = ()
+    ) -> None:
         self.files = [file for file, _ in files]
         self.content: dict[str, Any] = {}
+        self.faults = list(faults)
         self._origin: dict[KeyPath, Path] = {}
-        for file, content in files:
-            self._merge(file, content)
+        self._positions = {file: parsed.positions for file, parsed in files}
+        for file, parsed in files:
+            self._merge(file, parsed.content)
 
     def _merge(self, file: Path, content: dict[str, Any]) -> None:
         for key, value in content.items():
@@ -65,40 +85,68 @@ class Document:
                     del self._origin[path]
                 self._origin[(key,)] = file
 
-    def place(self, path: KeyPath) -> Place:
-        """The place of the value at ``path``; of a missing one, where it would be expected."""
-        fallback = self.files[-1]
-        file = self._origin.get(path[:2]) or self._origin.get(path[:1]) or fallback
-        return Place(file, _spelt(path))
+    def location(self, path: KeyPath) -> Location:
+        """Where the value at ``path`` is; of a missing one, where it would be expected."""
+        file = self._origin.get(path[:2]) or self._origin.get(path[:1]) or self.files[-1]
+        positions = self._positions[file]
+        known = (path[:length] for length in range(len(path), 0, -1) if path[:length] in positions)
+        nearest = next(known, None)
+        position = Position() if nearest is None else positions[nearest]
+        return Location(file, _spelt_key(path), position)
+
+    def fault(self, path: KeyPath, error: ConfigError) -> Fault:
+        """An error about the value at ``path``."""
+        location = self.location(path)
+        return Fault((self.files.index(location.file), location.position), error)
 
 
 def read(paths: Sequence[Path]) -> Document:
     """Read files, and the ``*.yaml`` files of directories in the order of their names.
 
-    :raises UnreadableConfig: a path cannot be read or is too large
-    :raises BadYaml: a file is malformed, repeats a key or is not a map
-    :raises NoConfig: a directory without any
+    What cannot be read or is malformed is among the ``faults`` of the document.
     """
-    files = [file for path in paths for file in _files_of(path)]
-    if len(files) > MAX_FILES:
-        raise UnreadableConfig(file=paths[0], reason=f"more than {MAX_FILES} files in all")
-    return Document([(file, _load(file)) for file in files])
+    parsed: list[tuple[Path, ParsedYaml]] = []
+    faults: list[Fault] = []
+
+    def note(file: Path, error: ConfigError) -> None:
+        parsed.append((file, ParsedYaml({}, {}, [])))
+        faults.append(Fault((len(parsed) - 1, Position()), error))
+
+    for path in paths:
+        try:
+            files = _files_of(path)
+        except ConfigError as error:
+            note(path, error)
+            continue
+        for file in files[: MAX_FILES + 1]:
+            try:
+                parsed.append((file, _load(file)))
+            except ConfigError as error:
+                note(file, error)
+        if len(parsed) > MAX_FILES:
+            note(path, UnreadableConfig(file=path, reason=f"more than {MAX_FILES} files in all"))
+            break
+    for number, (file, found) in enumerate(parsed):
+        for problem in found.problems:
+            location = _spelt(file, problem.position)
+            bad = BadYaml(location=location, reason=problem.reason)
+            faults.append(Fault((number, problem.position), bad))
+    return Document(parsed, faults)
 
 
-def _files_of(path: Path) -> Iterator[Path]:
+def _files_of(path: Path) -> list[Path]:
     if not path.is_dir():
-        yield path
-        return
+        return [path]
     try:
         found = sorted(path.glob("*.yaml"))
     except OSError as error:
         raise UnreadableConfig(file=path, reason=error.strerror) from None
     if not found:
         raise NoConfig(directory=path)
-    yield from found
+    return found
 
 
-def _load(file: Path) -> dict[str, Any]:
+def _load(file: Path) -> ParsedYaml:
     try:
         with file.open("rb") as opened:
             data = opened.read(MAX_FILE_BYTES + 1)
@@ -106,51 +154,14 @@ def _load(file: Path) -> dict[str, Any]:
         raise UnreadableConfig(file=file, reason=error.strerror) from None
     if len(data) > MAX_FILE_BYTES:
         raise UnreadableConfig(file=file, reason=f"larger than {MAX_FILE_BYTES // 1024} KiB")
-    try:
-        content = yaml.load(data, _StrictLoader)  # noqa: S506 (a SafeLoader)
-    except RecursionError:
-        raise BadYaml(file=file, reason="nested too deeply") from None
-    except (yaml.YAMLError, UnicodeDecodeError, ValueError) as error:
-        raise BadYaml(file=file, reason=" ".join(str(error).split())) from None
-    if content is None:
-        return {}
-    if not isinstance(content, dict):
-        raise BadYaml(file=file, reason="the top level is not a map of 'key: value' lines")
-    return content
+    return parse_yaml(data)
 
 
-class _StrictLoader(yaml.SafeLoader):
-    """SafeLoader that refuses what makes a file mean something else than it seems to.
-
-    Repeated keys (the last would win silently), keys that are not text
-    (``no:`` is a boolean in YAML), and aliases (a small file can unfold to a huge one).
-    """
-
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        if self.check_event(yaml.AliasEvent):
-            event = self.peek_event()  # type: ignore[no-untyped-call]
-            raise yaml.MarkedYAMLError(
-                problem=f"alias *{event.anchor} is not allowed; write the value out",
-                problem_mark=event.start_mark,
-            )
-        return super().compose_node(parent, index)
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        seen: set[str] = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            problem = None
-            if not isinstance(key, str):
-                problem = f"key {key!r} is not text; put it in quotes"
-            elif key in seen:
-                problem = f"key {key!r} appears twice in one map"
-            if problem is not None:
-                raise yaml.MarkedYAMLError(problem=problem, problem_mark=key_node.start_mark)
-            seen.add(key)
-        return super().construct_mapping(node, deep)
+def _spelt(file: Path, position: Position) -> str:
+    return f"{file}:{position.line}:{position.column}" if position.line else str(file)
 
 
-def _spelt(path: KeyPath) -> str:
+def _spelt_key(path: KeyPath) -> str:
     text = ""
     for part in path:
         if isinstance(part, int):

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from synrepl.daemon import config_values as values
-from synrepl.daemon.config_decode import Unfit
+from synrepl.daemon.config_decode import Section, Unfit
 from synrepl.daemon.loopback import LOOPBACK, is_loopback
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RedisSentinel:
+class RedisSentinel(Section):
     """A sentinel, which knows where the master of a service is."""
 
     host: str = LOOPBACK
@@ -18,7 +19,7 @@ class RedisSentinel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Redis:
+class Redis(Section):
     """The Redis over which processes hear each other.
 
     :ivar path: its unix socket, instead of ``host`` and ``port``
@@ -54,21 +55,21 @@ class Redis:
             return str(self.path)
         return self.service or f"{self.host}:{self.port}"
 
-    def __post_init__(self) -> None:
+    def faults(self) -> Iterator[Unfit]:
         if self.username is not None and self.password is None:
-            raise Unfit(key="password_path", reason="required with 'username'")
+            yield Unfit(key="password_path", reason="required with 'username'")
         if self.ca_file is not None and not self.tls:
-            raise Unfit(key="ca_file", reason="means nothing without 'tls: true'")
+            yield Unfit(key="ca_file", reason="means nothing without 'tls: true'")
         if self.path is not None and self.tls:
-            raise Unfit(key="tls", reason="a unix socket has none")
+            yield Unfit(key="tls", reason="a unix socket has none")
         if self.path is not None and self.sentinels:
-            raise Unfit(key="sentinels", reason="mean nothing with 'path'")
+            yield Unfit(key="sentinels", reason="mean nothing with 'path'")
         if bool(self.sentinels) != (self.service is not None):
-            raise Unfit(key="service", reason="'sentinels' and 'service' need each other")
+            yield Unfit(key="service", reason="'sentinels' and 'service' need each other")
         hosts = [sentinel.host for sentinel in self.sentinels] or [self.host]
         away = [] if self.path is not None else [host for host in hosts if not is_loopback(host)]
         if away and not (self.tls or self.insecure):
-            raise Unfit(
+            yield Unfit(
                 key="tls",
                 reason=f"{away[0]!r} is another machine: use 'tls: true', "
                 "or accept plain text by 'insecure: true'",

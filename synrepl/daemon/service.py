@@ -18,7 +18,7 @@ from twisted.logger import Logger
 from twisted.python import usage
 from twisted.python.failure import Failure
 
-from synrepl.core.errors import ConfigError, SynreplError
+from synrepl.core.errors import ConfigError, SynreplError, each_of
 from synrepl.daemon import logs, supervisor
 from synrepl.daemon.cli import EXIT_FAILED, EXIT_USAGE
 from synrepl.daemon.config import Config
@@ -77,8 +77,9 @@ class ProcessService(Service):
     def _failed(self, failure: Failure) -> None:
         if not self.running:
             return  # stopped before it had started
-        if failure.check(SynreplError):
-            click.echo(f"synrepl: error: {failure.value}", err=True)
+        if isinstance(failure.value, SynreplError):
+            for each in each_of(failure.value):
+                click.echo(f"synrepl: error: {each}", err=True)
         else:
             self._log.failure("cannot start", failure=failure)
         self.exit_code = EXIT_USAGE if failure.check(ConfigError) else EXIT_FAILED

@@ -76,6 +76,16 @@ class Conventions(InDirectory):
         self.assertEqual(result.stdout, "")
         self.assertRegex(result.stderr, r"^synrepl: error: configuration .*gone\.yaml.*\n$")
 
+    def test_several_configuration_errors_are_a_line_each(self) -> None:
+        path = self.directory / "a.yaml"
+        path.write_text("server_name: a b\nhttp: {port: x}\n")
+        result = run("check-config", "--role", "master", "-c", path)
+        self.assertEqual(result.exit_code, 2)
+        self.assertEqual(
+            [line.split(": ")[:3] for line in result.stderr.splitlines()],
+            [["synrepl", "error", f"{path}:{place}"] for place in ("1:1", "2:8")],
+        )
+
     def test_other_errors_exit_with_1(self) -> None:
         run("init", self.directory, "--server-name", "example.com")
         result = run("init", self.directory, "--server-name", "example.com")

@@ -149,16 +149,17 @@ class Refusals(Files):
     """Each names the file, the key, and what would be right."""
 
     def test_unknown_keys(self) -> None:
-        for text, key, nearest in (
-            ("pingtimeout: 1s", "pingtimeout", "ping_timeout"),
-            ("listeners: [{port: 1}, {prot: 2}]", "listeners[1].prot", "port"),
-            ("log: {fromat: json}", "log.fromat", "format"),
-            ("handlers: [{clas: 'a:B'}]", "handlers[0].clas", "class"),
+        for text, column, key, nearest in (
+            ("pingtimeout: 1s", 1, "pingtimeout", "ping_timeout"),
+            ("listeners: [{port: 1}, {port: 3, prot: 2}]", 34, "listeners[1].prot", "port"),
+            ("log: {fromat: json}", 7, "log.fromat", "format"),
+            ("handlers: [{clas: 'a:B', class: 'a:B'}]", 13, "handlers[0].clas", "class"),
         ):
             with self.subTest(key):
                 self.assertEqual(
                     self.refusal(text),
-                    f"a.yaml: there is no setting {key!r}; the nearest valid key is {nearest!r}",
+                    f"a.yaml:4:{column}: there is no setting {key!r}; "
+                    f"the nearest valid key is {nearest!r}",
                 )
 
     def test_wrong_values(self) -> None:
@@ -192,7 +193,7 @@ class Refusals(Files):
         ):
             with self.subTest(text):
                 refusal = self.refusal(text)
-                self.assertTrue(refusal.startswith("a.yaml: "), refusal)
+                self.assertRegex(refusal, r"^a\.yaml:4:\d+: ")
                 self.assertIn(message, refusal)
 
     def test_database(self) -> None:
@@ -227,6 +228,99 @@ class Refusals(Files):
             self.assertTrue(is_loopback(address), address)
         for address in ("127.0.0.1.example.com", "localhost.", "", "10.0.0.1", "::ffff:10.0.0.1"):
             self.assertFalse(is_loopback(address), address)
+
+
+class AllAtOnce(Files):
+    """Everything that is wrong, in the order in which a person reads the files."""
+
+    def refusals(self, *files: tuple[str, str]) -> list[str]:
+        """What a person reads, line by line."""
+        paths = [self.write(text, name) for name, text in files]
+        with self.assertRaises(ConfigError) as caught:
+            load(paths)
+        return str(caught.exception).replace(f"{self.directory}/", "").splitlines()
+
+    def test_of_one_file(self) -> None:
+        text = (
+            "server_name: a b\n"
+            "log: {level: 5, fromat: json}\n"
+            "http: {port: 1, bind_address: '::'}\n"
+            "pingtimeout: 1s\n"
+            "database: mysql://u:sesame@h/db\n"
+            "listeners:\n"
+            "  - {port: x}\n"
+            "  - {}\n"
+            "streams: [{name: a, columns: {}}, {name: B, columns: {c: text}}]\n"
+        )
+        found = self.refusals(("a.yaml", text))
+        self.assertEqual(
+            [line.split(" ")[0] for line in found],
+            [
+                f"a.yaml:{place}:"
+                for place in [
+                    "1:1",
+                    "2:7",
+                    "2:17",
+                    "3:1",
+                    "3:17",
+                    "4:1",
+                    "5:1",
+                    "7:6",
+                    "8:5",
+                    "9:21",
+                    "9:36",
+                ]
+            ],
+            found,
+        )
+        self.assertNotIn("sesame", str(found))
+
+    def test_of_several_files(self) -> None:
+        found = self.refusals(
+            ("c.yaml", "http: {prt: 1}\na: 1\n"),
+            ("a.yaml", "server_name: x.org\nhttp: {port: x}\n"),
+            ("b.yaml", "database: embedded\ninstance_name: 5\n"),
+        )
+        self.assertEqual(
+            [line.split(": ")[0] for line in found],
+            ["c.yaml:1:8", "c.yaml:2:1", "a.yaml:2:8", "b.yaml:2:1"],
+        )
+
+    def test_settings_that_do_not_go_together(self) -> None:
+        text = "server_name: x.org\nstreams: [{name: a, columns: {c: text}}]\n"
+        found = self.refusals(("a.yaml", text), ("b.yaml", "stream_writers: {a: [x, x], b: []}\n"))
+        self.assertEqual(
+            found,
+            [
+                "b.yaml: 'database': a master needs a database: embedded, or a DSN",
+                "b.yaml:1:18: 'stream_writers.a': 'x' appears twice",
+                "b.yaml:1:29: 'stream_writers.b': name at least one writer",
+            ],
+        )
+
+    def test_of_yaml_and_of_settings(self) -> None:
+        found = self.refusals(
+            ("a.yaml", "a: 1\nlog: {level: x}\nlog: {}\nno: 1\nhttp: &x {port: 1}\nredis: *x\n"),
+            ("b.yaml", "streams:\n  - name: [\n"),
+            ("c.yaml", "ping_timeout: never\n"),
+            ("gone/d.yaml", "x"),
+        )
+        self.assertEqual(
+            [line.partition(": ")[0].removeprefix("configuration ") for line in found],
+            [
+                *("a.yaml:1:1", "a.yaml:2:7", "a.yaml:3:1 is not usable YAML"),
+                *("a.yaml:4:1 is not usable YAML", "a.yaml:6:8 is not usable YAML"),
+                *(
+                    "b.yaml:3:1 is not usable YAML",
+                    "c.yaml:1:1",
+                    "gone/d.yaml:1:1 is not usable YAML",
+                ),
+            ],
+        )
+
+    def test_missing_settings_are_not_missed_in_files_that_cannot_be_read(self) -> None:
+        found = self.refusals(("a.yaml", "server_name: ["), ("b.yaml", "ping_timeout: 1s"))
+        self.assertEqual(len(found), 1, found)
 
 
 class Yaml(Files):
@@ -309,11 +403,11 @@ class Merging(Files):
     def test_errors_name_the_file_that_has_the_value(self) -> None:
         first = self.write(f"{MASTER}http: {{port: x, max_body: 1KiB}}\nlog: {{level: info}}\n")
         second = self.write("http: {max_body: 2KiB}\nlog: {levle: info}\n", "b.yaml")
-        with self.assertRaisesRegex(ConfigError, r"/a\.yaml: 'http\.port' must be"):
+        with self.assertRaisesRegex(ConfigError, r"/a\.yaml:4:8: 'http\.port' must be"):
             load([first, self.write("http: {max_body: 2KiB}", "b.yaml")])
         third = self.write("http: {port: 1}", "c.yaml")
         second.write_text("http: {max_body: 2KiB}\nlog: {levle: info}\n")
-        with self.assertRaisesRegex(ConfigError, r"/b\.yaml: there is no setting 'log\.levle'"):
+        with self.assertRaisesRegex(ConfigError, r"/b\.yaml:2:7: there is no setting 'log\.levle'"):
             load([first, second, third])
 
     def test_paths_count_from_the_file_that_has_them(self) -> None:

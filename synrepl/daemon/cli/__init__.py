@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 import synrepl
-from synrepl.core.errors import ConfigError, SynreplError
+from synrepl.core.errors import ConfigError, SynreplError, each_of
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -75,7 +75,8 @@ class CommandTable(click.Group):
         try:
             return super().main(*args, **kwargs)
         except SynreplError as error:
-            click.echo(f"synrepl: error: {error}", err=True)
+            for each in each_of(error):
+                click.echo(f"synrepl: error: {each}", err=True)
             sys.exit(EXIT_USAGE if isinstance(error, ConfigError) else EXIT_FAILED)
         except BrokenPipeError:
             # The reader went away; Python would complain once more when it flushes at exit.

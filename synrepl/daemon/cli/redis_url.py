@@ -8,7 +8,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 import click
 
-from synrepl.core.errors import ConfigError
+from synrepl.core.errors import ConfigError, ConfigErrors, SynreplError, each_of
 from synrepl.daemon.config_decode import Unfit
 from synrepl.daemon.config_redis import Redis
 from synrepl.daemon.secret import Secret, read_secret
@@ -74,8 +74,8 @@ def given_redis(url: str, password_path: Path | None) -> Redis:
             ca_file=None if ca_file is None else Path(ca_file),
             insecure=insecure == "true",
         )
-    except Unfit as unfit:
-        raise BadRedisUrl(reason=_in_words(unfit)) from None
+    except (Unfit, ConfigErrors) as error:
+        raise BadRedisUrl(reason="; ".join(map(_in_words, each_of(error)))) from None
 
 
 def _options(parts: SplitResult) -> dict[str, str]:
@@ -89,7 +89,7 @@ def _password(path: Path | None) -> Secret | None:
     return Secret(ENVIRONMENT, found) if found else None
 
 
-def _in_words(unfit: Unfit) -> str:
+def _in_words(unfit: SynreplError) -> str:
     """What the configuration would say, of a URL."""
     key, reason = unfit.facts["key"], str(unfit.facts["reason"])
     if key == "tls" and "another machine" in reason:
