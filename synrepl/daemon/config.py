@@ -16,6 +16,7 @@ from synrepl.core.errors import ConfigError, raise_all
 from synrepl.daemon import config_files
 from synrepl.daemon import config_values as values
 from synrepl.daemon.config_decode import Section, Unfit, decode, errors_of
+from synrepl.daemon.config_files import Document
 from synrepl.daemon.config_redis import Redis
 from synrepl.daemon.loopback import LOOPBACK as LOOPBACK
 from synrepl.daemon.loopback import is_loopback as is_loopback
@@ -357,7 +358,14 @@ def load(paths: Sequence[Path]) -> MasterConfig | WorkerConfig:
 
     :raises ConfigError: with the file, the line and the key; several at once as ``ConfigErrors``
     """
-    document = config_files.read(paths)
+    return decode_either(config_files.read(paths))
+
+
+def decode_either(document: Document) -> MasterConfig | WorkerConfig:
+    """Read a document as the configuration of a worker, if it has the key ``master``, or of a master.
+
+    :raises ConfigError: see :func:`load`
+    """
     if "master" in document.content:
         return decode(WorkerConfig, document)
     if document.faults:  # the key may be in what could not be read
@@ -371,7 +379,7 @@ def _subject(error: ConfigError) -> tuple[str, ...]:
     facts = {key: str(value) for key, value in error.facts.items()}
     return (
         type(error).__name__,
-        facts.get("location", ""),
+        facts.get("place", ""),
         facts.get("key", facts.get("file", "")),
     )
 

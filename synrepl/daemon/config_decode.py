@@ -18,26 +18,26 @@ from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from synrepl.core.errors import ConfigError, InputError, SynreplError, each_of, raise_all
-from synrepl.daemon.config_files import Document, Fault, KeyPath, Location, in_order
+from synrepl.daemon.config_files import Document, Fault, KeyPath, Place, in_order
 from synrepl.daemon.config_yaml import UNREADABLE
 
 T = TypeVar("T")
 
 
 class UnknownSetting(ConfigError):
-    """{location}: there is no setting {key!r}; the nearest valid key is {nearest!r}"""
+    """{place}: there is no setting {key!r}; the nearest valid key is {nearest!r}"""
 
 
 class MissingSetting(ConfigError):
-    """{location}: the setting {key!r} is required; give it {wanted}"""
+    """{place}: the setting {key!r} is required; give it {wanted}"""
 
 
 class WrongSetting(ConfigError):
-    """{location}: {key!r} must be {wanted}, not {found}"""
+    """{place}: {key!r} must be {wanted}, not {found}"""
 
 
 class BadSetting(ConfigError):
-    """{location}: {key!r}: {reason}"""
+    """{place}: {key!r}: {reason}"""
 
 
 class Unfit(ConfigError):
@@ -66,21 +66,21 @@ class Scalar:
     """How one kind of value is read.
 
     :ivar wanted: a noun phrase for the person who wrote something else
-    :ivar read: from the YAML value and its location to the typed value; raises
+    :ivar read: from the YAML value and its place to the typed value; raises
         ``ValueError`` when it is something else, or an error of this project
         whose message says more
     :ivar private: the value may hold a password: errors do not repeat it
     """
 
     wanted: str
-    read: Callable[[Any, Location], Any]
+    read: Callable[[Any, Place], Any]
     private: bool = False
 
 
 def decode(section: type[T], document: Document) -> T:
     """Read a whole document as ``section``.
 
-    A section with :class:`Unfit` members has their location added.
+    A section with :class:`Unfit` members has their place added.
 
     :raises UnknownSetting, MissingSetting, WrongSetting, BadSetting: as they say
     :raises ConfigErrors: several of them, or of the faults of the document
@@ -169,18 +169,16 @@ class _Decoder:
             raise _Unusable from None
 
     def _scalar(self, scalar: Scalar, value: Any, path: KeyPath) -> Any:
-        location = self._document.location(path)
+        place = self._document.place(path)
         try:
-            return scalar.read(value, location)
+            return scalar.read(value, place)
         except InputError as error:
-            raise self._note(
-                path, BadSetting(location=location, key=location.key, reason=error)
-            ) from None
+            raise self._note(path, BadSetting(place=place, key=place.key, reason=error)) from None
         except ValueError:
             raise self._wrong(scalar.wanted, value, path, scalar.private) from None
 
     def _union(self, choices: tuple[Any, ...], value: Any, path: KeyPath) -> Any:
-        here = self._document.location(path).key
+        here = self._document.place(path).key
         for choice in choices:
             if value is None and choice is not types.NoneType:
                 continue
@@ -229,27 +227,27 @@ class _Decoder:
 
     def _unknown(self, key: str, valid: list[str], path: KeyPath) -> None:
         nearest = difflib.get_close_matches(key[:100], valid, n=1, cutoff=0.0)[0]
-        location = self._document.location((*path, key))
-        error = UnknownSetting(location=location, key=location.key, nearest=nearest)
+        place = self._document.place((*path, key))
+        error = UnknownSetting(place=place, key=place.key, nearest=nearest)
         self._note((*path, key), error)
 
     def _missing(self, hint: Any, path: KeyPath) -> _Unusable:
         if self._document.faults:
             return _Unusable()  # it may be in what could not be read
-        location = self._document.location(path)
-        error = MissingSetting(location=location, key=location.key, wanted=_wanted(hint))
+        place = self._document.place(path)
+        error = MissingSetting(place=place, key=place.key, wanted=_wanted(hint))
         return self._note(path, error)
 
     def _wrong(self, wanted: str, value: Any, path: KeyPath, private: bool = False) -> _Unusable:
-        location = self._document.location(path)
+        place = self._document.place(path)
         found = "something else" if private else _describe(value)
-        error = WrongSetting(location=location, key=location.key, wanted=wanted, found=found)
+        error = WrongSetting(place=place, key=place.key, wanted=wanted, found=found)
         return self._note(path, error)
 
     def _unfit(self, unfit: SynreplError, path: KeyPath) -> None:
         path = (*path, *str(unfit.facts["key"]).split("."))
-        location = self._document.location(path)
-        error = BadSetting(location=location, key=location.key, reason=unfit.facts["reason"])
+        place = self._document.place(path)
+        error = BadSetting(place=place, key=place.key, reason=unfit.facts["reason"])
         self._note(path, error)
 
     def _note(self, path: KeyPath, error: ConfigError) -> _Unusable:

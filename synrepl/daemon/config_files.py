@@ -20,7 +20,7 @@ class UnreadableConfig(ConfigError):
 
 
 class BadYaml(ConfigError):
-    """configuration {location} is not usable YAML: {reason}"""
+    """configuration {place} is not usable YAML: {reason}"""
 
 
 class NoConfig(ConfigError):
@@ -28,7 +28,7 @@ class NoConfig(ConfigError):
 
 
 @dataclass(frozen=True, slots=True)
-class Location:
+class Place:
     """Where a value was written: the file, the position in it, and the key as a person writes it."""
 
     file: Path
@@ -85,19 +85,19 @@ class Document:
                     del self._origin[path]
                 self._origin[(key,)] = file
 
-    def location(self, path: KeyPath) -> Location:
+    def place(self, path: KeyPath) -> Place:
         """Where the value at ``path`` is; of a missing one, where it would be expected."""
         file = self._origin.get(path[:2]) or self._origin.get(path[:1]) or self.files[-1]
         positions = self._positions[file]
         known = (path[:length] for length in range(len(path), 0, -1) if path[:length] in positions)
         nearest = next(known, None)
         position = Position() if nearest is None else positions[nearest]
-        return Location(file, _spelt_key(path), position)
+        return Place(file, spelt_key(path), position)
 
     def fault(self, path: KeyPath, error: ConfigError) -> Fault:
         """An error about the value at ``path``."""
-        location = self.location(path)
-        return Fault((self.files.index(location.file), location.position), error)
+        place = self.place(path)
+        return Fault((self.files.index(place.file), place.position), error)
 
 
 def read(paths: Sequence[Path]) -> Document:
@@ -128,8 +128,8 @@ def read(paths: Sequence[Path]) -> Document:
             break
     for number, (file, found) in enumerate(parsed):
         for problem in found.problems:
-            location = _spelt(file, problem.position)
-            bad = BadYaml(location=location, reason=problem.reason)
+            place = _spelt(file, problem.position)
+            bad = BadYaml(place=place, reason=problem.reason)
             faults.append(Fault((number, problem.position), bad))
     return Document(parsed, faults)
 
@@ -161,7 +161,8 @@ def _spelt(file: Path, position: Position) -> str:
     return f"{file}:{position.line}:{position.column}" if position.line else str(file)
 
 
-def _spelt_key(path: KeyPath) -> str:
+def spelt_key(path: KeyPath) -> str:
+    """The key as a person writes it, such as ``listeners[0].port``."""
     text = ""
     for part in path:
         if isinstance(part, int):

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from synrepl.core import names
 from synrepl.daemon import units
 from synrepl.daemon.config_decode import Scalar
-from synrepl.daemon.config_files import Location
+from synrepl.daemon.config_files import Place
 from synrepl.daemon.secret import Secret, dsn_secret, read_secret
 
 _OBJECT_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
@@ -24,7 +24,7 @@ def _text(value: Any) -> str:
 
 
 def _number(lowest: int, highest: int) -> Scalar:
-    def read(value: Any, location: Location) -> int:
+    def read(value: Any, place: Place) -> int:
         if type(value) is not int or not lowest <= value <= highest:
             raise ValueError("out of range")
         return value
@@ -33,35 +33,35 @@ def _number(lowest: int, highest: int) -> Scalar:
 
 
 def _name(wanted: str, check: Callable[[str], str]) -> Scalar:
-    return Scalar(wanted, lambda value, location: check(_text(value)))
+    return Scalar(wanted, lambda value, place: check(_text(value)))
 
 
-def _positive(value: Any, location: Location) -> float:
+def _positive(value: Any, place: Place) -> float:
     seconds = units.duration(value)
     if seconds == 0:
         raise ValueError("zero")
     return seconds
 
 
-def _path(value: Any, location: Location) -> Path:
+def _path(value: Any, place: Place) -> Path:
     """Relative paths count from the file that holds them, so that a directory can be moved."""
     text = _text(value)
     if "\0" in text:
         raise ValueError("not a path")
-    return location.file.absolute().parent / text
+    return place.file.absolute().parent / text
 
 
-def _secret_file(value: Any, location: Location) -> Secret:
-    return read_secret(_path(value, location))
+def _secret_file(value: Any, place: Place) -> Secret:
+    return read_secret(_path(value, place))
 
 
-def _object_path(value: Any, location: Location) -> str:
+def _object_path(value: Any, place: Place) -> str:
     if not _OBJECT_PATH.fullmatch(_text(value)):
         raise ValueError("not an object path")
     return str(value)
 
 
-def _http_url(value: Any, location: Location) -> str:
+def _http_url(value: Any, place: Place) -> str:
     parts = urlsplit(_text(value))
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.username:
         raise ValueError("not a base URL")
@@ -76,18 +76,14 @@ RedisDatabase = Annotated[int, _number(0, 65535)]
 #: Seconds; zero is allowed.
 Duration = Annotated[
     float,
-    Scalar(
-        "a duration such as '500ms', '15s', '5m' or '7d'", lambda v, location: units.duration(v)
-    ),
+    Scalar("a duration such as '500ms', '15s', '5m' or '7d'", lambda v, place: units.duration(v)),
 ]
 #: Seconds; more than zero.
 Timeout = Annotated[
     float, Scalar("a duration above zero such as '500ms', '15s', '5m' or '7d'", _positive)
 ]
 #: Bytes.
-Size = Annotated[
-    int, Scalar("a size such as '64KiB' or '16MiB'", lambda v, location: units.size(v))
-]
+Size = Annotated[int, Scalar("a size such as '64KiB' or '16MiB'", lambda v, place: units.size(v))]
 
 ServerName = Annotated[str, _name("a server name", names.server_name)]
 WriterName = Annotated[str, _name("an instance name", names.writer_name)]
@@ -102,7 +98,7 @@ Dsn = Annotated[
     Secret,
     Scalar(
         "a DSN (postgresql://… or key=value pairs)",
-        lambda v, location: dsn_secret(_text(v)),
+        lambda v, place: dsn_secret(_text(v)),
         private=True,
     ),
 ]

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
-import traceback
 from collections.abc import Sequence
 
-from synrepl.core.errors import ConfigError, SynreplError
+from synrepl.core.errors import SynreplError
 from synrepl.daemon import config
+from synrepl.daemon.handler_classes import HandlerUnusable, handler_class, in_one_line
 from synrepl.services.handlers import Access, Handler
-
-
-class HandlerUnusable(ConfigError):
-    """handlers: {path} cannot be used: {reason}"""
 
 
 def load(wanted: Sequence[config.Handler]) -> list[Handler]:
@@ -23,30 +18,24 @@ def load(wanted: Sequence[config.Handler]) -> list[Handler]:
     return [_load(item) for item in wanted]
 
 
-async def start(handler: Handler, access: Access) -> None:
-    """Tell a handler what of its process it may use.
+async def start(made: Sequence[Handler], access: Access) -> None:
+    """Tell the handlers what of their process they may use.
 
-    :raises HandlerUnusable: it cannot start
-    :raises SynreplError: what the process itself raised when the handler used it
+    :raises HandlerUnusable: one cannot start
     """
-    try:
-        await handler.on_start(access)
-    except SynreplError:
-        raise
-    except Exception as error:  # a user's handler may fail in any way
-        reason = "".join(traceback.format_exception_only(error)).strip()
-        raise HandlerUnusable(path=type(handler).__qualname__, reason=reason) from error
+    for handler in made:
+        try:
+            await handler.on_start(access)
+        except SynreplError:
+            raise
+        except Exception as error:  # a user's handler may fail in any way
+            path = type(handler).__qualname__
+            raise HandlerUnusable(path=path, reason=in_one_line(error)) from error
 
 
 def _load(item: config.Handler) -> Handler:
-    module, _, name = item.path.partition(":")
+    cls = handler_class(item.path)
     try:
-        made = getattr(importlib.import_module(module), name)(**item.config)
-    except Exception as error:  # a user's module may fail in any way
-        reason = "".join(traceback.format_exception_only(error)).strip()
-        raise HandlerUnusable(path=item.path, reason=reason) from error
-    if not isinstance(made, Handler):
-        raise HandlerUnusable(
-            path=item.path, reason="it is no subclass of synrepl.services.handlers.Handler"
-        )
-    return made
+        return cls(**item.config)
+    except Exception as error:  # a user's class may fail in any way
+        raise HandlerUnusable(path=item.path, reason=in_one_line(error)) from error

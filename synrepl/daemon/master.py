@@ -191,7 +191,7 @@ class MasterProcess:
         changes = self._invalidating(self.writer)
         access = Access(self.coherence.caches, self.waiting.wait_for, database, changes)
         for handler in self._handlers:
-            await self._wait.until_done(partial(handlers.start, handler, access))
+            await self._wait.until_done(partial(handlers.start, [handler], access))
         source: Source = store
         if self.bus is not None:
             mirror = self.bus.mirror

@@ -8,9 +8,8 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
-import click
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred
 from twisted.internet.task import LoopingCall
@@ -18,10 +17,13 @@ from twisted.logger import Logger
 from twisted.python import usage
 from twisted.python.failure import Failure
 
-from synrepl.core.errors import ConfigError, SynreplError, each_of
+from synrepl.core.errors import SynreplError
 from synrepl.daemon import logs, supervisor
-from synrepl.daemon.cli import EXIT_FAILED, EXIT_USAGE
+from synrepl.daemon.cli import EXIT_FAILED, report
 from synrepl.daemon.config import Config
+from synrepl.daemon.handler_classes import include_working_directory
+
+C = TypeVar("C", bound=Config)
 
 
 class Process(Protocol):
@@ -35,7 +37,7 @@ class Process(Protocol):
 class ProcessService(Service):
     """Runs a process from start to stop, and tells the service manager.
 
-    :ivar exit_code: what the program should exit with; under twistd see :func:`exit_with_status`
+    :ivar exit_code: what the program should exit with; under twistd see :func:`service_of`
     """
 
     _log = Logger()
@@ -78,29 +80,12 @@ class ProcessService(Service):
         if not self.running:
             return  # stopped before it had started
         if isinstance(failure.value, SynreplError):
-            for each in each_of(failure.value):
-                click.echo(f"synrepl: error: {each}", err=True)
+            self.exit_code = report(failure.value)
         else:
             self._log.failure("cannot start", failure=failure)
-        self.exit_code = EXIT_USAGE if failure.check(ConfigError) else EXIT_FAILED
+            self.exit_code = EXIT_FAILED
         # twistd starts services before the reactor, which cannot be stopped until it runs.
         self._reactor.callWhenRunning(self._reactor.stop)
-
-
-def exit_with_status(service: ProcessService) -> None:
-    """Have the process end with the service's exit code, although twistd always ends with 0.
-
-    For the start of a process: what registers with ``atexit`` later runs before.
-    """
-    atexit.register(_exit, service)
-
-
-def _exit(service: ProcessService) -> None:
-    if service.exit_code:
-        logging.shutdown()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(service.exit_code)
 
 
 class Options(usage.Options):
@@ -127,8 +112,7 @@ def run(config: Config, make: Callable[[Any], Process]) -> None:
     from twisted.internet import reactor
 
     logs.begin(config.log, sys.stderr)
-    if "" not in sys.path:
-        sys.path.append("")  # handlers may be modules of the working directory
+    include_working_directory()
     service = ProcessService(reactor, lambda: make(reactor))
     any_reactor: Any = reactor
     any_reactor.callWhenRunning(service.startService)
@@ -138,7 +122,30 @@ def run(config: Config, make: Callable[[Any], Process]) -> None:
         sys.exit(service.exit_code)
 
 
-def paths(options: Options) -> Sequence[Path]:
-    """The configuration files that were given to twistd."""
-    found: list[Path] = options["config"]
-    return found
+def service_of(
+    options: Options, load: Callable[[Sequence[Path]], C], make: Callable[[Any, C], Process]
+) -> ProcessService:
+    """A process as a service of twistd. A configuration that is not acceptable ends the program.
+
+    :param load: reads the configuration
+    :param make: from the reactor and the configuration to the process
+    """
+    from twisted.internet import reactor
+
+    try:
+        config = load(options["config"])
+    except SynreplError as error:
+        sys.exit(report(error))
+    service = ProcessService(reactor, lambda: make(reactor, config))
+    # Before anything that a process registers, which so runs earlier.
+    atexit.register(_exit, service)
+    return service
+
+
+def _exit(service: ProcessService) -> None:
+    """End the process with the service's exit code: twistd ends with 0 whatever became of it."""
+    if service.exit_code:
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(service.exit_code)

@@ -193,7 +193,7 @@ class WorkerProcess:
             )
         access = Access(self.coherence.caches, self.waiting.wait_for, database, self._changes())
         for handler in self.handlers:
-            await self._wait.until_done(partial(handlers.start, handler, access))
+            await self._wait.until_done(partial(handlers.start, [handler], access))
         self._follow()
         self._scheduler.spawn("record positions", self._record())
         if self.bus is not None and self.writer is not None:

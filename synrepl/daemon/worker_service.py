@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
-from twisted.internet import reactor
-from twisted.python import usage
-
-from synrepl.core.errors import SynreplError
-from synrepl.daemon.config import load_worker
-from synrepl.daemon.service import Options, ProcessService, exit_with_status, paths
+from synrepl.daemon.checked_config import checked_worker
+from synrepl.daemon.service import Options, ProcessService, service_of
 from synrepl.daemon.worker import WorkerProcess
 
 __all__ = ["Options", "makeService"]
 
 
 def makeService(options: Options) -> ProcessService:
-    """The worker as a service.
-
-    :raises UsageError: the configuration is not acceptable
-    """
-    try:
-        config = load_worker(paths(options))
-    except SynreplError as error:
-        raise usage.UsageError(str(error)) from error
-    service = ProcessService(reactor, lambda: WorkerProcess(reactor, config))
-    exit_with_status(service)
-    return service
+    """The worker as a service."""
+    return service_of(options, checked_worker, WorkerProcess)

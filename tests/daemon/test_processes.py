@@ -18,7 +18,7 @@ from twisted.internet.threads import deferToThread
 from twisted.python.usage import UsageError
 
 from synrepl.adapters.scheduler import TwistedScheduler
-from synrepl.daemon.master_service import Options, makeService
+from synrepl.daemon.master_service import Options
 from synrepl.testing.postgres import fresh_database
 from tests.daemon.cli_world import REPOSITORY, CliCase, Command, free_port
 from tests.driver.embedded import one
@@ -237,11 +237,12 @@ class Processes(CliCase):
         return twistd
 
     async def test_twistd_ends_with_an_exit_status_when_it_cannot_start(self) -> None:
-        worker = self.configure(
-            "worker",
+        own = (
             "instance_name: worker1\nmaster: {port: 1, http_url: 'http://127.0.0.1:1'}\n"
-            "catch_up: http\nhandlers: ['tests.daemon.noting:Noting']\n",  # lacks its path
+            "catch_up: http\n"
         )
+        lacks_path = f"{own}handlers: ['tests.daemon.noting:Noting']\n"
+        worker = self.configure("worker", lacks_path)
         taken = free_port()
         text = f"database: {await fresh_database(self)}\nlisteners: [{{port: {taken}}}]\n"
         port = free_port()
@@ -249,21 +250,26 @@ class Processes(CliCase):
         await self.until(port, "/ready", 200)
         other = f"database: {await fresh_database(self)}\nlisteners: [{{port: {taken}}}]\n"
         for plugin, path, code, message in (
-            ("synrepl-worker", worker, 2, "missing 1 required positional argument: 'path'"),
+            ("synrepl-master", self.configure("none", "a: 1\nb: 2\n"), 2, "no setting 'b'"),
+            ("synrepl-worker", worker, 2, "missing a required argument: 'path'"),
+            # Found out before twistd runs the reactor:
+            (
+                "synrepl-worker",
+                self.configure("same", f"{own}http: {{port: {port}}}\n"),
+                2,
+                "http: port",
+            ),
             ("synrepl-master", self.configure("two", text), 1, "is held by 'master'"),
             ("synrepl-master", self.configure("three", other), 2, f"listeners: port {taken}"),
         ):
             done = await self.twistd(plugin, path).done()
-            self.assertEqual(done.code, code, done.out)
-            self.assertIn("synrepl: error: ", done.out)
-            self.assertIn(message, done.out)
-            self.assertNotIn("Traceback", done.out)
+            told = done.out + done.err
+            self.assertEqual(done.code, code, told)
+            self.assertIn("synrepl: error: ", told)
+            self.assertIn(message, told)
+            self.assertNotIn("Traceback", told)
             self.assertFalse((self.directory / "pid").exists())
 
-    async def test_twistd_without_a_file(self) -> None:
-        path = self.configure("master", "nonsense: 1\n")
+    def test_twistd_without_a_file(self) -> None:
         options = Options()
         self.assertRaises(UsageError, options.parseOptions, [])
-        options = Options()
-        options.parseOptions(["-c", str(path)])
-        self.assertRaisesRegex(UsageError, "nonsense", makeService, options)

@@ -44,6 +44,13 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 
 
+def report(error: SynreplError) -> int:
+    """Print an error on stderr, one line for each that it stands for; the exit code."""
+    for each in each_of(error):
+        click.echo(f"synrepl: error: {each}", err=True)
+    return EXIT_USAGE if isinstance(error, ConfigError) else EXIT_FAILED
+
+
 class CommandTable(click.Group):
     """A group whose ``--help`` imports none of its sub-commands, and the one place errors end.
 
@@ -75,9 +82,7 @@ class CommandTable(click.Group):
         try:
             return super().main(*args, **kwargs)
         except SynreplError as error:
-            for each in each_of(error):
-                click.echo(f"synrepl: error: {each}", err=True)
-            sys.exit(EXIT_USAGE if isinstance(error, ConfigError) else EXIT_FAILED)
+            sys.exit(report(error))
         except BrokenPipeError:
             # The reader went away; Python would complain once more when it flushes at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -10,13 +10,13 @@ from typing import Any
 import click
 import yaml
 
-from synrepl.daemon.catalogue import catalogue
+from synrepl.daemon.checked_config import checked_either, checked_master, checked_worker
 from synrepl.daemon.cli.conventions import config_option, json_option, print_json
-from synrepl.daemon.config import WorkerConfig, load, load_master, load_worker
+from synrepl.daemon.config import WorkerConfig
 from synrepl.daemon.config_decode import key_of
 from synrepl.daemon.secret import Secret
 
-LOADERS = {"master": load_master, "worker": load_worker}
+LOADERS = {"master": checked_master, "worker": checked_worker}
 
 
 @click.command("check-config")
@@ -31,10 +31,11 @@ def command(config: tuple[Path, ...], role: str | None, as_json: bool) -> None:
     """Check a configuration and print it in full, defaults included.
 
     Durations are printed in seconds, sizes in bytes, and secrets not at all.
-    Exits with 2 when the configuration is not acceptable.
+    The classes of handlers are imported, also from the working directory, and none
+    is made. Exits with 2 when the configuration is not acceptable, and tells
+    everything that is wrong.
     """
-    loaded = LOADERS[role](config) if role else load(config)
-    catalogue(loaded)  # refuses streams that cannot be
+    loaded = LOADERS[role](config) if role else checked_either(config)
     shown = effective(loaded)
     if as_json:
         print_json(shown)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
+from synrepl.daemon.checked_config import checked_master
 from synrepl.daemon.cli.conventions import config_option
-from synrepl.daemon.config import load_master
 from synrepl.daemon.master import MasterProcess
 from synrepl.daemon.service import run
 
@@ -16,5 +16,5 @@ from synrepl.daemon.service import run
 @config_option
 def command(config: tuple[Path, ...]) -> None:
     """Run a master until SIGTERM or SIGINT; it logs to stderr."""
-    loaded = load_master(config)
+    loaded = checked_master(config)
     run(loaded, lambda reactor: MasterProcess(reactor, loaded))

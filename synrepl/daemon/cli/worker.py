@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
+from synrepl.daemon.checked_config import checked_worker
 from synrepl.daemon.cli.conventions import config_option
-from synrepl.daemon.config import load_worker
 from synrepl.daemon.service import run
 from synrepl.daemon.worker import WorkerProcess
 
@@ -16,5 +16,5 @@ from synrepl.daemon.worker import WorkerProcess
 @config_option
 def command(config: tuple[Path, ...]) -> None:
     """Run a worker until SIGTERM or SIGINT; it logs to stderr."""
-    loaded = load_worker(config)
+    loaded = checked_worker(config)
     run(loaded, lambda reactor: WorkerProcess(reactor, loaded))
