@@ -15,3 +15,6 @@ _JVM = (
 )
 for _name in "SPARK_SUBMIT_OPTS", "SPARK_DAEMON_JAVA_OPTS":
     os.environ.setdefault(_name, " ".join(_JVM))
+
+# Configurations and DSNs that tests write hold passwords, so nobody else may read them.
+os.umask(0o077)

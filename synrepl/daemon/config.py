@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from synrepl.core.errors import ConfigError, raise_all
+from synrepl.core.loopback import LOOPBACK as LOOPBACK
+from synrepl.core.loopback import is_loopback as is_loopback
 from synrepl.daemon import config_files
 from synrepl.daemon import config_values as values
 from synrepl.daemon.config_decode import Section, Unfit, decode, errors_of
+from synrepl.daemon.config_exposure import exposed_database
 from synrepl.daemon.config_files import Document
 from synrepl.daemon.config_redis import Redis
-from synrepl.daemon.loopback import LOOPBACK as LOOPBACK
-from synrepl.daemon.loopback import is_loopback as is_loopback
 from synrepl.daemon.secret import Secret
 
 
@@ -143,6 +144,7 @@ class MasterAddress(Section):
         of some streams, such as ``caches``
     :ivar database: the DSN of that Synapse's database, where missed facts are read,
         and nothing is ever written
+    :ivar insecure: the operator accepts plain text to that database
     """
 
     host: str = LOOPBACK
@@ -151,8 +153,11 @@ class MasterAddress(Section):
     secret: values.SecretFile | None = field(default=None, metadata={"key": "secret_path"})
     foreign: bool = False
     database: values.SecretFile | None = field(default=None, metadata={"key": "database_path"})
+    insecure: bool = False
 
     def faults(self) -> Iterator[Unfit]:
+        if not self.insecure:
+            yield from exposed_database("database_path", self.database, "master.insecure")
         if self.database is not None and not self.foreign:
             yield Unfit(key="database_path", reason="for a real Synapse only: 'foreign: true'")
 
@@ -197,6 +202,8 @@ class Config(Section):
 
     :ivar database: ``"embedded"``, a DSN, or None when ``database_dsn`` has it
     :ivar database_dsn: the DSN out of ``database_path``
+    :ivar database_insecure: the operator accepts plain text to a database on another
+        machine, and a password in a file that others can read
     :ivar stream_writers: who may write to a stream, where it is not the master alone
     :ivar redis: a master speaks there beside its listeners, a worker follows there
         instead of its master's listener
@@ -209,6 +216,7 @@ class Config(Section):
     data_dir: values.Directory | None = None
     database: Literal["embedded"] | values.Dsn | None = None
     database_dsn: values.SecretFile | None = field(default=None, metadata={"key": "database_path"})
+    database_insecure: bool = False
     database_pool: Pool = field(default_factory=Pool)
     embedded: Embedded = field(default_factory=Embedded)
     catalogue: Literal["all", "none"] | tuple[values.StreamName, ...] = "all"
@@ -226,6 +234,9 @@ class Config(Section):
     def faults(self) -> Iterator[Unfit]:
         if self.database is not None and self.database_dsn is not None:
             yield Unfit(key="database_path", reason="give either database or database_path")
+        if not self.database_insecure:
+            key = "database" if self.database_dsn is None else "database_path"
+            yield from exposed_database(key, self.dsn, "database_insecure")
         if self.uses_embedded and self.data_dir is None:
             yield Unfit(key="data_dir", reason="required for 'database: embedded'")
         yield from _repeated("streams", [stream.name for stream in self.streams])

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from synrepl.core.loopback import LOOPBACK, first_elsewhere
 from synrepl.daemon import config_values as values
 from synrepl.daemon.config_decode import Section, Unfit
-from synrepl.daemon.loopback import LOOPBACK, is_loopback
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,10 +67,10 @@ class Redis(Section):
         if bool(self.sentinels) != (self.service is not None):
             yield Unfit(key="service", reason="'sentinels' and 'service' need each other")
         hosts = [sentinel.host for sentinel in self.sentinels] or [self.host]
-        away = [] if self.path is not None else [host for host in hosts if not is_loopback(host)]
-        if away and not (self.tls or self.insecure):
+        elsewhere = None if self.path is not None else first_elsewhere(hosts)
+        if elsewhere is not None and not (self.tls or self.insecure):
             yield Unfit(
                 key="tls",
-                reason=f"{away[0]!r} is another machine: use 'tls: true', "
+                reason=f"{elsewhere!r} is another machine: use 'tls: true', "
                 "or accept plain text by 'insecure: true'",
             )

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 from synrepl.core import names
+from synrepl.core.private_files import readers
 from synrepl.daemon import units
 from synrepl.daemon.config_decode import Scalar
 from synrepl.daemon.config_files import Place
 from synrepl.daemon.secret import Secret, dsn_secret, read_secret
+from synrepl.driver.dsn import holds_password
 
 _OBJECT_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 
@@ -53,6 +56,14 @@ def _path(value: Any, place: Place) -> Path:
 
 def _secret_file(value: Any, place: Place) -> Secret:
     return read_secret(_path(value, place))
+
+
+def _dsn(value: Any, place: Place) -> Secret:
+    secret = dsn_secret(_text(value))
+    if not holds_password(secret.reveal()):
+        return secret
+    status = place.file.stat()
+    return replace(secret, readers=readers(status.st_mode, status.st_uid))
 
 
 def _object_path(value: Any, place: Place) -> str:
@@ -98,7 +109,7 @@ Dsn = Annotated[
     Secret,
     Scalar(
         "a DSN (postgresql://… or key=value pairs)",
-        lambda v, place: dsn_secret(_text(v)),
+        _dsn,
         private=True,
     ),
 ]

@@ -7,7 +7,7 @@ import time
 from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
 
 from synrepl.core.errors import Unavailable
-from synrepl.daemon.loopback import LOOPBACK
+from synrepl.core.loopback import LOOPBACK
 from synrepl.pipeline.lake.land import Landed
 
 

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from synrepl.core.errors import ConfigError
-
-MAX_SECRET_BYTES = 4096
+from synrepl.core.private_files import BadSecretFile as BadSecretFile
+from synrepl.core.private_files import read_private
 
 #: Members of a key=value DSN that may be shown.
 _HARMLESS = ("host=", "hostaddr=", "port=", "dbname=", "user=")
-
-
-class BadSecretFile(ConfigError):
-    """the secret file {path} {problem}"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +17,12 @@ class Secret:
     """A value that must not reach a log, a page or a terminal.
 
     :ivar shown: what is printed in its place: the file it came from, or a masked form
+    :ivar readers: who can read the file it came from, and should not; None for nobody
     """
 
     shown: str
     _value: str = field(repr=False)
+    readers: str | None = field(default=None, compare=False)
 
     def reveal(self) -> str:
         """The value itself."""
@@ -40,29 +35,9 @@ class Secret:
 def read_secret(path: Path) -> Secret:
     """Read a secret file once; white space around the secret is dropped.
 
-    :raises BadSecretFile: when it cannot be read, is empty, longer than 4 KiB, not
-        UTF-8, or readable by every user of the machine
+    :raises BadSecretFile: see :func:`synrepl.core.private_files.read_private`
     """
-    try:
-        with path.open("rb") as file:
-            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-            data = file.read(MAX_SECRET_BYTES + 1)
-    except OSError as error:
-        raise BadSecretFile(path=path, problem=f"cannot be read: {error.strerror}") from None
-    if mode & stat.S_IROTH:
-        raise BadSecretFile(
-            path=path,
-            problem=f"is readable by everybody (mode {mode:04o}); chmod it to 0600 or 0640",
-        )
-    if len(data) > MAX_SECRET_BYTES:
-        raise BadSecretFile(path=path, problem=f"is longer than {MAX_SECRET_BYTES} bytes")
-    try:
-        value = data.decode("utf-8").strip()
-    except UnicodeDecodeError:
-        raise BadSecretFile(path=path, problem="is not UTF-8 text") from None
-    if not value:
-        raise BadSecretFile(path=path, problem="is empty")
-    return Secret(shown=str(path), _value=value)
+    return Secret(shown=str(path), _value=read_private(path))
 
 
 def dsn_secret(dsn: str) -> Secret:

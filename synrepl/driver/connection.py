@@ -12,8 +12,9 @@ import msgspec
 import psycopg2
 from psycopg2 import extensions, extras
 
-from synrepl.core.errors import ConfigError
 from synrepl.driver import refusals
+from synrepl.driver.dsn import BadDsn as BadDsn
+from synrepl.driver.dsn import parse_dsn
 from synrepl.driver.errors import one_line
 from synrepl.driver.life import Life, read_life
 from synrepl.storage.store import DatabaseAway
@@ -29,10 +30,6 @@ class Connection(extensions.connection):
     def life(self) -> Life | None:
         """Asked for once, outside a transaction, by :func:`synrepl.driver.life.read_life`."""
         return read_life(self)
-
-
-class BadDsn(ConfigError):
-    """the DSN of the database cannot be read (it is not shown, for it may hold a password): use postgresql://user:password@host:port/name or "host=… port=… dbname=… user=… password=…\""""
 
 
 class DatabaseRefused(DatabaseAway):
@@ -73,10 +70,7 @@ class Address:
         keepalive: Keepalive = PATIENT,
         settings: Mapping[str, str] | None = None,
     ) -> None:
-        try:
-            self._given = extensions.parse_dsn(dsn)
-        except psycopg2.Error:
-            raise BadDsn() from None
+        self._given = parse_dsn(dsn)
         self._instance = instance
         self._keepalive = keepalive
         self._settings = {"timezone": "UTC", "jit": "off", **(settings or {})}

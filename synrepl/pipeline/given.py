@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from synrepl.core.errors import ConfigError
+from synrepl.core.private_files import BadSecretFile, read_private
+from synrepl.driver.dsn import refuse_plain_text
 
 Number = TypeVar("Number", int, float)
 Word = TypeVar("Word", bound=StrEnum)
@@ -30,7 +32,7 @@ class BadOption(ConfigError):
 
 
 class NoDsnFile(ConfigError):
-    """the file of option database_path, {path}, cannot be read: {reason}"""
+    """the file of option database_path, {path}, {problem}"""
 
 
 class Given:
@@ -89,20 +91,21 @@ class Given:
         """Where the database is: option ``database``, or the file that ``database_path`` names.
 
         :raises OptionMissing: :raises BadOption: :raises NoDsnFile:
+        :raises PlainTextDatabase: it is on another machine, not encrypted, and not ``insecure``
         """
         path = self._values.get("database_path", "").strip()
         if not path:
-            return self.needed("database", "a DSN, or the option database_path: a file that has it")
-        if self._values.get("database", "").strip():
+            what = "a DSN, or the option database_path: a file that has it"
+            found = self.needed("database", what)
+        elif self._values.get("database", "").strip():
             raise self.bad("database_path", "left out when there is a database")
-        try:
-            found = Path(path).read_text(encoding="utf-8").strip()
-        except OSError as error:
-            raise NoDsnFile(path=path, reason=error.strerror or error) from None
-        except UnicodeDecodeError:
-            raise NoDsnFile(path=path, reason="it is not text in UTF-8") from None
-        if not found:
-            raise NoDsnFile(path=path, reason="there is no DSN in it")
+        else:
+            try:
+                found = read_private(Path(path))
+            except BadSecretFile as error:
+                raise NoDsnFile(path=path, problem=error.facts["problem"]) from None
+        if not self.flag("insecure"):
+            refuse_plain_text(found, "the option insecure=true")
         return found
 
     def flag(self, option: str) -> bool:

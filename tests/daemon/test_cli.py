@@ -194,11 +194,13 @@ class CheckConfig(InDirectory):
         (self.directory / "secret").write_text("sesame")
         (self.directory / "secret").chmod(0o600)
         extra = self.directory / "extra.yaml"
-        extra.write_text("http: {secret_path: secret}\ndatabase: postgresql://u:sesame@h/db\n")
+        extra.write_text(
+            "http: {secret_path: secret}\ndatabase: postgresql://u:sesame@localhost/db\n"
+        )
         result = run("check-config", "-c", self.directory / "master.yaml", "-c", extra)
         self.assertEqual(result.exit_code, 0, result.output)
         self.assertNotIn("sesame", result.output)
-        self.assertIn("postgresql://u:***@h/db", result.output)
+        self.assertIn("postgresql://u:***@localhost/db", result.output)
 
     def test_the_role_can_be_said(self) -> None:
         result = run("check-config", "--role", "worker", "-c", self.directory / "master.yaml")

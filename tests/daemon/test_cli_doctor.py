@@ -355,7 +355,7 @@ class WithoutProcesses(SynchronousTestCase):
     def load(self, audit: str) -> AuditCaches:
         """The setting, out of a file."""
         path = Path(self.mktemp())
-        path.write_text(f"server_name: x\ndatabase: postgresql://h/d\naudit_caches: {audit}\n")
+        path.write_text(f"server_name: x\ndatabase: postgresql:///d\naudit_caches: {audit}\n")
         return load_master([path]).audit_caches
 
     def test_settings(self) -> None:

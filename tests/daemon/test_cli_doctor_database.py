@@ -128,5 +128,5 @@ class Usage(DoctorCase):
 
     async def test_files(self) -> None:
         readable = self.dsn_file("postgresql://me:hunter2@127.0.0.1/x", 0o644)
-        await self.check("is readable by everybody", "--database-path", readable)
+        await self.check("can be read by everybody (mode 0644)", "--database-path", readable)
         await self.check("neither a postgresql:// URI", "--database-path", self.dsn_file("hunter2"))

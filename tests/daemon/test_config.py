@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -102,21 +103,21 @@ log: {level: debug, format: json}
         self.assertEqual(self.master("log:\nhttp:\n"), self.master())
 
     def test_a_dsn(self) -> None:
-        path = self.write("server_name: x.org\ndatabase: postgresql://u:sesame@h/db\n")
+        path = self.write("server_name: x.org\ndatabase: postgresql://u:sesame@localhost/db\n")
         config = load_master([path])
         assert config.dsn is not None
-        self.assertEqual(config.dsn.reveal(), "postgresql://u:sesame@h/db")
+        self.assertEqual(config.dsn.reveal(), "postgresql://u:sesame@localhost/db")
         self.assertNotIn("sesame", repr(config))
 
     def test_secrets_come_from_files_beside_the_configuration(self) -> None:
-        for name, value in (("dsn", "host=h"), ("token", "sesame")):
+        for name, value in (("dsn", "host=localhost"), ("token", "sesame")):
             self.write(value, name).chmod(0o600)
         text = "server_name: x.org\ndatabase_path: dsn\nhttp: {port: 1, secret_path: token}\n"
         config = load_master([self.write(text)])
         assert config.dsn is not None
         assert config.http is not None
         assert config.http.secret is not None
-        self.assertEqual(config.dsn.reveal(), "host=h")
+        self.assertEqual(config.dsn.reveal(), "host=localhost")
         self.assertEqual(config.http.secret.reveal(), "sesame")
         self.assertNotIn("sesame", repr(config))
 
@@ -203,7 +204,7 @@ class Refusals(Files):
         refusal = self.refusal("database: mysql://u:sesame@h/db", base)
         self.assertIn("must be 'embedded' or a DSN", refusal)
         self.assertNotIn("sesame", refusal)
-        self.write("host=h", "dsn").chmod(0o600)
+        self.write("host=localhost", "dsn").chmod(0o600)
         self.assertIn("either", self.refusal("database_path: dsn"))
 
     def test_public_addresses(self) -> None:
@@ -216,6 +217,55 @@ class Refusals(Files):
             "secret_path", self.refusal("http: {port: 1, bind_address: '::', insecure: true}")
         )
         self.master("listeners: [{port: 1, bind_address: '::', insecure: true}]")
+
+    def test_plain_text_to_a_database_on_another_machine(self) -> None:
+        base = "server_name: x.org\n"
+        worker = f"{base}instance_name: w1\ncatch_up: http\nmaster: {{port: 1, foreign: true, "
+        self.write("host=db.example.com", "dsn").chmod(0o600)
+        for text, key in (
+            (f"{base}database: postgresql://u@db.example.com/x\n", "database"),
+            (f"{base}database: host=db.example.com sslmode=prefer\n", "database"),
+            (f"{base}database_path: dsn\n", "database_path"),
+            (f"{worker}http_url: 'http://a', database_path: dsn}}\n", "master.database_path"),
+        ):
+            with self.subTest(text):
+                insecure = "master.insecure" if "master" in key else "database_insecure"
+                refusal = self.refusal("", text)
+                self.assertIn(f"'{key}': the database at 'db.example.com' is on another", refusal)
+                self.assertIn("add sslmode=verify-full to it", refusal)
+                self.assertIn(f"accept plain text by '{insecure}: true'", refusal)
+                if "master" in key:
+                    load([self.write(text.replace("}", ", insecure: true}"))])
+                else:
+                    load([self.write(f"{text}database_insecure: true\n")])
+        load([self.write(f"{base}database: host=db.example.com sslmode=verify-full\n")])
+
+    def test_a_password_in_a_configuration_that_others_can_read(self) -> None:
+        with_password = "server_name: x.org\ndatabase: postgresql://u:sesame@localhost/x\n"
+        path = self.write(with_password)
+        for mode, readers in ((0o644, "everybody"), (0o604, "everybody"), (0o640, "its group")):
+            path.chmod(mode)
+            if os.geteuid() == 0:
+                os.chown(path, 65534, -1)
+            with self.subTest(mode), self.assertRaises(ConfigError) as caught:
+                load([path])
+            told = str(caught.exception)
+            self.assertIn(
+                f"'database': there is a password in it, and this file can be read by {readers}",
+                told,
+            )
+            self.assertIn(
+                "name that in 'database_path', or accept it by 'database_insecure: true'", told
+            )
+            self.assertNotIn("sesame", told)
+        # The other file has the permission, this one the password.
+        extra = self.write("database_insecure: true\n", "b.yaml")
+        load([path, extra])
+        path.chmod(0o600)
+        load([path])
+        path.write_text(with_password.replace(":sesame", ""))
+        path.chmod(0o644)
+        load([path])
 
     def test_the_rules_hold_for_configurations_built_in_python(self) -> None:
         with self.assertRaisesRegex(Unfit, "TLS"):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from unittest import TestCase
 
+from synrepl.core.private_files import readers
 from synrepl.daemon.secret import BadSecretFile, dsn_secret, read_secret
 
 
@@ -23,7 +25,7 @@ class Files(TestCase):
         self.path.chmod(mode)
 
     def test_white_space_around_is_dropped(self) -> None:
-        self.write(b"  sesame seed\r\n\n", 0o640)
+        self.write(b"  sesame seed\r\n\n")
         self.assertEqual(read_secret(self.path).reveal(), "sesame seed")
 
     def test_not_shown(self) -> None:
@@ -34,8 +36,8 @@ class Files(TestCase):
 
     def test_refused(self) -> None:
         for data, mode, problem in (
-            (b"x", 0o644, "readable by everybody (mode 0644)"),
-            (b"x", 0o604, "readable by everybody"),
+            (b"x", 0o644, "can be read by everybody (mode 0644); chmod it to 0600"),
+            (b"x", 0o604, "can be read by everybody"),
             (b" \n", 0o600, "empty"),
             (b"\xff", 0o600, "not UTF-8"),
             (b"x" * 4097, 0o600, "longer than 4096"),
@@ -44,6 +46,29 @@ class Files(TestCase):
                 self.write(data, mode)
                 with self.assertRaisesRegex(BadSecretFile, re.escape(problem)):
                     read_secret(self.path)
+
+    def test_who_may_read_a_file_who_should_not(self) -> None:
+        """As service managers, container engines and administrators hand secrets over."""
+        for mode, owner, found in (
+            (0o100600, 1000, None),
+            (0o100400, 1000, None),
+            (0o100400, 0, None),  # systemd: LoadCredential=, as the unit's user sees it
+            (0o100440, 0, None),  # systemd, with an ACL; Kubernetes: defaultMode 0440, fsGroup
+            (0o100640, 0, None),  # root:synrepl, as packages and configuration managers do
+            (0o100640, 1000, "its group (mode 0640)"),
+            (0o100444, 0, "everybody (mode 0444)"),  # Swarm, unless 'mode: 0400' is said
+            (0o100644, 0, "everybody (mode 0644)"),  # Kubernetes, unless told otherwise
+        ):
+            with self.subTest(oct(mode), owner=owner):
+                self.assertEqual(readers(mode, owner), found)
+
+    def test_a_file_of_somebody_else_that_its_group_can_read(self) -> None:
+        self.write(b"sesame", 0o640)
+        if os.geteuid() == 0:
+            self.assertEqual(read_secret(self.path).reveal(), "sesame")
+            os.chown(self.path, 65534, -1)
+        with self.assertRaisesRegex(BadSecretFile, r"can be read by its group \(mode 0640\)"):
+            read_secret(self.path)
 
     def test_absent(self) -> None:
         with self.assertRaisesRegex(BadSecretFile, "No such file"):

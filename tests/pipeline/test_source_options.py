@@ -8,6 +8,7 @@ from unittest import TestCase
 from twisted.trial.unittest import SynchronousTestCase
 
 from synrepl.core.errors import SynreplError
+from synrepl.driver.dsn import PlainTextDatabase
 from synrepl.pipeline import given as g
 from synrepl.pipeline.plan.offset import OtherServer
 from synrepl.pipeline.source import options as o
@@ -44,13 +45,24 @@ class Options(SynchronousTestCase):
 
     def test_dsn_from_a_file(self) -> None:
         path = Path(self.mktemp())
-        path.write_text(" host=h \n", encoding="utf-8")
+        path.write_text(" host=localhost \n", encoding="utf-8")
         found = o.parse({"database_path": str(path), "stream": "x"})
-        self.assertEqual(found.dsn, "host=h")
+        self.assertEqual(found.dsn, "host=localhost")
+        path.chmod(0o644)
+        given = {"database_path": str(path), "stream": "x"}
+        error = self.assertRaises(g.NoDsnFile, o.parse, given)
+        self.assertIn("can be read by everybody (mode 0644)", str(error))
+        path.chmod(0o600)
         path.write_text("\n", encoding="utf-8")
         for given in (str(path), str(path) + ".not"):
             error = self.assertRaises(g.NoDsnFile, o.parse, {"database_path": given, "stream": "x"})
             self.assertIn(given, str(error))
+
+    def test_plain_text_to_another_machine(self) -> None:
+        elsewhere = {**LEAST, "database": "host=db.example.com"}
+        error = self.assertRaises(PlainTextDatabase, o.parse, elsewhere)
+        self.assertIn("accept plain text by the option insecure=true", str(error))
+        self.assertEqual(o.parse({**elsewhere, "insecure": "true"}).dsn, "host=db.example.com")
 
     def test_refused(self) -> None:
         for more, error in [

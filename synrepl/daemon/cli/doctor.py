@@ -28,6 +28,7 @@ def command(
     config: tuple[Path, ...],
     dsn: str | None,
     database_path: Path | None,
+    insecure: bool,
     older: float,
     fix: bool,
     as_json: bool,
@@ -43,7 +44,7 @@ def command(
     if ctx.invoked_subcommand is not None:
         _refuse_options(ctx)
         return
-    where = given(config, dsn, database_path)
+    where = given(config, dsn, database_path, insecure)
     loaded = load(config) if config else None
     examined = None
     if loaded is None or loaded.dsn is not None or loaded.uses_embedded:

@@ -17,7 +17,7 @@ from synrepl.core.errors import ConfigError
 from synrepl.daemon.cli import EXIT_FAILED
 from synrepl.daemon.cli.conventions import json_option, print_json
 from synrepl.daemon.cli.doctor_report import parts
-from synrepl.daemon.cli.given import ENVIRONMENT
+from synrepl.daemon.cli.given import ENVIRONMENT, insecure_option
 from synrepl.daemon.cli.given_database import given_database
 from synrepl.daemon.cli.running import run
 from synrepl.daemon.cli.schema import PATIENCE_S, database_of
@@ -38,7 +38,7 @@ class WhichDatabase(ConfigError):
 
 
 def database_options(command: F) -> F:
-    """Which database, and how: ``config``, ``dsn``, ``database_path``, ``older``, ``fix``."""
+    """Which database, and how: ``config``, ``dsn``, ``database_path``, ``insecure``, ``older``, ``fix``."""
     for option in (
         click.option(
             "--fix", is_flag=True, help="Cure what can be cured; only in synrepl's own database."
@@ -51,6 +51,7 @@ def database_options(command: F) -> F:
             metavar="SECONDS",
             help="A transaction or reservation that is older is told of.",
         ),
+        insecure_option,
         click.option(
             "--database-path",
             type=click.Path(path_type=Path),
@@ -77,6 +78,7 @@ def command(
     config: tuple[Path, ...],
     dsn: str | None,
     database_path: Path | None,
+    insecure: bool,
     older: float,
     fix: bool,
     as_json: bool,
@@ -90,7 +92,7 @@ def command(
     Exits with 0 when there are at most notes, with 1 when something is wrong or the
     database cannot be examined.
     """
-    examined = examine_database(config, given(config, dsn, database_path), older, fix)
+    examined = examine_database(config, given(config, dsn, database_path, insecure), older, fix)
     if as_json:
         print_json(examined.to_json())
     else:
@@ -99,16 +101,19 @@ def command(
         raise click.exceptions.Exit(EXIT_FAILED)
 
 
-def given(config: tuple[Path, ...], dsn: str | None, path: Path | None) -> str | None:
+def given(
+    config: tuple[Path, ...], dsn: str | None, path: Path | None, insecure: bool = False
+) -> str | None:
     """The DSN, from wherever it was given; None when a configuration has it.
 
+    :param insecure: plain text to a database on another machine is accepted
     :raises WhichDatabase: and what :func:`.given_database` raises
     """
     if sum((bool(config), dsn is not None, path is not None)) > 1:
         raise WhichDatabase()
     if config:
         return None
-    found = given_database(dsn, path)
+    found = given_database(dsn, path, insecure)
     if found is None:
         raise WhichDatabase()
     return found

@@ -9,9 +9,16 @@ import click
 
 from synrepl.core.errors import ConfigError
 from synrepl.daemon.secret import dsn_secret, read_secret
+from synrepl.driver.dsn import refuse_plain_text
 
 #: Holds the DSN of a database, where no file does; no process list shows it.
 ENVIRONMENT = "SYNREPL_DATABASE"
+
+
+#: For commands that take a DSN.
+insecure_option = click.option(
+    "--insecure", is_flag=True, help="Accept plain text to a database on another machine."
+)
 
 
 class UnreadableDsn(ConfigError):
@@ -26,11 +33,13 @@ def host_and_port(where: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
-def given_dsn(path: Path | None) -> str | None:
+def given_dsn(path: Path | None, insecure: bool = False) -> str | None:
     """The DSN in a file, or in the environment; None when there is neither.
 
-    :raises BadSecretFile: the file cannot be read, or everybody can read it
+    :param insecure: plain text to a database on another machine is accepted
+    :raises BadSecretFile: the file cannot be read, or others can read it
     :raises UnreadableDsn: it is no DSN
+    :raises PlainTextDatabase: see :func:`.refuse_plain_text`
     """
     if path is not None:
         found, source = read_secret(path).reveal(), str(path)
@@ -39,7 +48,17 @@ def given_dsn(path: Path | None) -> str | None:
         if not found:
             return None
     shown_dsn(found, source)
+    check_transport(found, insecure)
     return found
+
+
+def check_transport(dsn: str, insecure: bool) -> None:
+    """See that a DSN sends nothing in plain text, unless that is accepted.
+
+    :raises PlainTextDatabase: :raises BadDsn:
+    """
+    if not insecure:
+        refuse_plain_text(dsn, "--insecure")
 
 
 def shown_dsn(dsn: str, source: str) -> str:

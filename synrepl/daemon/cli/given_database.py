@@ -6,7 +6,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from synrepl.core.errors import ConfigError
-from synrepl.daemon.cli.given import given_dsn, shown_dsn
+from synrepl.daemon.cli.given import check_transport, given_dsn, shown_dsn
 
 
 class TwoDatabases(ConfigError):
@@ -17,19 +17,22 @@ class PasswordOnCommandLine(ConfigError):
     """the DSN of --database holds a password (or may hold one), which every user of this machine sees in the list of processes: put it into a file for --database-path, or into SYNREPL_DATABASE; change the password, for it has been shown"""
 
 
-def given_database(dsn: str | None, path: Path | None) -> str | None:
+def given_database(dsn: str | None, path: Path | None, insecure: bool = False) -> str | None:
     """The DSN on the command line, in a file, or in the environment; None when there is none.
 
+    :param insecure: plain text to a database on another machine is accepted
     :raises TwoDatabases: :raises PasswordOnCommandLine:
-    :raises BadSecretFile: the file cannot be read, or everybody can read it
+    :raises BadSecretFile: the file cannot be read, or others can read it
     :raises UnreadableDsn: it is no DSN
+    :raises PlainTextDatabase: see :func:`.refuse_plain_text`
     """
     if dsn is None:
-        return given_dsn(path)
+        return given_dsn(path, insecure)
     if path is not None:
         raise TwoDatabases()
     if _may_hold_password(dsn, "--database"):
         raise PasswordOnCommandLine()
+    check_transport(dsn, insecure)
     return dsn
 
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from synrepl.core.errors import ConfigError
-from synrepl.daemon.cli.given import ENVIRONMENT
+from synrepl.daemon.cli.given import ENVIRONMENT, insecure_option
 from synrepl.daemon.cli.given_database import given_database
 from synrepl.driver.blocking import PATIENCE_S
 from synrepl.pipeline.lake.local_path import local_path
@@ -43,7 +43,7 @@ stream_option = click.option(
 
 
 def database_options(command: F) -> F:
-    """``--database`` and ``--database-path``, as ``dsn: str``, and ``--patience``, as ``patience_s: float``."""
+    """``--database``, ``--database-path`` and ``--insecure``, as ``dsn: str``, and ``--patience``, as ``patience_s: float``."""
 
     @click.option("--database", "dsn", metavar="DSN", help="The database, without a password.")
     @click.option(
@@ -51,6 +51,7 @@ def database_options(command: F) -> F:
         type=click.Path(path_type=Path),
         help=f"File with its DSN. The variable {ENVIRONMENT} does as well.",
     )
+    @insecure_option
     @click.option(
         "--patience",
         "patience_s",
@@ -61,9 +62,9 @@ def database_options(command: F) -> F:
     )
     @wraps(command)
     def with_database(
-        *args: Any, dsn: str | None, database_path: Path | None, **kwargs: Any
+        *args: Any, dsn: str | None, database_path: Path | None, insecure: bool, **kwargs: Any
     ) -> Any:
-        found = given_database(dsn, database_path)
+        found = given_database(dsn, database_path, insecure)
         if found is None:
             raise NoDatabaseGiven()
         return command(*args, dsn=found, **kwargs)

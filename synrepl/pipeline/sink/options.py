@@ -16,6 +16,7 @@ WRITER = "spark"
 _KNOWN = (
     "database",
     "database_path",
+    "insecure",
     "stream",
     "writer",
     "key",

@@ -23,6 +23,7 @@ _STREAM = ("max_rows_per_batch", "follower", "follower_lease_s")
 _BOTH = (
     "database",
     "database_path",
+    "insecure",
     "stream",
     "columns",
     "starting",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Iterable
 
 LOOPBACK = "127.0.0.1"
 
@@ -15,3 +16,14 @@ def is_loopback(address: str) -> bool:
         return ipaddress.ip_address(address).is_loopback
     except ValueError:
         return False
+
+
+def first_elsewhere(hosts: Iterable[str]) -> str | None:
+    """The first of some hosts that is another machine; None when all are this one.
+
+    :param hosts: names, addresses, or paths of unix sockets (also abstract ones, "@name")
+    """
+    for host in hosts:
+        if not host.startswith(("/", "@")) and not is_loopback(host):
+            return host
+    return None

@@ -1,0 +1,59 @@
+"""Files that hold a secret: who may read them, and how they are read."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from synrepl.core.errors import ConfigError
+
+MAX_SECRET_BYTES = 4096
+
+
+class BadSecretFile(ConfigError):
+    """the secret file {path} {problem}"""
+
+
+def readers(mode: int, owner: int) -> str | None:
+    """Who may read a file who should not, for a person; None when nobody.
+
+    The group may read a file of root's, as PostgreSQL allows for keys: so a
+    service manager, a container engine or an administrator hands a secret to a
+    process without giving it the file.
+
+    :param mode: ``st_mode``; :param owner: ``st_uid``
+    """
+    bits = stat.S_IMODE(mode)
+    if bits & stat.S_IROTH:
+        return f"everybody (mode {bits:04o})"
+    if bits & stat.S_IRGRP and owner != 0:
+        return f"its group (mode {bits:04o})"
+    return None
+
+
+def read_private(path: Path) -> str:
+    """The text of a secret file, without white space around it.
+
+    :raises BadSecretFile: it cannot be read, is empty, longer than 4 KiB, not UTF-8,
+        or can be read by others, see :func:`readers`
+    """
+    try:
+        with path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            data = file.read(MAX_SECRET_BYTES + 1)
+    except OSError as error:
+        raise BadSecretFile(path=path, problem=f"cannot be read: {error.strerror}") from None
+    others = readers(status.st_mode, status.st_uid)
+    if others is not None:
+        cure = "chmod it to 0600; 0640 will do for a file that belongs to root"
+        raise BadSecretFile(path=path, problem=f"can be read by {others}; {cure}")
+    if len(data) > MAX_SECRET_BYTES:
+        raise BadSecretFile(path=path, problem=f"is longer than {MAX_SECRET_BYTES} bytes")
+    try:
+        text = data.decode("utf-8").strip()
+    except UnicodeDecodeError:
+        raise BadSecretFile(path=path, problem="is not UTF-8 text") from None
+    if not text:
+        raise BadSecretFile(path=path, problem="is empty")
+    return text
