@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from unittest import TestCase
+from unittest import SkipTest, TestCase
+from unittest.mock import patch
 
 import click
 import yaml
 from click.testing import CliRunner, Result
 
 import synrepl
-from synrepl.daemon.cli import COMMANDS, cli
+from synrepl.daemon.cli import COMMANDS, cli, init
 from synrepl.daemon.config import load_master, load_worker
+from synrepl.storage.launch.data_dir import can_enter
+from synrepl.storage.launch.postgres import account_for
 
 
 def run(*arguments: object) -> Result:
@@ -30,6 +34,7 @@ class InDirectory(TestCase):
         directory = TemporaryDirectory()
         self.addCleanup(directory.cleanup)
         self.directory = Path(directory.name)
+        self.directory.chmod(0o755)  # the embedded database may run as another user
 
 
 class Conventions(InDirectory):
@@ -151,7 +156,8 @@ class Init(InDirectory):
 
     def test_refused(self) -> None:
         for arguments, code in (
-            (["--server-name", 'x"\ny: 1'], 1),
+            (["--server-name", 'x"\ny: 1'], 2),
+            (["--server-name", "a b"], 2),
             (["--server-name", "x.org", "--http-port", "0"], 2),
             (["--server-name", "x.org", "--http-port", "9392"], 2),
         ):
@@ -164,6 +170,96 @@ class Init(InDirectory):
         result = run("init", self.directory / "file" / "x", "--server-name", "x.org")
         self.assertEqual(result.exit_code, 1)
         self.assertIn("cannot be written", result.stderr)
+
+
+class InitAsRoot(InDirectory):
+    """PostgreSQL does not run as root, so its folder is where another user can enter."""
+
+    def setUp(self) -> None:
+        if os.geteuid() != 0:
+            raise SkipTest("for root only")
+        super().setUp()
+        self.home = self.directory / "home"
+        self.home.mkdir(mode=0o700)
+        self.system = self.directory / "lib" / "synrepl"
+        self.system.parent.mkdir()
+        self.system.parent.chmod(0o755)
+        patched = patch.object(init, "SYSTEM_DATA", self.system)
+        patched.start()
+        self.addCleanup(patched.stop)
+
+    def data_dir(self, target: Path) -> Path:
+        """That of the configurations, which PostgreSQL's user can enter."""
+        (data,) = {
+            load_master([target / "master.yaml"]).data_dir,
+            load_worker([target / "worker.yaml"]).data_dir,
+        }
+        assert data is not None
+        self.assertEqual(data.stat().st_mode & 0o777, 0o700)
+        self.assertTrue(can_enter(account_for(data), data.parent))
+        return data
+
+    def test_a_home_that_is_closed(self) -> None:
+        result = run("init", self.home / "here", "--server-name", "example.com")
+        self.assertEqual(result.exit_code, 0, result.output)
+        self.assertEqual(self.data_dir(self.home / "here"), self.system / "example.com")
+        self.assertIn(
+            f"data goes to {self.system}/example.com: PostgreSQL does not run", result.stdout
+        )
+        self.assertIn(f"cannot enter {self.home}/here", result.stdout)
+
+    def test_the_second_of_a_name(self) -> None:
+        run("init", self.home / "here", "--server-name", "example.com")
+        result = run("init", self.home / "there", "--server-name", "example.com")
+        self.assertEqual(result.exit_code, 1)
+        self.assertIn(f"{self.system}/example.com exists already", result.stderr)
+        self.assertIn("with --data-dir", result.stderr)
+        self.assertFalse((self.home / "there").exists())
+        data = self.directory / "other" / "data"
+        result = run(
+            "init", self.home / "there", "--server-name", "example.com", "--data-dir", data
+        )
+        self.assertEqual(result.exit_code, 0, result.output)
+        self.assertEqual(self.data_dir(self.home / "there"), data)
+
+    def test_a_folder_that_is_closed(self) -> None:
+        arguments = ("--server-name", "example.com", "--data-dir", self.home / "data")
+        result = run("init", self.directory / "here", *arguments)
+        self.assertEqual(result.exit_code, 2)
+        self.assertRegex(result.stderr, f"user .* cannot enter {self.home}, and PostgreSQL runs as")
+        self.assertFalse((self.directory / "here").exists())
+
+    def test_nowhere_to_go(self) -> None:
+        self.system.parent.chmod(0o700)
+        result = run("init", self.home / "here", "--server-name", "example.com")
+        self.assertEqual(result.exit_code, 2)
+        self.assertRegex(result.stderr, f"user .* cannot enter {self.system}, .* name a --data-dir")
+
+    def test_a_home_that_is_open(self) -> None:
+        self.home.chmod(0o755)
+        result = run("init", self.home / "here", "--server-name", "example.com")
+        self.assertEqual(result.exit_code, 0, result.output)
+        self.assertEqual(self.data_dir(self.home / "here"), self.home / "here" / "data")
+        self.assertNotIn("data goes to", result.stdout)
+        self.assertFalse(self.system.exists())
+
+
+class Names(InDirectory):
+    """A name that is none is a wrong argument, to every command."""
+
+    def test_exit_with_2(self) -> None:
+        run("init", self.directory, "--server-name", "example.com")
+        config = ("-c", self.directory / "master.yaml")
+        for arguments in (
+            ("init", self.directory / "x", "--server-name", "a b"),
+            ("writers", "add", *config, "events", "a b"),
+            ("tail", "127.0.0.1:1", "A B"),
+            ("lake", "land", self.directory / "lake", "--database", "dbname=x", "--name", "a b"),
+        ):
+            with self.subTest(arguments):
+                result = run(*arguments)
+                self.assertEqual(result.exit_code, 2, result.output)
+                self.assertRegex(result.stderr, "is not a valid name: use ")
 
 
 class CheckConfig(InDirectory):

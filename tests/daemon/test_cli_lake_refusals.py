@@ -150,7 +150,7 @@ class Refusals(LakeCase):
             self.refused("compact", lake.path, says=says)
 
     def test_names_and_ports(self) -> None:
-        self.refused("land", self.lake, *self.database, "--name", "a b", says="'a b'")
+        self.refused("land", self.lake, *self.database, "--name", "a b", says="'a b'", code=USAGE)
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]
             self.refused(

@@ -212,7 +212,7 @@ class Refused(CliCase):
             ((nobody, "--from", "3"), 2, "--from 3: a modern master sends only what happens"),
             ((nobody, "--from", "x"), 1, "'x' is not a position"),
             ((nobody, "--dialect", "legacy", "--from", "0~w.1"), 2, "one token per stream"),
-            ((nobody, "No such"), 1, "stream name 'No such' is not a valid name"),
+            ((nobody, "No such"), 2, "stream name 'No such' is not a valid name"),
             ((nobody, "--count", "0"), 2, "--count"),
             ((nobody,), 1, f"synrepl: error: cannot connect to {nobody}: "),
         ):

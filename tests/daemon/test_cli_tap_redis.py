@@ -154,7 +154,7 @@ class Record(RedisCase):
         as_user = ("--redis-password-path", password)
         for arguments, code, message, left in (
             (("--redis", self.url), 2, "--redis URL --server-name NAME", False),
-            (("--redis", self.url, "--server-name", "x org"), 1, "is not a valid name", False),
+            (("--redis", self.url, "--server-name", "x org"), 2, "is not a valid name", False),
             (("--redis", "http://x", *name), 2, "it begins with none of redis://", False),
             (("--redis", away, *name), 1, "cannot be used: ", False),
             (("--redis", quiet, *name, "--redis-password-path", wrong), 1, "WRONGPASS", False),
@@ -253,7 +253,7 @@ class Replay(RedisCase):
             ((REDIS, "--unasked"), 2, "give one of the two"),
             ((REDIS, "--redis", away), 1, "cannot be used: "),
             ((legacy, "--redis", self.url), 1, "is in the legacy dialect"),
-            ((REDIS, "--redis", self.url, "--server-name", "x/y"), 1, "is not a valid name"),
+            ((REDIS, "--redis", self.url, "--server-name", "x/y"), 2, "is not a valid name"),
             (("cut.jsonl", "--redis", self.url, *at_once), 1, "cut.jsonl, line 2: it is no JSON"),
         ):
             done = await self.run_it("tap", "replay", *arguments)

@@ -15,6 +15,7 @@ import click
 
 import synrepl
 from synrepl.core.errors import ConfigError, SynreplError, each_of
+from synrepl.core.names import BadName
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -45,10 +46,13 @@ COMMANDS: dict[str, tuple[str, str]] = {
 
 
 def report(error: SynreplError) -> int:
-    """Print an error on stderr, one line for each that it stands for; the exit code."""
+    """Print an error on stderr, one line for each that it stands for; the exit code.
+
+    Names are checked where they are given: on the command line, or in a configuration.
+    """
     for each in each_of(error):
         click.echo(f"synrepl: error: {each}", err=True)
-    return EXIT_USAGE if isinstance(error, ConfigError) else EXIT_FAILED
+    return EXIT_USAGE if isinstance(error, (ConfigError, BadName)) else EXIT_FAILED
 
 
 class CommandTable(click.Group):

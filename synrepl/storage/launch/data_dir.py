@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import errno
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from signal import SIGKILL
 
 from synrepl.core.errors import ConfigError, StorageError
-from synrepl.storage.launch.child import own_account
+from synrepl.storage.launch.child import Account, guarded, own_account
+from synrepl.storage.launch.guard import CANNOT_ENTER
+
+_TIME_LIMIT_S = 60
 
 #: No space, no quota, no larger file.
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -20,6 +25,17 @@ class DataDirUnusable(ConfigError):
 
 class DataDirFull(StorageError):
     """there is no room for the data folder {directory}: {path}: {reason}; free some and start again"""
+
+
+def can_enter(account: Account, directory: Path) -> bool:
+    """Whether a server that runs as ``account`` can work in a directory, or in one to be made there.
+
+    :param directory: need not exist; then its nearest ancestor that does counts
+    """
+    there = next(path for path in (directory, *directory.parents) if path.is_dir())
+    command = guarded(account, Path("/bin/true"), [], there, SIGKILL)
+    done = subprocess.run(command, capture_output=True, check=False, timeout=_TIME_LIMIT_S)  # noqa: S603
+    return done.returncode != CANNOT_ENTER
 
 
 @contextmanager

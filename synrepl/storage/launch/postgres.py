@@ -81,6 +81,11 @@ class StartFailed(StorageError):
     """the embedded PostgreSQL in {directory} did not start ({status}); its log ends: {log}"""
 
 
+def account_for(data_dir: Path) -> Account:
+    """Whom PostgreSQL runs as with its data in this folder: for root, somebody else."""
+    return unprivileged([data_dir / "postgres", data_dir], ["postgres", "nobody"])
+
+
 class PostgresServer:
     """Runs PostgreSQL in a folder. Its methods block, and belong to one thread that outlives it.
 
@@ -140,7 +145,7 @@ class PostgresServer:
     def _start(self) -> None:
         try:
             self._take_lock()
-            self._account = unprivileged([self._cluster, self.data_dir], ["postgres", "nobody"])
+            self._account = account_for(self.data_dir)
             if self._account.uid != os.geteuid():
                 self.data_dir.chmod(self.data_dir.stat().st_mode | 0o011)  # secrets in it are 0600
             found = find_binaries(self._prefer_system)
