@@ -27,6 +27,7 @@ import hmac
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import cast
 
 from twisted.internet.defer import CancelledError, Deferred
@@ -268,7 +269,8 @@ class _Request(http.Request):
         self._answered = True
         if self._disconnected:
             return
-        self.setResponseCode(answer.status)
+        # Twisted's own phrases lack 422 and others, which it calls unknown.
+        self.setResponseCode(answer.status, HTTPStatus(answer.status).phrase.encode())
         headers = [
             ("Content-Type", answer.content_type),
             ("Content-Length", str(len(answer.body))),

@@ -44,6 +44,7 @@ class Reply(NamedTuple):
     status: int
     headers: dict[str, str]
     body: bytes
+    reason: str = ""
 
     @property
     def json(self) -> Any:
@@ -98,7 +99,8 @@ class RawHttp(Protocol):
         if len(rest) < length:
             return None
         self.data = rest[length:]
-        return Reply(int(first.split()[1]), headers, rest[:length])
+        _, status, reason = first.split(" ", 2)
+        return Reply(int(status), headers, rest[:length], reason)
 
     def _wake(self) -> None:
         waiting, self._waiting = self._waiting, None

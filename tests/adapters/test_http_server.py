@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from http import HTTPStatus
 from typing import Any, cast
 
 from twisted.internet.defer import Deferred
@@ -33,6 +34,7 @@ class Base(TestCase):
         self.clock = Clock()
         self.raised: Exception = AssertionError("no error was set")
         self.held: list[Deferred[None]] = []
+        self.statuses: dict[type[SynreplError], int] = {UnknownStream: 400}
         self.server = HttpServer(cast(Any, self.clock), self.routes(), self.secret, self.limits)
         self.listening = Listening(self.server)
         self.clients: list[RawHttp] = []
@@ -49,7 +51,7 @@ class Base(TestCase):
             Route("GET", "/echo/<word>", self.echo),
             Route("POST", "/echo/<word>", self.echo, takes_body=True),
             Route("GET", "/fail", self.fail_),
-            Route("GET", "/fail400", self.fail_, statuses={UnknownStream: 400}),
+            Route("GET", "/fail400", self.fail_, statuses=self.statuses),
             Route("GET", "/hold", self.hold),
         ]
 
@@ -200,6 +202,15 @@ class Errors(Base):
             self.assertEqual(reply.json["message"], str(error))
             self.assertEqual("retry-after" in reply.headers, status == 503)
             self.assertEqual(reply.json.get("trimmed"), 5 if status == 410 else None)
+
+    async def test_every_status_has_its_reason_phrase(self) -> None:
+        for status in HTTPStatus:
+            if status < 400:
+                continue
+            self.raised = Refused()
+            self.statuses[Refused] = status
+            reply = await self.ask(request("GET", "/fail400"))
+            self.assertEqual((reply.status, reply.reason), (status, status.phrase))
 
     async def test_a_route_may_answer_differently(self) -> None:
         self.raised = UnknownStream(name="x", hint="")
