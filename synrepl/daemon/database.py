@@ -144,7 +144,13 @@ class DatabaseOfProcess:
         )
         if as_master:
             made = [stream for stream in streams if not stream.in_memory]
-            await self._wait.until_done(lambda: tables.prepare(made))
+            for name in await self._wait.until_done(lambda: tables.prepare(made)):
+                self._log.warn(
+                    "rows of stream {stream} can still be changed by plain SQL: a transaction "
+                    "that writes there kept its table busy; the next start of the master tries "
+                    "again to protect them",
+                    stream=name,
+                )
         return RoutedStore(tables, MemoryStore(self._scheduler))
 
     async def stop(self) -> None:

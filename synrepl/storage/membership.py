@@ -1,8 +1,10 @@
 """Who the writers of a stream are: added, drained and removed while the system runs.
 
-Nobody forgets a writer whose reservations are open. *Drained* is one that gets no
+Nobody forgets a writer whose reservations are open. *Draining* is one that gets no
 more tokens, which the database sees to; what it holds by then settles in its own
-time. *Removed* is one that was proved to hold nothing, by the locks that fencing
+time. A transaction with a snapshot from before does not see that it is draining, and
+would still get tokens; so it is *drained* only when its generation was raised, which
+such a transaction cannot miss (``synrepl.refuse_stale_snapshot``). *Removed* is one that was proved to hold nothing, by the locks that fencing
 takes (:func:`.writers.fence`). A removed writer keeps its row, and with it its
 position: its facts stay, and followers that were away must learn how far they go.
 But its number is another one, so whoever still has the old number is refused.
@@ -36,6 +38,10 @@ class NotDrained(Refused):
     """writer {writer!r} of stream {stream!r} is neither drained nor dead, so it may be about to write; 'synrepl writers drain' first"""
 
 
+class BroughtBack(Refused):
+    """writer {writer!r} of stream {stream!r} was allowed to write again while it was being drained; drain it once more if that was not meant"""
+
+
 class WriterBusy(Unavailable):
     """writer {writer!r} of stream {stream!r} still has a transaction open in the database; try again when it has ended ('synrepl writers list' shows it)"""
 
@@ -46,7 +52,7 @@ class State(StrEnum):
     LIVE = "live"  #: a process is it, or a transaction of plain SQL
     IDLE = "idle"  #: nobody is it now
     DRAINING = "draining"  #: it gets no more tokens, and has not settled all that it has
-    DRAINED = "drained"  #: it gets no more tokens, and has settled all that it had
+    DRAINED = "drained"  #: it gets no more tokens, and is proved to have settled all it had
     DEAD = "dead"  #: its process died, and nobody has taken the name since
     REMOVED = "removed"  #: nobody is it any more, nor may be
 
@@ -73,7 +79,7 @@ class Member:
 def members(txn: Transaction, streams: Sequence[Stream]) -> list[Member]:
     """All writers of streams, removed ones too; streams that have no table yet have none."""
     txn.execute(
-        "SELECT stream, writer, holder, draining, died, removed FROM synrepl._writers"
+        "SELECT stream, writer, holder, draining, drained, died, removed FROM synrepl._writers"
         " WHERE stream = ANY(%s) ORDER BY stream, writer",
         ([stream.name for stream in streams],),
     )
@@ -81,13 +87,13 @@ def members(txn: Transaction, streams: Sequence[Stream]) -> list[Member]:
     made = {row[0] for row in rows}
     seen = writers.observe(txn, [stream for stream in streams if stream.name in made])
     found = []
-    for stream, writer, holder, draining, died, removed in rows:
+    for stream, writer, holder, draining, drained, died, removed in rows:
         observed = seen[stream].writers[writer]
         found.append(
             Member(
                 stream,
                 writer,
-                State.REMOVED if removed else _state(observed, draining, died),
+                State.REMOVED if removed else _state(observed, draining, drained, died),
                 observed.position,
                 seen[stream].last,
                 holder if observed.alive else None,
@@ -104,7 +110,7 @@ def add(txn: Transaction, stream: str, writer: str) -> bool:
     :raises StreamNotMade:
     """
     txn.execute(
-        "UPDATE synrepl._writers SET draining = false, removed = false"
+        "UPDATE synrepl._writers SET draining = false, drained = false, removed = false"
         " WHERE stream = %s AND writer = %s AND (draining OR removed)",
         (stream, writer),
     )
@@ -121,7 +127,8 @@ def add(txn: Transaction, stream: str, writer: str) -> bool:
 def drain(txn: Transaction, stream: str, writer: str) -> None:
     """Let a writer take no more tokens, from when this is committed.
 
-    Whoever looks after that sees all who may still hold one.
+    Who looks after that sees all who may still hold one, but for transactions with an older
+    snapshot that come later: :func:`conclude_drain` keeps these out.
 
     :raises NoSuchWriter:
     """
@@ -133,6 +140,30 @@ def drain(txn: Transaction, stream: str, writer: str) -> None:
     if not txn.rowcount:
         raise NoSuchWriter(stream=stream, writer=writer)
     _tell(txn, stream)
+
+
+def conclude_drain(txn: Transaction, stream: str, writer: str) -> bool:
+    """Keep out, for good, transactions with a snapshot from before the writer was drained.
+
+    When it returns True and is committed, all tokens of the writer are settled, provided that
+    those were which could be seen after :func:`drain`.
+
+    :returns: False when such a transaction has a token just now, or the writer's row is busy
+    :raises BroughtBack: the writer was allowed to write again meanwhile
+    """
+    # A transaction with an old snapshot that was let in holds the row; it is not waited for.
+    txn.execute(
+        "UPDATE synrepl._writers SET drained = true, generation = generation + 1"
+        " WHERE number = (SELECT number FROM synrepl._writers"
+        " WHERE stream = %s AND writer = %s AND draining FOR UPDATE SKIP LOCKED)",
+        (stream, writer),
+    )
+    if txn.rowcount:
+        return True
+    sql = "SELECT draining FROM synrepl._writers WHERE stream = %s AND writer = %s"
+    if not value(txn, sql, (stream, writer)):
+        raise BroughtBack(stream=stream, writer=writer)
+    return False
 
 
 def remove(txn: Transaction, stream: str, writer: str) -> None:
@@ -164,18 +195,18 @@ def remove(txn: Transaction, stream: str, writer: str) -> None:
         raise NotDrained(stream=stream, writer=writer)
     txn.execute(
         "UPDATE synrepl._writers SET number = DEFAULT, epoch = epoch + 1, removed = true,"
-        " draining = false, died = false, held = false, holder = NULL, backend = NULL"
+        " draining = false, drained = false, died = false, held = false, holder = NULL, backend = NULL"
         " WHERE number = %s",
         (number,),
     )
     _tell(txn, stream)
 
 
-def _state(observed: WriterState, draining: bool, died: bool) -> State:
+def _state(observed: WriterState, draining: bool, drained: bool, died: bool) -> State:
     if observed.held and not observed.alive:
         return State.DEAD
     if draining:
-        return State.DRAINING if observed.holders else State.DRAINED
+        return State.DRAINED if drained else State.DRAINING
     if observed.alive or observed.holders:
         return State.LIVE
     return State.DEAD if died else State.IDLE

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import TypeVar
 
 from synrepl.core.tokens import Range, Token
@@ -28,10 +29,10 @@ class MemoryKeys:
 
     def __init__(self, max_keys: int) -> None:
         self._max_keys = max_keys
-        self._answers: OrderedDict[tuple[str, str], tuple[bytes, Sequence[Token]]] = OrderedDict()
+        self._answers: OrderedDict[tuple[str, str], tuple[bytes, Written]] = OrderedDict()
 
-    def recall(self, stream: str, key: str, digest: bytes) -> Sequence[Token] | None:
-        """The tokens that were given for this key before, if any.
+    def recall(self, stream: str, key: str, digest: bytes) -> Written | None:
+        """The answer that was given for this key before, if any.
 
         :raises KeyReused: when the key came with other rows then
         """
@@ -42,9 +43,9 @@ class MemoryKeys:
             raise KeyReused(key=key)
         return found[1]
 
-    def remember(self, stream: str, key: str, digest: bytes, tokens: Sequence[Token]) -> None:
+    def remember(self, stream: str, key: str, digest: bytes, answer: Written) -> None:
         """Keep an answer."""
-        self._answers[stream, key] = digest, tokens
+        self._answers[stream, key] = digest, replace(answer, replayed=True)
         if len(self._answers) > self._max_keys:
             self._answers.popitem(last=False)
 
@@ -118,10 +119,10 @@ class MemoryLease:
                 if draft.key is not None:
                     before = self._keys.recall(name, draft.key, digest)
                     if before is not None:
-                        answers.append(Written(before, replayed=True))
+                        answers.append(before)
                         continue
                 tokens: Sequence[Token] = memory.take(len(draft.facts), floor)
-                answers.append(Written(tokens))
+                answers.append(Written(tokens, self.writer))
                 facts += (
                     Fact(token, self.writer, tuple(rows))
                     for token, rows in zip(tokens, draft.facts, strict=True)
@@ -129,15 +130,15 @@ class MemoryLease:
             await self._step("append reserved")
             transaction.check()
             fresh = [
-                (draft.key, digest, written.tokens)
+                (draft.key, digest, written)
                 for draft, digest, written in zip(drafts, digests, answers, strict=True)
                 if draft.key is not None and not written.replayed
             ]
             if any(self._keys.recall(name, key, digest) is not None for key, digest, _ in fresh):
                 return None
             memory.commit(facts)
-            for key, digest, given in fresh:
-                self._keys.remember(name, key, digest, given)
+            for key, digest, answer in fresh:
+                self._keys.remember(name, key, digest, answer)
             return answers
 
     async def transact(

@@ -85,19 +85,20 @@ class PostgresLease:
             answers: dict[int, Written] = {}
             for n, draft in enumerate(drafts):
                 if draft.key is not None:
-                    before = idempotency.recall(txn, stream.name, draft.key, digests[n])
+                    before = idempotency.recall(
+                        txn, stream.name, draft.key, digests[n], self.writer
+                    )
                     if before is not None:
-                        answers[n] = Written(before, replayed=True)
+                        answers[n] = before
             fresh = [n for n in range(len(drafts)) if n not in answers]
             facts = [rows for n in fresh for rows in drafts[n].facts]
             append = table.append if careful else table.append_quickly
             tokens = iter(append(txn, claim, self.writer, facts, floor) if facts else ())
             for n in fresh:
-                mine = [next(tokens) for _ in drafts[n].facts]
-                answers[n] = Written(mine)
+                answers[n] = Written([next(tokens) for _ in drafts[n].facts], self.writer)
                 key = drafts[n].key
                 if key is not None:
-                    idempotency.remember(txn, stream.name, key, digests[n], mine)
+                    idempotency.remember(txn, stream.name, key, digests[n], answers[n])
             return [answers[n] for n in range(len(drafts))]
 
         if self._statements is not None and _is_one_row(drafts):
@@ -105,7 +106,7 @@ class PostgresLease:
             # A key met twice, or no connection: the long way knows what to do.
             with self._fencing_named(stream), suppress(UniqueViolation, Unavailable):
                 rows = await self._statements.run(table.single, params)
-                return [Written([abs(int(rows[0][0]))])]
+                return [Written([abs(int(rows[0][0]))], self.writer)]
         with self._fencing_named(stream):
             for attempt in range(1, _ATTEMPTS):
                 with suppress(UniqueViolation):

@@ -9,11 +9,17 @@ from synrepl.core.clock import Scheduler
 from synrepl.core.errors import SynreplError
 from synrepl.core.tokens import Range, Token
 from synrepl.storage import followers, retention, writers
-from synrepl.storage.database import Database, Session, Statements, Transaction
+from synrepl.storage.database import (
+    Database,
+    LockNotAvailable,
+    Session,
+    Statements,
+    Transaction,
+)
 from synrepl.storage.facts import FactTable
 from synrepl.storage.postgres_lease import PostgresLease
 from synrepl.storage.store import Aged, Observation, Page, Trim, WriterRemoved, WriterTaken
-from synrepl.storage.tables import ensure_tables
+from synrepl.storage.tables import ensure_tables, protect, unprotected
 from synrepl.storage.writers import Claim
 from synrepl.streams.definition import Stream
 
@@ -49,12 +55,22 @@ class PostgresStore:
         self._notify = notify
         self._tables: dict[str, FactTable] = {}
 
-    async def prepare(self, streams: Sequence[Stream]) -> None:
-        """Make sure that the streams' tables exist as declared.
+    async def prepare(self, streams: Sequence[Stream]) -> Sequence[str]:
+        """Make sure that the streams' tables exist as declared, and keep their rows unchanged.
 
+        :returns: the streams whose rows can still be changed: an older version made their
+            tables, and transactions that write there kept them busy
         :raises DeclarationChanged: when a declaration contradicts its table
         """
         await self._database.run("ensure_tables", lambda txn: ensure_tables(txn, streams))
+        names = await self._database.run("unprotected", lambda txn: unprotected(txn, streams))
+        return [name for name in names if not await self._protect(name)]
+
+    async def _protect(self, name: str) -> bool:
+        with suppress(LockNotAvailable):
+            await self._database.run("protect", lambda txn: protect(txn, name))
+            return True
+        return False
 
     def table(self, stream: Stream) -> FactTable:
         """The statements of a stream's table."""

@@ -239,6 +239,13 @@ def _keep_all_out(txn: Transaction, stream: str) -> None:
     reserved = _locks(txn, stream, range(FIRST_RESERVATION, 2**31))
     if reserved:
         raise StreamBusy(stream=stream, writer=reserved[0])
+    # Who comes after this with an older snapshot would take IDs above the old position.
+    txn.execute(
+        "UPDATE synrepl._writers w SET generation = generation + 1"
+        " FROM synrepl._streams s WHERE s.stream = w.stream"
+        " AND s.sequence = (SELECT sequence FROM synrepl._streams WHERE stream = %s)",
+        (stream,),
+    )
 
 
 def _locks(txn: Transaction, stream: str, wanted: range) -> list[str]:

@@ -53,8 +53,9 @@ def trim(txn: Transaction, stream: Stream, cap: Token, must_go: Token, limit: in
     bound, held_by = _look(txn, stream, Range(trimmed, upto), must_go, limit)
     if bound is None:
         return Trim(trimmed, 0, held_by)
-    rows = _delete(txn, stream, Range(trimmed, bound))
+    # First the record, without which the table refuses to give up its rows.
     txn.execute("UPDATE synrepl._streams SET trimmed = %s WHERE stream = %s", (bound, stream.name))
+    rows = _delete(txn, stream, Range(trimmed, bound))
     return Trim(bound, rows, held_by)
 
 

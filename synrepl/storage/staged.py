@@ -18,7 +18,7 @@ from synrepl.core.tokens import Token
 from synrepl.storage import idempotency, writers
 from synrepl.storage.database import LockNotAvailable, RaisedByDatabase, Transaction
 from synrepl.storage.sql import value
-from synrepl.storage.store import Drained, StreamNotMade, WriterRemoved, WriterTaken
+from synrepl.storage.store import Drained, StreamNotMade, WriterRemoved, WriterTaken, Written
 from synrepl.storage.tables import HEAD
 from synrepl.streams.columns import Column
 
@@ -168,10 +168,10 @@ def recall(txn: Transaction, job: Job, rows: int) -> Appended | None:
         return Appended(0, replayed=True) if int(last) >= job.batch else None
     if job.key is None:
         return None
-    tokens = idempotency.recall(txn, job.stream, job.key, _digest(rows))
-    if tokens is None:
+    before = idempotency.recall(txn, job.stream, job.key, _digest(rows), job.writer)
+    if before is None:
         return None
-    first, last = tokens or (0, 0)
+    first, last = before.tokens or (0, 0)
     return Appended(0, first, last, replayed=True)
 
 
@@ -185,7 +185,8 @@ def remember(txn: Transaction, job: Job, rows: int, done: Appended) -> None:
     elif job.key is not None:
         # The first and the last token: a million of them would be a row of eight megabytes.
         ends = [done.first, done.last] if done.rows else []
-        idempotency.remember(txn, job.stream, job.key, _digest(rows), ends)
+        answer = Written(ends, job.writer)
+        idempotency.remember(txn, job.stream, job.key, _digest(rows), answer)
 
 
 def clean_up(txn: Transaction, stream: str, job: str) -> None:

@@ -166,10 +166,13 @@ class Draft:
 class Written:
     """The answer to a draft: the tokens of its facts, in order.
 
+    :ivar writer: who appended the facts; when ``replayed``, the writer of the first append,
+        which may be another one: to wait for the tokens, wait for this writer
     :ivar replayed: the key had been used: nothing new was written
     """
 
     tokens: Sequence[Token]
+    writer: str
     replayed: bool = False
 
 

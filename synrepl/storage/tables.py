@@ -13,6 +13,9 @@ from synrepl.streams.definition import Stream
 #: The columns every stream table begins with.
 HEAD = ("stream_id", "row_no", "writer")
 
+#: For how long :func:`protect` waits for a table, in milliseconds.
+_PROTECT_MS = 1_000
+
 
 class DeclarationChanged(ConfigError):
     """stream {stream!r} is declared with {change}, which its table does not allow; columns may only be added, at the end and nullable, or become nullable"""
@@ -38,6 +41,8 @@ def id_bounds(stream: Stream, span: Range) -> tuple[int, int]:
 def ensure_tables(txn: Transaction, streams: Iterable[Stream]) -> None:
     """Make the tables and sequences of streams that lack them; add columns that are new.
 
+    Roles that may read or append to every stream get that right on new ones.
+
     :raises DeclarationChanged: when a declaration contradicts its table
     """
     # Two processes may start at once; DDL under IF NOT EXISTS still races.
@@ -45,6 +50,30 @@ def ensure_tables(txn: Transaction, streams: Iterable[Stream]) -> None:
     for stream in streams:
         if not stream.in_memory:
             _ensure(txn, stream)
+            txn.execute("SELECT synrepl.share_stream(%s)", (stream.name,))
+
+
+def unprotected(txn: Transaction, streams: Iterable[Stream]) -> list[str]:
+    """The streams whose tables let their rows be changed: those that an older version made."""
+    txn.execute(
+        "SELECT s.stream FROM unnest(%s::text[]) AS s (stream) WHERE NOT EXISTS"
+        " (SELECT FROM pg_trigger WHERE tgrelid = format('synrepl.%%I', s.stream)::regclass"
+        "  AND tgname = '_never_deleted')",
+        ([stream.name for stream in streams if not stream.in_memory],),
+    )
+    return [str(name) for (name,) in txn.fetchall()]
+
+
+def protect(txn: Transaction, stream: str) -> None:
+    """Have a stream's table refuse every change of its rows but trimming.
+
+    It waits for transactions that have written to the stream, and who wants to write waits
+    behind it; so it does not wait for long.
+
+    :raises LockNotAvailable: such a transaction is still open; try again another time
+    """
+    txn.execute(f"SET LOCAL lock_timeout = '{_PROTECT_MS}ms'")
+    txn.execute("SELECT synrepl.protect_stream(%s)", (stream,))
 
 
 def _ensure(txn: Transaction, stream: Stream) -> None:
@@ -74,6 +103,7 @@ def _create(txn: Transaction, stream: Stream, wanted: tuple[Column, ...]) -> Non
         (stream.name, stream.counts_down, sequence_name(stream)),
     )
     txn.execute("SELECT synrepl.add_writer(%s, 'sql')", (stream.name,))
+    txn.execute("SELECT synrepl.protect_stream(%s)", (stream.name,))
 
 
 def _check_kinds(txn: Transaction, stream: Stream) -> None:

@@ -10,6 +10,7 @@ from tests.daemon.lake_world import LakeCase
 from tests.pipeline.jobs_lake import add, begin, shape_of
 from tests.pipeline.landing import rows_of
 from tests.storage.postgres import prepare
+from tests.storage.samples import TAMPERING
 
 ALICE = "@alice:example.org"
 
@@ -82,7 +83,7 @@ class OneLake(LakeCase):
                 "All equal.",
             ],
         )
-        self.sql(self.dsn, "UPDATE synrepl.notes SET n = 99 WHERE stream_id = 2")
+        self.sql(self.dsn, f"{TAMPERING}; UPDATE synrepl.notes SET n = 99 WHERE stream_id = 2")
         done = self.in_process("check", self.lake, *self.database)
         self.assertEqual((done.code, done.err), (1, ""), done)
         for part in ("DIFFERS", "tokens 1 to 3: 1 changed", "fact 2, row 0: changed in n",
@@ -105,7 +106,7 @@ class OneLake(LakeCase):
         again = json.loads(self.done("replay", self.lake, *where, "--json"))
         self.assertEqual((again["notes"]["rows"], again["notes"]["rows_there"]), (0, 3))
         self.assertIn("All equal.", self.done("check", self.lake, *where, "--copy"))
-        self.sql(copy, "DELETE FROM synrepl.notes WHERE stream_id = 2")
+        self.sql(copy, f"{TAMPERING}; DELETE FROM synrepl.notes WHERE stream_id = 2")
         done = self.in_process("check", self.lake, *where, "--copy")
         self.assertEqual(done.code, 1, done)
         self.assertIn("fact 2, row 0: only in the lake", done.out)

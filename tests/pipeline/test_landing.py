@@ -226,8 +226,8 @@ class Trimming(LandingCase):
     """Facts that are gone from the database."""
 
     def trim(self, upto: int) -> None:
-        self.sql("DELETE FROM synrepl.notes WHERE stream_id <= %s", upto)
         self.sql("UPDATE synrepl._streams SET trimmed = %s WHERE stream = 'notes'", upto)
+        self.sql("DELETE FROM synrepl.notes WHERE stream_id <= %s", upto)
 
     def test_before_the_lake_begins(self) -> None:
         self.notes(1, 6)

@@ -243,8 +243,8 @@ class Trimming(ReadingCase):
         )
 
     def trim(self, upto: int) -> None:
-        self.sql("DELETE FROM synrepl.notes WHERE stream_id <= %s", upto)
         self.sql("UPDATE synrepl._streams SET trimmed = %s WHERE stream = 'notes'", upto)
+        self.sql("DELETE FROM synrepl.notes WHERE stream_id <= %s", upto)
 
     def test_before_it_is_read(self) -> None:
         self.fill()

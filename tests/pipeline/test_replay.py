@@ -27,6 +27,7 @@ from tests.pipeline.checking import LakeCase
 from tests.pipeline.spark import play
 from tests.storage.foreign_databases import foreign_database
 from tests.storage.postgres import Process, prepare
+from tests.storage.samples import TAMPERING
 from tests.storage.watching import Announcing
 
 #: Streams that are numbered together.
@@ -75,7 +76,8 @@ class Replays(LakeCase):
 
     async def test_into_an_empty_database_and_again(self) -> None:
         self.notes(30, rows=2)
-        self.sql("DELETE FROM synrepl.notes WHERE stream_id IN (7, 30)")  # IDs without rows
+        # IDs without rows
+        self.sql(f"{TAMPERING}; DELETE FROM synrepl.notes WHERE stream_id IN (7, 30)")
         self.sql(
             "INSERT INTO synrepl.backfill SELECT (r).* FROM (SELECT jsonb_populate_record("
             "NULL::synrepl.backfill, jsonb_build_object('stream_id', -n, 'row_no', 0, 'writer', 'w',"
@@ -113,7 +115,9 @@ class Replays(LakeCase):
         self.assertEqual(self.replayed(copy, Extent(upto=15)), [Replayed("notes", 0, 15, 15, 0)])
         self.assertEqual(self.replayed(copy), [Replayed("notes", 0, 40, 25, 15)])
         self.assertRaises(BeyondTheLake, self.replayed, copy, Extent(upto=41))
-        self.sql_of(copy, "UPDATE synrepl.notes SET text = 'other' WHERE stream_id = 3")
+        self.sql_of(
+            copy, f"{TAMPERING}; UPDATE synrepl.notes SET text = 'other' WHERE stream_id = 3"
+        )
         error = self.assertRaises(NotTheSame, self.replayed, copy)
         self.assertIn("1 changed", str(error))
         self.assertIn("differs from the lake below token 40", str(error))

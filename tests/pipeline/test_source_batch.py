@@ -168,8 +168,8 @@ class Ends(SourceCase):
 
     def test_what_was_trimmed(self) -> None:
         self.notes(1, 5)
-        self.sql("DELETE FROM synrepl.notes WHERE stream_id <= 3")
         self.sql("UPDATE synrepl._streams SET trimmed = 3 WHERE stream = 'notes'")
+        self.sql("DELETE FROM synrepl.notes WHERE stream_id <= 3")
         self.assertEqual([row.n for row in self.read().collect()], [4, 5])
         error = self.ours(self.read(starting="1").collect)
         self.assertIsInstance(error, MustReland)
@@ -179,8 +179,8 @@ class Ends(SourceCase):
         self.notes(1, 5)
         frame = self.read()
         frame._jdf.queryExecution().toRdd().getNumPartitions()  # plans, and reads nothing
-        self.sql("DELETE FROM synrepl.notes WHERE stream_id <= 3")
         self.sql("UPDATE synrepl._streams SET trimmed = 3 WHERE stream = 'notes'")
+        self.sql("DELETE FROM synrepl.notes WHERE stream_id <= 3")
         self.assertIsInstance(self.ours(frame.collect), MustReland)
 
 

@@ -83,7 +83,7 @@ class Outcome(SynchronousTestCase):
     def test_it_was_committed(self) -> None:
         self.append("a")
         self.store.at = "append committed"
-        self.assertEqual(self.append("b", "c"), Written([2, 3]))
+        self.assertEqual(self.append("b", "c"), Written([2, 3], "master"))
         self.assertEqual(self.stored(), [(1, "a"), (2, "b"), (3, "c")])
         self.assertEqual(self.heard.tokens, [1, 2, 3])
 

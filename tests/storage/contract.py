@@ -276,10 +276,19 @@ class FactStoreContract(Base):
         draft = Draft([[note("a")], [note("b")]], key="k")
         (first,) = await lease.append(NOTES, [draft], 0)
         (again,) = await lease.append(NOTES, [draft], 0)
-        self.assertEqual(again, Written(first.tokens, replayed=True))
-        other = await self.lease("w2")
-        (elsewhere,) = await other.append(NOTES, [draft], 0)
-        self.assertEqual(elsewhere, again)
+        self.assertEqual(first, Written(first.tokens, "w1"))
+        self.assertEqual(again, Written(first.tokens, "w1", replayed=True))
+        self.assertEqual(len(await self.facts()), 2)
+
+    async def test_a_key_used_again_at_another_writer_names_the_first_one(self) -> None:
+        one, other = await self.lease("w1"), await self.lease("w2")
+        draft = Draft([[note("a")]], key="k")
+        (first,) = await one.append(NOTES, [draft], 0)
+        mine, elsewhere = await other.append(NOTES, [Draft([[note("b")]], key="mine"), draft], 0)
+        self.assertEqual(elsewhere, Written(first.tokens, "w1", replayed=True))
+        self.assertEqual(mine.writer, "w2")
+        (back,) = await one.append(NOTES, [Draft([[note("b")]], key="mine")], 0)
+        self.assertEqual(back, Written(mine.tokens, "w2", replayed=True))
         self.assertEqual(len(await self.facts()), 2)
 
     async def test_a_replay_among_fresh_drafts(self) -> None:
@@ -289,7 +298,7 @@ class FactStoreContract(Base):
         before, replayed, after = await lease.append(
             NOTES, [Draft([[note("x")]], key="x"), old, Draft([[note("y")]])], 0
         )
-        self.assertEqual(replayed, Written(first.tokens, replayed=True))
+        self.assertEqual(replayed, Written(first.tokens, "w1", replayed=True))
         self.assertEqual((before.replayed, after.replayed), (False, False))
         found = {fact.token: fact.rows[0] for fact in await self.facts()}
         self.assertEqual(
@@ -324,7 +333,7 @@ class FactStoreContract(Base):
         answers = [answer[0] for ok, answer in outcomes if ok]
         self.assertEqual(len(answers), 4, outcomes)
         self.assertEqual(sorted(a.replayed for a in answers), [False, True, True, True])
-        self.assertEqual(len({tuple(a.tokens) for a in answers}), 1)
+        self.assertEqual(len({(a.writer, *a.tokens) for a in answers}), 1)
         self.assertEqual(len(await self.facts()), 1)
 
     # -- writers ------------------------------------------------------------------------

@@ -12,6 +12,9 @@ from synrepl.streams.row import Row
 from synrepl.streams.synapse import SYNAPSE_STREAMS
 from synrepl.streams.synapse.backfill import BACKFILL
 
+#: Before statements of a superuser that change facts, which nobody may do.
+TAMPERING = "SET session_replication_role = replica"
+
 #: Short facts for most tests.
 NOTES = declare("notes", {"text": "text", "n": "bigint?"})
 

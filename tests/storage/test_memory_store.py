@@ -135,7 +135,7 @@ class Steps(TestCase):
         self.store.go_on()
         await self.assertFailure(other, KeyReused)
         self.store.go_on()  # the first one tries again, and finds the answer
-        self.assertEqual(await first, [Written(written.tokens, replayed=True)])
+        self.assertEqual(await first, [Written(written.tokens, "w1", replayed=True)])
         self.assertEqual((await self.texts(), await self.holders()), ([(2, "a")], 0))
 
     async def test_nobody_is_fenced_while_a_transaction_runs(self) -> None:

@@ -105,14 +105,29 @@ class PlainSql(PostgresCase):
     # -- what does not ------------------------------------------------------------------
 
     async def test_unknown_names(self) -> None:
-        self.refused(lambda: self.append({"text": "a"}, stream="note"), 'stream "note"', "declared")
+        for stream, words in (
+            ("note", ('there is no stream "note"', 'did you mean "notes"?', "declared")),
+            ("notse", ('there is no stream "notse"', 'did you mean "notes"?')),
+            ("back_fill", ('did you mean "backfill"?',)),
+            ("x" * 1000, ("there is no stream", "declared")),
+            ("", ('there is no stream ""',)),
+        ):
+            self.refused(lambda stream=stream: self.append({"text": "a"}, stream=stream), *words)
+        with self.assertRaises(psycopg2.Error) as caught:
+            self.append({"text": "a"}, stream="payments")
+        self.assertNotIn("did you mean", str(caught.exception))
         self.refused(
             lambda: self.append({"text": "a"}, writer="who"), '"notes"', '"who"', "add_writer"
         )
         self.refused(lambda: self.append({"txet": "a"}), '"notes"', 'no column "txet"')
         for name in ("stream_id", "row_no", "writer"):
             self.refused(lambda name=name: self.append({"text": "a", name: 1}), f'"{name}"')
-        self.refused(lambda: self.sql("SELECT synrepl.add_writer('note', 'w')"), 'no stream "note"')
+        for function in ("add_writer", "take_place"):
+            self.refused(
+                lambda function=function: self.sql(f"SELECT synrepl.{function}('note', 'w')"),
+                'no stream "note"',
+                '"notes"',
+            )
         for name in ("", "a b", "-x", "x" * 64):
             self.refused(
                 lambda name=name: self.sql("SELECT synrepl.add_writer('notes', %s)", name),

@@ -9,9 +9,10 @@ from twisted.internet.defer import Deferred
 
 from synrepl.core.tokens import Token
 from synrepl.storage.postgres_store import PostgresStore
-from synrepl.storage.store import Draft, FactStore, Fenced, WriterState
+from synrepl.storage.store import Draft, FactStore, Fenced, WriterState, Written
 from synrepl.storage.tables import sequence_name
 from synrepl.streams.definition import Stream
+from synrepl.streams.synapse.backfill import BACKFILL, BackfillRow
 from tests.storage.contract import FactStoreContract
 from tests.storage.hasty import HastyScheduler
 from tests.storage.postgres import PostgresCase, Process
@@ -93,6 +94,26 @@ class OnlyHere(PostgresCase):
         (holder,) = (await self.state()).holders
         for word in ("backend", "synrepl one"):
             self.assertIn(word, holder.describe)
+
+    async def test_an_answer_that_an_older_process_kept_names_the_writer_of_the_facts(self) -> None:
+        await self.one.store.prepare([BACKFILL])
+        first = await self.one.store.open_writer("w2", [NOTES, BACKFILL])
+        row = BackfillRow("$e", "!r", "m", None, None, None)
+        drafts = (NOTES, Draft([[note("a")]], key="k")), (BACKFILL, Draft([[row]], key="k"))
+        other = await self.one.store.open_writer("w3", [NOTES, BACKFILL])
+        for stream, draft in drafts:
+            (written,) = await first.append(stream, [draft], 0)
+            self.sql("UPDATE synrepl._idempotency_keys SET writer = NULL")
+            (again,) = await other.append(stream, [draft], 0)
+            self.assertEqual(again, Written(written.tokens, "w2", replayed=True))
+
+    async def test_an_answer_whose_facts_are_gone_names_who_asks(self) -> None:
+        draft = Draft([[]], key="k")  # without rows it leaves as little
+        (written,) = await self.lease.append(NOTES, [draft], 0)
+        self.sql("UPDATE synrepl._idempotency_keys SET writer = NULL")
+        other = await self.one.store.open_writer("w2", [NOTES])
+        (again,) = await other.append(NOTES, [draft], 0)
+        self.assertEqual(again, Written(written.tokens, "w2", replayed=True))
 
     async def test_commits_are_not_notified_of_when_nobody_else_announces(self) -> None:
         listener = self.connect()

@@ -180,8 +180,8 @@ class Interrupted:
     def _trim(self) -> None:
         # In the thread of the transaction.
         with closing(psycopg2.connect(self._case.dsn)) as one, one, one.cursor() as cursor:
-            cursor.execute("DELETE FROM synrepl.notes")
             cursor.execute("UPDATE synrepl._streams SET trimmed = 10 WHERE stream = 'notes'")
+            cursor.execute("DELETE FROM synrepl.notes")
             cursor.execute("UPDATE synrepl._writers SET trimmed = 10 WHERE stream = 'notes'")
 
 

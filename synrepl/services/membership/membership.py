@@ -51,7 +51,7 @@ class Membership:
     async def drain(self, stream: Stream, writer: str, timeout_s: float) -> None:
         """Let a writer take no more tokens, and wait until all that it has are settled.
 
-        :raises NoSuchWriter:
+        :raises NoSuchWriter: :raises BroughtBack: it was allowed to write again meanwhile
         :raises StillOpen: not all were, after ``timeout_s`` seconds
         """
         await self._database.run(
@@ -66,15 +66,13 @@ class Membership:
             goal = last if goal is None else goal
             if seen.held and not seen.alive:
                 await self._fence(stream, writer)
-            elif settling.observe(last, [h.identity for h in seen.holders]) >= goal:
+            elif settling.observe(
+                last, [h.identity for h in seen.holders]
+            ) >= goal and await self._conclude(stream, writer):
                 return
             if self._scheduler.seconds() >= give_up:
-                told = [holder.describe for holder in seen.holders]
                 raise StillOpen(
-                    writer=writer,
-                    stream=stream.name,
-                    seconds=timeout_s,
-                    open=" and ".join(told) or "its process is dead, and not fenced off yet",
+                    writer=writer, stream=stream.name, seconds=timeout_s, open=_what_is_open(seen)
                 )
             await self._scheduler.sleep(LOOK_S)
 
@@ -104,7 +102,21 @@ class Membership:
 
         return await self._database.run("look at writer", look, read_only=True)
 
+    async def _conclude(self, stream: Stream, writer: str) -> bool:
+        return await self._database.run(
+            "conclude drain", lambda txn: membership.conclude_drain(txn, stream.name, writer)
+        )
+
     async def _fence(self, stream: Stream, writer: str) -> None:
         await self._database.run(
             "fence writer", lambda txn: writers.fence(txn, stream.name, writer)
         )
+
+
+def _what_is_open(seen: WriterState) -> str:
+    """What keeps a writer from being drained, for a person."""
+    if seen.holders:
+        return " and ".join(holder.describe for holder in seen.holders)
+    if seen.held and not seen.alive:
+        return "its process is dead, and not fenced off yet"
+    return "a transaction that has just ended, or is about to"

@@ -81,7 +81,7 @@ class AppendGroup:
         tokens = (token for token, _ in mine)
         for n, draft in enumerate(self._drafts):
             if n not in answers:
-                answers[n] = Written([next(tokens) for _ in draft.facts])
+                answers[n] = Written([next(tokens) for _ in draft.facts], self._commits.writer)
         return [answers[n] for n in range(len(self._drafts))]
 
     @property

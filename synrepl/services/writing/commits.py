@@ -27,6 +27,11 @@ class Commits:
         self._name = name
         self._settled = settled
 
+    @property
+    def writer(self) -> str:
+        """Whose writes they are."""
+        return self._name.writer
+
     async def carry_out(self, write: Write[T]) -> T:
         """Run a write; returns once it is committed and announced.
 

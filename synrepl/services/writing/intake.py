@@ -53,6 +53,8 @@ class BadKey(InputError):
 class Appended:
     """The answer to a request.
 
+    :ivar writer: who appended its facts: of a replayed request the first append's writer, not
+        the process that answers
     :ivar ids: the stream IDs of its facts, in order; negative in a stream that counts down
     :ivar replayed: the idempotency key had been used: this is the first answer again
     """
@@ -127,7 +129,7 @@ class Intake:
             self.facts[stream.name] += len(facts)
             self.rows[stream.name] += sum(map(len, facts))
         ids = [stream.stream_id(token) for token in written.tokens]
-        return Appended(stream.name, self._writer.writer, ids, written.replayed)
+        return Appended(stream.name, written.writer, ids, written.replayed)
 
     def _decode(self, stream: Stream, body: bytes) -> list[tuple[Row, ...]]:
         split = _split(body)

@@ -129,6 +129,12 @@ class _Transaction:
         self._streams[stream].draining.add(writer)
         return [()]
 
+    def _conclude(self, stream: str, writer: str) -> Sequence[Record]:
+        return [()] if self._streams[stream].conclude_drain(writer) else []
+
+    def _is_draining(self, stream: str, writer: str) -> Sequence[Record]:
+        return [(writer in self._streams[stream].draining,)]
+
     def _remove(self, number: int) -> Sequence[Record]:
         stream, writer = self._numbers[number]
         self._streams[stream].remove(writer)
@@ -174,6 +180,8 @@ _WRITERS = "UPDATE synrepl._writers SET"
 _STATEMENTS: Mapping[str, Callable[..., Sequence[Record]]] = {
     f"{_WRITERS} draining = false": _Transaction._add,
     f"{_WRITERS} draining = true": _Transaction._drain,
+    f"{_WRITERS} drained = true": _Transaction._conclude,
+    "SELECT draining FROM synrepl._writers": _Transaction._is_draining,
     f"{_WRITERS} number = DEFAULT": _Transaction._remove,
     f"{_WRITERS} epoch = epoch + 1, held = false, died = true": _Transaction._fence,
     "SELECT EXISTS (SELECT FROM synrepl._writers": _Transaction._exists,

@@ -109,6 +109,10 @@ class WatchedStream(MemoryStream):
             self.died.add(name)
         return fenced
 
+    def conclude_drain(self, name: str) -> bool:
+        """Keep out transactions from before the writer was drained; False when it is not draining."""
+        return name in self.draining
+
     def remove(self, name: str) -> None:
         """It is no writer any more: whoever has its old number is refused."""
         writer = self.writers[name]

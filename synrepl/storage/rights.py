@@ -1,0 +1,186 @@
+"""The rights of an application's own role: to append, to read, to have somebody erased.
+
+A role that appends executes ``synrepl.append()``, and has no right to the tables and
+sequences behind it. Rights are Postgres's own, so ``\\dp`` and ``\\df+`` show them; there are
+no others. A role that may append to every stream, or read every stream, may do so with those
+that are made later: ``synrepl._append()`` takes every stream, and the tables of new ones are
+shared with those who may read ``synrepl._every_stream``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from synrepl.core.errors import InputError, Refused
+from synrepl.storage.database import Transaction
+from synrepl.storage.sql import value
+from synrepl.storage.store import StreamNotMade
+
+#: What an application may execute; everything else in the schema is for synrepl's processes.
+_FOR_APPLICATIONS = r"^(append|erase|_append|_append_.*)$"
+
+_WRITES = "INSERT, UPDATE, DELETE, TRUNCATE, REFERENCES, TRIGGER"
+
+
+class NoSuchRole(InputError):
+    """there is no role {role!r} in this database server; CREATE ROLE makes one"""
+
+
+class RoleAboveRights(Refused):
+    """role {role!r} {reason}, so it may do everything to the facts, whatever it is granted; give the application a role of its own"""
+
+
+class RightsLeft(Refused):
+    """role {role!r} could still write by hand, since it has {rights}; nothing was changed: take that from PUBLIC or from the roles that it is a member of, or give the application another role"""
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """What a role is to be granted.
+
+    :ivar append: append facts; ``read`` read them; ``erase`` note who is to be erased
+    :ivar streams: to which streams; none for every stream, also those made later
+    """
+
+    append: bool = False
+    read: bool = False
+    erase: bool = False
+    streams: Sequence[str] = ()
+
+
+def grant(txn: Transaction, role: str, rights: Rights) -> list[str]:
+    """Grant rights, beside those that the role has, and take from it what lets it write by hand.
+
+    :returns: the statements that were run
+    :raises NoSuchRole: :raises RoleAboveRights: :raises StreamNotMade:
+    :raises RightsLeft: the role has more by other ways than its own rights
+    """
+    _check_role(txn, role)
+    made = _streams(txn)
+    for stream in rights.streams:
+        if stream not in made:
+            raise StreamNotMade(stream=stream)
+    statements = [*_take_from(txn, role), *_give_to(role, rights, made)]
+    _run(txn, statements)
+    left = _left(txn, role)
+    if left:
+        raise RightsLeft(role=role, rights=", ".join(left))
+    return statements
+
+
+def revoke(txn: Transaction, role: str) -> list[str]:
+    """Take from a role all that it was granted in the schema.
+
+    :returns: the statements that were run
+    :raises NoSuchRole:
+    """
+    _check_exists(txn, role)
+    name = _quoted(role)
+    statements = [
+        f"REVOKE ALL ON ALL {kind} IN SCHEMA synrepl FROM {name}"
+        for kind in ("FUNCTIONS", "TABLES", "SEQUENCES")
+    ]
+    statements.append(f"REVOKE ALL ON SCHEMA synrepl FROM {name}")
+    _run(txn, statements)
+    return statements
+
+
+def _give_to(role: str, rights: Rights, made: Sequence[str]) -> Iterator[str]:
+    name = _quoted(role)
+    yield f"GRANT USAGE ON SCHEMA synrepl TO {name}"
+    functions, tables = [], []
+    if rights.append:
+        functions.append("append(text, jsonb, text)")
+        if not rights.streams:
+            functions.append("_append(text, jsonb, text)")
+        functions += [f'"_append_{stream}"(jsonb, text)' for stream in rights.streams]
+    if rights.erase:
+        functions.append("erase(text)")
+    if rights.read:
+        tables += [f'"{stream}"' for stream in rights.streams or ("_every_stream", *made)]
+    for function in functions:
+        yield f"GRANT EXECUTE ON FUNCTION synrepl.{function} TO {name}"
+    for table in tables:
+        yield f"GRANT SELECT ON TABLE synrepl.{table} TO {name}"
+
+
+def _take_from(txn: Transaction, role: str) -> Iterator[str]:
+    """What it needed to append before there were rights to do that."""
+    name = _quoted(role)
+    yield f"REVOKE {_WRITES} ON ALL TABLES IN SCHEMA synrepl FROM {name}"
+    yield f"REVOKE ALL ON ALL SEQUENCES IN SCHEMA synrepl FROM {name}"
+    yield f"REVOKE CREATE ON SCHEMA synrepl FROM {name}"
+    txn.execute(
+        "SELECT p.oid::regprocedure::text FROM pg_proc p, aclexplode(p.proacl) held"
+        " WHERE p.pronamespace = 'synrepl'::regnamespace AND p.proname !~ %s"
+        " AND held.grantee = %s::regrole ORDER BY 1",
+        (_FOR_APPLICATIONS, name),
+    )
+    for (function,) in txn.fetchall():
+        yield f"REVOKE ALL ON FUNCTION {function} FROM {name}"
+
+
+def _left(txn: Transaction, role: str) -> list[str]:
+    """Rights to write by hand that a role has all the same, a few of them."""
+    txn.execute(
+        """
+        SELECT held FROM (
+            SELECT 'CREATE on schema synrepl' AS held
+            WHERE has_schema_privilege(%(role)s, 'synrepl', 'CREATE')
+            UNION ALL
+            SELECT privilege || ' on ' || c.oid::regclass
+            FROM pg_class c, unnest(ARRAY['INSERT', 'UPDATE', 'DELETE', 'TRUNCATE']) AS privilege
+            WHERE c.relnamespace = 'synrepl'::regnamespace
+              AND CASE WHEN c.relkind IN ('r', 'p', 'v')
+                       THEN has_table_privilege(%(role)s, c.oid, privilege) END
+            UNION ALL
+            SELECT 'USAGE or UPDATE on ' || c.oid::regclass FROM pg_class c
+            WHERE c.relnamespace = 'synrepl'::regnamespace
+              AND CASE WHEN c.relkind = 'S'
+                       THEN has_sequence_privilege(%(role)s, c.oid, 'USAGE, UPDATE') END
+            UNION ALL
+            SELECT 'EXECUTE on ' || p.oid::regprocedure FROM pg_proc p
+            WHERE p.pronamespace = 'synrepl'::regnamespace AND p.proname !~ %(allowed)s
+              AND has_function_privilege(%(role)s, p.oid, 'EXECUTE')
+        ) AS left_over LIMIT 5
+        """,
+        {"role": role, "allowed": _FOR_APPLICATIONS},
+    )
+    return [str(held) for (held,) in txn.fetchall()]
+
+
+def _check_role(txn: Transaction, role: str) -> None:
+    _check_exists(txn, role)
+    txn.execute(
+        "SELECT r.rolsuper, r.oid = n.nspowner, pg_has_role(r.oid, n.nspowner, 'MEMBER')"
+        " FROM pg_roles r, pg_namespace n WHERE r.rolname = %s AND n.nspname = 'synrepl'",
+        (role,),
+    )
+    is_super, is_owner, is_member = txn.fetchone()
+    for is_so, reason in (
+        (is_super, "is a superuser"),
+        (is_owner, "is the owner of the schema synrepl"),
+        (is_member, "is a member of the owner of the schema synrepl"),
+    ):
+        if is_so:
+            raise RoleAboveRights(role=role, reason=reason)
+
+
+def _check_exists(txn: Transaction, role: str) -> None:
+    if not value(txn, "SELECT EXISTS (SELECT FROM pg_roles WHERE rolname = %s)", (role,)):
+        raise NoSuchRole(role=role)
+
+
+def _streams(txn: Transaction) -> list[str]:
+    txn.execute("SELECT stream FROM synrepl._streams ORDER BY stream")
+    return [str(stream) for (stream,) in txn.fetchall()]
+
+
+def _run(txn: Transaction, statements: Sequence[str]) -> None:
+    for statement in statements:
+        txn.execute(statement)
+
+
+def _quoted(role: str) -> str:
+    return '"' + role.replace('"', '""') + '"'
