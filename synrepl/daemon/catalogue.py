@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from synrepl.core.errors import ConfigError, InputError, raise_all
-from synrepl.daemon.config import Config, DeclaredStream, WorkerConfig
+from synrepl.daemon.config import Config, WorkerConfig
 from synrepl.daemon.config_files import KeyPath, spelt_key
 from synrepl.streams.catalogue import Catalogue, UnknownStream
-from synrepl.streams.declared import declare
 from synrepl.streams.definition import Stream
 from synrepl.streams.synapse import SYNAPSE_STREAMS
 
@@ -28,7 +27,7 @@ def catalogue(config: Config) -> Catalogue:
     :raises ConfigErrors: several of these
     """
     raise_all(list(bad_streams(config)))
-    return Catalogue((*_chosen(config), *map(_declared, config.streams)))
+    return Catalogue((*_chosen(config), *(item.declare() for item in config.streams)))
 
 
 def bad_streams(config: Config) -> Iterator[BadCatalogue]:
@@ -38,7 +37,7 @@ def bad_streams(config: Config) -> Iterator[BadCatalogue]:
     usable = list(_chosen(config))
     for index, item in enumerate(config.streams):
         try:
-            usable.append(_declared(item))
+            usable.append(item.declare())
             Catalogue(usable)
         except InputError as error:
             yield _bad(("streams", index), error)
@@ -79,13 +78,3 @@ def _chosen(config: Config) -> Iterable[Stream]:
         return SYNAPSE_STREAMS
     wanted = () if config.catalogue == "none" else config.catalogue
     return [stream for stream in SYNAPSE_STREAMS if stream.name in wanted]
-
-
-def _declared(item: DeclaredStream) -> Stream:
-    return declare(
-        item.name,
-        item.columns,
-        ephemeral=item.ephemeral,
-        invalidates=item.invalidates,
-        marks=item.marks,
-    )

@@ -22,6 +22,8 @@ from synrepl.daemon.config_exposure import exposed_database
 from synrepl.daemon.config_files import Document
 from synrepl.daemon.config_redis import Redis
 from synrepl.daemon.secret import Secret
+from synrepl.streams.declared import BadDeclaration, declare
+from synrepl.streams.definition import Stream
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +85,7 @@ class DeclaredStream(Section):
     """
 
     name: values.StreamName
-    columns: Mapping[values.ColumnName, str]
+    columns: Mapping[values.ColumnName, values.ColumnType]
     ephemeral: bool = False
     invalidates: Mapping[str, tuple[values.ColumnName, ...]] = field(default_factory=dict)
     marks: Mapping[str, values.ColumnName] = field(default_factory=dict)
@@ -91,6 +93,24 @@ class DeclaredStream(Section):
     def faults(self) -> Iterator[Unfit]:
         if not self.columns:
             yield Unfit(key="columns", reason="a stream needs at least one column")
+            return
+        try:
+            self.declare()
+        except BadDeclaration as error:
+            yield Unfit(key=error.key, reason=error.facts["reason"])
+
+    def declare(self) -> Stream:
+        """The stream as it is declared.
+
+        :raises BadDeclaration: a name is reserved, or an effect cannot be
+        """
+        return declare(
+            self.name,
+            self.columns,
+            ephemeral=self.ephemeral,
+            invalidates=self.invalidates,
+            marks=self.marks,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

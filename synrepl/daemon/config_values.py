@@ -16,6 +16,7 @@ from synrepl.daemon.config_decode import Scalar
 from synrepl.daemon.config_files import Place
 from synrepl.daemon.secret import Secret, dsn_secret, read_secret
 from synrepl.driver.dsn import holds_password
+from synrepl.streams.columns import parse_type
 
 _OBJECT_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 
@@ -66,6 +67,11 @@ def _dsn(value: Any, place: Place) -> Secret:
     return replace(secret, readers=readers(status.st_mode, status.st_uid))
 
 
+def _column_type(value: Any, place: Place) -> str:
+    parse_type(_text(value))
+    return str(value)
+
+
 def _object_path(value: Any, place: Place) -> str:
     if not _OBJECT_PATH.fullmatch(_text(value)):
         raise ValueError("not an object path")
@@ -100,6 +106,7 @@ ServerName = Annotated[str, _name("a server name", names.server_name)]
 WriterName = Annotated[str, _name("an instance name", names.writer_name)]
 FollowerName = Annotated[str, _name("a follower name", names.follower_name)]
 StreamName = Annotated[str, _name("a stream name", names.stream_name)]
+ColumnType = Annotated[str, Scalar("a column type such as 'text' or 'bigint?'", _column_type)]
 ColumnName = Annotated[str, _name("a column name", names.column_name)]
 
 Directory = Annotated[Path, Scalar("a directory", _path)]

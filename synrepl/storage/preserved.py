@@ -36,6 +36,7 @@ from synrepl.storage.staged import (
     places_named,
     recall,
     remember,
+    staged_column,
     staged_table,
 )
 
@@ -334,7 +335,10 @@ def _is_there(
     )
     if int(there) != replay.rows:
         return False
-    same = "".join(f' AND t."{n}"::text IS NOT DISTINCT FROM s."{n}"::text' for n in cells)
+    same = "".join(
+        f' AND t."{name}"::text IS NOT DISTINCT FROM s."{staged_column(name)}"::text'
+        for name in cells
+    )
     equal = value(
         txn,
         f'SELECT count(*) FROM {staged_table(stream)} s JOIN synrepl."{stream}" t'
@@ -347,9 +351,10 @@ def _is_there(
 
 def _write(txn: Transaction, stream: str, attempts: list[int], cells: Sequence[str]) -> None:
     names = "".join(f', "{name}"' for name in cells)
+    picked = "".join(f', "{staged_column(name)}"' for name in cells)
     txn.execute(
         f'INSERT INTO synrepl."{stream}" (stream_id, row_no, writer{names})'
-        f" SELECT stream_id, row_no, writer{names} FROM {staged_table(stream)}"
+        f" SELECT stream_id, row_no, writer{picked} FROM {staged_table(stream)}"
         " WHERE attempt = ANY(%s) ORDER BY abs(stream_id), row_no",
         (attempts,),
     )

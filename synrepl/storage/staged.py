@@ -85,6 +85,11 @@ def staged_table(stream: str) -> str:
     return f'synrepl."_{stream}_staged"'
 
 
+def staged_column(name: str) -> str:
+    """The name that a column has among staged rows, whose table has columns of its own."""
+    return f"_{name}" if name in _STAGED_HEAD else name
+
+
 def ensure_staging(txn: Transaction, stream: str, cells: Iterable[Column]) -> None:
     """Make the table for a stream's staged rows, or give it columns that are new."""
     table = staged_table(stream)
@@ -97,7 +102,8 @@ def ensure_staging(txn: Transaction, stream: str, cells: Iterable[Column]) -> No
     )
     txn.execute(f'CREATE INDEX IF NOT EXISTS "_{stream}_staged_attempt" ON {table} (attempt)')
     for column in _lacking(txn, stream, cells):
-        txn.execute(f'ALTER TABLE {table} ADD COLUMN "{column.name}" {column.type.sql}')
+        name = staged_column(column.name)
+        txn.execute(f'ALTER TABLE {table} ADD COLUMN "{name}" {column.type.sql}')
 
 
 def stage(
@@ -119,7 +125,7 @@ def stage(
         "INSERT INTO synrepl._staging (attempt, job, stream) VALUES (%s, %s, %s)",
         (attempt, job, stream),
     )
-    names = ", ".join(f'"{name}"' for name in (*_STAGED_HEAD, *columns))
+    names = ", ".join(f'"{name}"' for name in (*_STAGED_HEAD, *map(staged_column, columns)))
     fitting = txn.copy_in(f"COPY {staged_table(stream)} ({names}) FROM STDIN", rows)
     misfits = txn.copy_in("COPY synrepl._staged_bad (attempt, reason, row) FROM STDIN", bad)
     return Staged(attempt, fitting, misfits)
@@ -260,7 +266,7 @@ def _move(
         txn.execute("SELECT * FROM synrepl.take_place(%s, %s)", (job.stream, job.writer))
         number, epoch, sequence, floor = txn.fetchone()
         names = "".join(f', "{name}"' for name in cells)
-        picked = "".join(f', s."{name}"' for name in cells)
+        picked = "".join(f', s."{staged_column(name)}"' for name in cells)
         bases, base = [], 0
         for each in attempts:
             bases.append(base)
@@ -310,7 +316,7 @@ def _lacking(txn: Transaction, stream: str, cells: Iterable[Column]) -> list[Col
         (staged_table(stream),),
     )
     present = {row[0] for row in txn.fetchall()}
-    return [column for column in cells if column.name not in present | set(HEAD)]
+    return [column for column in cells if staged_column(column.name) not in present | set(HEAD)]
 
 
 def _emptied(txn: Transaction, stream: str) -> bool:

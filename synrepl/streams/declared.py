@@ -15,11 +15,33 @@ from synrepl.streams.definition import UNTAGGED, Stream
 from synrepl.streams.effects import Effects, Invalidates, Marks, columns_key, entity
 from synrepl.streams.row import Row
 
-#: Columns that every stream's table has already, or that mean a row's kind.
-RESERVED_COLUMNS = frozenset({"stream_id", "row_no", "writer", KIND_COLUMN})
+#: Columns that no stream may declare, and why.
+RESERVED_COLUMNS: Mapping[str, str] = {
+    **dict.fromkeys(("stream_id", "row_no", "writer"), "the table of every stream has it already"),
+    KIND_COLUMN: "it tells the kinds of rows apart",
+    **dict.fromkeys(
+        ("ctid", "xmin", "xmax", "cmin", "cmax", "tableoid"),
+        "PostgreSQL has a system column of that name in every table",
+    ),
+}
 
-#: Words that mean something else where a line or a command has a stream's name.
-RESERVED_STREAMS = frozenset({"all", "batch", "now"})
+#: Words that mean something else where a line or a command has a stream's name, and names
+#: whose indexes or sequences would be called like those of the bookkeeping.
+RESERVED_STREAMS = frozenset({"all", "batch", "now"}) | {
+    "erased_subjects",
+    "follower_leases",
+    "followers",
+    "idempotency_keys",
+    "job_batches",
+    "migrations",
+    "quarantine",
+    "quarantine_number",
+    "staging",
+    "stream_marks",
+    "streams",
+    "writers",
+    "writers_number",
+}
 
 #: Postgres would allow 1,600; nobody reads a row of so many cells.
 MAX_COLUMNS = 200
@@ -29,6 +51,11 @@ _NO_SCALARS = frozenset({ColumnType.JSON, ColumnType.TEXT_ARRAY})
 
 class BadDeclaration(InputError):
     """stream {stream!r} cannot be declared like this: {reason}"""
+
+    @property
+    def key(self) -> str:
+        """The part of the declaration that is meant, such as ``columns.ctid``."""
+        return str(self.facts["key"])
 
 
 def declare(
@@ -56,10 +83,11 @@ def declare(
     """
     names.stream_name(name)
     if name in RESERVED_STREAMS:
-        raise BadDeclaration(stream=name, reason="the name is reserved, choose another")
+        raise BadDeclaration(stream=name, key="name", reason="the name is reserved, choose another")
     if not 0 < len(columns) <= MAX_COLUMNS:
         raise BadDeclaration(
             stream=name,
+            key="columns",
             reason=f"it has {len(columns)} columns, between 1 and {MAX_COLUMNS} are needed",
         )
     fields: list[tuple[str, Any] | tuple[str, Any, Any]] = []
@@ -67,8 +95,11 @@ def declare(
     for column, word in reversed(list(columns.items())):
         names.column_name(column)
         if column in RESERVED_COLUMNS:
+            why = RESERVED_COLUMNS[column]
             raise BadDeclaration(
-                stream=name, reason=f"column name {column!r} is reserved, choose another"
+                stream=name,
+                key=f"columns.{column}",
+                reason=f"column name {column!r} is reserved ({why}), choose another",
             )
         type_, nullable = parse_type(word)
         annotation = ANNOTATIONS[type_]
@@ -79,24 +110,28 @@ def declare(
     row = msgspec.defstruct(_class_name(name), fields[::-1], bases=(Row,), module=__name__)
     effects: Effects = (
         *(
-            Invalidates(cache, columns_key(*_keys(name, columns, used)))
+            Invalidates(cache, columns_key(*_keys(name, f"invalidates.{cache}", columns, used)))
             for cache, used in invalidates.items()
         ),
-        *(Marks(index, entity(*_keys(name, columns, [used]))) for index, used in marks.items()),
+        *(
+            Marks(index, entity(*_keys(name, f"marks.{index}", columns, [used])))
+            for index, used in marks.items()
+        ),
     )
     made = cast(type[Row], row)
     return Stream(name, {UNTAGGED: made}, ephemeral=ephemeral, effects={made: effects})
 
 
-def _keys(stream: str, columns: Mapping[str, str], used: Sequence[str]) -> Sequence[str]:
+def _keys(stream: str, key: str, columns: Mapping[str, str], used: Sequence[str]) -> Sequence[str]:
     """The columns that an effect uses, when they can be used so."""
     for column in used:
         if column not in columns:
-            raise BadDeclaration(stream=stream, reason=f"there is no column {column!r}")
+            raise BadDeclaration(stream=stream, key=key, reason=f"there is no column {column!r}")
         type_, _ = parse_type(columns[column])
         if type_ in _NO_SCALARS:
             raise BadDeclaration(
                 stream=stream,
+                key=key,
                 reason=f"column {column!r} is {columns[column]!r}, which cannot be part of a key",
             )
     return used

@@ -182,6 +182,30 @@ class Refusals(Files):
             ("stream_writers: {orders: [a, a]}", "'a' appears twice"),
             ("stream_writers: {orders: {}}", "'stream_writers.orders' must be a list"),
             ("streams: [{name: a, columns: {}}]", "'streams[0].columns': a stream needs"),
+            (
+                "streams: [{name: ok, columns: {a: text}}, {name: a, columns: {a: text, ctid: text}}]",
+                "'streams[1].columns.ctid': column name 'ctid' is reserved (PostgreSQL has a system"
+                " column of that name in every table), choose another",
+            ),
+            ("streams: [{name: a, columns: {xmin: text}}]", "'streams[0].columns.xmin': column"),
+            (
+                "streams: [{name: a, columns: {writer: text}}]",
+                "'streams[0].columns.writer': column",
+            ),
+            ("streams: [{name: followers, columns: {a: text}}]", "'streams[0].name': the name"),
+            ("streams: [{name: now, columns: {a: text}}]", "'streams[0].name': the name"),
+            (
+                "streams: [{name: a, columns: {a: txt}}]",
+                "'streams[0].columns.a': column type 'txt'",
+            ),
+            (
+                "streams: [{name: a, columns: {a: json}, invalidates: {c: [a]}}]",
+                "'streams[0].invalidates.c': column 'a' is 'json', which cannot be part of a key",
+            ),
+            (
+                "streams: [{name: a, columns: {a: text}, marks: {c: b}}]",
+                "'streams[0].marks.c': there is no column 'b'",
+            ),
             ("handlers: [nothing]", "'handlers[0].class' must be a class as"),
             ("database_pool: {min: 11}", "'database_pool.min': 11 is more than max, 10"),
             ("retention: {keep: 8d}", "'retention.keep': 691200 s is more than max, 604800 s"),

@@ -2,19 +2,101 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import count
+
 from twisted.internet.defer import Deferred, gatherResults
 
 from synrepl.core.tokens import Range
+from synrepl.storage.database import Transaction
+from synrepl.storage.staged import Job, Staged, append_staged, ensure_staging, stage
 from synrepl.storage.store import BadValue, Draft
 from synrepl.storage.tables import DeclarationChanged
-from synrepl.streams.declared import declare
+from synrepl.streams.columns import columns
+from synrepl.streams.declared import MAX_COLUMNS, RESERVED_STREAMS, BadDeclaration, declare
 from synrepl.streams.definition import UNTAGGED, Stream
 from synrepl.streams.synapse import SYNAPSE_STREAMS
 from tests.storage.postgres import PostgresCase, Process
+from tests.storage.samples import FEW
 
 OLD = declare("jobs", {"job": "text", "size": "bigint"})
 WIDER = declare("jobs", {"job": "text", "size": "bigint", "note": "text?", "tags": "text[]?"})
 LOOSER = declare("jobs", {"job": "text", "size": "bigint?"})
+
+
+class Names(PostgresCase):
+    """Names of columns and streams, against those that the database has already."""
+
+    async def setUp(self) -> None:  # type: ignore[override]
+        await super().setUp()
+        self.attempts = count(1)
+
+    async def test_a_column_may_have_every_name_that_is_not_refused_when_it_is_declared(
+        self,
+    ) -> None:
+        with self.connect().cursor() as cursor:
+            cursor.execute("SELECT DISTINCT attname FROM pg_attribute WHERE attnum < 0")
+            system = {name for (name,) in cursor.fetchall()}
+            cursor.execute("SELECT word FROM pg_get_keywords() WHERE word ~ '^[a-z][a-z0-9_]*$'")
+            keywords = [word for (word,) in cursor.fetchall()]
+        self.assertLessEqual({"ctid", "xmin", "tableoid"}, system)
+        for name in system:
+            with self.assertRaisesRegex(BadDeclaration, "system column"):
+                declare("s", {name: "text"})
+        words = [*keywords, "attempt", "ordinal", "oid", "rowid"]
+        for at in range(0, len(words), MAX_COLUMNS):
+            some = words[at : at + MAX_COLUMNS]
+            stream = declare(f"words_{at}", dict.fromkeys(some, "text"))
+            process = self.process(f"p{at}")
+            await process.store.prepare([stream])
+            await self.append(process, stream, some)
+            staged = await process.database.run("stage", self.stage(stream, some))
+            job = Job(stream.name, "sql", "job")
+            await process.database.run(
+                "move", lambda txn, j=job, s=staged, c=some: append_staged(txn, j, [s], c)
+            )
+            page = await process.store.page(stream, Range(0, 9), None, 9)
+            row = stream.kinds[UNTAGGED](*some)
+            self.assertEqual([fact.rows for fact in page.facts], [(row,), (row,)])
+
+    async def append(self, process: Process, stream: Stream, cells: list[str]) -> None:
+        lease = await process.store.open_writer("w1", [stream])
+        await lease.append(stream, [Draft([[stream.kinds[UNTAGGED](*cells)]])], 0)
+        await lease.close()
+
+    def stage(self, stream: Stream, cells: list[str]) -> Callable[[Transaction], Staged]:
+        def work(txn: Transaction) -> Staged:
+            ensure_staging(txn, stream.name, columns(stream))
+            attempt = next(self.attempts)
+            row = "\t".join([str(attempt), "0", *cells]) + "\n"
+            names = [column.name for column in columns(stream)]
+            return stage(txn, stream.name, "job", attempt, names, [row.encode()], [])
+
+        return work
+
+    async def test_a_stream_may_have_every_name_that_is_not_refused_when_it_is_declared(
+        self,
+    ) -> None:
+        with self.connect().cursor() as cursor:
+            cursor.execute(
+                "SELECT DISTINCT substring(relname FROM '^_([a-z].*?)(?:_(?:pkey|seq|staged))?$')"
+                " FROM pg_class WHERE relnamespace = 'synrepl'::regnamespace AND relname LIKE '\\_%'"
+            )
+            bookkeeping = {name for (name,) in cursor.fetchall()}
+        self.assertLessEqual({"streams", "writers", "writers_number", "server"}, bookkeeping)
+        process = self.process("p")
+        refused = set()
+        for name in sorted(bookkeeping - {stream.name for stream in FEW}):
+            try:
+                stream = declare(name, {"text": "text"})
+            except BadDeclaration:
+                refused.add(name)
+                continue
+            await process.store.prepare([stream])
+            await self.append(process, stream, ["x"])
+            await process.database.run("stage", self.stage(stream, ["x"]))
+        self.assertNotIn("server", refused)
+        self.assertEqual(refused, RESERVED_STREAMS - {"all", "batch", "now"})
 
 
 class Tables(PostgresCase):
@@ -67,7 +149,7 @@ class Tables(PostgresCase):
 
     async def test_changes_that_the_table_does_not_allow(self) -> None:
         await self.here.store.prepare([LOOSER])
-        for columns, word in (
+        for declared, word in (
             ({"job": "text", "size": "bigint?", "note": "text"}, "'note' that is not nullable"),
             ({"job": "text", "size": "text?"}, "'size' as text (the table has bigint)"),
             ({"job": "text"}, "no column 'size'"),
@@ -76,7 +158,7 @@ class Tables(PostgresCase):
             ({"job": "text", "note": "text?", "size": "bigint?"}, "in the order job, note"),
         ):
             with self.assertRaises(DeclarationChanged) as caught:
-                await self.here.store.prepare([declare("jobs", columns)])
+                await self.here.store.prepare([declare("jobs", declared)])
             self.assertIn("'jobs'", str(caught.exception))
             self.assertIn(word, str(caught.exception))
         down = Stream("jobs", LOOSER.kinds, counts_down=True)

@@ -47,10 +47,11 @@ class DeclareTests(TestCase):
                 declare("s", {column: "text"})
         with self.assertRaisesRegex(UnknownColumnType, "did you mean bigint"):
             declare("s", {"a": "bigin"})
-        for column in ("stream_id", "row_no", "writer", "kind"):
+        ours = ("stream_id", "row_no", "writer", "kind")
+        for column in (*ours, "ctid", "xmin", "xmax", "cmin", "cmax", "tableoid"):
             with self.assertRaisesRegex(BadDeclaration, f"'{column}' is reserved"):
                 declare("s", {"a": "text", column: "text"})
-        for name in ("all", "batch"):
+        for name in ("all", "batch", "followers", "writers_number"):
             with self.assertRaisesRegex(BadDeclaration, "reserved"):
                 declare(name, {"a": "text"})
         for count in (0, MAX_COLUMNS + 1):

@@ -7,7 +7,8 @@ ALTER TABLE synrepl._idempotency_keys ADD COLUMN writer text;
 
 -- Whose database this is: at most one row, put there by the first master.
 CREATE TABLE synrepl._server (
-    one_row boolean PRIMARY KEY DEFAULT true CHECK (one_row),
+    -- Named so that a stream may be called "server".
+    one_row boolean DEFAULT true CHECK (one_row) CONSTRAINT _server_once PRIMARY KEY,
     server_name text NOT NULL,
     named_at timestamptz NOT NULL DEFAULT now()
 );
