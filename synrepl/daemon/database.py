@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from twisted.logger import Logger
+
 from synrepl.adapters.embedded_postgres import EmbeddedPostgres
 from synrepl.adapters.postgres import Limits, PostgresDatabase
 from synrepl.adapters.postgres_session import open_session
@@ -18,17 +20,23 @@ from synrepl.core.clock import Scheduler
 from synrepl.daemon.config import Config
 from synrepl.daemon.database_wait import DatabaseWait, EmbeddedAway
 from synrepl.storage import migrations
+from synrepl.storage.database import Session
 from synrepl.storage.launch.data_dir import named_errors
 from synrepl.storage.launch.postgres import PortTaken
 from synrepl.storage.memory_store import MemoryStore
-from synrepl.storage.postgres_store import PostgresStore
+from synrepl.storage.postgres_store import TAKEOVER_S, PostgresStore
 from synrepl.storage.routed_store import RoutedStore
-from synrepl.storage.store import FactStore
+from synrepl.storage.server_name import check_server, record_server
+from synrepl.storage.startup import NameStarting, claim_startup
+from synrepl.storage.store import FactStore, WriterTaken
 from synrepl.streams.definition import Stream
 
 #: After how many seconds a database that is away is an error: soon enough for ``/ready``
 #: and for callers, late enough for a restart of Postgres to pass unnoticed.
 GIVE_UP_S = 5.0
+
+#: Between two looks whether a predecessor still has the name, in seconds.
+_LOOK_S = 0.1
 
 
 class LastPort:
@@ -60,6 +68,8 @@ class DatabaseOfProcess:
     :param wait: for the steps of the start that need the database
     """
 
+    _log = Logger()
+
     def __init__(
         self,
         reactor: Any,
@@ -75,6 +85,7 @@ class DatabaseOfProcess:
         self.dsn = ""
         self.database: PostgresDatabase | None = None
         self._statements: PostgresSingles | None = None
+        self._startup: Session | None = None
 
     async def start_embedded(self) -> None:
         """Start the embedded database when the configuration asks for one (a master does)."""
@@ -105,19 +116,26 @@ class DatabaseOfProcess:
         return await self._embedded.start()
 
     async def connect(self, *, migrate: bool) -> PostgresDatabase:
-        """Wait until the database answers and its schema fits.
+        """Wait until the database answers, make sure that it is ours, and that its schema fits.
 
-        :param migrate: apply what is safe to apply while older processes run;
+        :param migrate: apply what is safe to apply while older processes run, as a master,
+            once it is sure that this process may be the master;
             otherwise wait for whoever does
-        :raises DatabaseRefused: and other errors that waiting does not cure
+        :raises DatabaseRefused: :raises WrongServer: it belongs to another server
+        :raises WriterTaken: :raises NameStarting: another process is the master; nothing is changed
+        :raises SynreplError: and other errors that waiting does not cure
         """
         schema = migrations.load()
+        server = self._config.server_name
 
         async def connected() -> PostgresDatabase:
             database = await self._reachable()
             if migrate:
+                await self._claim_startup()
                 await migrations.migrate(database, schema, migrations.Phase.PRE)
+                await database.run("record server", lambda txn: record_server(txn, server))
             else:
+                await database.run("check server", lambda txn: check_server(txn, server))
                 await database.run(
                     "check schema", lambda txn: migrations.check(txn, schema), read_only=True
                 )
@@ -153,8 +171,33 @@ class DatabaseOfProcess:
                 )
         return RoutedStore(tables, MemoryStore(self._scheduler))
 
+    async def _claim_startup(self) -> None:
+        """Make sure that this process may be the master, before it changes anything.
+
+        :raises WrongServer: :raises WriterTaken: :raises NameStarting:
+        """
+        await self.finish_startup()
+        name, server = self._config.instance_name, self._config.server_name
+        session = self._startup = await open_session(self._reactor, self.dsn, name)
+        await session.run(lambda txn: check_server(txn, server))
+        give_up = self._scheduler.seconds() + TAKEOVER_S
+        while True:
+            try:
+                return await session.run(lambda txn: claim_startup(txn, name))
+            except (WriterTaken, NameStarting):  # perhaps a predecessor that is just ending
+                if self._scheduler.seconds() >= give_up:
+                    raise
+            await self._scheduler.sleep(_LOOK_S)
+
+    async def finish_startup(self) -> None:
+        """Let others start under this name: from now on they find that it is taken."""
+        session, self._startup = self._startup, None
+        if session is not None:
+            await session.close()
+
     async def stop(self) -> None:
         """Close the connections, and shut an embedded database down."""
+        await self.finish_startup()
         if self._statements is not None:
             self._statements.close()
         if self.database is not None:

@@ -155,6 +155,7 @@ class MasterProcess:
             self.config.writers_of,
         )
         await self._wait.until_done(self.writer.start)
+        await self.database.finish_startup()
         await self._wait.until_done(self.announcer.start)
         for name, state in announcer.states.items():
             for writer, position in state.positions.items():

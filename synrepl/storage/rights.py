@@ -53,20 +53,28 @@ def grant(txn: Transaction, role: str, rights: Rights) -> list[str]:
     """Grant rights, beside those that the role has, and take from it what lets it write by hand.
 
     :returns: the statements that were run
+    :raises RightsLeft: the role has more by other ways than its own rights; and what
+        :func:`statements_to_grant` raises
+    """
+    statements = statements_to_grant(txn, role, rights)
+    _run(txn, statements)
+    left = _left(txn, role)
+    if left:
+        raise RightsLeft(role=role, rights=", ".join(left))
+    return statements
+
+
+def statements_to_grant(txn: Transaction, role: str, rights: Rights) -> list[str]:
+    """What :func:`grant` runs.
+
     :raises NoSuchRole: :raises RoleAboveRights: :raises StreamNotMade:
-    :raises RightsLeft: the role has more by other ways than its own rights
     """
     _check_role(txn, role)
     made = _streams(txn)
     for stream in rights.streams:
         if stream not in made:
             raise StreamNotMade(stream=stream)
-    statements = [*_take_from(txn, role), *_give_to(role, rights, made)]
-    _run(txn, statements)
-    left = _left(txn, role)
-    if left:
-        raise RightsLeft(role=role, rights=", ".join(left))
-    return statements
+    return [*_take_from(txn, role), *_give_to(role, rights, made)]
 
 
 def revoke(txn: Transaction, role: str) -> list[str]:
@@ -75,15 +83,20 @@ def revoke(txn: Transaction, role: str) -> list[str]:
     :returns: the statements that were run
     :raises NoSuchRole:
     """
-    _check_exists(txn, role)
-    name = _quoted(role)
-    statements = [
-        f"REVOKE ALL ON ALL {kind} IN SCHEMA synrepl FROM {name}"
-        for kind in ("FUNCTIONS", "TABLES", "SEQUENCES")
-    ]
-    statements.append(f"REVOKE ALL ON SCHEMA synrepl FROM {name}")
+    statements = statements_to_revoke(txn, role)
     _run(txn, statements)
     return statements
+
+
+def statements_to_revoke(txn: Transaction, role: str) -> list[str]:
+    """What :func:`revoke` runs.
+
+    :raises NoSuchRole:
+    """
+    _check_exists(txn, role)
+    name = _quoted(role)
+    kinds = ("ALL FUNCTIONS IN SCHEMA", "ALL TABLES IN SCHEMA", "ALL SEQUENCES IN SCHEMA", "SCHEMA")
+    return [f"REVOKE ALL ON {kind} synrepl FROM {name}" for kind in kinds]
 
 
 def _give_to(role: str, rights: Rights, made: Sequence[str]) -> Iterator[str]:

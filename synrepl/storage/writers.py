@@ -120,6 +120,31 @@ def session_holder(txn: Transaction, number: int) -> str | None:
     return None if row is None else str(row[0])
 
 
+def name_holder(txn: Transaction, writer: str | None) -> tuple[str, str] | None:
+    """A stream in which somebody has a writer's name, and who it is, for a person.
+
+    :param writer: the name; None for whatever name
+    :returns: None when nobody has it, or when the database has no writers yet
+    """
+    if not value(txn, "SELECT to_regclass('synrepl._writers') IS NOT NULL"):
+        return None
+    txn.execute(
+        """
+        SELECT w.stream, coalesce(w.holder, a.application_name, '?') || ', Postgres backend ' || l.pid
+        FROM synrepl._writers w
+        JOIN pg_locks l ON l.classid = (%s + w.number)::oid AND l.objid = %s
+        LEFT JOIN pg_stat_activity a ON a.pid = l.pid
+        WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 2
+          AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+          AND (w.writer = %s OR %s IS NULL)
+        ORDER BY w.stream LIMIT 1
+        """,
+        (LOCK_CLASS_BASE, SESSION, writer, writer),
+    )
+    row = txn.fetchone_or_none()
+    return None if row is None else (str(row[0]), str(row[1]))
+
+
 def raise_epoch(txn: Transaction, number: int, holder: str) -> int | None:
     """Take over a writer whose session lock is ours, once no transaction of it still runs.
 

@@ -36,7 +36,10 @@ class Looking(DatabaseCase):
         master = await self.master()
         done = await self.run_it("schema", "-c", master.path)
         first, rest = done.out.split("\n", 1)
-        self.assertRegex(first, r"^database host=127\.0\.0\.1 port=\d+ dbname=test_\d+ user=\w+$")
+        self.assertRegex(
+            first,
+            r"^database host=127\.0\.0\.1 port=\d+ dbname=test_\d+ user=\w+, of server example.com$",
+        )
         events = (
             "kind text, event_id text?, room_id text, type text?, state_key text?, redacts text?,"
             " relates_to text?, membership text?, rejected boolean?, outlier boolean?"

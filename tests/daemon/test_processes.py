@@ -8,17 +8,23 @@ import signal
 import sys
 import urllib.error
 import urllib.request
+import zlib
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import psycopg2
 from psycopg2 import extensions
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred
 from twisted.internet.threads import deferToThread
 from twisted.python.usage import UsageError
 
+from synrepl.adapters.postgres import PostgresDatabase
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.daemon.master_service import Options
+from synrepl.storage import startup
+from synrepl.storage.migrations import Schema, load, migrate
 from synrepl.testing.postgres import fresh_database
 from tests.daemon.cli_world import REPOSITORY, CliCase, Command, free_port
 from tests.driver.embedded import one
@@ -66,6 +72,123 @@ class Processes(CliCase):
             second.err,
             r"(?m)^synrepl: error: writer 'master' of stream 'orders' is held by 'master' \(process \d+",
         )
+
+    async def test_a_second_master_changes_nothing_before_it_is_refused(self) -> None:
+        dsn = await fresh_database(self)
+        port = free_port()
+        text = f"database: {dsn}\n"
+        self.start("master", "-c", self.configure("one", f"{text}http: {{port: {port}}}\n"))
+        await self.until(port, "/ready", 200)
+        before = self.relations(dsn)
+        path = self.directory / "two.yaml"
+        columns = "{order_id: text, note: 'text?'}"  # one more; and all streams of Synapse
+        path.write_text(
+            f"server_name: example.com\n{text}streams: [{{name: orders, columns: {columns}}}]\n"
+        )
+        second = await self.run_it("master", "-c", path)
+        self.assertEqual(second.code, 1)
+        self.assertIn("is held by 'master' (process ", second.err)
+        self.assertEqual(self.relations(dsn), before)
+        # Nor does one whose streams are all others than those of the first.
+        path.write_text(
+            f"server_name: example.com\n{text}catalogue: none\n"
+            "streams: [{name: others, columns: {a: text}}]\n"
+        )
+        second = await self.run_it("master", "-c", path)
+        self.assertEqual(second.code, 1)
+        self.assertIn("is held by 'master' (process ", second.err)
+        self.assertEqual(self.relations(dsn), before)
+
+    async def test_a_master_that_is_refused_leaves_an_older_schema_as_it_is(self) -> None:
+        dsn = await fresh_database(self)
+        database = PostgresDatabase(reactor, dsn, "old")
+        await migrate(database, Schema(load().migrations[:3], None))
+        await database.close()
+        with closing(psycopg2.connect(dsn)) as first, first.cursor() as cursor:
+            cursor.execute(
+                "INSERT INTO synrepl._streams (stream, counts_down, sequence) VALUES ('a', false, '');"
+                "INSERT INTO synrepl._writers (stream, writer, holder) VALUES ('a', 'master', 'an old one')"
+                " RETURNING number"
+            )
+            (number,) = cursor.fetchone()
+            first.commit()
+            cursor.execute("SELECT pg_advisory_lock(synrepl.lock_class(%s), 0)", (number,))
+            before = self.relations(dsn)
+            path = self.configure("two", f"database: {dsn}\n")
+            second = await self.run_it("master", "-c", path)
+            self.assertEqual(second.code, 1)
+            self.assertIn("writer 'master' of stream 'a' is held by an old one", second.err)
+            self.assertEqual(self.relations(dsn), before)
+
+    async def test_of_two_masters_that_start_at_once_one_is_refused(self) -> None:
+        dsn = await fresh_database(self)
+        with closing(psycopg2.connect(dsn, application_name="the other")) as other:
+            with other.cursor() as cursor:
+                key = startup._CLASS << 32 | zlib.crc32(b"master")
+                cursor.execute("SELECT pg_advisory_lock(%s)", (key,))
+            second = await self.run_it("master", "-c", self.configure("two", f"database: {dsn}\n"))
+        self.assertEqual(second.code, 1)
+        self.assertIn("the other, Postgres backend", second.err)
+        self.assertIn("is just starting as 'master', too", second.err)
+        self.assertEqual(self.relations(dsn), [])
+
+    def relations(self, dsn: str) -> list[tuple[str, ...]]:
+        """All tables, columns and migrations of a database."""
+        with closing(psycopg2.connect(dsn)) as connection, connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT table_name, column_name FROM information_schema.columns"
+                " WHERE table_schema = 'synrepl' ORDER BY 1, 2"
+            )
+            return cursor.fetchall()
+
+    async def test_a_process_of_another_server_is_refused(self) -> None:
+        dsn = await fresh_database(self)
+        port, http = free_port(), free_port()
+        text = f"database: {dsn}\n"
+        first = self.start(
+            "master",
+            *("-c", self.configure("one", f"{text}http: {{port: {http}}}\n")),
+        )
+        await self.until(http, "/ready", 200)
+        path = self.directory / "two.yaml"
+        other = f"server_name: two.example\n{ORDERS}{text}"
+        worker = f"{other}instance_name: w1\nmaster: {{port: {port}}}\n"
+        words = "server_name: 'two.example' is not the server of this database, which belongs to"
+        for content, command in (
+            (other, ("master",)),
+            (other.replace("orders", "more"), ("master",)),
+            (worker, ("worker",)),
+            (other, ("writers", "add", "orders", "billing")),
+            (other, ("writers", "drain", "orders", "sql")),
+            (other, ("schema", "--apply", "all")),
+            (other, ("schema", "grant", "postgres", "--append")),
+            (other, ("doctor", "database", "--fix")),
+        ):
+            path.write_text(content)
+            done = await self.run_it(*command, "-c", path)
+            self.assertEqual(done.code, 2, (command, done))
+            self.assertIn(f"{words} 'example.com'", done.err)
+        self.assertEqual((await self.http(http, "/ready"))[0], 200)
+        # Renaming is refused while a process runs, and by anybody who does not know the name.
+        path.write_text(other)
+        rename = ("schema", "rename-server", "-c", path, "--from")
+        done = await self.run_it(*rename, "example.com")
+        self.assertEqual(done.code, 1)
+        self.assertRegex(
+            done.err, r"'master' \(process \d+ .* runs on this database, as 'example.com'"
+        )
+        first.signal("TERM")
+        self.assertEqual((await first.done()).code, 0)
+        done = await self.run_it(*rename, "three.example")
+        self.assertEqual(done.code, 1)
+        self.assertIn("belongs to 'example.com', not to 'three.example'", done.err)
+        done = await self.run_it(*rename, "example.com")
+        self.assertEqual((done.code, done.out), (0, "the database belongs to two.example now\n"))
+        done = await self.run_it("schema", "-c", path, "--json")
+        self.assertEqual(json.loads(done.out)["server_name"], "two.example")
+        done = await self.run_it("master", "-c", self.directory / "one.yaml")
+        self.assertEqual(done.code, 2)
+        self.assertIn("'example.com' is not the server of this database", done.err)
 
     async def test_a_port_in_use(self) -> None:
         dsn = await fresh_database(self)

@@ -18,6 +18,7 @@ from synrepl.pipeline.sink.staging import NoQuery, StagingInterrupted, TaskDone,
 from synrepl.pipeline.sink.target import resolve
 from synrepl.pipeline.sink.writers import OnlyAppends, batch_writer, stream_writer
 from synrepl.storage import membership
+from synrepl.storage.server_name import WrongServer
 from synrepl.storage.staged import Job, StagedLost
 from synrepl.storage.store import Drained, WriterRemoved, WriterTaken
 from synrepl.streams.definition import Stream
@@ -43,6 +44,7 @@ class Planning(SinkCase):
             ({"key": ""}, BadOption, "1 to 200"),
             ({"positions": "keep"}, BadOption, "'preserve'"),
             ({"on_bad_rows": "drop"}, BadOption, "'quarantine' or 'refuse'"),
+            ({"server_name": "a b"}, InputError, "'a b'"),
             ({"patience_s": "soon"}, BadOption, "seconds"),
             ({"positions": "preserve", "writer": "w"}, BadOption, "column 'writer'"),
             ({"positions": "preserve", "on_bad_rows": "quarantine"}, BadOption, "preserved"),
@@ -97,6 +99,16 @@ class Planning(SinkCase):
         await self.membership("remove", NOTES)
         with self.assertRaises(WriterRemoved):
             batch_writer(options, SCHEMA, False)
+
+    async def test_the_database_of_another_server(self) -> None:
+        options = {"database": self.dsn, "stream": "notes", "server_name": "two.example"}
+        resolve(parse(options), SCHEMA)  # nobody's yet
+        self.sql("INSERT INTO synrepl._server (server_name) VALUES ('one.example')")
+        with self.assertRaises(WrongServer) as caught:
+            resolve(parse(options), SCHEMA)
+        self.assertIn("belongs to 'one.example'", str(caught.exception))
+        resolve(parse({**options, "server_name": "one.example"}), SCHEMA)
+        resolve(parse({"database": self.dsn, "stream": "notes"}), SCHEMA)
 
     async def test_no_database(self) -> None:
         dsn = self.dsn.rpartition("/")[0] + "/nowhere"

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 import rich.console
+from click.core import ParameterSource
 
 from synrepl.core import jsons
 
@@ -16,15 +17,34 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def config_option(command: F) -> F:
     """``-c PATH``, repeatable: configuration files and directories, as ``config: tuple[Path, …]``."""
+    return _config_option(command, required=True)
+
+
+def optional_config_option(command: F) -> F:
+    """The same for a group whose sub-commands have it, too."""
+    return _config_option(command, required=False)
+
+
+def _config_option(command: F, *, required: bool) -> F:
     return click.option(
         "-c",
         "--config",
         "config",
         type=click.Path(path_type=Path),
         multiple=True,
-        required=True,
+        required=required,
         help="Configuration file, or directory of *.yaml files; repeatable, later ones win.",
     )(command)
+
+
+def refuse_options(ctx: click.Context) -> None:
+    """Refuse options of a group, in front of a sub-command that would not see them.
+
+    :raises UsageError: one was given
+    """
+    for name in ctx.params:
+        if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"give options after '{ctx.invoked_subcommand}'", ctx)
 
 
 def json_option(command: F) -> F:

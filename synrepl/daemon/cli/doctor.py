@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click.core import ParameterSource
 from rich.text import Text
 
 from synrepl.core.errors import SynreplError
 from synrepl.daemon.cli import EXIT_FAILED, doctor_caches, doctor_database
 from synrepl.daemon.cli.addresses import own_http
-from synrepl.daemon.cli.conventions import json_option, print_json
+from synrepl.daemon.cli.conventions import json_option, print_json, refuse_options
 from synrepl.daemon.cli.doctor_caches import Audited, audit_caches
 from synrepl.daemon.cli.doctor_database import Examined, database_options, examine_database, given
 from synrepl.daemon.cli.terminal import printable, show
@@ -42,7 +41,7 @@ def command(
     Exits with 0 when there are at most notes, with 1 when something is wrong.
     """
     if ctx.invoked_subcommand is not None:
-        _refuse_options(ctx)
+        refuse_options(ctx)
         return
     where = given(config, dsn, database_path, insecure)
     loaded = load(config) if config else None
@@ -63,13 +62,6 @@ def command(
 
 command.add_command(doctor_database.command)
 command.add_command(doctor_caches.command)
-
-
-def _refuse_options(ctx: click.Context) -> None:
-    """Options belong to the command that follows, which would not see these."""
-    for name in ctx.params:
-        if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            raise click.UsageError(f"give options after '{ctx.invoked_subcommand}'", ctx)
 
 
 def _audited(config: Config) -> Audited | SynreplError:

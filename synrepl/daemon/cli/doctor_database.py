@@ -15,17 +15,18 @@ from synrepl.adapters.postgres import Limits, PostgresDatabase
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.core.errors import ConfigError
 from synrepl.daemon.cli import EXIT_FAILED
+from synrepl.daemon.cli.configured_database import PATIENCE_S, database_of
 from synrepl.daemon.cli.conventions import json_option, print_json
 from synrepl.daemon.cli.doctor_report import parts
 from synrepl.daemon.cli.given import ENVIRONMENT, insecure_option
 from synrepl.daemon.cli.given_database import given_database
 from synrepl.daemon.cli.running import run
-from synrepl.daemon.cli.schema import PATIENCE_S, database_of
 from synrepl.daemon.cli.terminal import show
 from synrepl.daemon.config import load
 from synrepl.services.doctor.bounds import TRANSACTION_S, Bounds
 from synrepl.services.doctor.examine import examine
 from synrepl.services.doctor.report import Report
+from synrepl.storage.server_name import check_server
 
 #: Seconds between two looks at what may just be on its way.
 SECOND_LOOK_S = 2.0
@@ -149,6 +150,9 @@ def examine_database(
     async def main(reactor: Any) -> Examined:
         scheduler = TwistedScheduler(reactor)
         async with _database(reactor, config, dsn) as database:
+            if fix and config:
+                server = load(config).server_name
+                await database.run("check server", lambda txn: check_server(txn, server))
             report = await examine(database, bounds, fix, lambda: scheduler.sleep(SECOND_LOOK_S))
             return Examined(database.where, report)
 

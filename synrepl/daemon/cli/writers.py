@@ -10,24 +10,18 @@ import click
 from rich.text import Text
 
 from synrepl.adapters.scheduler import TwistedScheduler
-from synrepl.core.errors import InputError
 from synrepl.core.names import writer_name
 from synrepl.daemon.catalogue import catalogue
+from synrepl.daemon.cli.configured_database import check_ours, database_of, stored_streams
 from synrepl.daemon.cli.conventions import config_option, json_option, print_json
 from synrepl.daemon.cli.running import run
-from synrepl.daemon.cli.schema import database_of
 from synrepl.daemon.cli.terminal import plain_table, printable, show
 from synrepl.daemon.config import load
 from synrepl.services.membership.membership import Membership
-from synrepl.storage import migrations
 from synrepl.storage.membership import Member, State
 from synrepl.streams.definition import Stream
 
 T = TypeVar("T")
-
-
-class NotInTheDatabase(InputError):
-    """stream {stream!r} is kept in memory, so the database knows nothing of its writers"""
 
 
 @click.group("writers")
@@ -126,19 +120,11 @@ def _with_membership(
 ) -> T:
     """Work on the database of a configuration, about one stream or all that it knows of."""
     loaded = load(config)
-    known = catalogue(loaded)
-    streams = [each for each in known if not each.in_memory]
-    if stream is not None:
-        streams = [known[stream]]
-        if streams[0].in_memory:
-            raise NotInTheDatabase(stream=stream)
+    streams = stored_streams(catalogue(loaded), () if stream is None else (stream,))
 
     async def main(reactor: Any) -> T:
         async with database_of(reactor, loaded) as database:
-            schema = migrations.load()
-            await database.run(
-                "check schema", lambda txn: migrations.check(txn, schema), read_only=True
-            )
+            await database.run("check", lambda txn: check_ours(txn, loaded), read_only=True)
             scheduler = TwistedScheduler(reactor)
             try:
                 return await work(Membership(scheduler, database), streams)

@@ -23,6 +23,7 @@ _KNOWN = (
     "positions",
     "on_bad_rows",
     "patience_s",
+    "server_name",
 )
 
 #: What Spark itself puts among the options of a sink.
@@ -48,6 +49,7 @@ class SinkOptions:
     """The options of one sink, checked. **The DSN may hold a password**, so they are never shown.
 
     :ivar key: a batch job that is repeated under the same key writes nothing
+    :ivar server_name: the server that the database has to belong to; None for whichever
     :ivar patience_s: how long a database that is away is tried again, in seconds
     """
 
@@ -58,6 +60,7 @@ class SinkOptions:
     positions: Positions = Positions.RESERVE
     on_bad_rows: OnBadRows = OnBadRows.QUARANTINE
     patience_s: float = PATIENCE_S
+    server_name: str | None = None
 
     @property
     def preserve(self) -> bool:
@@ -69,7 +72,7 @@ def parse(given: Mapping[str, str]) -> SinkOptions:
     """Check what was given to ``DataFrameWriter.option``; names do not depend on case.
 
     :raises UnknownOption: :raises OptionMissing: :raises BadOption: :raises NoDsnFile:
-    :raises BadName: the writer's name is none
+    :raises BadName: the name of the writer or of the server is none
     """
     options = Given("sink", given, _KNOWN, _SPARKS)
     stream = options.needed("stream", "the stream that the rows are appended to")
@@ -90,7 +93,13 @@ def parse(given: Mapping[str, str]) -> SinkOptions:
         positions,
         on_bad_rows,
         options.seconds("patience_s", PATIENCE_S),
+        _server_name(options),
     )
+
+
+def _server_name(options: Given) -> str | None:
+    name = options.text("server_name")
+    return None if name is None else names.server_name(name)
 
 
 def _key(options: Given) -> str | None:

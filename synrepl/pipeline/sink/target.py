@@ -18,6 +18,7 @@ from synrepl.pipeline.sink.options import SinkOptions
 from synrepl.storage import staged
 from synrepl.storage.database import Transaction
 from synrepl.storage.outbox import KeptInMemory
+from synrepl.storage.server_name import check_server
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.columns import KIND_COLUMN, Column, ColumnType
 from synrepl.streams.synapse import SYNAPSE_STREAMS
@@ -80,13 +81,15 @@ def resolve(options: SinkOptions, schema: t.StructType) -> Target:
     Also makes what the rows are staged in, and the writer.
 
     :raises ColumnsMismatch: a column is unknown, missing or of another type
-    :raises NoSuchStream: :raises KeptInMemory: :raises NotWritable:
+    :raises NoSuchStream: :raises KeptInMemory: :raises NotWritable: :raises WrongServer:
     :raises WriterTaken: :raises Drained: :raises WriterRemoved: :raises DatabaseAway:
     """
     shape = _shape(options)
     columns = match(shape, schema, options.preserve)
 
     def work(txn: Transaction) -> tuple[str, ...] | None:
+        if options.server_name is not None:
+            check_server(txn, options.server_name)
         staged.ensure_staging(txn, shape.stream, shape.cells)
         if not options.preserve:
             staged.check_place(txn, shape.stream, options.writer)
