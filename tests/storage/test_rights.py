@@ -478,6 +478,18 @@ class Immutable(RightsCase):
             self.sql("DELETE FROM synrepl.jobs WHERE stream_id <= 11")
         self.assertEqual(self.sql("SELECT min(stream_id) FROM synrepl.jobs"), 11)
 
+    async def test_the_owner_deletes_a_row_when_it_disables_the_trigger(self) -> None:
+        owner = self.connect_as(self.owner)
+        self.sql(
+            "BEGIN; ALTER TABLE synrepl.notes DISABLE TRIGGER _never_deleted;"
+            " DELETE FROM synrepl.notes WHERE stream_id = 7;"
+            " ALTER TABLE synrepl.notes ENABLE TRIGGER _never_deleted; COMMIT",
+            on=owner,
+        )
+        with self.assertRaises(psycopg2.Error):
+            self.sql("DELETE FROM synrepl.notes WHERE stream_id = 8", on=owner)
+        self.assertEqual(self.sql("SELECT count(*) FROM synrepl.notes"), 39)
+
     async def test_a_table_that_an_older_version_made_is_protected_by_the_next_master(self) -> None:
         for name in ("_never_changed", "_never_deleted"):
             self.sql(f"DROP TRIGGER {name} ON synrepl.notes")
