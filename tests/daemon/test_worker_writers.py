@@ -64,6 +64,17 @@ class Writing(WritersCase):
         code, error, _ = await self.append("w1", "orders", ["o4"])
         self.assertEqual((code, error), (400, "BadFact"))
 
+    async def test_a_request_that_is_repeated_elsewhere_names_who_appended(self) -> None:
+        await self.begin_all()
+        again = {"Idempotency-Key": "k"}
+        first = await self.ask("w1", "/streams/orders/facts", [["o1", 1, None]], **again)
+        self.assertEqual(first["writer"], "w1")
+        for name in ("w2", "master", "w1"):
+            answer = await self.ask(name, "/streams/orders/facts", [["o1", 1, None]], **again)
+            self.assertEqual(answer, {**first, "replayed": True})
+        # Who waits for that writer has read the fact.
+        await self.wait("w2", "orders", first["writer"], first["ids"][0])
+
     async def test_one_that_is_killed_in_mid_transaction_holds_only_the_linear_view(self) -> None:
         await self.begin_all()
         (first,) = await self.append("w1", "orders", ["o1", 1, None])

@@ -69,14 +69,15 @@ class WritersCase(CliCase):
         process = self.processes[name] = self.start(role, "-c", path)
         return process
 
-    async def ask(self, name: str, path: str, body: Any = None) -> Any:
+    async def ask(self, name: str, path: str, body: Any = None, **headers: str) -> Any:
         """What a process answers: JSON, and after a refusal (status, error, message)."""
         url = f"http://127.0.0.1:{self.http[name]}{path}"
         data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(url, data, headers)
 
         def ask() -> Any:
             try:
-                with urllib.request.urlopen(url, data, timeout=60) as answer:
+                with urllib.request.urlopen(request, timeout=60) as answer:
                     return json.load(answer)
             except HTTPError as error:
                 with error:
