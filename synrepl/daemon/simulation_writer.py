@@ -15,6 +15,7 @@ from synrepl.services.writing.settled import Settled
 from synrepl.services.writing.skip_idle import skip_idle
 from synrepl.services.writing.write import StreamWriter
 from synrepl.storage.database import Transaction
+from synrepl.storage.store import Written
 from synrepl.streams.definition import Stream
 from synrepl.streams.row import Row
 from synrepl.testing.simulator.parts import Key, Place, StaleOutbox, Watch
@@ -65,9 +66,9 @@ class SimulatedWriter:
 
     async def append(
         self, stream: Stream, facts: Sequence[Sequence[Row]], key: str | None
-    ) -> Sequence[Token]:
+    ) -> Written:
         """Append facts."""
-        return (await self._writer.append(stream, facts, key)).tokens
+        return await self._writer.append(stream, facts, key)
 
     async def change(
         self, name: str, work: Callable[[Transaction, StaleOutbox], T], streams: Sequence[Stream]

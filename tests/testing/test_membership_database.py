@@ -7,8 +7,14 @@ from typing import Any
 from unittest import TestCase
 
 from synrepl.storage import membership, writers
-from synrepl.storage.database import Transaction
-from synrepl.storage.membership import NoSuchWriter, NotDrained, WriterBusy, WriterLives
+from synrepl.storage.database import SerializationFailure, Transaction
+from synrepl.storage.membership import (
+    BroughtBack,
+    NoSuchWriter,
+    NotDrained,
+    WriterBusy,
+    WriterLives,
+)
 from synrepl.storage.store import Drained, Fenced
 from synrepl.testing.simulator.membership_database import MembershipDatabase, UnknownStatement
 from synrepl.testing.simulator.position_checker import CommitChecker
@@ -67,6 +73,23 @@ class Operators(TestCase):
         self.assertTrue(self.change(membership.add))
         self.jobs.leave("w")
         self.take()
+
+    def test_who_has_a_token_by_an_old_snapshot_is_waited_for_and_the_next_is_refused(self) -> None:
+        self.change(membership.add)
+        old, older = self.jobs.snapshot("w"), self.jobs.snapshot("w")
+        self.change(membership.drain)
+        self.jobs.hold("w", "plain SQL")
+        self.jobs.take_by_snapshot(old)
+        self.assertFalse(self.change(membership.conclude_drain))
+        self.jobs.leave_snapshot("w")
+        self.assertTrue(self.change(membership.conclude_drain))
+        with self.assertRaises(SerializationFailure):
+            self.jobs.take_by_snapshot(older)
+        with self.assertRaises(Drained):
+            self.jobs.take_by_snapshot(self.jobs.snapshot("w"))
+        self.change(membership.add)
+        with self.assertRaises(BroughtBack):
+            self.change(membership.conclude_drain)
 
     def test_nobody_drains_who_is_no_writer(self) -> None:
         with self.assertRaises(NoSuchWriter):

@@ -47,6 +47,12 @@ class Drains(ComingAndGoing):
 
         self.assert_caught("R8", (service, "Settling", Forgetful))
 
+    def test_transactions_with_an_old_snapshot_are_forgotten(self) -> None:
+        async def at_once(members: Membership, stream: Stream, writer: str) -> bool:
+            return True
+
+        self.assert_caught("R8", (Membership, "_conclude", at_once))
+
     def test_a_dead_writer_is_taken_for_drained(self) -> None:
         look = Membership._look
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from heapq import heappop
 from typing import Any
 
@@ -94,6 +95,14 @@ class Mutants(MutantTestCase):
         def recall(keys: MemoryKeys, stream: str, key: str, digest: bytes) -> None: ...
 
         self.assert_caught("ONCE", (MemoryKeys, "recall", recall))
+
+    def test_who_answers_a_repeated_request_names_itself(self) -> None:
+        append = MemoryLease.append
+
+        async def itself(lease: MemoryLease, *arguments: Any) -> Any:
+            return [replace(w, writer=lease.writer) for w in await append(lease, *arguments)]
+
+        self.assert_caught("ONCE", (MemoryLease, "append", itself))
 
     def test_an_append_of_unknown_outcome_is_tried_again(self) -> None:
         append = MemoryLease.append

@@ -23,7 +23,7 @@ from synrepl.testing.simulator.application_data import ApplicationData
 from synrepl.testing.simulator.clock import CURRENT, CurrentLife, Life, VirtualClock
 from synrepl.testing.simulator.follower_database import FollowerDatabase, Positions
 from synrepl.testing.simulator.membership_database import MembershipDatabase
-from synrepl.testing.simulator.plain_sql import PlainTransaction
+from synrepl.testing.simulator.plain_sql import SQL, PlainTransaction
 from synrepl.testing.simulator.plan import Plan
 from synrepl.testing.simulator.position_checker import CommitChecker, RecordChecker
 from synrepl.testing.simulator.process_store import ProcessStore
@@ -129,8 +129,15 @@ class SimulatedDatabase(MemoryStore):
         }
 
     async def begin_sql(self) -> PlainTransaction:
-        """A transaction of plain SQL."""
-        self._plain.append(PlainTransaction(self._watched, self._data.begin()))
+        """A transaction of plain SQL; every other one reads what is so when it begins."""
+        snapshot = None
+        if len(self._plain) % 2:
+            snapshot = {
+                name: watched.snapshot(SQL)
+                for name, watched in self._streams.items()
+                if isinstance(watched, WatchedStream)
+            }
+        self._plain.append(PlainTransaction(self._watched, self._data.begin(), snapshot))
         return self._plain[-1]
 
     def gave_back(self, stream: Stream, tokens: Sequence[Token]) -> None:
@@ -193,6 +200,11 @@ class SimulatedDatabase(MemoryStore):
         """The smallest token of a writer, or of all, that may still appear."""
         watched = self._streams.get(stream)
         return watched.unsettled(writer) if isinstance(watched, WatchedStream) else None
+
+    def last_taken(self, stream: str, writer: str) -> Token:
+        """The last token that a writer was given, 0 when none was."""
+        watched = self._streams.get(stream)
+        return watched.last_taken.get(writer, 0) if isinstance(watched, WatchedStream) else 0
 
     def check(self) -> None:
         """Look at the record of positions, and whether every change has its fact."""

@@ -12,6 +12,7 @@ from synrepl.streams.definition import Stream
 from synrepl.testing.simulator.actors import Supervisor, WriterActor, WritingActor
 from synrepl.testing.simulator.clock import Life
 from synrepl.testing.simulator.parts import Key, MembershipPart
+from synrepl.testing.simulator.plain_sql import SQL
 from synrepl.testing.simulator.transcript import Transcript
 from synrepl.testing.simulator.truth import Judge
 from synrepl.testing.simulator.workload import CATALOGUE
@@ -33,6 +34,7 @@ class Operators:
     :param life: theirs
     :param membership: what they type
     :param unsettled: the smallest token of a writer that may still appear
+    :param last_taken: the last token that a writer was given
     :param writers: processes that do nothing but write; new ones are added here
     :param writing: all who write
     :param make: a new process by its name
@@ -48,6 +50,7 @@ class Operators:
         membership: MembershipPart,
         supervisor: Supervisor,
         unsettled: Callable[[str, str], Token | None],
+        last_taken: Callable[[str, str], Token],
         writers: list[WriterActor],
         writing: Callable[[], list[WritingActor]],
         make: Callable[[str], WriterActor],
@@ -60,11 +63,14 @@ class Operators:
         self._membership = membership
         self._supervisor = supervisor
         self._unsettled = unsettled
+        self._last_taken = last_taken
         self._writers = writers
         self._writing = writing
         self._make = make
         self._interrupt = interrupt
         self._undrained: set[Key] = set()
+        #: The last token of each writer that was told to be drained.
+        self._drained_at: dict[Key, Token] = {}
         #: Names that somebody brings or takes away; nobody else does then.
         self._busy: set[str] = set()
         self._rivals: list[WriterActor] = []
@@ -89,6 +95,8 @@ class Operators:
 
     def unfinished(self) -> Iterator[str]:
         """What operators still wait for."""
+        for key in list(self._drained_at):
+            self._check_drained(key)
         for stream, writer in sorted(self._undrained):
             yield f"{writer} of {stream} is not drained"
 
@@ -106,6 +114,10 @@ class Operators:
             self._interrupt(actor)
         for stream in self._some_streams():
             self._life.spawn("drain", self._drain(stream, actor.name, self._patience()))
+
+    def _drain_sql(self) -> None:
+        for stream in self._some_streams():
+            self._life.spawn("drain", self._close_to_sql(stream))
 
     def _retire_writer(self) -> None:
         actor = self._random.choice(self._writers)
@@ -152,11 +164,33 @@ class Operators:
         actor.retired = True
         self._supervisor.kill(actor, "is ended for good")
 
+    async def _close_to_sql(self, stream: Stream) -> None:
+        """Let plain SQL append nothing to a stream for a while."""
+        await self._drain(stream, SQL, self._patience())
+        await self._life.sleep(self._patience())
+        await self._add(stream, SQL)
+        self._say("plain SQL may write to {stream}", stream=stream.name)
+
+    async def _add(self, stream: Stream, writer: str) -> None:
+        key = stream.name, writer
+        self._check_drained(key)
+        self._undrained.discard(key)
+        await self._membership.add(stream, writer)
+        self._undrained.discard(key)
+
+    def _check_drained(self, key: Key) -> None:
+        """Whether a writer has taken nothing since it was told to be drained."""
+        last = self._drained_at.pop(key, None)
+        taken = self._last_taken(*key)
+        if last not in (None, taken):
+            self._judge.broken(
+                "R8", "{writer} of {stream} was drained, but took {token}",
+                writer=key[1], stream=key[0], token=taken,
+            )  # fmt: skip
+
     async def _bring(self, actor: WritingActor) -> None:
         for stream in CATALOGUE:
-            self._undrained.discard((stream.name, actor.name))
-            await self._membership.add(stream, actor.name)
-            self._undrained.discard((stream.name, actor.name))
+            await self._add(stream, actor.name)
         self._say("{name} may write", name=actor.name)
         actor.retired = False
         self._supervisor.begin(actor)
@@ -198,6 +232,7 @@ class Operators:
             return False
         self._undrained.discard(key)
         self.drained += 1
+        self._drained_at[key] = self._last_taken(*key)
         self._say("{name} of {stream} is drained", name=writer, stream=stream.name)
         open_ = self._unsettled(stream.name, writer)
         if open_ is not None:
@@ -214,6 +249,7 @@ class Operators:
 _CHANGES: Mapping[str, Callable[[Operators], None]] = {
     "add_writer": Operators._add_writer,
     "drain_writer": Operators._drain_writer,
+    "drain_sql": Operators._drain_sql,
     "retire_writer": Operators._retire_writer,
     "remove_writer": Operators._remove_writer,
     "return_writer": Operators._return_writer,

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 from synrepl.core.tokens import Token
 from synrepl.storage.database import Database, Transaction
-from synrepl.storage.store import FactStore
+from synrepl.storage.store import FactStore, Written
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.definition import Fact, Stream
 from synrepl.streams.row import Row
@@ -176,8 +176,8 @@ class WriterPart(Protocol):
 
     async def append(
         self, stream: Stream, facts: Sequence[Sequence[Row]], key: str | None
-    ) -> Sequence[Token]:
-        """Append facts; their tokens once they are committed."""
+    ) -> Written:
+        """Append facts; their tokens, and whose they are, once they are committed."""
 
     async def change(
         self, name: str, work: Callable[[Transaction, StaleOutbox], T], streams: Sequence[Stream]

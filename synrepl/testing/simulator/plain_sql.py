@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+from synrepl.core.errors import SynreplError
 from synrepl.core.tokens import Token
 from synrepl.storage.store import DatabaseAway
 from synrepl.streams.definition import Fact, Stream
 from synrepl.streams.row import Row
 from synrepl.testing.simulator.application_data import ApplicationTransaction, DataKey
-from synrepl.testing.simulator.watched_stream import WatchedStream
+from synrepl.testing.simulator.watched_stream import WatchedStream, WriterSnapshot
 
 #: The writer that every stream has for plain SQL.
 SQL = "sql"
@@ -20,13 +21,20 @@ class PlainTransaction:
 
     :param watched: finds the data of a stream
     :param changes: what it changes besides
+    :param snapshot: what it knows of its writer, by stream, all the time; None for a
+        transaction that sees what is so (READ COMMITTED)
     """
 
     def __init__(
-        self, watched: Callable[[Stream], WatchedStream], changes: ApplicationTransaction
+        self,
+        watched: Callable[[Stream], WatchedStream],
+        changes: ApplicationTransaction,
+        snapshot: Mapping[str, WriterSnapshot] | None,
     ) -> None:
         self._watched = watched
         self._changes = changes
+        self._snapshot = snapshot
+        self._let_in: list[WatchedStream] = []
         self._facts: dict[str, list[Fact]] = {}
         self._holders: list[tuple[WatchedStream, int]] = []
         self._aborted = False
@@ -39,12 +47,17 @@ class PlainTransaction:
         """Append one fact.
 
         :raises DatabaseAway: the transaction was aborted
+        :raises Drained: :raises SerializationFailure: and it is aborted now
         """
         self._check()
         watched = self._watched(stream)
         watched.enter(SQL, watched.writer(SQL).epoch)
         self._holders.append((watched, watched.hold(SQL, "transaction of psql")))
-        token = watched.take(1, 0)[0]
+        try:
+            token = self._take(watched)
+        except SynreplError:
+            self.abort()
+            raise
         self._facts.setdefault(stream.name, []).append(Fact(token, SQL, tuple(rows)))
         return token
 
@@ -70,6 +83,17 @@ class PlainTransaction:
             watched.leave(SQL)
             watched.let_go(SQL, [number])
         self._holders.clear()
+        for watched in self._let_in:
+            watched.leave_snapshot(SQL)
+        self._let_in.clear()
+
+    def _take(self, watched: WatchedStream) -> Token:
+        if self._snapshot is None:
+            return watched.take(1, 0)[0]
+        known = self._snapshot.get(watched.stream.name) or watched.snapshot(SQL)
+        token = watched.take_by_snapshot(known)
+        self._let_in.append(watched)
+        return token
 
     def _check(self) -> None:
         if self._aborted:

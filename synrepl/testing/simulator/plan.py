@@ -38,6 +38,7 @@ BUS_FAULTS: Mapping[str, int] = {
 CHANGES_OF_WRITERS: Mapping[str, int] = {
     "add_writer": 4,
     "drain_writer": 6,
+    "drain_sql": 6,
     "retire_writer": 6,
     "remove_writer": 6,
     "return_writer": 6,

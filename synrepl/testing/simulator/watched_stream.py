@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import NamedTuple
 
 from synrepl.core.tokens import Token
+from synrepl.storage.database import SerializationFailure
 from synrepl.storage.memory_stream import MemoryStream
 from synrepl.storage.store import Drained, Observation
 from synrepl.streams.definition import Fact, Stream
@@ -33,11 +35,22 @@ class _Taken(NamedTuple):
     known: bool = False
 
 
+class WriterSnapshot(NamedTuple):
+    """What a transaction with a snapshot knows of a writer, however old that is.
+
+    :ivar decided: changes with each decision about the writer
+    """
+
+    draining: bool
+    decided: tuple[int, int]
+
+
 class WatchedStream(MemoryStream):
     """Tells the checkers what happens to its tokens.
 
     :param committed: told in the moment of each commit
     :param gone: told of facts that are trimmed
+    :ivar last_taken: the last token that each writer was given
     :ivar draining: writers that get no tokens; ``died``: those fenced off since they had
         their names; ``removed``: those that are none any more
     """
@@ -51,6 +64,10 @@ class WatchedStream(MemoryStream):
         self._taking: tuple[str, int] = ("", 0)
         #: By writer: what was taken at or below may never appear any more.
         self._void: dict[str, Token] = {}
+        self.last_taken: dict[str, Token] = {}
+        self._generation: Counter[str] = Counter()
+        #: Transactions with an old snapshot that were let in, by writer.
+        self._let_in: Counter[str] = Counter()
         self.draining: set[str] = set()
         self.died: set[str] = set()
         self.removed: set[str] = set()
@@ -71,8 +88,42 @@ class WatchedStream(MemoryStream):
         if how_many and writer in self.draining:
             self.let_go(writer, [number])
             raise Drained(writer=writer, stream=self.stream.name)
+        return self._give(how_many, floor)
+
+    def snapshot(self, writer: str) -> WriterSnapshot:
+        """What a transaction that begins now will know of a writer."""
+        return WriterSnapshot(writer in self.draining, self._decided(writer))
+
+    def take_by_snapshot(self, known: WriterSnapshot) -> Token:
+        """A token for a transaction that reads an old snapshot, in the name of the last reservation.
+
+        The writer is not drained before :meth:`leave_snapshot`.
+
+        :raises Drained: by the snapshot, that writer gets none
+        :raises SerializationFailure: something was decided about the writer since
+        """
+        writer, _ = self._taking
+        if known.draining:
+            raise Drained(writer=writer, stream=self.stream.name)
+        if known.decided != self._decided(writer):
+            raise SerializationFailure(
+                name="append", attempts=1, sqlstate="40001", reason="the snapshot is too old"
+            )
+        self._let_in[writer] += 1
+        return self._give(1, 0)[0]
+
+    def leave_snapshot(self, writer: str) -> None:
+        """A transaction that was let in with an old snapshot has ended."""
+        self._let_in[writer] -= 1
+
+    def _decided(self, writer: str) -> tuple[int, int]:
+        return self.writers[writer].epoch, self._generation[writer]
+
+    def _give(self, how_many: int, floor: Token) -> list[Token]:
+        writer, number = self._taking
         tokens = super().take(how_many, floor)
         if tokens:
+            self.last_taken[writer] = tokens[-1]
             taken = _Taken(writer, self.writers[writer].epoch, number)
             self._taken.update(dict.fromkeys(tokens, taken))
         return tokens
@@ -110,8 +161,11 @@ class WatchedStream(MemoryStream):
         return fenced
 
     def conclude_drain(self, name: str) -> bool:
-        """Keep out transactions from before the writer was drained; False when it is not draining."""
-        return name in self.draining
+        """Keep out transactions from before the writer was drained; False when one is let in."""
+        if name not in self.draining or self._let_in[name]:
+            return False
+        self._generation[name] += 1
+        return True
 
     def remove(self, name: str) -> None:
         """It is no writer any more: whoever has its old number is refused."""

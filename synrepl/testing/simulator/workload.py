@@ -8,6 +8,7 @@ from typing import Protocol
 
 from synrepl.core.errors import SynreplError
 from synrepl.core.tokens import Token
+from synrepl.storage.store import Written
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.declared import declare
 from synrepl.streams.definition import UNTAGGED, Fact, Stream
@@ -84,21 +85,20 @@ class Workload:
         self._begin_sql = begin_sql
         self._gave_back = gave_back
         self._number = 0
-        self._again: list[tuple[str, Stream, Facts, str]] = []
+        self._again: list[tuple[Stream, Facts, str]] = []
         self.answers = 0
 
     def append(self, actor: Writing) -> None:
-        """Append some facts, perhaps under a key; or again what failed under its key."""
+        """Append some facts, perhaps under a key; or again what failed under its key, here or elsewhere."""
         writer, life = actor.writer, actor.life
         if writer is None or life is None or not actor.ready:
             return
         stream, key = self._stream(), None
         facts: Facts = self._facts(stream)
-        mine = [draft for draft in self._again if draft[0] == actor.name]
-        if mine and self._random.random() < 0.5:
-            draft = self._random.choice(mine)
+        if self._again and self._random.random() < 0.5:
+            draft = self._random.choice(self._again)
             self._again.remove(draft)
-            _, stream, facts, key = draft
+            stream, facts, key = draft
         elif self._random.random() < 0.4:
             key = f"key{self._number}"
         life.spawn("append", self._append(actor.name, writer, stream, facts, key))
@@ -121,17 +121,22 @@ class Workload:
         self, name: str, writer: WriterPart, stream: Stream, facts: Facts, key: str | None
     ) -> None:
         try:
-            tokens = await writer.append(stream, facts, key)
+            written = await writer.append(stream, facts, key)
         except SynreplError as error:
             self._say(name, "append of {facts} to {stream} failed: {error}",
                       facts=_numbers(facts), stream=stream.name, error=error)  # fmt: skip
             if key is not None:
-                self._again.append((name, stream, facts, key))
+                self._again.append((stream, facts, key))
             return
         self.answers += 1
-        self._say(name, "appended {facts} to {stream} at {tokens}{key}", facts=_numbers(facts),
-                  stream=stream.name, tokens=list(tokens), key=f" ({key})" if key else "")  # fmt: skip
-        self._check(name, stream, tokens, facts)
+        by = "" if written.writer == name else f" by {written.writer}"
+        self._say(name, "appended {facts} to {stream} at {tokens}{by}{key}", facts=_numbers(facts),
+                  stream=stream.name, tokens=list(written.tokens), by=by,
+                  key=f" ({key})" if key else "")  # fmt: skip
+        self._check(name, stream, written.tokens, facts)
+        self._check_writer(name, stream, written)
+        if key is not None and self._random.random() < 0.2:  # as if the answer were lost
+            self._again.append((stream, facts, key))
 
     async def _reserve(self, name: str, writer: WriterPart, life: Life) -> None:
         stream = self._stream()
@@ -186,6 +191,17 @@ class Workload:
                     "R1", "{name} was told that {rows} are at {token} of {stream}, there is {found}",
                     name=name, rows=rows, token=token, stream=stream.name, found=found,
                 )  # fmt: skip
+
+    def _check_writer(self, name: str, stream: Stream, written: Written) -> None:
+        """Who waits for the tokens waits for the writer that the answer names."""
+        for token in written.tokens:
+            for fact in self._truth.between(stream.name, "", token - 1, token):
+                if fact.writer != written.writer:
+                    self._judge.broken(
+                        "ONCE", "{name} was told that {writer} wrote {token} of {stream}, it was {by}",
+                        name=name, writer=written.writer, token=token, stream=stream.name,
+                        by=fact.writer,
+                    )  # fmt: skip
 
     def _stream(self) -> Stream:
         return JOBS if self._random.random() < 0.75 else MARKS

@@ -147,7 +147,7 @@ class World:
             cast.membership(
                 self._outside, self._database.for_operators(CATALOGUE, self._operators_trip)
             ),
-            self._supervisor, self._database.unsettled,
+            self._supervisor, self._database.unsettled, self._database.last_taken,
             self._writers, self._writing, self._make_writer, self._faults.interrupt,
         )  # fmt: skip
         self._ending = Ending(
