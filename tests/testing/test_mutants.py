@@ -25,6 +25,7 @@ from synrepl.storage.memory_store import MemoryStore
 from synrepl.storage.memory_stream import MemoryStream
 from synrepl.storage.store import Observation
 from synrepl.streams.definition import Fact, Stream
+from synrepl.testing.simulator.plan import Plan
 from synrepl.wire.session import Session
 from tests.testing.mutants import MutantTestCase
 
@@ -157,12 +158,6 @@ class Mutants(MutantTestCase):
 
         self.assert_caught("R3", (WriterName, "_recover", forgetful))
 
-    def test_positions_are_told_before_what_has_gathered(self) -> None:
-        def subscribe(publisher: Publisher, peer: Any, audience: Any, streams: Any) -> None:
-            publisher._room(audience).peers[peer] = streams
-
-        self.assert_caught("R2 R3", (Publisher, "subscribe", subscribe))
-
     def test_a_full_queue_drops_lines(self) -> None:
         offer = Session._offer
 
@@ -200,3 +195,16 @@ class Mutants(MutantTestCase):
             store._of(stream).recorded = linear if linear % 2 else linear // 2
 
         self.assert_caught("R7 R3", (MemoryStore, "record_positions", back))
+
+
+class Reconnecting(MutantTestCase):
+    """Where followers connect again and again while lines gather for them."""
+
+    def may_show(self, plan: Plan) -> bool:
+        return plan.redis is None and plan.faults.get("cut_link", 0) >= 10
+
+    def test_positions_are_told_before_what_has_gathered(self) -> None:
+        def subscribe(publisher: Publisher, peer: Any, audience: Any, streams: Any) -> None:
+            publisher._room(audience).peers[peer] = streams
+
+        self.assert_caught("R2 R3", (Publisher, "subscribe", subscribe))
