@@ -32,7 +32,7 @@ class RoleAboveRights(Refused):
 
 
 class RightsLeft(Refused):
-    """role {role!r} could still write by hand, since it has {rights}; nothing was changed: take that from PUBLIC or from the roles that it is a member of, or give the application another role"""
+    """role {role!r} could still write by hand, since it has {rights}; nothing was changed: take that from PUBLIC, from the roles that it is a member of, or from the default privileges, or give the application another role"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +156,14 @@ def _left(txn: Transaction, role: str) -> list[str]:
             SELECT 'EXECUTE on ' || p.oid::regprocedure FROM pg_proc p
             WHERE p.pronamespace = 'synrepl'::regnamespace AND p.proname !~ %(allowed)s
               AND has_function_privilege(%(role)s, p.oid, 'EXECUTE')
+            UNION ALL
+            SELECT d.privilege_type || ' on what will be made (ALTER DEFAULT PRIVILEGES)'
+            FROM pg_default_acl a, aclexplode(a.defaclacl) d
+            WHERE a.defaclnamespace IN (0, 'synrepl'::regnamespace)
+              AND a.defaclrole = (SELECT nspowner FROM pg_namespace WHERE nspname = 'synrepl')
+              AND a.defaclobjtype IN ('r', 'S', 'f') AND d.privilege_type <> 'SELECT'
+              AND CASE d.grantee WHEN 0 THEN true
+                  ELSE pg_has_role(%(role)s, d.grantee, 'MEMBER') END
         ) AS left_over LIMIT 5
         """,
         {"role": role, "allowed": _FOR_APPLICATIONS},

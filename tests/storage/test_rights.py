@@ -386,6 +386,16 @@ class Granting(RightsCase):
             )
         )
 
+    async def test_what_it_could_do_to_streams_made_later_is_refused_by_name(self) -> None:
+        owner = self.connect_as(self.owner)
+        change = "ALTER DEFAULT PRIVILEGES IN SCHEMA synrepl {} INSERT ON TABLES {} {}".format
+        self.sql(change("GRANT", "TO", self.shop), on=owner)
+        with self.assertRaises(RightsLeft) as caught:
+            await self.grant(append=True)
+        self.assertIn("INSERT on what will be made", str(caught.exception))
+        self.sql(change("REVOKE", "FROM", self.shop), on=owner)
+        await self.grant(append=True)
+
     async def test_roles_from_which_nothing_can_be_kept(self) -> None:
         member = self.role("member", f"IN ROLE {self.owner}")
         for role, words in (
