@@ -21,7 +21,7 @@ from synrepl.adapters.postgres import PostgresDatabase
 from synrepl.adapters.postgres_session import open_session
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.core.tokens import Range, Token
-from synrepl.services.following.lane import PAGE_ROWS, Source
+from synrepl.services.following.source import PAGE_ROWS, Source
 from synrepl.storage.postgres_store import PostgresStore
 from synrepl.streams.synapse.events import EVENTS
 

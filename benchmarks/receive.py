@@ -21,6 +21,7 @@ from benchmarks.recorded import BEFORE, WRITER, numbered, rdata_lines
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.adapters.tcp_worker import UpstreamPeer, WorkerFactory
 from synrepl.services.coherence.coherence import Coherence
+from synrepl.services.following.consumer import Subscription
 from synrepl.services.following.deliver import Delivery
 from synrepl.services.following.follow import Follower
 from synrepl.services.handlers import Batch, Handler
@@ -76,7 +77,7 @@ class Worker:
             scheduler,
             Catalogue(SYNAPSE_STREAMS),
             source,
-            Delivery(scheduler, [self.handler], log, coherence=coherence),
+            Delivery(scheduler, [Subscription(self.handler)], log, coherence=coherence),
             log,
             earliest=False,
         )

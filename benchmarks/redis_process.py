@@ -28,6 +28,7 @@ from synrepl.services.bus.bus import Bus
 from synrepl.services.bus.channels import Channels
 from synrepl.services.bus.hearing import Hearing
 from synrepl.services.bus.voice import AUDIENCE, Standing, Voice
+from synrepl.services.following.consumer import Subscription
 from synrepl.services.following.deliver import Delivery
 from synrepl.services.following.follow import Follower
 from synrepl.services.handlers import Batch, Handler
@@ -120,7 +121,7 @@ async def followed(reactor: Any, redis: RedisServer, groups: Sequence[Sequence[F
     """CPU seconds from movements to a handler of a follower, which is in this process too."""
     scheduler = TwistedScheduler(reactor)
     handler, log, source = Arriving(), Logger(), cast(Any, None)  # nothing is missing
-    delivery = Delivery(scheduler, [handler], log)
+    delivery = Delivery(scheduler, [Subscription(handler)], log)
     follower = Follower(scheduler, Catalogue([EVENTS]), source, delivery, log, earliest=False)
     mute = Voice(Publisher(scheduler, CODECS), Channels(CHANNEL), Nobody())
     bus = Bus(Channels(CHANNEL), [EVENTS.name], Hearing("follower", log), follower, mute)

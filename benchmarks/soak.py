@@ -36,7 +36,7 @@ from synrepl.daemon.demo.tally import TallyTable
 from synrepl.daemon.demo.traffic import Request, Traffic
 from synrepl.daemon.demo.watched import Watched
 from synrepl.daemon.http_blocking import BlockingClient
-from synrepl.services.following.lane import LINEAR
+from synrepl.services.following.source import LINEAR
 from synrepl.services.standing.standing import writer_label
 from synrepl.storage.database import Isolation, Transaction
 from synrepl.testing.redis import RedisServer

@@ -14,7 +14,7 @@ from synrepl.daemon.demo.site import MASTER, Worker
 from synrepl.daemon.demo.tally import TallyTable
 from synrepl.daemon.demo.traffic import Traffic
 from synrepl.daemon.demo.verification import Verification
-from synrepl.services.following.lane import LINEAR
+from synrepl.services.following.source import LINEAR
 from synrepl.services.standing.standing import writer_label
 from synrepl.storage import followers
 from synrepl.storage.database import Transaction

@@ -45,6 +45,10 @@ writer_name = _checker(
 follower_name = _checker(
     "follower name", r"[A-Za-z0-9][A-Za-z0-9_.:-]*", "letters, digits and '_.:-'", MAX_NAME_LENGTH
 )
+#: Long enough for most paths of classes.
+handler_name = _checker(
+    "handler name", r"[A-Za-z0-9_][A-Za-z0-9_.:-]*", "letters, digits and '_.:-'", 200
+)
 server_name = _checker(
     "server name", r"[A-Za-z0-9.:\[\]-]+", "a host name, with ':port' if needed", 255
 )

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
 from synrepl.core.errors import ConfigError, raise_all
 from synrepl.core.loopback import LOOPBACK as LOOPBACK
@@ -20,6 +20,8 @@ from synrepl.daemon import config_values as values
 from synrepl.daemon.config_decode import Section, Unfit, decode, errors_of
 from synrepl.daemon.config_exposure import exposed_database
 from synrepl.daemon.config_files import Document
+from synrepl.daemon.config_handlers import Handler as Handler
+from synrepl.daemon.config_handlers import unfit_handlers
 from synrepl.daemon.config_redis import Redis
 from synrepl.daemon.secret import Secret
 from synrepl.streams.declared import BadDeclaration, declare
@@ -58,20 +60,6 @@ class Log(Section):
 
     level: Literal["debug", "info", "warn", "error"] = "info"
     format: Literal["text", "json"] = "text"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Handler(Section):
-    """A class of the user's that is told of facts.
-
-    :ivar path: ``package.module:Class``
-    :ivar config: handed to the class as it is
-    """
-
-    shorthand: ClassVar[str] = "class"
-
-    path: values.ObjectPath = field(metadata={"key": "class"})
-    config: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -320,6 +308,7 @@ class MasterConfig(Config):
         yield from _repeated(
             "listeners", [f"port {item.port}" for item in self.listeners if item.port]
         )
+        yield from unfit_handlers(self.handlers, has_database=True, is_master=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -346,6 +335,7 @@ class WorkerConfig(Config):
 
     def faults(self) -> Iterator[Unfit]:
         yield from Config.faults(self)
+        yield from unfit_handlers(self.handlers, has_database=self.has_database, is_master=False)
         if self.redis is not None and self.dialect != "modern":
             yield Unfit(key="dialect", reason="over Redis there is only one; leave it out")
         if self.catch_up == "http" and self.master.http_url is None:

@@ -245,7 +245,8 @@ class _Decoder:
         return self._note(path, error)
 
     def _unfit(self, unfit: SynreplError, path: KeyPath) -> None:
-        path = (*path, *str(unfit.facts["key"]).split("."))
+        keys = str(unfit.facts["key"]).split(".")
+        path = (*path, *(int(key) if key.isdigit() else key for key in keys))
         place = self._document.place(path)
         error = BadSetting(place=place, key=place.key, reason=unfit.facts["reason"])
         self._note(path, error)

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from synrepl.core import names
 from synrepl.core.private_files import readers
+from synrepl.core.tokens import MAX_TOKEN
 from synrepl.daemon import units
 from synrepl.daemon.config_decode import Scalar
 from synrepl.daemon.config_files import Place
@@ -89,6 +90,8 @@ Port = Annotated[int, _number(0, 65535)]
 RemotePort = Annotated[int, _number(1, 65535)]
 Count = Annotated[int, _number(1, 10_000_000)]
 RedisDatabase = Annotated[int, _number(0, 65535)]
+#: A position in a stream.
+TokenValue = Annotated[int, _number(0, MAX_TOKEN)]
 
 #: Seconds; zero is allowed.
 Duration = Annotated[
@@ -104,6 +107,7 @@ Size = Annotated[int, Scalar("a size such as '64KiB' or '16MiB'", lambda v, plac
 
 ServerName = Annotated[str, _name("a server name", names.server_name)]
 WriterName = Annotated[str, _name("an instance name", names.writer_name)]
+HandlerName = Annotated[str, _name("a handler name", names.handler_name)]
 FollowerName = Annotated[str, _name("a follower name", names.follower_name)]
 StreamName = Annotated[str, _name("a stream name", names.stream_name)]
 ColumnType = Annotated[str, Scalar("a column type such as 'text' or 'bigint?'", _column_type)]

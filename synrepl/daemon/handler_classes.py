@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import os
 import sys
 import traceback
 from collections.abc import Collection, Iterator
 
 from synrepl.core.errors import ConfigError
-from synrepl.daemon.config import Config, Handler, WorkerConfig
+from synrepl.daemon.config import Config, WorkerConfig
+from synrepl.daemon.config_handlers import Handler
 from synrepl.services import handlers
 from synrepl.services.handlers import TransactionalHandler
 from synrepl.streams.catalogue import Catalogue, UnknownStream
+
+#: Where the code is that imports and makes handlers, which is not what fails.
+_NOT_THEIRS = (os.path.dirname(__file__), os.path.dirname(importlib.__file__), "<frozen importlib")
 
 
 class HandlerUnusable(ConfigError):
@@ -35,7 +40,7 @@ def handler_class(path: str) -> type[handlers.Handler]:
     try:
         found = getattr(importlib.import_module(module), name)
     except (Exception, SystemExit) as error:  # a user's module may fail in any way
-        raise HandlerUnusable(path=path, reason=in_one_line(error)) from error
+        raise unusable(path, error) from error
     if not isinstance(found, type) or not issubclass(found, handlers.Handler):
         reason = "it is no subclass of synrepl.services.handlers.Handler"
         raise HandlerUnusable(path=path, reason=reason)
@@ -53,9 +58,14 @@ def check_handler(item: Handler, config: Config, catalogue: Catalogue) -> None:
         raise HandlerUnusable(path=item.path, reason="; ".join(reasons))
 
 
-def in_one_line(error: BaseException) -> str:
-    """What a user's code raised, with the place of a syntax error."""
-    return " ".join("".join(traceback.format_exception_only(error)).split())
+def unusable(path: str, error: BaseException) -> HandlerUnusable:
+    """What a user's code raised, and in which line of which file."""
+    reason = " ".join("".join(traceback.format_exception_only(error)).split())
+    frames = traceback.extract_tb(error.__traceback__)
+    theirs = [frame for frame in frames if not frame.filename.startswith(_NOT_THEIRS)]
+    if theirs and not isinstance(error, SyntaxError):  # which names its place itself
+        reason = f"{reason} ({theirs[-1].filename}, line {theirs[-1].lineno})"
+    return HandlerUnusable(path=path, reason=reason)
 
 
 def _misfits(
@@ -69,11 +79,24 @@ def _misfits(
         return  # which hands no rows to handlers
     if issubclass(cls, TransactionalHandler) and not config.has_database:
         yield "it is transactional, and works in the database; configure 'database'"
+    yield from _bad_view(cls, config)
     streams = cls.streams
     if isinstance(streams, str):
         yield f"its 'streams' must be a set of names, not the text {streams!r}"
     elif isinstance(streams, Collection):  # nor a property, of which only an instance knows
         yield from _unknown(streams, config, catalogue)
+
+
+def _bad_view(cls: type[handlers.Handler], config: WorkerConfig) -> Iterator[str]:
+    if cls.view not in (None, "per_writer", "linear"):
+        yield f"its 'view' must be 'per_writer' or 'linear' or None, not {cls.view!r}"
+        return
+    dialect = "legacy" if cls.view == "linear" else "modern"
+    if config.master.foreign and cls.view is not None and config.dialect != dialect:
+        yield (
+            f"it wants the {cls.view} view, which a real Synapse gives in the {dialect} dialect"
+            f" only: set 'dialect: {dialect}', or leave 'view' out of the class"
+        )
 
 
 def _unknown(streams: Collection[str], config: WorkerConfig, catalogue: Catalogue) -> Iterator[str]:

@@ -2,40 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from synrepl.core.errors import SynreplError
-from synrepl.daemon import config
-from synrepl.daemon.handler_classes import HandlerUnusable, handler_class, in_one_line
+from synrepl.daemon.config import Config, WorkerConfig
+from synrepl.daemon.config_handlers import Handler as HandlerSettings
+from synrepl.daemon.handler_classes import handler_class, unusable
+from synrepl.services.following.consumer import Start, StartAt, Subscription
 from synrepl.services.handlers import Access, Handler
 
 
-def load(wanted: Sequence[config.Handler]) -> list[Handler]:
+def load(config: Config) -> list[Subscription]:
     """Import and make the handlers; a handler's ``config`` becomes its keyword arguments.
 
     :raises HandlerUnusable: it cannot be imported or made, or is no :class:`Handler`
     """
-    return [_load(item) for item in wanted]
+    return [_subscription(config, item, _make(item)) for item in config.handlers]
 
 
-async def start(made: Sequence[Handler], access: Access) -> None:
+async def start(made: Sequence[Subscription], access: Access) -> None:
     """Tell the handlers what of their process they may use.
 
     :raises HandlerUnusable: one cannot start
     """
-    for handler in made:
+    for each in made:
         try:
-            await handler.on_start(access)
+            await each.handler.on_start(access)
         except SynreplError:
             raise
         except Exception as error:  # a user's handler may fail in any way
-            path = type(handler).__qualname__
-            raise HandlerUnusable(path=path, reason=in_one_line(error)) from error
+            raise unusable(each.name or type(each.handler).__qualname__, error) from error
 
 
-def _load(item: config.Handler) -> Handler:
+def _subscription(loaded: Config, item: HandlerSettings, handler: Handler) -> Subscription:
+    otherwise = loaded.starting if isinstance(loaded, WorkerConfig) else "earliest"
+    by_stream = item.start if isinstance(item.start, Mapping) else {}
+    start = otherwise if item.start is None or isinstance(item.start, Mapping) else item.start
+    return Subscription(
+        handler,
+        item.name_of_positions,
+        _start(start),
+        {stream: _start(each) for stream, each in by_stream.items()},
+        item.on_failure.attempts,
+    )
+
+
+def _start(value: str | int) -> Start:
+    return value if isinstance(value, int) else StartAt(value)
+
+
+def _make(item: HandlerSettings) -> Handler:
     cls = handler_class(item.path)
     try:
         return cls(**item.config)
     except Exception as error:  # a user's class may fail in any way
-        raise HandlerUnusable(path=item.path, reason=in_one_line(error)) from error
+        raise unusable(item.path, error) from error

@@ -39,7 +39,7 @@ from synrepl.services.coherence.coherence import Coherence
 from synrepl.services.coherence.coherent import CoherentMovements, CoherentSettled
 from synrepl.services.coherence.invalidate import Changes, Invalidations
 from synrepl.services.coherence.relay_invalidations import InvalidationRelay
-from synrepl.services.following.lane import Source
+from synrepl.services.following.source import Source
 from synrepl.services.handlers import Access
 from synrepl.services.serving.serve import Master
 from synrepl.services.serving.updates import Updates
@@ -81,7 +81,7 @@ class MasterProcess:
         self.own_streams = own_streams(config, self.catalogue)
         self._reactor = reactor
         self._scheduler = TwistedScheduler(reactor)
-        self._handlers = handlers.load(config.handlers)
+        self._handlers = handlers.load(config)
         self.http = HttpListener(reactor, self._scheduler, config.http)
         self._wait = DatabaseWait(self._scheduler, self._waiting, self.log)
         self.database = DatabaseOfProcess(reactor, self._scheduler, config, self._wait)
@@ -354,5 +354,8 @@ class MasterProcess:
             self.master.started_again(stream)
 
     def _command(self, source: str, command: Command) -> None:
-        for handler in self._handlers:
-            self._scheduler.spawn(f"handle {command.verb}", handler.on_command(source, command))
+        for each in self._handlers:
+            self._scheduler.spawn(
+                f"handler {each.name}, given {command.verb},",
+                each.handler.on_command(source, command),
+            )

@@ -24,11 +24,12 @@ from synrepl.services.announcing.stream_state import Movements
 from synrepl.services.bus.both import BothMovements
 from synrepl.services.coherence import invalidate
 from synrepl.services.coherence.coherent import CoherentMovements
-from synrepl.services.following import follow, lane
+from synrepl.services.following import catch_up, follow, lane
+from synrepl.services.following.consumer import StartAt, Subscription
 from synrepl.services.following.deliver import Delivery
 from synrepl.services.following.follow import Follower
-from synrepl.services.following.lane import LINEAR
 from synrepl.services.following.leases import FollowerLease
+from synrepl.services.following.source import LINEAR, Backlog, StorePositions, in_order
 from synrepl.services.handlers import Batch, Handler, TransactionalHandler
 from synrepl.services.membership.membership import Membership
 from synrepl.services.serving import serve
@@ -43,6 +44,7 @@ from synrepl.testing.simulator.parts import (
     LINE_LIMIT,
     QUEUED_LINES,
     FollowerKind,
+    HandlerKind,
     Key,
     Place,
     Receiver,
@@ -61,6 +63,7 @@ _SMALL: Sequence[tuple[Any, str, float]] = (
     (announce, "PAGE_ROWS", 3),
     (serve, "PAGE_ROWS", 3),
     (lane, "PAGE_ROWS", 3),
+    (catch_up, "PAGE_ROWS", 3),
     (follow, "HIGH_WATER_ROWS", 6),
     (follow, "LOW_WATER_ROWS", 2),
     (stream_state, "HELD_ROWS", 4),
@@ -102,10 +105,15 @@ class Product:
         return WriterProcess(place, name, watch)
 
     def follower(
-        self, place: Place, name: str, kind: FollowerKind, receiver: Receiver, watch: Watch
+        self,
+        place: Place,
+        name: str,
+        kind: FollowerKind,
+        handlers: Sequence[tuple[HandlerKind, Receiver]],
+        watch: Watch,
     ) -> SimulatedFollower:
         """A follower of all streams."""
-        return SimulatedFollower(place, name, kind, receiver, watch)
+        return SimulatedFollower(place, name, kind, handlers, watch)
 
     def membership(self, life: Life, database: Database) -> Membership:
         """An operator at the database."""
@@ -191,12 +199,16 @@ class SimulatedFollower:
     """Wired like :class:`synrepl.daemon.worker.WorkerProcess`."""
 
     def __init__(
-        self, place: Place, name: str, kind: FollowerKind, receiver: Receiver, watch: Watch
+        self,
+        place: Place,
+        name: str,
+        kind: FollowerKind,
+        handlers: Sequence[tuple[HandlerKind, Receiver]],
+        watch: Watch,
     ) -> None:
         life, retention = place.life, place.retention
         self._life = life
         self._log = place.log
-        handler = _ExactlyOnce(receiver) if kind.exactly_once else _AtLeastOnce(receiver)
         waiters = PositionWaiters(life)
         self._lease: FollowerLease | None = None
         if kind.named:
@@ -208,12 +220,17 @@ class SimulatedFollower:
             self.writer = SimulatedWriter(place, name, voice.settled, coherence)
         self._delivery = Delivery(
             life,
-            [handler],
+            [_subscription(kind, each, receiver) for each, receiver in handlers],
             place.log,
             name if kind.named else None,
             place.database if kind.named else None,
             waiters,
             coherence,
+            backlog=Backlog(
+                in_order(place.catalogue, foreign=False), place.store, StorePositions(place.store)
+            ),
+            linear=kind.legacy,
+            catalogue=place.catalogue,
         )
         follower = self._follower = Follower(
             life, place.catalogue, place.store, self._delivery, place.log, earliest=kind.earliest
@@ -264,9 +281,20 @@ class SimulatedFollower:
         while True:
             await self._life.sleep(RECORD_S)
             try:
-                await self._delivery.record()
+                await self._delivery.progress.record()
             except SynreplError as error:
                 self._log.warn("cannot record positions: {error}", error=error)
+
+
+def _subscription(kind: FollowerKind, handler: HandlerKind, receiver: Receiver) -> Subscription:
+    """A handler, with the view and the start that it is to have."""
+    view = None
+    if handler.other_view:
+        view = "per_writer" if kind.legacy else "linear"
+    base: Any = _ExactlyOnce if handler.exactly_once else _AtLeastOnce
+    made = type(base.__name__, (base,), {"view": view})(receiver)
+    earliest = handler.late or kind.earliest
+    return Subscription(made, handler.name, StartAt.EARLIEST if earliest else StartAt.NOW)
 
 
 class _AtLeastOnce(Handler):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from synrepl.core.tokens import Range
-from synrepl.services.following.lane import Source
+from synrepl.services.following.source import Source
 from synrepl.storage.store import Page, Trimmed
 from synrepl.streams.definition import Stream
 
@@ -16,7 +16,7 @@ class RoutedSource:
         self._memory = memory
 
     async def page(self, stream: Stream, span: Range, writer: str | None, limit: int) -> Page:
-        """Part of a range; see :class:`~synrepl.services.following.lane.Source`."""
+        """Part of a range; see :class:`~synrepl.services.following.source.Source`."""
         source = self._memory if stream.in_memory else self._tables
         return await source.page(stream, span, writer, limit)
 

@@ -10,6 +10,7 @@ from twisted.logger import Logger
 from synrepl import __version__
 from synrepl.adapters.caches import CACHES
 from synrepl.adapters.http_client import HttpClient
+from synrepl.adapters.http_positions import HttpPositions
 from synrepl.adapters.http_routes import Route
 from synrepl.adapters.http_source import HttpSource
 from synrepl.adapters.postgres import Limits as PoolLimits
@@ -17,7 +18,7 @@ from synrepl.adapters.postgres import PostgresDatabase
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.adapters.tcp_worker import WorkerFactory
 from synrepl.caches.registry import Caches
-from synrepl.core.errors import ConfigError, SynreplError
+from synrepl.core.errors import SynreplError
 from synrepl.daemon import handlers
 from synrepl.daemon.auditing import start_auditor
 from synrepl.daemon.catalogue import catalogue
@@ -40,15 +41,22 @@ from synrepl.services.coherence.coherent import CoherentSettled
 from synrepl.services.coherence.invalidate import Changes, Invalidations
 from synrepl.services.following.deliver import Delivery
 from synrepl.services.following.follow import Follower
-from synrepl.services.following.lane import Source
 from synrepl.services.following.leases import FollowerLease
-from synrepl.services.handlers import Access, TransactionalHandler
+from synrepl.services.following.source import (
+    Backlog,
+    PositionSource,
+    Source,
+    StorePositions,
+    in_order,
+)
+from synrepl.services.handlers import Access
 from synrepl.services.serving.updates import Updates
 from synrepl.services.standing.bus_status import bus_stands, check_name
 from synrepl.services.standing.database_health import DatabaseHealth
 from synrepl.services.standing.readiness import (
     READY_LAG_S,
     Readiness,
+    handlers_succeed,
     is_connected,
     lag_below,
     name_is_held,
@@ -73,10 +81,6 @@ from synrepl.wire.session import Limits
 RECORD_S = 1.0
 
 
-class NeedsDatabase(ConfigError):
-    """handlers: {handler} is transactional, and works in the database; configure 'database'"""
-
-
 class WorkerProcess:
     """Everything a worker consists of, wired from its configuration."""
 
@@ -88,16 +92,12 @@ class WorkerProcess:
         self._reactor = reactor
         self._scheduler = TwistedScheduler(reactor)
         self.http = HttpListener(reactor, self._scheduler, config.http)
-        self.handlers = handlers.load(config.handlers)
+        self.handlers = handlers.load(config)
         self.own_streams = own_streams(config, self.catalogue)
         self._wait = DatabaseWait(self._scheduler, self._waiting, self.log)
         self.database: DatabaseOfProcess | None = None
         if config.has_database:
             self.database = DatabaseOfProcess(reactor, self._scheduler, config, self._wait)
-        else:
-            for handler in self.handlers:
-                if isinstance(handler, TransactionalHandler):
-                    raise NeedsDatabase(handler=type(handler).__name__)
         self.followed = None if config.follow == "all" else config.follow
         # Ours leaves facts out of the linear view whose rows are too long for a line.
         leaves_out = not DIALECTS[config.dialect].per_writer and not config.master.foreign
@@ -136,6 +136,8 @@ class WorkerProcess:
             self._store = store
             await self._take_lease(store)
             await self._become_writer(store)
+        dialect = DIALECTS[config.dialect]
+        source = self._source(store)
         self.delivery = Delivery(
             self._scheduler,
             self.handlers,
@@ -144,10 +146,11 @@ class WorkerProcess:
             database,
             self.waiters,
             self.coherence,
+            backlog=self._backlog(source, store),
+            linear=not dialect.per_writer,
+            catalogue=self.catalogue,
         )
         await self._wait.until_done(self.delivery.start)
-        dialect = DIALECTS[config.dialect]
-        source = self._source(store)
         self._databases = self._healths(database)
         for health in self._databases:
             await self._wait.until_done(health.ask)
@@ -196,6 +199,7 @@ class WorkerProcess:
             await self._wait.until_done(partial(handlers.start, [handler], access))
         self._follow()
         self._scheduler.spawn("record positions", self._record())
+        self._scheduler.spawn("replay dead letters", self.delivery.dead_letters.run())
         if self.bus is not None and self.writer is not None:
             looking = skip_idle(self._scheduler, self.writer, self.log)
             self._scheduler.spawn("skip idle", looking)
@@ -216,7 +220,7 @@ class WorkerProcess:
             await self.bus.stop()
         if self.delivery is not None:
             try:
-                await self.delivery.record()
+                await self.delivery.progress.record()
             except SynreplError as error:
                 self.log.warn("the last positions are not on record: {error}", error=error)
         if self.writer is not None:
@@ -344,6 +348,18 @@ class WorkerProcess:
         assert store is not None
         return RoutedSource(store, from_master)
 
+    def _backlog(self, source: Source, store: FactStore | None) -> Backlog | None:
+        """Where handlers get facts from the past; from a real Synapse, out of its database only."""
+        foreign = self.config.master.foreign
+        if foreign and self._foreign is None:
+            return None
+        positions: PositionSource | None = None
+        if not foreign and store is not None:
+            positions = StorePositions(store)
+        elif not foreign and self._client is not None:
+            positions = HttpPositions(self._client)
+        return Backlog(in_order(self.catalogue, foreign), source, positions)
+
     def _open_http(self) -> None:
         """Let the HTTP listener answer for what has started."""
         follower, delivery, factory = self.follower, self.delivery, self.factory
@@ -369,7 +385,11 @@ class WorkerProcess:
             return told if self.auditor is None else {**told, "audits": self.auditor.counts}
 
         metrics = ProcessMetrics(status, self.http.server.responses)
-        checks = [*(each.check for each in self._databases), lag_below(watch, READY_LAG_S)]
+        checks = [
+            *(each.check for each in self._databases),
+            lag_below(watch, READY_LAG_S),
+            handlers_succeed(delivery.failures),
+        ]
         if bus is None:
             where = f"{config.master.host}:{config.master.port}"
             checks.append(is_connected(self._connected, where))
@@ -403,6 +423,6 @@ class WorkerProcess:
         while True:
             await self._scheduler.sleep(RECORD_S)
             try:
-                await self.delivery.record()
+                await self.delivery.progress.record()
             except SynreplError as error:
                 self.log.warn("cannot record positions: {error}", error=error)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 from synrepl.caches.registry import Caches
 from synrepl.core.tokens import Token
@@ -21,6 +21,10 @@ class WaitsFor(Protocol):
     def __call__(
         self, stream: str, writer: str | None, token: Token, timeout_s: float = 10.0
     ) -> Coroutine[Any, Any, Token]: ...
+
+
+#: See :attr:`Handler.view`.
+View = Literal["per_writer", "linear"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +49,11 @@ class Batch:
     """Consecutive facts of one writer of one stream, complete and in order.
 
     :ivar after: the position before, ``upto`` the position once this is dealt with
+    :ivar writer: "" in the linear view, which is of all writers
     :ivar ordered: False for rows that a real Synapse sends without order and
         repeats: their tokens say nothing, and each may come again
+    :ivar replayed: True for a fact that had been set aside as a dead letter: those
+        above it may have been dealt with already
     """
 
     stream: str
@@ -55,6 +62,7 @@ class Batch:
     upto: Token
     facts: Sequence[Fact]
     ordered: bool = True
+    replayed: bool = False
 
     def __str__(self) -> str:
         return f"{self.stream} ({self.after}, {self.upto}] of {self.writer or 'all writers'}"
@@ -70,13 +78,21 @@ class Handler:
 
     Batches of one writer of one stream come one at a time and in order: the next
     call comes when the coroutine has ended. Those of different streams may
-    overlap. An exception is logged with the batch's range, the position stays
-    where it was, and the batch comes again after a pause: a handler sees every
-    fact at least once. See :class:`TransactionalHandler` for exactly once.
+    overlap. Each handler has positions of its own. After an exception the position
+    stays where it was, and the batch comes again after a pause: a handler sees every
+    fact at least once. Meanwhile the other handlers go on. See
+    :class:`TransactionalHandler` for exactly once.
     """
 
     #: Names of the streams to receive; None for all.
     streams: ClassVar[Collection[str] | None] = None
+
+    #: How facts of streams with several writers come. ``"per_writer"``: in order per
+    #: writer, each as soon as its writer's position has passed it. ``"linear"``: in the
+    #: order of their tokens over all writers, once the linear position has passed them;
+    #: :attr:`Batch.writer` is "" then. None: as the connection to the master has it.
+    #: Streams that are kept in memory always come as the connection has them.
+    view: ClassVar[View | None] = None
 
     async def on_start(self, access: Access) -> None:
         """The process is about to start; called before anything else.
@@ -103,7 +119,7 @@ class TransactionalHandler(Handler):
     Only what a real Synapse sends without order (:attr:`Batch.ordered`) may be
     applied again: make that harmless.
 
-    :meth:`apply` runs in one transaction with the follower's position, so both
+    :meth:`apply` runs in one transaction with the handler's position, so both
     commit or neither does. It may run more than once, only the last one counts:
     change nothing outside the transaction.
     """

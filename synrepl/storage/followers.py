@@ -9,63 +9,66 @@ from synrepl.storage.database import Transaction
 
 Positions = Mapping[tuple[str, str], Token]
 
+POSITIONS = "SELECT stream, writer, position FROM synrepl._followers WHERE follower = %s"
+
+INHERITED = """
+    UPDATE synrepl._followers SET by_handler = true
+    WHERE follower = %s AND NOT by_handler RETURNING stream, writer, position
+"""
+
+RECORD = """
+    INSERT INTO synrepl._followers AS f (follower, stream, writer, position, by_handler)
+    VALUES %s
+    ON CONFLICT (follower, stream, writer)
+    DO UPDATE SET position = EXCLUDED.position, updated_at = now()
+    WHERE f.position < EXCLUDED.position
+"""
+
+LOWER = """
+    UPDATE synrepl._followers SET position = %s, updated_at = now()
+    WHERE follower = %s AND stream = %s AND position > %s
+"""
+
+FORGET = "DELETE FROM synrepl._followers WHERE follower = %s AND stream = %s AND writer = %s"
+
 
 def positions(txn: Transaction, follower: str) -> dict[tuple[str, str], Token]:
     """A follower's positions by (stream, writer)."""
-    txn.execute(
-        "SELECT stream, writer, position FROM synrepl._followers WHERE follower = %s", (follower,)
-    )
-    return {(stream, writer): int(position) for stream, writer, position in txn.fetchall()}
+    return _positions(txn.execute(POSITIONS, (follower,)))
 
 
-def record(txn: Transaction, follower: str, at: Positions) -> None:
-    """Put positions on record; one that would go back is left as it is."""
-    for (stream, writer), position in sorted(at.items()):
-        txn.execute(
-            """
-            INSERT INTO synrepl._followers AS f (follower, stream, writer, position)
-            VALUES (%s, %s, %s, %s)
-            ON CONFLICT (follower, stream, writer)
-            DO UPDATE SET position = EXCLUDED.position, updated_at = now()
-            WHERE f.position < EXCLUDED.position
-            """,
-            (follower, stream, writer, position),
-        )
+def inherited(txn: Transaction, follower: str) -> dict[tuple[str, str], Token]:
+    """The positions from before handlers had their own, which are taken over here, once."""
+    return _positions(txn.execute(INHERITED, (follower,)))
 
 
-def advance(
-    txn: Transaction, follower: str, stream: str, writer: str, after: Token, upto: Token
-) -> bool:
-    """Move a position from exactly ``after`` to ``upto``, in the caller's transaction.
+def record(txn: Transaction, follower: str, at: Positions, *, by_handler: bool = False) -> None:
+    """Put positions on record; one that would go back is left as it is.
 
-    This is what makes a transactional handler exactly-once: its effects and its
-    position commit together, and whoever comes second finds the position moved.
-
-    :returns: False when the position on record is not ``after`` (nothing changed)
+    :param by_handler: its handlers have positions on record, too, or it has no handlers
     """
-    txn.execute(
-        """
-        INSERT INTO synrepl._followers AS f (follower, stream, writer, position)
-        SELECT new.follower, new.stream, new.writer, new.upto
-        FROM (VALUES (%s, %s, %s, %s::bigint, %s::bigint))
-             AS new (follower, stream, writer, after, upto)
-        LEFT JOIN synrepl._followers AS old USING (follower, stream, writer)
-        WHERE coalesce(old.position, new.after) = new.after
-        ON CONFLICT (follower, stream, writer)
-        DO UPDATE SET position = EXCLUDED.position, updated_at = now()
-        WHERE f.position = %s
-        """,
-        (follower, stream, writer, after, upto, after),
-    )
-    return txn.rowcount == 1
+    rows = [(follower, *key, position, by_handler) for key, position in sorted(at.items())]
+    if rows:
+        txn.insert_many(RECORD, rows)
+
+
+def lower(txn: Transaction, follower: str, stream: str, at: Token) -> None:
+    """Move the positions of a stream back to ``at``, for a handler that begins there.
+
+    What it has to be given is not trimmed from then on.
+    """
+    txn.execute(LOWER, (at, follower, stream, at))
 
 
 def forget(txn: Transaction, follower: str, stream: str, writer: str) -> None:
     """Take a position off the record: the writer has started again below it."""
-    txn.execute(
-        "DELETE FROM synrepl._followers WHERE follower = %s AND stream = %s AND writer = %s",
-        (follower, stream, writer),
-    )
+    txn.execute(FORGET, (follower, stream, writer))
+
+
+def _positions(found: Transaction) -> dict[tuple[str, str], Token]:
+    return {
+        (str(stream), str(writer)): int(position) for stream, writer, position in found.fetchall()
+    }
 
 
 def renew_lease(

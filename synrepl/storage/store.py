@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from synrepl.core.errors import Refused, StorageError, Unavailable
 from synrepl.core.tokens import Range, Token
@@ -126,6 +126,13 @@ class Observation:
     recorded: Token
     writers: Mapping[str, WriterState]
     trimmed: Token = 0
+
+
+class RecordedPositions(NamedTuple):
+    """How far a stream is on record: never further than it really is."""
+
+    linear: Token
+    writers: Mapping[str, Token]
 
 
 @dataclass(frozen=True, slots=True)

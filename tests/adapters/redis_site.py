@@ -21,6 +21,7 @@ from synrepl.services.bus.channels import Channels
 from synrepl.services.bus.hearing import Hearing
 from synrepl.services.bus.own_writer import OwnWriter
 from synrepl.services.bus.voice import Voice
+from synrepl.services.following.consumer import Subscription
 from synrepl.services.following.deliver import Delivery
 from synrepl.services.following.follow import Follower
 from synrepl.services.handlers import Batch, Handler
@@ -146,7 +147,7 @@ class Process:
             scheduler,
             site.catalogue,
             site,
-            Delivery(scheduler, [self.handler], self),
+            Delivery(scheduler, [Subscription(self.handler)], self),
             self,
             earliest=not foreign,
             foreign=foreign,

@@ -12,6 +12,7 @@ from twisted.internet.defer import Deferred
 
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.core.tokens import MAX_TOKEN, Range, Token
+from synrepl.services.following.consumer import Subscription
 from synrepl.services.following.deliver import Delivery
 from synrepl.services.following.follow import Follower, Upstream
 from synrepl.services.handlers import Batch, Handler
@@ -127,7 +128,9 @@ class Following:
         self.most_waiting = 0
         self._scheduler = site.scheduler
         self._waiters = PositionWaiters(site.scheduler)
-        delivery = Delivery(site.scheduler, [self.applied], site.log, waiters=self._waiters)
+        delivery = Delivery(
+            site.scheduler, [Subscription(self.applied)], site.log, waiters=self._waiters
+        )
         self.follower = Follower(
             site.scheduler, CATALOGUE, site, delivery, site.log, earliest=earliest
         )

@@ -14,6 +14,7 @@ from synrepl.services.bus.channels import Channels
 from synrepl.services.bus.hearing import Hearing
 from synrepl.services.bus.own_writer import OwnWriter
 from synrepl.services.bus.voice import Voice
+from synrepl.services.following.consumer import Subscription
 from synrepl.services.following.deliver import Delivery
 from synrepl.services.following.follow import Follower
 from synrepl.services.handlers import Batch, Handler
@@ -129,7 +130,7 @@ class AirProcess:
             air.scheduler,
             CATALOGUE,
             air.store,
-            Delivery(air.scheduler, [self.handler], self.log),
+            Delivery(air.scheduler, [Subscription(self.handler)], self.log),
             self.log,
         )
         self.hearing = Hearing(name, self.log)

@@ -11,6 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from synrepl.adapters.caches import make_caches
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.services.coherence.coherence import Coherence
+from synrepl.services.following.consumer import Subscription
 from synrepl.services.following.deliver import Delivery
 from synrepl.services.following.follow import Follower
 from synrepl.services.handlers import Batch, Handler, TransactionalHandler
@@ -50,7 +51,11 @@ class Follows(SynchronousTestCase):
                 see(f"reset to {position}")
 
         self.delivery = Delivery(
-            scheduler, [Sees()], self.log, waiters=self.waiters, coherence=self.coherence
+            scheduler,
+            [Subscription(Sees())],
+            self.log,
+            waiters=self.waiters,
+            coherence=self.coherence,
         )
         self.follower = Follower(
             scheduler, CATALOGUE, MemoryStore(scheduler), self.delivery, self.log
@@ -100,7 +105,7 @@ class Follows(SynchronousTestCase):
         self.assertNotIn(("c3",), cache.entries)
 
     def test_lost_rows(self) -> None:
-        done = Deferred.fromCoroutine(self.delivery.reset("orders", "master", 9))
+        done = Deferred.fromCoroutine(self.delivery.reset("orders", "master", 9, 9))
         self.successResultOf(done)
         self.assertEqual(self.seen, [("reset to 9", [])])
 
@@ -135,7 +140,7 @@ class Transactional(PostgresCase):
         coherence.begin("orders", "master", 0)
         delivery = Delivery(
             process.scheduler,
-            [Counts()],
+            [Subscription(Counts())],
             Silent(),
             "worker1",
             process.database,

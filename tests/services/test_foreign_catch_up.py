@@ -9,6 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.adapters.tcp_worker import WorkerFactory
+from synrepl.services.following.consumer import Subscription
 from synrepl.services.following.deliver import Delivery
 from synrepl.services.following.follow import Follower
 from synrepl.services.handlers import Batch, Handler
@@ -40,7 +41,7 @@ class CatchUp(SynchronousTestCase):
             scheduler,
             Catalogue(SYNAPSE_STREAMS),
             MemoryStore(scheduler),
-            Delivery(scheduler, [handler], log),
+            Delivery(scheduler, [Subscription(handler)], log),
             log,
             earliest=True,
             foreign=True,

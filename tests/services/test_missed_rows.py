@@ -11,7 +11,7 @@ from synrepl.caches.registry import Caches
 from synrepl.services.auditing import missed_rows
 from synrepl.services.auditing.audit_sample import Place
 from synrepl.services.auditing.missed_rows import Stood
-from synrepl.services.following.lane import LINEAR
+from synrepl.services.following.source import LINEAR
 from synrepl.streams.definition import Fact
 from synrepl.streams.effects import Expansion, Invalidates, Key, columns_key
 from synrepl.streams.row import Row

@@ -8,7 +8,7 @@ from dataclasses import replace
 from synrepl.core.tokens import Token
 from synrepl.services.auditing import settlement
 from synrepl.services.auditing.settlement import FarBehind, KeptElsewhere, Settlement
-from synrepl.services.following.lane import LINEAR
+from synrepl.services.following.source import LINEAR
 from synrepl.services.waiting.own_positions import MasterPositions, NotFollowed, OwnPositions
 from synrepl.services.waiting.position_waiters import Key as PositionKey
 from synrepl.services.waiting.position_waiters import PositionWaiters

@@ -140,6 +140,7 @@ class MasterStatus(TestCase):
             {
                 "position": 2,
                 "writers": {"master": 2},
+                "removed_writers": {},
                 "last_reserved": 5,
                 "lag_rows": 3,
                 "lag_seconds": 3.0,

@@ -18,6 +18,7 @@ from twisted.trial.unittest import TestCase as TrialCase
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.adapters.tcp_worker import WorkerFactory
 from synrepl.daemon.cli.tap_replay_tcp import MOST_CLIENTS, ReplayFactory
+from synrepl.services.following.consumer import Subscription
 from synrepl.services.following.deliver import Delivery
 from synrepl.services.following.follow import Follower
 from synrepl.services.handlers import Batch, Handler
@@ -225,7 +226,7 @@ class Followed(TrialCase):
             scheduler,
             Catalogue(SYNAPSE_STREAMS),
             MemoryStore(scheduler),
-            Delivery(scheduler, [handler], log),
+            Delivery(scheduler, [Subscription(handler)], log),
             log,
             earliest=False,
             foreign=True,

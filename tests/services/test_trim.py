@@ -8,6 +8,7 @@ from unittest import TestCase
 from synrepl.core.tokens import Range, Token
 from synrepl.services import trim
 from synrepl.services.announcing.announce import Announcer
+from synrepl.services.following.consumer import Subscription, Track
 from synrepl.services.following.deliver import Delivery
 from synrepl.services.following.follow import Follower
 from synrepl.services.following.leases import RETRY_S, FollowerLease
@@ -209,7 +210,7 @@ class Followers(Base):
         super().setUp()
         self.handler = Told()
         self.log = Noting()
-        self.delivery = Delivery(self.world.scheduler, [self.handler], self.log)
+        self.delivery = Delivery(self.world.scheduler, [Subscription(self.handler)], self.log)
 
     def follow(self, *positions: tuple[Token, Token]) -> Follower:
         """A follower that is told of these positions."""
@@ -218,6 +219,10 @@ class Followers(Base):
         follower.connected(Upstream())
         follower.received([Position("caches", "master", *ends) for ends in positions])
         return follower
+
+    def stood(self, writer: str, position: Token) -> None:
+        """The handler has a position on record."""
+        self.delivery.consumers[0].tracks["caches", writer] = Track(position, position)
 
     def trim(self, upto: Token) -> None:
         self.world.clock.advance(1)
@@ -234,7 +239,7 @@ class Followers(Base):
         self.assertIn("'caches' has been trimmed up to 3", line)
 
     def test_who_was_there_before_is_told(self) -> None:
-        self.delivery.recorded["caches", "master"] = 0
+        self.stood("master", 0)
         self.append(5)
         self.trim(3)
         follower = self.follow((5, 5))
@@ -270,21 +275,21 @@ class Followers(Base):
 
     def test_a_legacy_server_cannot_tell_so_it_is_found_out_first(self) -> None:
         self.append(5)
-        self.delivery.recorded["caches", ""] = 2
+        self.stood("", 2)
         self.trim(3)
         self.assertEqual(self.legacy(), [Replicate("caches", 3)])
         self.assertEqual(self.handler.resets, [("", 3)])
 
     def test_a_legacy_follower_that_has_lost_nothing_is_told_nothing(self) -> None:
         self.append(5)
-        self.delivery.recorded["caches", ""] = 3
+        self.stood("", 3)
         self.trim(3)
         self.assertEqual(self.legacy(), [Replicate("caches", 3)])
         self.assertEqual(self.handler.resets, [])
 
     def test_a_legacy_follower_asks_once_it_can_find_out(self) -> None:
         self.append(5)
-        self.delivery.recorded["caches", ""] = 2
+        self.stood("", 2)
         self.trim(3)
         self.world.store.away = True
         sent = self.legacy()

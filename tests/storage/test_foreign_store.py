@@ -13,6 +13,7 @@ from twisted.trial.unittest import TestCase
 from synrepl.adapters.postgres import PostgresDatabase
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.core.tokens import Range
+from synrepl.services.following.consumer import Subscription
 from synrepl.services.following.deliver import Delivery
 from synrepl.services.following.follow import Follower
 from synrepl.services.handlers import Batch, Handler
@@ -182,7 +183,7 @@ class AFollower(ForeignCase):
 
         scheduler, log = TwistedScheduler(reactor), Noting()
         self.addCleanup(scheduler.stop)
-        delivery = Delivery(scheduler, [Keeping()], log)
+        delivery = Delivery(scheduler, [Subscription(Keeping())], log)
         follower = Follower(
             scheduler,
             Catalogue(SYNAPSE_STREAMS),

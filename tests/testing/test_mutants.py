@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from heapq import heappop
 from typing import Any
@@ -15,15 +15,22 @@ from synrepl.services.announcing.announce import Announcer
 from synrepl.services.announcing.lines import LineEncoder
 from synrepl.services.announcing.publish import Publisher
 from synrepl.services.announcing.stream_state import StreamState
-from synrepl.services.following import deliver
-from synrepl.services.following.deliver import Delivery
+from synrepl.services.following import position_record
+from synrepl.services.following.catch_up import CatchUp, LanePosition
+from synrepl.services.following.consumer import Consumer, Track
+from synrepl.services.following.handler_calls import HandlerCalls
 from synrepl.services.following.lane import Lane
+from synrepl.services.following.progress import Progress
+from synrepl.services.following.source import Key, StorePositions
+from synrepl.services.handlers import Batch
 from synrepl.services.writing.name import WriterName
+from synrepl.storage import handler_positions
 from synrepl.storage.database import CommitUnknown
+from synrepl.storage.handler_positions import HandlerPosition, Place
 from synrepl.storage.memory_lease import MemoryKeys, MemoryLease
 from synrepl.storage.memory_store import MemoryStore
 from synrepl.storage.memory_stream import MemoryStream
-from synrepl.storage.store import Observation
+from synrepl.storage.store import Observation, RecordedPositions
 from synrepl.streams.definition import Fact, Stream
 from synrepl.testing.simulator.plan import Plan
 from synrepl.wire.session import Session
@@ -82,15 +89,16 @@ class Mutants(MutantTestCase):
         self.assert_caught("R3", (Lane, "_deliver", soon))
 
     def test_a_failed_handler_is_not_tried_again(self) -> None:
-        async def once(
-            delivery: Delivery, key: object, who: str, what: object, deal: Callable[[], Any]
-        ) -> None:
-            try:
-                await deal()
-            except Exception:
-                delivery.failures += 1
+        attempt = HandlerCalls.attempt
 
-        self.assert_caught("R3", (Delivery, "_until_done", once))
+        async def once(
+            calls: HandlerCalls, consumer: Consumer, track: Track, batch: Batch, attempts: int
+        ) -> bool:
+            await attempt(calls, consumer, track, batch, attempts)
+            track.reach(batch.upto)
+            return True
+
+        self.assert_caught("R3", (HandlerCalls, "attempt", once))
 
     def test_keys_are_forgotten(self) -> None:
         def recall(keys: MemoryKeys, stream: str, key: str, digest: bytes) -> None: ...
@@ -184,11 +192,11 @@ class Mutants(MutantTestCase):
         self.assert_caught("R3", (Cursor, "running", property(lambda cursor: False)))
 
     def test_a_transaction_is_applied_whatever_the_record_says(self) -> None:
-        def blind(txn: Any, follower: str, batch: Any, *_: object) -> Any:
-            deliver.followers.record(txn, follower, {(batch.stream, batch.writer): batch.upto})
+        def blind(txn: Any, follower: str, place: Place, batch: Batch, known: Token) -> Batch:
+            handler_positions.put(txn, follower, place, batch.upto)
             return batch
 
-        self.assert_caught("R3", (deliver, "_still_to_do", blind))
+        self.assert_caught("R3", (position_record, "_still_to_do", blind))
 
     def test_the_record_goes_back(self) -> None:
         async def back(store: Any, stream: Stream, linear: Token, at: Mapping[str, Token]) -> None:
@@ -208,3 +216,53 @@ class Reconnecting(MutantTestCase):
             publisher._room(audience).peers[peer] = streams
 
         self.assert_caught("R2 R3", (Publisher, "subscribe", subscribe))
+
+
+class Handlers(MutantTestCase):
+    """Of handlers that have positions of their own."""
+
+    def test_the_transactional_commit_records_the_position_of_all_handlers(self) -> None:
+        still_to_do = position_record._still_to_do
+
+        def of_all(txn: Any, follower: str, place: Place, batch: Batch, known: Token) -> Any:
+            for handler, stream, writer in handler_positions.positions(txn, follower):
+                if (stream, writer) == place[1:] and handler != place[0]:
+                    row = (handler, stream, writer), HandlerPosition(batch.upto, None)
+                    handler_positions.record(txn, follower, [row])
+            return still_to_do(txn, follower, place, batch, known)
+
+        self.assert_caught("R3", (position_record, "_still_to_do", of_all))
+
+    def test_the_record_is_of_the_handler_that_is_furthest(self) -> None:
+        def furthest(progress: Progress, key: Key, *, on_record: bool = False) -> Token | None:
+            lane = progress.lanes.get(key)
+            return None if lane is None else lane.position
+
+        self.assert_caught("R3 R4", (Progress, "position", furthest))
+
+    def test_who_is_behind_is_not_brought_to_the_lane(self) -> None:
+        async def join(feed: CatchUp, first: Batch | None = None) -> None:
+            feed._track.feed = None
+            feed._track.reach(feed._lane.position or 0)
+
+        self.assert_caught("R3", (CatchUp, "run", join))
+
+    def test_who_has_caught_up_joins_amid_a_batch(self) -> None:
+        self.assert_caught("R3", (LanePosition, "is_busy", Idle()))
+
+    def test_the_linear_view_passes_what_can_still_commit(self) -> None:
+        async def recorded(positions: StorePositions, stream: Stream) -> RecordedPositions:
+            seen = (await positions._store.observe([stream]))[stream.name]
+            writers = {name: state.position for name, state in seen.writers.items()}
+            return RecordedPositions(seen.last, writers)
+
+        self.assert_caught("R3", (StorePositions, "recorded", recorded))
+
+
+class Idle:
+    """An attribute that is never true."""
+
+    def __get__(self, owner: object, cls: object) -> bool:
+        return False
+
+    def __set__(self, owner: object, value: bool) -> None: ...

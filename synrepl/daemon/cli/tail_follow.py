@@ -18,7 +18,7 @@ from synrepl.daemon.cli.tail_peer import NoMaster, TailPeer
 from synrepl.daemon.cli.terminal import printable
 from synrepl.positions.gaps import Cursor, Fetch, Reset, Verdict
 from synrepl.positions.vector import PositionVector
-from synrepl.services.following.lane import Source
+from synrepl.services.following.source import Source
 from synrepl.storage.store import Trimmed
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.definition import Fact, Generation, Stream

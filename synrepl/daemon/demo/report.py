@@ -12,7 +12,7 @@ from synrepl.daemon.cli.terminal import plain_table
 from synrepl.daemon.demo.comparison import Compared
 from synrepl.daemon.demo.outcome import Outcome
 from synrepl.daemon.demo.site import MASTER
-from synrepl.services.following.lane import LINEAR
+from synrepl.services.following.source import LINEAR
 from synrepl.services.standing.standing import writer_label
 
 #: Problems that are told; of more, only how many there are.

@@ -20,7 +20,7 @@ from synrepl.daemon.demo.traffic import Request, Traffic
 from synrepl.daemon.demo.verification import Verification, Verified
 from synrepl.daemon.demo.watched import COUNTS, Watched
 from synrepl.daemon.http_blocking import BlockingClient
-from synrepl.services.following.lane import LINEAR
+from synrepl.services.following.source import LINEAR
 from synrepl.services.standing.standing import writer_label
 from synrepl.storage.database import Isolation, Transaction
 from synrepl.storage.launch.redis import RedisServer

@@ -13,7 +13,7 @@ from synrepl.daemon.demo.senders import Acknowledged
 from synrepl.daemon.demo.site import Worker
 from synrepl.daemon.demo.tally import Entry, TallyTable, entry
 from synrepl.daemon.demo.traffic import Request, Traffic
-from synrepl.services.following.lane import LINEAR
+from synrepl.services.following.source import LINEAR
 from synrepl.storage.database import Transaction
 from synrepl.storage.facts import FactTable
 from synrepl.streams.definition import Fact, Stream

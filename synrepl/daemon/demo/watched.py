@@ -8,7 +8,7 @@ from typing import Any
 
 from synrepl.core.tokens import Token
 from synrepl.daemon.http_blocking import BlockingClient, ProcessAway, ProcessBusy
-from synrepl.services.following.lane import LINEAR
+from synrepl.services.following.source import LINEAR
 from synrepl.services.standing.standing import writer_label
 
 #: What a worker counts by stream, as far as the demo shows it.

@@ -11,7 +11,7 @@ from synrepl.core.tokens import Range, Token
 from synrepl.services.announcing.announce import Log
 from synrepl.services.auditing.audit_sample import Place
 from synrepl.services.coherence.coherence import Coherence
-from synrepl.services.following.lane import LINEAR
+from synrepl.services.following.source import LINEAR
 from synrepl.services.waiting.position_waiters import Key
 from synrepl.storage.store import FactStore, Observation, Trimmed
 from synrepl.streams.catalogue import Catalogue

@@ -1,29 +1,35 @@
-"""Batches go to handlers, and positions go on record."""
+"""Batches go to handlers, each of which has positions of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
-from typing import TypeVar
+from collections.abc import Iterable, Mapping, Sequence
 
 from synrepl.core.clock import Scheduler
-from synrepl.core.errors import SynreplError
 from synrepl.core.tokens import Token
 from synrepl.services.announcing.announce import Log
 from synrepl.services.coherence.coherence import Coherence
-from synrepl.services.handlers import Batch, Handler, TransactionalHandler
-from synrepl.services.waiting.position_waiters import Key, PositionWaiters
-from synrepl.storage import followers
-from synrepl.storage.database import Database, Transaction
+from synrepl.services.following.catch_up import CatchUp, FeedContext, LanePosition, ViewFeed
+from synrepl.services.following.consumer import Consumer, StartAt, Subscription, Track
+from synrepl.services.following.dead_letter_replay import DeadLetterReplay
+from synrepl.services.following.failures import HandlerFailures
+from synrepl.services.following.handler_calls import HandlerCalls
+from synrepl.services.following.position_record import PositionRecord
+from synrepl.services.following.progress import Progress
+from synrepl.services.following.source import LINEAR, Backlog, Key
+from synrepl.services.handlers import Batch
+from synrepl.services.waiting.position_waiters import PositionWaiters
+from synrepl.storage.database import Database
+from synrepl.streams.catalogue import Catalogue
 from synrepl.wire.commands import Command
-
-H = TypeVar("H", bound=Handler)
-
-_BACK_OFF_S = (0.5, 1.0, 2.0, 5.0, 15.0)
 
 
 class Delivery:
-    """Hands batches to handlers, one at a time per handler lane, until they succeed.
+    """Hands what comes on a follower's lanes to its handlers, one batch at a time per lane.
+
+    A handler that is not where the lane is (it is new, it fails, another one was
+    further when the process died) leaves the lane: it is fed by a task of its own
+    until it has reached it. Where facts cannot be fetched in order it stays in the
+    lane, which waits for it.
 
     :param follower: the name under which positions go on record; None keeps none
     :param database: where the record is, and where transactional handlers work;
@@ -31,185 +37,290 @@ class Delivery:
     :param waiters: told of every position that has moved
     :param coherence: applies facts to the caches of the process before its handlers,
         and again after those that change the database
-    :ivar failing: by stream and writer, whose work fails now and is tried again
+    :param backlog: where facts are fetched for handlers that are not where a lane is
+    :param linear: the connection gives the linear view
+    :param catalogue: the streams whose facts handlers may set aside
+    :ivar consumers: the handlers
+    :ivar failures: those that fail now
+    :ivar dead_letters: what they have set aside
+    :ivar progress: how far they are
     """
 
     def __init__(
         self,
         scheduler: Scheduler,
-        handlers: Sequence[Handler],
+        handlers: Sequence[Subscription],
         log: Log,
         follower: str | None = None,
         database: Database | None = None,
         waiters: PositionWaiters | None = None,
         coherence: Coherence | None = None,
+        *,
+        backlog: Backlog | None = None,
+        linear: bool = False,
+        catalogue: Catalogue = Catalogue(()),  # noqa: B008  # nothing ever changes in one
     ) -> None:
         self._scheduler = scheduler
         self._log = log
-        self._follower = follower if database is not None else None
-        self._database = database
-        self._waiters = waiters
+        self._follower = follower
         self._coherence = coherence
-        self._plain = [h for h in handlers if not isinstance(h, TransactionalHandler)]
-        self._transactional = [h for h in handlers if isinstance(h, TransactionalHandler)]
-        self._all = list(handlers)
-        self._changed: dict[Key, Token] = {}
-        self.recorded: dict[Key, Token] = {}
-        self.failing: dict[Key, str] = {}
-        self.failures = 0
+        self._record = PositionRecord(database, follower)
+        self._streams = {} if backlog is None else backlog.streams
+        self.failures = HandlerFailures(scheduler, log)
+        self.consumers = [Consumer(each, scheduler, linear) for each in handlers]
+        calls = self._calls = HandlerCalls(
+            scheduler, self._record, self.failures, log, catalogue, coherence
+        )
+        self.dead_letters = DeadLetterReplay(scheduler, self.consumers, self._record, calls, log)
+        self.progress = Progress(
+            scheduler, self.consumers, self._streams, self._record, self.failures, log, waiters
+        )
+        self._feeding: FeedContext | None = None
+        if backlog is not None:
+            self._feeding = FeedContext(
+                scheduler, backlog, calls, log, self.progress.begin, self.progress.moved
+            )
+        #: Handlers that are new to a follower which is not.
+        self._joining: list[Consumer] = []
+        #: Lanes some of whose handlers may have no place on record yet.
+        self._beginning: set[Key] = set()
+
+    @property
+    def recorded(self) -> Mapping[Key, Token]:
+        """The follower's own positions on record."""
+        return self.progress.recorded
 
     async def start(self) -> None:
-        """Read the positions on record."""
-        if self._database is not None and self._follower is not None:
-            follower = self._follower
-            self.recorded = await self._database.run(
-                "follower_positions",
-                lambda txn: followers.positions(txn, follower),
-                read_only=True,
-            )
+        """Read the positions on record, and say where handlers begin that are new.
+
+        :raises ViewChanged: :raises SynreplError: they cannot be read
+        """
+        own = await self._record.load(self.consumers, self._streams)
+        self.progress.recorded.update(own)
+        for consumer in self.consumers:
+            if own and not consumer.tracks:
+                self._joining.append(consumer)
+                self._log.info(
+                    "handler {handler} joins follower {follower}: {where}",
+                    handler=consumer.name,
+                    follower=self._follower,
+                    where=_where(consumer, {stream for stream, _ in own}),
+                )
+
+    def open_lane(self, key: Key, earliest: bool) -> Token | None:
+        """Where a lane begins; handlers that are not there are brought there.
+
+        :param earliest: what begins anew begins with the first fact that there is
+        :returns: None for wherever the writer is
+        """
+        stream, _ = key
+        if stream not in self.progress.views:
+            self._start_views(stream, earliest)
+        tracks = [consumer.track(key, earliest) for consumer in self.progress.in_lane(stream)]
+        start = self._start_of(key, tracks, earliest)
+        self.progress.lanes[key] = LanePosition(start)
+        if any(track.recorded is None for track in tracks):
+            self._beginning.add(key)
+        if start is not None:
+            self._place(key, start)
+        return start
+
+    def has_begun(self, key: Key) -> bool:
+        """Whether it has a position on record, so that what lies below may have been of use."""
+        tracks = (consumer.tracks.get(key) for consumer in self.progress.in_lane(key[0]))
+        on_record = any(track is not None and track.recorded is not None for track in tracks)
+        return on_record or key in self.recorded
 
     async def rows(self, batch: Batch) -> None:
-        """Have every handler deal with a batch; tried again until it succeeds."""
+        """Have the handlers of a lane deal with a batch; those that fail leave the lane."""
         key = (batch.stream, batch.writer)
         self._make_stale(batch)
-        if transactional := _of_stream(self._transactional, batch.stream):
-            who = _names(transactional)
-            await self._until_done(key, who, batch, lambda: self._apply(batch, transactional))
-            self._make_stale(batch)  # what was loaded again meanwhile is older than this commit
-        for handler in _of_stream(self._plain, batch.stream):
-            deal = partial(handler.on_rows, batch)
-            await self._until_done(key, _names([handler]), batch, deal)
+        consumers = self.progress.in_lane(batch.stream)
+        if not consumers:
+            return
+        lane = self.progress.lane(key)
+        if batch.ordered:
+            if lane.position is None:
+                self._place(key, batch.after)
+            if key in self._beginning:
+                await self._begin(key)
+        tracks = [consumer.track(key, False) for consumer in consumers]
+        for track in tracks:
+            if track.feed is not None:
+                await track.feed.arrival()
+        lane.is_busy = True
+        try:
+            for consumer, track in zip(consumers, tracks, strict=True):
+                todo = None if track.feed is not None else track.rest(batch)
+                if todo is not None:
+                    await self._hand_over(consumer, track, key, todo)
+        finally:
+            lane.is_busy = False
+
+    async def reset(self, stream: str, writer: str, upto: Token, position: Token) -> None:
+        """Tell handlers that a writer started again, or that facts are gone for good.
+
+        :param upto: what lies at or below it is void, or lost
+        :param position: from where the lane goes on; 0 for a writer that started again
+        """
+        key = (stream, writer)
+        if self._coherence is not None:
+            self._coherence.reset(stream, writer, upto)
+        lane = self.progress.lane(key)
+        started_again = position == 0
+        lane.position = position
+        told: list[tuple[Consumer, Track]] = []
+        for consumer in self.progress.in_lane(stream):
+            track = consumer.track(key, False)
+            is_ahead = (
+                not started_again and track.position is not None and track.position >= position
+            )
+            if track.feed is None and not is_ahead:
+                await self._calls.reset(consumer, stream, writer, upto)
+                track.position = position
+                told.append((consumer, track))
+        names = [consumer.name for consumer, _ in told]
+        await self.progress.until_written(
+            lambda: self._record.reset(key, names, position, forget=started_again)
+        )
+        for _, track in told:
+            track.recorded = None if track.recorded is None else position
+        if started_again:
+            self.progress.recorded.pop(key, None)
+
+    def moved(self, key: Key, position: Token | None) -> None:
+        """A lane's position moved; it goes on record with the next :meth:`.Progress.record`."""
+        if position is None:
+            return
+        if self._coherence is not None:
+            self._coherence.begin(*key, position)
+        lane = self.progress.lane(key)
+        if lane.position is None:
+            self._place(key, position)
+        lane.position = position
+        feeds = []
+        for consumer in self.progress.in_lane(key[0]):
+            track = consumer.track(key, False)
+            if track.feed is None:
+                track.reach(position)
+            else:
+                feeds.append(track.feed)
+        self.progress.moved(key)
+        for feed in (*feeds, *self.progress.views.get(key[0], ())):
+            feed.wake()
+
+    def command(self, command: Command) -> None:
+        """Pass on what is not about streams."""
+        for consumer in self.consumers:
+            self._scheduler.spawn("handle a command", self._command(consumer, command))
+
+    def catching_up(self, consumer: Consumer) -> set[str]:
+        """The streams in which a handler is not where the lane is."""
+        return {stream for (stream, _), track in consumer.tracks.items() if track.feed is not None}
+
+    # -- inside -----------------------------------------------------------------------
+
+    def _start_of(self, key: Key, tracks: Sequence[Track], earliest: bool) -> Token | None:
+        """Where a lane begins: as far as any of its handlers is, if others can be brought there."""
+        own = self.recorded.get(key)
+        if not tracks:
+            return own if own is not None else (0 if earliest else None)
+        known = [
+            (track.position, track.is_proven) for track in tracks if track.position is not None
+        ]
+        if key[0] in self._streams:
+            return max((at for at, is_proven in known if is_proven), default=own)
+        return min((at for at, _ in known), default=own)
+
+    def _start_views(self, stream: str, earliest: bool) -> None:
+        """Feed the handlers that get a stream in another view than the connection's."""
+        feeds = self.progress.views[stream] = []
+        if self._feeding is None or stream not in self._streams:
+            return
+        for consumer in self.consumers:
+            if consumer.receives(stream) and consumer.has_other_view:
+                covered = self._covered(consumer, stream, earliest)
+                of = self._streams[stream]
+                known = max(
+                    (at for key, at in self.recorded.items() if key[0] == stream), default=0
+                )
+                feeds.append(ViewFeed(self._feeding, consumer, of, earliest, covered, known))
+        for feed in feeds:
+            self._scheduler.spawn(f"feed {feed.consumer.name} with {stream}", feed.run())
+
+    def _covered(self, consumer: Consumer, stream: str, earliest: bool) -> Token | None:
+        """Up to where a handler has dealt with a stream by the record, in the linear sense."""
+        if consumer.linear:
+            return consumer.track((stream, LINEAR), earliest).position
+        if any(of == stream for of, _ in consumer.tracks):
+            return self.recorded.get((stream, LINEAR), 0)
+        start = consumer.start(stream)
+        begins_here = not earliest if start is None else start is StartAt.NOW
+        return None if begins_here else 0
+
+    def _place(self, key: Key, position: Token) -> None:
+        """It is known now where a lane is: handlers begin there, or are brought there."""
+        stream, writer = key
+        lane = self.progress.lane(key)
+        lane.position = position
+        behind: list[CatchUp] = []
+        for consumer in self.progress.in_lane(stream):
+            track = consumer.track(key, False)
+            track.begin(position)
+            if consumer in self._joining and track.recorded is None and track.started_from:
+                self._log.info(
+                    "handler {handler} begins at {token} of {stream} by {writer}: it is not given"
+                    " facts up to there",
+                    handler=consumer.name,
+                    token=track.started_from,
+                    stream=stream,
+                    writer=writer or "all writers",
+                )
+            is_behind = (track.position or 0) < position
+            if is_behind and self._feeding is not None and stream in self._streams:
+                of = self._streams[stream]
+                behind.append(CatchUp(self._feeding, consumer, track, lane, of, writer))
+        for feed in behind:
+            self._scheduler.spawn(f"catch up with {stream}", feed.run())
 
     def _make_stale(self, batch: Batch) -> None:
         if self._coherence is not None:
             self._coherence.apply(batch.stream, batch.writer, batch.after, batch.facts)
 
-    def command(self, command: Command) -> None:
-        """Pass on what is not about streams."""
-        if self._all:
-            self._scheduler.spawn("handle a command", self._command(command))
+    async def _begin(self, key: Key) -> None:
+        """Put on record where handlers begin that have no place there yet."""
+        for consumer in self.progress.in_lane(key[0]):
+            await self.progress.begin(consumer, key)
+        self._beginning.discard(key)
 
-    async def reset(self, stream: str, writer: str, position: Token) -> None:
-        """Tell every handler that a writer started again, or that facts are gone for good."""
-        key = (stream, writer)
-        self.recorded.pop(key, None)
-        self._changed.pop(key, None)
-        if self._coherence is not None:
-            self._coherence.reset(stream, writer, position)
-        what = f"a reset of {stream} by {writer}"
-        await self._until_done(key, "the record", what, lambda: self._forget(stream, writer))
-        for handler in _of_stream(self._all, stream):
-            deal = partial(handler.on_reset, stream, writer, position)
-            await self._until_done(key, _names([handler]), what, deal)
+    async def _hand_over(self, consumer: Consumer, track: Track, key: Key, batch: Batch) -> None:
+        """Have a handler that is in the lane deal with a batch, or leave the lane."""
+        stream, writer = key
+        if self._feeding is None or stream not in self._streams or not batch.ordered:
+            await self._calls.deal(consumer, track, batch)
+        elif not await self._calls.attempt(consumer, track, batch, 1):
+            of, lane = self._streams[stream], self.progress.lane(key)
+            feed = CatchUp(self._feeding, consumer, track, lane, of, writer)
+            self._scheduler.spawn(f"retry {consumer.name} at {stream}", feed.run(batch))
 
-    async def _forget(self, stream: str, writer: str) -> None:
-        if self._database is not None and self._follower is not None:
-            follower = self._follower
-            await self._database.run(
-                "forget_position", lambda txn: followers.forget(txn, follower, stream, writer)
-            )
-
-    def moved(self, key: Key, position: Token | None) -> None:
-        """A lane's position moved; it goes on record with the next :meth:`record`."""
-        if position is None:
-            return
-        if self._coherence is not None:
-            self._coherence.begin(*key, position)
-        if self.recorded.get(key, -1) < position:
-            self._changed[key] = position
-        if self._waiters is not None:
-            self._waiters.moved(key, position)
-
-    async def record(self) -> None:
-        """Put on record what moved since the last time.
-
-        :raises SynreplError: when that failed; it will be tried with the next call
-        """
-        if self._database is None or self._follower is None or not self._changed:
-            return
-        follower, changed = self._follower, dict(self._changed)
-        await self._database.run(
-            "record_follower", lambda txn: followers.record(txn, follower, changed)
-        )
-        for key, position in changed.items():
-            self.recorded[key] = max(position, self.recorded.get(key, 0))
-            if self._changed.get(key) == position:
-                del self._changed[key]
-
-    async def _command(self, command: Command) -> None:
-        for handler in self._all:
-            await handler.on_command("master", command)
-
-    async def _until_done(
-        self, key: Key, who: str, what: object, deal: Callable[[], Awaitable[None]]
-    ) -> None:
-        attempt = 0
-        while True:
-            try:
-                await deal()
-                self.failing.pop(key, None)
-                return
-            except Exception as error:  # a user's handler may raise anything
-                self.failures += 1
-                self.failing[key] = f"{who} fails with {type(error).__name__}; the log has more"
-                self._log.warn(
-                    "handling {what} failed: {error!r}; trying again", what=what, error=error
-                )
-                await self._scheduler.sleep(_BACK_OFF_S[min(attempt, len(_BACK_OFF_S) - 1)])
-                attempt += 1
-
-    async def _apply(self, batch: Batch, handlers: Sequence[TransactionalHandler]) -> None:
-        """One transaction: the effects of these handlers, and the position."""
-        assert self._database is not None
-        assert self._follower is not None
-        follower = self._follower
-        key = (batch.stream, batch.writer)
-        known = min(batch.after, self.recorded.get(key, batch.after))
-
-        def work(txn: Transaction) -> None:
-            todo = _still_to_do(txn, follower, batch, known) if batch.ordered else batch
-            if todo is None:
-                return
-            for handler in handlers:
-                handler.apply(txn, todo)
-
-        await self._database.run("apply", work)
-        if not batch.ordered:  # its tokens say nothing; the lane says when it has moved
-            return
-        self.recorded[key] = max(batch.upto, self.recorded.get(key, 0))
+    async def _command(self, consumer: Consumer, command: Command) -> None:
+        try:
+            await consumer.handler.on_command("master", command)
+        except Exception as error:  # a user's handler may raise anything
+            sentence = f"handler {consumer.name} failed at command {command.verb}: {error!r}"
+            self.failures.log(consumer.name, sentence, error)
 
 
-def _of_stream(handlers: Sequence[H], stream: str) -> list[H]:
-    """Those that receive a stream."""
-    return [h for h in handlers if h.streams is None or stream in h.streams]
-
-
-def _names(handlers: Sequence[Handler]) -> str:
-    return ", ".join(type(handler).__name__ for handler in handlers)
-
-
-def _still_to_do(txn: Transaction, follower: str, batch: Batch, known: Token) -> Batch | None:
-    """Move the position on record past a batch; what of the batch was not applied before.
-
-    The record, not the caller's memory, says what was applied: a commit whose
-    answer was lost shows here.
-
-    :param known: what the record is known to be, at least; it stays below
-        ``batch.after`` for a while when a position has moved past no facts
-    """
-    if followers.advance(txn, follower, batch.stream, batch.writer, known, batch.upto):
-        return batch
-    at = followers.positions(txn, follower).get((batch.stream, batch.writer), 0)
-    if at >= batch.upto:
-        return None
-    if at < known:
-        raise PositionWentBack(
-            follower=follower, stream=batch.stream, writer=batch.writer, at=at, after=known
-        )
-    followers.advance(txn, follower, batch.stream, batch.writer, at, batch.upto)
-    facts = [fact for fact in batch.facts if fact.token > at]
-    return Batch(batch.stream, batch.writer, at, batch.upto, facts)
-
-
-class PositionWentBack(SynreplError):
-    """follower {follower!r} stands at {at} of {stream!r} ({writer!r}) on record, below {after}, from where it received; another process uses its name, or the database was restored: restart this worker"""
+def _where(consumer: Consumer, streams: Iterable[str]) -> str:
+    """Where a handler begins that is new, for a person."""
+    starts = {stream: consumer.start(stream) for stream in streams if consumer.receives(stream)}
+    told = []
+    for start in dict.fromkeys(starts.values()):
+        names = ", ".join(sorted(stream for stream, each in starts.items() if each == start))
+        if start is StartAt.NOW:
+            told.append(f"it begins where that is in {names}, and does not see earlier facts")
+        elif isinstance(start, int):
+            told.append(f"it begins at {start} in {names}, and does not see facts up to there")
+        else:
+            told.append(f"it begins with the earliest fact of {names}")
+    return "; ".join(told) or "it receives nothing that this follower has seen"

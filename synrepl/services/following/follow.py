@@ -15,15 +15,14 @@ from synrepl.positions.gaps import Cursor
 from synrepl.services.announcing.announce import Log
 from synrepl.services.following.deliver import Delivery
 from synrepl.services.following.lane import (
-    LINEAR,
     FollowerCounts,
     Item,
     Lane,
     Mark,
     Shared,
-    Source,
     tally,
 )
+from synrepl.services.following.source import LINEAR, Source, mixed_streams
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.definition import Generation
 from synrepl.streams.rows import RowCodec
@@ -92,8 +91,7 @@ class Follower:
         self._earliest = earliest
         self._foreign = foreign
         # Real servers read those that are numbered together from several tables.
-        together = {stream.numbered_with for stream in catalogue if stream.numbered_with}
-        self._mixed = together | {stream.name for stream in catalogue if stream.numbered_with}
+        self._mixed = mixed_streams(catalogue)
         self._codecs = {stream.name: RowCodec(stream) for stream in catalogue}
         self._lanes: dict[tuple[str, str], Lane] = {}
         self._assembler = BatchAssembler()
@@ -193,12 +191,8 @@ class Follower:
 
     @property
     def positions(self) -> Mapping[tuple[str, str], Token]:
-        """The follower's position by (stream, writer), where known."""
-        return {
-            key: lane.cursor.position
-            for key, lane in self._lanes.items()
-            if lane.cursor.position is not None
-        }
+        """What all handlers have dealt with, by (stream, writer), where known."""
+        return self._delivery.progress.positions
 
     @property
     def heard(self) -> Mapping[tuple[str, str], Token]:
@@ -245,8 +239,7 @@ class Follower:
                 self._log.warn("rows of unknown stream {stream} are ignored", stream=stream_name)
             return None
         stream = self._catalogue[stream_name]
-        recorded = self._delivery.recorded.get((stream_name, writer))
-        start = recorded if recorded is not None else (0 if self._earliest else None)
+        start = self._delivery.open_lane((stream_name, writer), self._earliest)
         unordered = stream.unordered and self._foreign
         cursor = Cursor(
             start,

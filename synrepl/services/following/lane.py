@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol
 
 from synrepl.core.clock import Scheduler
 from synrepl.core.errors import SynreplError
@@ -19,8 +18,9 @@ from synrepl.core.tokens import Range, Token
 from synrepl.positions.gaps import Cursor, Fetch, Reset, Verdict
 from synrepl.services.announcing.announce import Log
 from synrepl.services.following.deliver import Delivery
+from synrepl.services.following.source import LINEAR, PAGE_ROWS, Source
 from synrepl.services.handlers import Batch
-from synrepl.storage.store import Page, Trimmed
+from synrepl.storage.store import Trimmed
 from synrepl.streams.definition import Fact, Stream
 from synrepl.streams.row import Row
 from synrepl.streams.rows import BadRow, MalformedRow, RowCodec
@@ -28,20 +28,7 @@ from synrepl.wire.batching import Batch as Lines
 from synrepl.wire.closing import CloseReason
 from synrepl.wire.commands import Command, Position, Replicate
 
-#: The writer under which a follower of the linear view keeps its one number per stream.
-LINEAR = ""
-
-#: Rows fetched, or handed over, at a time.
-PAGE_ROWS = 2_000
-
 _BACK_OFF_S = (0.1, 0.5, 1.0, 2.0, 5.0)
-
-
-class Source(Protocol):
-    """Where missing facts are fetched from: the database, or the master over HTTP."""
-
-    async def page(self, stream: Stream, span: Range, writer: str | None, limit: int) -> Page:
-        """Part of a range; see :meth:`synrepl.storage.store.FactStore.page`."""
 
 
 @dataclass(slots=True)
@@ -121,7 +108,7 @@ class Lane:
         #: The last fact of a legacy run, of which more rows may come.
         self._half: Fact | None = None
         #: It had a position before, so what lies below may have been of use.
-        self._begun = self.key in shared.delivery.recorded
+        self._begun = shared.delivery.has_begun(self.key)
 
     def drop(self) -> None:
         """Forget what waits."""
@@ -179,7 +166,7 @@ class Lane:
                 await self._shared.source.page(self.stream, Range(at, at + 1), None, 1)
             except Trimmed as error:
                 upto = int(str(error.facts["trimmed"]))
-                await self._start_again(error, upto)
+                await self._start_again(error, upto, upto)
                 self.cursor.caught_up(upto)
                 self._shared.delivery.moved(self.key, self.cursor.position)
             except SynreplError as error:
@@ -241,7 +228,7 @@ class Lane:
         verdict = self.cursor.on_position(command.prev, command.new)
         if isinstance(verdict, Reset):
             tally(self._shared.counts.resets, self.stream.name)
-            await self._shared.delivery.reset(self.stream.name, self.writer, verdict.span.upto)
+            await self._shared.delivery.reset(self.stream.name, self.writer, verdict.span.upto, 0)
             await self._fetch(verdict.span)
         elif isinstance(verdict, Fetch):
             tally(self._shared.counts.gaps, self.stream.name)
@@ -264,7 +251,7 @@ class Lane:
             except Trimmed as error:
                 trimmed = int(str(error.facts["trimmed"]))  # perhaps beyond what was asked for
                 if self._begun or after:
-                    await self._start_again(error, max(trimmed, span.upto))
+                    await self._start_again(error, max(trimmed, span.upto), trimmed)
                 else:
                     self._shared.log.info("{error}; beginning there", error=error)
                 after = trimmed
@@ -288,13 +275,16 @@ class Lane:
         self._shared.log.warn("cannot look for missed facts: {error}; trying again", error=error)
         await self._shared.scheduler.sleep(_BACK_OFF_S[min(attempt, len(_BACK_OFF_S) - 1)])
 
-    async def _start_again(self, error: Trimmed, upto: Token) -> None:
-        """Have it forgotten what came of the writer: facts are gone that were not seen."""
+    async def _start_again(self, error: Trimmed, upto: Token, position: Token) -> None:
+        """Have it forgotten what came of the writer: facts are gone that were not seen.
+
+        :param position: from where it goes on
+        """
         self._shared.log.warn(
             "{stream}: {error}; starting again from there", stream=self.stream.name, error=error
         )
         tally(self._shared.counts.resets, self.stream.name)
-        await self._shared.delivery.reset(self.stream.name, self.writer, upto)
+        await self._shared.delivery.reset(self.stream.name, self.writer, upto, position)
 
     async def _deliver(self, facts: Sequence[Fact], after: Token | None) -> None:
         upto = facts[-1].token

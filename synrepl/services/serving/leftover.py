@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from synrepl.core.tokens import Range
 from synrepl.services.announcing.announce import Log
-from synrepl.services.following.lane import Source
+from synrepl.services.following.source import Source
 from synrepl.storage.store import Page, Trimmed
 from synrepl.streams.definition import Stream
 

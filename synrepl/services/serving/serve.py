@@ -12,7 +12,7 @@ from synrepl.services.announcing.announce import Log
 from synrepl.services.announcing.lines import LineEncoder
 from synrepl.services.announcing.publish import Publisher
 from synrepl.services.announcing.stream_state import StreamState
-from synrepl.services.following.lane import Source
+from synrepl.services.following.source import Source
 from synrepl.services.serving.connection import Connection, audience
 from synrepl.services.serving.federation_acks import FederationAcks
 from synrepl.services.serving.leftover import leftover

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from synrepl.services.announcing.announce import Announcer
+from synrepl.services.following.failures import HandlerFailures
 from synrepl.services.standing.standing import Watch
 from synrepl.services.writing.write import StreamWriter
 
@@ -67,6 +68,17 @@ def name_is_held(writer: StreamWriter) -> Check:
 def is_connected(connected: Callable[[], bool], where: str) -> Check:
     """There is a connection to the master."""
     return lambda: None if connected() else f"not connected to the master at {where}"
+
+
+def handlers_succeed(failures: HandlerFailures) -> Check:
+    """No handler fails again and again."""
+
+    def check() -> str | None:
+        told = failures.sentences()
+        more = f", and {len(told) - 1} more handlers or streams fail" if len(told) > 1 else ""
+        return f"{told[0]}{more}" if told else None
+
+    return check
 
 
 def lag_below(watch: Watch, seconds: float) -> Check:

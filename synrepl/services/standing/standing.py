@@ -9,7 +9,7 @@ from typing import NamedTuple
 from synrepl.core.clock import DelayedCall, Scheduler
 from synrepl.core.tokens import Token
 from synrepl.services.announcing.stream_state import StreamState
-from synrepl.services.following.lane import LINEAR
+from synrepl.services.following.source import LINEAR
 from synrepl.services.writing.write import StreamWriter
 from synrepl.storage.store import Holder, WriterState
 
@@ -157,6 +157,12 @@ def present_writers(state: StreamState) -> dict[str, Token]:
         for writer, position in state.positions.items()
         if writer not in seen or not seen[writer].removed
     }
+
+
+def removed_writers(state: StreamState) -> dict[str, Token]:
+    """The positions of writers that were removed: their facts are still there."""
+    present = present_writers(state)
+    return {name: at for name, at in state.positions.items() if name not in present}
 
 
 def writer_label(writer: str) -> str:

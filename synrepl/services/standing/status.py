@@ -15,6 +15,7 @@ from synrepl.services.announcing.stream_state import StreamState
 from synrepl.services.announcing.throughput import Throughput
 from synrepl.services.coherence.cache_status import caches_status
 from synrepl.services.coherence.coherence import Coherence
+from synrepl.services.following.consumer import Consumer
 from synrepl.services.following.deliver import Delivery
 from synrepl.services.following.follow import Follower
 from synrepl.services.following.lane import FollowerCounts
@@ -24,6 +25,7 @@ from synrepl.services.standing.standing import (
     held_by,
     last_reserved,
     present_writers,
+    removed_writers,
     writer_label,
 )
 from synrepl.services.trim import Trimming
@@ -105,6 +107,7 @@ def worker_status(
         for name, lag in lags.items()
     }
     own = follower.positions
+    handlers = handlers_status(delivery)
     for (stream, writer), heard in follower.heard.items():
         if stream in streams:
             streams[stream]["writers"][writer_label(writer)] = {
@@ -119,7 +122,9 @@ def worker_status(
         "streams": streams,
         "caches": caches_status(coherence),
         "waiting_rows": follower.waiting_rows,
-        "handler_failures": delivery.failures,
+        "handlers": handlers,
+        "failing": [one.to_json(now) for one in delivery.failures.failing.values()],
+        "dead_letters": delivery.dead_letters.to_json(),
         "counts": {
             name: dict(getattr(counts, name)) for name in FollowerCounts.__dataclass_fields__
         },
@@ -139,6 +144,7 @@ def stream_status(
     return {
         "position": state.linear,
         "writers": present_writers(state),
+        "removed_writers": removed_writers(state),
         "last_reserved": last_reserved(state, writer),
         "lag_rows": lag.rows,
         "lag_seconds": round(lag.seconds, 3),
@@ -152,6 +158,38 @@ def stream_status(
             "held_by": trim.held_by,
         },
     }
+
+
+def handlers_status(delivery: Delivery) -> list[dict[str, Any]]:
+    """Each handler of a worker: how far it is, and since where.
+
+    ``started_from`` is the token at which it began: it was given no facts up to there.
+    None where that is not known, for positions from before handlers had their own.
+    """
+    return [
+        {
+            "name": consumer.name,
+            "view": "linear" if consumer.linear else "per_writer",
+            "exactly_once": consumer.is_transactional,
+            "failures": delivery.failures.total[consumer.name],
+            "failing": any(name == consumer.name for name, *_ in delivery.failures.failing),
+            "dead_letters": delivery.dead_letters.counts.get(consumer.name, 0),
+            "catching_up": sorted(delivery.catching_up(consumer)),
+            "streams": _tracks(consumer),
+        }
+        for consumer in delivery.consumers
+    ]
+
+
+def _tracks(consumer: Consumer) -> dict[str, dict[str, dict[str, Any]]]:
+    streams: dict[str, dict[str, dict[str, Any]]] = {}
+    for (stream, writer), track in sorted(consumer.tracks.items()):
+        streams.setdefault(stream, {})[writer_label(writer)] = {
+            "position": track.position,
+            "recorded": track.recorded,
+            "started_from": track.started_from,
+        }
+    return streams
 
 
 def follower_status(state: FollowerState, now: float) -> dict[str, Any]:

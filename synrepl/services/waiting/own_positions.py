@@ -11,7 +11,7 @@ from synrepl.services.announcing.announce import Announcer
 from synrepl.services.announcing.stream_state import StreamState
 from synrepl.services.following.deliver import Delivery
 from synrepl.services.following.follow import Follower
-from synrepl.services.following.lane import LINEAR
+from synrepl.services.following.source import LINEAR
 from synrepl.services.standing.standing import held_by, last_reserved
 from synrepl.services.waiting.position_waiters import Key
 from synrepl.services.writing.write import StreamWriter
@@ -130,7 +130,7 @@ class FollowerPositions:
         return [(stream, writer)]
 
     def position(self, key: Key) -> Token:
-        """Up to where handlers have dealt with everything."""
+        """Up to where all handlers have dealt with everything."""
         return self._follower.positions.get(key, 0)
 
     def held(self, key: Key, token: Token) -> str:
@@ -139,8 +139,8 @@ class FollowerPositions:
         away = "" if self._connected() else "; there is no connection to the master now"
         if heard < token:
             return f"the master has announced it only up to {heard}{away}"
-        failing = self._delivery.failing.get(key)
-        told = "it is being fetched or handled here" if failing is None else failing
+        behind = self._delivery.progress.held_by(key)
+        told = "it is being fetched or handled here" if behind is None else behind
         return f"the master has announced it up to {heard}, and {told}{away}"
 
     def _only_writer(self, stream: str) -> str:

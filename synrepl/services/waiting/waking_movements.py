@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from synrepl.core.tokens import Token
 from synrepl.services.announcing.stream_state import Movements
-from synrepl.services.following.lane import LINEAR
+from synrepl.services.following.source import LINEAR
 from synrepl.services.waiting.position_waiters import PositionWaiters
 from synrepl.streams.definition import Fact, Stream
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from synrepl.core.clock import Clock, Scheduler
 from synrepl.core.tokens import Token
-from synrepl.services.following.lane import LINEAR
+from synrepl.services.following.source import LINEAR
 from synrepl.services.standing.standing import Standing, Watch, writer_label
 from synrepl.services.waiting.position_waiters import Key
 from synrepl.services.watching.heard import Heard

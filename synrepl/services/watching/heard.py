@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from synrepl.core.clock import Clock
 from synrepl.core.tokens import Token
-from synrepl.services.following.lane import LINEAR
+from synrepl.services.following.source import LINEAR
 from synrepl.services.waiting.position_waiters import Key
 from synrepl.wire.commands import Command, Position, Rdata
 

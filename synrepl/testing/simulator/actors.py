@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from random import Random
+from typing import Protocol
 
 from synrepl.core.errors import SynreplError, Unavailable
 from synrepl.core.tokens import Token
@@ -12,13 +13,14 @@ from synrepl.streams.definition import Fact
 from synrepl.testing.simulator.application import Application
 from synrepl.testing.simulator.application_data import ApplicationData, Told
 from synrepl.testing.simulator.clock import Life, VirtualClock
-from synrepl.testing.simulator.follower_checker import FollowerChecker
+from synrepl.testing.simulator.follower_checker import FollowerChecker, PositionClaims
 from synrepl.testing.simulator.follower_database import FollowerTransaction
 from synrepl.testing.simulator.network import Network
 from synrepl.testing.simulator.parts import (
     Cast,
     FollowerKind,
     FollowerPart,
+    HandlerKind,
     Key,
     MasterPart,
     Place,
@@ -32,6 +34,17 @@ Places = Callable[[Life, bool], Place]
 
 #: Puts a checker in front of whoever is told of movements.
 Watchers = Callable[[Movements], WatchedMovements]
+
+
+class FollowersOnRecord(Protocol):
+    """What is on record of followers."""
+
+    def own(self, follower: str) -> Mapping[Key, Token]:
+        """A follower's own positions."""
+
+    def handler(self, follower: str, handler: str) -> Mapping[Key, Token]:
+        """Those of one of its handlers."""
+
 
 #: Makes the life of a new process by its name.
 Lives = Callable[[str], Life]
@@ -231,12 +244,65 @@ class MasterActor(Actor):
         return self._part.positions() if self.ready and self._part is not None else {}
 
 
-class FollowerActor(Actor):
-    """A follower, and the receiver of its facts.
+class HandlerActor:
+    """A handler of a follower.
 
+    :ivar checker: keeps account of what it is given
+    :ivar calm: it does not fail any more
+    """
+
+    def __init__(
+        self, kind: HandlerKind, follower: FollowerActor, checker: FollowerChecker, random: Random
+    ) -> None:
+        self.kind = kind
+        self.checker = checker
+        self.calm = False
+        self._follower = follower
+        self._random = random
+
+    async def handle(
+        self, stream: str, writer: str, after: Token, upto: Token, facts: Sequence[Fact]
+    ) -> None:
+        """Its work: that takes time, and sometimes fails."""
+        follower = self._follower
+        if follower.kind.slow_s and follower.life is not None:
+            await follower.life.sleep(self._random.random() * follower.kind.slow_s)
+        self._perhaps_fail()
+        self.checker.applied(stream, writer, after, upto, facts)
+
+    def apply(
+        self,
+        txn: object,
+        stream: str,
+        writer: str,
+        after: Token,
+        upto: Token,
+        facts: Sequence[Fact],
+    ) -> None:
+        """The same in a transaction: done when it commits."""
+        assert isinstance(txn, FollowerTransaction)
+        self._perhaps_fail()
+        txn.effects.append(partial(self.checker.applied, stream, writer, after, upto, facts))
+        txn.effects.append(partial(self._follower.handled, stream, writer, upto, facts))
+
+    def reset(self, stream: str, writer: str, position: Token) -> None:
+        """Facts are lost for good."""
+        self.checker.reset(stream, writer, position)
+
+    def _perhaps_fail(self) -> None:
+        if not self.calm and self._random.random() < self._follower.kind.fails:
+            raise HandlerFailed()
+
+
+class FollowerActor(Actor):
+    """A follower.
+
+    :param make_checker: makes the checker of one of its handlers
+    :param claims: checks what it says of itself
+    :param on_record: what is on record of a follower, and of a handler of it
+    :param data: what its transactional handler changes
     :param watch: puts a checker in front of what it announces as a writer
-    :param on_record: what a new life finds on record under a follower's name
-    :param data: what its handler changes, if that is transactional
+    :ivar handlers: those that it has in its present life
     """
 
     def __init__(
@@ -245,30 +311,43 @@ class FollowerActor(Actor):
         cast: Cast,
         network: Network,
         kind: FollowerKind,
-        checker: FollowerChecker,
+        make_checker: Callable[[HandlerKind], FollowerChecker],
+        claims: PositionClaims,
         random: Random,
-        on_record: Callable[[str], Mapping[Key, Token]],
+        on_record: FollowersOnRecord,
         data: ApplicationData,
         watch: Watchers,
     ) -> None:
         super().__init__(name, kind.bus)
         self.kind = kind
-        self.checker = checker
         self._cast = cast
         self._network = network
-        self._random = random
+        self._claims = claims
         self._on_record = on_record
         self._data = data
         self._watch = watch
         self._part: FollowerPart | None = None
-        self.calm = False
+        self._lives = 0
+        self._all = [HandlerActor(each, self, make_checker(each), random) for each in kind.handlers]
+        self.handlers: list[HandlerActor] = []
 
     async def play(self, place: Place, life: Life) -> None:
         """Read the record, then connect."""
-        self.checker.restarted(self._on_record(self.name) if self.kind.named else {})
+        self._lives += 1
+        self.handlers = [each for each in self._all if self._lives > 1 or not each.kind.late]
+        # Until it has started, its record may move back, for a handler that joins.
+        joining = self._lives == 2 and any(each.kind.late for each in self._all)
+        self._claims.restarted(
+            self._on_record.own(self.name) if self.kind.named and not joining else {}
+        )
+        for each in self.handlers:
+            each.checker.restarted(self._of_handler(each))
         watch = _Watching(self._watch)
-        part = self._cast.follower(place, self.name, self.kind, self, watch)
+        handlers = [(each.kind, each) for each in self.handlers]
+        part = self._cast.follower(place, self.name, self.kind, handlers, watch)
         await part.start()
+        if joining:
+            self._claims.lowered()
         if part.writer is not None:
             watch.started(part.writer.positions())
         self._part = part
@@ -286,38 +365,34 @@ class FollowerActor(Actor):
         return self._part.positions() if self.ready and self._part is not None else {}
 
     def check(self) -> None:
-        """Compare what it says and what is on record with what it has applied."""
-        self.checker.stands(self.positions)
+        """Compare what it says and what is on record with what its handlers were given."""
+        claims = {"position": self.positions}
         if self.kind.named:
-            self.checker.on_record(self._on_record(self.name))
+            claims["record"] = self._on_record.own(self.name)
+        for what, positions in claims.items():
+            if self.ready or what != "record":
+                self._claims.claimed(what, positions)
+                for each in self.handlers:
+                    each.checker.claimed(what, positions)
+        for each in self.handlers:
+            each.checker.on_record(self._of_handler(each))
 
-    async def handle(
-        self, stream: str, writer: str, after: Token, upto: Token, facts: Sequence[Fact]
-    ) -> None:
-        """A handler's work: it takes time, and sometimes fails."""
-        if self.kind.slow_s and self.life is not None:
-            await self.life.sleep(self._random.random() * self.kind.slow_s)
-        self._perhaps_fail()
-        self.checker.applied(stream, writer, after, upto, facts)
+    def calm(self) -> None:
+        """Its handlers do not fail any more."""
+        for each in self._all:
+            each.calm = True
 
-    def apply(
-        self,
-        txn: object,
-        stream: str,
-        writer: str,
-        after: Token,
-        upto: Token,
-        facts: Sequence[Fact],
-    ) -> None:
-        """The same in a transaction: done when it commits."""
-        assert isinstance(txn, FollowerTransaction)
-        self._perhaps_fail()
-        txn.effects.append(partial(self.checker.applied, stream, writer, after, upto, facts))
-        txn.effects.append(partial(self._data.handled, self.name, stream, writer, upto, facts))
+    def missing(self, stream: str, writers: Collection[str]) -> Iterator[str]:
+        """What its handlers have not been given, as sentences."""
+        for each in self.handlers:
+            facts = each.checker.missing(stream, writers)
+            if facts:
+                tokens = [fact.token for fact in facts]
+                yield f"{self.name}'s handler {each.kind.name} lacks {tokens} of {stream}"
 
-    def reset(self, stream: str, writer: str, position: Token) -> None:
-        """Facts are lost for good."""
-        self.checker.reset(stream, writer, position)
+    def handled(self, stream: str, writer: str, upto: Token, facts: Sequence[Fact]) -> None:
+        """A transaction of its handler commits."""
+        self._data.handled(self.name, stream, writer, upto, facts)
 
     async def wait_for(self, told: Told, timeout_s: float) -> None:
         """Wait until everything up to a fact is here.
@@ -329,9 +404,8 @@ class FollowerActor(Actor):
         writer = None if self.kind.legacy else told.writer
         await self._part.wait_for(told.stream, writer, told.token, timeout_s)
 
-    def _perhaps_fail(self) -> None:
-        if not self.calm and self._random.random() < self.kind.fails:
-            raise HandlerFailed()
+    def _of_handler(self, handler: HandlerActor) -> Mapping[Key, Token]:
+        return self._on_record.handler(self.name, handler.kind.name) if self.kind.named else {}
 
 
 #: Whoever may write.

@@ -21,7 +21,7 @@ from synrepl.storage.store import (
 from synrepl.streams.definition import Fact, Stream
 from synrepl.testing.simulator.application_data import ApplicationData
 from synrepl.testing.simulator.clock import CURRENT, CurrentLife, Life, VirtualClock
-from synrepl.testing.simulator.follower_database import FollowerDatabase, Positions
+from synrepl.testing.simulator.follower_database import FollowerDatabase, KeptRecords
 from synrepl.testing.simulator.membership_database import MembershipDatabase
 from synrepl.testing.simulator.plain_sql import SQL, PlainTransaction
 from synrepl.testing.simulator.plan import Plan
@@ -60,6 +60,7 @@ class SimulatedDatabase(MemoryStore):
     """Takes time, loses answers and sessions, and tells the checkers what was committed.
 
     :ivar trims: judges what is trimmed
+    :ivar followers_kept: what is on record of followers
     :ivar notified: told the name of a stream after each commit to it
     :ivar calm: nothing fails any more
     :ivar over: the run is over, and nothing waits any more
@@ -86,7 +87,7 @@ class SimulatedDatabase(MemoryStore):
         self.trims = TrimChecker(judge, truth, clock.seconds, self.on_record, plan.retention)
         self._records = RecordChecker(judge, self.unsettled)
         self._clients: dict[Life, _Client] = {}
-        self._followers_kept = Positions()
+        self.followers_kept = KeptRecords()
         self._plain: list[PlainTransaction] = []
         self._server = 1
         self.notified: Callable[[str], object] = lambda stream: None
@@ -103,11 +104,11 @@ class SimulatedDatabase(MemoryStore):
 
     def followers_of(self, life: Life) -> FollowerDatabase:
         """The database as a follower's delivery sees it."""
-        return FollowerDatabase(self._trip, self._breaks, self._followers_kept)
+        return FollowerDatabase(self._trip, self._breaks, self.followers_kept)
 
     def on_record(self, follower: str) -> Mapping[tuple[str, str], Token]:
-        """A follower's positions on record."""
-        return self._followers_kept.positions.get(follower, {})
+        """A follower's own positions on record."""
+        return self.followers_kept.own(follower)
 
     def for_operators(
         self, streams: Iterable[Stream], trip: Callable[[], Awaitable[object]]

@@ -75,10 +75,7 @@ class Ending:
                     f"{follower.name} is at {stands.get(key)} of {stream} by {writer or 'all'},"
                     f" which is at {told}"
                 )
-            missing = follower.checker.missing(*key)
-            if missing:
-                tokens = [fact.token for fact in missing]
-                yield f"{follower.name} lacks {tokens} of {stream} by {writer or 'all'}"
+        yield from follower.missing(stream, [w for s, w in at if s == stream])
 
     def _said(self, key: Key) -> Token:
         """Where a writer stands by its own word; by the master's, if it has none."""

@@ -1,13 +1,13 @@
-"""Checks what a follower applies and where it says it stands (R3, R7)."""
+"""Checks what a handler of a follower is given, and what the follower says of it (R3, R7)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from synrepl.core.tokens import Token
 from synrepl.streams.definition import Fact
-from synrepl.testing.simulator.truth import Judge, Truth
+from synrepl.testing.simulator.truth import ALL, Judge, Truth
 from synrepl.testing.simulator.wire_checker import TooLong
 
 Key = tuple[str, str]
@@ -15,9 +15,9 @@ Key = tuple[str, str]
 
 @dataclass(slots=True)
 class FollowerTotals:
-    """What a follower has been through, for the summary.
+    """What a handler has been through, for the summary.
 
-    :ivar applied: facts handed to its handler, ``duplicates`` the ones among them
+    :ivar applied: facts that it was given, ``duplicates`` the ones among them
         that it had before
     :ivar resets: how often it was told that facts are lost
     """
@@ -28,12 +28,14 @@ class FollowerTotals:
 
 
 class FollowerChecker:
-    """Keeps account of one follower over all its lives.
+    """Keeps account of one handler of a follower over all lives of that.
 
-    :param exactly_once: its handler's effects and its position commit together
+    :param linear: it gets the linear view
+    :param exactly_once: its effects and its position commit together
     :param earliest: it begins at the beginning of a stream
+    :param alone: its follower's position is its own from the beginning
     :param too_long: facts that its connection cannot carry and that it, being of the
-        linear view, cannot fetch either; None for a follower that can
+        linear view, cannot fetch either; None for one that can
     """
 
     def __init__(
@@ -42,15 +44,19 @@ class FollowerChecker:
         truth: Truth,
         name: str,
         *,
+        linear: bool,
         exactly_once: bool,
         earliest: bool,
+        alone: bool,
         too_long: TooLong | None,
     ) -> None:
         self._judge = judge
         self._truth = truth
         self._name = name
+        self._linear = linear
         self._exactly_once = exactly_once
         self._earliest = earliest
+        self._alone = alone
         self._too_long = too_long
         #: Everything of a lane up to here has been applied, in this life or before it.
         self._covered: dict[Key, Token] = {}
@@ -59,15 +65,15 @@ class FollowerChecker:
         #: What it was told is lost for good, in this life.
         self._lost: set[tuple[str, Token]] = set()
         self._recorded: dict[Key, Token] = {}
-        self._stood: dict[Key, Token] = {}
+        self._claimed: dict[tuple[str, Key], Token] = {}
         self.totals = FollowerTotals()
 
     def restarted(self, recorded: Mapping[Key, Token]) -> None:
-        """The process begins anew, and goes on from what is on record."""
+        """The process begins anew, and goes on from what is on record for the handler."""
         for key, position in recorded.items():
             self._check_covered(key, position, "has on record")
         self._covered = dict(recorded)
-        self._stood = dict(recorded)
+        self._claimed.clear()
         self._lost.clear()
 
     def applied(
@@ -102,44 +108,70 @@ class FollowerChecker:
             )  # fmt: skip
         self._lost.update((stream, token) for token in gone)
 
-    def stands(self, positions: Mapping[Key, Token]) -> None:
-        """The follower says that this is where it is."""
+    def claimed(self, what: str, positions: Mapping[Key, Token]) -> None:
+        """The follower says that all of its handlers are here.
+
+        :param what: it says so by: its position, or what is on record
+        """
         for key, position in positions.items():
-            stood = self._stood.get(key, 0)
-            if position != stood:
-                self._stood[key] = position
-                self._check_forward("position", key, stood, position)
-                if self._covered.get(key, -1) < position:
-                    self._check_covered(key, position, "stands at")
+            if position != self._claimed.get((what, key)):
+                self._claimed[what, key] = position
+                if bool(key[1]) is self._linear:
+                    self._check_other_view(key, position, what)
+                elif self._earliest or self._alone or key in self._covered:
+                    self._check_covered(key, position, f"is said by its follower's {what} to be at")
 
     def on_record(self, positions: Mapping[Key, Token]) -> None:
-        """This is what would be there after a crash."""
+        """This is what would be there for the handler after a crash."""
         for key, position in positions.items():
             before = self._recorded.get(key, 0)
             if position != before:
                 self._recorded[key] = position
-                self._check_forward("record", key, before, position)
+                if position < before:
+                    self._judge.broken(
+                        "R7", "{name}: the record of {key} went back from {before} to {position}",
+                        name=self._name, key=key, before=before, position=position,
+                    )  # fmt: skip
                 self._check_covered(key, position, "has on record")
 
-    def missing(self, stream: str, writer: str) -> Sequence[Fact]:
-        """Committed facts of a lane that the follower has not applied."""
-        covered = self._covered.get((stream, writer))
-        if covered is None and not self._earliest:
-            return ()
-        return self._left(stream, writer, covered or 0, self._truth.last(stream, writer))
+    def missing(self, stream: str, writers: Iterable[str]) -> Sequence[Fact]:
+        """Committed facts that the handler has not been given.
 
-    def _check_forward(self, what: str, key: Key, before: Token, position: Token) -> None:
-        if position < before:
-            self._judge.broken(
-                "R7", "{name}: the {what} of {key} went back from {before} to {position}",
-                name=self._name, what=what, key=key, before=before, position=position,
+        :param writers: all writers of the stream
+        """
+        found: list[Fact] = []
+        for writer in (ALL,) if self._linear else sorted(set(writers) - {ALL}):
+            covered = self._covered.get((stream, writer))
+            if covered is not None or self._earliest:
+                last = self._truth.last(stream, writer)
+                found += self._left(stream, writer, covered or 0, last)
+        return found
+
+    def _check_other_view(self, key: Key, position: Token, what: str) -> None:
+        """A position of one view, of a handler with the other one."""
+        stream, writer = key
+        left = [
+            fact.token
+            for fact in self._left(stream, writer, 0, position)
+            if fact.token > self._covered_of(stream, fact)
+        ]
+        if left:
+            self._broken(
+                key, "is said by its follower's {what} to be at {position} without {tokens}",
+                what=what, position=position, tokens=left,
             )  # fmt: skip
+
+    def _covered_of(self, stream: str, fact: Fact) -> Token:
+        """Up to where it has the facts of a fact's writer; of those before it began, none is owed."""
+        key = (stream, ALL if self._linear else fact.writer)
+        return self._covered.get(key, 0 if self._earliest else fact.token)
 
     def _check_covered(self, key: Key, position: Token, what: str) -> None:
         covered = self._covered.get(key)
         if covered is None:
             covered = 0 if self._earliest else position
-        self._check_complete(key, covered, position, f"{what} {position} without")
+        if covered < position:
+            self._check_complete(key, covered, position, f"{what} {position} without")
         self._covered[key] = max(covered, position)
 
     def _check_complete(self, key: Key, after: Token, upto: Token, what: str) -> None:
@@ -193,3 +225,37 @@ class FollowerChecker:
             "R3", "{name} at {stream} of {writer}: " + words,
             name=self._name, stream=key[0], writer=key[1] or "the linear view", **facts,
         )  # fmt: skip
+
+
+class PositionClaims:
+    """Checks that what a follower says of itself does not go back (R7)."""
+
+    def __init__(self, judge: Judge, name: str) -> None:
+        self._judge = judge
+        self._name = name
+        self._said: dict[tuple[str, Key], Token] = {}
+
+    def restarted(self, recorded: Mapping[Key, Token]) -> None:
+        """The process begins anew: its position is what is on record by now."""
+        for what, key in list(self._said):
+            if what == "position":
+                del self._said[what, key]
+        self._said.update({("position", key): at for key, at in recorded.items()})
+
+    def claimed(self, what: str, positions: Mapping[Key, Token]) -> None:
+        """It says that it is here.
+
+        :param what: by its position, or by what is on record
+        """
+        for key, position in positions.items():
+            before = self._said.get((what, key), 0)
+            self._said[what, key] = position
+            if position < before:
+                self._judge.broken(
+                    "R7", "{name}: the {what} of {key} went back from {before} to {position}",
+                    name=self._name, what=what, key=key, before=before, position=position,
+                )  # fmt: skip
+
+    def lowered(self) -> None:
+        """A handler has joined, for which the record may have moved back."""
+        self._said.clear()

@@ -1,26 +1,56 @@
-"""The database as followers use it: their positions on record, and transactions of handlers."""
+"""The database as followers use it: positions on record, and transactions of handlers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Self, TypeVar
 
 from synrepl.core.tokens import Token
+from synrepl.storage import followers, handler_positions
 from synrepl.storage.database import CommitUnknown, Isolation, Record, Transaction, Values
+from synrepl.storage.handler_positions import HandlerPosition, Place
 
 T = TypeVar("T")
 Key = tuple[str, str]
 
 
+class UnknownFollowerStatement(Exception):
+    """A statement that the fake does not understand."""
+
+
+class FollowerRecords:
+    """What is on record of one follower.
+
+    :ivar own: its own positions, and whether they are from after handlers had theirs
+    :ivar handlers: those of its handlers
+    """
+
+    def __init__(
+        self,
+        own: Mapping[Key, tuple[Token, bool]] | None = None,
+        handlers: Mapping[Place, HandlerPosition] | None = None,
+    ) -> None:
+        self.own = dict(own or {})
+        self.handlers = dict(handlers or {})
+
+    def positions(self) -> dict[Key, Token]:
+        """Its own positions."""
+        return {key: position for key, (position, _) in self.own.items()}
+
+    def copy(self) -> FollowerRecords:
+        """The same, to be changed."""
+        return FollowerRecords(self.own, self.handlers)
+
+
 class FollowerTransaction:
-    """Understands the statements of :mod:`synrepl.storage.followers`, and no others.
+    """Understands the statements of ``storage.followers`` and ``storage.handler_positions``.
 
     :ivar effects: what a transactional handler leaves behind; done when it commits
     """
 
-    def __init__(self, positions: Mapping[str, dict[Key, Token]]) -> None:
-        self.positions = dict(positions)
-        self._changed: dict[str, dict[Key, Token]] = {}
+    def __init__(self, records: Mapping[str, FollowerRecords]) -> None:
+        self.records = dict(records)
+        self._changed: set[str] = set()
         self.effects: list[Callable[[], object]] = []
         self.rowcount = -1
         self._found: list[Record] = []
@@ -28,39 +58,129 @@ class FollowerTransaction:
     def execute(self, sql: str, params: Values = ()) -> Self:
         """Run one of the known statements."""
         values: Any = tuple(params)
-        words = sql.split()
-        if words[0] == "SELECT":
-            at = self.positions.get(values[0], {})
-            self._found = [(*key, position) for key, position in sorted(at.items())]
-        elif words[0] == "DELETE":
-            self._own(values[0]).pop((values[1], values[2]), None)
-        elif "FROM" in words:
-            self._advance(*values[:5])
-        else:
-            self._record(*values)
+        known: dict[str, Callable[..., None]] = {
+            followers.POSITIONS: self._positions,
+            followers.INHERITED: self._inherited,
+            followers.LOWER: self._lower,
+            followers.FORGET: self._forget,
+            handler_positions.POSITIONS: self._handler_positions,
+            handler_positions.POSITION: self._handler_position,
+            handler_positions.ADVANCE: self._advance,
+            handler_positions.PUT: self._put,
+        }
+        if sql not in known:
+            raise UnknownFollowerStatement(sql)
+        known[sql](*values)
         return self
 
+    def insert_many(
+        self, sql: str, rows: Iterable[Values], template: str | None = None
+    ) -> list[Record]:
+        """Run one of the known statements with many rows."""
+        values: list[Any] = [tuple(row) for row in rows]
+        if sql == followers.RECORD:
+            for row in values:
+                self._record(*row)
+        elif sql == handler_positions.RECORD:
+            for row in values:
+                self._record_handler(*row)
+        else:
+            raise UnknownFollowerStatement(sql)
+        return []
+
     def fetchall(self) -> list[Record]:
-        """What the last SELECT found."""
+        """What the last statement found."""
         return self._found
 
-    def _own(self, follower: str) -> dict[Key, Token]:
-        """A follower's positions, to be changed here: others see them when this commits."""
-        at = self._changed.get(follower)
-        if at is None:
-            at = self._changed[follower] = dict(self.positions.get(follower, {}))
-            self.positions[follower] = at
-        return at
+    def fetchone_or_none(self) -> Record | None:
+        """The first of it."""
+        return self._found[0] if self._found else None
 
-    def _advance(self, follower: str, stream: str, writer: str, after: Token, upto: Token) -> None:
-        at = self._own(follower)
-        self.rowcount = int(at.get((stream, writer), after) == after)
-        if self.rowcount:
-            at[stream, writer] = upto
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self._found)
 
-    def _record(self, follower: str, stream: str, writer: str, position: Token) -> None:
-        at = self._own(follower)
-        at[stream, writer] = max(position, at.get((stream, writer), 0))
+    def _of(self, follower: str) -> FollowerRecords:
+        """A follower's records, to be changed here: others see that when this commits."""
+        if follower not in self._changed:
+            self._changed.add(follower)
+            self.records[follower] = self.records.get(follower, FollowerRecords()).copy()
+        return self.records[follower]
+
+    # -- followers --------------------------------------------------------------------
+
+    def _positions(self, follower: str) -> None:
+        found = self.records.get(follower, FollowerRecords()).positions()
+        self._found = [(*key, position) for key, position in sorted(found.items())]
+
+    def _inherited(self, follower: str) -> None:
+        own = self._of(follower).own
+        found = [(*key, position) for key, (position, by_handler) in own.items() if not by_handler]
+        for stream, writer, position in found:
+            own[stream, writer] = position, True
+        self._found, self.rowcount = list(found), len(found)
+
+    def _record(
+        self, follower: str, stream: str, writer: str, position: Token, by_handler: bool
+    ) -> None:
+        own = self._of(follower).own
+        before, known = own.get((stream, writer), (-1, by_handler))
+        own[stream, writer] = max(position, before), known
+
+    def _lower(self, at: Token, follower: str, stream: str, above: Token) -> None:
+        own = self._of(follower).own
+        for key, (position, by_handler) in own.items():
+            if key[0] == stream and position > above:
+                own[key] = at, by_handler
+
+    def _forget(self, follower: str, stream: str, writer: str) -> None:
+        self._of(follower).own.pop((stream, writer), None)
+
+    # -- handlers ---------------------------------------------------------------------
+
+    def _handler_positions(self, follower: str) -> None:
+        handlers = self.records.get(follower, FollowerRecords()).handlers
+        self._found = [(*place, *at) for place, at in sorted(handlers.items())]
+
+    def _handler_position(self, follower: str, *place: str) -> None:
+        at = self.records.get(follower, FollowerRecords()).handlers.get(_place(place))
+        self._found = [] if at is None else [(at.position,)]
+
+    def _record_handler(
+        self,
+        follower: str,
+        handler: str,
+        stream: str,
+        writer: str,
+        position: Token,
+        started_from: Token | None,
+    ) -> None:
+        handlers = self._of(follower).handlers
+        before = handlers.get((handler, stream, writer))
+        if before is None:
+            handlers[handler, stream, writer] = HandlerPosition(position, started_from)
+        elif before.position < position:
+            handlers[handler, stream, writer] = before._replace(position=position)
+
+    def _advance(
+        self, upto: Token, follower: str, handler: str, stream: str, writer: str, after: Token
+    ) -> None:
+        handlers = self._of(follower).handlers
+        place = (handler, stream, writer)
+        at = handlers.get(place)
+        self.rowcount = int(at is not None and at.position == after)
+        if at is not None and self.rowcount:
+            handlers[place] = at._replace(position=upto)
+
+    def _put(self, at: Token, follower: str, *place: str) -> None:
+        handlers = self._of(follower).handlers
+        before = handlers.get(_place(place))
+        if before is not None:
+            handlers[_place(place)] = before._replace(position=at)
+
+
+def _place(words: tuple[str, ...]) -> Place:
+    handler, stream, writer = words
+    return handler, stream, writer
 
 
 class FollowerDatabase:
@@ -74,11 +194,11 @@ class FollowerDatabase:
     """
 
     def __init__(
-        self, trip: Callable[[str], Any], breaks: Callable[[str], str], positions: Positions
+        self, trip: Callable[[str], Any], breaks: Callable[[str], str], kept: KeptRecords
     ) -> None:
         self._trip = trip
         self._breaks = breaks
-        self._kept = positions
+        self._kept = kept
 
     async def run(
         self,
@@ -95,7 +215,7 @@ class FollowerDatabase:
             self._attempt(work)
         txn, result = self._attempt(work)
         if broken != "lost":
-            self._kept.positions = txn.positions
+            self._kept.records = txn.records
             for effect in txn.effects:
                 effect()
         if broken in ("lost", "unknown"):
@@ -104,12 +224,28 @@ class FollowerDatabase:
         return result
 
     def _attempt(self, work: Callable[[Transaction], T]) -> tuple[FollowerTransaction, T]:
-        txn = FollowerTransaction(self._kept.positions)
+        txn = FollowerTransaction(self._kept.records)
         return txn, work(txn)  # type: ignore[arg-type]
 
 
-class Positions:
-    """What is on record for all followers."""
+class KeptRecords:
+    """What is on record for all followers, by name."""
 
     def __init__(self) -> None:
-        self.positions: dict[str, dict[Key, Token]] = {}
+        self.records: dict[str, FollowerRecords] = {}
+
+    def own(self, follower: str) -> Mapping[Key, Token]:
+        """A follower's own positions."""
+        found = self.records.get(follower)
+        return {} if found is None else found.positions()
+
+    def handler(self, follower: str, handler: str) -> Mapping[Key, Token]:
+        """Those of one of its handlers."""
+        found = self.records.get(follower)
+        if found is None:
+            return {}
+        return {
+            (stream, writer): at.position
+            for (name, stream, writer), at in found.handlers.items()
+            if name == handler
+        }

@@ -96,7 +96,7 @@ Watch = Callable[[Movements], Movements]
 
 
 class Receiver(Protocol):
-    """What a follower's handler does; it may take long and it may fail."""
+    """What one of a follower's handlers does; it may take long and it may fail."""
 
     async def handle(
         self, stream: str, writer: str, after: Token, upto: Token, facts: Sequence[Fact]
@@ -119,22 +119,37 @@ class Receiver(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class HandlerKind:
+    """What sort of handler it is.
+
+    :ivar exactly_once: it is transactional
+    :ivar other_view: it gets the view that its connection does not give
+    :ivar late: it joins its follower in that one's second life, and begins at the beginning
+    """
+
+    name: str
+    exactly_once: bool
+    other_view: bool
+    late: bool
+
+
+@dataclass(frozen=True, slots=True)
 class FollowerKind:
     """What sort of follower it is.
 
     :ivar legacy: it speaks the legacy dialect and gets the linear view
     :ivar named: its positions go on record
-    :ivar exactly_once: its handler is transactional
+    :ivar handlers: transactional ones only when it is named
     :ivar earliest: it wants everything from the beginning
-    :ivar slow_s: seconds its handler takes at most
-    :ivar fails: how often its handler fails, 0 to 1
+    :ivar slow_s: seconds its handlers take at most
+    :ivar fails: how often its handlers fail, 0 to 1
     :ivar bus: it follows over Redis, and not over TCP
     :ivar writes: it is a writer, too
     """
 
     legacy: bool
     named: bool
-    exactly_once: bool
+    handlers: Sequence[HandlerKind]
     earliest: bool
     slow_s: float
     fails: float
@@ -271,9 +286,17 @@ class Cast(Protocol):
         """A process that only writes, to all streams."""
 
     def follower(
-        self, place: Place, name: str, kind: FollowerKind, receiver: Receiver, watch: Watch
+        self,
+        place: Place,
+        name: str,
+        kind: FollowerKind,
+        handlers: Sequence[tuple[HandlerKind, Receiver]],
+        watch: Watch,
     ) -> FollowerPart:
-        """A follower of all streams."""
+        """A follower of all streams.
+
+        :param handlers: those that it has in this life
+        """
 
     def membership(self, life: Life, database: Database) -> MembershipPart:
         """An operator at the database."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from random import Random
 
 from synrepl.testing.simulator.application import Loading
-from synrepl.testing.simulator.parts import FollowerKind, Retention
+from synrepl.testing.simulator.parts import FollowerKind, HandlerKind, Retention
 
 #: What may break: name and the most it may weigh against ordinary work (which weighs 100).
 FAULTS: Mapping[str, int] = {
@@ -179,7 +179,7 @@ def _follower(random: Random, redis: RedisPlan | None) -> FollowerKind:
     return FollowerKind(
         legacy=legacy,
         named=named,
-        exactly_once=named and random.random() < 0.5,
+        handlers=_handlers(random, named),
         earliest=random.random() < 0.7,
         slow_s=random.choice((0.0, 0.0, 0.02, 0.3)),
         fails=random.choice((0.0, 0.0, 0.1)),
@@ -187,3 +187,16 @@ def _follower(random: Random, redis: RedisPlan | None) -> FollowerKind:
         # Who writes is where its hearers are: nobody speaks for the living.
         writes=not legacy and bus is (redis is not None) and random.random() < 0.3,
     )
+
+
+def _handlers(random: Random, named: bool) -> list[HandlerKind]:
+    """Either or both of a plain and a transactional handler, and perhaps one that comes later."""
+    names = random.choice(("plain", "exact", "both", "both")) if named else "plain"
+    handlers = [
+        HandlerKind(name, name == "exact", random.random() < 0.2, late=False)
+        for name in ("plain", "exact")
+        if names in (name, "both")
+    ]
+    if named and random.random() < 0.3:
+        handlers.append(HandlerKind("late", False, random.random() < 0.2, late=True))
+    return handlers

@@ -6,6 +6,7 @@ import gc
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 
 from twisted.internet.defer import Deferred
@@ -31,10 +32,10 @@ from synrepl.testing.simulator.database import SimulatedDatabase
 from synrepl.testing.simulator.death_checker import DeathChecker
 from synrepl.testing.simulator.ending import Ending
 from synrepl.testing.simulator.faults import Faults
-from synrepl.testing.simulator.follower_checker import FollowerChecker
+from synrepl.testing.simulator.follower_checker import FollowerChecker, PositionClaims
 from synrepl.testing.simulator.network import Network, Weather
 from synrepl.testing.simulator.operators import Operators
-from synrepl.testing.simulator.parts import Cast, Place
+from synrepl.testing.simulator.parts import Cast, FollowerKind, HandlerKind, Place
 from synrepl.testing.simulator.plan import BUS_FAULTS, CHANGES_OF_WRITERS, Plan
 from synrepl.testing.simulator.position_checker import Movements, WatchedMovements
 from synrepl.testing.simulator.readers import Readers
@@ -103,16 +104,10 @@ class World:
                 cast,
                 self._network,
                 kind,
-                FollowerChecker(
-                    self.judge,
-                    truth,
-                    name,
-                    exactly_once=kind.exactly_once,
-                    earliest=kind.earliest,
-                    too_long=too_long if kind.legacy else None,
-                ),
+                partial(self._checker, name, kind),
+                PositionClaims(self.judge, name),
                 random,
-                self._database.on_record,
+                self._database.followers_kept,
                 data,
                 self._watch,
             )
@@ -251,7 +246,7 @@ class World:
             self._bus.heal()
         self._operators.calm()
         for follower in self._followers:
-            follower.calm = True
+            follower.calm()
         deadline = self._clock.seconds() + SETTLED_WITHIN_S
         while not self.judge.violations:
             self._wait(1.0)
@@ -276,6 +271,19 @@ class World:
         if self.plan.loading is not None:
             self._readers.read_everything()
             self._wait(2 * self.plan.loading.slow_s + 0.1)
+
+    def _checker(self, name: str, kind: FollowerKind, handler: HandlerKind) -> FollowerChecker:
+        """Keeps account of a handler of a follower."""
+        return FollowerChecker(
+            self.judge,
+            self._truth,
+            f"{name}'s handler {handler.name}",
+            linear=kind.legacy is not handler.other_view,
+            exactly_once=handler.exactly_once,
+            earliest=kind.earliest or handler.late,
+            alone=not any(each.other_view for each in kind.handlers),
+            too_long=too_long if kind.legacy and not handler.other_view else None,
+        )
 
     # -- what the parts need -----------------------------------------------------------------
 
@@ -324,7 +332,8 @@ class World:
         )
 
     def _counts(self) -> Mapping[str, int]:
-        totals = [follower.checker.totals for follower in self._followers]
+        handlers = [each for follower in self._followers for each in follower.handlers]
+        totals = [handler.checker.totals for handler in handlers]
         return {
             "calls": self._clock.ran,
             "seconds": int(self._clock.seconds() - EPOCH),

@@ -1,0 +1,170 @@
+"""Handlers that fail now: one account of each, for the log, ``/status``, ``/ready`` and ``/wait``."""
+
+from __future__ import annotations
+
+import traceback
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from synrepl.core.clock import Clock
+from synrepl.core.tokens import Token
+from synrepl.services.announcing.announce import Log
+from synrepl.services.handlers import Batch
+from synrepl.storage.dead_letters import FailureReason
+
+#: How much of an exception is kept: characters of its message, and of the end of its traceback.
+MOST_MESSAGE = 500
+MOST_TRACEBACK = 10_000
+
+#: Places where handlers have failed whose traceback is not logged again.
+MOST_PLACES = 1_000
+
+#: A handler that fails for the first time is tried again at once, as it were.
+ATTEMPTS_OF_A_FAILURE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class HandlerFailure:
+    """A handler fails, and is tried again.
+
+    :ivar what: what it was to deal with: ``facts`` or ``reset``
+    :ivar after: of the range, ``upto`` its end
+    :ivar attempts: how many have failed, the first one at ``since``
+    :ivar next_attempt_at: in seconds, by the clock of the process, as ``since``
+    """
+
+    handler: str
+    stream: str
+    writer: str
+    what: str
+    after: Token
+    upto: Token
+    error: str
+    message: str
+    attempts: int
+    since: float
+    next_attempt_at: float
+
+    def sentence(self, now: float) -> str:
+        """All of it, for a person.
+
+        :param now: in seconds, by the clock of the process
+        """
+        return (
+            f"handler {self.handler} fails at {self._range()}: {self.error}: {self.message}"
+            f" (attempt {self.attempts}, failing for {max(0.0, now - self.since):.0f} s,"
+            f" next attempt in {max(0.0, self.next_attempt_at - now):.0f} s)"
+        )
+
+    def to_json(self, now: float) -> dict[str, Any]:
+        """All of it, with times in seconds from ``now``."""
+        return {
+            "handler": self.handler,
+            "stream": self.stream,
+            "writer": self.writer,
+            "what": self.what,
+            "after": self.after,
+            "upto": self.upto,
+            "error": self.error,
+            "message": self.message,
+            "attempts": self.attempts,
+            "failing_s": round(max(0.0, now - self.since), 3),
+            "next_attempt_s": round(max(0.0, self.next_attempt_at - now), 3),
+            "sentence": self.sentence(now),
+        }
+
+    def _range(self) -> str:
+        batch = Batch(self.stream, self.writer, self.after, self.upto, ())
+        return f"a reset of {self.stream}" if self.what == "reset" else str(batch)
+
+
+class HandlerFailures:
+    """Keeps account of failures, and logs them.
+
+    :ivar failing: by handler, stream and writer
+    :ivar total: failed attempts by handler
+    """
+
+    def __init__(self, clock: Clock, log: Log) -> None:
+        self._clock = clock
+        self._log = log
+        self._logged: set[tuple[str, str, str]] = set()
+        self.failing: dict[tuple[str, str, str], HandlerFailure] = {}
+        self.total: Counter[str] = Counter()
+
+    def failed(
+        self,
+        handler: str,
+        batch: Batch,
+        error: Exception,
+        attempts: int,
+        pause_s: float,
+        what: str = "facts",
+    ) -> None:
+        """An attempt has failed, the next one comes in ``pause_s`` seconds."""
+        now, place = self._clock.seconds(), (handler, batch.stream, batch.writer)
+        before = self.failing.get(place)
+        reason = reason_of(error)
+        failure = self.failing[place] = HandlerFailure(
+            handler,
+            batch.stream,
+            batch.writer,
+            what,
+            batch.after,
+            batch.upto,
+            reason.error,
+            reason.message,
+            attempts,
+            now if before is None else before.since,
+            now + pause_s,
+        )
+        self.log(handler, failure.sentence(now), error)
+
+    def succeeded(self, handler: str, stream: str, writer: str) -> None:
+        """It fails no more."""
+        if self.failing:
+            self.failing.pop((handler, stream, writer), None)
+
+    def log(self, handler: str, sentence: str, error: Exception) -> None:
+        """Log an exception of a handler: in full when it is the first at its place."""
+        self.total[handler] += 1
+        place = (handler, type(error).__name__, place_of(error))
+        if place in self._logged:
+            self._log.warn("{sentence}; at {place}, as before", sentence=sentence, place=place[2])
+            return
+        if len(self._logged) >= MOST_PLACES:
+            self._logged.clear()
+        self._logged.add(place)
+        self._log.warn(
+            "{sentence}\n{traceback}", sentence=sentence, traceback=reason_of(error).traceback
+        )
+
+    def sentences(self) -> list[str]:
+        """The failures that a retry has not cured, for a person."""
+        now = self._clock.seconds()
+        return [
+            failure.sentence(now)
+            for failure in self.failing.values()
+            if failure.attempts >= ATTEMPTS_OF_A_FAILURE
+        ]
+
+
+def reason_of(error: Exception) -> FailureReason:
+    """An exception as it is shown and kept: bounded, and with nothing that text cannot hold."""
+    frames = "".join(traceback.format_exception(error))
+    return FailureReason(
+        type(error).__name__,
+        _storable(" ".join(str(error).split()))[:MOST_MESSAGE],
+        _storable(frames)[-MOST_TRACEBACK:],
+    )
+
+
+def place_of(error: Exception) -> str:
+    """File and line where an exception was raised; "" when it does not tell."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+
+
+def _storable(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")

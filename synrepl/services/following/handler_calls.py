@@ -1,0 +1,316 @@
+"""Calls of handlers: each batch is handed over until the handler has dealt with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+import msgspec
+
+from synrepl.core.clock import Scheduler
+from synrepl.core.errors import Unavailable
+from synrepl.core.tokens import Token
+from synrepl.services.announcing.announce import Log
+from synrepl.services.coherence.coherence import Coherence
+from synrepl.services.following.consumer import Consumer, Track
+from synrepl.services.following.failures import HandlerFailures, reason_of
+from synrepl.services.following.position_record import PositionRecord
+from synrepl.services.handlers import Batch, TransactionalHandler
+from synrepl.storage.database import CommitUnknown, SerializationFailure, Transaction
+from synrepl.storage.dead_letters import DeadLetter, FailedFact
+from synrepl.streams.catalogue import Catalogue
+from synrepl.streams.definition import Fact, Generation, Stream
+from synrepl.streams.row import Row
+from synrepl.streams.rows import RowCodec
+
+#: Seconds between attempts; the last one again and again.
+BACK_OFF_S = (0.5, 1.0, 2.0, 5.0, 15.0)
+
+#: What says nothing about the facts in hand.
+_NOT_THE_FACT = (Unavailable, CommitUnknown, SerializationFailure)
+
+
+def pause_after(attempts: int) -> float:
+    """Seconds until the next attempt, after so many."""
+    return BACK_OFF_S[min(attempts, len(BACK_OFF_S)) - 1]
+
+
+class HandlerCalls:
+    """Hands batches to handlers.
+
+    :param catalogue: the streams, whose rows are kept when a handler cannot take them
+    :param coherence: told of the rows that a transactional handler has committed the
+        effects of: caches may hold what was there before
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        record: PositionRecord,
+        failures: HandlerFailures,
+        log: Log,
+        catalogue: Catalogue,
+        coherence: Coherence | None,
+    ) -> None:
+        self._scheduler = scheduler
+        self._record = record
+        self._failures = failures
+        self._log = log
+        self._coherence = coherence
+        self._catalogue = catalogue
+        self._texts: dict[str, _RowsAsText] = {}
+
+    async def deal(
+        self,
+        consumer: Consumer,
+        track: Track,
+        batch: Batch,
+        attempts: int = 0,
+        failed: Callable[[], object] = lambda: None,
+    ) -> None:
+        """Hand a batch over until the handler has dealt with it, or what it cannot take is set aside.
+
+        :param attempts: that have failed already
+        :param failed: called after each attempt that fails
+        """
+        while True:
+            if attempts:
+                await self._scheduler.sleep(pause_after(attempts))
+            attempts += 1
+            if await self.attempt(consumer, track, batch, attempts):
+                return
+            failed()
+
+    async def attempt(self, consumer: Consumer, track: Track, batch: Batch, attempts: int) -> bool:
+        """Hand a batch over once; False when that failed, which is noted.
+
+        :param attempts: with this one; with the last one of the handler's policy, facts
+            that it cannot take are set aside
+        """
+        last = consumer.attempts is not None and attempts >= consumer.attempts
+        try:
+            async with consumer.turns((batch.stream, batch.writer)):
+                if consumer.is_transactional:
+                    await self._apply(consumer, track, batch, attempts if last else 0)
+                elif last:
+                    await self._take_in_parts(consumer, track, batch, attempts)
+                else:
+                    await consumer.handler.on_rows(batch)
+        except Exception as error:  # a user's handler may raise anything
+            self._failures.failed(consumer.name, batch, error, attempts, pause_after(attempts))
+            return False
+        if batch.ordered:
+            track.reach(batch.upto)
+        self._failures.succeeded(consumer.name, batch.stream, batch.writer)
+        return True
+
+    async def reset(self, consumer: Consumer, stream: str, writer: str, position: Token) -> None:
+        """Tell a handler that facts are lost or a writer started again, until it has taken it in."""
+        batch, attempts = Batch(stream, writer, 0, position, ()), 0
+        while True:
+            try:
+                async with consumer.turns((stream, writer)):
+                    await consumer.handler.on_reset(stream, writer, position)
+            except Exception as error:  # a user's handler may raise anything
+                attempts += 1
+                pause = pause_after(attempts)
+                self._failures.failed(consumer.name, batch, error, attempts, pause, "reset")
+                await self._scheduler.sleep(pause)
+            else:
+                self._failures.succeeded(consumer.name, stream, writer)
+                return
+
+    async def replay(self, consumer: Consumer, letter: DeadLetter) -> bool:
+        """Hand a dead letter to its handler again; False when that failed, which goes on record.
+
+        :raises SynreplError: the record cannot be written
+        """
+        fact = letter.fact
+        try:
+            rows = self._rows_as_text(fact.stream).read(fact.rows)
+            facts = [Fact(fact.token, fact.fact_writer, rows)]
+            batch = Batch(
+                fact.stream, fact.writer, fact.token - 1, fact.token, facts, replayed=True
+            )
+            async with consumer.turns((fact.stream, fact.writer)):
+                handler = consumer.handler
+                if isinstance(handler, TransactionalHandler):
+                    apply = handler.apply
+                    await self._record.replay(letter, lambda txn: apply(txn, batch))
+                    self._may_be_stale(batch)
+                else:
+                    await handler.on_rows(batch)
+                    await self._record.replay(letter)
+        except _NOT_THE_FACT:
+            raise
+        except Exception as error:  # a user's handler may raise anything
+            where = f"{fact.stream} {fact.token} of {fact.writer or 'all writers'}"
+            sentence = f"handler {consumer.name} cannot take dead letter {where}: {error!r}"
+            self._failures.log(consumer.name, sentence, error)
+            await self._record.keep_letter(letter, reason_of(error))
+            return False
+        return True
+
+    # -- inside -----------------------------------------------------------------------
+
+    async def _apply(self, consumer: Consumer, track: Track, batch: Batch, attempts: int) -> None:
+        """One transaction of a transactional handler.
+
+        :param attempts: when this is the last one; facts that cannot be applied are set
+            aside then
+        """
+        handler = consumer.handler
+        assert isinstance(handler, TransactionalHandler)
+        left_out: list[FailedFact] = []
+
+        def whole(txn: Transaction, todo: Batch) -> Sequence[FailedFact]:
+            handler.apply(txn, todo)
+            return ()
+
+        def in_parts(txn: Transaction, todo: Batch) -> Sequence[FailedFact]:
+            left_out.clear()  # it may run more than once
+            for part in _Parts(todo):
+                try:
+                    with _savepoint(txn):
+                        handler.apply(txn, part.batch)
+                except _NOT_THE_FACT:
+                    raise
+                except Exception as error:  # a user's handler may raise anything
+                    if not part.split():
+                        left_out.append(self._failed(consumer, part.batch, error, attempts))
+            return left_out
+
+        await self._record.apply(consumer, track, batch, in_parts if attempts else whole)
+        self._may_be_stale(batch)
+        self._note_set_aside(consumer, left_out)
+
+    async def _take_in_parts(
+        self, consumer: Consumer, track: Track, batch: Batch, attempts: int
+    ) -> None:
+        """Hand a batch over in ever smaller parts, and set those facts aside that fail alone."""
+        left_out: list[FailedFact] = []
+        for part in _Parts(batch):
+            try:
+                await consumer.handler.on_rows(part.batch)
+            except _NOT_THE_FACT:
+                raise
+            except Exception as error:  # a user's handler may raise anything
+                if not part.split():
+                    left_out.append(self._failed(consumer, part.batch, error, attempts))
+        if left_out:
+            await self._record.set_aside(consumer, track, batch, left_out)
+            self._note_set_aside(consumer, left_out)
+
+    def _failed(
+        self, consumer: Consumer, batch: Batch, error: Exception, attempts: int
+    ) -> FailedFact:
+        (fact,) = batch.facts
+        return FailedFact(
+            consumer.name,
+            batch.stream,
+            batch.writer,
+            fact.token,
+            fact.writer,
+            self._rows_as_text(batch.stream).write(fact.rows),
+            reason_of(error),
+            attempts,
+        )
+
+    def _rows_as_text(self, stream: str) -> _RowsAsText:
+        found = self._texts.get(stream)
+        if found is None:
+            found = self._texts[stream] = _RowsAsText(self._catalogue[stream])
+        return found
+
+    def _note_set_aside(self, consumer: Consumer, facts: Sequence[FailedFact]) -> None:
+        for fact in facts:
+            self._log.warn(
+                "handler {handler} cannot take {stream} {token} of {writer}: it is set aside as a"
+                " dead letter after {attempts} attempts ({error}: {message})",
+                handler=consumer.name,
+                stream=fact.stream,
+                token=fact.token,
+                writer=fact.writer or "all writers",
+                attempts=fact.attempts,
+                error=fact.reason.error,
+                message=fact.reason.message,
+            )
+
+    def _may_be_stale(self, batch: Batch) -> None:
+        """What was loaded while the transaction ran is older than its effects."""
+        if self._coherence is not None:
+            rows = [row for fact in batch.facts for row in fact.rows]
+            self._coherence.suspect(batch.stream, rows)
+
+
+class _Parts:
+    """A batch, in halves of halves where it is split, in order."""
+
+    def __init__(self, batch: Batch) -> None:
+        self._left = [batch]
+
+    def __iter__(self) -> Iterator[_Part]:
+        while self._left:
+            yield _Part(self._left.pop(), self._left)
+
+
+class _Part:
+    """Part of a batch.
+
+    :ivar batch: its facts
+    """
+
+    def __init__(self, batch: Batch, left: list[Batch]) -> None:
+        self.batch = batch
+        self._left = left
+
+    def split(self) -> bool:
+        """Have both halves come next; False for one fact alone."""
+        batch, facts = self.batch, self.batch.facts
+        if len(facts) == 1:
+            return False
+        half = len(facts) // 2
+        between = facts[half - 1].token
+        self._left.append(replace(batch, after=between, facts=facts[half:]))
+        self._left.append(replace(batch, upto=between, facts=facts[:half]))
+        return True
+
+
+class _RowsAsText:
+    """The rows of a fact as JSON text, and back."""
+
+    def __init__(self, stream: Stream) -> None:
+        codec = RowCodec(stream)
+        self._encode = codec.encoder(Generation.CURRENT)
+        self._decode = codec.decode
+        self._split = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+    def write(self, rows: Sequence[Row]) -> str:
+        return f"[{','.join(self._encode(row).decode() for row in rows)}]"
+
+    def read(self, text: str) -> tuple[Row, ...]:
+        """The rows.
+
+        :raises BadRow: the stream has been declared anew since
+        """
+        return tuple(self._decode(bytes(raw)) for raw in self._split(text))
+
+
+@contextmanager
+def _savepoint(txn: Transaction) -> Iterator[None]:
+    """Undo what was done inside when it fails, and only that.
+
+    Constraints that can wait for the commit are checked at the end of it.
+    """
+    txn.execute("SAVEPOINT synrepl_part")
+    try:
+        yield
+        txn.execute("SET CONSTRAINTS ALL IMMEDIATE")
+    except _NOT_THE_FACT:
+        raise
+    except Exception:
+        txn.execute("ROLLBACK TO SAVEPOINT synrepl_part")
+        raise
+    txn.execute("SET CONSTRAINTS ALL DEFERRED")
+    txn.execute("RELEASE SAVEPOINT synrepl_part")

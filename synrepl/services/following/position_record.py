@@ -1,0 +1,272 @@
+"""Positions of a follower and of its handlers on record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from synrepl.core.errors import SynreplError
+from synrepl.core.tokens import Token
+from synrepl.services.following.consumer import Consumer, StartAt, Track
+from synrepl.services.following.source import Key
+from synrepl.services.handlers import Batch
+from synrepl.storage import dead_letters, followers, handler_positions
+from synrepl.storage.database import Database, Transaction
+from synrepl.storage.dead_letters import DeadLetter, FailedFact, FailureReason
+from synrepl.storage.handler_positions import HandlerPosition, Place
+
+
+class PositionWentBack(SynreplError):
+    """handler {handler!r} of follower {follower!r} stands at {at} of {stream!r} ({writer!r}) on record, below {after}, from where it received; another process uses the follower's name, or the database was restored: restart this worker"""
+
+
+class PositionRecord:
+    """The record of one follower; without a database or a name, there is none.
+
+    A follower's own position is what all of its handlers have dealt with:
+    trimming goes by it. It is never on record beyond that of a handler.
+    """
+
+    def __init__(self, database: Database | None, follower: str | None) -> None:
+        self._kept = None if database is None or follower is None else (database, follower)
+
+    @property
+    def is_kept(self) -> bool:
+        """Positions outlive the process."""
+        return self._kept is not None
+
+    async def load(
+        self, consumers: Sequence[Consumer], streams: Mapping[str, object]
+    ) -> dict[Key, Token]:
+        """Have handlers go on from what is on record, and begin those that are new.
+
+        :param streams: whose positions depend on the view
+        :returns: the follower's own positions
+        :raises ViewChanged: see :class:`.ViewChanged`
+        :raises SynreplError: the record cannot be read
+        """
+        if self._kept is None:
+            return {}
+        database, follower = self._kept
+
+        def work(txn: Transaction) -> tuple[dict[Key, Token], dict[Place, HandlerPosition]]:
+            _inherit(txn, follower, consumers)
+            _begin(txn, follower, consumers)
+            return followers.positions(txn, follower), handler_positions.positions(txn, follower)
+
+        own, places = await database.run("load positions", work)
+        for consumer in consumers:
+            tracks = {
+                (stream, writer): Track(at.position, at.position, at.started_from)
+                for (handler, stream, writer), at in places.items()
+                if handler == consumer.name
+            }
+            consumer.take_over(tracks, streams)
+        return own
+
+    async def write(
+        self, handlers: Mapping[Place, HandlerPosition], own: Mapping[Key, Token]
+    ) -> None:
+        """Put positions on record; none goes back.
+
+        :raises SynreplError: that failed
+        """
+        if self._kept is None:
+            return
+        database, follower = self._kept
+
+        def work(txn: Transaction) -> None:
+            handler_positions.record(txn, follower, handlers.items())
+            followers.record(txn, follower, own, by_handler=True)
+
+        await database.run("record positions", work)
+
+    async def reset(
+        self, key: Key, handlers: Iterable[str], position: Token, *, forget: bool
+    ) -> None:
+        """Set positions, also to lower ones.
+
+        :param forget: take the follower's own off the record
+        :raises SynreplError: that failed
+        """
+        if self._kept is None:
+            return
+        database, follower = self._kept
+        names = sorted(handlers)
+
+        def work(txn: Transaction) -> None:
+            for name in names:
+                handler_positions.put(txn, follower, (name, *key), position)
+            if forget:
+                followers.forget(txn, follower, *key)
+
+        await database.run("reset positions", work)
+
+    async def apply(
+        self,
+        consumer: Consumer,
+        track: Track,
+        batch: Batch,
+        work: Callable[[Transaction, Batch], Sequence[FailedFact]],
+    ) -> None:
+        """One transaction: the effects of a handler, what it could not take, and its position.
+
+        :param work: given what of the batch the handler has not dealt with
+        :raises PositionWentBack: :raises SynreplError: and what the handler raises
+        """
+        assert self._kept is not None
+        database, follower = self._kept
+        place: Place = (consumer.name, batch.stream, batch.writer)
+        known = batch.after if track.recorded is None else min(batch.after, track.recorded)
+
+        def apply(txn: Transaction) -> None:
+            todo = _still_to_do(txn, follower, place, batch, known) if batch.ordered else batch
+            if todo is not None:
+                dead_letters.add(txn, follower, work(txn, todo))
+
+        track.in_transaction = True
+        try:
+            await database.run("apply", apply)
+        finally:
+            track.in_transaction = False
+        if batch.ordered:  # otherwise its tokens say nothing; the lane says when it has moved
+            track.recorded = max(batch.upto, track.recorded or 0)
+
+    async def set_aside(
+        self, consumer: Consumer, track: Track, batch: Batch, facts: Sequence[FailedFact]
+    ) -> None:
+        """Put facts that a handler could not take, and its position behind them, on record.
+
+        :raises SynreplError: that failed
+        """
+        assert self._kept is not None
+        database, follower = self._kept
+        place: Place = (consumer.name, batch.stream, batch.writer)
+        moved = {place: HandlerPosition(batch.upto, track.started_from)} if batch.ordered else {}
+
+        def work(txn: Transaction) -> None:
+            dead_letters.add(txn, follower, facts)
+            handler_positions.record(txn, follower, moved.items())
+
+        await database.run("set facts aside", work)
+
+    async def replay(
+        self, letter: DeadLetter, work: Callable[[Transaction], object] = lambda txn: None
+    ) -> None:
+        """One transaction: a dead letter goes, and what a handler does with it comes.
+
+        Nothing is done when it is gone by then.
+
+        :raises SynreplError: and what ``work`` raises
+        """
+        assert self._kept is not None
+        database, follower = self._kept
+
+        def replay(txn: Transaction) -> None:
+            if dead_letters.take(txn, follower, letter):
+                work(txn)
+
+        await database.run("replay a dead letter", replay)
+
+    async def keep_letter(self, letter: DeadLetter, reason: FailureReason) -> None:
+        """A handler could not take a dead letter again.
+
+        :raises SynreplError: that cannot be put on record
+        """
+        assert self._kept is not None
+        database, follower = self._kept
+        await database.run(
+            "keep a dead letter",
+            lambda txn: dead_letters.failed_again(txn, follower, letter, reason),
+        )
+
+    async def letters(
+        self, newest: int, requested: int
+    ) -> tuple[Mapping[str, int], Sequence[DeadLetter], Sequence[DeadLetter]]:
+        """Dead letters: how many by handler, the newest, and those to be handed over again.
+
+        :raises SynreplError: they cannot be read
+        """
+        if self._kept is None:
+            return {}, (), ()
+        database, follower = self._kept
+
+        def work(
+            txn: Transaction,
+        ) -> tuple[Mapping[str, int], Sequence[DeadLetter], Sequence[DeadLetter]]:
+            counts = dead_letters.counts(txn, follower)
+            if not counts:
+                return counts, (), ()
+            return (
+                counts,
+                dead_letters.look(txn, follower, newest=True, limit=newest),
+                dead_letters.look(txn, follower, requested=True, limit=requested),
+            )
+
+        return await database.run("look at dead letters", work, read_only=True)
+
+
+def _inherit(txn: Transaction, follower: str, consumers: Sequence[Consumer]) -> None:
+    """Have handlers begin at the positions that their follower had before they had their own."""
+    inherited = followers.inherited(txn, follower)
+    if not inherited:
+        return
+    known = handler_positions.positions(txn, follower)
+    taken_over = [
+        ((consumer.name, *key), HandlerPosition(position, None))
+        for key, position in inherited.items()
+        for consumer in consumers
+        if consumer.receives(key[0]) and (consumer.name, *key) not in known
+    ]
+    handler_positions.record(txn, follower, taken_over)
+
+
+def _begin(txn: Transaction, follower: str, consumers: Sequence[Consumer]) -> None:
+    """Keep from being trimmed what handlers are to be given that are new to this follower."""
+    places = handler_positions.positions(txn, follower)
+    begun = {(handler, stream) for handler, stream, _ in places}
+    for stream in sorted({stream for stream, _ in followers.positions(txn, follower)}):
+        for consumer in consumers:
+            start = consumer.start(stream)
+            if (
+                start is not None
+                and start is not StartAt.NOW
+                and consumer.receives(stream)
+                and (consumer.name, stream) not in begun
+            ):
+                at = 0 if start is StartAt.EARLIEST else start
+                followers.lower(txn, follower, stream, at)
+
+
+def _still_to_do(
+    txn: Transaction, follower: str, place: Place, batch: Batch, known: Token
+) -> Batch | None:
+    """Move the position on record past a batch; what of the batch was not applied before.
+
+    The record, not the caller's memory, says what was applied: a commit whose
+    answer was lost shows here.
+
+    :param known: what the record is known to be, at least; it stays below
+        ``batch.after`` for a while when a position has moved past no facts
+    """
+    if handler_positions.advance(txn, follower, place, known, batch.upto):
+        return batch
+    at = handler_positions.position(txn, follower, place)
+    if at is None:  # somebody has deleted it
+        at = known
+        row = (place, HandlerPosition(batch.upto, known))
+        handler_positions.record(txn, follower, [row])
+    if at >= batch.upto:
+        return None
+    if at < known:
+        raise PositionWentBack(
+            follower=follower,
+            handler=place[0],
+            stream=batch.stream,
+            writer=batch.writer,
+            at=at,
+            after=known,
+        )
+    handler_positions.advance(txn, follower, place, at, batch.upto)
+    facts = [fact for fact in batch.facts if fact.token > at]
+    return replace(batch, after=at, facts=facts) if facts else None

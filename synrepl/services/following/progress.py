@@ -1,0 +1,193 @@
+"""How far the handlers of a follower are, all together, and putting that on record."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+
+from synrepl.core.clock import Scheduler
+from synrepl.core.errors import SynreplError
+from synrepl.core.tokens import Token
+from synrepl.services.announcing.announce import Log
+from synrepl.services.following.catch_up import LanePosition, ViewFeed
+from synrepl.services.following.consumer import Consumer
+from synrepl.services.following.failures import HandlerFailures
+from synrepl.services.following.handler_calls import pause_after
+from synrepl.services.following.position_record import PositionRecord
+from synrepl.services.following.source import LINEAR, Key
+from synrepl.services.waiting.position_waiters import PositionWaiters
+from synrepl.storage.handler_positions import HandlerPosition, Place
+
+
+class Progress:
+    """Keeps account of lanes, of handlers in them and apart, and of what is on record.
+
+    :param in_order: names of the streams whose facts can be fetched in order
+    :param waiters: told of what all handlers have dealt with
+    :ivar lanes: by stream and writer
+    :ivar views: by stream, what feeds handlers with another view than the connection's
+    :ivar recorded: the follower's own positions on record: what all handlers have dealt with
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        consumers: Sequence[Consumer],
+        in_order: Collection[str],
+        record: PositionRecord,
+        failures: HandlerFailures,
+        log: Log,
+        waiters: PositionWaiters | None,
+    ) -> None:
+        self._scheduler = scheduler
+        self._consumers = {consumer.name: consumer for consumer in consumers}
+        self._in_order = in_order
+        self._record = record
+        self._failures = failures
+        self._log = log
+        self._waiters = waiters
+        self._of_lane: dict[str, list[Consumer]] = {}
+        #: Where something may have moved since the last record.
+        self._moved: set[Key] = set()
+        self.lanes: dict[Key, LanePosition] = {}
+        self.views: dict[str, list[ViewFeed]] = {}
+        self.recorded: dict[Key, Token] = {}
+
+    def in_lane(self, stream: str) -> list[Consumer]:
+        """The handlers that get a stream as the connection has it: transactional ones first."""
+        found = self._of_lane.get(stream)
+        if found is None:
+            found = [
+                consumer
+                for consumer in self._consumers.values()
+                if consumer.receives(stream)
+                and not (consumer.has_other_view and stream in self._in_order)
+            ]
+            found.sort(key=lambda consumer: not consumer.is_transactional)
+            self._of_lane[stream] = found
+        return found
+
+    def lane(self, key: Key) -> LanePosition:
+        """A lane."""
+        found = self.lanes.get(key)
+        if found is None:
+            found = self.lanes[key] = LanePosition(None)
+        return found
+
+    def moved(self, key: Key) -> None:
+        """A handler or a lane has moved."""
+        keys = [key]
+        if self.views.get(key[0]):  # they count for all lanes of the stream
+            keys += [lane for lane in self.lanes if lane[0] == key[0]]
+        self._moved.update(keys)
+        if self._waiters is None:
+            return
+        for each in keys:
+            at = self.position(each)
+            if at is not None:
+                self._waiters.moved(each, at)
+
+    @property
+    def positions(self) -> dict[Key, Token]:
+        """What all handlers have dealt with, by (stream, writer), where that is known."""
+        found = ((key, self.position(key)) for key in self.lanes)
+        return {key: at for key, at in found if at is not None}
+
+    def position(self, key: Key, *, on_record: bool = False) -> Token | None:
+        """Everything of a lane at or below it has been dealt with by all handlers; None: not known.
+
+        :param on_record: go by the record where a transaction is changing that
+        """
+        lane = self.lanes.get(key)
+        if lane is None or lane.position is None:
+            return None
+        least = lane.position
+        for consumer in self.in_lane(key[0]):
+            track = consumer.tracks.get(key)
+            if track is None:
+                continue
+            at = track.recorded if on_record and track.in_transaction else track.position
+            if at is not None and at < least:
+                least = at
+        for feed in self.views.get(key[0], ()):
+            if feed.covered is None:
+                return None
+            least = min(least, feed.covered)
+        return least
+
+    def held_by(self, key: Key) -> str | None:
+        """Which handler is behind in a stream, and why, for a person; None when none is."""
+        now, (stream, writer) = self._scheduler.seconds(), key
+        failing = [
+            one
+            for one in self._failures.failing.values()
+            if one.stream == stream and (one.writer == writer or LINEAR in (one.writer, writer))
+        ]
+        if failing:
+            return min(failing, key=lambda one: one.since).sentence(now)
+        for consumer in self.in_lane(stream):
+            track = consumer.tracks.get(key)
+            if track is not None and track.feed is not None:
+                return f"handler {consumer.name} is catching up, and is at {track.position}"
+        lane = self.lane(key).position or 0
+        for feed in self.views.get(stream, ()):
+            if feed.covered is not None and feed.covered < lane:
+                return f"handler {feed.consumer.name} is catching up, and is at {feed.covered}"
+        return None
+
+    # -- the record -------------------------------------------------------------------
+
+    async def record(self) -> None:
+        """Put on record what moved since the last time.
+
+        :raises SynreplError: when that failed; it will be tried with the next call
+        """
+        if not self._record.is_kept or not self._moved:
+            return
+        moved, self._moved = self._moved, set()
+        handlers: dict[Place, HandlerPosition] = {}
+        own: dict[Key, Token] = {}
+        for key in moved:
+            for consumer in self._consumers.values():
+                track = consumer.tracks.get(key)
+                if track is None or track.position is None or track.in_transaction:
+                    continue
+                if track.recorded is None or track.recorded < track.position:
+                    at = HandlerPosition(track.position, track.started_from)
+                    handlers[consumer.name, *key] = at
+            reached = self.position(key, on_record=True)
+            if reached is not None and self.recorded.get(key, -1) < reached:
+                own[key] = reached
+        try:
+            await self._record.write(handlers, own)
+        except BaseException:
+            self._moved |= moved
+            raise
+        self._wrote(handlers)
+        for key, position in own.items():
+            self.recorded[key] = max(position, self.recorded.get(key, 0))
+
+    async def begin(self, consumer: Consumer, key: Key) -> None:
+        """Put on record where a handler begins, before it is given anything."""
+        track = consumer.tracks[key]
+        if track.recorded is not None or track.position is None or not self._record.is_kept:
+            return
+        at = {(consumer.name, *key): HandlerPosition(track.position, track.started_from)}
+        await self.until_written(lambda: self._record.write(at, {}))
+        self._wrote(at)
+
+    async def until_written(self, write: Callable[[], Awaitable[None]]) -> None:
+        """Try to write until it succeeds."""
+        attempts = 0
+        while True:
+            try:
+                await write()
+                return
+            except SynreplError as error:
+                attempts += 1
+                self._log.warn("cannot record positions: {error}; trying again", error=error)
+                await self._scheduler.sleep(pause_after(attempts))
+
+    def _wrote(self, handlers: Mapping[Place, HandlerPosition]) -> None:
+        for (handler, stream, writer), at in handlers.items():
+            track = self._consumers[handler].tracks[stream, writer]
+            track.recorded = max(at.position, track.recorded or 0)

@@ -1,0 +1,89 @@
+"""Where a follower fetches what no line brings: facts by range, and how far a stream is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from synrepl.core.tokens import Range
+from synrepl.storage.store import Observation, Page, RecordedPositions
+from synrepl.streams.definition import Stream
+
+#: The writer under which a follower of the linear view keeps its one number per stream.
+LINEAR = ""
+
+#: Rows fetched, or handed over, at a time.
+PAGE_ROWS = 2_000
+
+#: Stream and writer.
+Key = tuple[str, str]
+
+
+class Source(Protocol):
+    """Where missing facts are fetched from: the database, or the master over HTTP."""
+
+    async def page(self, stream: Stream, span: Range, writer: str | None, limit: int) -> Page:
+        """Part of a range; see :meth:`synrepl.storage.store.FactStore.page`."""
+
+
+class PositionSource(Protocol):
+    """Where the positions of a stream are read: the database, or the master over HTTP."""
+
+    async def recorded(self, stream: Stream) -> RecordedPositions:
+        """The positions on record.
+
+        :raises SynreplError: they cannot be read now
+        """
+
+
+class Observes(Protocol):
+    """See :meth:`synrepl.storage.store.FactStore.observe`."""
+
+    async def observe(self, streams: Sequence[Stream]) -> Mapping[str, Observation]: ...
+
+
+class StorePositions:
+    """Positions as the database has them on record."""
+
+    def __init__(self, store: Observes) -> None:
+        self._store = store
+
+    async def recorded(self, stream: Stream) -> RecordedPositions:
+        """The positions on record."""
+        seen = (await self._store.observe([stream]))[stream.name]
+        writers = {name: state.position for name, state in seen.writers.items()}
+        return RecordedPositions(seen.recorded, writers)
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """Facts that a handler can be given apart from the others, from the past on.
+
+    :ivar streams: by name, those whose facts can be fetched in order
+    :ivar positions: None where only the view of the connection can be had
+    """
+
+    streams: Mapping[str, Stream]
+    source: Source
+    positions: PositionSource | None = None
+
+
+def mixed_streams(streams: Iterable[Stream]) -> frozenset[str]:
+    """Names of the streams that real servers read from several tables at once."""
+    numbered = [stream for stream in streams if stream.numbered_with is not None]
+    return frozenset(name for each in numbered for name in (each.name, each.numbered_with or ""))
+
+
+def in_order(streams: Iterable[Stream], foreign: bool) -> dict[str, Stream]:
+    """The streams whose facts can be fetched in order from where any writer was, by name.
+
+    :param foreign: from a real Synapse, which repeats and reorders some
+    """
+    every = list(streams)
+    mixed = mixed_streams(every) if foreign else frozenset()
+    return {
+        stream.name: stream
+        for stream in every
+        if not stream.in_memory and not (foreign and (stream.unordered or stream.name in mixed))
+    }

@@ -1,0 +1,217 @@
+"""Facts that a handler could not take, as functions of a transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from synrepl.core.tokens import Token
+from synrepl.storage.database import Transaction
+
+#: Most that one answer lists.
+MOST_LISTED = 1_000
+
+ADD = """
+    INSERT INTO synrepl._dead_letters AS d (follower, handler, stream, writer, token,
+        fact_writer, rows, error, message, traceback, attempts)
+    VALUES %s
+    ON CONFLICT (follower, handler, stream, writer, token)
+    DO UPDATE SET rows = EXCLUDED.rows, error = EXCLUDED.error, message = EXCLUDED.message,
+        traceback = EXCLUDED.traceback, attempts = d.attempts + EXCLUDED.attempts,
+        replay_requested_at = NULL
+"""
+
+COUNTS = """
+    SELECT handler, count(*) FROM synrepl._dead_letters WHERE follower = %s GROUP BY handler
+"""
+
+LOOK = """
+    SELECT handler, stream, writer, token, fact_writer, rows::text, error, message, traceback,
+        attempts, set_aside_at, replay_requested_at IS NOT NULL
+    FROM synrepl._dead_letters
+    WHERE follower = %s AND handler = coalesce(%s, handler) AND stream = coalesce(%s, stream)
+        AND token = coalesce(%s, token) AND (replay_requested_at IS NOT NULL OR NOT %s)
+    ORDER BY {order} LIMIT %s
+"""
+LOOK_OLDEST = LOOK.format(order="stream, writer, token, handler")
+LOOK_NEWEST = LOOK.format(order="set_aside_at DESC, stream, writer, token, handler")
+
+REQUEST_REPLAY = """
+    UPDATE synrepl._dead_letters SET replay_requested_at = now()
+    WHERE follower = %s AND handler = coalesce(%s, handler) AND stream = coalesce(%s, stream)
+        AND token = coalesce(%s, token)
+"""
+
+DISCARD = """
+    DELETE FROM synrepl._dead_letters
+    WHERE follower = %s AND handler = coalesce(%s, handler) AND stream = coalesce(%s, stream)
+        AND token = coalesce(%s, token)
+"""
+
+TAKE = """
+    DELETE FROM synrepl._dead_letters
+    WHERE follower = %s AND handler = %s AND stream = %s AND writer = %s AND token = %s
+        AND replay_requested_at IS NOT NULL
+"""
+
+FAILED_AGAIN = """
+    UPDATE synrepl._dead_letters
+    SET error = %s, message = %s, traceback = %s, attempts = attempts + 1,
+        replay_requested_at = NULL
+    WHERE follower = %s AND handler = %s AND stream = %s AND writer = %s AND token = %s
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class FailureReason:
+    """Why a handler could not take a fact.
+
+    :ivar error: the type of the exception, ``message`` its text
+    """
+
+    error: str
+    message: str
+    traceback: str
+
+
+@dataclass(frozen=True, slots=True)
+class FailedFact:
+    """A fact to be set aside.
+
+    :ivar writer: the writer whose position the handler keeps; "" for the linear view
+    :ivar fact_writer: who wrote the fact, "" where that is not known
+    :ivar rows: its rows as a JSON array, each as on the wire
+    :ivar attempts: how often the handler was given it
+    """
+
+    handler: str
+    stream: str
+    writer: str
+    token: Token
+    fact_writer: str
+    rows: str
+    reason: FailureReason
+    attempts: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A fact that was set aside.
+
+    :ivar replay_requested: the worker is to hand it to the handler again
+    """
+
+    fact: FailedFact
+    set_aside_at: datetime
+    replay_requested: bool
+
+    @property
+    def place(self) -> tuple[str, str, str, Token]:
+        """Handler, stream, writer and token, which no other one has."""
+        return self.fact.handler, self.fact.stream, self.fact.writer, self.fact.token
+
+    def to_json(self) -> dict[str, Any]:
+        """All but the rows and the traceback, for a status."""
+        fact = self.fact
+        return {
+            "handler": fact.handler,
+            "stream": fact.stream,
+            "writer": fact.writer,
+            "token": fact.token,
+            "error": fact.reason.error,
+            "message": fact.reason.message,
+            "attempts": fact.attempts,
+            "set_aside_at": self.set_aside_at.isoformat(),
+            "replay_requested": self.replay_requested,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterFilter:
+    """Which dead letters of a follower are meant; None for any."""
+
+    handler: str | None = None
+    stream: str | None = None
+    token: Token | None = None
+
+
+def add(txn: Transaction, follower: str, facts: Iterable[FailedFact]) -> None:
+    """Set facts aside; one that is there already has its reason replaced."""
+    rows = [
+        (
+            follower, fact.handler, fact.stream, fact.writer, fact.token, fact.fact_writer,
+            fact.rows, fact.reason.error, fact.reason.message, fact.reason.traceback,
+            fact.attempts,
+        )
+        for fact in facts
+    ]  # fmt: skip
+    if rows:
+        txn.insert_many(ADD, rows)
+
+
+def counts(txn: Transaction, follower: str) -> Mapping[str, int]:
+    """How many there are, by handler."""
+    return {str(handler): int(count) for handler, count in txn.execute(COUNTS, (follower,))}
+
+
+def look(
+    txn: Transaction,
+    follower: str,
+    selection: DeadLetterFilter = DeadLetterFilter(),  # it is frozen
+    *,
+    newest: bool = False,
+    requested: bool = False,
+    limit: int = MOST_LISTED,
+) -> list[DeadLetter]:
+    """Some of them, in the order of their tokens.
+
+    :param newest: those that were set aside last, the last one first
+    :param requested: only those that are to be handed over again
+    """
+    txn.execute(
+        LOOK_NEWEST if newest else LOOK_OLDEST,
+        (follower, selection.handler, selection.stream, selection.token, requested, limit),
+    )
+    return [
+        DeadLetter(
+            FailedFact(
+                str(handler), str(stream), str(writer), int(token), str(fact_writer), str(rows),
+                FailureReason(str(error), str(message), str(traceback)), int(attempts),
+            ),
+            at,
+            bool(again),
+        )
+        for handler, stream, writer, token, fact_writer, rows, error, message, traceback,
+            attempts, at, again in txn.fetchall()
+    ]  # fmt: skip
+
+
+def request_replay(txn: Transaction, follower: str, selection: DeadLetterFilter) -> int:
+    """Have dead letters handed to their handlers again; how many."""
+    return txn.execute(REQUEST_REPLAY, _values(follower, selection)).rowcount
+
+
+def discard(txn: Transaction, follower: str, selection: DeadLetterFilter) -> int:
+    """Delete dead letters; how many."""
+    return txn.execute(DISCARD, _values(follower, selection)).rowcount
+
+
+def take(txn: Transaction, follower: str, letter: DeadLetter) -> bool:
+    """Delete one that is being handed over again; False when it is gone, or no longer asked for."""
+    return txn.execute(TAKE, (follower, *letter.place)).rowcount == 1
+
+
+def failed_again(
+    txn: Transaction, follower: str, letter: DeadLetter, reason: FailureReason
+) -> None:
+    """Keep one that the handler could not take again."""
+    txn.execute(
+        FAILED_AGAIN,
+        (reason.error, reason.message, reason.traceback, follower, *letter.place),
+    )
+
+
+def _values(follower: str, selection: DeadLetterFilter) -> tuple[object, ...]:
+    return follower, selection.handler, selection.stream, selection.token

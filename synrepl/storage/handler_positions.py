@@ -1,0 +1,94 @@
+"""Positions of the handlers of named followers, as functions of a transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from synrepl.core.tokens import Token
+from synrepl.storage.database import Transaction
+
+#: Handler, stream and writer; the writer is "" for the linear view.
+Place = tuple[str, str, str]
+
+POSITIONS = """
+    SELECT handler, stream, writer, position, started_from
+    FROM synrepl._handler_positions WHERE follower = %s
+"""
+
+POSITION = """
+    SELECT position FROM synrepl._handler_positions
+    WHERE follower = %s AND handler = %s AND stream = %s AND writer = %s
+"""
+
+RECORD = """
+    INSERT INTO synrepl._handler_positions AS p
+        (follower, handler, stream, writer, position, started_from)
+    VALUES %s
+    ON CONFLICT (follower, handler, stream, writer)
+    DO UPDATE SET position = EXCLUDED.position, updated_at = now()
+    WHERE p.position < EXCLUDED.position
+"""
+
+ADVANCE = """
+    UPDATE synrepl._handler_positions SET position = %s, updated_at = now()
+    WHERE follower = %s AND handler = %s AND stream = %s AND writer = %s AND position = %s
+"""
+
+PUT = """
+    UPDATE synrepl._handler_positions SET position = %s, updated_at = now()
+    WHERE follower = %s AND handler = %s AND stream = %s AND writer = %s
+"""
+
+
+class HandlerPosition(NamedTuple):
+    """Where a handler is with one writer of one stream, on record.
+
+    :ivar position: it has dealt with everything at or below it
+    :ivar started_from: where it began, so that it was given nothing at or below it; None
+        when its follower's position of that time was taken over
+    """
+
+    position: Token
+    started_from: Token | None
+
+
+def positions(txn: Transaction, follower: str) -> dict[Place, HandlerPosition]:
+    """All positions of a follower's handlers, also of those that are no longer configured."""
+    txn.execute(POSITIONS, (follower,))
+    return {
+        (str(handler), str(stream), str(writer)): HandlerPosition(
+            int(position), None if start is None else int(start)
+        )
+        for handler, stream, writer, position, start in txn.fetchall()
+    }
+
+
+def record(txn: Transaction, follower: str, at: Iterable[tuple[Place, HandlerPosition]]) -> None:
+    """Put positions on record; one that would go back is left as it is."""
+    rows = [(follower, *place, *position) for place, position in sorted(at)]
+    if rows:
+        txn.insert_many(RECORD, rows)
+
+
+def advance(txn: Transaction, follower: str, place: Place, after: Token, upto: Token) -> bool:
+    """Move a position from exactly ``after`` to ``upto``, in the caller's transaction.
+
+    This is what makes a transactional handler exactly-once: its effects and its
+    position commit together, and a second attempt finds the position moved.
+
+    :returns: False when the position on record is not ``after`` (nothing changed)
+    """
+    txn.execute(ADVANCE, (upto, follower, *place, after))
+    return txn.rowcount == 1
+
+
+def position(txn: Transaction, follower: str, place: Place) -> Token | None:
+    """One position; None when there is none."""
+    row = txn.execute(POSITION, (follower, *place)).fetchone_or_none()
+    return None if row is None else int(row[0])
+
+
+def put(txn: Transaction, follower: str, place: Place, at: Token) -> None:
+    """Set a position that is on record, also to a lower one: the writer has started again."""
+    txn.execute(PUT, (at, follower, *place))

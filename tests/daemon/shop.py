@@ -1,0 +1,87 @@
+"""Handlers of a shop, for tests of whole processes: as in the README."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from twisted.internet import reactor
+
+from synrepl.adapters.scheduler import TwistedScheduler
+from synrepl.services.handlers import Batch, Handler, TransactionalHandler
+from synrepl.storage.database import Transaction
+
+#: What a test makes of a table for :class:`Totals`.
+TOTALS = "CREATE TABLE totals (token bigint, writer text, order_id text)"
+
+
+class NoSuchCustomer(Exception):
+    """Why an order cannot be taken."""
+
+
+class Mailer(Handler):
+    """Writes a line for each order: writer, token, order.
+
+    :param path: of the file
+    :param closed: it waits for as long as this file is there
+    :param cured: it takes orders that begin with "bad" once this file is there
+    """
+
+    streams = frozenset({"orders"})
+
+    def __init__(self, path: str, closed: str = "", cured: str = "") -> None:
+        self._path = Path(path)
+        self._closed = Path(closed) if closed else None
+        self._cured = Path(cured) if cured else None
+
+    async def on_rows(self, batch: Batch) -> None:
+        for fact in batch.facts:
+            while self._closed is not None and self._closed.exists():
+                await TwistedScheduler(reactor).sleep(0.01)
+            for row in fact.rows:
+                order: str = row.order_id  # type: ignore[attr-defined]
+                refuse_bad(order, self._cured)
+                again = " again" if batch.replayed else ""
+                with self._path.open("a") as file:
+                    file.write(f"{batch.writer or '-'} {fact.token} {order}{again}\n")
+
+
+class LinearMailer(Mailer):
+    """The same in the order of tokens over all writers."""
+
+    view = "linear"
+
+
+class PerWriterMailer(Mailer):
+    """The same in the order of each writer."""
+
+    view = "per_writer"
+
+
+class Totals(TransactionalHandler):
+    """Keeps a row for each order in the database.
+
+    :param cured: it takes orders that begin with "bad" once this file is there
+    """
+
+    streams = frozenset({"orders"})
+
+    def __init__(self, cured: str = "") -> None:
+        self._cured = Path(cured) if cured else None
+
+    def apply(self, txn: Transaction, batch: Batch) -> None:
+        for fact in batch.facts:
+            for row in fact.rows:
+                order: str = row.order_id  # type: ignore[attr-defined]
+                txn.execute(
+                    "INSERT INTO totals VALUES (%s, %s, %s)", (fact.token, fact.writer, order)
+                )
+                refuse_bad(order, self._cured)
+
+
+def refuse_bad(order: str, cured: Path | None) -> None:
+    """Refuse some orders.
+
+    :raises NoSuchCustomer: it is one of those
+    """
+    if order.startswith("bad") and not (cured is not None and cured.exists()):
+        raise NoSuchCustomer(f"nobody has ordered {order}")
