@@ -15,6 +15,7 @@ from prometheus_client.metrics_core import InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from synrepl.daemon.cache_metrics import caches
+from synrepl.daemon.handler_metrics import handlers
 from synrepl.daemon.metric_families import by_one, counter, gauge
 
 
@@ -242,6 +243,4 @@ def _worker(status: Mapping[str, Any]) -> Iterable[Metric]:
         "follower_connected", "1 with a connection.", [], [((), float(status["connected"]))]
     )
     yield gauge("follower_waiting_rows", "Rows not dealt with.", [], [((), status["waiting_rows"])])
-    yield counter(
-        "handler_failures", "Times a handler failed.", [], [((), status["handler_failures"])]
-    )
+    yield from handlers(status)

@@ -34,6 +34,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Look for what is wrong in a running process, or in a database.",
     ),
     "writers": ("synrepl.daemon.cli.writers", "Show, add, drain and remove writers of streams."),
+    "dead-letters": (
+        "synrepl.daemon.cli.dead_letters",
+        "Show, replay and discard facts that handlers could not take.",
+    ),
     "schema": ("synrepl.daemon.cli.schema", "Show or upgrade what is in the database."),
     "watch": (
         "synrepl.daemon.cli.watch",

@@ -9,6 +9,7 @@ import rich.console
 from rich.table import Table
 from rich.text import Text
 
+from synrepl.daemon.cli.handler_tables import handler_tables
 from synrepl.daemon.cli.terminal import plain_table, printable
 
 #: A lag of so many seconds is shown in yellow, in red.
@@ -34,7 +35,9 @@ def tables(status: Mapping[str, Any]) -> rich.console.Group:
         parts += _open_reservations(busy)
     if idle:
         parts.append(Text(f"nothing yet in {_names(idle)}", style="dim"))
-    if not is_worker:
+    if is_worker:
+        parts += handler_tables(status)
+    else:
         parts += [Text(), *_followers(status.get("followers", []))]
     parts += _caches(status.get("caches", {}))
     return rich.console.Group(*parts)

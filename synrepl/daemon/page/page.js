@@ -102,8 +102,10 @@ function showFacts(status) {
       ...(status.bus ? [] : [tile("master", status.connected ? "connected" : "away",
         status.connected ? "good" : "bad")]),
       tile("rows waiting", number.format(status.waiting_rows)),
-      tile("handler failures", number.format(status.handler_failures),
-        status.handler_failures ? "warn" : ""),
+      tile("failing handlers", number.format((status.failing ?? []).length),
+        status.failing?.length ? "bad" : ""),
+      tile("dead letters", number.format(status.dead_letters?.count ?? 0),
+        status.dead_letters?.count ? "warn" : ""),
     );
   }
   const bus = status.bus;
@@ -112,7 +114,8 @@ function showFacts(status) {
   }
   tiles.push(tile("up", duration(status.uptime_s)));
   at("facts").replaceChildren(...tiles);
-  const errors = [status.database?.error, bus && !bus.standing ? `no bus: ${bus.fault}` : null];
+  const errors = [status.database?.error, bus && !bus.standing ? `no bus: ${bus.fault}` : null,
+    ...(status.failing ?? []).map((failure) => failure.sentence)];
   at("reasons").replaceChildren(...errors.filter(Boolean).map((error) => el("li", error)));
 }
 
@@ -164,6 +167,49 @@ function showFollowers(followers) {
   );
 }
 
+// Where a handler began that is not given everything.
+function beginsAt(handler) {
+  const places = {};
+  for (const [stream, writers] of Object.entries(handler.streams)) {
+    for (const [writer, at] of Object.entries(writers)) {
+      if (!at.started_from) continue;
+      (places[at.started_from] ??= []).push(writer === "(all)" ? stream : `${stream} of ${writer}`);
+    }
+  }
+  const told = Object.entries(places).map(([token, of]) => `${number.format(Number(token))} in ${some(of)}`);
+  return some(told, "; ") || "the earliest fact";
+}
+
+function some(texts, separator = ", ", most = 4) {
+  const more = texts.length > most ? `${separator}${texts.length - most} more` : "";
+  return texts.slice(0, most).join(separator) + more;
+}
+
+function showHandlers(handlers, letters) {
+  at("handlers-section").hidden = !handlers?.length;
+  if (!handlers?.length) return;
+  fill(
+    at("handlers"),
+    [["handler"], ["view"], ["exactly once"], ["begins at"], ["catching up"], ["failures", "number"],
+      ["dead letters", "number"]],
+    handlers.map((h) => [
+      [h.name, h.failing ? "bad" : ""], h.view, h.exactly_once ? "yes" : "no", beginsAt(h),
+      h.catching_up.join(", "), number.format(h.failures),
+      [number.format(h.dead_letters), h.dead_letters ? "warn" : ""],
+    ]),
+  );
+  at("letters").hidden = !letters?.newest?.length;
+  fill(
+    at("letters"),
+    [["dead letter of"], ["stream"], ["writer"], ["token", "number"], ["set aside at"],
+      ["attempts", "number"], ["error"]],
+    (letters?.newest ?? []).map((l) => [
+      l.handler, l.stream, l.writer || "(all)", number.format(l.token), l.set_aside_at,
+      number.format(l.attempts), `${l.error}: ${l.message}`,
+    ]),
+  );
+}
+
 function showCaches(told) {
   const caches = Object.entries(told?.by_name ?? {});
   at("caches-section").hidden = !caches.length;
@@ -207,6 +253,7 @@ function show(status, when) {
   showFacts(status);
   showStreams(status, rate);
   showFollowers(status.followers);
+  showHandlers(status.handlers, status.dead_letters);
   showCaches(status.caches);
   showCounters(status);
 }

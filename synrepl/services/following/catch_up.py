@@ -22,8 +22,8 @@ _BACK_OFF_S = (0.1, 0.5, 1.0, 2.0, 5.0)
 #: Seconds between two looks at the positions on record, when nothing else tells of new facts.
 POLL_S = 1.0
 
-#: The same, at least.
-LOOK_AGAIN_S = 0.2
+#: The same, when something does: what is announced is on record a little later.
+LOOK_AGAIN_S = 0.25
 
 
 class LanePosition:
@@ -248,7 +248,7 @@ class ViewFeed:
         self._earliest = earliest
         self._known = known
         self._pages: dict[str, Pages] = {}
-        self._woken: Promise[None] | None = None
+        self._woken = False
         self.covered = covered
 
     async def run(self) -> None:
@@ -269,14 +269,11 @@ class ViewFeed:
                 attempts += 1
                 continue
             if not moved:
-                await self._scheduler.sleep(LOOK_AGAIN_S)
                 await self._wait()
 
     def wake(self) -> None:
         """A lane of the stream has moved: there may be more on record soon."""
-        woken, self._woken = self._woken, None
-        if woken is not None:
-            woken.callback(None)
+        self._woken = True
 
     async def _look(self) -> bool:
         """Feed what is on record now; whether that was more than before."""
@@ -308,8 +305,9 @@ class ViewFeed:
         return moved
 
     async def _wait(self) -> None:
-        self._woken = woken = self._scheduler.promise()
-        timer = self._scheduler.callLater(POLL_S, self.wake)
-        await woken
-        if timer.active():
-            timer.cancel()
+        """Until there may be more on record, and not less than a moment."""
+        self._woken = False
+        for _ in range(round(POLL_S / LOOK_AGAIN_S)):
+            await self._scheduler.sleep(LOOK_AGAIN_S)
+            if self._woken:
+                return

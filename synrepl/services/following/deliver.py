@@ -154,6 +154,7 @@ class Delivery:
                 todo = None if track.feed is not None else track.rest(batch)
                 if todo is not None:
                     await self._hand_over(consumer, track, key, todo)
+                    self.progress.touch(key)
         finally:
             lane.is_busy = False
 

@@ -310,7 +310,7 @@ def _savepoint(txn: Transaction) -> Iterator[None]:
     except _NOT_THE_FACT:
         raise
     except Exception:
-        txn.execute("ROLLBACK TO SAVEPOINT synrepl_part")
+        txn.execute("ROLLBACK TO SAVEPOINT synrepl_part; RELEASE SAVEPOINT synrepl_part")
         raise
     txn.execute("SET CONSTRAINTS ALL DEFERRED")
     txn.execute("RELEASE SAVEPOINT synrepl_part")

@@ -73,6 +73,10 @@ class Progress:
             found = self.lanes[key] = LanePosition(None)
         return found
 
+    def touch(self, key: Key) -> None:
+        """A handler has moved, within a batch of its lane."""
+        self._moved.add(key)
+
     def moved(self, key: Key) -> None:
         """A handler or a lane has moved."""
         keys = [key]

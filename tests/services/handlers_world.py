@@ -1,0 +1,241 @@
+"""Workers' handlers around a real database; a test says what the master announces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from synrepl.core.tokens import Token
+from synrepl.services.following.consumer import Subscription, Track
+from synrepl.services.following.deliver import Delivery
+from synrepl.services.following.follow import Follower
+from synrepl.services.following.source import Backlog, StorePositions, in_order
+from synrepl.services.handlers import Batch, Handler, TransactionalHandler
+from synrepl.services.waiting.position_waiters import PositionWaiters
+from synrepl.storage import handler_positions
+from synrepl.storage.database import Transaction
+from synrepl.storage.handler_positions import HandlerPosition, Place
+from synrepl.storage.store import Draft, WriterLease
+from synrepl.streams.catalogue import Catalogue
+from synrepl.wire.commands import Position
+from synrepl.wire.dialects import MODERN, Dialect
+from tests.services.world import Noting, Upstream
+from tests.storage.postgres import PostgresCase, Process
+from tests.storage.samples import FEW, NOTES, note
+
+CATALOGUE = Catalogue(FEW)
+ONE, TWO = "one", "two"
+
+
+class CannotTake(Exception):
+    """Why a handler fails."""
+
+
+class Plain(Handler):
+    """Keeps what it is given.
+
+    :ivar texts: of the notes, in the order in which they came
+    :ivar batches: writer, range and texts of each
+    :ivar bad: what it cannot take
+    """
+
+    streams = frozenset({"notes"})
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.batches: list[tuple[str, Token, Token, list[str]]] = []
+        self.resets: list[tuple[str, Token]] = []
+        self.bad: set[str] = set()
+        self.replayed: list[str] = []
+
+    async def on_rows(self, batch: Batch) -> None:
+        texts = texts_of(batch)
+        if batch.replayed:
+            self.replayed += texts
+        if self.bad.intersection(texts):
+            raise CannotTake(f"not {min(self.bad.intersection(texts))}")
+        self.texts += texts
+        self.batches.append((batch.writer, batch.after, batch.upto, texts))
+
+    async def on_reset(self, stream: str, writer: str, position: Token) -> None:
+        self.resets.append((writer, position))
+
+
+class LinearPlain(Plain):
+    """The same in the linear view."""
+
+    view = "linear"
+
+
+class PerWriterPlain(Plain):
+    """The same per writer."""
+
+    view = "per_writer"
+
+
+class Exact(TransactionalHandler):
+    """Writes what it is given into the table ``seen``, and fails after having done so.
+
+    :ivar bad: what it cannot take
+    """
+
+    streams = frozenset({"notes"})
+
+    def __init__(self) -> None:
+        self.bad: set[str] = set()
+
+    def apply(self, txn: Transaction, batch: Batch) -> None:
+        texts = texts_of(batch)
+        txn.insert_many("INSERT INTO seen (text) VALUES %s", [(text,) for text in texts])
+        if self.bad.intersection(texts):
+            raise CannotTake(f"not {min(self.bad.intersection(texts))}")
+
+
+def texts_of(batch: Batch) -> list[str]:
+    """The texts of a batch of notes."""
+    return [row.text for row in batch.rows]  # type: ignore[attr-defined]
+
+
+class Worker:
+    """One life of a worker.
+
+    :ivar log: what it has logged
+    """
+
+    def __init__(
+        self,
+        process: Process,
+        handlers: Sequence[Subscription],
+        name: str,
+        dialect: Dialect,
+        earliest: bool,
+    ) -> None:
+        self.log = Noting()
+        self.scheduler = process.scheduler
+        self.waiters = PositionWaiters(self.scheduler)
+        self.delivery = Delivery(
+            self.scheduler,
+            handlers,
+            self.log,
+            name,
+            process.database,
+            self.waiters,
+            backlog=Backlog(
+                in_order(CATALOGUE, foreign=False), process.store, StorePositions(process.store)
+            ),
+            linear=not dialect.per_writer,
+            catalogue=CATALOGUE,
+        )
+        self.follower = Follower(
+            self.scheduler,
+            CATALOGUE,
+            process.store,
+            self.delivery,
+            self.log,
+            earliest=earliest,
+        )
+        self._dialect = dialect
+
+    async def start(self) -> None:
+        """Read the record, and connect."""
+        await self.delivery.start()
+        self.follower.connected(Upstream(self._dialect))
+
+    def hear(self, token: Token, writer: str | None = ONE) -> None:
+        """The master announces a writer's position; None for all writers."""
+        prev = None if writer is None else token
+        self.follower.received([Position("notes", writer, prev, token)])
+
+    def at(self, handler: str, writer: str = ONE) -> Token | None:
+        """Where a handler is."""
+        return self.track(handler, writer).position
+
+    def track(self, handler: str, writer: str = ONE) -> Track:
+        """The same, in full."""
+        (consumer,) = (each for each in self.delivery.consumers if each.name == handler)
+        return consumer.tracks["notes", writer]
+
+    def position(self, writer: str = ONE) -> Token | None:
+        """What all handlers have dealt with."""
+        return self.delivery.progress.position(("notes", writer))
+
+    async def record(self) -> None:
+        """Put on record where it is."""
+        await self.delivery.progress.record()
+
+    @property
+    def said(self) -> str:
+        """What it has logged, in lines."""
+        return "\n".join(text for _, text in self.log.lines)
+
+
+class HandlersCase(PostgresCase):
+    """A database with notes, and workers."""
+
+    async def setUp(self) -> None:  # type: ignore[override]
+        await super().setUp()
+        self.sql("CREATE TABLE seen (id bigint GENERATED ALWAYS AS IDENTITY, text text)")
+        self.master = self.process("master")
+        self._leases: dict[str, WriterLease] = {}
+
+    async def append(self, *texts: str, writer: str = ONE) -> Token:
+        """Append a note each; the last token."""
+        if writer not in self._leases:
+            self._leases[writer] = await self.master.store.open_writer(writer, [NOTES])
+        (written,) = await self._leases[writer].append(
+            NOTES, [Draft([[note(text)] for text in texts])], 0
+        )
+        return written.tokens[-1]
+
+    async def on_record(self, linear: Token, **writers: Token) -> None:
+        """The master puts on record how far the stream is."""
+        await self.master.store.record_positions(NOTES, linear, writers)
+
+    async def worker(
+        self,
+        *handlers: Subscription,
+        name: str = "worker1",
+        dialect: Dialect = MODERN,
+        earliest: bool = True,
+    ) -> Worker:
+        """A worker that has started."""
+        made = Worker(self.process(name), handlers, name, dialect, earliest)
+        await made.start()
+        return made
+
+    async def reaches(
+        self, worker: Worker, token: Token, writer: str = ONE, announced: str | None = ONE
+    ) -> None:
+        """Have a position announced, and wait until all handlers are there."""
+        worker.hear(token, announced)
+        await self.until(lambda: (worker.position(writer) or 0) >= token)
+
+    def seen(self) -> list[str]:
+        """What is in the table of :class:`Exact`."""
+        return self.rows("SELECT text FROM seen ORDER BY id")
+
+    def rows(self, statement: str, *params: object) -> list[Any]:
+        """The first cell of each row."""
+        with self.connect().cursor() as cursor:
+            cursor.execute(statement, params or None)
+            return [row[0] for row in cursor.fetchall()]
+
+    def record_of(self, writer: str = ONE, name: str = "worker1") -> Token | None:
+        """A worker's own position on record."""
+        found: Token | None = self.sql(
+            "SELECT position FROM synrepl._followers WHERE follower = %s AND writer = %s",
+            name,
+            writer,
+        )
+        return found
+
+    async def places(self, name: str = "worker1") -> dict[Place, HandlerPosition]:
+        """The positions of a worker's handlers on record."""
+        return await self.master.database.run(
+            "places", lambda txn: handler_positions.positions(txn, name), read_only=True
+        )
+
+    async def settle(self, worker: Worker, condition: Callable[[], bool]) -> None:
+        """Wait until something is so, and put it on record."""
+        await self.until(condition)
+        await worker.record()

@@ -1,0 +1,408 @@
+"""Each handler has positions of its own: on record, joining, catching up, in its own view."""
+
+from __future__ import annotations
+
+from twisted.internet.defer import Deferred
+
+from synrepl.core.tokens import Range
+from synrepl.services.following.consumer import StartAt, Subscription, ViewChanged
+from synrepl.services.handlers import Batch
+from synrepl.storage.handler_positions import HandlerPosition
+from synrepl.streams.definition import Fact
+from synrepl.wire.dialects import LEGACY
+from tests.services.handlers_world import (
+    NOTES,
+    ONE,
+    TWO,
+    Exact,
+    HandlersCase,
+    LinearPlain,
+    PerWriterPlain,
+    Plain,
+)
+
+
+class Slow(Plain):
+    """Waits with each batch until it is told to go on.
+
+    :ivar waiting: for what it waits
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting: Deferred[None] | None = None
+
+    async def on_rows(self, batch: Batch) -> None:
+        self.waiting = Deferred()
+        await self.waiting
+        await super().on_rows(batch)
+
+    def go_on(self) -> None:
+        """Deal with the batch in hand."""
+        waiting, self.waiting = self.waiting, None
+        assert waiting is not None
+        waiting.callback(None)
+
+
+class OnRecord(HandlersCase):
+    """What outlives the process."""
+
+    async def test_a_commit_moves_the_position_of_its_own_handler_alone(self) -> None:
+        slow = Slow()
+        worker = await self.worker(Subscription(slow, "slow"), Subscription(Exact(), "exact"))
+        last = await self.append("a", "b")
+        worker.hear(last)
+        await self.until(lambda: slow.waiting is not None)
+        places = await self.places()
+        self.assertEqual(places["exact", "notes", ONE].position, last)
+        self.assertEqual(places["slow", "notes", ONE].position, 0)
+        await worker.record()
+        self.assertIn(self.record_of(), (None, 0))
+
+        plain = Plain()  # the process died
+        worker = await self.worker(Subscription(plain, "slow"), Subscription(Exact(), "exact"))
+        await self.reaches(worker, last)
+        self.assertEqual((plain.texts, self.seen()), (["a", "b"], ["a", "b"]))
+        await worker.record()
+        self.assertEqual(self.record_of(), last)
+
+    async def test_handlers_inherit_the_record_of_a_version_without_positions_of_handlers(
+        self,
+    ) -> None:
+        first = await self.append("a", "b")
+        await self.master.store.record_follower("worker1", {("notes", ONE): first})
+        last = await self.append("c")
+        plain = Plain()
+        worker = await self.worker(Subscription(plain, "plain"), Subscription(Exact(), "exact"))
+        await self.reaches(worker, last)
+        self.assertEqual((plain.texts, self.seen()), (["c"], ["c"]))
+        places = await self.places()
+        self.assertEqual({at.started_from for at in places.values()}, {None})
+
+        # That was then: one that comes later begins where it is told to.
+        late = Plain()
+        worker = await self.worker(
+            Subscription(plain, "plain"), Subscription(late, "late", StartAt.EARLIEST)
+        )
+        await self.reaches(worker, last)
+        self.assertEqual(late.texts, ["a", "b", "c"])
+
+    async def test_one_that_is_no_longer_configured_holds_nothing_back_and_can_come_back(
+        self,
+    ) -> None:
+        first = await self.append("a")
+        gone = Plain()
+        worker = await self.worker(Subscription(gone, "gone"), Subscription(Plain(), "plain"))
+        await self.reaches(worker, first)
+        await worker.record()
+        last = await self.append("b")
+        worker = await self.worker(Subscription(Plain(), "plain"))
+        await self.reaches(worker, last)
+        await worker.record()
+        self.assertEqual(self.record_of(), last)
+        worker = await self.worker(Subscription(gone, "gone"), Subscription(Plain(), "plain"))
+        await self.reaches(worker, last)
+        self.assertEqual(gone.texts, ["a", "b"])
+
+    async def test_positions_are_kept_under_the_name_of_the_class_unless_it_has_another(
+        self,
+    ) -> None:
+        worker = await self.worker(Subscription(Plain()), Subscription(Plain(), "second"))
+        await self.reaches(worker, await self.append("a"))
+        await worker.record()
+        self.assertEqual(
+            sorted(handler for handler, *_ in await self.places()),
+            ["second", f"{Plain.__module__}:Plain"],
+        )
+
+    async def test_a_reset_sets_the_record_of_all_in_the_lane(self) -> None:
+        plain = Plain()
+        worker = await self.worker(Subscription(plain, "plain"))
+        await self.reaches(worker, await self.append("a", "b", "c"))
+        await worker.record()
+        await worker.delivery.reset("notes", ONE, 2, 0)
+        self.assertEqual(plain.resets, [(ONE, 2)])
+        places = await self.places()
+        self.assertEqual(places["plain", "notes", ONE].position, 0)
+        self.assertIsNone(self.record_of())
+
+    async def test_what_one_has_dealt_with_while_another_one_is_slow_is_on_record(self) -> None:
+        """It is not given it again when the process is stopped then."""
+        quick, slow = Plain(), Slow()
+        worker = await self.worker(Subscription(quick, "quick"), Subscription(slow, "slow"))
+        last = await self.append("a")
+        worker.hear(last)
+        await self.until(lambda: slow.waiting is not None)
+        await worker.record()
+        places = await self.places()
+        self.assertEqual(places["quick", "notes", ONE].position, last)
+        self.assertEqual(places["slow", "notes", ONE].position, 0)
+
+
+class Joining(HandlersCase):
+    """A handler that joins a worker which has been there before."""
+
+    async def setUp(self) -> None:  # type: ignore[override]
+        await super().setUp()
+        self.old = Plain()
+        worker = await self.worker(Subscription(self.old, "old"))
+        self.last = await self.append("a", "b", "c", "d")
+        await self.reaches(worker, self.last)
+        await worker.record()
+        self.new = Plain()
+
+    async def joined(self, start: StartAt | int | None, **start_of: StartAt | int) -> str:
+        """What the worker says when the new handler has joined, and has one fact more."""
+        worker = await self.worker(
+            Subscription(self.old, "old"), Subscription(self.new, "new", start, start_of)
+        )
+        self.recorded_at_start = self.record_of()
+        await self.reaches(worker, await self.append("e"))
+        self.assertEqual(self.old.texts, ["a", "b", "c", "d", "e"])
+        await worker.record()
+        self.assertEqual(self.record_of(), self.last + 1)
+        return worker.said
+
+    async def test_with_the_earliest_fact(self) -> None:
+        said = await self.joined(StartAt.EARLIEST)
+        self.assertEqual(self.new.texts, ["a", "b", "c", "d", "e"])
+        self.assertIn(
+            "handler new joins follower worker1: it begins with the earliest fact of notes", said
+        )
+        # What it is to be given is not trimmed meanwhile.
+        self.assertEqual(self.recorded_at_start, 0)
+
+    async def test_where_the_worker_is(self) -> None:
+        said = await self.joined(StartAt.NOW)
+        self.assertEqual(self.new.texts, ["e"])
+        self.assertIn("it begins where that is in notes, and does not see earlier facts", said)
+        self.assertIn(f"handler new begins at {self.last} of notes by one: it is not given", said)
+        self.assertEqual(self.recorded_at_start, self.last)
+        places = await self.places()
+        self.assertEqual(
+            places["new", "notes", ONE], HandlerPosition(self.last + 1, started_from=self.last)
+        )
+
+    async def test_at_a_token(self) -> None:
+        said = await self.joined(2)
+        self.assertEqual(self.new.texts, ["c", "d", "e"])
+        self.assertIn("it begins at 2 in notes, and does not see facts up to there", said)
+        self.assertEqual(self.recorded_at_start, 2)
+
+    async def test_at_a_token_of_one_stream(self) -> None:
+        await self.joined(StartAt.NOW, notes=3)
+        self.assertEqual(self.new.texts, ["d", "e"])
+
+    async def test_beyond_all_that_there_is_by_then(self) -> None:
+        await self.joined(self.last + 1)
+        self.assertEqual(self.new.texts, [])
+
+    async def test_its_start_counts_only_once(self) -> None:
+        await self.joined(2)
+        again = Plain()
+        worker = await self.worker(
+            Subscription(self.old, "old"), Subscription(again, "new", StartAt.EARLIEST)
+        )
+        await self.reaches(worker, await self.append("f"))
+        self.assertEqual(again.texts, ["f"])
+        self.assertNotIn("joins", worker.said)
+
+    async def test_one_that_begins_now_lacks_nothing_after_a_crash(self) -> None:
+        """Where it begins is on record before others are given what comes next."""
+        slow = Slow()
+        worker = await self.worker(
+            Subscription(slow, "new", StartAt.NOW), Subscription(Exact(), "exact", StartAt.NOW)
+        )
+        last = await self.append("e")
+        worker.hear(last)
+        await self.until(lambda: slow.waiting is not None)
+        worker = await self.worker(
+            Subscription(self.new, "new", StartAt.NOW), Subscription(Exact(), "exact", StartAt.NOW)
+        )
+        await self.reaches(worker, last)
+        self.assertEqual((self.new.texts, self.seen()), (["e"], ["e"]))
+
+    async def test_with_a_writer_that_is_new_as_well(self) -> None:
+        worker = await self.worker(
+            Subscription(self.old, "old"), Subscription(self.new, "new", StartAt.EARLIEST)
+        )
+        token = await self.append("x", writer=TWO)
+        worker.hear(self.last)
+        await self.reaches(worker, token, TWO, TWO)
+        await self.until(lambda: worker.at("new") == self.last)
+        self.assertEqual(sorted(self.new.texts), ["a", "b", "c", "d", "x"])
+
+    async def test_what_has_been_trimmed_by_then(self) -> None:
+        await self.on_record(self.last, one=self.last)
+        trim = await self.master.store.trim(NOTES, 2, 2, 100)
+        self.assertEqual(trim.upto, 2)
+        await self.joined(StartAt.EARLIEST)
+        self.assertEqual((self.new.texts, self.new.resets), (["c", "d", "e"], []))
+
+
+class CatchingUp(HandlersCase):
+    """Handlers that are not where the lane is."""
+
+    async def test_one_that_fails_holds_up_no_other_one_and_gets_everything_later(self) -> None:
+        bad, good = Plain(), Plain()
+        bad.bad = {"b"}
+        worker = await self.worker(Subscription(bad, "bad"), Subscription(good, "good"))
+        first = await self.append("a", "b")
+        worker.hear(first)
+        await self.until(lambda: good.texts == ["a", "b"])
+        last = await self.append("c", "d")
+        worker.hear(last)
+        await self.until(lambda: good.texts == ["a", "b", "c", "d"])
+        self.assertEqual((worker.position(), worker.delivery.catching_up(
+            worker.delivery.consumers[0])), (0, {"notes"}))  # fmt: skip
+        bad.bad.clear()
+        await self.until(lambda: worker.position() == last)
+        self.assertEqual(bad.texts, ["a", "b", "c", "d"])
+        self.assertEqual(worker.delivery.catching_up(worker.delivery.consumers[0]), set())
+        # It is in the lane again.
+        await self.reaches(worker, await self.append("e"))
+        self.assertEqual((bad.texts[4:], good.texts[4:]), (["e"], ["e"]))
+
+    async def test_a_hand_over_ends_under_constant_load(self) -> None:
+        """What is left fits a page: the lane waits for the handler before its next batch."""
+        slow, quick = Slow(), Plain()
+        worker = await self.worker(Subscription(quick, "quick"))
+        first = await self.append("a", "b")
+        await self.reaches(worker, first)
+        await worker.record()
+        worker = await self.worker(
+            Subscription(quick, "quick"), Subscription(slow, "slow", StartAt.EARLIEST)
+        )
+        worker.hear(first)
+        await self.until(lambda: slow.waiting is not None)  # with all that there was
+        worker.hear(await self.append("c"))
+        last = await self.append("d")
+        worker.hear(last)
+        await self.tick()
+        self.assertEqual(quick.texts, ["a", "b"])  # the lane waits
+        while (worker.position() or 0) < last:
+            if slow.waiting is not None:
+                slow.go_on()
+            await self.tick()
+        self.assertEqual((slow.texts, quick.texts), (["a", "b", "c", "d"], ["a", "b", "c", "d"]))
+
+    async def test_the_lane_does_not_wait_for_one_that_fails_when_it_is_near(self) -> None:
+        bad, quick = Plain(), Plain()
+        bad.bad = {"a"}
+        worker = await self.worker(Subscription(quick, "quick"))
+        first = await self.append("a")
+        await self.reaches(worker, first)
+        await worker.record()
+        worker = await self.worker(
+            Subscription(quick, "quick"), Subscription(bad, "bad", StartAt.EARLIEST)
+        )
+        worker.hear(first)
+        await self.until(lambda: bool(worker.delivery.failures.failing))
+        worker.hear(await self.append("b"))
+        await self.until(lambda: quick.texts == ["a", "b"])
+        bad.bad.clear()
+        await self.until(lambda: bad.texts == ["a", "b"])
+
+    async def test_facts_that_were_trimmed_before_it_got_them(self) -> None:
+        """Told to that handler alone."""
+        bad, good = Plain(), Plain()
+        bad.bad = {"b"}
+        worker = await self.worker(Subscription(bad, "bad"), Subscription(good, "good"))
+        await self.reaches(worker, await self.append("a"))
+        second = await self.append("b")
+        worker.hear(second)
+        await self.until(lambda: good.texts == ["a", "b"])
+        third, last = await self.append("c"), await self.append("d")
+        worker.hear(last)
+        await self.until(lambda: good.texts == ["a", "b", "c", "d"])
+        await self.on_record(last, one=last)
+        await self.master.store.trim(NOTES, third, third, 100)
+        bad.bad.clear()
+        await self.until(lambda: worker.position() == last)
+        self.assertEqual((bad.texts, bad.resets), (["a", "b", "d"], [(ONE, third)]))
+        self.assertEqual(good.resets, [])
+
+
+class Views(HandlersCase):
+    """Handlers with another view than the connection's."""
+
+    async def test_the_linear_view_on_a_connection_that_knows_writers(self) -> None:
+        linear, plain = LinearPlain(), Plain()
+        worker = await self.worker(Subscription(linear, "linear"), Subscription(plain, "plain"))
+        await self.append("a1")
+        two = await self.append("b2", writer=TWO)
+        one = await self.append("c1")
+        worker.hear(one)
+        worker.hear(two, TWO)
+        await self.until(lambda: sorted(plain.texts) == ["a1", "b2", "c1"])
+        self.assertEqual(linear.texts, [])  # the linear position has passed none of them
+        await self.on_record(two, one=one, two=two)
+        await self.until(lambda: linear.texts == ["a1", "b2"])
+        await self.on_record(one)
+        await self.until(lambda: linear.texts == ["a1", "b2", "c1"])
+        self.assertEqual({writer for writer, *_ in linear.batches}, {""})
+        # It counts for what all handlers have dealt with, of every writer.
+        await self.until(lambda: (worker.position(), worker.position(TWO)) == (one, two))
+        await worker.record()
+        places = await self.places()
+        self.assertEqual(places["linear", "notes", ""].position, one)
+        self.assertEqual((self.record_of(), self.record_of(TWO), self.record_of("")), (3, 2, None))
+
+        again = LinearPlain()
+        worker = await self.worker(Subscription(again, "linear"), Subscription(plain, "plain"))
+        last = await self.append("d2", writer=TWO)
+        await self.on_record(last, two=last)
+        worker.hear(last, TWO)
+        await self.until(lambda: again.texts == ["d2"])
+
+    async def test_writers_one_by_one_on_a_connection_with_the_linear_view(self) -> None:
+        by_writer = PerWriterPlain()
+        worker = await self.worker(Subscription(by_writer, "by_writer"), dialect=LEGACY)
+        await self.append("a1")
+        two = await self.append("b2", writer=TWO)
+        one = await self.append("c1")
+        worker.hear(0, None)
+        await self.on_record(0, one=0, two=two)
+        await self.until(lambda: by_writer.texts == ["b2"])  # the linear position is at 0
+        self.assertEqual(worker.position(""), 0)
+        await self.on_record(one, one=one, two=two)
+        await self.reaches(worker, one, "", None)
+        self.assertEqual(by_writer.texts, ["b2", "a1", "c1"])
+        self.assertEqual([writer for writer, *_ in by_writer.batches], [TWO, ONE])
+        await worker.record()
+        self.assertEqual(self.record_of(""), one)
+
+    async def test_who_had_the_linear_view_has_it_of_every_writer(self) -> None:
+        plain = Plain()
+        worker = await self.worker(Subscription(plain, "plain"), dialect=LEGACY)
+        await self.append("a1")
+        last = await self.append("b2", writer=TWO)
+        worker.hear(0, None)
+        await self.on_record(last, one=1, two=last)
+        worker.follower.received([])
+        await worker.delivery.rows(Batch("notes", "", 0, last, (await self.page(last))))
+        worker.delivery.moved(("notes", ""), last)
+        await worker.record()
+        now = Plain()  # and follows writers from now on
+        worker = await self.worker(Subscription(now, "plain"))
+        token = await self.append("c2", writer=TWO)
+        worker.hear(1)
+        await self.reaches(worker, token, TWO, TWO)
+        self.assertEqual((plain.texts, now.texts), (["a1", "b2"], ["c2"]))
+
+    async def page(self, upto: int) -> list[Fact]:
+        """The facts of all writers."""
+        found = await self.master.store.page(NOTES, Range(0, upto), None, 100)
+        return list(found.facts)
+
+    async def test_who_knew_single_writers_cannot_have_the_linear_view_under_that_name(
+        self,
+    ) -> None:
+        worker = await self.worker(Subscription(Plain(), "plain"))
+        await self.reaches(worker, await self.append("a"))
+        await worker.record()
+        with self.assertRaises(ViewChanged) as caught:
+            await self.worker(Subscription(LinearPlain(), "plain"))
+        self.assertIn(
+            "handler 'plain' has positions of single writers of 'notes'", str(caught.exception)
+        )
