@@ -57,20 +57,30 @@ def _level(event: LogEvent) -> str:
 
 def _message(event: LogEvent) -> str:
     text = formatEvent(event)
+    if "log_traceback" in event:  # for observers that know nothing of it, it is in the message
+        text = text.removesuffix(event["log_traceback"]).rstrip()
     return text if len(text) <= MAX_MESSAGE else text[:MAX_MESSAGE] + "…"
 
 
 def _traceback(event: LogEvent) -> str | None:
+    if "log_traceback" in event:
+        return str(event["log_traceback"])
     failure = event.get("log_failure")
     return failure.getTraceback() if isinstance(failure, Failure) else None
 
 
 def _as_text(event: LogEvent) -> str:
     # A message may repeat a peer's input: no line breaks or terminal codes from there.
-    safe = "".join(char if char.isprintable() else repr(char)[1:-1] for char in _message(event))
+    safe = _printable(_message(event))
     line = f"{_when(event)} {_level(event):<8} {event.get('log_namespace', '-')}: {safe}"
     traceback = _traceback(event)
-    return line if traceback is None else f"{line}\n{traceback.rstrip()}"
+    if traceback is None:
+        return line
+    return "\n".join([line, *map(_printable, traceback.rstrip().split("\n"))])
+
+
+def _printable(text: str) -> str:
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
 def _as_json(event: LogEvent) -> str:

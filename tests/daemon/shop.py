@@ -39,10 +39,18 @@ class Mailer(Handler):
                 await TwistedScheduler(reactor).sleep(0.01)
             for row in fact.rows:
                 order: str = row.order_id  # type: ignore[attr-defined]
+                self._path.touch()
                 refuse_bad(order, self._cured)
                 again = " again" if batch.replayed else ""
                 with self._path.open("a") as file:
                     file.write(f"{batch.writer or '-'} {fact.token} {order}{again}\n")
+
+
+class Patient(Mailer):
+    """The same of whatever is ordered."""
+
+    def __init__(self, path: str, closed: str = "", cured: str = "") -> None:
+        super().__init__(path, closed, path)
 
 
 class LinearMailer(Mailer):

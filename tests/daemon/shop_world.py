@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import urllib.request
 from pathlib import Path
 from typing import Any
+
+from twisted.internet.threads import deferToThread
 
 from tests.daemon.cli_world import Command
 from tests.daemon.shop import TOTALS
@@ -19,6 +22,15 @@ class ShopCase(WritersCase):
         await super().setUp()
         self.sql(TOTALS)
         await self.begin("master")
+
+    async def text(self, name: str, path: str) -> str:
+        """What a process answers, as text."""
+
+        def ask() -> str:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.http[name]}{path}") as answer:
+                return str(answer.read().decode())
+
+        return await deferToThread(ask)
 
     def sql(self, statement: str, *params: object) -> list[Any]:
         """Run a statement as somebody who knows nothing of this product."""

@@ -65,6 +65,20 @@ class Lines(TestCase):
                 self.assertIn("ValueError", stream.getvalue())
         self.assertIn("why", json.loads(stream.getvalue())["traceback"])
 
+    def test_tracebacks_as_text(self) -> None:
+        for log in (Log(), Log(format="json")):
+            logger, stream = self.log(log)
+            logger.warn(
+                "{who} fails\n{log_traceback}", who="a\nb", log_traceback="in x\n \x1bin y\n"
+            )
+            if log.format == "text":
+                _, _, rest = stream.getvalue().partition("here: ")
+                self.assertEqual(rest, "a\\nb fails\nin x\n \\x1bin y\n")
+            else:
+                written = json.loads(stream.getvalue())
+                self.assertEqual(written["message"], "a\nb fails")
+                self.assertEqual(written["traceback"], "in x\n \x1bin y\n")
+
     def test_long_messages_are_cut(self) -> None:
         logger, stream = self.log(Log())
         logger.info("{text}", text="x" * (MAX_MESSAGE * 3))

@@ -1,7 +1,12 @@
-"""A worker with a plain and a transactional handler, as in the README, which is ended amid its work."""
+"""Handlers of whole workers: a plain and a transactional one in one worker, as in the README."""
 
 from __future__ import annotations
 
+import json
+from types import MappingProxyType
+from typing import Any
+
+from tests.daemon.cli_world import CliCase
 from tests.daemon.shop_world import ShopCase
 
 
@@ -47,3 +52,289 @@ class EndedAtAnyPoint(ShopCase):
         wanted.append("last")
         self.assertEqual(self.in_totals(), wanted)
         self.assertEqual(list(dict.fromkeys(self.orders_of())), wanted)
+
+
+class Failing(ShopCase):
+    """A handler that fails is named everywhere in the same words, and holds up no other one."""
+
+    async def test_it_is_named_with_its_fact_its_error_and_its_line(self) -> None:
+        worker = await self.worker(self.mailer(), self.totals(), self.mailer("other", "Patient"))
+        await self.order("o1", "bad2", "o3")
+        sentence = r"handler mail fails at orders \(0, 3\] of master: NoSuchCustomer: nobody has"
+        sentence += r" ordered bad2 \(attempt \d+, failing for \d+ s, next attempt in \d+ s\)"
+
+        async def is_told() -> Any:
+            ready = await self.ask("w1", "/ready")
+            return ready if isinstance(ready, tuple) and "handler mail" in str(ready) else None
+
+        code, _, told = await self.until(is_told)
+        self.assertEqual((code, told["ready"]), (503, False))
+        self.assertRegex("; ".join(told["reasons"]), sentence)
+        code, error, told = await self.ask(
+            "w1", "/streams/orders/wait?writer=master&token=3&timeout=0"
+        )
+        self.assertEqual((code, error), (504, "WaitTimedOut"))
+        self.assertIn("the master has announced it up to 3, and handler", told)
+        self.assertRegex(told, sentence)
+        status = await self.ask("w1", "/status")
+        failing = {one["handler"]: one for one in status["failing"]}
+        self.assertEqual(set(failing), {"mail", "totals"})
+        self.assertRegex(failing["mail"]["sentence"], sentence)
+        self.assertEqual(
+            {key: failing["mail"][key] for key in ("stream", "writer", "after", "upto", "error")},
+            {
+                "stream": "orders",
+                "writer": "master",
+                "after": 0,
+                "upto": 3,
+                "error": "NoSuchCustomer",
+            },
+        )
+        shown = await self.run_it("status", "-c", self.file("w1.yaml"))
+        self.assertEqual(shown.code, 1)
+        self.assertRegex(" ".join(shown.out.split()), sentence)
+
+        await self.until_true(lambda: self.orders_of("other") == ["o1", "bad2", "o3"])
+        log = worker.err.decode()
+        self.assertRegex(log, sentence)
+        for handler in ("on_rows", "apply"):
+            self.assertRegex(log, rf'shop\.py", line \d+, in {handler}\n')
+        self.assertEqual(log.count("in on_rows\n"), 1)  # shortly, from the second time on
+        self.assertRegex(log, r"handler mail fails at .*; at .*shop\.py:\d+, as before")
+        metrics = await self.text("w1", "/metrics")
+        self.assertIn('synrepl_handler_failing{handler="mail"} 1.0', metrics)
+        self.assertIn('synrepl_handler_failing{handler="other"} 0.0', metrics)
+
+        self.touch("cured")
+        await self.wait("w1", "orders", "master", 3)
+        self.assertEqual(list(dict.fromkeys(self.orders_of())), ["o1", "bad2", "o3"])
+        self.assertEqual(self.in_totals(), ["o1", "bad2", "o3"])
+        self.assertEqual((await self.ask("w1", "/status"))["failing"], [])
+        await self.until_ready("w1")
+
+
+class Joining(ShopCase):
+    """Handlers that are new to a worker which is not."""
+
+    async def test_where_they_begin_is_told(self) -> None:
+        worker = await self.worker(self.mailer())
+        await self.wait("w1", "orders", "master", await self.order("o1", "o2", "o3"))
+        await self.stop(worker, "TERM")
+        worker = await self.worker(
+            self.mailer(),
+            self.totals(),
+            self.mailer("late", start="now"),
+            self.mailer("middle", start="{orders: 1}"),
+        )
+        await self.wait("w1", "orders", "master", await self.order("o4"))
+        self.assertEqual(self.in_totals(), ["o1", "o2", "o3", "o4"])
+        self.assertEqual(self.orders_of("late"), ["o4"])
+        self.assertEqual(self.orders_of("middle"), ["o2", "o3", "o4"])
+        self.assertEqual(self.orders_of(), ["o1", "o2", "o3", "o4"])
+        log = worker.err.decode()
+        for told in (
+            "handler totals joins follower w1: it begins with the earliest fact of orders",
+            "handler late joins follower w1: it begins where that is in orders, and does not see",
+            "handler late begins at 3 of orders by master: it is not given facts up to there",
+            "handler middle joins follower w1: it begins at 1 in orders, and does not see",
+        ):
+            self.assertIn(told, log)
+        status = await self.ask("w1", "/status")
+        began = {
+            each["name"]: each["streams"]["orders"]["master"]["started_from"]
+            for each in status["handlers"]
+        }
+        self.assertEqual(began, {"mail": 0, "totals": 0, "late": 3, "middle": 1})
+        shown = await self.run_it("status", "-c", self.file("w1.yaml"))
+        self.assertRegex(shown.out, r"(?m)^late +per_writer +no +3 in orders of master +0 +0$")
+        self.assertRegex(shown.out, r"(?m)^totals +per_writer +yes +the earliest fact +0 +0$")
+
+
+class DeadLetters(ShopCase):
+    """From the handler to the command."""
+
+    async def letters(self, *arguments: str) -> Any:
+        """What the command lists."""
+        done = await self.command("list", "--json", *arguments)
+        return json.loads(done)["dead_letters"]
+
+    async def command(self, what: str, *arguments: str, code: int = 0) -> str:
+        """What ``synrepl dead-letters`` says."""
+        config = ("-c", self.file("w1.yaml"))
+        done = await self.run_it("dead-letters", what, *config, *arguments)
+        self.assertEqual(done.code, code, done.err)
+        return done.err if code else done.out
+
+    async def test_set_aside_listed_replayed_and_discarded(self) -> None:
+        policy = "{attempts: 1}"
+        await self.worker(self.mailer(on_failure=policy), self.totals(on_failure=policy))
+        self.assertEqual(await self.command("list"), "no dead letters\n")
+        last = await self.order("o1", "bad2", "o3", "bad4")
+        await self.wait("w1", "orders", "master", last)
+        mailed = ["o1", "o1", "o3"]  # with the others, and then alone
+        self.assertEqual((self.orders_of(), self.in_totals()), (mailed, ["o1", "o3"]))
+        found = await self.letters()
+        self.assertEqual(
+            [(one["handler"], one["token"], one["error"]) for one in found],
+            [(name, token, "NoSuchCustomer") for token in (2, 4) for name in ("mail", "totals")],
+        )
+        self.assertIn("shop.py", found[0]["traceback"])
+        self.assertEqual(found[0]["rows"], '[["bad2",1,null]]')
+        self.assertRegex(
+            await self.command("list", "--handler", "mail"),
+            r"(?m)^mail +orders +master +2 +\S+ +1 +NoSuchCustomer: nobody has ordered bad2$",
+        )
+
+        async def counted() -> Any:
+            status = await self.ask("w1", "/status")
+            return status if status["dead_letters"]["count"] == 4 else None
+
+        status = await self.until(counted)
+        self.assertEqual([each["dead_letters"] for each in status["handlers"]], [2, 2])
+        self.assertEqual(status["dead_letters"]["newest"][0]["error"], "NoSuchCustomer")
+        self.assertIn('synrepl_dead_letters{handler="mail"} 2.0', await self.text("w1", "/metrics"))
+        shown = await self.run_it("status", "-c", self.file("w1.yaml"))
+        self.assertIn("4 dead letters:", shown.out)
+        self.assertRegex(shown.out, r"(?m)^totals +orders +master +4 ")
+
+        self.touch("cured")
+        said = await self.command("replay", "--token", "2")
+        self.assertEqual(said, "2 dead letters are handed to their handlers again\n")
+        await self.until_true(lambda: self.orders_of() == [*mailed, "bad2"])
+        await self.until_true(lambda: self.in_totals() == ["o1", "bad2", "o3"])
+        self.assertEqual(self.mails()[-1], "master 2 bad2 again")
+        said = await self.command("discard", "--all")
+        self.assertEqual(said, "2 dead letters are discarded\n")
+        self.assertEqual(await self.letters(), [])
+
+    async def test_commands_that_mean_nothing_are_refused(self) -> None:
+        await self.worker(self.mailer())
+        self.assertIn(
+            "--handler, --stream, --token, or --all", await self.command("replay", code=1)
+        )
+        said = await self.command("replay", "--handler", "nobody", code=1)
+        self.assertIn("no handler 'nobody', so nothing could be handed to it; it has mail", said)
+        done = await self.run_it("dead-letters", "list", "-c", self.file("master.yaml"))
+        self.assertEqual(done.code, 2)
+        self.assertIn("give a worker's configuration", done.err)
+
+
+class Views(ShopCase):
+    """Handlers with the other view than their connection's, with and without a database."""
+
+    without_database = MappingProxyType(
+        {"database": "~", "catch_up": "http", "stream_writers": "{}", "catalogue": "[caches]"}
+    )
+
+    async def orders_of_two_writers(self) -> list[str]:
+        """Orders at two writers by turns; their order over all writers."""
+        await self.worker(name="w2")
+        await self.until_ready("w2")
+        wanted = []
+        for n in range(6):
+            wanted.append(f"o{n}")
+            await self.order(f"o{n}", at="w2" if n % 2 else "master")
+        return wanted
+
+    def over_http(self) -> dict[str, str]:
+        """Settings of a worker that has no database."""
+        master = f"{{port: {self.port}, http_url: 'http://127.0.0.1:{self.http['master']}'}}"
+        return {**self.without_database, "master": master}
+
+    async def linear(self, **settings: str) -> None:
+        wanted = await self.orders_of_two_writers()
+        await self.worker(self.mailer("plain"), self.mailer("linear", "LinearMailer"), **settings)
+        await self.until_true(lambda: len(self.orders_of("linear")) == len(wanted))
+        self.assertEqual(self.orders_of("linear"), wanted)
+        self.assertEqual({line.split()[0] for line in self.mails("linear")}, {"-"})
+        self.assertEqual({line.split()[0] for line in self.mails("plain")}, {"master", "w2"})
+        last = await self.order("last", at="w2")
+        await self.wait("w1", "orders", "w2", last)
+        self.assertEqual(self.orders_of("linear"), [*wanted, "last"])
+
+    async def test_linear_on_a_modern_connection(self) -> None:
+        await self.linear()
+
+    async def test_linear_on_a_modern_connection_without_a_database(self) -> None:
+        await self.linear(**self.over_http())
+
+    async def per_writer(self, **settings: str) -> None:
+        wanted = await self.orders_of_two_writers()
+        await self.worker(
+            self.mailer("plain"),
+            self.mailer("writers", "PerWriterMailer"),
+            dialect="legacy",
+            **settings,
+        )
+        await self.until_true(lambda: len(self.orders_of("writers")) == len(wanted))
+        by_writer = [line.split()[0] + line.split()[2] for line in self.mails("writers")]
+        for writer, of in ("master", wanted[::2]), ("w2", wanted[1::2]):
+            self.assertEqual(
+                [line for line in by_writer if line.startswith(writer)], [writer + o for o in of]
+            )
+        self.assertEqual({line.split()[0] for line in self.mails("plain")}, {"-"})
+        last = await self.order("last", at="w2")
+        await self.wait("w1", "orders", "", last)
+        self.assertEqual(self.orders_of("writers")[-1], "last")
+
+    async def test_per_writer_on_a_legacy_connection(self) -> None:
+        await self.per_writer()
+
+    async def test_per_writer_on_a_legacy_connection_without_a_database(self) -> None:
+        await self.per_writer(**self.over_http())
+
+
+class Refused(CliCase):
+    """Handlers that a worker cannot serve, at its start and by ``check-config``."""
+
+    async def refused(self, text: str, *wanted: str, role: str = "worker") -> None:
+        path = self.directory / f"{role}.yaml"
+        head = "server_name: example.com\ninstance_name: w1\n"
+        path.write_text(head + text)
+        for command in (role, "check-config"):
+            done = await self.run_it(command, "-c", path)
+            self.assertEqual(done.code, 2, done.err)
+            for part in wanted:
+                self.assertIn(part, done.err, command)
+            self.assertNotIn("Traceback", done.err)
+
+    async def test_by_name(self) -> None:
+        http = "master: {port: 1, http_url: 'http://127.0.0.1:2'}\ncatch_up: http\n"
+        foreign = "master: {port: 1, foreign: true}\ndatabase: dbname=x\ndialect: legacy\n"
+        modern = (
+            "master: {port: 1, foreign: true, http_url: 'http://127.0.0.1:2'}\ncatch_up: http\n"
+        )
+        mailer = "class: 'tests.daemon.shop:Mailer'"
+        for text, *wanted in (
+            (http + "handlers: ['tests.daemon.shop:Totals']", "tests.daemon.shop:Totals is transactional"),
+            (
+                f"{http}handlers: [{{{mailer}, on_failure: {{attempts: 3}}}}]",
+                "'handlers[0].on_failure': facts are set aside in the database",
+            ),
+            (
+                foreign + "handlers: ['tests.daemon.shop:PerWriterMailer']",
+                "PerWriterMailer wants the per_writer view, which a real Synapse gives in the modern",
+            ),
+            (
+                modern + "handlers: ['tests.daemon.shop:LinearMailer']",
+                "LinearMailer wants the linear view, which a real Synapse gives in the legacy",
+            ),
+            (
+                f"{http}handlers: [{{{mailer}}}, {{{mailer}}}]",
+                "two handlers have the name 'tests.daemon.shop:Mailer': give one of them another",
+            ),
+            (http + "handlers: ['tests.daemon.shop:Nobody']", "has no attribute 'Nobody'"),
+            (http + "handlers: ['tests.daemon.cli_world:Done']", "no subclass of"),
+            (f"{http}handlers: [{{{mailer}, start: later}}]", "'handlers[0].start'", "later"),
+            (f"{http}handlers: [{{{mailer}, start: -1}}]", "'handlers[0].start'", "-1"),
+            (f"{http}handlers: [{{{mailer}, start: {{orders: x}}}}]", "'handlers[0].start.orders'"),
+            (f"{http}handlers: [{{{mailer}, on_failure: {{attempts: 0}}}}]", "attempts"),
+            (f"{http}handlers: [{{{mailer}, name: 'a b'}}]", "'handlers[0].name'"),
+        ):  # fmt: skip
+            with self.subTest(text):
+                await self.refused(text, *wanted)
+        await self.refused(
+            f"database: dbname=x\nhandlers: [{{{mailer}, start: now}}]",
+            "'handlers[0]': 'start' and 'on_failure' are for workers",
+            role="master",
+        )

@@ -10,6 +10,7 @@ from typing import Any
 from synrepl.core.clock import Clock
 from synrepl.core.tokens import Token
 from synrepl.services.announcing.announce import Log
+from synrepl.services.following.source import LINEAR, Key
 from synrepl.services.handlers import Batch
 from synrepl.storage.dead_letters import FailureReason
 
@@ -20,8 +21,11 @@ MOST_TRACEBACK = 10_000
 #: Places where handlers have failed whose traceback is not logged again.
 MOST_PLACES = 1_000
 
-#: A handler that fails for the first time is tried again at once, as it were.
+#: So many failed attempts make a process not ready: one that a retry cures does not.
 ATTEMPTS_OF_A_FAILURE = 2
+
+#: So many failures are told at a time.
+MOST_TOLD = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,17 +141,35 @@ class HandlerFailures:
             self._logged.clear()
         self._logged.add(place)
         self._log.warn(
-            "{sentence}\n{traceback}", sentence=sentence, traceback=reason_of(error).traceback
+            "{sentence}\n{log_traceback}",
+            sentence=sentence,
+            log_traceback=reason_of(error).traceback,
         )
 
-    def sentences(self) -> list[str]:
-        """The failures that a retry has not cured, for a person."""
+    def told(self, place: Key | None = None) -> str | None:
+        """Which handlers fail and how, for a person; None when none does.
+
+        :param place: only those that concern a writer of a stream; by default all that a
+            retry has not cured
+        """
         now = self._clock.seconds()
-        return [
+        found = [
             failure.sentence(now)
-            for failure in self.failing.values()
-            if failure.attempts >= ATTEMPTS_OF_A_FAILURE
+            for failure in sorted(self.failing.values(), key=lambda failure: failure.since)
+            if (
+                failure.attempts >= ATTEMPTS_OF_A_FAILURE
+                if place is None
+                else _concerns(failure, *place)
+            )
         ]
+        more = f"; and {len(found) - MOST_TOLD} more" if len(found) > MOST_TOLD else ""
+        return "; ".join(found[:MOST_TOLD]) + more if found else None
+
+
+def _concerns(failure: HandlerFailure, stream: str, writer: str) -> bool:
+    return failure.stream == stream and (
+        failure.writer == writer or LINEAR in (failure.writer, writer)
+    )
 
 
 def reason_of(error: Exception) -> FailureReason:

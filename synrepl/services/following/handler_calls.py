@@ -94,7 +94,7 @@ class HandlerCalls:
                 if consumer.is_transactional:
                     await self._apply(consumer, track, batch, attempts if last else 0)
                 elif last:
-                    await self._take_in_parts(consumer, track, batch, attempts)
+                    await self._take_what_it_can(consumer, track, batch, attempts)
                 else:
                     await consumer.handler.on_rows(batch)
         except Exception as error:  # a user's handler may raise anything
@@ -185,19 +185,39 @@ class HandlerCalls:
         self._may_be_stale(batch)
         self._note_set_aside(consumer, left_out)
 
-    async def _take_in_parts(
+    async def _take_what_it_can(
         self, consumer: Consumer, track: Track, batch: Batch, attempts: int
     ) -> None:
-        """Hand a batch over in ever smaller parts, and set those facts aside that fail alone."""
+        """The last attempt of a plain handler, which may have dealt with part of the batch."""
+        is_first = attempts == 1  # which goes well, as a rule
+        if not (is_first and await self._takes(consumer, batch)):
+            await self._take_one_by_one(consumer, track, batch, attempts)
+
+    async def _takes(self, consumer: Consumer, batch: Batch) -> bool:
+        """Whether a plain handler takes a batch; what it raises for one fact alone is kept later."""
+        try:
+            await consumer.handler.on_rows(batch)
+        except _NOT_THE_FACT:
+            raise
+        except Exception:  # a user's handler may raise anything
+            return False
+        return True
+
+    async def _take_one_by_one(
+        self, consumer: Consumer, track: Track, batch: Batch, attempts: int
+    ) -> None:
+        """Hand over the facts of a batch one by one, and set those aside that fail."""
         left_out: list[FailedFact] = []
-        for part in _Parts(batch):
+        after = batch.after
+        for fact in batch.facts:
+            alone = replace(batch, after=after, upto=fact.token, facts=[fact])
+            after = fact.token
             try:
-                await consumer.handler.on_rows(part.batch)
+                await consumer.handler.on_rows(alone)
             except _NOT_THE_FACT:
                 raise
             except Exception as error:  # a user's handler may raise anything
-                if not part.split():
-                    left_out.append(self._failed(consumer, part.batch, error, attempts))
+                left_out.append(self._failed(consumer, alone, error, attempts))
         if left_out:
             await self._record.set_aside(consumer, track, batch, left_out)
             self._note_set_aside(consumer, left_out)

@@ -13,7 +13,7 @@ from synrepl.services.following.consumer import Consumer
 from synrepl.services.following.failures import HandlerFailures
 from synrepl.services.following.handler_calls import pause_after
 from synrepl.services.following.position_record import PositionRecord
-from synrepl.services.following.source import LINEAR, Key
+from synrepl.services.following.source import Key
 from synrepl.services.waiting.position_waiters import PositionWaiters
 from synrepl.storage.handler_positions import HandlerPosition, Place
 
@@ -120,14 +120,10 @@ class Progress:
 
     def held_by(self, key: Key) -> str | None:
         """Which handler is behind in a stream, and why, for a person; None when none is."""
-        now, (stream, writer) = self._scheduler.seconds(), key
-        failing = [
-            one
-            for one in self._failures.failing.values()
-            if one.stream == stream and (one.writer == writer or LINEAR in (one.writer, writer))
-        ]
-        if failing:
-            return min(failing, key=lambda one: one.since).sentence(now)
+        failing = self._failures.told(key)
+        if failing is not None:
+            return failing
+        stream, _ = key
         for consumer in self.in_lane(stream):
             track = consumer.tracks.get(key)
             if track is not None and track.feed is not None:

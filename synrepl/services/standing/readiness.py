@@ -72,13 +72,7 @@ def is_connected(connected: Callable[[], bool], where: str) -> Check:
 
 def handlers_succeed(failures: HandlerFailures) -> Check:
     """No handler fails again and again."""
-
-    def check() -> str | None:
-        told = failures.sentences()
-        more = f", and {len(told) - 1} more handlers or streams fail" if len(told) > 1 else ""
-        return f"{told[0]}{more}" if told else None
-
-    return check
+    return failures.told
 
 
 def lag_below(watch: Watch, seconds: float) -> Check:
