@@ -1,0 +1,76 @@
+"""Positions of streams out of a master's status."""
+
+# mypy: disable-error-code="no-untyped-call"
+# (trial's assertions have no types)
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from twisted.internet.task import Clock
+from twisted.trial.unittest import TestCase
+
+from synrepl.adapters.http_client import HttpClient, MasterAway
+from synrepl.adapters.http_messages import HttpAnswer, HttpRequest, json_answer
+from synrepl.adapters.http_positions import HttpPositions
+from synrepl.adapters.http_routes import Route
+from synrepl.adapters.http_server import HttpServer
+from synrepl.adapters.http_source import BadAnswer, SecretRefused
+from synrepl.core.errors import SynreplError
+from synrepl.storage.store import RecordedPositions
+from synrepl.streams.declared import declare
+from tests.adapters.raw_http import Listening, reactor
+
+JOBS = declare("jobs", {"n": "bigint"})
+
+
+class Positions(TestCase):
+    """A master whose answers a test decides."""
+
+    timeout = 20
+
+    def setUp(self) -> None:
+        self.answer: HttpAnswer = json_answer({})
+        server = HttpServer(
+            cast(Any, Clock()), [Route("GET", "/status", self.status)], secret="s3cret"
+        )
+        self.listening = Listening(server)
+        self.client = HttpClient(reactor, self.listening.url, "s3cret")
+
+    async def tearDown(self) -> None:  # type: ignore[override]
+        await self.client.close()
+        await self.listening.stop()
+
+    async def status(self, request: HttpRequest) -> HttpAnswer:
+        return self.answer
+
+    async def refused(self, kind: type[SynreplError], client: HttpClient) -> str:
+        try:
+            found = await HttpPositions(client).recorded(JOBS)
+        except SynreplError as error:
+            self.assertIs(type(error), kind, str(error))
+            return str(error)
+        raise AssertionError(f"{found} instead of {kind}")
+
+    async def test_those_of_all_writers_also_of_removed_ones(self) -> None:
+        stream = {"position": 7, "writers": {"w1": 7, "w2": 9}, "lag_rows": 0}
+        for removed in ({}, {"removed_writers": {"old": 3}}):
+            self.answer = json_answer(
+                {"role": "master", "streams": {"jobs": {**stream, **removed}}}
+            )
+            wanted = {"w1": 7, "w2": 9, **({"old": 3} if removed else {})}
+            found = await HttpPositions(self.client).recorded(JOBS)
+            self.assertEqual(found, RecordedPositions(7, wanted))
+
+    async def test_what_is_no_status_of_the_stream(self) -> None:
+        self.answer = json_answer({"streams": {}})
+        self.assertIn("does not have it", await self.refused(BadAnswer, self.client))
+        self.answer = json_answer({"streams": {"jobs": {"position": "7", "writers": {}}}})
+        self.assertIn("$.streams", await self.refused(BadAnswer, self.client))
+
+    async def test_a_master_that_does_not_answer(self) -> None:
+        self.answer = json_answer({}, 503)
+        await self.refused(MasterAway, self.client)
+        stranger = HttpClient(reactor, self.listening.url, "guess")
+        await self.refused(SecretRefused, stranger)
+        await stranger.close()

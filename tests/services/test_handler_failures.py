@@ -1,0 +1,102 @@
+"""What is told of a handler that fails, and how much of it."""
+
+from __future__ import annotations
+
+from unittest import TestCase
+
+from synrepl.services.following.failures import (
+    MOST_MESSAGE,
+    MOST_TOLD,
+    MOST_TRACEBACK,
+    HandlerFailures,
+    reason_of,
+)
+from synrepl.services.handlers import Batch
+from tests.services.world import Noting, manual_clock
+
+
+def raised(error: Exception) -> Exception:
+    """An exception as a handler raises it."""
+    try:
+        raise error
+    except Exception as caught:
+        return caught
+
+
+def deep(depth: int) -> None:
+    """Fail far down."""
+    if depth:
+        deep(depth - 1)
+    raise ValueError("x" * 10_000)
+
+
+class Failures(TestCase):
+    def setUp(self) -> None:
+        self.clock, self.log = manual_clock(), Noting()
+        self.failures = HandlerFailures(self.clock, self.log)
+        self.batch = Batch("notes", "one", 3, 7, ())
+
+    def fail(self, handler: str = "mail", attempts: int = 1, stream: str = "notes") -> None:  # type: ignore[override]
+        batch = Batch(stream, "one", 3, 7, ())
+        self.failures.failed(handler, batch, raised(KeyError("why")), attempts, 5.0)
+
+    def test_the_sentence(self) -> None:
+        self.fail()
+        self.clock.advance(2)
+        self.fail(attempts=2)
+        (failure,) = self.failures.failing.values()
+        self.assertEqual(
+            failure.sentence(self.clock.seconds()),
+            "handler mail fails at notes (3, 7] of one: KeyError: 'why'"
+            " (attempt 2, failing for 2 s, next attempt in 5 s)",
+        )
+        told = failure.to_json(self.clock.seconds())
+        self.assertEqual((told["attempts"], told["failing_s"], told["after"]), (2, 2.0, 3))
+        self.assertEqual(told["sentence"], failure.sentence(self.clock.seconds()))
+
+    def test_a_failure_that_a_retry_cures_is_no_reason(self) -> None:
+        self.fail()
+        self.assertIsNone(self.failures.told())
+        self.assertIn("handler mail", self.failures.told(("notes", "one")) or "")
+        self.fail(attempts=2)
+        self.assertIn("handler mail", self.failures.told() or "")
+        self.failures.succeeded("mail", "notes", "one")
+        self.assertIsNone(self.failures.told())
+        self.assertIsNone(self.failures.told(("notes", "one")))
+
+    def test_whom_a_failure_concerns(self) -> None:
+        self.fail(stream="jobs")
+        self.assertIsNone(self.failures.told(("notes", "one")))
+        self.assertIsNone(self.failures.told(("jobs", "two")))
+        self.assertIsNotNone(self.failures.told(("jobs", "one")))
+        self.assertIsNotNone(self.failures.told(("jobs", "")))
+
+    def test_many_are_counted(self) -> None:
+        for number in range(MOST_TOLD + 2):
+            self.fail(f"h{number}", attempts=2)
+        told = self.failures.told() or ""
+        self.assertEqual(told.count("fails at"), MOST_TOLD)
+        self.assertTrue(told.endswith("; and 2 more"))
+
+    def test_a_traceback_is_logged_once_for_each_place(self) -> None:
+        for attempts in (1, 2, 3):
+            self.fail(attempts=attempts)
+        self.fail("other")
+        tracebacks = [text for _, text in self.log.lines if "Traceback" in text]
+        self.assertEqual(len(tracebacks), 2)
+        self.assertIn("test_handler_failures.py", tracebacks[0])
+        self.assertRegex(self.log.lines[1][1], r"; at .*test_handler_failures\.py:\d+, as before$")
+        self.assertEqual(dict(self.failures.total), {"mail": 3, "other": 1})
+
+    def test_what_is_kept_is_bounded_and_can_be_stored(self) -> None:
+        try:
+            deep(200)
+        except ValueError as error:
+            reason = reason_of(error)
+        self.assertEqual(len(reason.message), MOST_MESSAGE)
+        self.assertLessEqual(len(reason.traceback), MOST_TRACEBACK)
+        self.assertTrue(reason.traceback.rstrip().endswith("xxx"))
+        odd = reason_of(raised(ValueError("a\0b\ud800\nc")))
+        self.assertEqual(odd.message, "a\\0b\\ud800 c")
+        self.assertNotIn("\0", odd.traceback)
+        odd.traceback.encode()
