@@ -139,13 +139,15 @@ class DeadLetterFilter:
 
 def add(txn: Transaction, follower: str, facts: Iterable[FailedFact]) -> None:
     """Set facts aside; one that is there already has its reason replaced."""
+    # What a real Synapse sends without order may be among them twice.
+    once = {(fact.handler, fact.stream, fact.writer, fact.token): fact for fact in facts}
     rows = [
         (
             follower, fact.handler, fact.stream, fact.writer, fact.token, fact.fact_writer,
             fact.rows, fact.reason.error, fact.reason.message, fact.reason.traceback,
             fact.attempts,
         )
-        for fact in facts
+        for fact in once.values()
     ]  # fmt: skip
     if rows:
         txn.insert_many(ADD, rows)

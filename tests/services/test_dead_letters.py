@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from synrepl.services.following.consumer import Subscription
+from synrepl.services.handlers import Batch
 from synrepl.storage import dead_letters
 from synrepl.storage.database import Transaction
 from synrepl.storage.dead_letters import DeadLetter, DeadLetterFilter
+from synrepl.streams.definition import Fact
 from tests.services.handlers_world import ONE, Exact, HandlersCase, Plain, Worker, texts_of
+from tests.storage.samples import note
 
 ANY = DeadLetterFilter()
 
@@ -131,6 +134,17 @@ class SetAside(DeadLetterCase):
         await self.reaches(worker, await self.append("a", "zero", "b"))
         self.assertEqual(self.seen(), ["a", "b"])
         self.assertEqual([each.fact.token for each in await self.letters()], [2])
+
+    async def test_a_fact_that_comes_twice_in_a_batch_without_order(self) -> None:
+        plain = Plain()
+        plain.bad = {"bad"}
+        worker = await self.worker(Subscription(plain, "h", attempts=1))
+        facts = [
+            Fact(token, ONE, (note(text),)) for token, text in ((2, "bad"), (1, "a"), (2, "bad"))
+        ]
+        await worker.delivery.rows(Batch("notes", ONE, 0, 2, facts, ordered=False))
+        self.assertEqual([letter.fact.token for letter in await self.letters()], [2])
+        self.assertEqual(plain.texts, ["a"])
 
     async def test_a_database_that_is_away_is_no_reason(self) -> None:
         """Whatever a handler says of it, the fact is not to blame."""

@@ -131,7 +131,7 @@ class FollowerPositions:
 
     def position(self, key: Key) -> Token:
         """Up to where all handlers have dealt with everything."""
-        return self._follower.positions.get(key, 0)
+        return self._delivery.progress.position(key) or 0
 
     def held(self, key: Key, token: Token) -> str:
         """What the master has announced, and what becomes of it here."""
