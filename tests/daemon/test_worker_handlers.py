@@ -133,10 +133,10 @@ class Joining(ShopCase):
         self.assertEqual(self.orders_of(), ["o1", "o2", "o3", "o4"])
         log = worker.err.decode()
         for told in (
-            "handler totals joins follower w1: it begins with the earliest fact of orders",
-            "handler late joins follower w1: it begins where that is in orders, and does not see",
-            "handler late begins at 3 of orders by master: it is not given facts up to there",
-            "handler middle joins follower w1: it begins at 1 in orders, and does not see",
+            "handler totals joins follower w1: it starts at the oldest fact of orders",
+            "handler late joins follower w1: it starts at the worker's position in orders, without",
+            "handler late starts at token 3 of orders by master, without facts up to there",
+            "handler middle joins follower w1: it starts at token 1 of orders, without facts",
         ):
             self.assertIn(told, log)
         status = await self.ask("w1", "/status")
@@ -147,7 +147,7 @@ class Joining(ShopCase):
         self.assertEqual(began, {"mail": 0, "totals": 0, "late": 3, "middle": 1})
         shown = await self.run_it("status", "-c", self.file("w1.yaml"))
         self.assertRegex(shown.out, r"(?m)^late +per_writer +no +3 in orders of master +0 +0$")
-        self.assertRegex(shown.out, r"(?m)^totals +per_writer +yes +the earliest fact +0 +0$")
+        self.assertRegex(shown.out, r"(?m)^totals +per_writer +yes +oldest fact +0 +0$")
 
 
 class DeadLetters(ShopCase):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from unittest import TestCase
 
 from synrepl.services.following.failures import (
+    MOST_LISTED,
     MOST_MESSAGE,
-    MOST_TOLD,
     MOST_TRACEBACK,
     HandlerFailures,
     reason_of,
@@ -56,26 +56,26 @@ class Failures(TestCase):
 
     def test_a_failure_that_a_retry_cures_is_no_reason(self) -> None:
         self.fail()
-        self.assertIsNone(self.failures.told())
-        self.assertIn("handler mail", self.failures.told(("notes", "one")) or "")
+        self.assertIsNone(self.failures.summary())
+        self.assertIn("handler mail", self.failures.summary(("notes", "one")) or "")
         self.fail(attempts=2)
-        self.assertIn("handler mail", self.failures.told() or "")
+        self.assertIn("handler mail", self.failures.summary() or "")
         self.failures.succeeded("mail", "notes", "one")
-        self.assertIsNone(self.failures.told())
-        self.assertIsNone(self.failures.told(("notes", "one")))
+        self.assertIsNone(self.failures.summary())
+        self.assertIsNone(self.failures.summary(("notes", "one")))
 
     def test_whom_a_failure_concerns(self) -> None:
         self.fail(stream="jobs")
-        self.assertIsNone(self.failures.told(("notes", "one")))
-        self.assertIsNone(self.failures.told(("jobs", "two")))
-        self.assertIsNotNone(self.failures.told(("jobs", "one")))
-        self.assertIsNotNone(self.failures.told(("jobs", "")))
+        self.assertIsNone(self.failures.summary(("notes", "one")))
+        self.assertIsNone(self.failures.summary(("jobs", "two")))
+        self.assertIsNotNone(self.failures.summary(("jobs", "one")))
+        self.assertIsNotNone(self.failures.summary(("jobs", "")))
 
     def test_many_are_counted(self) -> None:
-        for number in range(MOST_TOLD + 2):
+        for number in range(MOST_LISTED + 2):
             self.fail(f"h{number}", attempts=2)
-        told = self.failures.told() or ""
-        self.assertEqual(told.count("fails at"), MOST_TOLD)
+        told = self.failures.summary() or ""
+        self.assertEqual(told.count("fails at"), MOST_LISTED)
         self.assertTrue(told.endswith("; and 2 more"))
 
     def test_a_traceback_is_logged_once_for_each_place(self) -> None:

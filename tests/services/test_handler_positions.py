@@ -167,7 +167,7 @@ class Joining(HandlersCase):
         said = await self.joined(StartAt.EARLIEST)
         self.assertEqual(self.new.texts, ["a", "b", "c", "d", "e"])
         self.assertIn(
-            "handler new joins follower worker1: it begins with the earliest fact of notes", said
+            "handler new joins follower worker1: it starts at the oldest fact of notes", said
         )
         # What it is to be given is not trimmed meanwhile.
         self.assertEqual(self.recorded_at_start, 0)
@@ -175,8 +175,10 @@ class Joining(HandlersCase):
     async def test_where_the_worker_is(self) -> None:
         said = await self.joined(StartAt.NOW)
         self.assertEqual(self.new.texts, ["e"])
-        self.assertIn("it begins where that is in notes, and does not see earlier facts", said)
-        self.assertIn(f"handler new begins at {self.last} of notes by one: it is not given", said)
+        self.assertIn("it starts at the worker's position in notes, without earlier facts", said)
+        self.assertIn(
+            f"handler new starts at token {self.last} of notes by one, without facts up to", said
+        )
         self.assertEqual(self.recorded_at_start, self.last)
         places = await self.places()
         self.assertEqual(
@@ -186,7 +188,7 @@ class Joining(HandlersCase):
     async def test_at_a_token(self) -> None:
         said = await self.joined(2)
         self.assertEqual(self.new.texts, ["c", "d", "e"])
-        self.assertIn("it begins at 2 in notes, and does not see facts up to there", said)
+        self.assertIn("it starts at token 2 of notes, without facts up to there", said)
         self.assertEqual(self.recorded_at_start, 2)
 
     async def test_at_a_token_of_one_stream(self) -> None:
@@ -403,6 +405,4 @@ class Views(HandlersCase):
         await worker.record()
         with self.assertRaises(ViewChanged) as caught:
             await self.worker(Subscription(LinearPlain(), "plain"))
-        self.assertIn(
-            "handler 'plain' has positions of single writers of 'notes'", str(caught.exception)
-        )
+        self.assertIn("handler 'plain' has per-writer positions of 'notes'", str(caught.exception))

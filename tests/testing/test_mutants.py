@@ -247,9 +247,6 @@ class Handlers(MutantTestCase):
 
         self.assert_caught("R3", (CatchUp, "run", join))
 
-    def test_who_has_caught_up_joins_amid_a_batch(self) -> None:
-        self.assert_caught("R3", (LanePosition, "is_busy", Idle()))
-
     def test_the_linear_view_passes_what_can_still_commit(self) -> None:
         async def recorded(positions: StorePositions, stream: Stream) -> RecordedPositions:
             seen = (await positions._store.observe([stream]))[stream.name]
@@ -257,6 +254,20 @@ class Handlers(MutantTestCase):
             return RecordedPositions(seen.last, writers)
 
         self.assert_caught("R3", (StorePositions, "recorded", recorded))
+
+
+class Joining(MutantTestCase):
+    """Of handlers that leave a lane and come back."""
+
+    def may_show(self, plan: Plan) -> bool:
+        """Those in which some fail while others take their time."""
+        return any(
+            len(kind.handlers) > 1 and kind.fails and kind.slow_s
+            for kind in plan.followers.values()
+        )
+
+    def test_who_has_caught_up_joins_amid_a_batch(self) -> None:
+        self.assert_caught("R3", (LanePosition, "is_busy", Idle()))
 
 
 class Idle:

@@ -17,7 +17,7 @@ def handler_tables(status: Mapping[str, Any]) -> Iterator[Table | Text]:
     if not handlers:
         return
     table = plain_table(
-        "handler", "view", "exactly once", "begins at", "catching up", "failures>", "dead letters>"
+        "handler", "view", "exactly once", "starts at", "catching up", "failures>", "dead letters>"
     )
     for handler in handlers:
         letters = handler.get("dead_letters")
@@ -25,7 +25,7 @@ def handler_tables(status: Mapping[str, Any]) -> Iterator[Table | Text]:
             Text(_cell(handler.get("name")), style="red" if handler.get("failing") else ""),
             Text(_cell(handler.get("view"))),
             Text("yes" if handler.get("exactly_once") else "no"),
-            Text(begins_at(handler)),
+            Text(starts_at(handler)),
             Text(", ".join(map(_cell, handler.get("catching_up", ()))), style="yellow"),
             Text(_cell(handler.get("failures"))),
             Text(_cell(letters), style="yellow" if letters else ""),
@@ -53,8 +53,8 @@ def dead_letter_table(letters: Iterable[Mapping[str, Any]]) -> Table:
     return table
 
 
-def begins_at(handler: Mapping[str, Any]) -> str:
-    """Where a handler began that is not given everything, for a person."""
+def starts_at(handler: Mapping[str, Any]) -> str:
+    """Where a handler started, for a person."""
     by_token: dict[str, list[str]] = {}
     for stream, writers in handler.get("streams", {}).items():
         for writer, at in writers.items():
@@ -64,7 +64,7 @@ def begins_at(handler: Mapping[str, Any]) -> str:
                 )
                 by_token.setdefault(_cell(at["started_from"]), []).append(place)
     told = [f"{token} in {_some(places)}" for token, places in by_token.items()]
-    return _some(told, "; ") or "the earliest fact"
+    return _some(told, "; ") or "oldest fact"
 
 
 def _newest(told: Any) -> Iterator[Table | Text]:

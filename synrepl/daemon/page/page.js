@@ -167,8 +167,8 @@ function showFollowers(followers) {
   );
 }
 
-// Where a handler began that is not given everything.
-function beginsAt(handler) {
+// Where a handler started: it does not get facts up to there.
+function startsAt(handler) {
   const places = {};
   for (const [stream, writers] of Object.entries(handler.streams)) {
     for (const [writer, at] of Object.entries(writers)) {
@@ -177,7 +177,7 @@ function beginsAt(handler) {
     }
   }
   const told = Object.entries(places).map(([token, of]) => `${number.format(Number(token))} in ${some(of)}`);
-  return some(told, "; ") || "the earliest fact";
+  return some(told, "; ") || "oldest fact";
 }
 
 function some(texts, separator = ", ", most = 4) {
@@ -190,10 +190,10 @@ function showHandlers(handlers, letters) {
   if (!handlers?.length) return;
   fill(
     at("handlers"),
-    [["handler"], ["view"], ["exactly once"], ["begins at"], ["catching up"], ["failures", "number"],
+    [["handler"], ["view"], ["exactly once"], ["starts at"], ["catching up"], ["failures", "number"],
       ["dead letters", "number"]],
     handlers.map((h) => [
-      [h.name, h.failing ? "bad" : ""], h.view, h.exactly_once ? "yes" : "no", beginsAt(h),
+      [h.name, h.failing ? "bad" : ""], h.view, h.exactly_once ? "yes" : "no", startsAt(h),
       h.catching_up.join(", "), number.format(h.failures),
       [number.format(h.dead_letters), h.dead_letters ? "warn" : ""],
     ]),

@@ -1,4 +1,4 @@
-"""Handlers that are not where the lane is: each is fed the facts it lacks by a task of its own."""
+"""Catch-up of handlers that are not in the lane: each is fed by a task of its own."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from synrepl.services.handlers import Batch
 from synrepl.storage.store import Page, Trimmed
 from synrepl.streams.definition import Stream
 
-#: Seconds between attempts to read; the last one again and again.
+#: Seconds between attempts to read; the last value repeats.
 _BACK_OFF_S = (0.1, 0.5, 1.0, 2.0, 5.0)
 
-#: Seconds between two looks at the positions on record, when nothing else tells of new facts.
+#: Seconds between polls of the recorded positions.
 POLL_S = 1.0
 
-#: The same, when something does: what is announced is on record a little later.
+#: The same after a lane has moved: positions are recorded a little after they are announced.
 LOOK_AGAIN_S = 0.25
 
 
 class LanePosition:
-    """Up to where a lane has handed facts to the handlers in it.
+    """How far a lane has handed facts to its handlers.
 
-    :ivar position: None until that is known
-    :ivar is_busy: it hands over a batch right now
+    :ivar position: None until it is known
+    :ivar is_busy: a batch is being handed over
     """
 
     __slots__ = ("is_busy", "position")
@@ -42,10 +42,10 @@ class LanePosition:
 
 @dataclass(frozen=True, slots=True)
 class FeedContext:
-    """What all feeds work with.
+    """Collaborators of all feeds.
 
-    :ivar begin: puts on record where a handler begins, before it is given anything
-    :ivar progressed: told of each (stream, writer) whose position has moved
+    :ivar begin: records where a handler starts, before it gets its first fact
+    :ivar progressed: called with each (stream, writer) whose position has moved
     """
 
     scheduler: Scheduler
@@ -56,8 +56,8 @@ class FeedContext:
     progressed: Callable[[Key], object]
 
 
-class Pages:
-    """Reads facts that one handler lacks of one writer of one stream, and hands them over.
+class PageFeed:
+    """Reads pages that one handler lacks in one (stream, writer), and hands them over.
 
     :param source_fails: called when facts cannot be read now
     """
@@ -80,11 +80,11 @@ class Pages:
         self._attempts = 0
 
     async def next(self, upto: Token, read: Callable[[Page], object] = lambda page: None) -> None:
-        """Hand over one page of what is between the handler's position and ``upto``.
+        """Read and hand over one page between the handler's position and ``upto``.
 
-        Nothing, where it cannot be read now, which is waited for a while.
+        When the source is unavailable, wait a while and return.
 
-        :param read: told of the page before it is handed over
+        :param read: called with the page before it is handed over
         """
         track = self._track
         span = Range(track.position or 0, upto)
@@ -109,14 +109,14 @@ class Pages:
         self._context.progressed((self._stream.name, self._writer))
 
     async def deal(self, batch: Batch, attempts: int = 0) -> None:
-        """Have the handler deal with a batch."""
+        """Hand a batch over until the handler has dealt with it."""
         await self._context.calls.deal(
             self._consumer, self._track, batch, attempts, failed=self._stopped
         )
         self._context.progressed((batch.stream, batch.writer))
 
     async def _step_over(self, error: Trimmed) -> None:
-        """Go on above what has been trimmed."""
+        """Resume above the trimmed facts, and tell the handler if they matter to it."""
         trimmed = int(str(error.facts["trimmed"]))
         stream, log = self._stream.name, self._context.log
         if self._track.has_begun:
@@ -136,7 +136,7 @@ class Pages:
         self._context.progressed((stream, self._writer))
 
     async def _pause(self, error: SynreplError) -> None:
-        """The source is away: wait for it."""
+        """Wait for a source that is unavailable."""
         self._context.log.warn(
             "cannot read what handler {handler} lacks of {stream}: {error}; trying again",
             handler=self._consumer.name,
@@ -148,12 +148,12 @@ class Pages:
 
 
 class CatchUp:
-    """Brings a handler to where the lane is, and lets it join.
+    """Feeds a handler until it has reached the lane, and has it join.
 
-    The lane goes on meanwhile. Once what is left fits a page, the lane waits for
-    the handler before its next batch, so this ends under constant load, too: it
-    waits for one page and one batch at most. When the handler fails, or facts
-    cannot be read, the lane does not wait.
+    The lane goes on meanwhile. Once the rest fits one page, the lane waits for the
+    handler before its next batch, so that the hand-over also ends under constant
+    load: the lane waits for one page and one batch at most. It does not wait
+    while the handler fails or the source is unavailable.
     """
 
     def __init__(
@@ -168,7 +168,7 @@ class CatchUp:
         self._scheduler = context.scheduler
         self._track = track
         self._lane = lane
-        self._pages = Pages(context, consumer, track, stream, writer, self._let_go)
+        self._pages = PageFeed(context, consumer, track, stream, writer, self._let_go)
         self._is_near = False
         self._arrivals: list[Promise[None]] = []
         self._moved: Promise[None] | None = None
@@ -177,7 +177,7 @@ class CatchUp:
     async def run(self, first: Batch | None = None) -> None:
         """Feed the handler until it has joined.
 
-        :param first: a batch that it has failed to deal with, once
+        :param first: a batch at which the handler has failed once
         """
         if first is not None:
             await self._pages.deal(first, attempts=1)
@@ -202,18 +202,18 @@ class CatchUp:
             moved.callback(None)
 
     async def arrival(self) -> None:
-        """Wait for the handler, if it is near."""
+        """Wait until the handler has joined; return at once unless it is about to."""
         if self._is_near:
             arrival: Promise[None] = self._scheduler.promise()
             self._arrivals.append(arrival)
             await arrival
 
     def _note(self, page: Page) -> None:
-        """What comes after this page is what the lane does meanwhile."""
+        """The last page: beyond it is only what the lane handles meanwhile."""
         self._is_near = not page.limited
 
     def _let_go(self) -> None:
-        """Have the lane wait no longer."""
+        """Stop the lane from waiting."""
         self._is_near = False
         arrivals, self._arrivals = self._arrivals, []
         for arrival in arrivals:
@@ -221,15 +221,15 @@ class CatchUp:
 
 
 class ViewFeed:
-    """Gives a handler another view of a stream than the connection does.
+    """Feeds a handler that wants the view of a stream that the connection does not give.
 
-    It reads up to the positions on record: of all writers together, or of each.
+    It reads up to the recorded positions: the linear one, or that of each writer.
 
-    :param earliest: where the handler begins with a writer that it does not know
-    :param covered: everything of all writers at or below it is dealt with already; None
-        when the handler begins where the stream is
-    :param known: how far its follower is known to have been
-    :ivar covered: the same, now; None while it is not known where the handler begins
+    :param earliest: the worker starts at the oldest fact
+    :param covered: the handler has handled every fact at or below it; None when it is to
+        start at the position of the stream
+    :param known: the largest position of the follower on record
+    :ivar covered: the same, now; None until the start of the handler is known
     """
 
     def __init__(
@@ -247,7 +247,7 @@ class ViewFeed:
         self._stream = stream
         self._earliest = earliest
         self._known = known
-        self._pages: dict[str, Pages] = {}
+        self._pages: dict[str, PageFeed] = {}
         self._woken = False
         self.covered = covered
 
@@ -272,11 +272,11 @@ class ViewFeed:
                 await self._wait()
 
     def wake(self) -> None:
-        """A lane of the stream has moved: there may be more on record soon."""
+        """A lane of the stream has moved, so the record will soon."""
         self._woken = True
 
     async def _look(self) -> bool:
-        """Feed what is on record now; whether that was more than before."""
+        """Feed up to the recorded positions; whether any was ahead of the handler."""
         positions = self._context.backlog.positions
         assert positions is not None
         recorded = await positions.recorded(self._stream)
@@ -296,7 +296,7 @@ class ViewFeed:
             await self._context.begin(self.consumer, (self._stream.name, writer))
         pages = self._pages.get(writer)
         if pages is None:
-            pages = Pages(self._context, self.consumer, track, self._stream, writer)
+            pages = PageFeed(self._context, self.consumer, track, self._stream, writer)
             self._pages[writer] = pages
         moved = False
         while (track.position or 0) < upto:
@@ -305,7 +305,7 @@ class ViewFeed:
         return moved
 
     async def _wait(self) -> None:
-        """Until there may be more on record, and not less than a moment."""
+        """Wait for the next poll, or for a lane to move."""
         self._woken = False
         for _ in range(round(POLL_S / LOOK_AGAIN_S)):
             await self._scheduler.sleep(LOOK_AGAIN_S)

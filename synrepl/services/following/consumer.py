@@ -1,4 +1,4 @@
-"""The handlers of a process, and how far each is with each writer of its streams."""
+"""The handlers of a process and their positions, per stream and writer."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from synrepl.services.handlers import Batch, Handler, TransactionalHandler
 
 
 class StartAt(StrEnum):
-    """Where a handler without a position begins."""
+    """Where a handler without a recorded position starts."""
 
-    #: At the first fact that there is.
+    #: At the oldest fact.
     EARLIEST = "earliest"
-    #: Where its worker is.
+    #: At the position of its worker.
     NOW = "now"
 
 
-#: A token: it is given what is above that.
+#: A token starts the handler with the first fact above it.
 Start = StartAt | Token
 
 
 class ViewChanged(ConfigError):
-    """handler {handler!r} has positions of single writers of {stream!r} on record, and its view is linear now: give it another 'name', and a 'start'"""
+    """handler {handler!r} has per-writer positions of {stream!r} on record, and its view is linear now: give it another 'name' and a 'start'"""
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """A handler, and how it is to be served.
+    """A handler and its settings.
 
     :ivar name: under which its positions are kept; None for the path of its class
-    :ivar start: where it begins; None as its worker
-    :ivar start_of: the same of single streams, by name
-    :ivar attempts: after how many attempts a fact is set aside as a dead letter; None
+    :ivar start: where it starts without a position; None for its worker's start
+    :ivar start_of: overrides ``start`` by stream name
+    :ivar attempts: failed attempts after which a fact becomes a dead letter; None
         for never
     """
 
@@ -51,46 +51,47 @@ class Subscription:
 
 
 class Feed(Protocol):
-    """What feeds a handler that is not where the lane is."""
+    """Feeds a handler that is not in the lane."""
 
     def wake(self) -> None:
         """The lane has moved."""
 
     async def arrival(self) -> None:
-        """Returns once the handler has reached the lane, if it is near."""
+        """Wait until the handler has joined the lane; return at once unless it is about to."""
 
 
-class Turns:
-    """Lets one at a time hand batches to a handler, in the order in which they came."""
+class FairLock:
+    """A lock that is acquired in the order of the requests."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
-        self._taken = False
+        self._is_taken = False
         self._waiting: deque[Promise[None]] = deque()
 
     async def __aenter__(self) -> None:
-        if self._taken:
+        if self._is_taken:
             waiting: Promise[None] = self._scheduler.promise()
             self._waiting.append(waiting)
             await waiting
-        self._taken = True
+        self._is_taken = True
 
     async def __aexit__(self, *error: object) -> None:
         if self._waiting:
             self._waiting.popleft().callback(None)
         else:
-            self._taken = False
+            self._is_taken = False
 
 
 class Track:
-    """Where one handler is with one writer of one stream.
+    """The position of one handler in one (stream, writer).
 
-    :ivar position: it has dealt with everything at or below it; None as long as it
-        begins wherever the lane is
-    :ivar recorded: the same on record; None before it is
-    :ivar started_from: it was given nothing at or below it; None when that is not known
-    :ivar feed: what feeds it, while that is not the lane
-    :ivar in_transaction: a transaction that moves the position on record is under way
+    :ivar position: everything at or below it is handled; None while the handler is to
+        start at the position of the lane
+    :ivar recorded: the position on record; None before the first one
+    :ivar started_from: where the handler started: it never gets facts at or below it; None
+        when that is unknown
+    :ivar feed: feeds the handler while it is not in the lane
+    :ivar in_transaction: a transaction that moves the recorded position is in progress
     """
 
     __slots__ = ("feed", "in_transaction", "position", "recorded", "started_from")
@@ -109,26 +110,26 @@ class Track:
 
     @property
     def has_begun(self) -> bool:
-        """It had a position before, so what lies below may have been of use."""
+        """The handler had a position before, so facts lost below it matter to it."""
         return self.recorded is not None or bool(self.position)
 
     @property
     def is_proven(self) -> bool:
-        """Its writer has been at the position: a token that somebody wrote down proves nothing."""
+        """The writer has reached the position; a configured token does not prove that."""
         return self.position == 0 or self.position not in (None, self.started_from)
 
     def begin(self, position: Token) -> None:
-        """Begin here, unless it has begun."""
+        """Start here, unless it has started."""
         if self.position is None:
             self.position = self.started_from = position
 
     def reach(self, position: Token) -> None:
-        """Everything at or below ``position`` is dealt with."""
+        """Move to ``position``, never back."""
         if self.position is None or position > self.position:
             self.position = position
 
     def rest(self, batch: Batch) -> Batch | None:
-        """What of a batch it has not dealt with; None for nothing."""
+        """The part of a batch above the position; None when there is none."""
         at = self.position
         if at is None or at <= batch.after or not batch.ordered:
             return batch
@@ -137,12 +138,12 @@ class Track:
 
 
 class Consumer:
-    """A handler of this process.
+    """A handler with its settings and positions.
 
     :param linear: the connection gives the linear view
-    :ivar attempts: after how many attempts a fact is set aside; None for never
-    :ivar linear: it gets the linear view, of streams that are not kept in memory
-    :ivar tracks: where it is, by stream and writer
+    :ivar attempts: failed attempts after which a fact becomes a dead letter; None for never
+    :ivar linear: it gets the linear view of streams that have a table
+    :ivar tracks: by stream and writer
     """
 
     def __init__(self, subscription: Subscription, scheduler: Scheduler, linear: bool) -> None:
@@ -156,32 +157,32 @@ class Consumer:
         self._start = subscription.start
         self._start_of = subscription.start_of
         self._scheduler = scheduler
-        self._turns: dict[Key, Turns] = {}
+        self._locks: dict[Key, FairLock] = {}
 
     @property
     def is_transactional(self) -> bool:
-        """Its effects and its position commit together."""
+        """Its effects commit together with its position."""
         return isinstance(self.handler, TransactionalHandler)
 
     def receives(self, stream: str) -> bool:
-        """Whether it wants facts of a stream."""
+        """Whether it subscribes to a stream."""
         return self.handler.streams is None or stream in self.handler.streams
 
     def start(self, stream: str) -> Start | None:
-        """Where it begins in a stream; None as its worker."""
+        """Where it starts in a stream; None for its worker's start."""
         return self._start_of.get(stream, self._start)
 
-    def turns(self, key: Key) -> Turns:
-        """Who hands it batches of one writer of one stream."""
-        found = self._turns.get(key)
+    def lock(self, key: Key) -> FairLock:
+        """Held while the handler is given a batch of one writer of one stream."""
+        found = self._locks.get(key)
         if found is None:
-            found = self._turns[key] = Turns(self._scheduler)
+            found = self._locks[key] = FairLock(self._scheduler)
         return found
 
     def track(self, key: Key, earliest: bool) -> Track:
-        """Where it is with a writer; begun as it is to begin when that is not known.
+        """Its track in a (stream, writer); a new one starts where the handler is to start.
 
-        :param earliest: its worker begins with the first fact that there is
+        :param earliest: its worker starts at the oldest fact
         """
         found = self.tracks.get(key)
         if found is None:
@@ -191,7 +192,7 @@ class Consumer:
     def _begin(self, key: Key, earliest: bool) -> Track:
         stream, writer = key
         whole = self.tracks.get((stream, LINEAR))
-        if writer and whole is not None:  # it had the linear view, so it has that of each writer
+        if writer and whole is not None:  # a linear position holds for every writer
             return Track(whole.position, None, whole.started_from)
         start = self.start(stream)
         if start is None:
@@ -202,10 +203,10 @@ class Consumer:
         return Track(position, None, position)
 
     def take_over(self, positions: Mapping[Key, Track], streams: Mapping[str, object]) -> None:
-        """Go on from what is on record.
+        """Resume from recorded positions.
 
-        :param streams: whose positions depend on the view
-        :raises ViewChanged: the record is of the other view, and says too little for this one
+        :param streams: those whose positions depend on the view
+        :raises ViewChanged: per-writer positions do not determine a linear one
         """
         for (stream, writer), track in positions.items():
             if self.linear and writer and stream in streams:

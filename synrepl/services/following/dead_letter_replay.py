@@ -1,4 +1,4 @@
-"""Facts that were set aside: how many there are, and those that are handed over again."""
+"""Counts a follower's dead letters, and replays them on request."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from synrepl.services.following.handler_calls import HandlerCalls
 from synrepl.services.following.position_record import PositionRecord
 from synrepl.storage.dead_letters import DeadLetter
 
-#: Seconds between two looks at the record.
+#: Seconds between polls.
 LOOK_S = 1.0
 
-#: How many are shown in a status, and how many are handed over again between two looks.
+#: How many a status lists, and how many are replayed per poll.
 SHOWN = 20
 AT_ONCE = 100
 
 
 class DeadLetterReplay:
-    """Knows a follower's dead letters, and hands those over again that somebody asks for.
+    """Polls a follower's dead letters, and replays those that are marked.
 
-    :ivar counts: how many there were at the last look, by handler
-    :ivar newest: the newest of them
+    :ivar counts: by handler, as of the last poll
+    :ivar newest: the newest, as of the last poll
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class DeadLetterReplay:
         self.newest: Sequence[DeadLetter] = ()
 
     async def run(self) -> None:
-        """Look from time to time, for as long as the process runs."""
+        """Poll for as long as the process runs."""
         while self._record.is_kept:
             try:
                 await self.look()
@@ -54,7 +54,7 @@ class DeadLetterReplay:
             await self._scheduler.sleep(LOOK_S)
 
     async def look(self) -> None:
-        """Look at the record, and hand over again what is asked for.
+        """Poll once.
 
         :raises SynreplError: the record cannot be read or written
         """

@@ -1,4 +1,4 @@
-"""Batches go to handlers, each of which has positions of its own."""
+"""Delivers batches to handlers, each of which has positions of its own."""
 
 from __future__ import annotations
 
@@ -24,12 +24,11 @@ from synrepl.wire.commands import Command
 
 
 class Delivery:
-    """Hands what comes on a follower's lanes to its handlers, one batch at a time per lane.
+    """Hands the facts of a follower's lanes to its handlers, one batch at a time per lane.
 
-    A handler that is not where the lane is (it is new, it fails, another one was
-    further when the process died) leaves the lane: it is fed by a task of its own
-    until it has reached it. Where facts cannot be fetched in order it stays in the
-    lane, which waits for it.
+    A handler that is behind its lane (new, failing, or left behind by a crash) is
+    fed by a task of its own until it has caught up. Where facts cannot be fetched
+    in order it stays in the lane, which waits for it.
 
     :param follower: the name under which positions go on record; None keeps none
     :param database: where the record is, and where transactional handlers work;
@@ -37,13 +36,13 @@ class Delivery:
     :param waiters: told of every position that has moved
     :param coherence: applies facts to the caches of the process before its handlers,
         and again after those that change the database
-    :param backlog: where facts are fetched for handlers that are not where a lane is
+    :param backlog: where facts are fetched for handlers that are not in a lane
     :param linear: the connection gives the linear view
-    :param catalogue: the streams whose facts handlers may set aside
+    :param catalogue: the streams whose facts may become dead letters
     :ivar consumers: the handlers
-    :ivar failures: those that fail now
-    :ivar dead_letters: what they have set aside
-    :ivar progress: how far they are
+    :ivar failures: the handlers that fail now
+    :ivar dead_letters: the facts that handlers could not take
+    :ivar progress: the positions of lanes and handlers
     """
 
     def __init__(
@@ -80,9 +79,9 @@ class Delivery:
             self._feeding = FeedContext(
                 scheduler, backlog, calls, log, self.progress.begin, self.progress.moved
             )
-        #: Handlers that are new to a follower which is not.
+        #: New handlers of a follower that has positions on record.
         self._joining: list[Consumer] = []
-        #: Lanes some of whose handlers may have no place on record yet.
+        #: Lanes with handlers that may have no recorded position yet.
         self._beginning: set[Key] = set()
 
     @property
@@ -91,7 +90,7 @@ class Delivery:
         return self.progress.recorded
 
     async def start(self) -> None:
-        """Read the positions on record, and say where handlers begin that are new.
+        """Read the recorded positions, and log where new handlers start.
 
         :raises ViewChanged: :raises SynreplError: they cannot be read
         """
@@ -108,10 +107,10 @@ class Delivery:
                 )
 
     def open_lane(self, key: Key, earliest: bool) -> Token | None:
-        """Where a lane begins; handlers that are not there are brought there.
+        """Start a lane, and the catch-up of handlers that are behind it.
 
-        :param earliest: what begins anew begins with the first fact that there is
-        :returns: None for wherever the writer is
+        :param earliest: without a position, start at the oldest fact
+        :returns: where it starts; None for the position of the writer
         """
         stream, _ = key
         if stream not in self.progress.views:
@@ -126,13 +125,13 @@ class Delivery:
         return start
 
     def has_begun(self, key: Key) -> bool:
-        """Whether it has a position on record, so that what lies below may have been of use."""
+        """Whether a position is on record, so that facts lost below it matter."""
         tracks = (consumer.tracks.get(key) for consumer in self.progress.in_lane(key[0]))
         on_record = any(track is not None and track.recorded is not None for track in tracks)
         return on_record or key in self.recorded
 
     async def rows(self, batch: Batch) -> None:
-        """Have the handlers of a lane deal with a batch; those that fail leave the lane."""
+        """Hand a batch to the handlers in a lane; those that fail leave the lane."""
         key = (batch.stream, batch.writer)
         self._make_stale(batch)
         consumers = self.progress.in_lane(batch.stream)
@@ -216,13 +215,13 @@ class Delivery:
             self._scheduler.spawn("handle a command", self._command(consumer, command))
 
     def catching_up(self, consumer: Consumer) -> set[str]:
-        """The streams in which a handler is not where the lane is."""
+        """The streams in which a handler is behind its lane."""
         return {stream for (stream, _), track in consumer.tracks.items() if track.feed is not None}
 
     # -- inside -----------------------------------------------------------------------
 
     def _start_of(self, key: Key, tracks: Sequence[Track], earliest: bool) -> Token | None:
-        """Where a lane begins: as far as any of its handlers is, if others can be brought there."""
+        """Where a lane starts: at its furthest handler, or at the last one where none can catch up."""
         own = self.recorded.get(key)
         if not tracks:
             return own if own is not None else (0 if earliest else None)
@@ -234,7 +233,7 @@ class Delivery:
         return min((at for at, _ in known), default=own)
 
     def _start_views(self, stream: str, earliest: bool) -> None:
-        """Feed the handlers that get a stream in another view than the connection's."""
+        """Start the feeds of handlers that want the view that the connection does not give."""
         feeds = self.progress.views[stream] = []
         if self._feeding is None or stream not in self._streams:
             return
@@ -250,7 +249,7 @@ class Delivery:
             self._scheduler.spawn(f"feed {feed.consumer.name} with {stream}", feed.run())
 
     def _covered(self, consumer: Consumer, stream: str, earliest: bool) -> Token | None:
-        """Up to where a handler has dealt with a stream by the record, in the linear sense."""
+        """The linear position up to which a handler has handled a stream, by the record."""
         if consumer.linear:
             return consumer.track((stream, LINEAR), earliest).position
         if any(of == stream for of, _ in consumer.tracks):
@@ -260,7 +259,7 @@ class Delivery:
         return None if begins_here else 0
 
     def _place(self, key: Key, position: Token) -> None:
-        """It is known now where a lane is: handlers begin there, or are brought there."""
+        """Set the first known position of a lane; start handlers there, or their catch-up."""
         stream, writer = key
         lane = self.progress.lane(key)
         lane.position = position
@@ -270,8 +269,8 @@ class Delivery:
             track.begin(position)
             if consumer in self._joining and track.recorded is None and track.started_from:
                 self._log.info(
-                    "handler {handler} begins at {token} of {stream} by {writer}: it is not given"
-                    " facts up to there",
+                    "handler {handler} starts at token {token} of {stream} by {writer}, without facts"
+                    " up to there",
                     handler=consumer.name,
                     token=track.started_from,
                     stream=stream,
@@ -289,13 +288,13 @@ class Delivery:
             self._coherence.apply(batch.stream, batch.writer, batch.after, batch.facts)
 
     async def _begin(self, key: Key) -> None:
-        """Put on record where handlers begin that have no place there yet."""
+        """Record where handlers start that have no recorded position."""
         for consumer in self.progress.in_lane(key[0]):
             await self.progress.begin(consumer, key)
         self._beginning.discard(key)
 
     async def _hand_over(self, consumer: Consumer, track: Track, key: Key, batch: Batch) -> None:
-        """Have a handler that is in the lane deal with a batch, or leave the lane."""
+        """Hand a batch to a handler in the lane, which leaves the lane when it fails."""
         stream, writer = key
         if self._feeding is None or stream not in self._streams or not batch.ordered:
             await self._calls.deal(consumer, track, batch)
@@ -313,15 +312,15 @@ class Delivery:
 
 
 def _where(consumer: Consumer, streams: Iterable[str]) -> str:
-    """Where a handler begins that is new, for a person."""
+    """Where a new handler starts, for the log."""
     starts = {stream: consumer.start(stream) for stream in streams if consumer.receives(stream)}
     told = []
     for start in dict.fromkeys(starts.values()):
         names = ", ".join(sorted(stream for stream, each in starts.items() if each == start))
         if start is StartAt.NOW:
-            told.append(f"it begins where that is in {names}, and does not see earlier facts")
+            told.append(f"it starts at the worker's position in {names}, without earlier facts")
         elif isinstance(start, int):
-            told.append(f"it begins at {start} in {names}, and does not see facts up to there")
+            told.append(f"it starts at token {start} of {names}, without facts up to there")
         else:
-            told.append(f"it begins with the earliest fact of {names}")
+            told.append(f"it starts at the oldest fact of {names}")
     return "; ".join(told) or "it receives nothing that this follower has seen"

@@ -1,4 +1,4 @@
-"""Handlers that fail now: one account of each, for the log, ``/status``, ``/ready`` and ``/wait``."""
+"""Failing handlers, described once for the log, ``/status``, ``/ready`` and ``/wait``."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from synrepl.services.following.source import LINEAR, Key
 from synrepl.services.handlers import Batch
 from synrepl.storage.dead_letters import FailureReason
 
-#: How much of an exception is kept: characters of its message, and of the end of its traceback.
+#: Limits in characters: of an exception's message, and of the end of its traceback.
 MOST_MESSAGE = 500
 MOST_TRACEBACK = 10_000
 
-#: Places where handlers have failed whose traceback is not logged again.
+#: How many places of failures are remembered, so that their tracebacks are logged once.
 MOST_PLACES = 1_000
 
-#: So many failed attempts make a process not ready: one that a retry cures does not.
+#: Failed attempts that make a process not ready: one that a retry cures does not.
 ATTEMPTS_OF_A_FAILURE = 2
 
-#: So many failures are told at a time.
-MOST_TOLD = 5
+#: How many failures a summary lists.
+MOST_LISTED = 5
 
 
 @dataclass(frozen=True, slots=True)
 class HandlerFailure:
-    """A handler fails, and is tried again.
+    """A handler that fails and is retried.
 
-    :ivar what: what it was to deal with: ``facts`` or ``reset``
-    :ivar after: of the range, ``upto`` its end
-    :ivar attempts: how many have failed, the first one at ``since``
-    :ivar next_attempt_at: in seconds, by the clock of the process, as ``since``
+    :ivar what: ``facts`` or ``reset``
+    :ivar after: start of the range, ``upto`` its end
+    :ivar attempts: failed ones, the first at ``since``
+    :ivar next_attempt_at: in seconds by the clock of the process, as is ``since``
     """
 
     handler: str
@@ -84,7 +84,7 @@ class HandlerFailure:
 
 
 class HandlerFailures:
-    """Keeps account of failures, and logs them.
+    """Tracks and logs failures.
 
     :ivar failing: by handler, stream and writer
     :ivar total: failed attempts by handler
@@ -106,7 +106,7 @@ class HandlerFailures:
         pause_s: float,
         what: str = "facts",
     ) -> None:
-        """An attempt has failed, the next one comes in ``pause_s`` seconds."""
+        """Note a failed attempt; the next one comes in ``pause_s`` seconds."""
         now, place = self._clock.seconds(), (handler, batch.stream, batch.writer)
         before = self.failing.get(place)
         reason = reason_of(error)
@@ -126,12 +126,12 @@ class HandlerFailures:
         self.log(handler, failure.sentence(now), error)
 
     def succeeded(self, handler: str, stream: str, writer: str) -> None:
-        """It fails no more."""
+        """Note that a handler succeeded."""
         if self.failing:
             self.failing.pop((handler, stream, writer), None)
 
     def log(self, handler: str, sentence: str, error: Exception) -> None:
-        """Log an exception of a handler: in full when it is the first at its place."""
+        """Log an exception of a handler, with its traceback the first time at a place."""
         self.total[handler] += 1
         place = (handler, type(error).__name__, place_of(error))
         if place in self._logged:
@@ -146,11 +146,11 @@ class HandlerFailures:
             log_traceback=reason_of(error).traceback,
         )
 
-    def told(self, place: Key | None = None) -> str | None:
-        """Which handlers fail and how, for a person; None when none does.
+    def summary(self, place: Key | None = None) -> str | None:
+        """The failures as one sentence each; None without failures.
 
-        :param place: only those that concern a writer of a stream; by default all that a
-            retry has not cured
+        :param place: a (stream, writer) that they hold back; by default all that a retry has
+            not cured
         """
         now = self._clock.seconds()
         found = [
@@ -162,8 +162,8 @@ class HandlerFailures:
                 else _concerns(failure, *place)
             )
         ]
-        more = f"; and {len(found) - MOST_TOLD} more" if len(found) > MOST_TOLD else ""
-        return "; ".join(found[:MOST_TOLD]) + more if found else None
+        more = f"; and {len(found) - MOST_LISTED} more" if len(found) > MOST_LISTED else ""
+        return "; ".join(found[:MOST_LISTED]) + more if found else None
 
 
 def _concerns(failure: HandlerFailure, stream: str, writer: str) -> bool:
@@ -173,7 +173,7 @@ def _concerns(failure: HandlerFailure, stream: str, writer: str) -> bool:
 
 
 def reason_of(error: Exception) -> FailureReason:
-    """An exception as it is shown and kept: bounded, and with nothing that text cannot hold."""
+    """An exception as text that can be stored, of bounded length."""
     frames = "".join(traceback.format_exception(error))
     return FailureReason(
         type(error).__name__,
@@ -183,7 +183,7 @@ def reason_of(error: Exception) -> FailureReason:
 
 
 def place_of(error: Exception) -> str:
-    """File and line where an exception was raised; "" when it does not tell."""
+    """File and line where an exception was raised; "" when unknown."""
     frames = traceback.extract_tb(error.__traceback__)
     return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
 

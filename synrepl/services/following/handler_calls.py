@@ -1,4 +1,4 @@
-"""Calls of handlers: each batch is handed over until the handler has dealt with it."""
+"""Calls handlers: retries with back-off, and dead letters after the last attempt."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from synrepl.streams.definition import Fact, Generation, Stream
 from synrepl.streams.row import Row
 from synrepl.streams.rows import RowCodec
 
-#: Seconds between attempts; the last one again and again.
+#: Seconds between attempts; the last value repeats.
 BACK_OFF_S = (0.5, 1.0, 2.0, 5.0, 15.0)
 
-#: What says nothing about the facts in hand.
+#: Errors that are not caused by the facts in the batch.
 _NOT_THE_FACT = (Unavailable, CommitUnknown, SerializationFailure)
 
 
 def pause_after(attempts: int) -> float:
-    """Seconds until the next attempt, after so many."""
+    """Seconds until the next attempt."""
     return BACK_OFF_S[min(attempts, len(BACK_OFF_S)) - 1]
 
 
 class HandlerCalls:
     """Hands batches to handlers.
 
-    :param catalogue: the streams, whose rows are kept when a handler cannot take them
-    :param coherence: told of the rows that a transactional handler has committed the
-        effects of: caches may hold what was there before
+    :param catalogue: the streams whose facts may become dead letters
+    :param coherence: told of the rows whose effects a transactional handler has committed:
+        caches may hold the data of before
     """
 
     def __init__(
@@ -69,9 +69,9 @@ class HandlerCalls:
         attempts: int = 0,
         failed: Callable[[], object] = lambda: None,
     ) -> None:
-        """Hand a batch over until the handler has dealt with it, or what it cannot take is set aside.
+        """Hand a batch over until the handler has dealt with it.
 
-        :param attempts: that have failed already
+        :param attempts: how many have failed already
         :param failed: called after each attempt that fails
         """
         while True:
@@ -83,14 +83,14 @@ class HandlerCalls:
             failed()
 
     async def attempt(self, consumer: Consumer, track: Track, batch: Batch, attempts: int) -> bool:
-        """Hand a batch over once; False when that failed, which is noted.
+        """Hand a batch over once; False when the handler failed.
 
-        :param attempts: with this one; with the last one of the handler's policy, facts
-            that it cannot take are set aside
+        :param attempts: including this one; in the last one that the handler's policy
+            allows, facts that it cannot take become dead letters
         """
         last = consumer.attempts is not None and attempts >= consumer.attempts
         try:
-            async with consumer.turns((batch.stream, batch.writer)):
+            async with consumer.lock((batch.stream, batch.writer)):
                 if consumer.is_transactional:
                     await self._apply(consumer, track, batch, attempts if last else 0)
                 elif last:
@@ -106,11 +106,11 @@ class HandlerCalls:
         return True
 
     async def reset(self, consumer: Consumer, stream: str, writer: str, position: Token) -> None:
-        """Tell a handler that facts are lost or a writer started again, until it has taken it in."""
+        """Tell a handler of a reset, until it succeeds."""
         batch, attempts = Batch(stream, writer, 0, position, ()), 0
         while True:
             try:
-                async with consumer.turns((stream, writer)):
+                async with consumer.lock((stream, writer)):
                     await consumer.handler.on_reset(stream, writer, position)
             except Exception as error:  # a user's handler may raise anything
                 attempts += 1
@@ -122,7 +122,7 @@ class HandlerCalls:
                 return
 
     async def replay(self, consumer: Consumer, letter: DeadLetter) -> bool:
-        """Hand a dead letter to its handler again; False when that failed, which goes on record.
+        """Hand a dead letter to its handler again; False when the handler failed.
 
         :raises SynreplError: the record cannot be written
         """
@@ -133,7 +133,7 @@ class HandlerCalls:
             batch = Batch(
                 fact.stream, fact.writer, fact.token - 1, fact.token, facts, replayed=True
             )
-            async with consumer.turns((fact.stream, fact.writer)):
+            async with consumer.lock((fact.stream, fact.writer)):
                 handler = consumer.handler
                 if isinstance(handler, TransactionalHandler):
                     apply = handler.apply
@@ -157,8 +157,8 @@ class HandlerCalls:
     async def _apply(self, consumer: Consumer, track: Track, batch: Batch, attempts: int) -> None:
         """One transaction of a transactional handler.
 
-        :param attempts: when this is the last one; facts that cannot be applied are set
-            aside then
+        :param attempts: how many, when this is the last one: facts that cannot be applied
+            become dead letters; otherwise 0
         """
         handler = consumer.handler
         assert isinstance(handler, TransactionalHandler)
@@ -188,13 +188,13 @@ class HandlerCalls:
     async def _take_what_it_can(
         self, consumer: Consumer, track: Track, batch: Batch, attempts: int
     ) -> None:
-        """The last attempt of a plain handler, which may have dealt with part of the batch."""
-        is_first = attempts == 1  # which goes well, as a rule
+        """The last attempt of a plain handler, which may have handled part of the batch before."""
+        is_first = attempts == 1  # most batches succeed as a whole
         if not (is_first and await self._takes(consumer, batch)):
             await self._take_one_by_one(consumer, track, batch, attempts)
 
     async def _takes(self, consumer: Consumer, batch: Batch) -> bool:
-        """Whether a plain handler takes a batch; what it raises for one fact alone is kept later."""
+        """Whether a plain handler takes a batch; errors are kept per fact, later."""
         try:
             await consumer.handler.on_rows(batch)
         except _NOT_THE_FACT:
@@ -206,7 +206,7 @@ class HandlerCalls:
     async def _take_one_by_one(
         self, consumer: Consumer, track: Track, batch: Batch, attempts: int
     ) -> None:
-        """Hand over the facts of a batch one by one, and set those aside that fail."""
+        """Hand facts over one by one; those that fail become dead letters."""
         left_out: list[FailedFact] = []
         after = batch.after
         for fact in batch.facts:
@@ -258,14 +258,14 @@ class HandlerCalls:
             )
 
     def _may_be_stale(self, batch: Batch) -> None:
-        """What was loaded while the transaction ran is older than its effects."""
+        """Invalidate what was loaded while the transaction ran: it is older than the effects."""
         if self._coherence is not None:
             rows = [row for fact in batch.facts for row in fact.rows]
             self._coherence.suspect(batch.stream, rows)
 
 
 class _Parts:
-    """A batch, in halves of halves where it is split, in order."""
+    """Iterates over a batch in order; a part that is split is followed by its halves."""
 
     def __init__(self, batch: Batch) -> None:
         self._left = [batch]
@@ -286,7 +286,7 @@ class _Part:
         self._left = left
 
     def split(self) -> bool:
-        """Have both halves come next; False for one fact alone."""
+        """Continue with both halves; False for a single fact."""
         batch, facts = self.batch, self.batch.facts
         if len(facts) == 1:
             return False
@@ -312,16 +312,16 @@ class _RowsAsText:
     def read(self, text: str) -> tuple[Row, ...]:
         """The rows.
 
-        :raises BadRow: the stream has been declared anew since
+        :raises BadRow: the declaration of the stream has changed since
         """
         return tuple(self._decode(bytes(raw)) for raw in self._split(text))
 
 
 @contextmanager
 def _savepoint(txn: Transaction) -> Iterator[None]:
-    """Undo what was done inside when it fails, and only that.
+    """Roll back what is done inside when it fails, and only that.
 
-    Constraints that can wait for the commit are checked at the end of it.
+    Deferred constraints are checked at its end.
     """
     txn.execute("SAVEPOINT synrepl_part")
     try:

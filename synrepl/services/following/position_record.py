@@ -1,4 +1,4 @@
-"""Positions of a follower and of its handlers on record."""
+"""The recorded positions of a follower and of its handlers."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class PositionWentBack(SynreplError):
 
 
 class PositionRecord:
-    """The record of one follower; without a database or a name, there is none.
+    """The record of one follower; without a database or a name there is none.
 
-    A follower's own position is what all of its handlers have dealt with:
-    trimming goes by it. It is never on record beyond that of a handler.
+    A follower's own position, by which facts are trimmed, is one that all of its
+    handlers have reached. It is never recorded ahead of that of a handler.
     """
 
     def __init__(self, database: Database | None, follower: str | None) -> None:
@@ -38,7 +38,7 @@ class PositionRecord:
     async def load(
         self, consumers: Sequence[Consumer], streams: Mapping[str, object]
     ) -> dict[Key, Token]:
-        """Have handlers go on from what is on record, and begin those that are new.
+        """Resume handlers from the record, and prepare the start of new ones.
 
         :param streams: whose positions depend on the view
         :returns: the follower's own positions
@@ -111,7 +111,8 @@ class PositionRecord:
     ) -> None:
         """One transaction: the effects of a handler, what it could not take, and its position.
 
-        :param work: given what of the batch the handler has not dealt with
+        :param work: called with the part of the batch that is not applied yet; returns the facts
+            that become dead letters
         :raises PositionWentBack: :raises SynreplError: and what the handler raises
         """
         assert self._kept is not None
@@ -135,7 +136,7 @@ class PositionRecord:
     async def set_aside(
         self, consumer: Consumer, track: Track, batch: Batch, facts: Sequence[FailedFact]
     ) -> None:
-        """Put facts that a handler could not take, and its position behind them, on record.
+        """Record dead letters, and the position of the handler behind them.
 
         :raises SynreplError: that failed
         """
@@ -153,9 +154,9 @@ class PositionRecord:
     async def replay(
         self, letter: DeadLetter, work: Callable[[Transaction], object] = lambda txn: None
     ) -> None:
-        """One transaction: a dead letter goes, and what a handler does with it comes.
+        """One transaction: delete a dead letter, and do ``work``.
 
-        Nothing is done when it is gone by then.
+        Without effect when the letter is gone.
 
         :raises SynreplError: and what ``work`` raises
         """
@@ -169,7 +170,7 @@ class PositionRecord:
         await database.run("replay a dead letter", replay)
 
     async def keep_letter(self, letter: DeadLetter, reason: FailureReason) -> None:
-        """A handler could not take a dead letter again.
+        """Keep a dead letter after another failure.
 
         :raises SynreplError: that cannot be put on record
         """
@@ -183,7 +184,7 @@ class PositionRecord:
     async def letters(
         self, newest: int, requested: int
     ) -> tuple[Mapping[str, int], Sequence[DeadLetter], Sequence[DeadLetter]]:
-        """Dead letters: how many by handler, the newest, and those to be handed over again.
+        """Dead letters: how many per handler, the newest, and those to be replayed.
 
         :raises SynreplError: they cannot be read
         """
@@ -207,7 +208,7 @@ class PositionRecord:
 
 
 def _inherit(txn: Transaction, follower: str, consumers: Sequence[Consumer]) -> None:
-    """Have handlers begin at the positions that their follower had before they had their own."""
+    """Copy a follower's positions from before handlers had their own to its handlers."""
     inherited = followers.inherited(txn, follower)
     if not inherited:
         return
@@ -222,7 +223,7 @@ def _inherit(txn: Transaction, follower: str, consumers: Sequence[Consumer]) -> 
 
 
 def _begin(txn: Transaction, follower: str, consumers: Sequence[Consumer]) -> None:
-    """Keep from being trimmed what handlers are to be given that are new to this follower."""
+    """Protect from trimming what new handlers are to get, by moving the follower back."""
     places = handler_positions.positions(txn, follower)
     begun = {(handler, stream) for handler, stream, _ in places}
     for stream in sorted({stream for stream, _ in followers.positions(txn, follower)}):
@@ -241,18 +242,18 @@ def _begin(txn: Transaction, follower: str, consumers: Sequence[Consumer]) -> No
 def _still_to_do(
     txn: Transaction, follower: str, place: Place, batch: Batch, known: Token
 ) -> Batch | None:
-    """Move the position on record past a batch; what of the batch was not applied before.
+    """Move the recorded position past a batch; the part of the batch that is not applied yet.
 
     The record, not the caller's memory, says what was applied: a commit whose
     answer was lost shows here.
 
-    :param known: what the record is known to be, at least; it stays below
+    :param known: the least that the record is known to be; it stays below
         ``batch.after`` for a while when a position has moved past no facts
     """
     if handler_positions.advance(txn, follower, place, known, batch.upto):
         return batch
     at = handler_positions.position(txn, follower, place)
-    if at is None:  # somebody has deleted it
+    if at is None:  # the row was deleted
         at = known
         row = (place, HandlerPosition(batch.upto, known))
         handler_positions.record(txn, follower, [row])

@@ -1,4 +1,4 @@
-"""How far the handlers of a follower are, all together, and putting that on record."""
+"""Positions of the lanes and handlers of a follower, and recording them."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from synrepl.storage.handler_positions import HandlerPosition, Place
 
 
 class Progress:
-    """Keeps account of lanes, of handlers in them and apart, and of what is on record.
+    """Tracks lanes and handlers, and records their positions.
 
     :param in_order: names of the streams whose facts can be fetched in order
-    :param waiters: told of what all handlers have dealt with
+    :param waiters: woken when all handlers have reached a position
     :ivar lanes: by stream and writer
-    :ivar views: by stream, what feeds handlers with another view than the connection's
-    :ivar recorded: the follower's own positions on record: what all handlers have dealt with
+    :ivar views: by stream, the feeds of handlers with the view that the connection does not give
+    :ivar recorded: the follower's own positions on record, which all handlers have reached
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Progress:
         self._log = log
         self._waiters = waiters
         self._of_lane: dict[str, list[Consumer]] = {}
-        #: Where something may have moved since the last record.
+        #: Where positions may have moved since the last record.
         self._moved: set[Key] = set()
         self.lanes: dict[Key, LanePosition] = {}
         self.views: dict[str, list[ViewFeed]] = {}
@@ -92,14 +92,14 @@ class Progress:
 
     @property
     def positions(self) -> dict[Key, Token]:
-        """What all handlers have dealt with, by (stream, writer), where that is known."""
+        """The positions that all handlers have reached, where they are known."""
         found = ((key, self.position(key)) for key in self.lanes)
         return {key: at for key, at in found if at is not None}
 
     def position(self, key: Key, *, on_record: bool = False) -> Token | None:
-        """Everything of a lane at or below it has been dealt with by all handlers; None: not known.
+        """The position of a lane that all handlers have reached; None when it is not known.
 
-        :param on_record: go by the record where a transaction is changing that
+        :param on_record: use the recorded position while a transaction is changing it
         """
         lane = self.lanes.get(key)
         if lane is None or lane.position is None:
@@ -119,8 +119,8 @@ class Progress:
         return least
 
     def held_by(self, key: Key) -> str | None:
-        """Which handler is behind in a stream, and why, for a person; None when none is."""
-        failing = self._failures.told(key)
+        """Which handlers hold a position back and why, for a person; None when none does."""
+        failing = self._failures.summary(key)
         if failing is not None:
             return failing
         stream, _ = key
@@ -167,7 +167,7 @@ class Progress:
             self.recorded[key] = max(position, self.recorded.get(key, 0))
 
     async def begin(self, consumer: Consumer, key: Key) -> None:
-        """Put on record where a handler begins, before it is given anything."""
+        """Record where a handler starts, before it gets its first fact."""
         track = consumer.tracks[key]
         if track.recorded is not None or track.position is None or not self._record.is_kept:
             return

@@ -1,4 +1,4 @@
-"""Where a follower fetches what no line brings: facts by range, and how far a stream is."""
+"""Sources of facts by range, and of recorded positions, for followers and handlers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Source(Protocol):
 
 
 class PositionSource(Protocol):
-    """Where the positions of a stream are read: the database, or the master over HTTP."""
+    """Where recorded positions of a stream are read: the database, or the master over HTTP."""
 
     async def recorded(self, stream: Stream) -> RecordedPositions:
         """The positions on record.
@@ -44,7 +44,7 @@ class Observes(Protocol):
 
 
 class StorePositions:
-    """Positions as the database has them on record."""
+    """Reads recorded positions from the database."""
 
     def __init__(self, store: Observes) -> None:
         self._store = store
@@ -58,10 +58,10 @@ class StorePositions:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """Facts that a handler can be given apart from the others, from the past on.
+    """Sources for handlers that are not in a lane.
 
     :ivar streams: by name, those whose facts can be fetched in order
-    :ivar positions: None where only the view of the connection can be had
+    :ivar positions: None where handlers can only have the view of the connection
     """
 
     streams: Mapping[str, Stream]
@@ -76,7 +76,7 @@ def mixed_streams(streams: Iterable[Stream]) -> frozenset[str]:
 
 
 def in_order(streams: Iterable[Stream], foreign: bool) -> dict[str, Stream]:
-    """The streams whose facts can be fetched in order from where any writer was, by name.
+    """The streams whose facts can be fetched in order, by name.
 
     :param foreign: from a real Synapse, which repeats and reorders some
     """

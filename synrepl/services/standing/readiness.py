@@ -72,7 +72,7 @@ def is_connected(connected: Callable[[], bool], where: str) -> Check:
 
 def handlers_succeed(failures: HandlerFailures) -> Check:
     """No handler fails again and again."""
-    return failures.told
+    return failures.summary
 
 
 def lag_below(watch: Watch, seconds: float) -> Check:

@@ -328,6 +328,7 @@ class FollowerActor(Actor):
         self._watch = watch
         self._part: FollowerPart | None = None
         self._lives = 0
+        self._joined = False
         self._all = [HandlerActor(each, self, make_checker(each), random) for each in kind.handlers]
         self.handlers: list[HandlerActor] = []
 
@@ -335,8 +336,8 @@ class FollowerActor(Actor):
         """Read the record, then connect."""
         self._lives += 1
         self.handlers = [each for each in self._all if self._lives > 1 or not each.kind.late]
-        # Until it has started, its record may move back, for a handler that joins.
-        joining = self._lives == 2 and any(each.kind.late for each in self._all)
+        # Until it has started with it, its record may move back for a handler that joins.
+        joining = not self._joined and any(each.kind.late for each in self.handlers)
         self._claims.restarted(
             self._on_record.own(self.name) if self.kind.named and not joining else {}
         )
@@ -347,6 +348,7 @@ class FollowerActor(Actor):
         part = self._cast.follower(place, self.name, self.kind, handlers, watch)
         await part.start()
         if joining:
+            self._joined = True
             self._claims.lowered()
         if part.writer is not None:
             watch.started(part.writer.positions())
