@@ -10,10 +10,10 @@ import click
 
 from synrepl.core.errors import ConfigError, InputError
 from synrepl.core.tokens import MAX_TOKEN
+from synrepl.daemon.cli.configured_database import database_of
 from synrepl.daemon.cli.conventions import config_option, json_option, print_json
 from synrepl.daemon.cli.handler_tables import dead_letter_table
 from synrepl.daemon.cli.running import run
-from synrepl.daemon.cli.schema import database_of
 from synrepl.daemon.cli.terminal import show
 from synrepl.daemon.config import WorkerConfig, load
 from synrepl.storage import dead_letters, migrations
