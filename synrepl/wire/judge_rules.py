@@ -133,9 +133,9 @@ RESUMED = _known(
 )
 TOLD_AHEAD = _known(
     "told-ahead",
-    "On Redis a real writer that is asked says where it is in the database, and only then the rows"
-    " up to there that it had not said yet.",
-    ("current",),
+    "A real server answers any client's REPLICATE with its position in the database, which may be"
+    " ahead of rows that it sends only afterwards. A POSITION whose 'prev' and 'new' are both ahead"
+    " also announces a row that is too long for a line.",
 )
 TO_ALL = _known(
     "to-all",

@@ -44,6 +44,11 @@ class Track:
 
     A legacy server's answer to ``REPLICATE <stream> <token>`` is a *run*: from
     :meth:`asked` to the POSITION its rows may share tokens, but not use ``batch``.
+    When a client asks again for a stream that it has, live rows are among them.
+
+    A real server answers REPLICATE with its position in the database, which may be
+    ahead of the rows that it has sent, and its chain goes on from those rows. So there
+    are two marks: what was sent last, and how far its rows go.
 
     :param on_bus: it speaks on Redis, where lines can be lost
     """
@@ -55,8 +60,10 @@ class Track:
         self._shared = stream in traits.shared
         #: The token sent last, in a row or a POSITION.
         self.last: Token | None = None
-        #: How far its rows, and the POSITIONs that stand for rows, go.
+        #: How far its rows go, and the POSITIONs that say that there are none.
         self._said: Token | None = None
+        #: The largest token sent: a burst newest first ends with its smallest.
+        self._highest: Token | None = None
         #: What no POSITION may be below.
         self._least: Token | None = None
         #: How often the client had asked when the last POSITION came; for its connection.
@@ -66,11 +73,13 @@ class Track:
         #: Line of the first row of a batch that is not finished.
         self.half: int | None = None
         self._running = False
+        self._live = False  # it was answered before, so live rows come during a run
         self._run_after: Token | None = None
         self._run_highest: Token | None = None
 
     def asked(self, after: Token | None) -> None:
         """A legacy client asked for what is above ``after``; None for nothing of the past."""
+        self._live = self._live or (self.last is not None and not self._running)
         self._running = True
         self._run_after = after
         self._run_highest = None
@@ -80,7 +89,7 @@ class Track:
         """Take a row."""
         token = rdata.token
         if token is None:
-            if self._running:
+            if self._running and not self._live:
                 yield Finding(CATCH_UP_BATCH, line, rdata.stream)
             if self.half is None:
                 self.half = line
@@ -90,7 +99,9 @@ class Track:
             yield from self._row_of_run(rdata.stream, token, line)
         elif self.last is not None and token <= self.last:
             yield Finding(self._again(token), line, f"{_name(rdata)}: {token} after {self.last}")
-        self.last = self._said = token
+        self.last = token
+        self._said = max(token, self._said or token) if self._running else token
+        self._highest = max(token, self._highest or token)
         if not self._unordered and not self._running:
             self._least = token
 
@@ -100,36 +111,44 @@ class Track:
         if self.half is not None:
             yield Finding(BATCH, line, f"{name}: the batch of line {self.half} has no end")
             self.half = None
-        if self._running and self._run_highest is not None and new < self._run_highest:
+        if self._run_highest is not None and new < self._run_highest and not self._live:
             yield Finding(CATCH_UP, line, f"{name}: {new} after a row at {self._run_highest}")
         again = self._in_memory and self.last is not None and new < self.last
         if prev is not None:
             if new < prev:
                 yield Finding(REVERSED, line, f"{name}: {prev} to {new}")
-            if self.last is not None and prev != self.last and not again:
+            if self.last is not None and prev not in self._chain and not again:
                 rule = self._ahead if prev == new and prev > self.last else CHAIN
                 yield Finding(rule, line, f"{name}: prev {prev}, sent last {self.last}")
         if self._least is not None and new < self._least and not self._in_memory:
             yield Finding(BACKWARDS, line, f"{name}: {new} after {self._least}")
         self.last = self._least = new
-        if prev != new:
-            self._said = new
+        if again or (prev is not None and prev != new):
+            self._said = new  # the older dialects do not tell such a POSITION from an answer
+        self._highest = new if again else max(new, self._highest or new)
         self._running = False
+        self._run_highest = None
+
+    @property
+    def _chain(self) -> tuple[Token | None, ...]:
+        """What ``prev`` may be: what was sent last; of unordered rows, the furthest too.
+
+        A server that has told a position ahead of its rows goes on from either.
+        """
+        return (self.last, self._said, self._highest if self._unordered else None)
 
     def _again(self, token: Token) -> Rule:
         """What a row is at or below what was sent last."""
         if self._unordered:
             return UNORDERED
-        if self._on_bus and (self._said is None or token > self._said):
-            return TOLD_AHEAD
-        return ORDER
+        return TOLD_AHEAD if self._said is None or token > self._said else ORDER
 
     @property
     def _ahead(self) -> Rule:
         """What it is to be further than one has said."""
         if self._on_bus:
             return RESUMED
-        return SHARED_SEQUENCE if self._shared else CHAIN
+        return SHARED_SEQUENCE if self._shared else TOLD_AHEAD
 
     def _row_of_run(self, stream: str, token: Token, line: int) -> Iterator[Finding]:
         if self._run_after is not None and token <= self._run_after:

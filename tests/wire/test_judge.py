@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 from unittest import TestCase
 
@@ -23,11 +24,13 @@ from tests.wire.recordings import CAPTURES, DIALECT_OF, SIDES, captures, records
 #: What real servers did that they are known for: rule -> how often, by recording.
 KNOWN: dict[tuple[str, str], dict[str, int]] = {
     ("1.0.0", "live"): {"unordered": 3},
+    ("1.0.0", "worker-pusher1"): {"given-up": 1},
     ("1.11.1", "catchup-fallen-behind"): {"fallen-behind": 1},
     ("1.11.1", "catchup-from0"): {"unordered": 17, "catch-up-order": 12},
     ("1.11.1", "catchup-from1"): {"unordered": 17, "catch-up-order": 12},
     ("1.11.1", "catchup-from40"): {"unordered": 1, "catch-up-order": 9},
     ("1.11.1", "live"): {"unordered": 24},
+    ("1.11.1", "live-asked"): {"unordered": 1, "told-ahead": 4},
     ("1.11.1", "live-forks"): {"unordered": 2},
     ("1.11.1", "live-large"): {"unordered": 59},
     ("1.11.1", "longrow-catchup"): {"unordered": 11, "fallen-behind": 1},
@@ -38,7 +41,15 @@ KNOWN: dict[tuple[str, str], dict[str, int]] = {
     ("1.11.1", "worker-synchrotron1"): {"unordered": 23},
     ("1.163.2", "redis"): {"unordered": 30},
     ("1.20.1", "live"): {"unordered": 4, "to-all": 2},
+    ("1.20.1", "live-asked"): {"unordered": 28, "to-all": 102, "told-ahead": 25},
+    ("1.20.1", "worker-pusher1"): {"unordered": 28, "to-all": 3, "given-up": 2},
     ("1.43.0", "live"): {"unordered": 27},
+    ("1.43.0", "live-asked"): {
+        "unordered": 23,
+        "shared-sequence": 11,
+        "to-all": 76,
+        "told-ahead": 53,
+    },
     ("1.74.0", "redis"): {"unordered": 7, "resumed": 8, "told-ahead": 2},
     ("1.43.0", "live-forks"): {"unordered": 7, "shared-sequence": 1, "to-all": 4},
     ("1.43.0", "live-large"): {"unordered": 32},
@@ -97,6 +108,31 @@ def find(script: Script, *beginnings: str, after: int = 0) -> int:
         if index >= after and record["line"].startswith(beginnings):
             return index
     raise AssertionError(beginnings)
+
+
+def events(script: Script) -> list[tuple[int, str, int | None]]:
+    """Each line about ``events``: where it is, its command, and its token, if that is no batch."""
+    found = []
+    for at, record in enumerate(script):
+        verb, _, rest = record["line"].partition(" ")
+        if verb in ("RDATA", "POSITION") and rest.startswith("events "):
+            words = rest.partition(" [")[0].split(" ")
+            found.append((at, verb, int(words[-1]) if words[-1] != "batch" else None))
+    return found
+
+
+def told_ahead(script: Script) -> int:
+    """Where the first event is, of one row, that a POSITION was ahead of."""
+    told, alone, seen = -1, True, 0
+    for at, verb, token in events(script):
+        if verb == "POSITION":
+            told = token or 0
+        elif token is not None and token <= told and alone and seen:
+            return at
+        else:
+            seen += token is not None
+        alone = token is not None
+    raise AssertionError
 
 
 def said(script: Script, at: int, line: str, side: str = "S") -> dict[str, Any]:
@@ -351,6 +387,65 @@ class Mutated(TestCase):
 
         for version, name in (("1.11.1", "live"), ("1.43.0", "live"), ("1.163.2", "redis")):
             self.check(version, name, change, "order")
+
+    def test_a_row_is_not_sent_again_after_a_position_ahead_of_it(self) -> None:
+        for version in ("1.11.1", "1.20.1", "1.43.0"):
+
+            def change(script: Script) -> int:
+                at = told_ahead(script)
+                script.insert(at + 1, script[at])
+                return at + 1
+
+            self.check(version, "live-asked", change, "order")
+
+    def test_a_token_goes_back_though_a_position_was_ahead(self) -> None:
+        for version in ("1.11.1", "1.20.1", "1.43.0"):
+
+            def change(script: Script) -> int:
+                at = told_ahead(script)
+                *_, (before, _, _) = [
+                    row for row in events(script[:at]) if row[1] == "RDATA" and row[2] is not None
+                ]
+                script.insert(at, said(script, at, script[before]["line"]))
+                return at
+
+            self.check(version, "live-asked", change, "order")
+
+    def test_a_position_goes_back_after_one_that_was_ahead(self) -> None:
+        def change(script: Script) -> int:
+            at = told_ahead(script)
+            _, stream, writer, token, _ = script[at]["line"].split(" ", 4)
+            position = f"POSITION {stream} {writer} {int(token) - 1}"
+            script.insert(at, said(script, at, position))
+            return at
+
+        self.check("1.20.1", "live-asked", change, "backwards")
+
+    def test_a_wrong_prev_after_rows_that_a_position_was_ahead_of(self) -> None:
+        def change(script: Script, back: int) -> int:
+            at = told_ahead(script)
+            token = int(script[at]["line"].split(" ", 4)[3])
+            position = f"POSITION events master {token - back} {token}"
+            script.insert(at + 1, said(script, at, position))
+            return at + 1
+
+        self.check("1.43.0", "live-asked", partial(change, back=1), "chain")
+        self.check("1.43.0", "live-asked", partial(change, back=0))
+
+    def test_a_burst_newest_first_ends_with_its_first_or_its_last_token(self) -> None:
+        script = [line_of(MODERN, Position("backfill", "m", 1, 1))]
+        for token in (5, 4, 3):
+            script.append(line_of(MODERN, Rdata("backfill", "m", token, b"[1]")))
+        for prev, expected in ((5, []), (3, []), (4, ["chain"]), (2, ["chain"])):
+            end = line_of(MODERN, Position("backfill", "m", prev, 5))
+            found = [rule for rule, _ in breaches(MODERN, [*script, end])]
+            self.assertEqual(found, expected, prev)
+
+    def test_a_row_too_long_for_a_line_is_announced(self) -> None:
+        long = [Position("events", "m", 1, 1), Position("events", "m", 2, 2)]
+        script = [line_of(MODERN, command) for command in long]
+        script.append(line_of(MODERN, Position("events", "m", 2, 3)))
+        self.assertEqual(breaches(MODERN, script), [])
 
     def test_a_batch_without_an_end(self) -> None:
         def change(script: Script) -> int:

@@ -27,7 +27,7 @@ class Recordings(TestCase):
                     if line != b"REPLICATE":
                         self.assertEqual(written, line)
                     total += 1
-        self.assertEqual(total, 61_997)
+        self.assertEqual(total, 71_952)
 
     def test_redis_lines_belong_to_either_side(self) -> None:
         for _, line in genuine_lines("1.163.2", "redis"):
