@@ -40,10 +40,12 @@ class ClientPeer(LinePeer):
         session: Session,
         owner: Owner,
         rows: Generation,
+        legacy_rows: Generation,
         line_limit: int,
     ) -> None:
         super().__init__(scheduler, session)
         self.rows = rows
+        self.legacy_rows = legacy_rows
         self.line_limit = line_limit
         self._owner = owner
 
@@ -93,6 +95,7 @@ class MasterFactory(ServerFactory):
 
     :param modern: the dialect of a client that sends a bare REPLICATE
     :param rows: the row shapes that such clients get
+    :param legacy_rows: those that legacy clients get
     """
 
     noisy = False
@@ -105,12 +108,14 @@ class MasterFactory(ServerFactory):
         modern: Dialect = MODERN,
         rows: Generation = Generation.MODERN,
         limits: Limits = Limits(),
+        legacy_rows: Generation = Generation.LEGACY,
     ) -> None:
         self._scheduler = scheduler
         self._owner = owner
         self._server_name = server_name
         self._modern = modern
         self._rows = rows
+        self._legacy_rows = legacy_rows
         self._limits = limits
 
     def buildProtocol(self, addr: IAddress | None) -> ClientPeer:
@@ -122,4 +127,11 @@ class MasterFactory(ServerFactory):
             modern=self._modern,
             limits=self._limits,
         )
-        return ClientPeer(self._scheduler, session, self._owner, self._rows, self._limits.peer_line)
+        return ClientPeer(
+            self._scheduler,
+            session,
+            self._owner,
+            self._rows,
+            self._legacy_rows,
+            self._limits.peer_line,
+        )

@@ -25,7 +25,7 @@ from synrepl.daemon.config_handlers import unfit_handlers
 from synrepl.daemon.config_redis import Redis
 from synrepl.daemon.secret import Secret
 from synrepl.streams.declared import BadDeclaration, declare
-from synrepl.streams.definition import Stream
+from synrepl.streams.definition import Generation, Stream
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +106,8 @@ class Listener(Section):
     """One TCP port on which the master speaks the replication protocol.
 
     :ivar dialect: how clients that send a bare ``REPLICATE`` are answered
-    :ivar rows: the generation whose row shapes such clients get
+    :ivar rows: the generation whose row shapes such clients get; None for that of the dialect
+    :ivar legacy_rows: the generation whose row shapes legacy clients get
     :ivar line_limit: the longest line sent or accepted, in bytes
     :ivar insecure: the operator accepts plain text on an address others can reach
     """
@@ -114,12 +115,18 @@ class Listener(Section):
     port: values.Port
     bind_address: str = LOOPBACK
     dialect: Literal["modern", "transitional"] = "modern"
-    rows: Literal["modern", "current"] = "modern"
+    rows: Literal["transitional", "modern", "current"] | None = None
+    legacy_rows: Literal["oldest", "legacy"] = "legacy"
     line_limit: values.Size = 16384
     insecure: bool = False
 
     def faults(self) -> Iterator[Unfit]:
         yield from _public(self.bind_address, self.insecure)
+
+    @property
+    def generation(self) -> Generation:
+        """Whose row shapes clients get that send a bare ``REPLICATE``."""
+        return Generation(self.rows or self.dialect)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -315,7 +322,8 @@ class MasterConfig(Config):
 class WorkerConfig(Config):
     """The configuration of a process that follows.
 
-    :ivar dialect: how this worker speaks to its master
+    :ivar dialect: how this worker speaks to its master; ``auto`` is transitional or
+        modern, as the master announces positions
     :ivar follow: the streams it follows
     :ivar follower_name: under which its positions are kept; None: ``instance_name``
     :ivar starting: where a follower without positions begins
@@ -325,7 +333,7 @@ class WorkerConfig(Config):
     """
 
     master: MasterAddress
-    dialect: Literal["modern", "legacy"] = "modern"
+    dialect: Literal["auto", "modern", "transitional", "legacy"] = "auto"
     follow: Literal["all"] | tuple[values.StreamName, ...] = "all"
     follower_name: values.FollowerName | None = None
     starting: Literal["earliest", "now"] = "earliest"
@@ -336,7 +344,7 @@ class WorkerConfig(Config):
     def faults(self) -> Iterator[Unfit]:
         yield from Config.faults(self)
         yield from unfit_handlers(self.handlers, has_database=self.has_database, is_master=False)
-        if self.redis is not None and self.dialect != "modern":
+        if self.redis is not None and self.dialect not in ("auto", "modern"):
             yield Unfit(key="dialect", reason="over Redis there is only one; leave it out")
         if self.catch_up == "http" and self.master.http_url is None:
             yield Unfit(key="master.http_url", reason="required for 'catch_up: http'")

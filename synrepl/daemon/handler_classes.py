@@ -15,6 +15,7 @@ from synrepl.daemon.config_handlers import Handler
 from synrepl.services import handlers
 from synrepl.services.handlers import TransactionalHandler
 from synrepl.streams.catalogue import Catalogue, UnknownStream
+from synrepl.wire.dialects import CLIENT_DIALECTS
 
 #: Where the code is that imports and makes handlers, which is not what fails.
 _NOT_THEIRS = (os.path.dirname(__file__), os.path.dirname(importlib.__file__), "<frozen importlib")
@@ -91,8 +92,9 @@ def _bad_view(cls: type[handlers.Handler], config: WorkerConfig) -> Iterator[str
     if cls.view not in (None, "per_writer", "linear"):
         yield f"its 'view' must be 'per_writer' or 'linear' or None, not {cls.view!r}"
         return
-    dialect = "legacy" if cls.view == "linear" else "modern"
-    if config.master.foreign and cls.view is not None and config.dialect != dialect:
+    given = "per_writer" if CLIENT_DIALECTS[config.dialect].per_writer else "linear"
+    if config.master.foreign and cls.view not in (None, given):
+        dialect = "legacy" if cls.view == "linear" else "modern"
         yield (
             f"it wants the {cls.view} view, which a real Synapse gives in the {dialect} dialect"
             f" only: set 'dialect: {dialect}', or leave 'view' out of the class"

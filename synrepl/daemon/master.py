@@ -330,8 +330,9 @@ class MasterProcess:
             self.master,
             self.config.server_name,
             DIALECTS[listener.dialect],
-            Generation(listener.rows),
+            listener.generation,
             limits,
+            Generation(listener.legacy_rows),
         )
         return listen(self._reactor, "listeners", listener.port, factory, listener.bind_address)
 

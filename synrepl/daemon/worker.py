@@ -74,7 +74,7 @@ from synrepl.storage.foreign.store import ForeignStore
 from synrepl.storage.store import FactStore
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.synapse.caches import CACHES as CACHES_STREAM
-from synrepl.wire.dialects import DIALECTS
+from synrepl.wire.dialects import CLIENT_DIALECTS
 from synrepl.wire.session import Limits
 
 #: Seconds between two records of the positions.
@@ -100,7 +100,7 @@ class WorkerProcess:
             self.database = DatabaseOfProcess(reactor, self._scheduler, config, self._wait)
         self.followed = None if config.follow == "all" else config.follow
         # Ours leaves facts out of the linear view whose rows are too long for a line.
-        leaves_out = not DIALECTS[config.dialect].per_writer and not config.master.foreign
+        leaves_out = not CLIENT_DIALECTS[config.dialect].per_writer and not config.master.foreign
         self.coherence = Coherence(caches, self.catalogue, self.log, self.followed, leaves_out)
         self.waiters = PositionWaiters(self._scheduler)
         self.waiting: WaitFor | None = None
@@ -136,7 +136,7 @@ class WorkerProcess:
             self._store = store
             await self._take_lease(store)
             await self._become_writer(store)
-        dialect = DIALECTS[config.dialect]
+        dialect = CLIENT_DIALECTS[config.dialect]
         source = self._source(store)
         self.delivery = Delivery(
             self._scheduler,
@@ -164,6 +164,7 @@ class WorkerProcess:
             self.followed,
             earliest=config.starting == "earliest",
             foreign=config.master.foreign,
+            wanted=self._wanted(),
         )
         self.factory = WorkerFactory(
             self._scheduler,
@@ -254,6 +255,13 @@ class WorkerProcess:
             self.log,
         )
         self.bus.start()
+
+    def _wanted(self) -> list[str]:
+        """The streams that are followed by name, in the configuration or by a handler."""
+        names = set(self.followed or ())
+        for each in self.handlers:
+            names.update(each.handler.streams or ())
+        return sorted(names)
 
     def _connected(self) -> bool:
         if self.bus is not None:

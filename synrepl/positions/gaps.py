@@ -16,6 +16,11 @@ then: a connection that breaks amid a fact is resumed before it, and whoever
 must not see half a fact twice holds rows back until :attr:`Cursor.position`
 reaches their token.
 
+**Real servers announce ahead.** They answer anybody's REPLICATE with their position in
+the database, and send the rows up to there that they had not sent yet only afterwards.
+A follower that fetches has them by then, and they are duplicates. One that cannot fetch
+must not take them for known: see :meth:`Cursor.skipped` and ``every_row``.
+
 **Unordered streams of real servers** send bursts newest first, repeat rows and
 send them late. Every row is applied, even before the first POSITION. That a
 burst is complete shows only when a larger token than all of it, or a POSITION,
@@ -73,6 +78,8 @@ class Cursor:
     :param in_memory: the stream is lost with its writer, so a lower position is a new start
     :param mixed: a legacy server answers with what was missed in no order; only its
         POSITION says that all of that has come
+    :param every_row: a row is a duplicate only when it was received or fetched before,
+        whatever a POSITION said
     """
 
     def __init__(
@@ -82,9 +89,12 @@ class Cursor:
         unordered: bool = False,
         in_memory: bool = False,
         mixed: bool = False,
+        every_row: bool = False,
     ) -> None:
         self._mixed = mixed
+        self._every_row = every_row
         self._position = position
+        self._known = position  # a row at or below it is a duplicate
         self._unordered = unordered
         self._in_memory = in_memory
         self.connection_lost()
@@ -134,7 +144,7 @@ class Cursor:
             return Verdict.HOLD
         if not (self._connected or self._running):
             return Verdict.NOT_CONNECTED
-        known = self._position is not None and token <= self._position
+        known = self._known is not None and token <= self._known
         return Verdict.DUPLICATE if known else Verdict.APPLY
 
     def on_position(self, prev: Token | None, new: Token) -> Verdict | Fetch | Reset:
@@ -147,18 +157,22 @@ class Cursor:
         :param new: everything of the writer at or below it can be had
         """
         own = self._position
-        # A server's ``prev`` is what it sent last, in a burst sent newest first its lowest.
-        whole = self._running or own is None or (prev is not None and prev in (own, self._last))
+        # A server's ``prev`` is what it sent last: in a burst newest first its lowest token,
+        # or when it says again where it is, the highest.
+        sent = (own, self._last, self._highest)
+        whole = self._running or own is None or (prev is not None and prev in sent)
+        if self._running:
+            self._know(self._highest)
         self._connected = True
         self._running = False
         if own is not None and new < own and self._in_memory:
-            self._position = 0
+            self._position = self._known = 0
             return Reset(self._begin_fetch(0, new))
         if own is not None and new <= own:
             self._last = new
             return Verdict.DUPLICATE
         if whole and self._fetching is None:
-            self._move(new)
+            self._move(new, known=not self._every_row)
             return Verdict.ADVANCED
         assert own is not None
         return Fetch(self._begin_fetch(own, new))
@@ -178,6 +192,7 @@ class Cursor:
         elif token > self._highest:
             # What came before is complete only now.
             self._position, self._highest = self._highest, token
+            self._know(self._position)
 
     def all_applied(self, tokens: Sequence[Token]) -> None:
         """Facts that were to be applied, at ascending tokens unless the stream is unordered, are."""
@@ -193,12 +208,26 @@ class Cursor:
         if self._fetching is not None and upto >= self._fetching:
             self._fetching = None
 
+    def skipped(self, upto: Token) -> None:
+        """What seemed to be missing at or below ``upto`` cannot be fetched: go on from there.
+
+        Rows of it that still come on this connection are new all the same.
+        """
+        self._fetching = None
+        self._move(upto, known=False)
+
     def _begin_fetch(self, after: Token, upto: Token) -> Range:
         self._fetching = upto if upto > after else None
         self._last = self._highest = self._position
         return Range(after, upto)
 
-    def _move(self, token: Token) -> None:
+    def _move(self, token: Token, known: bool = True) -> None:
         if self._position is None or token > self._position:
             self._position = token
+        if known:
+            self._know(token)
         self._last = self._highest = self._position
+
+    def _know(self, token: Token | None) -> None:
+        if token is not None and (self._known is None or token > self._known):
+            self._known = token

@@ -7,7 +7,7 @@ Streams of the catalogue and streams that a user declares are made the same way.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -19,11 +19,25 @@ from synrepl.streams.row import Row
 
 
 class Generation(StrEnum):
-    """Whose row shapes are on the wire."""
+    """Whose row shapes are on the wire; the oldest first."""
 
-    LEGACY = "legacy"  # Synapse 0.2x to 1.12, seen in 1.11
-    MODERN = "modern"  # Synapse 1.13 to 1.6x over TCP, seen in 1.43
+    OLDEST = "oldest"  # Synapse up to 1.8, seen in 1.0
+    LEGACY = "legacy"  # 1.9 to 1.12, seen in 1.11
+    TRANSITIONAL = "transitional"  # 1.13 to 1.21, seen in 1.20
+    MODERN = "modern"  # 1.22 to 1.6x over TCP, seen in 1.43
     CURRENT = "current"  # today's, over Redis
+
+    @classmethod
+    def since(cls, first: Generation) -> frozenset[Generation]:
+        """``first`` and all that came after it."""
+        every = list(cls)
+        return frozenset(every[every.index(first) :])
+
+    @classmethod
+    def until(cls, last: Generation) -> frozenset[Generation]:
+        """``last`` and all that came before it."""
+        every = list(cls)
+        return frozenset(every[: every.index(last) + 1])
 
 
 #: The key of ``Stream.kinds`` for a stream whose rows carry no kind on the wire.
@@ -80,6 +94,21 @@ class Stream:
         if by_kind is None or kind not in by_kind:
             return self.kinds[kind].__struct_fields__
         return by_kind[kind]
+
+
+def numbered_together(streams: Iterable[Stream]) -> dict[str, frozenset[str]]:
+    """By stream, the streams that one sequence numbers, itself among them; no others are named."""
+    owners = {stream.name: stream.numbered_with or stream.name for stream in streams}
+    groups: dict[str, set[str]] = {}
+    for name, owner in owners.items():
+        groups.setdefault(owner, {owner}).add(name)
+    return {
+        name: frozenset(group)
+        for group in groups.values()
+        if len(group) > 1
+        for name in group
+        if name in owners
+    }
 
 
 class Fact(msgspec.Struct, frozen=True, gc=False):

@@ -21,7 +21,7 @@ from synrepl.streams.row import Row
 Reader = Callable[[bytes], Row]
 Getter = Callable[[Row], object]
 
-NEWEST_FIRST = (Generation.CURRENT, Generation.MODERN, Generation.LEGACY)
+NEWEST_FIRST = tuple(reversed(Generation))
 
 
 def readers(stream: Stream) -> tuple[Reader, ...]:
@@ -59,11 +59,10 @@ def _wire_types(stream: Stream, kind: str) -> Iterator[type[Struct]]:
     """
     row = stream.kinds[kind]
     defaults = _defaults(row)
-    taken: list[tuple[str, ...]] = []
-    for shape in (stream.shape(generation, kind) for generation in NEWEST_FIRST):
-        if any(wider[: len(shape)] == shape for wider in taken):
+    shapes = dict.fromkeys(stream.shape(generation, kind) for generation in NEWEST_FIRST)
+    for shape in shapes:
+        if any(wider != shape and wider[: len(shape)] == shape for wider in shapes):
             continue
-        taken.append(shape)
         yield row if shape == row.__struct_fields__ else _shape_struct(row, shape, defaults)
 
 

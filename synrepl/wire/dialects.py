@@ -197,16 +197,39 @@ DIALECTS: Mapping[str, Dialect] = MappingProxyType(
 )
 
 
-@lru_cache(maxsize=8)
-def opening(modern: Dialect) -> Dialect:
-    """What a server understands before it knows whether its client is legacy or ``modern``.
-
-    Where the two differ, the number of arguments decides.
-    """
-    layouts = dict(modern.layouts)
-    for verb, legacy in LEGACY.layouts.items():
+def _either(first: Dialect, second: Dialect, senders: tuple[Side, ...]) -> Dialect:
+    """``first``, and what ``senders`` say in ``second``; the number of arguments decides."""
+    layouts = dict(first.layouts)
+    for verb, others in second.layouts.items():
         known = layouts.get(verb, ())
         counts = {len(layout.fields) for layout in known}
-        layouts[verb] = known + tuple(x for x in legacy if len(x.fields) not in counts)
-    name = f"legacy or {modern.name}"
-    return Dialect(name, MappingProxyType(layouts), modern.per_writer, has_sides=True)
+        more = tuple(
+            layout
+            for layout in others
+            if len(layout.fields) not in counts and set(senders) & set(layout.senders)
+        )
+        if known or more:
+            layouts[verb] = known + more
+    name = f"{second.name} or {first.name}"
+    return Dialect(name, MappingProxyType(layouts), first.per_writer, has_sides=True)
+
+
+@lru_cache(maxsize=8)
+def opening(modern: Dialect) -> Dialect:
+    """What a server understands before it knows whether its client is legacy or ``modern``."""
+    return _either(modern, LEGACY, _SC)
+
+
+#: What a client that asks with a bare REPLICATE may speak before it knows its server's
+#: dialect. The first POSITION tells: it has one token in the transitional dialect, two in
+#: the modern one. A client says the same in both.
+TRANSITIONAL_OR_MODERN = _either(MODERN, TRANSITIONAL, _S)
+
+#: By name, as in the configuration of a client over TCP. Which of the two that ``auto`` stands
+#: for is spoken, the server tells; legacy servers have to be asked in their own way.
+CLIENT_DIALECTS: Mapping[str, Dialect] = MappingProxyType(
+    {
+        "auto": TRANSITIONAL_OR_MODERN,
+        **{dialect.name: dialect for dialect in (MODERN, TRANSITIONAL, LEGACY)},
+    }
+)

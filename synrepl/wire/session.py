@@ -39,8 +39,16 @@ from synrepl.wire.codec import (
     sends_rdata,
     write_line,
 )
-from synrepl.wire.commands import Command, Error, Name, Ping, Replicate, Server
-from synrepl.wire.dialects import LEGACY, MODERN, Dialect, Side, opening
+from synrepl.wire.commands import Command, Error, Name, Ping, Position, Replicate, Server
+from synrepl.wire.dialects import (
+    LEGACY,
+    MODERN,
+    TRANSITIONAL,
+    TRANSITIONAL_OR_MODERN,
+    Dialect,
+    Side,
+    opening,
+)
 from synrepl.wire.errors import LocalProtocolError, RemoteProtocolError
 from synrepl.wire.heartbeat import PING_INTERVAL, PING_TIMEOUT, Beat, Heartbeat
 from synrepl.wire.lines import DEFAULT_LINE_LIMIT, Chunk, LineSplitter, LineTooLong, check_limit
@@ -59,7 +67,7 @@ class DialectUnknown(LocalProtocolError):
 
 
 class NoDialect(LocalProtocolError):
-    """a client's session needs a dialect: only a server can learn it from its peer"""
+    """a client's session needs a dialect: legacy, or one that asks with a bare REPLICATE"""
 
 
 class LineTooLongToSend(LocalProtocolError):
@@ -113,8 +121,9 @@ class Session:
     :param server_name: a server's own name; the name a client expects, where
         ``None`` takes any
     :param name: a client's name for the server's logs; ``None`` sends no NAME
-    :param dialect: a client must say; a server's ``None`` is settled by the
-        client's first REPLICATE
+    :param dialect: a client must say, if only that it is
+        :data:`~.dialects.TRANSITIONAL_OR_MODERN`, which the server's first POSITION
+        settles; a server's ``None`` is settled by the client's first REPLICATE
     :param modern: what a REPLICATE without arguments settles it to
     :raises NoDialect: for a client without one
     """
@@ -147,7 +156,7 @@ class Session:
         #: True once no more is read; what is queued is the last that is written.
         self.closing = False
         #: Settled, or ``None``.
-        self.dialect = dialect
+        self.dialect = None if dialect is TRANSITIONAL_OR_MODERN else dialect
         #: Lines that :meth:`data_to_send` would give.
         self.queued_lines = 0
         #: The text of the peer's NAME (shortened), of its SERVER, of its last ERROR.
@@ -312,6 +321,12 @@ class Session:
             self.dialect = self._modern if command.stream is None else LEGACY
             self._understood = self.dialect
 
+    def _hear_position(self, command: Command) -> None:
+        assert isinstance(command, Position)
+        if self.dialect is None:
+            self.dialect = TRANSITIONAL if command.prev is None else MODERN
+            self._understood = self.dialect
+
     # How it is done
 
     def _fail(self, fault: RemoteProtocolError) -> None:
@@ -375,5 +390,6 @@ _HANDLERS: Mapping[type[Command], Callable[[Session, Command], None]] = {
     Server: Session._hear_server,
     Name: Session._hear_name,
     Error: Session._hear_error,
+    Position: Session._hear_position,
     Replicate: Session._hear_replicate,
 }

@@ -22,6 +22,7 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
 
 import synrepl
+from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.core.tokens import MAX_TOKEN, Range
 from synrepl.daemon.config import load_master
 from synrepl.daemon.master import MasterProcess
@@ -179,6 +180,10 @@ class CliCase(TestCase):
         command.write(stdin)
         command.end_of_input()
         return await command.done()
+
+    async def turn(self) -> None:
+        """Let other processes go on."""
+        await TwistedScheduler(reactor).sleep(0.02)
 
     async def master(self, **settings: str) -> Master:
         """A running master with the stream ``orders``.

@@ -11,9 +11,11 @@ from twisted.internet.protocol import Factory, Protocol
 from twisted.trial.unittest import SynchronousTestCase
 
 from synrepl.daemon.cli.tail_lines import JsonLines, ShownRow, TextLines
+from synrepl.services.tap.recording import read_recording
 from synrepl.wire.commands import Position
 from synrepl.wire.dialects import LEGACY, MODERN
 from tests.daemon.cli_world import CliCase, Command, Done, Master, free_port
+from tests.wire.recordings import CAPTURES
 
 
 def shown(*lines: str) -> list[list[Any]]:
@@ -209,7 +211,7 @@ class Refused(CliCase):
             (("orders",), 2, "name a master"),
             (("localhost:x",), 2, "is not HOST:PORT"),
             (("localhost:70000",), 2, "is not HOST:PORT"),
-            ((nobody, "--from", "3"), 2, "--from 3: a modern master sends only what happens"),
+            ((nobody, "--from", "3"), 2, "--from 3: a transitional or modern master sends only"),
             ((nobody, "--from", "x"), 1, "'x' is not a position"),
             ((nobody, "--dialect", "legacy", "--from", "0~w.1"), 2, "one token per stream"),
             ((nobody, "No such"), 2, "stream name 'No such' is not a valid name"),
@@ -235,10 +237,17 @@ class Refused(CliCase):
             done, Done(1, "", "synrepl: error: there is no stream 'order'; did you mean orders?\n")
         )
 
-    async def test_a_stream_that_is_never_announced(self) -> None:
+    async def test_a_stream_that_the_master_does_not_have(self) -> None:
         master = await self.master()
-        command = self.start("tail", master.address, "order")
-        await command.said("the master has not announced a stream 'order'; waiting for it")
+        done = await self.run_it("tail", master.address, "order", "orders")
+        self.assertEqual((done.code, done.out), (1, ""))
+        announces = f"the master at {master.address} announces no stream 'order'"
+        self.assertIn(f"{announces}; did you mean orders?", done.err)
+
+    async def test_a_stream_that_nobody_has_written_yet_is_waited_for(self) -> None:
+        master = await self.master(stream_writers="{orders: [worker1]}")
+        command = self.start("tail", "-c", master.path, "orders")
+        await command.said("the master has not announced a stream 'orders'; waiting for it")
 
     async def test_another_server(self) -> None:
         master = await self.master()
@@ -283,6 +292,55 @@ class Scripted(CliCase):
         self.assertEqual(
             rows, [["things", "b", 1, [1]], ["things", "b", 4, [3]], ["things", "a", 5, [2]]]
         )
+
+    async def test_rows_that_a_position_was_ahead_of(self) -> None:
+        script = (
+            b"SERVER x\nPING 1\nPOSITION events m 8 8\nRDATA events m 8 [0]\n"
+            b"RDATA events m 9 [1]\nPOSITION events m 12 12\nRDATA events m 10 [2]\n"
+            b"RDATA events m 10 [9]\nRDATA events m batch [3]\nRDATA events m 12 [4]\n"
+            b"POSITION events m 12 12\nRDATA events m 13 [5]\n"
+        )
+        done = await (await self.play("--json", "--count", "6", script=script)).done()
+        rows = [row[2:] for row in shown(*done.out.splitlines())]
+        self.assertEqual(rows, [[8, [0]], [9, [1]], [10, [2]], [12, [3]], [12, [4]], [13, [5]]])
+        self.assertEqual((done.code, done.err), (0, ""))
+
+    async def test_tokens_without_rows_are_not_missed(self) -> None:
+        script = b"SERVER x\nPING 1\n"
+        for token in (8, 12):
+            for stream in ("events", "account_data", "receipts"):
+                script += f"POSITION {stream} m {token} {token}\n".encode()
+        script += b"RDATA account_data m 13 [1]\n"
+        done = await (await self.play("--json", "--count", "1", script=script)).done()
+        self.assertEqual([row[2] for row in shown(*done.out.splitlines())], [13])
+        self.assertEqual((done.code, done.err), (0, ""))
+
+    async def test_a_row_too_long_for_a_line_is_missed(self) -> None:
+        script = (
+            b"SERVER x\nPING 1\nPOSITION events m 8 8\nPOSITION events m 9 9\n"
+            b"RDATA events m 10 [1]\n"
+        )
+        done = await (await self.play("--json", "--count", "1", script=script)).done()
+        self.assertIn("missed: events of m, above 8 up to 9;", done.err)
+
+    async def test_real_servers_that_are_asked_amid_their_traffic(self) -> None:
+        for version in ("1.11.1", "1.20.1", "1.43.0"):
+            path = CAPTURES / version / "live-asked.jsonl.gz"
+            sent = [
+                recorded.text
+                for recorded in read_recording(path)
+                if recorded.text.startswith((b"RDATA events", b"RDATA receipts"))
+            ]
+            replayed = self.start("tap", "replay", path, "--speed", "0")
+            where = (await replayed.said("dialect")).split("listens on ")[1].split(",")[0]
+            legacy = ("--dialect", "legacy") if version == "1.11.1" else ()
+            done = await self.run_it(
+                *("tail", where, "events", "receipts", "--json"),
+                *(*legacy, "--count", len(sent)),
+            )
+            rows = [json.loads(line)["row"] for line in done.out.splitlines()]
+            told = [json.loads(b"[" + text.split(b" [", 1)[1]) for text in sent]
+            self.assertEqual((rows, done.err), (told, ""), version)
 
     async def test_rows_that_are_not_json(self) -> None:
         script = "SERVER x\nPOSITION s m 0 0\nRDATA s m 1 [\x9b31m\u202e\n".encode()

@@ -152,8 +152,10 @@ class Record(CliCase):
         await command.said("recording")
         command.signal("INT")
         done = await command.done()
-        self.assertEqual(done.code, 130)
-        self.assertEqual(lines(path)[0], ("-", "connected"))
+        found = lines(path)
+        told = [f"recording {where}", f"{len(found)} lines are in {path}"]
+        self.assertEqual((done.code, done.err), (130, "".join(f"synrepl: {x}\n" for x in told)))
+        self.assertEqual((found[0], found[-1]), (("-", "connected"), ("-", "closed")))
 
     async def test_seconds(self) -> None:
         replayed = self.start("tap", "replay", LIVE)

@@ -109,7 +109,7 @@ class Listening(WatchCase):
                 self.assertEqual(self.streams(looks[-1]), streams)
                 self.assertEqual((looks[-1]["trouble"], looks[-1]["alarms"]), ([], []))
                 # The newest is tried first: it is for older servers to refuse.
-                self.assertEqual(server.refused, ["REPLICATE"] * (2 if name == "legacy" else 0))
+                self.assertEqual(server.refused, ["REPLICATE"] * (name == "legacy"))
 
     async def test_nobody_is_there(self) -> None:
         done, looks = await self.watch(free_port(), "--seconds", "1")

@@ -95,6 +95,40 @@ class ModernTests(TestCase):
         cursor = Cursor(5)
         self.assertEqual(cursor.on_position(None, 8), Fetch(Range(5, 8)))
 
+    def test_rows_that_a_position_was_ahead_of_are_new_where_they_cannot_be_fetched(self) -> None:
+        cursor = self.connected(5)
+        self.assertEqual(cursor.on_position(8, 8), Fetch(Range(5, 8)))
+        cursor.skipped(8)
+        self.assertEqual(cursor.position, 8)
+        for token in (6, 8, 9):
+            self.assertIs(cursor.on_rdata(token), Verdict.APPLY)
+            cursor.applied(token)
+            self.assertIs(cursor.on_rdata(token), Verdict.DUPLICATE)
+        self.assertEqual(cursor.position, 9)
+        self.assertIs(cursor.on_position(9, 12), Verdict.ADVANCED)
+        self.assertIs(cursor.on_rdata(12), Verdict.DUPLICATE)
+
+    def test_what_was_skipped_in_part_goes_on_with_the_first_row_that_comes(self) -> None:
+        cursor = self.connected(5)
+        cursor.on_position(8, 8)
+        cursor.skipped(6)
+        self.assertEqual((cursor.position, cursor.on_rdata(7)), (6, Verdict.APPLY))
+
+    def test_who_wants_every_row_drops_only_what_it_has(self) -> None:
+        cursor = Cursor(None, every_row=True)
+        self.assertIs(cursor.on_position(8, 8), Verdict.ADVANCED)
+        for token in (7, 8, 9):
+            self.assertIs(cursor.on_rdata(token), Verdict.APPLY)
+            cursor.applied(token)
+            self.assertIs(cursor.on_rdata(token), Verdict.DUPLICATE)
+        self.assertIs(cursor.on_position(9, 12), Verdict.ADVANCED)
+        self.assertIs(cursor.on_rdata(11), Verdict.APPLY)
+        cursor.applied(11)
+        self.assertEqual((cursor.position, cursor.on_rdata(11)), (12, Verdict.DUPLICATE))
+        self.assertEqual(cursor.on_position(14, 14), Fetch(Range(12, 14)))
+        cursor.caught_up(14)
+        self.assertIs(cursor.on_rdata(13), Verdict.DUPLICATE)
+
     def test_beginning_wherever_the_writer_is(self) -> None:
         cursor = Cursor(None)
         self.assertIs(cursor.on_rdata(7), Verdict.NOT_CONNECTED)
@@ -111,6 +145,15 @@ class UnorderedTests(TestCase):
             cursor.applied(token)
             self.assertEqual(cursor.position, 1)
         cursor.applied(9)
+        self.assertEqual(cursor.position, 7)
+
+    def test_prev_may_be_the_highest_of_a_descending_burst(self) -> None:
+        # 1.43, asked again: RDATA backfill master 7 … 2, then POSITION backfill master 7 7
+        cursor = Cursor(1, unordered=True)
+        cursor.on_position(1, 1)
+        for token in (7, 6, 5, 4, 3, 2):
+            cursor.applied(token)
+        self.assertIs(cursor.on_position(7, 7), Verdict.ADVANCED)
         self.assertEqual(cursor.position, 7)
 
     def test_prev_is_the_lowest_of_a_descending_burst(self) -> None:
@@ -161,6 +204,22 @@ class LegacyTests(TestCase):
         cursor = Cursor(None)
         self.assertIsNone(cursor.subscribed())
         self.assertIs(cursor.on_position(None, 12), Verdict.ADVANCED)
+
+    def test_live_rows_that_the_answer_to_now_was_ahead_of(self) -> None:
+        cursor = Cursor(None, every_row=True)
+        cursor.subscribed()
+        cursor.on_position(None, 12)
+        self.assertIs(cursor.on_rdata(12), Verdict.APPLY)
+        cursor.applied(12)
+        self.assertIs(cursor.on_rdata(12), Verdict.DUPLICATE)
+
+    def test_a_live_row_that_the_answer_had_is_a_duplicate(self) -> None:
+        cursor = Cursor(5, every_row=True)
+        cursor.subscribed()
+        cursor.applied(7)
+        cursor.on_position(None, 8)
+        self.assertIs(cursor.on_rdata(7), Verdict.DUPLICATE)
+        self.assertIs(cursor.on_rdata(8), Verdict.APPLY)
 
     def test_a_token_beyond_the_servers(self) -> None:
         kept, lost = Cursor(99), Cursor(99, in_memory=True)

@@ -32,7 +32,14 @@ from synrepl.streams.rows import RowCodec
 from synrepl.streams.synapse import SYNAPSE_STREAMS
 from synrepl.wire.codec import parse_line
 from synrepl.wire.commands import Rdata
-from synrepl.wire.dialects import LEGACY, MODERN, Dialect, Side
+from synrepl.wire.dialects import (
+    LEGACY,
+    MODERN,
+    TRANSITIONAL,
+    TRANSITIONAL_OR_MODERN,
+    Dialect,
+    Side,
+)
 from synrepl.wire.judge import Recorded
 from tests.services.test_serve import ConnectionLostReason, Transport
 from tests.services.world import Noting
@@ -215,9 +222,15 @@ class Followed(TrialCase):
         number: int = port.getHost().port
         return number
 
-    async def check(self, version: str, dialect: Dialect, rows: Generation) -> None:
+    async def check(
+        self, version: str, dialect: Dialect, rows: Generation, spoken: Dialect | None = None
+    ) -> None:
+        """A follower gets every row.
+
+        :param spoken: in which dialect it asks; None for the server's
+        """
         expected = recorded_rows(version, dialect)
-        self.assertGreater(sum(map(len, expected.values())), 2_000)
+        self.assertGreater(sum(map(len, expected.values())), 900)
         port = self.listen(version, "live", dialect)
         any_reactor: Any = reactor
         scheduler = TwistedScheduler(any_reactor)
@@ -231,7 +244,9 @@ class Followed(TrialCase):
             earliest=False,
             foreign=True,
         )
-        factory = WorkerFactory(scheduler, follower, "test", "localhost:1", dialect, log.info)
+        factory = WorkerFactory(
+            scheduler, follower, "test", "localhost:1", spoken or dialect, log.info
+        )
         connector = any_reactor.connectTCP("127.0.0.1", port, factory)
         self.addCleanup(connector.disconnect)
         self.addCleanup(factory.stop)
@@ -241,6 +256,16 @@ class Followed(TrialCase):
 
     async def test_legacy(self) -> None:
         await self.check("1.11.1", LEGACY, Generation.LEGACY)
+
+    async def test_oldest(self) -> None:
+        await self.check("1.0.0", LEGACY, Generation.OLDEST)
+
+    async def test_which_of_the_newer_dialects_shows_in_the_first_position(self) -> None:
+        for version, dialect, rows in (
+            ("1.20.1", TRANSITIONAL, Generation.TRANSITIONAL),
+            ("1.43.0", MODERN, Generation.MODERN),
+        ):
+            await self.check(version, dialect, rows, TRANSITIONAL_OR_MODERN)
 
     async def test_modern(self) -> None:
         await self.check("1.43.0", MODERN, Generation.MODERN)

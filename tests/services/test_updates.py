@@ -110,6 +110,16 @@ class Answers(Base):
             self.ask("sticky_events", 0, 1)
         self.assertEqual(self.ask("sticky_events", 0, 0, rows="current")["updates"], [])
 
+    def test_a_follower_that_says_which_rows_it_wants_gets_every_stream(self) -> None:
+        self.append("groups", [["+g:x", "@u:x", "membership", {}]])
+        self.append("sticky_events", [["!r:x", "$e:x"]])
+        for rows in ("modern", "current"):
+            for stream, row in (
+                ("groups", ["+g:x", "@u:x", "membership", {}]),
+                ("sticky_events", ["!r:x", "$e:x"]),
+            ):
+                self.assertEqual(self.ask(stream, 0, 1, rows=rows)["updates"], [[1, row]])
+
     def test_trimmed_and_away(self) -> None:
         self.world = started(max_rows_per_stream=4)
         self.append("jobs", [[1], [2], [3], [4], [5]])

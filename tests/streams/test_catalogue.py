@@ -6,7 +6,7 @@ from unittest import TestCase
 
 from synrepl.streams.catalogue import Catalogue, DuplicateStream, UnknownStream
 from synrepl.streams.declared import declare
-from synrepl.streams.definition import Generation
+from synrepl.streams.definition import Generation, numbered_together
 from synrepl.streams.synapse import BACKFILL, EVENTS, SYNAPSE_STREAMS, TYPING
 from tests.streams.recordings import announced
 
@@ -46,6 +46,7 @@ class SynapseTests(TestCase):
         return [stream.name for stream in Catalogue(SYNAPSE_STREAMS).known_to(generation)]
 
     def test_real_servers_announce_the_same_streams_in_the_same_order(self) -> None:
+        self.assertEqual(announced("1.0.0/live.jsonl.gz"), self.names(Generation.OLDEST))
         self.assertEqual(announced("1.11.1/live.jsonl.gz"), self.names(Generation.LEGACY))
         self.assertEqual(announced("1.43.0/live.jsonl.gz"), self.names(Generation.MODERN))
 
@@ -53,6 +54,22 @@ class SynapseTests(TestCase):
         self.assertEqual(
             set(announced("1.163.2/redis.jsonl.gz")), set(self.names(Generation.CURRENT))
         )
+
+    def test_what_transitional_servers_announce(self) -> None:
+        # The recorded one sends its federation traffic itself.
+        names = [name for name in self.names(Generation.TRANSITIONAL) if name != "federation"]
+        self.assertEqual(announced("1.20.1/live.jsonl.gz"), names)
+
+    def test_streams_that_are_numbered_together(self) -> None:
+        together = numbered_together(SYNAPSE_STREAMS)
+        self.assertEqual(
+            {
+                frozenset(("account_data", "tag_account_data")),
+                frozenset(("device_lists", "user_signature")),
+            },
+            set(together.values()),
+        )
+        self.assertEqual(together["account_data"], {"account_data", "tag_account_data"})
 
     def test_properties(self) -> None:
         def named(flag: str) -> set[str]:

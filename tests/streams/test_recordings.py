@@ -11,7 +11,10 @@ from synrepl.streams.synapse import SYNAPSE_STREAMS
 from tests.streams.recordings import commands, traffic
 
 #: Words before the row: stream and token, and in between the writer since 1.13.
-WORDS = {Generation.LEGACY: 2, Generation.MODERN: 3, Generation.CURRENT: 3}
+WORDS = {
+    generation: 2 if generation in Generation.until(Generation.LEGACY) else 3
+    for generation in Generation
+}
 
 
 class RecordedRows(TestCase):
@@ -30,6 +33,12 @@ class RecordedRows(TestCase):
             self.assertEqual(json.loads(encoders[stream](row)), json.loads(line))
             self.assertIn(generation, codecs[stream].stream.generations)
             codecs[stream].check_storable(row)
+
+    def test_oldest(self) -> None:
+        self.check("1.0.0", Generation.OLDEST, 1000)
+
+    def test_transitional(self) -> None:
+        self.check("1.20.1", Generation.TRANSITIONAL, 2000)
 
     def test_legacy(self) -> None:
         self.check("1.11.1", Generation.LEGACY, 4000)

@@ -8,7 +8,16 @@ from hypothesis import strategies as st
 from synrepl.wire import commands as c
 from synrepl.wire.closing import CloseReason, FailedToKeepUp, PingTimeout, WrongRemote
 from synrepl.wire.codec import UnknownCommand
-from synrepl.wire.dialects import CURRENT, DIALECTS, LEGACY, MODERN, TRANSITIONAL, Dialect, Side
+from synrepl.wire.dialects import (
+    CURRENT,
+    DIALECTS,
+    LEGACY,
+    MODERN,
+    TRANSITIONAL,
+    TRANSITIONAL_OR_MODERN,
+    Dialect,
+    Side,
+)
 from synrepl.wire.errors import LocalProtocolError
 from synrepl.wire.fields import Unwritable
 from synrepl.wire.heartbeat import Beat, Heartbeat
@@ -167,6 +176,39 @@ class Hearing(TestCase):
         session.start()
         session.receive(b"REPLICATE\n", NOW)
         self.assertIs(session.dialect, TRANSITIONAL)
+
+    def test_the_first_position_tells_a_client_its_servers_dialect(self) -> None:
+        for line, position, dialect in (
+            (b"POSITION events m 2\n", c.Position("events", "m", None, 2), TRANSITIONAL),
+            (b"POSITION events m 1 2\n", c.Position("events", "m", 1, 2), MODERN),
+        ):
+            session = started(CLIENT, TRANSITIONAL_OR_MODERN)
+            row = b"RDATA events m 2 []\n"
+            self.assertEqual(session.receive(row, NOW), [c.Rdata("events", "m", 2, b"[]")])
+            self.assertIsNone(session.dialect)
+            self.assertEqual(session.receive(row + line, NOW)[1:], [position])
+            self.assertIs(session.dialect, dialect)
+            self.assertEqual(len(session.receive(row, NOW)), 1)
+            other = b"POSITION a m 1\n" if dialect is MODERN else b"POSITION a m 1 1\n"
+            self.assertEqual(session.receive(other, NOW), [])
+            self.assertIs(session.closed_reason, CloseReason.PROTOCOL_ERROR)
+
+    def test_what_a_client_says_needs_no_position_first(self) -> None:
+        said = (
+            c.Replicate(),
+            c.UserSync("i", "@a:b", None, True, 5),
+            c.ClearUserSync("i"),
+            c.FederationAck("f1", 3),
+            c.RemoteServerUp("example.org"),
+            c.UserIp("@a:b", "t", "::1", "curl", None, 5),
+        )
+        undecided = started(CLIENT, TRANSITIONAL_OR_MODERN)
+        for dialect in (TRANSITIONAL, MODERN):
+            decided = started(CLIENT, dialect)
+            for command in said:
+                undecided.send(command, NOW)
+                decided.send(command, NOW)
+                self.assertEqual(undecided.data_to_send(), decided.data_to_send())
 
     def test_a_missing_server_line_is_tolerated(self) -> None:
         session = started(CLIENT)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,57 +13,21 @@ from synrepl.adapters.http_source import HttpSource
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.core import names
 from synrepl.core.errors import ConfigError
-from synrepl.daemon.catalogue import catalogue
-from synrepl.daemon.cli.addresses import (
-    AnyPort,
-    HttpAddress,
-    NoHttpListener,
-    master_http,
-    reachable,
-)
 from synrepl.daemon.cli.conventions import console, json_option
-from synrepl.daemon.cli.given import host_and_port
 from synrepl.daemon.cli.running import aside, run
 from synrepl.daemon.cli.tail_follow import Tail
 from synrepl.daemon.cli.tail_lines import JsonLines, Lines, ShownRow, TextLines
-from synrepl.daemon.cli.tail_peer import connect
+from synrepl.daemon.cli.tail_target import Target, find_target
 from synrepl.daemon.cli.terminal import write_out
-from synrepl.daemon.config import LOOPBACK, MasterConfig, WorkerConfig, load
 from synrepl.positions.vector import PositionVector
 from synrepl.streams.catalogue import Catalogue
-from synrepl.streams.definition import Generation
 from synrepl.streams.synapse import SYNAPSE_STREAMS
 from synrepl.wire.commands import Command
-from synrepl.wire.dialects import DIALECTS, LEGACY, Dialect
-
-
-class NoListener(ConfigError):
-    """the configuration has no listener for followers: set 'listeners', or say HOST:PORT"""
+from synrepl.wire.dialects import CLIENT_DIALECTS
 
 
 class NeedsCatchUp(ConfigError):
     """--from {start}: a {dialect} master sends only what happens from now on, what was before is fetched over HTTP; name a configuration (-c) that has 'http' (a master's) or 'master.http_url' (a worker's), or use --dialect legacy with a master that speaks it"""
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """A master, and what is known of it.
-
-    :ivar server_name: what it must be called; None for whatever it is called
-    :ivar streams: the catalogue of its configuration; None without one
-    :ivar foreign: it may be a real Synapse
-    :ivar rows: the generation of its row shapes
-    :ivar http: where missed rows can be fetched
-    """
-
-    host: str
-    port: int
-    dialect: Dialect
-    server_name: str | None
-    streams: Catalogue | None
-    foreign: bool
-    rows: Generation
-    http: HttpAddress | None
 
 
 @click.command("tail")
@@ -87,8 +50,8 @@ class Target:
 )
 @click.option(
     "--dialect",
-    type=click.Choice(["modern", "legacy"]),
-    help="How the master is spoken to: legacy up to Synapse 1.12. Default: as configured, or modern.",
+    type=click.Choice(list(CLIENT_DIALECTS)),
+    help="How the master is spoken to: legacy up to Synapse 1.12. Default: as configured, or auto.",
 )
 @click.option("--commands", is_flag=True, help="Show POSITIONs and other commands too.")
 @click.option("--count", type=click.IntRange(min=1), help="Exit after this many rows.")
@@ -107,9 +70,11 @@ def command(
     """Show the rows of some streams, or of all, as they come.
 
     The master is given as HOST:PORT (one of its listeners) or by a
-    configuration. Connections that are lost are made again; what happened
-    meanwhile is shown when it can be had: in the legacy dialect always, else
-    over HTTP with a configuration that says where.
+    configuration; a configuration with 'redis' means the processes on that
+    channel. Connections that are lost are made again; what happened meanwhile is
+    shown when it can be had: in the legacy dialect always, else over HTTP with a
+    configuration that says where. A stream that the master does not have is
+    refused.
 
     With --json each row is an object {"stream", "writer", "token", "row"}.
     """
@@ -133,9 +98,7 @@ def command(
             source = HttpSource(HttpClient(reactor, target.http.url, target.http.secret))
         tail = Tail(
             scheduler,
-            lambda: connect(
-                reactor, scheduler, target.host, target.port, target.dialect, target.server_name
-            ),
+            lambda: target.place.connect(reactor, scheduler),
             target.dialect,
             known,
             streams,
@@ -181,60 +144,6 @@ class Printer:
             # A reader that is slow must not keep us from answering the master.
             await aside(self._reactor, lambda: write_out(data))
         return self._left != 0
-
-
-def find_target(
-    where: str | None, config: Sequence[Path], dialect: str | None, server_name: str | None
-) -> Target:
-    """The master that the command line means.
-
-    :param where: HOST:PORT, which goes before the configuration's address
-    :raises ConfigError: the configuration is not acceptable, or does not say enough
-    """
-    if not config:
-        if where is None:
-            raise click.UsageError("name a master: HOST:PORT, or a configuration with -c")
-        host, port = host_and_port(where)
-        spoken = DIALECTS[dialect or "modern"]
-        return Target(host, port, spoken, server_name, None, True, Generation.MODERN, None)
-    loaded = load(config)
-    expected = server_name or loaded.server_name
-    if isinstance(loaded, WorkerConfig):
-        master = loaded.master
-        host, port = (master.host, master.port) if where is None else host_and_port(where)
-        spoken = DIALECTS[dialect or loaded.dialect]
-        foreign, rows = master.foreign, Generation.MODERN
-    else:
-        listener = _listener(loaded, where)
-        host, port = (listener.host, listener.port) if where is None else host_and_port(where)
-        spoken = LEGACY if dialect == "legacy" else listener.dialect
-        foreign, rows = False, listener.rows
-    try:
-        http = master_http(loaded)
-    except (NoHttpListener, AnyPort):
-        http = None
-    return Target(host, port, spoken, expected, catalogue(loaded), foreign, rows, http)
-
-
-@dataclass(frozen=True, slots=True)
-class _Listener:
-    host: str
-    port: int
-    dialect: Dialect
-    rows: Generation
-
-
-def _listener(config: MasterConfig, where: str | None) -> _Listener:
-    """The first listener, or what is known without one when an address is given."""
-    if not config.listeners:
-        if where is None:
-            raise NoListener()
-        return _Listener(LOOPBACK, 0, DIALECTS["modern"], Generation.MODERN)
-    first = config.listeners[0]
-    if first.port == 0 and where is None:
-        raise AnyPort(key="listeners", option="HOST:PORT")
-    host = reachable(first.bind_address)
-    return _Listener(host, first.port, DIALECTS[first.dialect], Generation(first.rows))
 
 
 def _split(what: tuple[str, ...]) -> tuple[str | None, tuple[str, ...]]:

@@ -7,15 +7,16 @@ is filled everything else waits, in the master if need be.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Awaitable, Callable, Collection, Sequence
 
 from synrepl.adapters.backoff import pause
 from synrepl.core.clock import DelayedCall, Scheduler
-from synrepl.core.errors import Refused, Unavailable
+from synrepl.core.errors import InputError, Refused, Unavailable
 from synrepl.core.tokens import Range
+from synrepl.daemon.cli.tail_gaps import UnfilledGaps
 from synrepl.daemon.cli.tail_lines import ShownRow
-from synrepl.daemon.cli.tail_peer import NoMaster, TailPeer
-from synrepl.daemon.cli.terminal import printable
+from synrepl.daemon.cli.tail_peer import NoMaster, TailUpstream
 from synrepl.positions.gaps import Cursor, Fetch, Reset, Verdict
 from synrepl.positions.vector import PositionVector
 from synrepl.services.following.source import Source
@@ -32,27 +33,19 @@ from synrepl.wire.dialects import Dialect
 #: How long a master has to greet us and to announce what was asked for, in seconds.
 ANNOUNCE_S = 2.0
 
+#: So many streams' POSITIONs at once are an answer to REPLICATE, whoever sent that.
+A_ROUND = 3
+
 #: Rows fetched at a time when a gap is filled.
 PAGE_ROWS = 2_000
-
-#: Ends of a connection after which another one helps.
-_PASSING = frozenset(
-    {CloseReason.PEER_CLOSED, CloseReason.PING_TIMEOUT, CloseReason.FAILED_TO_KEEP_UP}
-)
-#: The words of an ERROR after which another connection helps; real servers use them too.
-_PASSING_ERRORS = ("server shutting down", "Failed to keep up", "ping timeout")
-
-
-class MasterRefuses(Refused):
-    """the master at {where} says: {text}"""
-
-
-class ConnectionRefused(Refused):
-    """the connection to {where} was given up: {reason}"""
 
 
 class NotAMaster(Refused):
     """{where} does not speak as a master does ({reason}); a listener for followers is needed here, not the HTTP one"""
+
+
+class NotAnnounced(InputError):
+    """the master at {where} announces no stream {stream!r}{hint}; one that nobody has written yet is waited for with a configuration (-c) that has it"""
 
 
 #: Shows rows and commands; False once enough was shown.
@@ -75,7 +68,7 @@ class Tail:
     def __init__(
         self,
         scheduler: Scheduler,
-        connect: Callable[[], Awaitable[TailPeer]],
+        connect: Callable[[], Awaitable[TailUpstream]],
         dialect: Dialect,
         catalogue: Catalogue,
         streams: Collection[str],
@@ -98,8 +91,10 @@ class Tail:
         self._show = show
         self._say = say
         self._cursors: dict[tuple[str, str], Cursor] = {}
+        self._gaps = UnfilledGaps(scheduler, say)
         self._encoders: dict[str, Callable[[Row], bytes]] = {}
         self._announced: set[str] = set()
+        self._refusal: NotAnnounced | None = None
         self._assembler = BatchAssembler()
         self._check: DelayedCall | None = None
 
@@ -107,7 +102,8 @@ class Tail:
         """Follow, over one connection after the other.
 
         :raises NoMaster: the first connection could not be made
-        :raises NotAMaster: :raises MasterRefuses: :raises ConnectionRefused: another try would end in the same way
+        :raises NotAMaster: :raises NotAnnounced: :raises MasterRefuses:
+        :raises ConnectionRefused: another try would end in the same way
         """
         tries, before = 0, False
         while True:
@@ -129,8 +125,8 @@ class Tail:
             finally:
                 peer.close(CloseReason.LOCAL)
                 self._forget_connection()
-            reason = _why_it_ended(peer)
-            if peer.session.peer_server is not None:
+            reason = peer.why_it_ended()
+            if peer.greeted:
                 tries, before = 0, True
             elif before:
                 tries += 1  # whoever lets us in and then drops us must not be hammered
@@ -139,16 +135,18 @@ class Tail:
             self._say(f"connection lost: {reason}; connecting again")
             await self._scheduler.sleep(pause(tries + 1, base=0.5, longest=30.0))
 
-    async def _follow(self, peer: TailPeer) -> bool:
+    async def _follow(self, peer: TailUpstream) -> bool:
         """Deal with one connection; False when enough was shown."""
         self._ask(peer)
         self._check = self._scheduler.callLater(ANNOUNCE_S, self._tell_silence, peer)
         while commands := await peer.commands():
             if not await self._take(peer, commands):
                 return False
+        if self._refusal is not None:
+            raise self._refusal
         return True
 
-    def _ask(self, peer: TailPeer) -> None:
+    def _ask(self, peer: TailUpstream) -> None:
         if self._dialect.per_writer:
             peer.send(Replicate())
             return
@@ -158,21 +156,25 @@ class Tail:
         for stream in self._streams or known:
             peer.send(Replicate(stream, self._cursor(stream, None).subscribed()))
 
-    async def _take(self, peer: TailPeer, commands: Sequence[Command]) -> bool:
+    async def _take(self, peer: TailUpstream, commands: Sequence[Command]) -> bool:
         shown: list[ShownRow | Command] = []
+        told = {command.stream for command in commands if isinstance(command, Position)}
+        told_all = len(told) >= A_ROUND and self._dialect.has_sides
         for command in commands:
             if isinstance(command, Rdata):
                 shown += self._new_rows(command)
             elif isinstance(command, Position):
+                self._announced.add(command.stream)
                 if not self._wants(command.stream):
                     continue
                 shown.append(command)
+                again = self._cursor(command.stream, command.writer).connected
                 missing = self._moved(command)
                 if missing is not None:
                     if not await self._show(shown):
                         return False
                     shown = []
-                    if not await self._fill(peer, command, missing):
+                    if not await self._fill(peer, command, missing, told_all and again):
                         return False
             elif not isinstance(command, Ping):
                 shown.append(command)
@@ -191,18 +193,24 @@ class Tail:
         if cursor.on_rdata(batch.token) is not Verdict.APPLY:
             return []
         cursor.applied(batch.token)
+        self._gaps.row((rdata.stream, rdata.writer or ""), batch.token)
         return [ShownRow(rdata.stream, rdata.writer, batch.token, row) for row in batch.rows]
 
     def _moved(self, position: Position) -> Range | None:
         """Note a POSITION; the range that is missing, if any."""
-        self._announced.add(position.stream)
         self._assembler.reset(position)
         cursor = self._cursor(position.stream, position.writer)
         verdict = cursor.on_position(position.prev, position.new)
         return verdict.span if isinstance(verdict, (Fetch, Reset)) else None
 
-    async def _fill(self, peer: TailPeer, position: Position, span: Range) -> bool:
-        """Show what is missing in front of a POSITION, or say that it is; False as for :data:`Show`."""
+    async def _fill(
+        self, peer: TailUpstream, position: Position, span: Range, told_all: bool
+    ) -> bool:
+        """Show what is missing in front of a POSITION, or say that it is; False as for :data:`Show`.
+
+        :param told_all: a standing TCP connection was told of all positions, as real servers
+            do when anybody asks: rows either follow, or those tokens have none
+        """
         stream, writer = position.stream, position.writer
         cursor = self._cursor(stream, writer)
         if writer is None:
@@ -211,12 +219,9 @@ class Tail:
         known = self._known(stream)
         if self._source is not None and known is not None:
             return await self._fetch(self._source, known, writer, cursor, span)
-        self._say(
-            f"missed: {stream} of {writer}, above {span.after} up to {span.upto};"
-            " it could be fetched with a configuration (-c) that has the stream"
-            " and the master's HTTP listener"
-        )
-        cursor.caught_up(span.upto)
+        cursor.skipped(span.upto)
+        if not told_all:
+            self._gaps.opened((stream, writer), span)
         return True
 
     async def _fetch(
@@ -262,6 +267,7 @@ class Tail:
                 start,
                 unordered=known is not None and known.unordered and self._foreign,
                 in_memory=known is not None and known.in_memory,
+                every_row=True,
             )
             if writer is None:
                 cursor.subscribed()  # it is part of what ALL asked for
@@ -275,34 +281,26 @@ class Tail:
     def _wants(self, stream: str) -> bool:
         return not self._streams or stream in self._streams
 
-    def _tell_silence(self, peer: TailPeer) -> None:
-        if peer.session.peer_server is None:
+    def _tell_silence(self, peer: TailUpstream) -> None:
+        if not peer.greeted:
             self._say(f"nothing was heard from {peer.address} yet; is it a listener for followers?")
             return
         for stream in self._streams:
-            if stream not in self._announced:
-                self._say(f"the master has not announced a stream {stream!r}; waiting for it")
+            if stream in self._announced:
+                continue
+            if self._announced and self._dialect.has_sides and stream not in self._catalogue:
+                near = difflib.get_close_matches(stream, self._announced)
+                hint = f"; did you mean {' or '.join(near)}?" if near else ""
+                self._refusal = NotAnnounced(where=peer.address, stream=stream, hint=hint)
+                peer.close(CloseReason.LOCAL)
+                return
+            self._say(f"the master has not announced a stream {stream!r}; waiting for it")
 
     def _forget_connection(self) -> None:
         if self._check is not None and self._check.active():
             self._check.cancel()
         self._announced.clear()
         self._assembler.clear()
+        self._gaps.connection_lost()
         for cursor in self._cursors.values():
             cursor.connection_lost()
-
-
-def _why_it_ended(peer: TailPeer) -> str:
-    """Why a connection is gone, if another one may do better.
-
-    :raises MasterRefuses: :raises ConnectionRefused: it would not
-    """
-    session = peer.session
-    if session.peer_error is not None:
-        text = printable(session.peer_error)
-        if not text.startswith(_PASSING_ERRORS):
-            raise MasterRefuses(where=peer.address, text=text)
-        return text
-    if session.closed_reason not in _PASSING:
-        raise ConnectionRefused(where=peer.address, reason=printable(str(session.fault)))
-    return str(session.fault or "the master closed it")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from typing import Protocol as Interface
 
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import HostnameEndpoint, connectProtocol
@@ -11,7 +12,8 @@ from twisted.internet.error import ConnectError, DNSLookupError
 
 from synrepl.adapters.line_peer import LinePeer
 from synrepl.core.clock import Scheduler
-from synrepl.core.errors import Unavailable
+from synrepl.core.errors import Refused, Unavailable
+from synrepl.daemon.cli.terminal import printable
 from synrepl.wire.closing import CloseReason
 from synrepl.wire.commands import Command
 from synrepl.wire.dialects import Dialect, Side
@@ -24,8 +26,51 @@ HIGH_WATER = 20_000
 LINE_LIMIT = 16 * 2**20
 
 
+#: Ends of a connection after which another one helps.
+_PASSING = frozenset(
+    {CloseReason.PEER_CLOSED, CloseReason.PING_TIMEOUT, CloseReason.FAILED_TO_KEEP_UP}
+)
+#: The words of an ERROR after which another connection helps; real servers use them too.
+_PASSING_ERRORS = ("server shutting down", "Failed to keep up", "ping timeout")
+
+
 class NoMaster(Unavailable):
     """cannot connect to {where}: {reason}"""
+
+
+class MasterRefuses(Refused):
+    """the master at {where} says: {text}"""
+
+
+class ConnectionRefused(Refused):
+    """the connection to {where} was given up: {reason}"""
+
+
+class TailUpstream(Interface):
+    """A connection to whoever has the rows, whatever it goes over."""
+
+    @property
+    def address(self) -> str:
+        """Where it goes."""
+
+    @property
+    def greeted(self) -> bool:
+        """The other side has shown that it is what it should be."""
+
+    def send(self, command: Command) -> None:
+        """Say something."""
+
+    async def commands(self) -> list[Command]:
+        """What came since the last call, waiting for it; nothing once the connection is gone."""
+
+    def close(self, reason: CloseReason) -> None:
+        """Give it up."""
+
+    def why_it_ended(self) -> str:
+        """Why it is gone, if another connection may do better.
+
+        :raises MasterRefuses: :raises ConnectionRefused: it would not
+        """
 
 
 class TailPeer(LinePeer):
@@ -37,6 +82,31 @@ class TailPeer(LinePeer):
         self._held = False
         self._over = False
         self._wanted: Deferred[None] | None = None
+        self._waiting_for_end: list[Deferred[None]] = []
+
+    @property
+    def greeted(self) -> bool:
+        """The master has said who it is."""
+        return self.session.peer_server is not None
+
+    def why_it_ended(self) -> str:
+        """As :meth:`TailUpstream.why_it_ended`."""
+        session = self.session
+        if session.peer_error is not None:
+            text = printable(session.peer_error)
+            if not text.startswith(_PASSING_ERRORS):
+                raise MasterRefuses(where=self.address, text=text)
+            return text
+        if session.closed_reason not in _PASSING:
+            raise ConnectionRefused(where=self.address, reason=printable(str(session.fault)))
+        return str(session.fault or "the master closed it")
+
+    async def gone(self) -> None:
+        """Wait until the connection is gone; what it leaves behind is done by then."""
+        if not self._over:
+            end: Deferred[None] = Deferred()
+            self._waiting_for_end.append(end)
+            await end
 
     async def commands(self) -> list[Command]:
         """What came since the last call, waiting for it; nothing once the connection is gone."""
@@ -61,6 +131,8 @@ class TailPeer(LinePeer):
         """The connection is gone."""
         self._over = True
         self._wake()
+        for end in self._waiting_for_end:
+            end.callback(None)
 
     def _wake(self) -> None:
         wanted, self._wanted = self._wanted, None

@@ -18,7 +18,7 @@ from synrepl.daemon.config_redis import Redis
 from synrepl.daemon.redis_link import redis_server
 from synrepl.services.tap.pseudonyms import Pseudonyms
 from synrepl.services.tap.recording import RecordingFile
-from synrepl.wire.dialects import DIALECTS
+from synrepl.wire.dialects import CLIENT_DIALECTS
 
 
 class WhatToRecord(ConfigError):
@@ -34,8 +34,8 @@ class WhatToRecord(ConfigError):
 @click.option("--silent", is_flag=True, help="On Redis: do not even ask for positions.")
 @click.option(
     "--dialect",
-    type=click.Choice(["modern", "transitional", "legacy"]),
-    default="modern",
+    type=click.Choice(list(CLIENT_DIALECTS)),
+    default="auto",
     show_default=True,
     help="How a master is spoken to over TCP: legacy up to Synapse 1.12.",
 )
@@ -74,7 +74,7 @@ def command(
     hide = Pseudonyms() if pseudonyms else None
     source: Source
     if tcp is not None:
-        source = TcpSource(*host_and_port(tcp), DIALECTS[dialect], name)
+        source = TcpSource(*host_and_port(tcp), CLIENT_DIALECTS[dialect], name)
     else:
         assert url is not None
         if server_name is None:

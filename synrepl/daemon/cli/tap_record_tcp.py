@@ -71,6 +71,7 @@ class TcpSource:
             if ending is not None and ending.active():
                 ending.cancel()
             close()
+            await peer.gone()  # whose last note belongs into the recording
             say(f"{recording.lines} lines are in {recording.path}")
         if session.trouble is not None:
             raise CannotWrite(path=recording.path, reason=session.trouble.strerror)

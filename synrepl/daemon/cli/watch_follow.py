@@ -13,11 +13,10 @@ from synrepl.daemon.cli.terminal import printable
 from synrepl.services.watching.heard import Heard
 from synrepl.wire.closing import CloseReason
 from synrepl.wire.commands import Command, Position, Rdata, Replicate
-from synrepl.wire.dialects import LEGACY, MODERN, TRANSITIONAL, Dialect
+from synrepl.wire.dialects import LEGACY, TRANSITIONAL_OR_MODERN, Dialect
 
-#: The order in which dialects are tried: an older server refuses the newer one's command,
-#: or answers it in a form that the newer one does not have.
-DIALECTS = (MODERN, TRANSITIONAL, LEGACY)
+#: The order in which dialects are tried: a legacy server refuses the newer ones' command.
+DIALECTS = (TRANSITIONAL_OR_MODERN, LEGACY)
 
 
 class Listening:
@@ -84,7 +83,8 @@ class Listening:
         while commands := await peer.commands():
             if not understood and _tells(commands):
                 understood = self.hears = True
-                self.dialect, self.trouble = dialect, None
+                self.trouble = None
+            self.dialect = peer.session.dialect if understood else self.dialect
             self._heard.received(commands)
         return understood
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
 
-from synrepl.core.clock import Scheduler
+from synrepl.core.clock import DelayedCall, Scheduler
 from synrepl.core.tokens import Token
 from synrepl.positions.gaps import Cursor
 from synrepl.services.announcing.announce import Log
@@ -22,9 +22,9 @@ from synrepl.services.following.lane import (
     Shared,
     tally,
 )
-from synrepl.services.following.source import LINEAR, Source, mixed_streams
+from synrepl.services.following.source import LINEAR, Source
 from synrepl.streams.catalogue import Catalogue
-from synrepl.streams.definition import Generation
+from synrepl.streams.definition import Generation, numbered_together
 from synrepl.streams.rows import RowCodec
 from synrepl.wire.batching import BatchAssembler, BatchTooLarge
 from synrepl.wire.closing import CloseReason, reason_and_text
@@ -35,6 +35,9 @@ from synrepl.wire.dialects import Dialect
 HIGH_WATER_ROWS = 20_000
 LOW_WATER_ROWS = 5_000
 
+
+#: How long a master may take to announce the streams that are wanted, in seconds.
+ANNOUNCE_S = 10.0
 
 #: Commands that concern the connection alone.
 _OF_THE_SESSION = frozenset({Server, Ping, Error})
@@ -70,6 +73,8 @@ class Follower:
         its beginning, False for wherever it is now
     :param foreign: the master is a real Synapse, which repeats and reorders the
         rows of unordered streams
+    :param wanted: names of streams that are asked for by name: the log says which of them
+        the master does not announce, for nothing else would
     """
 
     def __init__(
@@ -82,8 +87,12 @@ class Follower:
         streams: Collection[str] | None = None,
         earliest: bool = True,
         foreign: bool = False,
+        wanted: Collection[str] = (),
     ) -> None:
         self._scheduler = scheduler
+        self._wanted = tuple(wanted)
+        self._announced: set[str] = set()
+        self._look: DelayedCall | None = None
         self._catalogue = catalogue
         self._delivery = delivery
         self._log = log
@@ -91,13 +100,13 @@ class Follower:
         self._earliest = earliest
         self._foreign = foreign
         # Real servers read those that are numbered together from several tables.
-        self._mixed = mixed_streams(catalogue)
+        self._mixed = numbered_together(catalogue)
         self._codecs = {stream.name: RowCodec(stream) for stream in catalogue}
         self._lanes: dict[tuple[str, str], Lane] = {}
         self._assembler = BatchAssembler()
         #: Whose half batch a POSITION has ended: what still comes of it is not all of it.
         self._torn: set[tuple[str, str | None]] = set()
-        self._several = False
+        self._several = self._lossless = False
         self._upstream: Upstream | None = None
         self._waiting_rows = 0
         self._paused = False
@@ -115,11 +124,15 @@ class Follower:
         self._torn.clear()
         dialect = upstream.dialect
         # On a bus a master speaks for writers that it takes for dead, rightly or not.
-        self._several = dialect is not None and not dialect.has_sides and not self._foreign
+        on_bus = dialect is not None and not dialect.has_sides
+        self._several = on_bus and not self._foreign
+        self._lossless = self._foreign and not on_bus
         for lane in self._lanes.values():
-            lane.several = self._several and not lane.stream.in_memory
+            self._tell_connection(lane)
         if dialect is None or dialect.per_writer:
             upstream.send(Replicate())
+            if self._wanted:
+                self._look = self._scheduler.callLater(ANNOUNCE_S, self._look_for_wanted)
         else:
             self._ask_linear(upstream)
 
@@ -127,6 +140,8 @@ class Follower:
         """The connection is lost; what was not dealt with will be fetched on the next one."""
         self._upstream = None
         self._paused = False
+        if self._look is not None and self._look.active():
+            self._look.cancel()
         for lane in self._lanes.values():
             self._waiting_rows -= lane.rows
             lane.drop()
@@ -175,7 +190,20 @@ class Follower:
             elif type(command) not in _OF_THE_SESSION:
                 self._delivery.command(command)
 
+    def _look_for_wanted(self) -> None:
+        """Say once which streams nobody announces."""
+        for name in self._wanted:
+            if name not in self._announced:
+                self._announced.add(name)
+                self._log.warn(
+                    "the master does not announce stream {stream}, which is followed here: no row"
+                    " of it will come; a listener with 'rows: current' has the streams that came"
+                    " after Synapse 1.43, and lacks those that are gone",
+                    stream=name,
+                )
+
     def _take_position(self, command: Position) -> None:
+        self._announced.add(command.stream)
         lane = self._lane(command.stream, command.writer or LINEAR)
         if lane is not None:
             lane.inbox.append(command)
@@ -250,10 +278,14 @@ class Follower:
         if writer == LINEAR:
             cursor.subscribed()
         lane = self._lanes[stream_name, writer] = Lane(
-            stream, writer, cursor, self._codecs[stream_name], self._shared
+            stream, writer, cursor, self._codecs[stream_name], self._shared, self._foreign
         )
-        lane.several = self._several and not stream.in_memory
+        self._tell_connection(lane)
         return lane
+
+    def _tell_connection(self, lane: Lane) -> None:
+        lane.several = self._several and not lane.stream.in_memory
+        lane.lossless = self._lossless
 
     # -- lanes ---------------------------------------------------------------------------
 

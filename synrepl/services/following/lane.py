@@ -30,6 +30,11 @@ from synrepl.wire.commands import Command, Position, Replicate
 
 _BACK_OFF_S = (0.1, 0.5, 1.0, 2.0, 5.0)
 
+#: How long rows may take that a real server's POSITION was ahead of, and how often they are
+#: looked for, in seconds.
+AHEAD_S = 3.0
+_AHEAD_EVERY_S = 0.1
+
 
 @dataclass(slots=True)
 class FollowerCounts:
@@ -77,7 +82,11 @@ Item = Lines | Position | Mark
 class Lane:
     """One writer of one stream, as a follower sees it.
 
+    :param announced_ahead: the master may announce a position before it sends the rows up
+        to there, as real servers do
     :ivar several: more than one process may speak for the writer, one that knows less, too
+    :ivar lossless: nothing is missed while the connection stands, whatever a POSITION says: a
+        real server's tokens may have no rows, and its TCP connection loses none
     :ivar heard: the largest token heard of
     :ivar busy: :meth:`run` is at work
     :ivar touched: something was put into the inbox
@@ -90,17 +99,20 @@ class Lane:
         cursor: Cursor,
         codec: RowCodec,
         shared: Shared,
+        announced_ahead: bool = False,
     ) -> None:
         self.stream = stream
         self.writer = writer
         self.key = (stream.name, writer)
         self.cursor = cursor
         self.several = False
+        self.lossless = False
         self.inbox: deque[Item] = deque()
         self.rows = 0
         self.heard: Token = 0
         self.busy = False
         self.touched = False
+        self._announced_ahead = announced_ahead
         self._decode = codec.decode
         self._shared = shared
         #: Nothing can be missing below the next fact: it, too, has come on this connection.
@@ -225,6 +237,7 @@ class Lane:
         if self._half is not None:
             half, self._half = self._half, None
             await self._deliver([half], self.cursor.position)
+        first = not self.cursor.connected
         verdict = self.cursor.on_position(command.prev, command.new)
         if isinstance(verdict, Reset):
             tally(self._shared.counts.resets, self.stream.name)
@@ -232,16 +245,21 @@ class Lane:
             await self._fetch(verdict.span)
         elif isinstance(verdict, Fetch):
             tally(self._shared.counts.gaps, self.stream.name)
-            if self.writer == LINEAR:
+            if self.writer == LINEAR and self._announced_ahead:
+                self.cursor.skipped(command.new)
+            elif self.writer == LINEAR:
                 # All that a line can carry has come before it, in order.
                 self.cursor.caught_up(command.new)
             else:
-                await self._fetch(verdict.span)
+                await self._fetch(verdict.span, missed=first or not self.lossless)
         self._begun = True
         self._shared.delivery.moved(self.key, self.cursor.position)
 
-    async def _fetch(self, span: Range) -> None:
-        """Fill a gap, page by page; what goes wrong is tried again while the gap matters."""
+    async def _fetch(self, span: Range, missed: bool = True) -> None:
+        """Fill a gap, page by page; what goes wrong is tried again while the gap matters.
+
+        :param missed: there may have been rows that were not received
+        """
         after, attempt = span.after, 0
         while after < span.upto and Mark.LOST not in self.inbox:
             try:
@@ -250,12 +268,17 @@ class Lane:
                 )
             except Trimmed as error:
                 trimmed = int(str(error.facts["trimmed"]))  # perhaps beyond what was asked for
-                if self._begun or after:
-                    await self._start_again(error, max(trimmed, span.upto), trimmed)
+                follows = await self._row_that_follows(Range(after, span.upto))
+                position = trimmed if follows is None else follows - 1
+                if missed:
+                    upto = max(trimmed, span.upto) if follows is None else position
+                    await self._tell_loss(error, after, upto, position)
+                if follows is None:
+                    after = trimmed
+                    self.cursor.caught_up(after)
                 else:
-                    self._shared.log.info("{error}; beginning there", error=error)
-                after = trimmed
-                self.cursor.caught_up(after)
+                    after = span.upto
+                    self.cursor.skipped(position)
                 self._shared.delivery.moved(self.key, self.cursor.position)
                 continue
             except SynreplError as error:
@@ -269,6 +292,34 @@ class Lane:
             after = page.upto
             self.cursor.caught_up(after)
             self._shared.delivery.moved(self.key, self.cursor.position)
+
+    async def _row_that_follows(self, span: Range) -> Token | None:
+        """The first row that comes after a POSITION that was ahead of it; None when none does.
+
+        It is waited for where only the master has rows, which cannot be fetched.
+        """
+        if not (self._announced_ahead and self.stream.in_memory):
+            return None
+        left = AHEAD_S
+        while left > 0 and Mark.LOST not in self.inbox:
+            first = next((item.token for item in self.inbox if isinstance(item, Lines)), None)
+            if first is not None:
+                return first if first in span else None
+            await self._shared.scheduler.sleep(_AHEAD_EVERY_S)
+            left -= _AHEAD_EVERY_S
+        return None
+
+    async def _tell_loss(self, error: Trimmed, after: Token, upto: Token, position: Token) -> None:
+        """Facts above ``after`` up to ``upto`` are gone: tell handlers, unless they had none.
+
+        :param position: from where it goes on
+        """
+        if upto <= after:
+            return
+        if self._begun or after:
+            await self._start_again(error, upto, position)
+        else:
+            self._shared.log.info("{error}; beginning there", error=error)
 
     async def _pause(self, error: SynreplError, attempt: int) -> None:
         """The source is away: wait for it."""

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from synrepl.core.tokens import Range
 from synrepl.storage.store import Observation, Page, RecordedPositions
-from synrepl.streams.definition import Stream
+from synrepl.streams.definition import Stream, numbered_together
 
 #: The writer under which a follower of the linear view keeps its one number per stream.
 LINEAR = ""
@@ -69,19 +69,13 @@ class Backlog:
     positions: PositionSource | None = None
 
 
-def mixed_streams(streams: Iterable[Stream]) -> frozenset[str]:
-    """Names of the streams that real servers read from several tables at once."""
-    numbered = [stream for stream in streams if stream.numbered_with is not None]
-    return frozenset(name for each in numbered for name in (each.name, each.numbered_with or ""))
-
-
 def in_order(streams: Iterable[Stream], foreign: bool) -> dict[str, Stream]:
     """The streams whose facts can be fetched in order, by name.
 
     :param foreign: from a real Synapse, which repeats and reorders some
     """
     every = list(streams)
-    mixed = mixed_streams(every) if foreign else frozenset()
+    mixed = numbered_together(every) if foreign else {}
     return {
         stream.name: stream
         for stream in every

@@ -16,11 +16,14 @@ from synrepl.wire.lines import Chunk
 class Connection(Protocol):
     """One follower's connection to the master.
 
-    :ivar rows: the generation of row shapes that its listener gives modern peers
+    :ivar rows: the generation of row shapes that its listener gives to peers that
+        send a bare REPLICATE
+    :ivar legacy_rows: the same for legacy peers
     :ivar line_limit: bytes of a line that its peer accepts, without the newline
     """
 
     rows: Generation
+    legacy_rows: Generation
     line_limit: int
 
     @property
@@ -62,5 +65,5 @@ def audience(connection: Connection) -> Audience:
     """The audience of a connection whose dialect is settled."""
     dialect = connection.dialect
     assert dialect is not None
-    generation = connection.rows if dialect.per_writer else Generation.LEGACY
+    generation = connection.rows if dialect.per_writer else connection.legacy_rows
     return Audience(dialect, generation, connection.line_limit)

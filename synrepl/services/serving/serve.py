@@ -18,7 +18,7 @@ from synrepl.services.serving.federation_acks import FederationAcks
 from synrepl.services.serving.leftover import leftover
 from synrepl.services.serving.user_sync import UserSyncs
 from synrepl.streams.catalogue import Catalogue, UnknownStream
-from synrepl.streams.definition import Generation, Stream
+from synrepl.streams.definition import Stream
 from synrepl.wire.closing import CloseReason
 from synrepl.wire.codec import may_send
 from synrepl.wire.commands import (
@@ -131,7 +131,8 @@ class Master:
         if command.stream is None:
             self._answer_positions(follower)
         elif command.stream == "ALL":
-            for stream in self._catalogue.known_to(Generation.LEGACY):
+            generation = audience(follower.connection).generation
+            for stream in self._catalogue.known_to(generation):
                 self._answer_linear(follower, stream, command.token)
         else:
             try:

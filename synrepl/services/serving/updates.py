@@ -96,7 +96,8 @@ class Updates:
 
         :param query: ``from_token`` and ``upto_token``; optionally ``writer``,
             ``limit`` (rows, a target: facts are not split) and ``rows`` (the
-            generation of row shapes, ``modern`` when absent)
+            generation of row shapes, ``modern`` when absent; a request with it gets
+            streams that this generation did not have, too)
         :raises UnknownStream: there is no such stream
         :raises InputError: a parameter is missing or makes no sense
         :raises Trimmed: the range begins below what has been trimmed; of an ephemeral
@@ -108,7 +109,7 @@ class Updates:
         asked = Range(_token(query, "from_token"), _token(query, "upto_token"))
         writer = writer_name(query["writer"]) if query.get("writer") else None
         limit = _limit(query.get("limit"))
-        encode = self._encoder(stream, query.get("rows", Generation.MODERN))
+        encode = self._encoder(stream, query.get("rows"))
         if asked.empty:
             return _json([], int(query["upto_token"]), limited=False)
         ours = writer is not None or "rows" in query
@@ -139,13 +140,13 @@ class Updates:
         more = page.limited or (promised and reached < asked.upto)
         return _json(_updates(page, encode), page.upto, limited=more)
 
-    def _encoder(self, stream: Stream, rows: str) -> _Encode:
+    def _encoder(self, stream: Stream, rows: str | None) -> _Encode:
         try:
-            generation = Generation(rows)
+            generation = Generation.MODERN if rows is None else Generation(rows)
         except ValueError:
             known = ", ".join(Generation)
-            raise UnknownGeneration(value=rows[:40], known=known) from None
-        if generation not in stream.generations:
+            raise UnknownGeneration(value=str(rows)[:40], known=known) from None
+        if rows is None and generation not in stream.generations:
             raise StreamNotKnownThen(
                 generation=generation, stream=stream.name, newest=Generation.CURRENT
             )

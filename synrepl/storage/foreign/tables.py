@@ -129,10 +129,11 @@ _PUSHERS = (
     Feed("deleted_pushers", {**_same("user_id", "app_id", "pushkey"), "deleted": "true"}),
 )
 _CACHES = {**_same("cache_func", "invalidation_ts"), "keys": "to_json(t.keys)"}
-_DATA_TYPE = "t.account_data_type"
+#: Only the oldest releases send the content, so it is left out here.
+_DATA = {"data_type": "t.account_data_type", "content": "NULL"}
 _ACCOUNT_DATA = (
-    Feed("account_data", {"user_id": "t.user_id", "room_id": "NULL", "data_type": _DATA_TYPE}),
-    Feed("room_account_data", {**_same("user_id", "room_id"), "data_type": _DATA_TYPE}),
+    Feed("account_data", {"user_id": "t.user_id", "room_id": "NULL", **_DATA}),
+    Feed("room_account_data", {**_same("user_id", "room_id"), **_DATA}),
 )
 #: On the wire all tags of the room, as they are now, as JSON in a text.
 _TAGS = Feed(
@@ -146,7 +147,7 @@ _TAGS = Feed(
     also={"g": "room_tags"},
 )
 _TAGS_AS_ACCOUNT_DATA = Feed(
-    "room_tags_revisions", {**_same("user_id", "room_id"), "data_type": "'m.tag'"}
+    "room_tags_revisions", {**_same("user_id", "room_id"), **_DATA, "data_type": "'m.tag'"}
 )
 _GROUPS = {**_same("group_id", "user_id", "type"), "content": "t.content::json"}
 

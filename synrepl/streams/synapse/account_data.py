@@ -1,8 +1,12 @@
-"""Users' account data."""
+"""Users' account data.
+
+Source of the columns: recordings of 1.0, which sends the content, and of 1.11 and later,
+which do not.
+"""
 
 from __future__ import annotations
 
-from synrepl.streams.definition import UNTAGGED, Stream
+from synrepl.streams.definition import UNTAGGED, Generation, Stream
 from synrepl.streams.effects import Invalidates, Marks, columns_key, entity
 from synrepl.streams.row import Row
 
@@ -11,16 +15,22 @@ class AccountDataRow(Row, frozen=True):
     """Account data of a user has changed.
 
     :ivar room_id: None for data that belongs to no room
+    :ivar content: the data, a text that holds JSON; from peers up to 1.8 only, else None
     """
 
     user_id: str
     room_id: str | None
     data_type: str
+    content: str | None = None
 
 
 ACCOUNT_DATA = Stream(
     "account_data",
     {UNTAGGED: AccountDataRow},
+    shapes={
+        generation: {UNTAGGED: AccountDataRow.__struct_fields__[:3]}
+        for generation in Generation.since(Generation.LEGACY)
+    },
     effects={
         AccountDataRow: (
             Invalidates("get_global_account_data_for_user", columns_key("user_id")),

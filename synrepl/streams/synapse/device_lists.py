@@ -10,7 +10,7 @@ from synrepl.streams.row import Row
 class DeviceListsRow(Row, frozen=True):
     """A user's devices have changed, or another server is to be told so.
 
-    :ivar entity: the user, or (1.43 and newer) the server to tell
+    :ivar entity: the user, or (1.20 and newer) the server to tell
     :ivar destination: the server to tell, from 1.1x only, else None
     :ivar is_signature: only signatures have changed; from newest peers only, else False
     :ivar hosts_calculated: it is known who is to be told; from newest peers only, else False
@@ -26,7 +26,9 @@ DEVICE_LISTS = Stream(
     "device_lists",
     {UNTAGGED: DeviceListsRow},
     shapes={
+        Generation.OLDEST: {UNTAGGED: ("entity", "destination")},
         Generation.LEGACY: {UNTAGGED: ("entity", "destination")},
+        Generation.TRANSITIONAL: {UNTAGGED: ("entity",)},
         Generation.MODERN: {UNTAGGED: ("entity",)},
         Generation.CURRENT: {UNTAGGED: ("entity", "is_signature", "hosts_calculated")},
     },

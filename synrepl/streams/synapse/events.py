@@ -1,6 +1,6 @@
 """New events in rooms, and changes to rooms' current state.
 
-Source of the columns: recordings of 1.11, 1.43 and 1.163.
+Source of the columns: recordings of 1.0, 1.11, 1.20, 1.43 and 1.163.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ class EventRow(Row, frozen=True):
 
     :ivar redacts: the event it redacts
     :ivar relates_to: the event it relates to
-    :ivar membership: of a membership event; not known from 1.1x, then None
-    :ivar rejected: it was not let in; not known from 1.1x, then False
+    :ivar membership: of a membership event; not known before 1.22, then None
+    :ivar rejected: it was not let in; not known before 1.22, then False
     :ivar outlier: it is outside the room's graph; not known before 1.5x, then False
     """
 
@@ -57,7 +57,7 @@ EVENTS = Stream(
     "events",
     {"ev": EventRow, "state": StateRow, "state-all": AllStateRow},
     shapes={
-        Generation.LEGACY: {"ev": _LEGACY_EVENT},
+        **{each: {"ev": _LEGACY_EVENT} for each in Generation.until(Generation.TRANSITIONAL)},
         Generation.MODERN: {"ev": _MODERN_EVENT},
     },
     effects={

@@ -15,6 +15,4 @@ class GroupsRow(Row, frozen=True):
     content: Json
 
 
-GROUPS = Stream(
-    "groups", {UNTAGGED: GroupsRow}, generations=frozenset({Generation.LEGACY, Generation.MODERN})
-)
+GROUPS = Stream("groups", {UNTAGGED: GroupsRow}, generations=Generation.until(Generation.MODERN))

@@ -21,5 +21,5 @@ PRESENCE_FEDERATION = Stream(
     "presence_federation",
     {UNTAGGED: PresenceFederationRow},
     in_memory=True,
-    generations=frozenset({Generation.MODERN, Generation.CURRENT}),
+    generations=Generation.since(Generation.MODERN),
 )

@@ -22,5 +22,7 @@ class ProfileUpdatesRow(Row, frozen=True):
 
 
 PROFILE_UPDATES = Stream(
-    "profile_updates", {UNTAGGED: ProfileUpdatesRow}, generations=frozenset({Generation.CURRENT})
+    "profile_updates",
+    {UNTAGGED: ProfileUpdatesRow},
+    generations=Generation.since(Generation.CURRENT),
 )

@@ -16,5 +16,7 @@ class PublicRoomsRow(Row, frozen=True):
 
 
 PUBLIC_ROOMS = Stream(
-    "public_rooms", {UNTAGGED: PublicRoomsRow}, generations=frozenset({Generation.LEGACY})
+    "public_rooms",
+    {UNTAGGED: PublicRoomsRow},
+    generations=Generation.until(Generation.TRANSITIONAL),
 )

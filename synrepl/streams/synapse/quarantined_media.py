@@ -20,5 +20,5 @@ class QuarantinedMediaRow(Row, frozen=True):
 QUARANTINED_MEDIA = Stream(
     "quarantined_media",
     {UNTAGGED: QuarantinedMediaRow},
-    generations=frozenset({Generation.CURRENT}),
+    generations=Generation.since(Generation.CURRENT),
 )

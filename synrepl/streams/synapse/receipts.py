@@ -30,8 +30,7 @@ RECEIPTS = Stream(
     "receipts",
     {UNTAGGED: ReceiptRow},
     shapes={
-        Generation.LEGACY: {UNTAGGED: _BEFORE_THREADS},
-        Generation.MODERN: {UNTAGGED: _BEFORE_THREADS},
+        **{each: {UNTAGGED: _BEFORE_THREADS} for each in Generation.until(Generation.MODERN)},
         Generation.CURRENT: {UNTAGGED: _WITH_THREADS},
     },
     effects={ReceiptRow: (Marks("receipts", entity("room_id")),)},

@@ -14,5 +14,5 @@ class StickyEventsRow(Row, frozen=True):
 
 
 STICKY_EVENTS = Stream(
-    "sticky_events", {UNTAGGED: StickyEventsRow}, generations=frozenset({Generation.CURRENT})
+    "sticky_events", {UNTAGGED: StickyEventsRow}, generations=Generation.since(Generation.CURRENT)
 )

@@ -21,7 +21,7 @@ class TagAccountDataRow(Row, frozen=True):
 TAG_ACCOUNT_DATA = Stream(
     "tag_account_data",
     {UNTAGGED: TagAccountDataRow},
-    generations=frozenset({Generation.LEGACY, Generation.MODERN}),
+    generations=Generation.until(Generation.MODERN),
     numbered_with="account_data",
     effects={TagAccountDataRow: (Marks("account_data", entity("user_id")),)},
 )

@@ -21,7 +21,7 @@ class ThreadSubscriptionsRow(Row, frozen=True):
 THREAD_SUBSCRIPTIONS = Stream(
     "thread_subscriptions",
     {UNTAGGED: ThreadSubscriptionsRow},
-    generations=frozenset({Generation.CURRENT}),
+    generations=Generation.since(Generation.CURRENT),
     effects={
         ThreadSubscriptionsRow: (
             Invalidates(

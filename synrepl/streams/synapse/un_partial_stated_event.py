@@ -16,5 +16,5 @@ class UnPartialStatedEventRow(Row, frozen=True):
 UN_PARTIAL_STATED_EVENT = Stream(
     "un_partial_stated_event",
     {UNTAGGED: UnPartialStatedEventRow},
-    generations=frozenset({Generation.CURRENT}),
+    generations=Generation.since(Generation.CURRENT),
 )

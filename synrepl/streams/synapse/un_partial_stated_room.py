@@ -16,7 +16,7 @@ class UnPartialStatedRoomRow(Row, frozen=True):
 UN_PARTIAL_STATED_ROOM = Stream(
     "un_partial_stated_room",
     {UNTAGGED: UnPartialStatedRoomRow},
-    generations=frozenset({Generation.CURRENT}),
+    generations=Generation.since(Generation.CURRENT),
     effects={
         UnPartialStatedRoomRow: (
             Invalidates("get_current_state_ids", columns_key("room_id")),

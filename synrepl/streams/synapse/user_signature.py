@@ -15,6 +15,6 @@ class UserSignatureRow(Row, frozen=True):
 USER_SIGNATURE = Stream(
     "user_signature",
     {UNTAGGED: UserSignatureRow},
-    generations=frozenset({Generation.LEGACY, Generation.MODERN}),
+    generations=Generation.since(Generation.LEGACY) & Generation.until(Generation.MODERN),
     numbered_with="device_lists",
 )
