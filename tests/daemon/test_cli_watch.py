@@ -7,12 +7,14 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+import psycopg2
 from twisted.internet import reactor
 from twisted.internet.protocol import Factory
 from twisted.internet.threads import deferToThread
 from twisted.protocols.basic import LineReceiver
 
 from synrepl.adapters.postgres import Limits, PostgresDatabase
+from synrepl.services.watching import in_database
 from synrepl.storage.foreign.store import ForeignStore
 from synrepl.testing.postgres import fresh_database
 from tests.daemon.cli_world import CliCase, Done, free_port
@@ -116,6 +118,13 @@ class Listening(WatchCase):
         self.assertEqual(done.code, 1)
         self.assertIn("cannot connect to 127.0.0.1", looks[-1]["trouble"][0])
 
+    async def test_a_main_process_that_hangs(self) -> None:
+        port = self.serve(Server("REPLICATE", "POSITION events w1 2 2"))
+        _, looks = await self.watch(port, "--seconds", "20")
+        self.assertIn("over TCP only the main process is heard", looks[-1]["note"])
+        lost = [look for look in looks if not look["connected"] and look["streams"]]
+        self.assertIn("ping timeout", lost[0]["trouble"][0])
+
     async def test_another_server(self) -> None:
         port = self.serve(Server("REPLICATE", "POSITION events w1 2 2"))
         done, looks = await self.watch(port, "--seconds", "2", "--server-name", "example.org")
@@ -155,8 +164,8 @@ class WithDatabase(WatchCase):
         self.dsn_path.write_text(self.dsn)
         database = PostgresDatabase(reactor, self.dsn, "test", Limits(connections=1))
         try:
-            found = await ForeignStore(database).standing()
-            self.positions = {name: each.positions for name, each in found.items()}
+            found = await in_database.look(ForeignStore(database), announces_moves=False)
+            self.positions = found.positions
         finally:
             await database.close()
         self.answers = [
@@ -176,6 +185,35 @@ class WithDatabase(WatchCase):
         }
         self.assertEqual(found, told)
         self.assertGreater(len(told), 10)
+
+    def sql(self, statement: str) -> None:
+        with psycopg2.connect(self.dsn) as connection, connection.cursor() as cursor:
+            cursor.execute(statement)
+        connection.close()
+
+    async def test_positions_that_moved_without_rows_are_not_announced_over_tcp(self) -> None:
+        await self.setUpDatabase()
+        # A room's tags, which are rows of another stream; an event that became another one.
+        self.sql("UPDATE stream_positions SET stream_id = stream_id + 2 WHERE stream_id > 0")
+        port = self.serve(Server("REPLICATE", *self.answers))
+        done, looks = await self.watch(port, "--seconds", "8", "--database-path", self.dsn_path)
+        self.assertEqual((done.code, looks[-1]["alarms"], looks[-1]["trouble"]), (0, [], []))
+
+    async def test_a_table_that_is_locked_is_named_with_who_has_it(self) -> None:
+        await self.setUpDatabase()
+        holder = psycopg2.connect(self.dsn, application_name="somebody")
+        self.addCleanup(holder.close)
+        holder.cursor().execute("LOCK TABLE receipts_linearized IN ACCESS EXCLUSIVE MODE")
+        port = self.serve(Server("REPLICATE", *self.answers))
+        done, looks = await self.watch(port, "--seconds", "6", "--database-path", self.dsn_path)
+        self.assertEqual((done.code, looks[-1]["alarms"]), (1, []))
+        (trouble,) = looks[-1]["trouble"]
+        told = "nobody can read table receipts_linearized, so how far receipts is in the database"
+        self.assertTrue(trouble.startswith(told), trouble)
+        self.assertIn("(somebody)", trouble)
+        found = {s["stream"]: s["committed"] for s in looks[-1]["streams"]}
+        self.assertIsNone(found["receipts"])
+        self.assertIsNotNone(found["events"])
 
     async def test_a_stream_that_keeps_silent(self) -> None:
         await self.setUpDatabase()
@@ -203,5 +241,5 @@ class WithDatabase(WatchCase):
         path.write_text(await fresh_database(self))
         port = self.serve(Server("REPLICATE", "POSITION events w1 2 2"))
         done, looks = await self.watch(port, "--seconds", "6", "--database-path", path)
-        self.assertEqual(done.code, 0)
+        self.assertEqual((done.code, looks[-1]["database_read"]), (1, False))
         self.assertEqual(len(looks[-1]["trouble"]), 1)

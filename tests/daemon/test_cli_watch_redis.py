@@ -128,6 +128,23 @@ class Listening(RedisCase):
         self.assertEqual(there.asked[:1], [b"REPLICATE "])
         self.assertNotIn(b"REPLICATE ", there.asked[1:])
 
+    async def test_a_process_that_dies_while_it_is_watched(self) -> None:
+        redis = self.redis()
+        one = await Processes(redis, ["POSITION events w1 2 2", "POSITION typing w1 1 1"]).start(
+            self
+        )
+        other = await Processes(redis, ["POSITION events w2 3 3"]).start(self)
+        looks = Looks(self.start(*self.arguments(redis)))
+        await looks.until('"w2"')
+        await other.pubsub.stop()
+        one.say("REPLICATE ")  # as any process does that starts
+        look = await looks.until('"alarms":["')
+        (alarm,) = look["alarms"]
+        self.assertTrue(alarm.startswith("w2 has not answered REPLICATE for "), alarm)
+        self.assertEqual([each["writer"] for each in look["silent_writers"]], ["w2"])
+        one.say("POSITION events w2 3 3")
+        await looks.until('"alarms":[]')
+
     async def test_messages_that_nobody_can_read(self) -> None:
         redis = self.redis()
         there = await Processes(redis, ["POSITION events w1 2 2"]).start(self)

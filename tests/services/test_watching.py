@@ -6,9 +6,9 @@ from unittest import TestCase
 
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.services.watching import heard as heard_module
-from synrepl.services.watching.board import RATE_S, SILENT_S, Board, Seen
+from synrepl.services.watching.board import ANSWER_S, RATE_S, SILENT_S, Board, Seen
 from synrepl.services.watching.heard import Heard
-from synrepl.wire.commands import Ping, Position, Rdata
+from synrepl.wire.commands import Ping, Position, Rdata, Replicate
 from tests.services.world import manual_clock
 
 
@@ -136,6 +136,61 @@ class Watching(TestCase):
         self.board.committed({"events": {"w1": 5, "w2": 6}}, ["events"])
         one = self.after(10)["events", "w2"]
         self.assertEqual((one.heard, one.committed, one.rows, one.silent), (6, 6, 1, False))
+
+    def asked(self) -> None:
+        """Somebody says REPLICATE, for everybody to hear."""
+        self.heard.received([Replicate()])
+
+    def test_a_writer_that_does_not_answer_any_more(self) -> None:
+        for writer in ("w1", "w2"):
+            self.position("events", writer, 5)
+        self.position("caches", "w2", 1)
+        self.clock.advance(60)
+        self.assertEqual(self.board.silent_writers(), [])  # nobody has asked
+        self.asked()
+        self.position("events", "w1", 5)
+        self.clock.advance(ANSWER_S - 1)
+        self.assertEqual(self.board.silent_writers(), [])
+        self.asked()
+        self.rows("events", "w1", 6)
+        self.clock.advance(1)
+        (silent,) = self.board.silent_writers()
+        self.assertEqual(silent, ("w2", ["caches", "events"], ANSWER_S))
+        self.assertEqual(
+            silent.alarm,
+            "w2 has not answered REPLICATE for 5 s: it does not run, or hangs;"
+            " it writes caches, events",
+        )
+        self.position("caches", "w2", 1)
+        self.assertEqual(self.board.silent_writers(), [])
+
+    def test_answers_may_be_lost_with_the_connection(self) -> None:
+        self.position("events", "w1", 5)
+        self.asked()
+        self.heard.lost()
+        self.clock.advance(60)
+        self.assertEqual(self.board.silent_writers(), [])
+        self.asked()
+        self.clock.advance(ANSWER_S)
+        self.assertEqual([each.writer for each in self.board.silent_writers()], ["w1"])
+
+    def test_when_to_ask(self) -> None:
+        self.assertFalse(self.heard.quiet(30))  # nobody is known
+        self.position("events", "w1", 5)
+        self.position("events", "w2", 5)
+        self.clock.advance(20)
+        self.rows("events", "w1", 6)
+        self.assertFalse(self.heard.quiet(30))
+        self.clock.advance(10)
+        self.assertTrue(self.heard.quiet(30))
+        self.asked()
+        self.assertFalse(self.heard.quiet(30))
+        for writer in ("w1", "w2"):
+            self.position("events", writer, 6)
+        self.clock.advance(29)
+        self.assertFalse(self.heard.quiet(30))
+        self.clock.advance(1)
+        self.assertTrue(self.heard.quiet(30))
 
     def test_who_is_not_listened_to_cannot_be_silent(self) -> None:
         self.position("events", "w1", 5)

@@ -19,7 +19,7 @@ from synrepl.services.following.follow import Follower
 from synrepl.services.handlers import Batch, Handler
 from synrepl.storage.database import QueryFailed
 from synrepl.storage.foreign.release import NoTableForStream, NotSynapse, UnknownSchema
-from synrepl.storage.foreign.standing import ForeignStanding
+from synrepl.storage.foreign.standing import ForeignStanding, TableLocked, look
 from synrepl.storage.foreign.store import ForeignStore
 from synrepl.storage.store import Page
 from synrepl.streams.catalogue import Catalogue
@@ -49,6 +49,12 @@ IN_ALL = {
     *("device_lists", "to_device", "tag_account_data", "account_data"),
 }
 ONLY_NEWEST = {"sticky_events", "thread_subscriptions", "quarantined_media", "profile_updates"}
+
+
+async def standing_of(store: ForeignStore) -> Mapping[str, ForeignStanding]:
+    """How far each stream is."""
+    release = await store.release()
+    return await store.read("standing", lambda txn: look(txn, release))
 
 
 class ForeignCase(TestCase):
@@ -127,7 +133,7 @@ class Pages(ForeignCase):
             self.assertEqual(page, Page((), max(span), limited=False))
 
     async def positions(self, version: str) -> Mapping[str, Mapping[str, int]]:
-        found = await (await self.store(version)).standing()
+        found = await standing_of(await self.store(version))
         return {name: each.positions for name, each in found.items()}
 
     async def test_positions(self) -> None:
@@ -258,20 +264,30 @@ class Recognition(ForeignCase):
                 release = await store.release()
                 self.assertEqual((release.version, release.unknown), (schema, {}))
                 self.assertEqual(set(release.streams), (IN_ALL | more) - less)
-                self.assertEqual(set(await store.standing()), set(release.streams))
+                self.assertEqual(set(await standing_of(store)), set(release.streams))
 
     async def test_a_sequence_that_came_later(self) -> None:
         for version, sequence in (("1.30.1", None), ("1.43.0", "presence_stream_sequence")):
-            standing = await (await self.store(version)).standing()
+            standing = await standing_of(await self.store(version))
             self.assertEqual(standing["presence"].sequence, sequence)
 
     async def test_tags_are_numbered_with_account_data_but_are_as_far_as_their_rows(self) -> None:
         dsn = await foreign_database("1.43.0", self)
         self.sql(dsn, "UPDATE stream_positions SET stream_id = 57 WHERE stream_id = 56")
-        standing = await self.store_at(dsn).standing()
+        standing = await standing_of(self.store_at(dsn))
         tags, others = standing["tag_account_data"], standing["account_data"]
         self.assertEqual(tags.sequence, others.sequence)
         self.assertEqual((tags.positions, others.positions), ({"master": 56}, {"master": 57}))
+        self.assertEqual(others.row_positions, {"master": 54})
+
+    async def test_how_far_rows_go_by_writer(self) -> None:
+        standing = await standing_of(await self.store("1.163.2"))
+        self.assertEqual(standing["events"].row_positions, standing["events"].positions)
+        self.assertEqual(standing["caches"].row_positions, standing["caches"].positions)
+        alone = ForeignStanding("s", 9, {"": 5, "gone": 3, "new": 9}, {"w": 7})
+        self.assertEqual(alone.row_positions, {"w": 5, "new": 9})
+        several = ForeignStanding("s", 9, {"": 5, "w": 4}, {"w": 7, "v": 8})
+        self.assertEqual(several.row_positions, {"w": 4, "v": 0})
 
     async def test_an_empty_database(self) -> None:
         store = self.store_at(await fresh_database(self))
@@ -284,13 +300,21 @@ class Recognition(ForeignCase):
         store = self.store_at(dsn)
         release = await store.release()
         self.assertEqual(release.unknown, {"pushers": "pushers.pushkey"})
-        self.assertNotIn("pushers", await store.standing())
+        self.assertNotIn("pushers", await standing_of(store))
         with self.assertRaisesRegex(
             UnknownSchema,
             r"schema 94 .* feeds stream 'pushers' .*: pushers\.pushkey is missing",
         ):
             await store.page(PUSHERS, WHOLE, None, ALL)
         self.assertTrue((await store.page(RECEIPTS, WHOLE, None, ALL)).facts)
+
+    async def test_a_table_that_is_locked_is_named(self) -> None:
+        dsn = await foreign_database("1.43.0", self)
+        holder = psycopg2.connect(dsn)
+        self.addCleanup(holder.close)
+        holder.cursor().execute("LOCK TABLE receipts_linearized IN ACCESS EXCLUSIVE MODE")
+        with self.assertRaisesRegex(TableLocked, "table receipts_linearized could not be read"):
+            await standing_of(self.store_at(dsn))
 
     async def test_streams_without_a_table(self) -> None:
         store = await self.store("1.163.2")

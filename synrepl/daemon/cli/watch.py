@@ -22,10 +22,11 @@ from synrepl.daemon.cli.given_database import given_database
 from synrepl.daemon.cli.redis_url import password_option
 from synrepl.daemon.cli.running import run
 from synrepl.daemon.cli.terminal import show
-from synrepl.daemon.cli.watch_ears import Ears, given_ears
+from synrepl.daemon.cli.watch_ears import Ears, Where, given_ears
 from synrepl.daemon.cli.watch_view import View
 from synrepl.daemon.config import Http
 from synrepl.daemon.http_listener import HttpListener
+from synrepl.services.watching import in_database
 from synrepl.services.watching.board import Board
 from synrepl.services.watching.heard import Heard
 from synrepl.storage.foreign.store import ForeignStore
@@ -67,12 +68,15 @@ def command(
 
     It is listened to as a worker would, whatever its release. Nothing is said but
     REPLICATE, which asks for positions; on Redis each of its processes answers
-    that to everybody, as whenever one of them starts. With its database, which is
+    that to everybody, as whenever one of them starts. It is said again when a
+    process was silent for 30 seconds; one that does not answer does not run, or
+    hangs. Over TCP only the main process is heard. With its database, which is
     only read, a stream that moves there and is not announced is told within 5
     seconds.
 
     With --json each look is an object on a line of its own. With --seconds it
-    exits with 1 if nothing was heard in the end, or a stream was silent.
+    exits with 1 if in the end nothing was heard, a stream or a process was silent,
+    or the database could not be read.
     """
     where = given_ears(tcp, url, redis_password_path, server_name)
     given = given_database(dsn, database_path, insecure)
@@ -81,7 +85,7 @@ def command(
         scheduler = TwistedScheduler(reactor)
         heard = Heard(scheduler)
         ears = where.open(reactor, scheduler, heard)
-        watching = _Watching(scheduler, str(where), ears, Board(scheduler, heard))
+        watching = _Watching(scheduler, where, ears, Board(scheduler, heard))
         told = None if metrics_port is None else Http(port=metrics_port)
         http = HttpListener(reactor, scheduler, told)
         http.open()
@@ -102,41 +106,48 @@ def command(
                 await database.close()
 
     last = run(main)
-    if not last.hears or last.alarms:
+    if not last.well:
         raise click.exceptions.Exit(EXIT_FAILED)
 
 
 class _Watching:
     """Looks again and again."""
 
-    def __init__(self, scheduler: Scheduler, where: str, ears: Ears, board: Board) -> None:
+    def __init__(self, scheduler: Scheduler, where: Where, ears: Ears, board: Board) -> None:
         self._scheduler = scheduler
         self._where = where
         self._ears = ears
         self._board = board
-        self._unread: str | None = None
+        self._unread: tuple[str, ...] = ()
         self.view = self.look()
 
     def look(self) -> View:
         """Everything now."""
         ears = self._ears
-        trouble = [text for text in (ears.trouble, self._unread) if text is not None]
+        trouble = [] if ears.trouble is None else [ears.trouble]
+        trouble += self._unread
         dialect = None if ears.dialect is None else ears.dialect.name
         return View(
-            self._where, dialect, ears.hears, trouble, ears.bad, self._board.look(ears.hears)
+            str(self._where),
+            dialect,
+            ears.hears,
+            trouble,
+            ears.bad,
+            self._board.look(ears.hears),
+            self._board.silent_writers(),
+            self._where.note,
+            not self._unread,
         )
 
     async def read(self, store: ForeignStore) -> None:
         """Read the positions in the database again and again."""
         while True:
             try:
-                found = await store.standing()
-                positions = {name: each.positions for name, each in found.items()}
-                on_record = [name for name, each in found.items() if each.recorded]
-                self._board.committed(positions, on_record)
-                self._unread = None
+                found = await in_database.look(store, self._where.announces_moves)
+                self._board.committed(found.positions, found.on_record)
+                self._unread = found.locked
             except SynreplError as error:
-                self._unread = str(error)
+                self._unread = (str(error),)
             await self._scheduler.sleep(EVERY_S)
 
     async def show(self, as_json: bool, seconds: float | None) -> View:

@@ -64,6 +64,14 @@ class Ears(Protocol):
 class Where(Protocol):
     """A place to listen at; its text is for a person."""
 
+    @property
+    def announces_moves(self) -> bool:
+        """Whether writers announce positions that have moved without rows there."""
+
+    @property
+    def note(self) -> str | None:
+        """What cannot be known there, for a person."""
+
     def open(self, reactor: Any, scheduler: Scheduler, heard: Heard) -> Ears:
         """Ears for it, which do not listen yet.
 
@@ -85,6 +93,16 @@ class OverTcp:
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"
 
+    @property
+    def announces_moves(self) -> bool:
+        """As :attr:`Where.announces_moves`: recorded servers only say so when they are asked."""
+        return False
+
+    @property
+    def note(self) -> str | None:
+        """As :attr:`Where.note`."""
+        return "over TCP only the main process is heard: whether its workers run is not known"
+
     def open(self, reactor: Any, scheduler: Scheduler, heard: Heard) -> Ears:
         """As :meth:`Where.open`."""
         return Listening(
@@ -105,6 +123,16 @@ class OverRedis:
 
     def __str__(self) -> str:
         return f"{self.redis.where}, channel {self.server_name}"
+
+    @property
+    def announces_moves(self) -> bool:
+        """As :attr:`Where.announces_moves`."""
+        return True
+
+    @property
+    def note(self) -> str | None:
+        """As :attr:`Where.note`: every process is heard."""
+        return None
 
     def open(self, reactor: Any, scheduler: Scheduler, heard: Heard) -> Ears:
         """As :meth:`Where.open`."""

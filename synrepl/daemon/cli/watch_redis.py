@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from synrepl.core.clock import Clock
+from synrepl.core.clock import Scheduler
 from synrepl.daemon.cli.terminal import printable
 from synrepl.services.bus.channels import Channels
 from synrepl.services.bus.hearing import Hearing
@@ -20,9 +20,16 @@ if TYPE_CHECKING:
 #: Seconds after which nobody will answer: recorded processes take some hundredths of one.
 ANSWER_S = 3.0
 
+#: A process is asked again when it was silent for so long, in seconds: to be sure that it runs.
+ASK_S = 30.0
+_LOOK_S = 1.0
+
 
 class RedisListening:
     """Listens to a server; says nothing but what asks all its processes for positions.
+
+    It asks on each connection, and again while some process is silent, for only its answer
+    shows that it still runs.
 
     :param channels: of the server
     :param link: makes the connections for this owner; they come back by themselves
@@ -32,12 +39,13 @@ class RedisListening:
 
     def __init__(
         self,
-        clock: Clock,
+        scheduler: Scheduler,
         channels: Channels,
         link: Callable[[RedisListening], RedisPubSub],
         heard: Heard,
     ) -> None:
-        self._clock = clock
+        self._scheduler = scheduler
+        self._wires: RedisWires | None = None
         self._channels = channels
         self._heard = heard
         self._hearing = Hearing("", self)  # nothing on the channel has that for its author
@@ -53,6 +61,7 @@ class RedisListening:
         :raises ConfigError: no connection could ever be made like this
         """
         self._link.start()
+        self._scheduler.spawn("ask again", self._ask_again())
 
     async def stop(self) -> None:
         """Listen no more."""
@@ -68,7 +77,7 @@ class RedisListening:
         """Why nothing is heard, or not everything, for a person."""
         if self._asked_at is None:
             return f"no Redis: {printable(self._link.fault or 'the connection is lost')}"
-        if not self.hears and self._clock.seconds() - self._asked_at >= ANSWER_S:
+        if not self.hears and self._scheduler.seconds() - self._asked_at >= ANSWER_S:
             channel = printable(self._channels.main)
             return f"nothing was heard on channel {channel}; is that the server's name?"
         if self.bad:
@@ -79,8 +88,9 @@ class RedisListening:
 
     def connected(self, wires: RedisWires) -> None:
         """Ask; who says something answers everybody."""
-        self._asked_at = self._clock.seconds()
-        wires.say(self._channels.main, [write_line(Replicate(), CURRENT)])
+        self._asked_at = self._scheduler.seconds()
+        self._wires = wires
+        self._ask()
 
     def heard(self, messages: Sequence[bytes]) -> None:
         """Take note. What asks, as this does, comes back, and shows nobody to be there."""
@@ -93,7 +103,19 @@ class RedisListening:
     def disconnected(self) -> None:
         """Nothing can be heard."""
         self._asked_at = None
+        self._wires = None
         self.hears = False
+        self._heard.lost()
+
+    def _ask(self) -> None:
+        if self._wires is not None:
+            self._wires.say(self._channels.main, [write_line(Replicate(), CURRENT)])
+
+    async def _ask_again(self) -> None:
+        while True:
+            await self._scheduler.sleep(_LOOK_S)
+            if self._heard.quiet(ASK_S):
+                self._ask()
 
     # -- for messages that nobody can read: a Log ---------------------------------------
 

@@ -16,7 +16,7 @@ from rich.text import Text
 from synrepl.daemon.cli.terminal import plain_table, printable
 from synrepl.daemon.metric_families import Samples, counter, gauge
 from synrepl.services.standing.standing import writer_label
-from synrepl.services.watching.board import Seen
+from synrepl.services.watching.board import Seen, SilentWriter
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,9 @@ class View:
     :ivar hears: something is heard of it
     :ivar trouble: why nothing is heard, or read in the database
     :ivar bad: how many lines could not be read
+    :ivar silent: writers that do not answer any more
+    :ivar note: what cannot be known here; None for nothing
+    :ivar database_read: all of the database could be looked at, if there is one
     """
 
     where: str
@@ -36,11 +39,20 @@ class View:
     trouble: Sequence[str]
     bad: int
     seen: Sequence[Seen]
+    silent: Sequence[SilentWriter] = ()
+    note: str | None = None
+    database_read: bool = True
 
     @property
     def alarms(self) -> list[str]:
         """What is wrong, each in a sentence."""
-        return [one.alarm for one in self.seen if one.silent]
+        behind = [one.alarm for one in self.seen if one.silent]
+        return [one.alarm for one in self.silent] + behind
+
+    @property
+    def well(self) -> bool:
+        """The server is heard, nothing is wrong with it, and all could be looked at."""
+        return self.hears and self.database_read and not self.alarms
 
     def to_json(self) -> dict[str, Any]:
         """For programs."""
@@ -51,6 +63,9 @@ class View:
             "trouble": list(self.trouble),
             "bad": self.bad,
             "alarms": self.alarms,
+            "silent_writers": [one.to_json() for one in self.silent],
+            "note": self.note,
+            "database_read": self.database_read,
             "streams": [one.to_json() for one in self.seen],
         }
 
@@ -77,6 +92,7 @@ class View:
             Text(f"{self.where}, {state}", style="bold"),
             *(Text(printable(text), style="yellow") for text in self.trouble),
             *(Text(printable(text), style="red") for text in self.alarms),
+            *([] if self.note is None else [Text(self.note, style="dim")]),
             Text(),
             table if table.row_count else Text("nothing heard yet", style="dim"),
         )
@@ -96,6 +112,9 @@ class _Collector(Collector):
         view = self._view
         yield gauge("watch_connected", "1 while it is heard.", [], [((), float(view.hears))])
         yield counter("watch_bad_lines", "Could not be read.", [], [((), float(view.bad))])
+        owed = [((one.writer,), one.seconds) for one in view.silent]
+        meaning = "For how long it has not answered."
+        yield gauge("watch_writer_unanswered_seconds", meaning, ["writer"], owed)
         labels = ["stream", "writer"]
         for name, meaning, samples in (
             ("wire_position", "Announced.", self._of("heard")),

@@ -10,7 +10,7 @@ from synrepl.services.doctor.sessions import OpenSession
 from synrepl.storage.database import Transaction
 from synrepl.storage.foreign import standing
 from synrepl.storage.foreign.release import Release
-from synrepl.storage.foreign.standing import ForeignStanding
+from synrepl.storage.foreign.standing import RECENT_ROWS, ForeignStanding
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +38,16 @@ class ForeignLook:
         return max(writing, key=lambda one: one.age_s or 0.0, default=None)
 
 
-def look(txn: Transaction, release: Release) -> ForeignLook:
-    """Look at everything."""
+def look(txn: Transaction, release: Release, rows: int = RECENT_ROWS) -> ForeignLook:
+    """Look at everything.
+
+    :param rows: how many of a table's newest
+    """
     seen = sessions.look(txn)  # first, for a table that is locked would not let us by
     locked = [table for session in seen.values() for table in session.locked]
     shut = _fed_by(release, locked)
     open_ = {name: at for name, at in release.streams.items() if name not in shut}
-    return ForeignLook(release, standing.look(txn, replace(release, streams=open_)), seen)
+    return ForeignLook(release, standing.look(txn, replace(release, streams=open_), rows), seen)
 
 
 def _fed_by(release: Release, tables: Collection[str]) -> list[str]:

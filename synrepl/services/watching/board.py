@@ -17,6 +17,10 @@ from synrepl.services.watching.heard import Heard
 #: is told as an alarm: recorded servers announce within a fraction of a second.
 SILENT_S = 3.0
 
+#: A process that has not answered REPLICATE for so long, in seconds, is told as an alarm:
+#: recorded ones take some hundredths of one.
+ANSWER_S = 5.0
+
 #: Over how many seconds a rate is taken.
 RATE_S = 10.0
 
@@ -64,6 +68,30 @@ class Seen(NamedTuple):
         return (
             f"{self.stream} of {writer_label(self.writer)} is at {self.committed} in the database"
             f" and {announced}, for {self.lag_seconds:.0f} s"
+        )
+
+
+class SilentWriter(NamedTuple):
+    """A writer that was heard, and has not answered since it was asked.
+
+    :ivar streams: what it was heard to write
+    :ivar seconds: for how long it owes an answer
+    """
+
+    writer: str
+    streams: list[str]
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        """For programs."""
+        return {**self._asdict(), "seconds": round(self.seconds, 3)}
+
+    @property
+    def alarm(self) -> str:
+        """What is wrong with it, in a sentence."""
+        return (
+            f"{self.writer} has not answered REPLICATE for {self.seconds:.0f} s: it does not run,"
+            f" or hangs; it writes {', '.join(self.streams)}"
         )
 
 
@@ -127,6 +155,14 @@ class Board:
                 )
             )
         return seen
+
+    def silent_writers(self) -> list[SilentWriter]:
+        """Those that do not answer any more; only over Redis is anybody asked after all."""
+        return [
+            SilentWriter(writer, self._heard.streams_of(writer), seconds)
+            for writer, seconds in sorted(self._heard.unanswered.items())
+            if seconds >= ANSWER_S
+        ]
 
     def _standings(self) -> list[Standing]:
         found = []

@@ -1,14 +1,18 @@
-"""What was heard of each writer, by somebody who only listens."""
+"""What was heard of each writer, by somebody who only listens.
+
+On Redis REPLICATE asks everybody, whoever says it, and every process answers. One that does
+not, although it was heard before, does not run, or hangs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from synrepl.core.clock import Clock
 from synrepl.core.tokens import Token
 from synrepl.services.following.source import LINEAR
 from synrepl.services.waiting.position_waiters import Key
-from synrepl.wire.commands import Command, Position, Rdata
+from synrepl.wire.commands import Command, Position, Rdata, Replicate
 
 #: Pairs of stream and writer that are kept account of; a server has some hundred at most.
 MAX_KEYS = 10_000
@@ -22,14 +26,37 @@ class Heard:
 
     :ivar positions: the furthest that was heard; a POSITION may set it back
     :ivar rows: how many came
-    :ivar at: when something came last, in seconds
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.positions: dict[Key, Token] = {}
         self.rows: dict[Key, int] = {}
-        self.at: dict[Key, float] = {}
+        self._spoke: dict[str, float] = {}  # by writer, when it was last heard
+        self._unanswered: dict[str, float] = {}  # by writer, when it was asked first since
+        self._asked_at: float | None = None
+
+    @property
+    def unanswered(self) -> Mapping[str, float]:
+        """By writer that owes an answer to REPLICATE, for how many seconds."""
+        now = self._clock.seconds()
+        return {writer: now - asked for writer, asked in self._unanswered.items()}
+
+    def quiet(self, seconds: float) -> bool:
+        """Whether some writer was not heard for so long, and nobody asked meanwhile."""
+        long_ago = self._clock.seconds() - seconds
+        if self._asked_at is not None and self._asked_at > long_ago:
+            return False
+        return any(at <= long_ago for at in self._spoke.values())
+
+    def streams_of(self, writer: str) -> list[str]:
+        """What a writer was heard to write."""
+        return sorted(stream for stream, who in self.positions if who == writer)
+
+    def lost(self) -> None:
+        """The connection is gone: answers may be lost with it."""
+        self._unanswered.clear()
+        self._asked_at = None
 
     def received(self, commands: Iterable[Command]) -> None:
         """Take note."""
@@ -43,6 +70,10 @@ class Heard:
                     self.rows[key] += 1
             elif isinstance(command, Position):
                 self._at((command.stream, command.writer or LINEAR), command.new, now)
+            elif isinstance(command, Replicate):
+                self._asked_at = now
+                for writer in self._spoke:
+                    self._unanswered.setdefault(writer, now)
 
     def _at(self, key: Key, token: Token, now: float) -> None:
         if key not in self.positions:
@@ -50,4 +81,5 @@ class Heard:
                 return
             self.rows[key] = 0
         self.positions[key] = token
-        self.at[key] = now
+        self._spoke[key[1]] = now
+        self._unanswered.pop(key[1], None)

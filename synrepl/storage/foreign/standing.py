@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from synrepl.core.errors import Unavailable
 from synrepl.core.tokens import Token
-from synrepl.storage.database import Transaction
+from synrepl.storage.database import LockNotAvailable, Transaction
 from synrepl.storage.foreign.feed import WRITER_COLUMN
 from synrepl.storage.foreign.paging import MAIN_PROCESS
 from synrepl.storage.foreign.release import Located, Release
@@ -22,6 +23,10 @@ NEWEST_ROWS = 1_000
 _LOCK_MS = 3_000
 
 _DOWN = frozenset(stream.name for stream in SYNAPSE_STREAMS if stream.counts_down)
+
+
+class TableLocked(Unavailable):
+    """table {table} could not be read within {seconds:g} s: somebody has locked it, or waits for a lock that nobody passes; 'synrepl doctor database' names who has it"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,22 +56,42 @@ class ForeignStanding:
         A position is recorded after the rows are committed, so a writer that stopped in
         between has newer rows than that. Those that name nobody are of the only writer.
         """
-        unnamed = self.tables.get("", 0)
-        named = {writer: token for writer, token in self.tables.items() if writer}
+        unnamed, named = self.tables.get("", 0), self._named
         if not self.recorded:
             if not named or unnamed > max(named.values()):
                 named[MAIN_PROCESS] = max(unnamed, named.get(MAIN_PROCESS, 0))
             return named
         furthest = max(self.recorded.values())
         found = dict(self.recorded)
-        if len(found) == 1:
-            (only,) = found
-            named[only] = max(unnamed, named.get(only, 0))
         for writer, token in named.items():
             # Rows of a writer that is no more are older than all that is on record.
             if token > found.get(writer, furthest):
                 found[writer] = token
         return found
+
+    @property
+    def row_positions(self) -> dict[str, Token]:
+        """By writer, how far its rows go; 0 for one on record without rows.
+
+        A position on record may be further: by tokens that have no rows, or that have them
+        in another stream.
+        """
+        if not self.recorded:
+            return self.positions
+        furthest = max(self.recorded.values())
+        there = {
+            who: at for who, at in self._named.items() if who in self.recorded or at > furthest
+        }
+        return dict.fromkeys(self.recorded, 0) | there
+
+    @property
+    def _named(self) -> dict[str, Token]:
+        """By writer, how far its rows go; those that name nobody are of the only writer."""
+        named = {writer: token for writer, token in self.tables.items() if writer}
+        if len(self.recorded) == 1:
+            (only,) = self.recorded
+            named[only] = max(self.tables.get("", 0), named.get(only, 0))
+        return named
 
 
 def look(txn: Transaction, release: Release, rows: int = RECENT_ROWS) -> dict[str, ForeignStanding]:
@@ -107,12 +132,16 @@ def _in_tables(txn: Transaction, name: str, at: Located, rows: int) -> dict[str,
         column = feed.stream_id
         writer = WRITER_COLUMN if feed.table in at.with_writer else "NULL"
         bound, order = ("< 0", "ASC") if down else ("> 0", "DESC")
-        txn.execute(
-            "SELECT writer, max(abs(stream_id)) FROM ("
-            f"SELECT coalesce({writer}, '') AS writer, {column} AS stream_id FROM {feed.table}"
-            f" WHERE {column} {bound} ORDER BY {column} {order} LIMIT %s) AS recent GROUP BY writer",
-            (rows,),
-        )
+        try:
+            txn.execute(
+                "SELECT writer, max(abs(stream_id)) FROM ("
+                f"SELECT coalesce({writer}, '') AS writer, {column} AS stream_id"
+                f" FROM {feed.table} WHERE {column} {bound}"
+                f" ORDER BY {column} {order} LIMIT %s) AS recent GROUP BY writer",
+                (rows,),
+            )
+        except LockNotAvailable:
+            raise TableLocked(table=feed.table, seconds=_LOCK_MS / 1000) from None
         for who, token in txn.fetchall():
             found[str(who)] = max(found.get(str(who), 0), int(token))
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TypeVar
 
 from synrepl.core.tokens import Range
@@ -10,7 +10,6 @@ from synrepl.storage.database import Database, Isolation, Transaction
 from synrepl.storage.foreign import standing
 from synrepl.storage.foreign.paging import MAIN_PROCESS, ForeignFacts
 from synrepl.storage.foreign.release import Release, recognise
-from synrepl.storage.foreign.standing import ForeignStanding
 from synrepl.storage.store import Page
 from synrepl.streams.definition import Stream
 
@@ -63,16 +62,6 @@ class ForeignStore:
             return facts.page(txn, span, writer, unnamed, limit)
 
         return await self.read("page", work)
-
-    async def standing(self) -> Mapping[str, ForeignStanding]:
-        """How far each stream is, by its newest rows and what is on record.
-
-        :raises NotSynapse: see :func:`.release.recognise`
-        """
-        release = await self.release()
-        return await self.read(
-            "standing", lambda txn: standing.look(txn, release, standing.NEWEST_ROWS)
-        )
 
     async def read(self, name: str, work: Callable[[Transaction], T]) -> T:
         """Run ``work`` in a read-only transaction whose statements have a time-out."""
