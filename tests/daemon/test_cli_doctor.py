@@ -30,6 +30,7 @@ from synrepl.daemon.master import MasterProcess
 from synrepl.daemon.worker import WorkerProcess
 from synrepl.storage.database import Database, Transaction
 from synrepl.testing.postgres import fresh_database
+from synrepl.testing.redis import RedisServer
 from tests.daemon.cli_world import CliCase, Master, free_port
 
 SECRET = "s3cret"
@@ -233,12 +234,12 @@ stale: name_of ["a"]
         self.assertEqual((done.code, done.err), (0, ""))
         self.assertRegex(done.out, r"^database .*: synrepl's\n\nstream +given out ")
         self.assertTrue(done.out.endswith("\n\n2 entries checked: 2 coherent\n"), done.out)
-        self.assertIn("\nnothing is wrong\n\ncache ", done.out)
+        self.assertIn("\nnothing is wrong in the database\n\ncache ", done.out)
         await master.change()
         done = await self.run_it("doctor", "-c", master.path, "--json")
         self.assertEqual((done.code, done.err), (1, ""))
         told = json.loads(done.out)
-        self.assertEqual((told["healthy"], told["findings"]), (True, []))
+        self.assertEqual((told["healthy"], told["complete"], told["findings"]), (False, True, []))
         self.assertEqual((told["caches"]["incoherent"], told["caches"]["checked"]), (1, 2))
         await master.sql("UPDATE synrepl._streams SET position = 7")
         done = await self.run_it("doctor", "-c", master.path, "--fix")
@@ -246,8 +247,28 @@ stale: name_of ["a"]
         self.assertIn("\ndone: caches: the sequence was used up beyond 7\n", done.out)
         await master.stop()
         done = await self.run_it("doctor", "-c", master.path)
+        self.assertEqual((done.code, done.err), (3, ""))
+        told = "\nnothing is wrong in the database\n\ncaches were not looked at: nothing answers"
+        self.assertIn(told, done.out)
+        done = await self.run_it("doctor", "-c", master.path, "--json")
+        self.assertEqual((done.code, done.err), (3, ""))
+        told = json.loads(done.out)
+        self.assertEqual((told["healthy"], told["complete"]), (False, False))
+        self.assertIn("nothing answers", told["caches_unknown"])
+
+    async def test_a_redis_that_cannot_be_reached(self) -> None:
+        redis = RedisServer()
+        self.addCleanup(redis.close)
+        master = await self.caching_master(redis=f"{{port: {redis.port}}}")
+        done = await self.run_it("doctor", "-c", master.path, "--json")
         self.assertEqual((done.code, done.err), (0, ""))
-        self.assertIn("\nnothing is wrong\n\ncaches were not looked at: nothing answers", done.out)
+        where = f"127.0.0.1:{redis.port}"
+        self.assertEqual(json.loads(done.out)["redis"], {"where": where, "reason": None})
+        redis.stop()
+        done = await self.run_it("doctor", "-c", master.path)
+        self.assertEqual((done.code, done.err), (3, ""))
+        self.assertIn(f"\nRedis was not looked at: Redis at {where} cannot be used: ", done.out)
+        redis.start()
 
     async def test_all_of_a_worker_without_database(self) -> None:
         master = await self.caching_master()

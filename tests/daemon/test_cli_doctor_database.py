@@ -42,7 +42,7 @@ stream  given out  in table  linear  trimmed  writers          held by
 events          0         0       0        0  master 0, sql 0  -
 orders          0         0       0        0  master 0, sql 0  -
 
-nothing is wrong
+nothing is wrong in the database
 """
         self.assertEqual(Done(done.code, rest, done.err), Done(0, golden, ""))
         await master.stop()
@@ -66,6 +66,27 @@ nothing is wrong
 
 
 class Theirs(DoctorCase):
+    async def test_what_could_not_be_looked_at(self) -> None:
+        dsn = await foreign_database("1.43.0", self)
+        parts = urlsplit(dsn)
+        self.addCleanup(self.sql, dsn, "DROP ROLE visitor")
+        self.sql(dsn, "CREATE ROLE visitor LOGIN PASSWORD 'v' IN ROLE pg_read_all_data")
+        path = self.dsn_file(dsn.replace(f"{parts.username}:{parts.password}@", "visitor:v@"))
+        with closing(psycopg2.connect(dsn, application_name="w1")):
+            done = await self.run_it(*DOCTOR, "--database-path", path)
+            self.assertEqual((done.code, done.err), (3, ""))
+            self.assertIn("\nnot looked at: sessions-hidden (connections): 1 connections", done.out)
+            self.assertIn("\nnothing is wrong in what could be looked at\n", done.out)
+            done = await self.run_it(*DOCTOR, "--database-path", path, "--json")
+            self.assertEqual((done.code, done.err), (3, ""))
+            told = json.loads(done.out)
+            self.assertEqual((told["healthy"], told["complete"]), (False, False))
+            (finding,) = told["findings"]
+            self.assertEqual((finding["id"], finding["severity"]), ("sessions-hidden", "unseen"))
+        done = await self.run_it(*DOCTOR, "--database-path", path)
+        self.assertEqual((done.code, done.err), (0, ""))
+        self.assertIn("\nnothing is wrong in the database\n", done.out)
+
     async def test_from_a_file_and_from_the_environment(self) -> None:
         dsn = await foreign_database("1.43.0", self)
         path = self.dsn_file(dsn)

@@ -18,6 +18,7 @@ from synrepl.services.doctor.bounds import Bounds
 from synrepl.services.doctor.examine import NothingToExamine, NotOurs, examine
 from synrepl.services.doctor.finding import Severity
 from synrepl.services.doctor.report import Report
+from synrepl.storage.foreign.release import MayNotRead
 from synrepl.testing.postgres import fresh_database
 from tests.storage.foreign_databases import foreign_database
 
@@ -253,10 +254,47 @@ class ForeignDoctor(TestCase):
         connection.cursor().execute("SELECT FROM events")
         report = await self.examine(reader)
         self.assertEqual([finding.id for finding in report.findings], ["sessions-hidden"])
-        self.assertEqual((report.healthy, len(report.streams)), (True, 16))
+        self.assertEqual((report.wrong, report.complete, report.healthy), (False, False, False))
+        self.assertEqual(len(report.streams), 16)
         self.sql(dsn, "GRANT pg_read_all_stats TO guest")
         report = await self.examine(reader)
         self.assertEqual([finding.id for finding in report.findings], ["idle-transaction"])
+        self.assertEqual((report.wrong, report.complete, report.healthy), (True, True, False))
+        connection.rollback()
+        self.assertTrue((await self.examine(reader)).healthy)
+
+    async def test_a_user_that_may_not_read_everything(self) -> None:
+        dsn = await foreign_database("1.163.2", self)
+        parts = urlsplit(dsn)
+        reader = dsn.replace(f"{parts.username}:{parts.password}@", "guest:guest@")
+        self.addCleanup(self.sql, dsn, "DROP ROLE guest")
+        self.addCleanup(self.sql, dsn, "DROP OWNED BY guest")
+        self.sql(
+            dsn,
+            "CREATE ROLE guest LOGIN PASSWORD 'guest' IN ROLE pg_read_all_stats;"
+            "GRANT SELECT ON ALL TABLES IN SCHEMA public TO guest",
+        )
+        report = await self.examine(reader)
+        found = {finding.where: finding for finding in report.findings}
+        self.assertEqual({finding.id for finding in found.values()}, {"not-readable"})
+        self.assertIn("may not read sequence receipts_sequence:", found["receipts"].what)
+        self.assertEqual((report.wrong, report.complete), (False, False))
+        self.assertEqual(report.streams["receipts"].highest, 55)
+        self.sql(
+            dsn,
+            "GRANT SELECT ON ALL SEQUENCES IN SCHEMA public TO guest;"
+            "REVOKE SELECT ON receipts_linearized, stream_positions FROM guest",
+        )
+        report = await self.examine(reader)
+        self.assertEqual(
+            [(each.id, each.where) for each in report.findings],
+            [("not-readable", "all streams"), ("not-readable", "receipts")],
+        )
+        self.assertNotIn("receipts", report.streams)
+        self.assertEqual(report.streams["events"].highest, 614)
+        self.sql(dsn, "REVOKE SELECT ON schema_version FROM guest")
+        with self.assertRaisesRegex(MayNotRead, "may not read table schema_version"):
+            await self.examine(reader)
 
     async def test_nothing_is_fixed_there(self) -> None:
         dsn = await foreign_database("1.163.2", self)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from urllib.parse import urlsplit
+
+from twisted.internet.defer import Deferred
+
 from synrepl.core.tokens import Token
 from synrepl.services.doctor.bounds import Bounds
 from synrepl.services.doctor.cure import NoWriterToLend
@@ -69,6 +73,24 @@ class OwnDoctor(PostgresCase):
             self.assertEqual(fixed.findings, ())
             self.assertEqual((await self.append(stream, row, 1)), [42])
         self.assertEqual((await self.examine(fix=True)).done, ())
+
+    async def test_a_table_that_this_user_may_not_read(self) -> None:
+        await self.append(NOTES, note("a"), 3)
+        self.sql(
+            "CREATE ROLE onlooker LOGIN PASSWORD 'o' IN ROLE pg_read_all_stats;"
+            "GRANT USAGE ON SCHEMA synrepl TO onlooker;"
+            "GRANT SELECT ON ALL TABLES IN SCHEMA synrepl TO onlooker;"
+            "GRANT SELECT ON ALL SEQUENCES IN SCHEMA synrepl TO onlooker;"
+            "REVOKE SELECT ON synrepl.notes FROM onlooker"
+        )
+        self.addCleanup(self.sql, "DROP OWNED BY onlooker; DROP ROLE onlooker")
+        parts = urlsplit(self.dsn)
+        onlooker = self.dsn.replace(f"{parts.username}:{parts.password}@", "onlooker:o@")
+        self.doctor = Process(onlooker, "onlooker")
+        self.addCleanup(lambda: Deferred.fromCoroutine(self.doctor.close()))
+        report = await self.examine()
+        self.assertEqual([(f.id, f.where) for f in report.findings], [("not-readable", "notes")])
+        self.assertEqual((report.wrong, report.complete, report.healthy), (False, False, False))
 
     async def test_streams_that_share_a_sequence(self) -> None:
         await self.doctor.store.prepare([ACCOUNT_DATA, TAG_ACCOUNT_DATA])

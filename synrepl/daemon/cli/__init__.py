@@ -1,6 +1,7 @@
 """The ``synrepl`` command: a table of sub-commands, each loaded only when it is used.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage (arguments or configuration).
+Exit codes: 0 done, 1 failed, 2 wrong usage (arguments or configuration); of what examines, 3
+when nothing is wrong and not everything could be looked at.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from synrepl.core.names import BadName
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
+EXIT_INCOMPLETE = 3
 
 #: Sub-command -> the module whose ``command`` it is, and its line in ``synrepl --help``.
 COMMANDS: dict[str, tuple[str, str]] = {

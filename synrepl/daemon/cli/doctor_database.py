@@ -14,7 +14,7 @@ import rich.console
 from synrepl.adapters.postgres import Limits, PostgresDatabase
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.core.errors import ConfigError
-from synrepl.daemon.cli import EXIT_FAILED
+from synrepl.daemon.cli import EXIT_FAILED, EXIT_INCOMPLETE
 from synrepl.daemon.cli.configured_database import PATIENCE_S, database_of
 from synrepl.daemon.cli.conventions import json_option, print_json
 from synrepl.daemon.cli.doctor_report import parts
@@ -91,15 +91,26 @@ def command(
     with its cure. A Synapse's database is only ever read.
 
     Exits with 0 when there are at most notes, with 1 when something is wrong or the
-    database cannot be examined.
+    database cannot be examined, with 3 when nothing is wrong in what could be looked
+    at, and something could not.
     """
     examined = examine_database(config, given(config, dsn, database_path, insecure), older, fix)
     if as_json:
         print_json(examined.to_json())
     else:
         show(*examined.parts())
-    if not examined.report.healthy:
+    exit_as(examined.report.wrong, examined.report.complete)
+
+
+def exit_as(wrong: bool, complete: bool) -> None:
+    """Exit with the status of an examination.
+
+    :param complete: everything could be looked at
+    """
+    if wrong:
         raise click.exceptions.Exit(EXIT_FAILED)
+    if not complete:
+        raise click.exceptions.Exit(EXIT_INCOMPLETE)
 
 
 def given(
@@ -145,18 +156,25 @@ def examine_database(
     :param older: a transaction or reservation may be so old, in seconds
     :raises SynreplError: what :func:`~synrepl.services.doctor.examine.examine` raises
     """
-    bounds = Bounds(transaction_s=older)
+    return run(lambda reactor: examine_in(reactor, config, dsn, older, fix))
 
-    async def main(reactor: Any) -> Examined:
-        scheduler = TwistedScheduler(reactor)
-        async with _database(reactor, config, dsn) as database:
-            if fix and config:
-                server = load(config).server_name
-                await database.run("check server", lambda txn: check_server(txn, server))
-            report = await examine(database, bounds, fix, lambda: scheduler.sleep(SECOND_LOOK_S))
-            return Examined(database.where, report)
 
-    return run(main)
+async def examine_in(
+    reactor: Any, config: tuple[Path, ...], dsn: str | None, older: float, fix: bool
+) -> Examined:
+    """As :func:`examine_database`, under a reactor that runs."""
+    scheduler = TwistedScheduler(reactor)
+    async with _database(reactor, config, dsn) as database:
+        if fix and config:
+            server = load(config).server_name
+            await database.run("check server", lambda txn: check_server(txn, server))
+        report = await examine(
+            database,
+            Bounds(transaction_s=older),
+            fix,
+            lambda: scheduler.sleep(SECOND_LOOK_S),
+        )
+        return Examined(database.where, report)
 
 
 @asynccontextmanager

@@ -12,7 +12,14 @@ from synrepl.daemon.cli.terminal import plain_table, printable
 from synrepl.services.doctor.finding import Severity
 from synrepl.services.doctor.report import Report, StreamLine
 
-_STYLES = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.NOTE: "dim"}
+_WORDS = {severity: severity.value for severity in Severity}
+_WORDS[Severity.UNSEEN] = "not looked at"
+_STYLES = {
+    Severity.ERROR: "red",
+    Severity.WARNING: "yellow",
+    Severity.UNSEEN: "yellow",
+    Severity.NOTE: "dim",
+}
 
 
 def parts(where: str, report: Report) -> list[rich.console.RenderableType]:
@@ -28,11 +35,13 @@ def parts(where: str, report: Report) -> list[rich.console.RenderableType]:
     if report.followers:
         parts += [Text(), _followers(report)]
     for finding in report.findings:
-        head = f"{finding.severity}: {finding.id} ({finding.where}): {finding.what}"
+        head = f"{_WORDS[finding.severity]}: {finding.id} ({finding.where}): {finding.what}"
         parts += [Text(), Text(printable(head), style=_STYLES[finding.severity])]
         parts.append(Text(f"  cure: {printable(finding.cure)}"))
     if report.healthy:
-        parts += [Text(), Text("nothing is wrong", style="green")]
+        parts += [Text(), Text("nothing is wrong in the database", style="green")]
+    elif not report.wrong:
+        parts += [Text(), Text("nothing is wrong in what could be looked at", style="yellow")]
     return parts
 
 

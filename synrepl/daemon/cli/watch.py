@@ -145,7 +145,7 @@ class _Watching:
             try:
                 found = await in_database.look(store, self._where.announces_moves)
                 self._board.committed(found.positions, found.on_record)
-                self._unread = found.locked
+                self._unread = found.unread
             except SynreplError as error:
                 self._unread = (str(error),)
             await self._scheduler.sleep(EVERY_S)

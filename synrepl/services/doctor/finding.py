@@ -11,6 +11,7 @@ class Severity(StrEnum):
 
     ERROR = "error"  # facts cannot move, or a process refuses to start
     WARNING = "warning"  # it will become one, or somebody loses what is trimmed
+    UNSEEN = "unseen"  # something could not be looked at, so nothing is known about it
     NOTE = "note"  # worth knowing
 
 
@@ -34,8 +35,8 @@ class Finding:
 
     @property
     def wrong(self) -> bool:
-        """It is more than a note."""
-        return self.severity is not Severity.NOTE
+        """It is more than a note, and known."""
+        return self.severity in (Severity.ERROR, Severity.WARNING)
 
     def to_json(self) -> dict[str, object]:
         """``{"id", "severity", "what", "where", "cure", "fixable"}``."""

@@ -13,6 +13,11 @@ from synrepl.services.doctor.open_transactions import locked_tables, old_transac
 from synrepl.services.doctor.sessions import hidden
 from synrepl.storage.foreign.standing import ForeignStanding
 
+_GRANT = (
+    "GRANT pg_read_all_data TO that user; or USAGE on the schema and SELECT on all tables and"
+    " sequences in it"
+)
+
 #: What one look cannot tell from what is on its way.
 BEHIND = "position-behind"
 
@@ -28,7 +33,8 @@ def findings(look: ForeignLook, bounds: Bounds, before: ForeignLook | None = Non
     for names, stream in _numbered_together(look).items():
         where = ", ".join(names)
         found += _sequence(where, stream)
-        if look.release.locate(names[0]).stream.recorded is not None:
+        on_record = look.release.locate(names[0]).stream.recorded is not None
+        if on_record and look.release.has_positions:
             found += _positions(where, stream, earlier.get(names))
     for session in look.sessions.values():
         found += locked_tables(session, look.locked_by(session))
@@ -37,7 +43,10 @@ def findings(look: ForeignLook, bounds: Bounds, before: ForeignLook | None = Non
     for name, missing in look.release.unknown.items():
         what = f"schema {look.release.version} lacks {missing}: its positions are not looked at"
         cure = "follow it over the wire, and report the missing names"
-        found.append(Finding("unknown-tables", Severity.NOTE, what, name, cure))
+        found.append(Finding("unknown-tables", Severity.UNSEEN, what, name, cure))
+    for name, unreadable in look.release.unreadable.items():
+        what = f"the user of this DSN may not read {unreadable}: what it would show is not known"
+        found.append(Finding("not-readable", Severity.UNSEEN, what, name, _GRANT))
     return found
 
 

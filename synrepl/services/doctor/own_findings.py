@@ -28,7 +28,20 @@ def findings(look: OwnLook, bounds: Bounds) -> list[Finding]:
     found += _followers(look, bounds)
     found += _keys(look, bounds)
     found += hidden(look.sessions.values())
+    found += _unreadable(look)
     return found
+
+
+def _unreadable(look: OwnLook) -> Iterator[Finding]:
+    for name in look.unreadable:
+        yield Finding(
+            "not-readable",
+            Severity.UNSEEN,
+            f"the user of this DSN may not read table synrepl.{name}: whether the sequence is"
+            " behind it is not known",
+            name,
+            "GRANT SELECT ON ALL TABLES IN SCHEMA synrepl TO that user",
+        )
 
 
 def _migrations(look: OwnLook) -> Iterator[Finding]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from synrepl.core.tokens import Token
@@ -70,6 +70,7 @@ class OwnLook:
         nothing else is looked at
     :ivar leases: by follower, how many seconds its lease still has; below 0 it has run out
     :ivar oldest_key_s: age of the oldest idempotency key; None without keys
+    :ivar unreadable: streams whose tables this user may not read
     """
 
     pending: tuple[migrations.Migration, ...]
@@ -78,6 +79,7 @@ class OwnLook:
     followers: tuple[Follower, ...]
     leases: Mapping[str, float]
     oldest_key_s: float | None
+    unreadable: tuple[str, ...] = ()
 
     def holders(self, stream: str) -> list[tuple[str, OpenSession]]:
         """Who holds a stream, as which writer: the oldest first."""
@@ -126,6 +128,8 @@ def look(txn: Transaction) -> OwnLook:
     streams = streams_of(txn)
     # A table that is locked would not let us by.
     shut = {table for each in sessions.look(txn).values() for table in each.locked}
+    unreadable = _unreadable(txn, streams)
+    shut |= set(unreadable)
     highest = {each.name: _highest(txn, each) for each in streams if each.name not in shut}
     seen = writers.observe(txn, streams)
     return OwnLook(
@@ -135,7 +139,18 @@ def look(txn: Transaction) -> OwnLook:
         _followers(txn),
         _leases(txn),
         _oldest_key(txn),
+        unreadable,
     )
+
+
+def _unreadable(txn: Transaction, streams: Sequence[Stream]) -> tuple[str, ...]:
+    names = [stream.name for stream in streams]
+    txn.execute(
+        "SELECT name FROM unnest(%s) AS name"
+        " WHERE NOT has_table_privilege('synrepl.' || quote_ident(name), 'SELECT') ORDER BY name",
+        (names,),
+    )
+    return tuple(str(name) for (name,) in txn.fetchall())
 
 
 def _highest(txn: Transaction, stream: Stream) -> Token:

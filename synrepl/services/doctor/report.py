@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from synrepl.services.doctor.finding import Finding
+from synrepl.services.doctor.finding import Finding, Severity
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +74,26 @@ class Report:
     done: tuple[str, ...] = ()
 
     @property
+    def wrong(self) -> bool:
+        """There is something worse than a note."""
+        return any(finding.wrong for finding in self.findings)
+
+    @property
+    def complete(self) -> bool:
+        """Everything could be looked at."""
+        return not any(finding.severity is Severity.UNSEEN for finding in self.findings)
+
+    @property
     def healthy(self) -> bool:
-        """There is nothing worse than a note."""
-        return not any(finding.wrong for finding in self.findings)
+        """Everything could be looked at, and nothing is wrong."""
+        return self.complete and not self.wrong
 
     def to_json(self) -> dict[str, Any]:
-        """``{"whose", "healthy", "done", "findings", "streams", "followers"}``."""
+        """``{"whose", "healthy", "complete", "done", "findings", "streams", "followers"}``."""
         return {
             "whose": self.whose,
             "healthy": self.healthy,
+            "complete": self.complete,
             "done": list(self.done),
             "findings": [finding.to_json() for finding in self.findings],
             "streams": {name: line.to_json() for name, line in self.streams.items()},

@@ -24,7 +24,9 @@ SELECT pid, coalesce(application_name, ''), coalesce(state, ''), left(query, 200
        CASE WHEN wait_event_type = 'Lock' THEN pg_blocking_pids(pid) ELSE '{}' END
 FROM pg_stat_activity
 WHERE datname = current_database() AND pid <> pg_backend_pid()
-  AND coalesce(backend_type, 'client backend') = 'client backend'  -- hidden, or a client
+  -- Of others only this user's name is shown, and those of the server itself have none.
+  AND coalesce(backend_type, CASE WHEN usename IS NOT NULL THEN 'client backend' END)
+      = 'client backend'
 """
 
 #: By backend the tables that it writes to, or keeps others from writing to, and those of
@@ -111,15 +113,16 @@ def look(txn: Transaction) -> dict[int, OpenSession]:
 
 
 def hidden(sessions: Iterable[OpenSession]) -> list[Finding]:
-    """A note, when this user may not see what others do."""
+    """What could not be looked at, when this user may not see what others do."""
     count = sum(session.age_s is None for session in sessions)
     if not count:
         return []
     return [
         Finding(
             "sessions-hidden",
-            Severity.NOTE,
-            f"{count} connections of other users cannot be looked into",
+            Severity.UNSEEN,
+            f"{count} connections of other users cannot be looked into: their open transactions,"
+            " and what these hold, are not known",
             "connections",
             "GRANT pg_read_all_stats TO the user of this DSN",
         )

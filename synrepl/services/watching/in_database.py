@@ -22,12 +22,12 @@ class InDatabase:
 
     :ivar positions: what has to be announced, by stream and writer
     :ivar on_record: the streams of which the database says who writes them
-    :ivar locked: which streams could not be looked at, and who is in the way, in sentences
+    :ivar unread: which streams could not be looked at, and what is in the way, in sentences
     """
 
     positions: Committed
     on_record: Collection[str]
-    locked: tuple[str, ...]
+    unread: tuple[str, ...]
 
 
 async def look(store: ForeignStore, announces_moves: bool) -> InDatabase:
@@ -46,10 +46,15 @@ async def look(store: ForeignStore, announces_moves: bool) -> InDatabase:
         only_rows = len(shared) > 1 or not announces_moves
         positions[name] = stream.row_positions if only_rows else stream.positions
     on_record = [name for name, stream in seen.streams.items() if stream.recorded]
-    return InDatabase(positions, on_record, tuple(_locked(seen)))
+    return InDatabase(positions, on_record, tuple(_unread(seen)))
 
 
-def _locked(seen: ForeignLook) -> Iterator[str]:
+def _unread(seen: ForeignLook) -> Iterator[str]:
+    release = seen.release
+    for stream, what in release.unreadable.items():
+        yield f"this user may not read {what}, so how far {stream} is there is not known"
+    for stream, missing in release.unknown.items():
+        yield f"this release lacks {missing}, so how far {stream} is there is not known"
     for session in seen.sessions.values():
         streams = seen.locked_by(session)
         if streams:

@@ -20,6 +20,10 @@ class UnknownSchema(Refused):
     """schema {version} of this Synapse feeds stream {stream!r} in a way that synrepl does not know: {missing} is missing; follow it over the wire, and report the missing names"""
 
 
+class MayNotRead(Refused):
+    """the user of this DSN may not read {what} of this Synapse: GRANT pg_read_all_data TO it, or USAGE on the schema and SELECT on all tables and sequences in it"""
+
+
 class NoTableForStream(InputError):
     """a Synapse of schema {version} has no table for stream {stream!r}; leave it out, or follow it over the wire"""
 
@@ -42,19 +46,25 @@ class Release:
     :ivar version: of the schema, as ``schema_version`` has it
     :ivar has_positions: per-writer positions are on record
     :ivar unknown: by stream, the columns that are missed in its tables
+    :ivar unreadable: by stream, what this user may not read: its tables, and then it is not
+        among the streams, its sequence, or the positions on record
     """
 
     version: int
     has_positions: bool
     streams: Mapping[str, Located]
     unknown: Mapping[str, str]
+    unreadable: Mapping[str, str]
 
     def locate(self, stream: str) -> Located:
         """Where a stream is.
 
         :raises NoTableForStream: it is not in this release's tables
         :raises UnknownSchema: they lack columns
+        :raises MayNotRead: this user has no right to
         """
+        if stream in self.unreadable and stream not in self.streams:
+            raise MayNotRead(what=self.unreadable[stream])
         if stream in self.unknown:
             missing = self.unknown[stream]
             raise UnknownSchema(version=self.version, stream=stream, missing=missing)
@@ -68,21 +78,21 @@ def recognise(txn: Transaction) -> Release:
     """Tell the release from its tables and columns.
 
     :raises NotSynapse: the tables that every release has are not there
+    :raises MayNotRead: they are, and this user has no right to read the schema's version
     """
-    txn.execute(
-        "SELECT table_name, column_name FROM information_schema.columns"
-        " WHERE table_schema = ANY (current_schemas(false))"
-    )
-    columns = set(map(tuple, txn.fetchall()))
+    columns, shut = _columns(txn)
     for needed in (("events", "stream_ordering"), ("schema_version", "version")):
         if needed not in columns:
             raise NotSynapse(missing=needed[0])
-    txn.execute(
-        "SELECT sequencename FROM pg_sequences WHERE schemaname = ANY (current_schemas(false))"
-    )
-    sequences = {name for (name,) in txn.fetchall()}
+    if "schema_version" in shut:
+        raise MayNotRead(what="table schema_version")
+    sequences = _sequences(txn)
     version = int(txn.execute("SELECT version FROM schema_version").fetchone()[0])
-    located, unknown = {}, {}
+    located, unknown, unreadable = {}, {}, {}
+    has_positions = ("stream_positions", "stream_id") in columns
+    if "stream_positions" in shut:
+        has_positions = False
+        unreadable["all streams"] = "table stream_positions"
     for name, stream in _tables(columns).items():
         if (stream.feeds[0].table, stream.feeds[0].stream_id) not in columns:
             continue  # a stream that came later, or is gone
@@ -90,13 +100,51 @@ def recognise(txn: Transaction) -> Release:
         if missing:
             unknown[name] = ", ".join(missing)
             continue
+        if tables := shut & _tables_of(stream):
+            unreadable[name] = f"table {', '.join(sorted(tables))}"
+            continue
+        if stream.sequence is not None and not sequences.get(stream.sequence, True):
+            unreadable[name] = f"sequence {stream.sequence}"
+            stream = replace(stream, sequence=None)
         if stream.sequence not in sequences:  # as long as it has one writer it may count itself
             stream = replace(stream, sequence=None)
         tables = {feed.table for feed in stream.feeds}
         located[name] = Located(
             stream, frozenset(table for table in tables if (table, WRITER_COLUMN) in columns)
         )
-    return Release(version, ("stream_positions", "stream_id") in columns, located, unknown)
+    return Release(version, has_positions, located, unknown, unreadable)
+
+
+def _columns(txn: Transaction) -> tuple[set[tuple[object, ...]], set[str]]:
+    """Every (table, column), and the tables of which this user may not read all.
+
+    The information schema would leave those out, as if they were not there.
+    """
+    txn.execute(
+        "SELECT relname::text, attname::text, has_column_privilege(attrelid, attnum, 'SELECT')"
+        " FROM pg_attribute JOIN pg_class ON pg_class.oid = attrelid"
+        " WHERE relnamespace = ANY (SELECT to_regnamespace(quote_ident(name))"
+        " FROM unnest(current_schemas(false)) AS name)"
+        " AND relkind IN ('r', 'p', 'v') AND attnum > 0 AND NOT attisdropped"
+    )
+    rows = txn.fetchall()
+    return {(table, column) for table, column, _ in rows}, {
+        str(table) for table, _, readable in rows if not readable
+    }
+
+
+def _sequences(txn: Transaction) -> dict[str, bool]:
+    """By name, whether this user may read it."""
+    txn.execute(
+        "SELECT relname::text, has_sequence_privilege(pg_class.oid, 'SELECT') FROM pg_class"
+        " WHERE relnamespace = ANY (SELECT to_regnamespace(quote_ident(name))"
+        " FROM unnest(current_schemas(false)) AS name) AND relkind = 'S'"
+    )
+    return {str(name): bool(readable) for name, readable in txn.fetchall()}
+
+
+def _tables_of(stream: ForeignStream) -> set[str]:
+    return {table for feed in stream.feeds for table, _ in feed.columns()}
 
 
 def _tables(columns: Set[tuple[object, ...]]) -> Mapping[str, ForeignStream]:
