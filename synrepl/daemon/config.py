@@ -106,7 +106,7 @@ class Listener(Section):
     """One TCP port on which the master speaks the replication protocol.
 
     :ivar dialect: how clients that send a bare ``REPLICATE`` are answered
-    :ivar rows: the generation whose row shapes such clients get; None for that of the dialect
+    :ivar rows: the generation whose row shapes such clients get; ``auto`` for that of the dialect
     :ivar legacy_rows: the generation whose row shapes legacy clients get
     :ivar line_limit: the longest line sent or accepted, in bytes
     :ivar insecure: the operator accepts plain text on an address others can reach
@@ -115,7 +115,7 @@ class Listener(Section):
     port: values.Port
     bind_address: str = LOOPBACK
     dialect: Literal["modern", "transitional"] = "modern"
-    rows: Literal["transitional", "modern", "current"] | None = None
+    rows: Literal["auto", "transitional", "modern", "current"] = "auto"
     legacy_rows: Literal["oldest", "legacy"] = "legacy"
     line_limit: values.Size = 16384
     insecure: bool = False
@@ -126,7 +126,7 @@ class Listener(Section):
     @property
     def generation(self) -> Generation:
         """Whose row shapes clients get that send a bare ``REPLICATE``."""
-        return Generation(self.rows or self.dialect)
+        return Generation(self.dialect if self.rows == "auto" else self.rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
