@@ -59,6 +59,11 @@ def _receipt(n: int) -> Rows:
     return [[_room(n), "m.read", _user(n), _event(n), {"ts": _TS + n, "hidden": False}]]
 
 
+def _account_data(n: int) -> Rows:
+    """With its content, which only the oldest peers get."""
+    return [[_user(n), _room(n) if n % 2 else None, "org.example.x", f'{{"n": {n}}}']]
+
+
 _MAKERS: dict[str, Callable[[int], Rows]] = {
     "events": _events,
     "backfill": lambda n: [[_event(n), _room(n), "m.room.message", None, None, None]],
@@ -74,7 +79,7 @@ _MAKERS: dict[str, Callable[[int], Rows]] = {
     "to_device": lambda n: [[_user(each)] for each in range(n, n + 1 + n % 3)],
     "federation": _federation,
     "tag_account_data": lambda n: [[_user(n), _room(n), '{"m.favourite": {"order": 0.5}}']],
-    "account_data": lambda n: [[_user(n), _room(n) if n % 2 else None, "org.example.x"]],
+    "account_data": _account_data,
     "groups": lambda n: [[f"+g{n}:{SERVER}", _user(n), "membership", {"membership": "join"}]],
     "user_signature": lambda n: [[_user(n)]],
     "sticky_events": lambda n: [[_room(n), _event(n)]],

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from interop.releases import LEGACY, RELEASES, Release
+from interop.releases import RELEASES, Release
 from synrepl.core.tokens import Token
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.synapse import SYNAPSE_STREAMS
@@ -66,7 +66,7 @@ class Reckoning:
     def __init__(self) -> None:
         self.phases: list[Phase] = []
         self.due: dict[Release, Counter[str]] = {release: Counter() for release in RELEASES}
-        self._first_asked: dict[str, int] = {}
+        self._first_asked: dict[Release, dict[str, int]] = {release: {} for release in RELEASES}
 
     def sent_live(self, phase: Phase) -> None:
         """Everybody followed while the facts of a phase were appended."""
@@ -74,37 +74,37 @@ class Reckoning:
             for stream in self.wanted(release):
                 self.due[release][stream] += phase.rows(stream)
 
-    def asked(self, tokens: Mapping[str, int]) -> None:
-        """The legacy worker asked for these streams from these tokens: it gets what is above."""
+    def asked(self, release: Release, tokens: Mapping[str, int]) -> None:
+        """A worker asked for these streams from these tokens: it gets what is above."""
         for stream, token in tokens.items():
-            self._first_asked.setdefault(stream, token)
+            self._first_asked[release].setdefault(stream, token)
             for phase in self.phases:
                 if phase.run == self.phases[-1].run or not _CATALOGUE[stream].in_memory:
-                    self.due[LEGACY][stream] += phase.rows(stream, token)
+                    self.due[release][stream] += phase.rows(stream, token)
 
     def wanted(self, release: Release) -> Iterable[str]:
         """The streams that a worker gets."""
-        if release is LEGACY:
-            return self._first_asked
+        if release.asks_by_token:
+            return self._first_asked[release]
         return [stream.name for stream in _CATALOGUE.known_to(release.generation)]
 
-    def once(self, stream: str) -> int:
-        """How many rows are above the token that the legacy worker asked from at first."""
-        first = self._first_asked[stream]
+    def once(self, release: Release, stream: str) -> int:
+        """How many rows are above the token that a worker asked from at first."""
+        first = self._first_asked[release][stream]
         return sum(phase.rows(stream, first) for phase in self.phases)
 
-    def asked_again(self) -> Counter[str]:
-        """Rows that the legacy worker asked for although it had them, by stream."""
-        return self._beyond_once(1)
+    def asked_again(self, release: Release) -> Counter[str]:
+        """Rows that a worker asked for although it had them, by stream."""
+        return self._beyond_once(release, 1)
 
-    def passed_over(self) -> Counter[str]:
-        """Rows of stored streams that the legacy worker never asked for, by stream."""
-        return self._beyond_once(-1)
+    def passed_over(self, release: Release) -> Counter[str]:
+        """Rows of stored streams that a worker never asked for, by stream."""
+        return self._beyond_once(release, -1)
 
-    def _beyond_once(self, sign: int) -> Counter[str]:
-        stored = [name for name in self._first_asked if not _CATALOGUE[name].in_memory]
-        due = self.due[LEGACY]
-        return +Counter({name: sign * (due[name] - self.once(name)) for name in stored})
+    def _beyond_once(self, release: Release, sign: int) -> Counter[str]:
+        stored = [name for name in self._first_asked[release] if not _CATALOGUE[name].in_memory]
+        due = self.due[release]
+        return +Counter({name: sign * (due[name] - self.once(release, name)) for name in stored})
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Our worker on real masters of both releases, while real clients keep them busy."""
+"""Our worker on real masters of each release over TCP, while real clients keep them busy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from interop.environments import Environment
 from interop.matrix_client import Server
 from interop.product import OurWorker
 from interop.recorder import RawRow, Recorder
-from interop.releases import LEGACY, Release
+from interop.releases import Release
 from interop.report import Section, Table, answers_table
 from interop.row_log import LoggedRow
 from interop.synapse import Home, SynapseMain
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 _STORY = """\
 A real main process of {release} on a database of its own. Our worker (`synrepl worker`,
-`master.foreign: true`, `dialect: {release.dialect}`, `starting: now`, catch-up over HTTP, no database)
+`master.foreign: true`, `dialect: {dialect}`, `starting: now`, catch-up over HTTP, no database)
 follows it, and so does a raw recorder: a socket that keeps every line and knows nothing of synrepl.
 Both are connected, and all is quiet, before clients make any request; {rounds} things are done in
 {seconds:.0f} s. Then the rows that our worker's handler was given since are compared with the lines
@@ -66,7 +66,8 @@ def section(
     :param seed: of what the clients do
     """
     found = _meet(release, environment, databases, directory, seed)
-    story = _STORY.format(release=release, rounds=_ROUNDS, seconds=found.seconds)
+    dialect = _dialect(release)
+    story = _STORY.format(release=release, dialect=dialect, rounds=_ROUNDS, seconds=found.seconds)
     told = Section(f"Our worker follows a real {release} master", story.splitlines())
     _tell(told, found)
     return told
@@ -75,7 +76,7 @@ def section(
 def _meet(
     release: Release, environment: Environment, databases: Databases, directory: Path, seed: int
 ) -> Meeting:
-    database = databases.copy(release, f"{release.dialect}_main")
+    database = databases.copy(release, f"{release.name}_main")
     home = Home(environment, directory, _SERVER, databases.arguments(database))
     main = SynapseMain(home)
     log = directory / "rows.jsonl"
@@ -84,7 +85,7 @@ def _meet(
         worker = OurWorker(
             directory / "ours",
             _SERVER,
-            release.dialect,
+            _dialect(release),
             main.replication,
             main.http,
             [
@@ -94,7 +95,7 @@ def _meet(
                 }
             ],
         )
-        recorder = Recorder(main.replication, release is LEGACY, directory / "recording.jsonl")
+        recorder = Recorder(main.replication, release.asks_by_token, directory / "recording.jsonl")
         with worker.process, recorder:
             _both_follow(worker, recorder)
             before = recorder.count(), _counted(log)
@@ -107,6 +108,11 @@ def _meet(
             exit_status = worker.process.stop()
         main.process.still_runs()
     return Meeting(seconds, server.answers, recorded, handled, status, exit_status)
+
+
+def _dialect(release: Release) -> str:
+    """What our worker is configured with: it finds out the newer dialects by itself."""
+    return "legacy" if release.asks_by_token else "auto"
 
 
 def _both_follow(worker: OurWorker, recorder: Recorder) -> None:

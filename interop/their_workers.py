@@ -1,4 +1,4 @@
-"""Real workers of both releases on our master, on one port at the same time."""
+"""Real workers of each release over TCP on our master, at the same time."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from typing import Any
 from interop import facts, logs, metrics, their_workers_report, waiting
 from interop.databases import Databases
 from interop.environments import Environment
+from interop.processes import free_ports
 from interop.product import OurMaster
 from interop.reckoning import Phase, Reckoning, Stage
-from interop.releases import LEGACY, RELEASES, Release
+from interop.releases import RELEASES, Release
 from interop.report import Section
 from interop.synapse import Home, SynapseWorker
 
@@ -34,7 +35,9 @@ class TheirWorkers:
         self._environments = environments
         self._databases = databases
         self._directory = directory
-        self._master = OurMaster(directory / "master", facts.SERVER)
+        self._ports = dict(zip(RELEASES, free_ports(len(RELEASES)), strict=True))
+        listeners = [{"port": port, **release.listener} for release, port in self._ports.items()]
+        self._master = OurMaster(directory / "master", facts.SERVER, {"listeners": listeners})
         self._run = 0
         self._workers: dict[Release, SynapseWorker] = {}
         self._reckoning = Reckoning()
@@ -67,7 +70,7 @@ class TheirWorkers:
 
     def _start(self, release: Release) -> SynapseWorker:
         """Start a worker on a fresh database."""
-        name = f"{release.dialect}1"
+        name = release.name
         database = self._databases.copy(release, f"{name}_worker")
         home = Home(
             self._environments[release],
@@ -75,7 +78,7 @@ class TheirWorkers:
             facts.SERVER,
             self._databases.arguments(database),
         )
-        worker = SynapseWorker(home, name, self._master.port, self._master.http)
+        worker = SynapseWorker(home, name, self._ports[release], self._master.http)
         self._workers[release] = worker
         return worker
 
@@ -113,25 +116,28 @@ class TheirWorkers:
 
     def _see_them_connected(self) -> None:
         """Wait until the master says that all their streams are live."""
-        for worker in self._workers.values():
+        for release, worker in self._workers.items():
             worker.ready()
-            waiting.until(f"{worker.name} to follow", partial(self._follows, worker))
-        self._reckoning.asked(self._subscriptions())
+            waiting.until(f"{worker.name} to follow", partial(self._follows, release, worker))
+        for release in RELEASES:
+            if release.asks_by_token:
+                self._reckoning.asked(release, self._subscriptions(release))
 
     def _see_them_catch_up(self) -> None:
         self._see_them_connected()
         self._look()
 
-    def _subscriptions(self) -> dict[str, int]:
-        """What the legacy worker asked for on its last connection."""
-        worker = self._workers[LEGACY]
+    def _subscriptions(self, release: Release) -> dict[str, int]:
+        """What a worker that asks by token asked for on its last connection."""
+        worker = self._workers[release]
         return dict(logs.subscriptions(worker.home.log(worker.name)))
 
-    def _follows(self, worker: SynapseWorker) -> bool:
+    def _follows(self, release: Release, worker: SynapseWorker) -> bool:
         follower: Mapping[str, Any] | None = self._master.followers().get(worker.name)
         if follower is None or follower["dialect"] is None or follower["catching_up"]:
             return False
-        return follower["streams"] is None or set(follower["streams"]) == set(self._subscriptions())
+        streams = follower["streams"]
+        return streams is None or set(streams) == set(self._subscriptions(release))
 
     def _look(self) -> None:
         """Let everything arrive, and what should not, too; then note how matters stand."""

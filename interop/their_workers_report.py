@@ -8,24 +8,25 @@ from pathlib import Path
 
 from interop import log_tables, logs
 from interop.reckoning import Reckoning, Stage
-from interop.releases import LEGACY, MODERN, RELEASES, Release
+from interop.releases import RELEASES, Release
 from interop.report import Section, Table, difference
 
 _STORY = """\
-`synrepl init` and `synrepl master`: embedded PostgreSQL, one listener. A real synchrotron of 1.11.1
-and a real generic_worker of 1.43.0, each on a database of its own that holds the schema of its
-release and nothing else, follow it on the same port. Facts of every stream are appended with
+`synrepl init` and `synrepl master`: embedded PostgreSQL, a listener for each release (`legacy_rows:
+oldest` for 1.0.0, `dialect: transitional` for 1.20.1). Real synchrotrons of 1.0.0 and 1.11.1 and real
+generic_workers of 1.20.1 and 1.43.0, each on a database of its own that holds the schema of its
+release and nothing else, follow it at the same time. Facts of every stream are appended with
 `synrepl append`, in five phases. After the second, the master is ended by SIGTERM and started again.
 After the third, the workers are paused (SIGSTOP) while the master is ended by SIGKILL, started again
 and given the facts of the fourth. The workers are never restarted. What they received is read from
 their own metrics, `synapse_replication_tcp_protocol_inbound_rdata_count` by stream.
 
-The legacy worker asks `REPLICATE <stream> <token>` for the streams it wants, and has to get every row
-above the token each time it asks: what is due to it follows from the tokens in its log. The modern
-one says `REPLICATE` and has to get every row from then on. What came before, it reads in its
+A synchrotron asks `REPLICATE <stream> <token>` for the streams it wants, and has to get every row
+above the token each time it asks: what is due to it follows from the tokens in its log. A
+generic_worker says `REPLICATE` and has to get every row from then on. What came before, it reads in its
 database, where there is nothing here; for what it does not keep there it asks over HTTP.
 
-A synchrotron wants no `federation` and no `pushers`. Workers of both releases keep one position for
+A synchrotron wants no `federation` and no `pushers`. Workers of all releases keep one position for
 `device_lists` and `user_signature`, and one for `account_data` and `tag_account_data`. `typing` is
 kept in memory and starts again at 0 with the master: what a worker asks for by a token of the run
 before is passed over, as by real masters."""
@@ -46,7 +47,7 @@ def section(
     :param found: the log of each worker
     """
     told = Section("Real workers follow our master", _STORY.splitlines())
-    told.tables.append(("Both on one port, as `/status` tells:", _followers(followers)))
+    told.tables.append(("All of them, as `/status` tells:", _followers(followers)))
     told.tables.append(("Rows by stream, at the end:", _by_stream(reckoning, stages[-1])))
     told.tables.append(("Rows by phase:", _by_phase(stages)))
     for stage in stages:
@@ -57,15 +58,17 @@ def section(
                 due == counted,
                 difference(due, counted),
             )
+    for release, log in found.items():
+        if release.asks_by_token:
+            passed_over = reckoning.passed_over(release)
+            claim = f"{release} asked for every row of every stored stream at least once"
+            told.check(claim, not passed_over, _list(passed_over))
+        else:
+            discarded = logs.discarded(log)
+            claim = f"{release} dropped no row that it received"
+            told.check(claim, not discarded, _list(discarded))
     told.check(
-        f"{LEGACY} asked for every row of every stored stream at least once",
-        not reckoning.passed_over(),
-        _list(reckoning.passed_over()),
-    )
-    discarded = logs.discarded(found[MODERN])
-    told.check(f"{MODERN} dropped no row that it received", not discarded, _list(discarded))
-    told.check(
-        f"{MODERN} asked for missed rows over HTTP, and our master answered each time with 200",
+        "they asked for missed rows over HTTP, and our master answered each time with 200",
         any(stage.http for stage in stages) and all(set(s.http) <= {"200"} for s in stages),
         "; ".join(f"{stage.phase.name}: {dict(stage.http)}" for stage in stages),
     )
@@ -89,19 +92,20 @@ def _followers(followers: Mapping[str, Mapping[str, object]]) -> Table:
 
 
 def _by_stream(reckoning: Reckoning, last: Stage) -> Table:
-    headings = ["stream", "appended"]
-    headings += [f"{LEGACY} due", "of these asked again", f"{LEGACY} counted"]
-    headings += [f"{MODERN} due", f"{MODERN} counted"]
-    again = reckoning.asked_again()
+    headings, columns = ["stream", "appended"], []
+    for release in RELEASES:
+        headings += [f"{release} due"]
+        columns += [last.due[release]]
+        if release.asks_by_token:
+            headings += ["of these asked again"]
+            columns += [reckoning.asked_again(release)]
+        headings += [f"{release} counted"]
+        columns += [last.counted[release]]
     rows = [
         (
             stream,
             sum(phase.rows(stream) for phase in reckoning.phases),
-            last.due[LEGACY][stream],
-            again[stream],
-            last.counted[LEGACY][stream],
-            last.due[MODERN][stream],
-            last.counted[MODERN][stream],
+            *(column[stream] for column in columns),
         )
         for stream in reckoning.phases[0].appended
     ]

@@ -12,7 +12,7 @@ from interop import beside_report
 from interop.__main__ import BESIDE, MASTERS, REDIS, WORKERS, wanted
 from interop.beside_report import Beside, Held, Silent
 from interop.our_watch import Diagnosis, Look
-from interop.releases import CURRENT, LEGACY, MODERN
+from interop.releases import CURRENT, RELEASES
 from interop.scene import Calm, Moment
 from interop.synapse_over_redis import MAIN, NAMES
 from interop.synapse_tables import OpenTransaction
@@ -104,6 +104,6 @@ class PartsTests(TestCase):
     """What has to be installed."""
 
     def test_releases(self) -> None:
-        self.assertEqual(wanted([WORKERS]), [LEGACY, MODERN])
+        self.assertEqual(wanted([WORKERS]), [*RELEASES])
         self.assertEqual(wanted([REDIS, BESIDE]), [CURRENT])
-        self.assertEqual(wanted([BESIDE, MASTERS]), [CURRENT, LEGACY, MODERN])
+        self.assertEqual(wanted([BESIDE, MASTERS]), [CURRENT, *RELEASES])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from unittest import TestCase
 
 from interop.reckoning import Phase, Reckoning
-from interop.releases import LEGACY, MODERN
+from interop.releases import LEGACY, MODERN, OLDEST
 
 
 class ReckoningTests(TestCase):
@@ -21,13 +21,13 @@ class ReckoningTests(TestCase):
 
     def test_every_row_above_the_token(self) -> None:
         self.phase(0, events=[(1, 1), (2, 2), (3, 1)])
-        self.reckoning.asked({"events": 1})
+        self.reckoning.asked(LEGACY, {"events": 1})
         self.assertEqual(self.reckoning.due[LEGACY], {"events": 3})
         self.assertEqual(self.reckoning.due[MODERN], {})
 
     def test_live_rows_go_to_whoever_wants_the_stream(self) -> None:
         self.phase(0)
-        self.reckoning.asked({"events": 0, "public_rooms": 0})
+        self.reckoning.asked(LEGACY, {"events": 0, "public_rooms": 0})
         self.reckoning.sent_live(self.phase(0, events=[(1, 2)], public_rooms=[(1, 1)]))
         self.reckoning.sent_live(self.phase(0, pushers=[(1, 4)], sticky_events=[(1, 8)]))
         self.assertEqual(self.reckoning.due[LEGACY], {"events": 2, "public_rooms": 1})
@@ -35,14 +35,15 @@ class ReckoningTests(TestCase):
 
     def test_asked_again_and_passed_over(self) -> None:
         self.phase(0, events=[(1, 1), (2, 1)], receipts=[(1, 1), (2, 1)], typing=[(1, 1)])
-        self.reckoning.asked({"events": 0, "receipts": 0, "typing": 0})
+        self.reckoning.asked(LEGACY, {"events": 0, "receipts": 0, "typing": 0})
         self.phase(1, events=[(3, 1)], receipts=[(3, 1)], typing=[(1, 1)])
-        self.reckoning.asked({"events": 1, "receipts": 3, "typing": 1})
-        self.assertEqual(self.reckoning.asked_again(), {"events": 1})
-        self.assertEqual(self.reckoning.passed_over(), {"receipts": 1})
+        self.reckoning.asked(LEGACY, {"events": 1, "receipts": 3, "typing": 1})
+        self.assertEqual(self.reckoning.asked_again(LEGACY), {"events": 1})
+        self.assertEqual(self.reckoning.passed_over(LEGACY), {"receipts": 1})
+        self.assertEqual(self.reckoning.asked_again(OLDEST), {})
 
     def test_what_was_in_memory_is_gone_with_the_master(self) -> None:
         self.phase(0, typing=[(1, 1), (2, 1)])
         self.phase(1, typing=[(1, 4)])
-        self.reckoning.asked({"typing": 0})
+        self.reckoning.asked(LEGACY, {"typing": 0})
         self.assertEqual(self.reckoning.due[LEGACY], {"typing": 4})

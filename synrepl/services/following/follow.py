@@ -90,8 +90,7 @@ class Follower:
         wanted: Collection[str] = (),
     ) -> None:
         self._scheduler = scheduler
-        self._wanted = tuple(wanted)
-        self._announced: set[str] = set()
+        self._unannounced = set(wanted)
         self._look: DelayedCall | None = None
         self._catalogue = catalogue
         self._delivery = delivery
@@ -131,7 +130,7 @@ class Follower:
             self._tell_connection(lane)
         if dialect is None or dialect.per_writer:
             upstream.send(Replicate())
-            if self._wanted:
+            if self._unannounced:
                 self._look = self._scheduler.callLater(ANNOUNCE_S, self._look_for_wanted)
         else:
             self._ask_linear(upstream)
@@ -192,18 +191,17 @@ class Follower:
 
     def _look_for_wanted(self) -> None:
         """Say once which streams nobody announces."""
-        for name in self._wanted:
-            if name not in self._announced:
-                self._announced.add(name)
-                self._log.warn(
-                    "the master does not announce stream {stream}, which is followed here: no row"
-                    " of it will come; a listener with 'rows: current' has the streams that came"
-                    " after Synapse 1.43, and lacks those that are gone",
-                    stream=name,
-                )
+        for name in sorted(self._unannounced):
+            self._log.warn(
+                "the master does not announce stream {stream}, which is followed here: no row of it"
+                " will come; a listener with 'rows: current' has the streams that came after"
+                " Synapse 1.43, and lacks those that are gone",
+                stream=name,
+            )
+        self._unannounced.clear()
 
     def _take_position(self, command: Position) -> None:
-        self._announced.add(command.stream)
+        self._unannounced.discard(command.stream)
         lane = self._lane(command.stream, command.writer or LINEAR)
         if lane is not None:
             lane.inbox.append(command)
