@@ -20,6 +20,7 @@ _REASONS = (
     (r"Remote reported error: 'server shutting down'", "our master said so when SIGTERM ended it"),
     (r"Lost replication conn", "our master was ended"),
     (r"Failed to connect to replication", "our master was away"),
+    (r"TypeError: 'NoneType' object is not iterable", "1.0 knows no null keys of a cache"),
     (r"Could not find event \$event\d+:", "an appended row names an event that no database has"),
 )
 
