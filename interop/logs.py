@@ -21,6 +21,7 @@ _REASONS = (
     (r"Lost replication conn", "our master was ended"),
     (r"Failed to connect to replication", "our master was away"),
     (r"TypeError: 'NoneType' object is not iterable", "1.0 knows no null keys of a cache"),
+    (r"RuntimeError: dictionary changed size", "its metrics were read while it made new ones"),
     (r"Could not find event \$event\d+:", "an appended row names an event that no database has"),
 )
 
@@ -86,6 +87,12 @@ def discarded(log: Path) -> Counter[str]:
     return Counter(_DISCARDS.findall(log.read_text(errors="replace")))
 
 
+def _goes_on(last: Entry, entry: Entry) -> bool:
+    """Whether an entry is the next line of a traceback that was printed line by line."""
+    begun = last.message.startswith("Traceback ") and last.logger == entry.logger
+    return begun and (not last.cause or last.cause.startswith(" "))
+
+
 def _entries(lines: list[str]) -> Iterator[Entry]:
     last: Entry | None = None
     for line in lines:
@@ -94,8 +101,12 @@ def _entries(lines: list[str]) -> Iterator[Entry]:
             if last is not None and line.strip():
                 last = last._replace(cause=line.strip())
             continue
+        entry = Entry(**match.groupdict(), cause="")
+        if last is not None and _goes_on(last, entry):
+            last = last._replace(cause=entry.message)
+            continue
         if last is not None:
             yield last
-        last = Entry(**match.groupdict(), cause="")
+        last = entry
     if last is not None:
         yield last

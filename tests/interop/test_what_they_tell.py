@@ -19,6 +19,11 @@ synapse.api.errors.NotFoundError: 404: Could not find event $event1:interop.exam
 2026-11-20 12:27:09,769 synapse.replication.tcp.handler:276 ERROR Failed to handle command <x at 0x7f56fb9d4ac0>
 Traceback (most recent call last):
 Exception: Instance 'sql' not in 'instance_map' config
+2026-11-20 12:30:00,001 stderr:1 ERROR Traceback (most recent call last):
+2026-11-20 12:30:00,001 stderr:1 ERROR   File "x.py", line 387, in collect
+2026-11-20 12:30:00,001 stderr:1 ERROR     for hook in hooks.values():
+2026-11-20 12:30:00,001 stderr:1 ERROR RuntimeError: dictionary changed size during iteration
+2026-11-20 12:30:00,002 stderr:1 ERROR something else
 2026-11-20 12:35:06,847 synapse.replication.tcp.handler:478 DEBUG Discarding RDATA from stream typing at position 15 before previous position 20
 2026-11-20 12:35:06,848 synapse.replication.tcp.handler:470 DEBUG Discarding RDATA for unconnected stream typing -> 1
 """
@@ -43,10 +48,13 @@ class Told(TestCase):
             log.write_text(LOG)
             self.assertEqual(logs.subscriptions(log), [("caches", 3)])
             self.assertEqual(logs.discarded(log), {"typing": 2})
-            _, expected, unexpected, *_ = logs.entries(log)
+            _, expected, unexpected, printed, other, *_ = logs.entries(log)
         self.assertTrue(expected.grave and unexpected.grave)
         self.assertIsNotNone(expected.reason)
         self.assertIsNone(unexpected.reason)
+        self.assertEqual(printed.cause, "RuntimeError: dictionary changed size during iteration")
+        self.assertIsNotNone(printed.reason)
+        self.assertEqual((other.message, other.reason), ("something else", None))
         self.assertEqual(
             unexpected.kind,
             "Failed to handle command <x at 0x…>: Exception: Instance '…' not in '…' config",
