@@ -96,6 +96,10 @@ class OneSpeaker:
     def __init__(self, speaker: Speaker) -> None:
         self.say = speaker.publish_all
 
+    full = False
+
+    async def room(self) -> None: ...
+
     def pause(self) -> None: ...
 
     def resume(self) -> None: ...

@@ -61,6 +61,8 @@ class LinePeer(Protocol):
         self.scheduler = scheduler
         self._paused = False
         self._connected = False
+        #: Reading is suspended, so the peer does not time out.
+        self.holding = False
         self._timer: DelayedCall | None = None
         self._linger: DelayedCall | None = None
         self._waiting: list[Deferred[None]] = []
@@ -89,6 +91,11 @@ class LinePeer(Protocol):
     def queued_lines(self) -> int:
         """Lines that wait because the peer does not read."""
         return self.session.queued_lines
+
+    @property
+    def closing(self) -> bool:
+        """True once the session is closing: nothing more is read or sent."""
+        return self.session.closing
 
     def send(self, command: Command) -> None:
         """Send a command; dropped when the session is closing."""
@@ -203,6 +210,9 @@ class LinePeer(Protocol):
             self._timer = self.scheduler.callLater(delay, self._tick)
 
     def _tick(self) -> None:
-        self.session.tick(self.scheduler.seconds())
+        now = self.scheduler.seconds()
+        if self.holding:
+            self.session.not_reading(now)
+        self.session.tick(now)
         self._write()
         self._arm()

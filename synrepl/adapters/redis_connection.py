@@ -194,7 +194,9 @@ class Speaker(RedisConnection):
     def __init__(self, scheduler: Scheduler) -> None:
         super().__init__(scheduler)
         self._heads: dict[str, bytes] = {}
-        self._full = False
+        #: The transport does not accept more; messages are queued.
+        self.full = False
+        self._room: list[Deferred[None]] = []
         self._queue: list[bytes] = []
         self._queued = 0
         self._speaking = False
@@ -213,7 +215,7 @@ class Speaker(RedisConnection):
             self._heads[channel] = head
         data = b"".join([b"%b%d\r\n%b\r\n" % (head, len(line), line) for line in lines])
         self._heart.sent(self._scheduler.seconds())
-        if not self._full:
+        if not self.full:
             self.transport.write(data)
         elif self._fault is None:
             self._queue.append(data)
@@ -234,6 +236,19 @@ class Speaker(RedisConnection):
         elif isinstance(reply, Exception):
             self.give_up(f"it refuses what is said: {reply}")
 
+    async def room(self) -> None:
+        """Wait until the transport accepts more, or the connection is lost."""
+        if self.full:
+            waiting: Deferred[None] = Deferred()
+            self._room.append(waiting)
+            await waiting
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """Release those who wait in :meth:`room`."""
+        super().connectionLost(reason)
+        self.full = False
+        self._release()
+
     def end(self) -> None:
         """Close once everything is written."""
         if self.transport is not None:
@@ -242,12 +257,18 @@ class Speaker(RedisConnection):
             self.transport.loseConnection()
 
     def _set_full(self, full: bool) -> None:
-        self._full = full
+        self.full = full
         if not full and self._queue:
             data = b"".join(self._queue)
             self._queue.clear()
             self._queued = 0
-            self.transport.write(data)
+            self.transport.write(data)  # which may be too much again
+        if not self.full:
+            self._release()
+
+    def _release(self) -> None:
+        while self._room and not self.full:
+            self._room.pop().callback(None)
 
 
 @implementer(IPushProducer)

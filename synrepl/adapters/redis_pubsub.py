@@ -46,6 +46,15 @@ class RedisWires:
         """Publish lines, one message each, in order."""
         self._speaker.publish_all(channel, lines)
 
+    @property
+    def full(self) -> bool:
+        """True while the connection does not accept more."""
+        return self._speaker.full
+
+    async def room(self) -> None:
+        """Wait until it accepts more, or the connections are lost."""
+        await self._speaker.room()
+
     def pause(self) -> None:
         """Listen no more for now."""
         self._listener.rest()

@@ -23,7 +23,10 @@ class SynreplError(Exception):
     @classmethod
     def template(cls) -> str:
         """The message with its placeholders, as one line."""
-        return " ".join((inspect.getdoc(cls) or "").split())
+        found = _TEMPLATES.get(cls)
+        if found is None:
+            found = _TEMPLATES[cls] = " ".join((inspect.getdoc(cls) or "").split())
+        return found
 
     @classmethod
     def placeholders(cls) -> frozenset[str]:
@@ -33,6 +36,10 @@ class SynreplError(Exception):
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self.facts)
+
+
+#: Looked up once per class: a peer may make the same mistake very often.
+_TEMPLATES: dict[type[SynreplError], str] = {}
 
 
 def _rebuild(cls: type[SynreplError], facts: dict[str, object]) -> SynreplError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
+from synrepl.core.backlog import Capacity
 from synrepl.core.clock import Scheduler
 from synrepl.daemon.config import Config
 from synrepl.daemon.redis_link import redis_link
@@ -81,6 +82,15 @@ class ProcessBus:
         """
         self._bus.send(command)
 
+    @property
+    def full(self) -> bool:
+        """True while the connection does not accept more."""
+        return self._bus.full
+
+    async def room(self) -> None:
+        """Wait until it accepts more."""
+        await self._bus.room()
+
     def status(self) -> BusStatus:
         """How it is with the bus now."""
         pubsub = self._pubsub
@@ -149,6 +159,11 @@ class MasterBus:
     def standing(self) -> bool:
         """True while the bus can be heard and spoken to."""
         return self._place.standing
+
+    @property
+    def capacity(self) -> Capacity:
+        """Back-pressure for what is said."""
+        return self._place
 
     def status(self) -> BusStatus:
         """How it is with the bus now."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from synrepl.adapters.tcp_master import MasterFactory
 from synrepl.adapters.tcp_worker import WorkerFactory
+from synrepl.core import slices
 from synrepl.core.errors import SynreplError
 from synrepl.core.tokens import Token
 from synrepl.daemon.simulation_bus import (
@@ -32,7 +33,7 @@ from synrepl.services.following.leases import FollowerLease
 from synrepl.services.following.source import LINEAR, Backlog, StorePositions, in_order
 from synrepl.services.handlers import Batch, Handler, TransactionalHandler
 from synrepl.services.membership.membership import Membership
-from synrepl.services.serving import serve
+from synrepl.services.serving import client_catch_up
 from synrepl.services.serving.serve import Master
 from synrepl.services.trim import Trimmer
 from synrepl.services.waiting.own_positions import FollowerPositions
@@ -61,7 +62,9 @@ RECORD_S = 1.0
 #: Sizes of pages and buffers that a few facts reach: module, constant, value.
 _SMALL: Sequence[tuple[Any, str, float]] = (
     (announce, "PAGE_ROWS", 3),
-    (serve, "PAGE_ROWS", 3),
+    (client_catch_up, "PAGE_ROWS", 3),
+    (client_catch_up, "PAGES_AT_A_TIME", 1),
+    (slices, "UNITS", 15),
     (lane, "PAGE_ROWS", 3),
     (catch_up, "PAGE_ROWS", 3),
     (follow, "HIGH_WATER_ROWS", 6),

@@ -106,6 +106,14 @@ class Handler:
     async def on_command(self, source: str, command: Command) -> None:
         """Another process said something that is not a row, such as USER_SYNC.
 
+        Commands come one at a time and in order: the next call follows when the coroutine
+        has ended. An exception is logged, and the command is not repeated. Up to 10,000
+        commands are queued. From 5,000 on, a master does not read clients that send more;
+        beyond 10,000, commands are dropped.
+
+        When a connection is lost, its users stop syncing: there is one CLEAR_USER_SYNC for
+        each of its instances, or a USER_SYNC per user if another connection has the instance.
+
         :param source: the name of the connection it came from
         """
 

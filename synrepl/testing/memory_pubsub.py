@@ -44,6 +44,11 @@ class MemoryWires:
             whole = [[line] for line in lines] if self._splits else [list(lines)]
             self._connections.speaker.put((channel, part) for part in whole)
 
+    full = False
+
+    async def room(self) -> None:
+        """It takes anything."""
+
     def pause(self) -> None:
         """Listen no more for now."""
         self._connections.read(False)

@@ -14,6 +14,10 @@ class CloseReason(StrEnum):
     """Why a session ended; the values are metric labels."""
 
     PING_TIMEOUT = "ping_timeout"
+    #: Not one line came after it had connected.
+    NEVER_SPOKE = "never_spoke"
+    #: There was no place for it, or others needed the place of one that said nothing.
+    TOO_MANY_CONNECTIONS = "too_many_connections"
     PROTOCOL_ERROR = "protocol_error"
     LINE_TOO_LONG = "line_too_long"
     NOT_UTF8 = "not_utf8"
@@ -37,6 +41,10 @@ class PingTimeout(RemoteProtocolError):
     """ping timeout: nothing was heard for {seconds:g} s"""
 
 
+class NeverSpoke(RemoteProtocolError):
+    """nothing was said for {seconds:g} s after connecting; ask for something, with REPLICATE for example"""
+
+
 class FailedToKeepUp(RemoteProtocolError):
     """Failed to keep up: {lines} lines are waiting for the peer to read them"""
 
@@ -45,6 +53,7 @@ class FailedToKeepUp(RemoteProtocolError):
 # words of a real server; all others are told in full.
 _FAULTS: Mapping[type[RemoteProtocolError], tuple[CloseReason, str | None]] = {
     PingTimeout: (CloseReason.PING_TIMEOUT, "ping timeout"),
+    NeverSpoke: (CloseReason.NEVER_SPOKE, None),
     LineTooLong: (CloseReason.LINE_TOO_LONG, None),
     NotUtf8: (CloseReason.NOT_UTF8, None),
     WrongRemote: (CloseReason.WRONG_REMOTE, "Wrong remote"),

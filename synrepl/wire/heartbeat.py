@@ -2,7 +2,8 @@
 
 Seeds: "TCP replication, Synapse 1.43", 'Keep alives': each side says something
 every 5 s or so; a peer silent for 15 s is given up, but only one that has ever
-sent a PING, for a person with netcat sends none.
+sent a PING, for a person with netcat sends none. One that has not sent a single
+line for a minute after it connected is given up, too: nobody types that slowly.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from enum import Enum
 
 PING_INTERVAL = 5.0
 PING_TIMEOUT = 15.0
+FIRST_LINE_TIMEOUT = 60.0
 
 
 class Beat(Enum):
@@ -19,6 +21,7 @@ class Beat(Enum):
     NOTHING = "nothing"
     PING = "ping"
     GIVE_UP = "give up"
+    NEVER_SPOKE = "never spoke"
 
 
 class Heartbeat:
@@ -26,16 +29,23 @@ class Heartbeat:
 
     :param interval: a PING is due after so long without sending
     :param timeout: the peer is given up after so long without hearing it
+    :param first_line: likewise, before its first line
     """
 
     def __init__(
-        self, now: float, interval: float = PING_INTERVAL, timeout: float = PING_TIMEOUT
+        self,
+        now: float,
+        interval: float = PING_INTERVAL,
+        timeout: float = PING_TIMEOUT,
+        first_line: float = FIRST_LINE_TIMEOUT,
     ) -> None:
         self._interval = interval
         self._timeout = timeout
+        self._first_line = first_line
         self._sent = now
         self._heard = now
         self.armed = False
+        self.spoken = False
 
     def sent(self, now: float) -> None:
         """Something has been sent."""
@@ -45,6 +55,10 @@ class Heartbeat:
         """A valid command has arrived."""
         self._heard = now
 
+    def spoke(self) -> None:
+        """The peer has sent a line."""
+        self.spoken = True
+
     def arm(self) -> None:
         """The peer has sent a PING, so it will go on saying something."""
         self.armed = True
@@ -52,8 +66,10 @@ class Heartbeat:
     @property
     def due(self) -> float:
         """When to look again: never before anything is due, at most an interval from now."""
-        ping = self._sent + self._interval
-        return min(ping, self._heard + self._timeout) if self.armed else ping
+        due = self._sent + self._interval
+        if self.armed:
+            due = min(due, self._heard + self._timeout)
+        return due if self.spoken else min(due, self._heard + self._first_line)
 
     def look(self, now: float) -> Beat:
         """What is due now. Looking too early does no harm."""
@@ -62,4 +78,6 @@ class Heartbeat:
         self._heard = min(self._heard, now)
         if self.armed and now >= self._heard + self._timeout:
             return Beat.GIVE_UP
+        if not self.spoken and now >= self._heard + self._first_line:
+            return Beat.NEVER_SPOKE
         return Beat.PING if now >= self._sent + self._interval else Beat.NOTHING

@@ -27,6 +27,7 @@ from enum import Enum
 from synrepl.wire.closing import (
     CloseReason,
     FailedToKeepUp,
+    NeverSpoke,
     PingTimeout,
     WrongRemote,
     reason_and_text,
@@ -50,7 +51,13 @@ from synrepl.wire.dialects import (
     opening,
 )
 from synrepl.wire.errors import LocalProtocolError, RemoteProtocolError
-from synrepl.wire.heartbeat import PING_INTERVAL, PING_TIMEOUT, Beat, Heartbeat
+from synrepl.wire.heartbeat import (
+    FIRST_LINE_TIMEOUT,
+    PING_INTERVAL,
+    PING_TIMEOUT,
+    Beat,
+    Heartbeat,
+)
 from synrepl.wire.lines import DEFAULT_LINE_LIMIT, Chunk, LineSplitter, LineTooLong, check_limit
 
 
@@ -105,6 +112,7 @@ class Limits:
         come the peer has failed to keep up
     :ivar ping_interval: seconds without sending after which a PING is sent
     :ivar ping_timeout: seconds of silence after which the peer is given up
+    :ivar first_line_timeout: likewise, before it has sent any line
     """
 
     line: int = DEFAULT_LINE_LIMIT
@@ -112,6 +120,7 @@ class Limits:
     queued_lines: int = 10_000
     ping_interval: float = PING_INTERVAL
     ping_timeout: float = PING_TIMEOUT
+    first_line_timeout: float = FIRST_LINE_TIMEOUT
 
 
 class Session:
@@ -148,7 +157,9 @@ class Session:
         self._limits = limits
         self._splitter = LineSplitter(limits.line)
         self._peer_line = check_limit(limits.peer_line)
-        self._heartbeat = Heartbeat(now, limits.ping_interval, limits.ping_timeout)
+        self._heartbeat = Heartbeat(
+            now, limits.ping_interval, limits.ping_timeout, limits.first_line_timeout
+        )
         self._started_at = now
         self._understood = dialect or opening(modern)
         self._queue: list[bytes] = []
@@ -267,6 +278,15 @@ class Session:
         self.queued_lines = 0
         return self._splitter.drop()
 
+    def not_reading(self, now: float) -> None:
+        """Reading from the peer is suspended, so its silence does not count."""
+        self._heartbeat.heard(now)
+
+    @property
+    def has_spoken(self) -> bool:
+        """True once the peer has sent a line."""
+        return self._heartbeat.spoken
+
     def tick(self, now: float) -> None:
         """Ping, or give up a silent peer, if it is time. May be called at any time."""
         if self._phase is not Phase.OPEN:
@@ -274,10 +294,14 @@ class Session:
         beat = self._heartbeat.look(now)
         if beat is Beat.GIVE_UP:
             self._fail(PingTimeout(seconds=self._limits.ping_timeout))
+        elif beat is Beat.NEVER_SPOKE:
+            self._fail(NeverSpoke(seconds=self._limits.first_line_timeout))
         elif beat is Beat.PING:
             self.send(_ping(now), now)
 
     def _take_lines(self, lines: list[bytes], commands: list[Command], now: float) -> None:
+        if lines:
+            self._heartbeat.spoke()
         before = len(commands)
         handlers, sender = _HANDLERS, self._side.other
         # What a client hears is nearly all RDATA, and nothing here depends on it.

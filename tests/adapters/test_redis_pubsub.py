@@ -22,7 +22,9 @@ from synrepl.adapters.redis_address import BadCertificates, RedisAddress
 from synrepl.adapters.redis_connection import Speaker
 from synrepl.adapters.redis_sentinel import Sentinels
 from synrepl.testing.redis import RedisServer
+from synrepl.wire.closing import CloseReason
 from synrepl.wire.commands import RemoteServerUp, UserIp
+from tests.adapters.raw_http import turn
 from tests.adapters.redis_site import SERVER_NAME, Process, Site, reactor
 
 
@@ -200,6 +202,44 @@ class Losses(OverRedis):
         self.assertIn("wait, and it does not read", one.logged[-1])
         redis.thaw()
         await two.hears("one", texts)
+
+    async def test_whoever_asks_whether_there_is_room_waits_while_the_server_does_not_read(
+        self,
+    ) -> None:
+        redis = self.server()
+        one, two = await self.two(redis)
+        self.assertFalse(one.bus.full)
+        await one.bus.room()
+        texts = await self.fill(redis, one)
+        room: list[None] = []
+        Deferred.fromCoroutine(one.bus.room()).addCallback(room.append)
+        self.assertEqual(room, [])
+        redis.thaw()
+        await two.hears("one", texts)
+        await self.site.happenings.until(lambda: room == [None])
+        self.assertFalse(one.bus.full)
+
+    async def test_there_is_room_once_the_connection_is_lost(self) -> None:
+        redis = self.server()
+        one, _ = await self.two(redis)
+        await self.fill(redis, one)
+        room: list[None] = []
+        Deferred.fromCoroutine(one.bus.room()).addCallback(room.append)
+        one.bus.close(CloseReason.LOCAL)
+        await one.falls()
+        self.assertEqual((room, one.bus.full), ([None], False))
+
+    async def fill(self, redis: RedisServer, process: Process) -> list[str]:
+        """Say something until a server that does not read has had enough."""
+        redis.freeze()
+        self.addCleanup(redis.thaw)
+        texts = []
+        while not process.bus.full:
+            self.assertLess(len(texts), 200)
+            texts.append(str(len(texts) % 10) * 250_000)
+            await process.say(texts[-1])
+            await turn()
+        return texts
 
     def pongs(self, process: Process) -> list[object]:
         """The PONGs on the connection on which a process speaks, as they come."""

@@ -70,6 +70,11 @@ class AirWires:
         assert self in self._air.wires
         self.leaving.extend((channel, line) for line in lines)
 
+    full = False
+
+    async def room(self) -> None:
+        assert self in self._air.wires
+
     def pause(self) -> None:
         self.paused = True
 

@@ -9,7 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from synrepl.adapters.tcp_master import ClientPeer, MasterFactory
 from synrepl.services.serving.serve import Master
-from synrepl.wire.commands import Command
+from synrepl.wire.commands import ClearUserSync, Command, UserSync
 from synrepl.wire.session import Limits
 from tests.services.world import Noting, World, done, started
 
@@ -238,10 +238,12 @@ class Relays(MasterCase):
         self.events.clear()
         modern.lost()
         self.assertEqual(self.master.user_syncs.syncing(), {"@a:x"})
-        ended = [(name, c.user, c.syncing) for name, c in self.events]  # type: ignore[attr-defined]
-        self.assertEqual(ended, [("new", "@c:x", False)])
+        self.assertEqual(self.events, [("new", ClearUserSync("i2"))])
+        self.events.clear()
         legacy.lost()
         self.assertEqual(self.master.user_syncs.syncing(), set())
+        # Its dialect has no word for an instance that is gone.
+        self.assertEqual(self.events, [("old", UserSync(None, "@a:x", None, False, 5))])
 
     def test_federation_acks(self) -> None:
         one = self.client("REPLICATE", "FEDERATION_ACK sender1 7")

@@ -343,6 +343,31 @@ class Time(TestCase):
         self.assertIsInstance(session.fault, PingTimeout)
         self.assertTrue(session.data_to_send().endswith(b"\nERROR ping timeout\n"))
 
+    def test_a_peer_that_never_sends_a_line_is_given_up(self) -> None:
+        for side in (SERVER, CLIENT):
+            session = started(side)
+            session.receive(b"REPLICA", NOW + 30)
+            session.tick(NOW + 59.9)
+            self.assertFalse(session.closing)
+            session.tick(NOW + 60)
+            self.assertIs(session.closed_reason, CloseReason.NEVER_SPOKE)
+            self.assertIn(b"ERROR nothing was said for 60 s", session.data_to_send())
+
+    def test_a_person_who_has_pressed_a_key_may_take_a_break(self) -> None:
+        session = started(SERVER)
+        session.receive(b"\n", NOW + 59)
+        for second in range(60, 6000, 5):
+            session.tick(NOW + second)
+        self.assertFalse(session.closing)
+
+    def test_who_is_not_read_is_not_silent(self) -> None:
+        session = started(SERVER)
+        session.receive(b"PING 1\n", NOW)
+        for second in range(5, 100, 5):
+            session.not_reading(NOW + second)
+            session.tick(NOW + second)
+        self.assertFalse(session.closing)
+
     def test_any_valid_command_keeps_it_alive_and_nothing_else_does(self) -> None:
         session = started(SERVER)
         session.receive(b"PING 1\n", NOW)

@@ -149,6 +149,16 @@ class Bus:
         if self._wires is not None:
             self._wires.give_up(text or reason.value)
 
+    @property
+    def full(self) -> bool:
+        """True while the connection does not accept more."""
+        return self._wires is not None and self._wires.full
+
+    async def room(self) -> None:
+        """Wait until it accepts more."""
+        if self._wires is not None:
+            await self._wires.room()
+
     def pause(self) -> None:
         """Listen no more for now: Redis keeps some megabytes, and then ends the connection."""
         if self._wires is not None:

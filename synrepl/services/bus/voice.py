@@ -27,6 +27,13 @@ class Wires(Protocol):
     def say(self, channel: str, lines: Iterable[bytes]) -> None:
         """Publish lines, one message each, in order; bounded: too many end the connections."""
 
+    @property
+    def full(self) -> bool:
+        """True while the connection does not accept more."""
+
+    async def room(self) -> None:
+        """Wait until it accepts more, or the connections are lost."""
+
     def pause(self) -> None:
         """Listen no more for now."""
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from synrepl.core.clock import Scheduler
+from synrepl.core.slices import Slices
 from synrepl.core.tokens import Token
 from synrepl.services.announcing.announce import Log
 from synrepl.services.coherence.coherence import Coherence
+from synrepl.services.command_queue import CommandQueue
 from synrepl.services.following.catch_up import CatchUp, FeedContext, LanePosition, ViewFeed
 from synrepl.services.following.consumer import Consumer, StartAt, Subscription, Track
 from synrepl.services.following.dead_letter_replay import DeadLetterReplay
@@ -67,6 +69,8 @@ class Delivery:
         self._streams = {} if backlog is None else backlog.streams
         self.failures = HandlerFailures(scheduler, log)
         self.consumers = [Consumer(each, scheduler, linear) for each in handlers]
+        named = {each.name: each.handler for each in self.consumers}
+        self._commands = CommandQueue(scheduler, Slices(scheduler), named, self.failures, log)
         calls = self._calls = HandlerCalls(
             scheduler, self._record, self.failures, log, catalogue, coherence
         )
@@ -211,8 +215,7 @@ class Delivery:
 
     def command(self, command: Command) -> None:
         """Pass on what is not about streams."""
-        for consumer in self.consumers:
-            self._scheduler.spawn("handle a command", self._command(consumer, command))
+        self._commands.put("master", command)
 
     def catching_up(self, consumer: Consumer) -> set[str]:
         """The streams in which a handler is behind its lane."""
@@ -302,13 +305,6 @@ class Delivery:
             of, lane = self._streams[stream], self.progress.lane(key)
             feed = CatchUp(self._feeding, consumer, track, lane, of, writer)
             self._scheduler.spawn(f"retry {consumer.name} at {stream}", feed.run(batch))
-
-    async def _command(self, consumer: Consumer, command: Command) -> None:
-        try:
-            await consumer.handler.on_command("master", command)
-        except Exception as error:  # a user's handler may raise anything
-            sentence = f"handler {consumer.name} failed at command {command.verb}: {error!r}"
-            self.failures.log(consumer.name, sentence, error)
 
 
 def _where(consumer: Consumer, streams: Iterable[str]) -> str:

@@ -6,10 +6,12 @@ the follower owns the connection, and stops reading when too much waits.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
 
 from synrepl.core.clock import DelayedCall, Scheduler
+from synrepl.core.errors import Refused
 from synrepl.core.tokens import Token
 from synrepl.positions.gaps import Cursor
 from synrepl.services.announcing.announce import Log
@@ -35,12 +37,24 @@ from synrepl.wire.dialects import Dialect
 HIGH_WATER_ROWS = 20_000
 LOW_WATER_ROWS = 5_000
 
+#: Maximum number of writers per stream, and of unknown streams counted by name. Both names come
+#: from the peer, which may be any process that can publish on the Redis.
+MAX_WRITERS = 1_000
+MAX_UNKNOWN = 100
+
+#: Stands for further unknown streams in counts.
+OTHERS = "(others)"
+
 
 #: How long a master may take to announce the streams that are wanted, in seconds.
 ANNOUNCE_S = 10.0
 
 #: Commands that concern the connection alone.
 _OF_THE_SESSION = frozenset({Server, Ping, Error})
+
+
+class TooManyWriters(Refused):
+    """stream {stream!r} has more than {limit} writers; rows of further ones are ignored: remove writers that are no longer used with 'synrepl writers remove'"""
 
 
 class Upstream(Protocol):
@@ -102,6 +116,7 @@ class Follower:
         self._mixed = numbered_together(catalogue)
         self._codecs = {stream.name: RowCodec(stream) for stream in catalogue}
         self._lanes: dict[tuple[str, str], Lane] = {}
+        self._writers: Counter[str] = Counter()
         self._assembler = BatchAssembler()
         #: Whose half batch a POSITION has ended: what still comes of it is not all of it.
         self._torn: set[tuple[str, str | None]] = set()
@@ -261,9 +276,14 @@ class Follower:
         if self._streams is not None and stream_name not in self._streams:
             return None
         if stream_name not in self._catalogue:
-            if tally(self.counts.unknown, stream_name) == 1:
-                self._log.warn("rows of unknown stream {stream} are ignored", stream=stream_name)
+            self._count_unknown(stream_name)
             return None
+        if self._writers[stream_name] >= MAX_WRITERS:
+            error = TooManyWriters(stream=stream_name, limit=MAX_WRITERS)
+            if tally(self.counts.unknown, stream_name) == 1:
+                self._log.warn("{error}", error=error)
+            return None
+        self._writers[stream_name] += 1
         stream = self._catalogue[stream_name]
         start = self._delivery.open_lane((stream_name, writer), self._earliest)
         unordered = stream.unordered and self._foreign
@@ -284,6 +304,13 @@ class Follower:
     def _tell_connection(self, lane: Lane) -> None:
         lane.several = self._several and not lane.stream.in_memory
         lane.lossless = self._lossless
+
+    def _count_unknown(self, stream_name: str) -> None:
+        unknown = self.counts.unknown
+        if stream_name not in unknown and len(unknown) >= MAX_UNKNOWN:
+            tally(unknown, OTHERS)
+        elif tally(unknown, stream_name) == 1:
+            self._log.warn("rows of unknown stream {stream} are ignored", stream=stream_name)
 
     # -- lanes ---------------------------------------------------------------------------
 

@@ -42,6 +42,10 @@ class Connection(Protocol):
     def queued_lines(self) -> int:
         """Lines that wait because the peer does not read."""
 
+    @property
+    def closing(self) -> bool:
+        """True once it is closing: nothing more is read or sent."""
+
     def send(self, command: Command) -> None:
         """Send a command."""
 

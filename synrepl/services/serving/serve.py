@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from synrepl.core.backlog import UNLIMITED, Capacity
 from synrepl.core.clock import Scheduler
-from synrepl.core.errors import SynreplError
-from synrepl.core.tokens import Range, Token
+from synrepl.core.errors import Refused, SynreplError
+from synrepl.core.slices import Slices
+from synrepl.core.tokens import Token
 from synrepl.services.announcing.announce import Log
 from synrepl.services.announcing.lines import LineEncoder
 from synrepl.services.announcing.publish import Publisher
 from synrepl.services.announcing.stream_state import StreamState
 from synrepl.services.following.source import Source
+from synrepl.services.serving.client_catch_up import CatchUpLane, ClientCatchUp
+from synrepl.services.serving.command_relay import ClientRelay
 from synrepl.services.serving.connection import Connection, audience
 from synrepl.services.serving.federation_acks import FederationAcks
-from synrepl.services.serving.leftover import leftover
 from synrepl.services.serving.user_sync import UserSyncs
 from synrepl.streams.catalogue import Catalogue, UnknownStream
 from synrepl.streams.definition import Stream
 from synrepl.wire.closing import CloseReason
-from synrepl.wire.codec import may_send
 from synrepl.wire.commands import (
     ClearUserSync,
     Command,
@@ -34,10 +37,6 @@ from synrepl.wire.commands import (
     UserIp,
     UserSync,
 )
-from synrepl.wire.dialects import Side
-
-#: Rows of one page in the catch-up lane.
-PAGE_ROWS = 2_000
 
 #: Told of what clients say that is not about streams: (name of the connection, command).
 Events = Callable[[str, Command], None]
@@ -47,26 +46,41 @@ class FollowerState:
     """What the master knows of one connection.
 
     :ivar streams: the streams in the live lane; None for all of them
-    :ivar catching_up: streams in the catch-up lane, each with the number of the
-        REPLICATE that is being answered
+    :ivar catching_up: streams in the catch-up lane, by name
+    :ivar wanted: streams requested by the commands being handled, with their start tokens;
+        None starts at the current position
+    :ivar wants_positions: a bare REPLICATE is among the commands being handled
+    :ivar answering: an answer to a bare REPLICATE is pending
+    :ivar told_events: the client has sent commands for the consumers of events
+    :ivar refusals: kinds of ignored commands that have been logged
     """
 
     def __init__(self, connection: Connection, since: float) -> None:
         self.connection = connection
         self.since = since
         self.streams: set[str] | None = set()
-        self.catching_up: dict[str, int] = {}
-        self.received: dict[str, int] = {}
+        self.catching_up: dict[str, ClientCatchUp] = {}
+        self.wanted: dict[str, Token | None] = {}
+        self.wants_positions = False
+        self.answering = False
+        self.told_events = False
+        self.refusals: set[type[SynreplError]] = set()
 
 
 class Master:
     """Answers clients: positions, catch-up, relays, and events for whoever handles them.
+
+    Work that clients can request in any amount is done in slices. Repeated requests that
+    are still pending are answered once.
 
     :param states: positions of all streams, by name
     :param source: where missed facts are read from
     :param events: told of commands that are for handlers
     :param invalidate: takes what a legacy worker asks to be invalidated; None where the
         ``caches`` stream is not written
+    :param slices: budget for this work
+    :param capacity: back-pressure of ``events``
+    :ivar ignored: commands ignored because of a limit, by name of the error
     """
 
     def __init__(
@@ -79,22 +93,35 @@ class Master:
         events: Events,
         log: Log,
         invalidate: Callable[[InvalidateCache], None] | None = None,
+        slices: Slices | None = None,
+        capacity: Capacity = UNLIMITED,
     ) -> None:
         self._scheduler = scheduler
         self._catalogue = catalogue
         self._states = states
         self._publisher = publisher
-        self._source = source
         self._events = events
         self._log = log
         self._invalidate = invalidate
-        self._answers = 0
+        self._slices = Slices(scheduler) if slices is None else slices
+        self._capacity = capacity
         self.followers: dict[Connection, FollowerState] = {}
+        self._lane = CatchUpLane(
+            scheduler,
+            self._slices,
+            states,
+            publisher,
+            source,
+            lambda connection: connection in self.followers,
+            log,
+        )
+        self._relay = ClientRelay(scheduler, self._slices, lambda: self.followers)
         self.user_syncs: UserSyncs[Connection] = UserSyncs(
-            lambda connection, command: events(connection.name, command)
+            scheduler, self._slices, lambda connection: connection.name, events, capacity
         )
         self.federation_acks: FederationAcks[Connection] = FederationAcks()
         self.commands: dict[str, int] = {}
+        self.ignored: Counter[str] = Counter()
         self.closed: dict[str, int] = {}
 
     # -- a connection's life ----------------------------------------------------------
@@ -104,13 +131,38 @@ class Master:
         self.followers[connection] = FollowerState(connection, self._scheduler.seconds())
 
     def received(self, connection: Connection, commands: Sequence[Command]) -> None:
-        """A client said something."""
-        follower = self.followers[connection]
+        """Handle commands of a client; a connection that is being closed gets no answers."""
+        follower, ending = self.followers[connection], connection.closing
         for command in commands:
+            if connection.closing and not ending:  # because of one of these commands
+                return
             self.commands[command.verb] = self.commands.get(command.verb, 0) + 1
             handle = _HANDLERS.get(type(command))
             if handle is not None:
-                handle(self, follower, command)
+                try:
+                    handle(self, follower, command)
+                except Refused as error:
+                    self._ignore(follower, error)
+        if (follower.wants_positions or follower.wanted) and not connection.closing:
+            self._answer(follower)
+
+    def full(self, connection: Connection) -> bool:
+        """True while a client must wait because the consumers of its commands are behind."""
+        follower = self.followers.get(connection)
+        if follower is None or not follower.told_events:
+            return False
+        follower.told_events = self._relay.full or self._capacity.full
+        return follower.told_events
+
+    async def room(self, connection: Connection) -> None:
+        """Wait until :meth:`full` is false."""
+        while self.full(connection):
+            await self._relay.room()
+            await self._capacity.room()
+
+    def refused(self, reason: CloseReason) -> None:
+        """Count a connection that was not accepted."""
+        self.closed[reason] = self.closed.get(reason, 0) + 1
 
     def disconnected(self, connection: Connection, reason: CloseReason) -> None:
         """A connection is gone."""
@@ -128,19 +180,37 @@ class Master:
     # -- REPLICATE ----------------------------------------------------------------------
 
     def _replicate(self, follower: FollowerState, command: Replicate) -> None:
+        """Note a request; of several for one stream, the last one counts."""
         if command.stream is None:
-            self._answer_positions(follower)
+            follower.wants_positions = True
         elif command.stream == "ALL":
             generation = audience(follower.connection).generation
             for stream in self._catalogue.known_to(generation):
-                self._answer_linear(follower, stream, command.token)
+                follower.wanted[stream.name] = command.token
         else:
             try:
                 stream = self._catalogue[command.stream]
             except UnknownStream as error:
                 follower.connection.close(CloseReason.REPLICATE_REFUSED, str(error))
                 return
-            self._answer_linear(follower, stream, command.token)
+            follower.wanted[stream.name] = command.token
+
+    def _answer(self, follower: FollowerState) -> None:
+        if follower.wants_positions:
+            follower.wants_positions = False
+            if not follower.answering:
+                follower.answering = True
+                self._scheduler.spawn("tell positions", self._tell_positions(follower))
+        wanted, follower.wanted = follower.wanted, {}
+        for name, token in wanted.items():
+            self._answer_linear(follower, self._catalogue[name], token)
+
+    async def _tell_positions(self, follower: FollowerState) -> None:
+        """Answer a modern client when the budget allows; one answer covers all pending requests."""
+        await self._slices.step(len(self._states))
+        follower.answering = False
+        if follower.connection in self.followers and not follower.connection.closing:
+            self._answer_positions(follower)
 
     def _answer_positions(self, follower: FollowerState) -> None:
         """A modern client: where every writer of every stream stands, then live.
@@ -172,46 +242,35 @@ class Master:
         :param asked: a client that has not asked takes the lines for live ones, so
             they must look like those: a token that is repeated would be a duplicate
         """
-        self._answers += 1
-        follower.catching_up[stream.name] = self._answers
-        self._subscribe_linear(follower)
         current = self._states[stream.name].linear
         after = current if token is None else max(0, token)
+        catch_up = follower.catching_up.get(stream.name)
+        if catch_up is not None:
+            catch_up.ask(after, asked)
+            return
+        catch_up = follower.catching_up[stream.name] = ClientCatchUp()
+        catch_up.ask(after, asked)
+        self._subscribe_linear(follower)
         self._scheduler.spawn(
             f"catch up {follower.connection.name} on {stream.name}",
-            self._catch_up(follower, stream, after, self._answers, asked),
+            self._catch_up(follower, stream, catch_up),
         )
 
     async def _catch_up(
-        self, follower: FollowerState, stream: Stream, after: Token, answer: int, asked: bool
+        self, follower: FollowerState, stream: Stream, catch_up: ClientCatchUp
     ) -> None:
-        connection, state = follower.connection, self._states[stream.name]
-        encoder = self._publisher.encoder(audience(connection))
+        connection = follower.connection
         try:
-            while after < state.linear:
-                span = Range(after, state.linear)
-                page = await leftover(
-                    self._source, stream, span, PAGE_ROWS, connection.name, self._log
-                )
-                if asked or not page.facts:
-                    chunks = encoder.catch_up(stream, page.facts)
-                else:
-                    chunks = encoder.live(stream, "", after, page.facts[-1].token, page.facts)
-                for chunk in chunks:
-                    if follower.catching_up.get(stream.name) != answer:
-                        return  # asked again meanwhile
-                    if not await connection.write_catch_up(chunk):
-                        return
-                after = page.upto
+            if not await self._lane.run(connection, stream, catch_up):
+                return
         except SynreplError as error:
             connection.close(CloseReason.REPLICATE_REFUSED, str(error))
             return
-        if connection in self.followers and follower.catching_up.get(stream.name) == answer:
-            del follower.catching_up[stream.name]
-            assert follower.streams is not None
-            follower.streams.add(stream.name)
-            self._subscribe_linear(follower)
-            connection.send(Position(stream.name, None, None, state.linear))
+        del follower.catching_up[stream.name]
+        assert follower.streams is not None
+        follower.streams.add(stream.name)
+        self._subscribe_linear(follower)
+        connection.send(Position(stream.name, None, None, self._states[stream.name].linear))
 
     def _subscribe_linear(self, follower: FollowerState) -> None:
         if follower.streams is None:
@@ -234,17 +293,13 @@ class Master:
             elif stream.name in follower.streams:
                 self._answer_linear(follower, stream, None)
 
-    def pass_on(self, command: Command, but: Connection | None = None) -> None:
-        """Say a command to all clients whose dialect has it for a server to say.
-
-        :param but: not to this one, which said it
-        """
-        for connection in list(self.followers):
-            dialect = connection.dialect
-            if connection is but or dialect is None:
-                continue
-            if may_send(command, dialect, Side.SERVER):
-                connection.send(command)
+    def pass_on(self, command: Command) -> None:
+        """Relay a command from the bus to all clients, if masters send it to clients."""
+        if isinstance(command, RemoteServerUp):
+            try:
+                self._relay.say(command)
+            except SynreplError as error:
+                self.ignored[type(error).__name__] += 1
 
     # -- everything else ------------------------------------------------------------------
 
@@ -261,7 +316,7 @@ class Master:
         self._event(follower, command)
 
     def _remote_server_up(self, follower: FollowerState, command: RemoteServerUp) -> None:
-        self.pass_on(command, but=follower.connection)
+        self._relay.say(command, but=follower.connection)
         self._event(follower, command)
 
     def _invalidate_cache(self, follower: FollowerState, command: InvalidateCache) -> None:
@@ -275,7 +330,15 @@ class Master:
         self._event(follower, command)
 
     def _event(self, follower: FollowerState, command: Command) -> None:
+        follower.told_events = True
         self._events(follower.connection.name, command)
+
+    def _ignore(self, follower: FollowerState, error: Refused) -> None:
+        """Count an ignored command, and log the first of each kind per connection."""
+        self.ignored[type(error).__name__] += 1
+        if type(error) not in follower.refusals:
+            follower.refusals.add(type(error))
+            self._log.warn("{name}: {error}", name=follower.connection.name, error=error)
 
 
 _HANDLERS: Mapping[type[Command], Callable[[Master, FollowerState, Any], None]] = {

@@ -5,56 +5,197 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from synrepl.core.backlog import UNLIMITED, Capacity
+from synrepl.core.clock import Scheduler
+from synrepl.core.errors import Refused
+from synrepl.core.slices import Slices
 from synrepl.wire.commands import ClearUserSync, UserSync
 
-#: More syncing users than this from one connection are not believed.
+#: Maximum number of syncing users, of all connections and of one.
 MAX_USERS = 1_000_000
+MAX_USERS_OF_CONNECTION = 400_000
+
+#: Maximum number of instance names per connection. A real worker uses one.
+MAX_INSTANCES_OF_CONNECTION = 1_000
+
+#: Maximum length of user and device together, in characters. Matrix user IDs have up to 255 bytes.
+LONGEST_USER = 512
+
+#: Users that are forgotten per step.
+_AT_ONCE = 100
 
 C = TypeVar("C")
 
-_User = tuple[str, str | None]
+#: A user, and the device if the dialect has it, as one string. The garbage collector does not
+#: traverse dictionaries that hold only strings and numbers.
+_User = str
+
+
+class TooManySyncingUsers(Refused):
+    """{limit} users sync through {whose}; USER_SYNC of further ones is ignored"""
+
+
+class TooManyInstances(Refused):
+    """this connection speaks for {limit} instances; USER_SYNC of further ones is ignored: every worker needs a connection of its own"""
+
+
+class UserTooLong(Refused):
+    """USER_SYNC of a user whose name and device have {length} characters is ignored: at most {limit} are accepted"""
+
+
+class _Syncing:
+    """The users that sync through one connection, by instance."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.instances: dict[str | None, dict[_User, int]] = {}
 
 
 class UserSyncs(Generic[C]):
-    """Keeps the users that sync through each connection.
+    """Tracks the users that sync through each connection.
 
-    :param ended: told of each user who stopped syncing because an instance was
-        cleared or a connection was lost, as the USER_SYNC that did not come
+    :param name: returns the name of a connection
+    :param ended: called with (name of the connection, command) for users that stopped
+        syncing because their connection was lost. The command is one CLEAR_USER_SYNC per
+        instance. It is a USER_SYNC per user for legacy clients, which name no instance,
+        and for an instance that has another connection by then.
+    :param capacity: back-pressure of ``ended``
     """
 
-    def __init__(self, ended: Callable[[C, UserSync], object]) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        slices: Slices,
+        name: Callable[[C], str],
+        ended: Callable[[str, ClearUserSync | UserSync], object],
+        capacity: Capacity = UNLIMITED,
+    ) -> None:
+        self._scheduler = scheduler
+        self._slices = slices
+        self._name = name
         self._ended = ended
-        self._syncing: dict[C, dict[str | None, dict[_User, int]]] = {}
+        self._capacity = capacity
+        self._syncing: dict[C, _Syncing] = {}
+        #: Connections that speak for each instance.
+        self._holders: dict[str | None, dict[C, None]] = {}
+        self._count = 0
+
+    @property
+    def count(self) -> int:
+        """Number of users of all connections, including those not yet forgotten."""
+        return self._count
 
     def user_sync(self, connection: C, command: UserSync) -> None:
-        """Take in a USER_SYNC."""
-        instances = self._syncing.setdefault(connection, {})
-        users = instances.setdefault(command.instance, {})
-        key = (command.user, command.device)
+        """Handle a USER_SYNC.
+
+        :raises TooManySyncingUsers: :raises TooManyInstances: :raises UserTooLong: it is ignored
+        """
+        of_connection = self._syncing.get(connection)
+        if of_connection is None:
+            of_connection = self._syncing[connection] = _Syncing()
+        users = of_connection.instances.get(command.instance)
+        key = command.user if command.device is None else f"{command.user} {command.device}"
         if not command.syncing:
-            users.pop(key, None)
-        elif key in users or sum(map(len, instances.values())) < MAX_USERS:
-            users[key] = command.last_sync_ms
+            if users is not None and users.pop(key, None) is not None:
+                of_connection.count -= 1
+                self._count -= 1
+                if not users:
+                    self._drop(connection, of_connection, command.instance)
+            return
+        if users is None or key not in users:
+            self._check(of_connection, command.instance, key)
+            if users is None:
+                users = of_connection.instances[command.instance] = {}
+                self._holders.setdefault(command.instance, {})[connection] = None
+            of_connection.count += 1
+            self._count += 1
+        users[key] = command.last_sync_ms
 
     def clear(self, connection: C, command: ClearUserSync) -> None:
-        """Take in a CLEAR_USER_SYNC: an instance is shutting down."""
-        users = self._syncing.get(connection, {}).pop(command.instance, {})
-        self._end(connection, command.instance, users)
+        """Handle a CLEAR_USER_SYNC: an instance is shutting down."""
+        of_connection = self._syncing.get(connection)
+        users = None if of_connection is None else of_connection.instances.get(command.instance)
+        if of_connection is not None and users is not None:
+            of_connection.count -= len(users)
+            self._drop(connection, of_connection, command.instance)
+            self._scheduler.spawn("forget syncing users", self._forget(users))
 
     def connection_lost(self, connection: C) -> None:
         """Nobody syncs through this connection any more."""
-        for instance, users in self._syncing.pop(connection, {}).items():
-            self._end(connection, instance, users)
+        of_connection = self._syncing.pop(connection, None)
+        if of_connection is not None:
+            for instance in of_connection.instances:
+                self._let_go(connection, instance)
+            ending = self._end(self._name(connection), of_connection)
+            self._scheduler.spawn("end syncing users", ending)
 
     def syncing(self) -> set[str]:
         """All users that sync anywhere now."""
         return {
-            user
-            for instances in self._syncing.values()
-            for users in instances.values()
-            for user, _ in users
+            key.partition(" ")[0]
+            for of_connection in self._syncing.values()
+            for users in of_connection.instances.values()
+            for key in users
         }
 
-    def _end(self, connection: C, instance: str | None, users: dict[_User, int]) -> None:
-        for (user, device), last_sync_ms in users.items():
-            self._ended(connection, UserSync(instance, user, device, False, last_sync_ms))
+    def _check(self, of_connection: _Syncing, instance: str | None, key: _User) -> None:
+        """Check the limits before adding a user.
+
+        :raises Refused: a limit has been reached
+        """
+        if len(key) > LONGEST_USER:
+            raise UserTooLong(length=len(key), limit=LONGEST_USER)
+        if of_connection.count >= MAX_USERS_OF_CONNECTION:
+            raise TooManySyncingUsers(limit=MAX_USERS_OF_CONNECTION, whose="this connection")
+        if self._count >= MAX_USERS:
+            raise TooManySyncingUsers(limit=MAX_USERS, whose="all connections together")
+        instances = of_connection.instances
+        if len(instances) >= MAX_INSTANCES_OF_CONNECTION and instance not in instances:
+            raise TooManyInstances(limit=MAX_INSTANCES_OF_CONNECTION)
+
+    def _drop(self, connection: C, of_connection: _Syncing, instance: str | None) -> None:
+        del of_connection.instances[instance]
+        self._let_go(connection, instance)
+
+    def _let_go(self, connection: C, instance: str | None) -> None:
+        holders = self._holders[instance]
+        del holders[connection]
+        if not holders:
+            del self._holders[instance]
+
+    async def _end(self, name: str, of_connection: _Syncing) -> None:
+        """Report the users of a lost connection as ended and forget them, in slices."""
+        instances = of_connection.instances
+        while instances:
+            await self._capacity.room()
+            await self._slices.step()
+            instance, users = instances.popitem()
+            if instance is None or instance in self._holders:
+                await self._end_each(name, instance, users)
+            else:
+                self._ended(name, ClearUserSync(instance))
+                await self._forget(users)
+
+    async def _end_each(self, name: str, instance: str | None, users: dict[_User, int]) -> None:
+        while users:
+            await self._capacity.room()
+            await self._slices.step()
+            key, last_sync_ms = users.popitem()
+            self._count -= 1
+            if not self._syncs_elsewhere(instance, key):
+                user, _, device = key.partition(" ")
+                end = UserSync(instance, user, device or None, False, last_sync_ms)
+                self._ended(name, end)
+
+    def _syncs_elsewhere(self, instance: str | None, key: _User) -> bool:
+        """Whether the user syncs through another connection, such as that of a restarted worker."""
+        others = self._holders.get(instance, ())
+        return any(key in self._syncing[other].instances[instance] for other in others)
+
+    async def _forget(self, users: dict[_User, int]) -> None:
+        """Free the memory in slices; freeing 300,000 users at once takes tens of milliseconds."""
+        while users:
+            await self._slices.step()
+            for _ in range(min(_AT_ONCE, len(users))):
+                users.popitem()
+                self._count -= 1

@@ -84,6 +84,8 @@ def master_status(
         },
         "followers": [follower_status(state, now) for state in master.followers.values()],
         "commands": dict(master.commands),
+        "ignored": dict(master.ignored),
+        "syncing_users": master.user_syncs.count,
         "close_reasons": {str(reason): count for reason, count in master.closed.items()},
         "published": _facts_and_rows(throughput),
         "appended": _facts_and_rows(intake),

@@ -1,0 +1,39 @@
+"""Names that a follower is told, by whoever can publish on its Redis: bounded like all else."""
+
+from __future__ import annotations
+
+from unittest import TestCase
+from unittest.mock import patch
+
+from synrepl.services.following import follow
+from synrepl.services.following.follow import OTHERS
+from tests.services.air import Air, AirProcess
+
+
+class Names(TestCase):
+    def setUp(self) -> None:
+        self.air = Air()
+        self.reader = AirProcess(self.air, "reader")
+        self.air.settle()
+
+    def hear(self, *lines: str) -> None:
+        self.reader.bus.heard([line.encode() for line in lines])
+        self.air.clock.advance(0)
+
+    def test_writers_of_a_stream(self) -> None:
+        with patch.object(follow, "MAX_WRITERS", 10):
+            self.hear(*[f"POSITION notes w{n} 0 0" for n in range(100)])
+            self.hear(*[f'RDATA notes w{n} 1 ["x"]' for n in range(100)])
+        follower = self.reader.follower
+        named = [writer for stream, writer in follower.heard if stream == "notes"]
+        self.assertEqual(len(named), 10)
+        self.assertEqual(follower.counts.unknown["notes"], 2 * 90)
+        warnings = [text for level, text in self.reader.log.lines if "writers" in text]
+        self.assertEqual(len(warnings), 1)
+        self.assertIn("stream 'notes' has more than 10 writers", warnings[0])
+
+    def test_streams_that_nobody_knows(self) -> None:
+        with patch.object(follow, "MAX_UNKNOWN", 10):
+            self.hear(*[f"RDATA s{n} w 1 []" for n in range(100)])
+        unknown = self.reader.follower.counts.unknown
+        self.assertEqual((len(unknown), unknown[OTHERS]), (11, 90))

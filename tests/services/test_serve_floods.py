@@ -1,0 +1,414 @@
+"""Clients that say very much: what each line costs, who waits for whom, and what is ignored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from unittest.mock import patch
+
+from synrepl.adapters.tcp_master import BYTES_OF_A_UNIT, PIECE_BYTES, MasterFactory
+from synrepl.core.slices import UNITS, Slices
+from synrepl.services.serving import command_relay, federation_acks, user_sync
+from synrepl.services.serving.serve import Master
+from synrepl.wire.commands import ClearUserSync, UserSync
+from synrepl.wire.session import Limits
+from tests.services.test_serve import Client, MasterCase
+from tests.services.world import World
+
+#: What a turn reads of all clients together, at most.
+BYTES_OF_A_TURN = UNITS * BYTES_OF_A_UNIT + PIECE_BYTES
+
+
+class Behind:
+    """Whoever takes events in, as far behind as a test says.
+
+    :ivar full: it is
+    """
+
+    def __init__(self, world: World) -> None:
+        self.full = False
+        self._world = world
+        self._waiting: list[Any] = []
+
+    async def room(self) -> None:
+        """Wait for :meth:`free`."""
+        if self.full:
+            waiting = self._world.scheduler.promise()
+            self._waiting.append(waiting)
+            await waiting
+
+    def free(self) -> None:
+        """There is room."""
+        self.full = False
+        waiting, self._waiting = self._waiting, []
+        for promise in waiting:
+            promise.callback(None)
+
+
+class FloodCase(MasterCase):
+    """A master whose turns a test counts.
+
+    :ivar pages: how often rows were read
+    """
+
+    def setUp(self) -> None:
+        super().setUp()
+        world = self.world
+        self.slices = Slices(world.scheduler)
+        self.behind = Behind(world)
+        self.pages = 0
+        self.master = Master(
+            world.scheduler,
+            world.catalogue,
+            world.announcer.states,
+            world.publisher,
+            self,
+            lambda name, command: self.events.append((name, command)),
+            self.log,
+            slices=self.slices,
+            capacity=self.behind,
+        )
+        self.factory = MasterFactory(
+            world.scheduler,
+            self.master,
+            "example.org",
+            limits=Limits(queued_lines=20_000),
+            slices=self.slices,
+        )
+
+    async def page(self, *wanted: Any) -> Any:
+        """Rows, counted."""
+        self.pages += 1
+        return await self.world.store.page(*wanted)
+
+    def pour(self, client: Client, *lines: str) -> None:
+        """Have lines read, as one read of the socket, without letting another turn pass."""
+        client.peer.dataReceived("".join(f"{line}\n" for line in lines).encode())
+
+    def turn(self) -> None:
+        """One turn of the reactor: calls that it makes are for the next one."""
+        clock = self.world.clock
+        now, clock.calls = clock.calls, []
+        for call in sorted(now, key=lambda call: call.getTime()):
+            if call.getTime() > clock.seconds():
+                clock.calls.append(call)
+            else:
+                call.called = 1
+                call.func(*call.args, **call.kw)
+        clock.calls.sort(key=lambda call: call.getTime())
+
+    def turns(self, until: Callable[[], bool]) -> int:
+        """How many turns it takes."""
+        count = 0
+        while not until():
+            self.turn()
+            count += 1
+            assert count < 100_000, "it never comes"
+        return count
+
+    def positions(self, client: Client) -> int:
+        """How often a client has been told where the jobs are."""
+        return sum(line.startswith("POSITION jobs ") for line in client.heard())
+
+
+class Reading(FloodCase):
+    def test_a_flood_is_read_in_pieces_and_the_socket_waits(self) -> None:
+        flood, other = self.client("NAME flood"), self.client("NAME other")
+        lines = [f"USER_SYNC i @u{n}:x start 5" for n in range(2_000)]
+        self.pour(flood, *lines)
+        self.assertLess(self.master.user_syncs.count, 500)
+        self.assertEqual(flood.transport.producerState, "paused")
+        before = self.master.user_syncs.count
+        other.peer.dataReceived(b"USER_SYNC j @other:x start 5\n")
+        self.turn()
+        taken = self.master.user_syncs.count - before
+        self.assertIn("@other:x", self.master.user_syncs.syncing())
+        self.assertLess(taken, BYTES_OF_A_TURN // len(lines[0]))
+        self.turns(lambda: self.master.user_syncs.count == 2_001)
+        self.turn()
+        self.assertEqual(flood.transport.producerState, "producing")
+
+    def test_no_turn_does_more_than_its_share_however_many_flood(self) -> None:
+        clients = [self.client("REPLICATE") for _ in range(20)]
+        for client in clients:
+            self.pour(client, *[f"USER_SYNC i @u{n}:x start 5" for n in range(1_500)])
+        total, before = 20 * 1_500, self.master.commands["USER_SYNC"]
+        while before < total:
+            self.turn()
+            now = self.master.commands["USER_SYNC"]
+            self.assertLessEqual(now - before, BYTES_OF_A_TURN // 25)
+            before = now
+
+    def test_what_comes_after_a_fault_is_not_looked_at(self) -> None:
+        client = self.client("NAME x")
+        self.pour(client, *["USER_SYNC i @u:x start 5"] * 1_000, "NONSENSE")
+        self.pour(client, *["USER_SYNC i @v:x start 5"] * 1_000)
+        self.turns(lambda: client.transport.disconnecting)
+        client.say("USER_SYNC i @w:x start 5")
+        self.assertEqual(self.master.commands["USER_SYNC"], 1_000)
+
+    def test_a_connection_that_is_lost_amid_a_flood(self) -> None:
+        client = self.client("NAME x")
+        self.pour(client, *["USER_SYNC i @u:x start 5"] * 2_000)
+        client.lost()
+        self.world.clock.advance(0)
+        self.assertLess(self.master.commands["USER_SYNC"], 500)
+        self.assertEqual((self.master.followers, self.master.user_syncs.count), ({}, 0))
+
+    def test_who_said_something_waits_while_those_who_are_told_are_behind(self) -> None:
+        speaker, listener = self.client("NAME speaker", "PING 1"), self.client("NAME listener")
+        self.behind.full = True
+        self.pour(speaker, "USER_SYNC i @u:x start 5")
+        self.pour(speaker, "USER_SYNC i @v:x start 5")
+        self.pour(listener, "REPLICATE")
+        self.assertEqual(self.positions(listener), 1, "it has said nothing for them")
+        self.assertEqual(self.master.user_syncs.syncing(), {"@u:x"})
+        self.assertEqual(speaker.transport.producerState, "paused")
+        self.world.clock.pump([1.0] * 60)
+        self.assertFalse(speaker.transport.disconnecting, "who is not read is not silent")
+        self.behind.free()
+        self.world.clock.advance(0)
+        self.assertEqual(self.master.user_syncs.syncing(), {"@u:x", "@v:x"})
+        self.assertEqual(speaker.transport.producerState, "producing")
+
+
+class Asking(FloodCase):
+    def test_replicate_over_and_over_is_answered_once_for_each_piece_at_most(self) -> None:
+        client = self.client("NAME x")
+        client.heard()
+        self.pour(client, *["REPLICATE"] * 6_000)
+        self.world.clock.advance(0)
+        self.assertLess(self.positions(client), 2 + 6_000 * len("REPLICATE\n") // PIECE_BYTES)
+        client.say("REPLICATE")
+        self.assertEqual(self.positions(client), 1)
+
+    def test_who_asks_at_leisure_is_answered_each_time(self) -> None:
+        client = self.client("NAME x")
+        for _ in range(5):
+            client.say("REPLICATE")
+            self.assertEqual(self.positions(client), 1)
+
+    def test_missed_rows_are_read_once_for_each_piece_at_most(self) -> None:
+        self.append("a", "b")
+        client = self.client("NAME x")
+        client.heard()
+        self.pour(client, *["REPLICATE jobs 0"] * 6_000)
+        self.world.clock.advance(0)
+        heard = client.heard()
+        self.assertLess(self.pages, 2 + 6_000 * len("REPLICATE jobs 0\n") // PIECE_BYTES)
+        self.assertEqual(heard[-1], "POSITION jobs 2")
+        self.append("c")
+        self.assertEqual(client.heard(), ['RDATA jobs 3 [0,"c",null]'])
+
+    def test_a_reader_that_does_not_read_has_one_page_read_for_it(self) -> None:
+        for _ in range(30):
+            self.append(*["x" * 100] * 100)
+        client = self.client("NAME x")
+        client.peer.pauseProducing()
+        for _ in range(50):
+            self.pour(client, "REPLICATE jobs 0")
+            self.world.clock.advance(0)
+        self.assertEqual(self.pages, 1)
+        self.assertEqual(len(self.master.followers[client.peer].catching_up), 1)
+
+    def test_few_pages_are_read_at_a_time_for_all_connections(self) -> None:
+        self.append("a")
+        reading: list[Any] = []
+        page = self.world.store.page
+
+        async def slowly(*wanted: Any) -> Any:
+            promise = self.world.scheduler.promise()
+            reading.append(promise)
+            await promise
+            return await page(*wanted)
+
+        with patch.object(self, "page", slowly):
+            clients = [self.client("REPLICATE jobs 0") for _ in range(10)]
+            done = 0
+            while reading:
+                self.assertLessEqual(len(reading), 4)
+                reading.pop(0).callback(None)
+                self.world.clock.advance(0)
+                done += 1
+        self.assertEqual(done, 10)
+        self.assertEqual([client.heard()[-1] for client in clients], ["POSITION jobs 1"] * 10)
+
+    def test_nothing_is_answered_once_the_connection_is_being_closed(self) -> None:
+        client = self.client("NAME x")
+        client.heard()
+        self.pour(client, *["REPLICATE"] * 100, "REPLICATE nosuch 5")
+        self.world.clock.advance(0)
+        self.assertEqual(self.positions(client), 0)
+
+
+class Syncing(FloodCase):
+    def test_a_line_does_not_look_at_other_instances(self) -> None:
+        client = self.client("REPLICATE", "USER_SYNC i0 @u:x start 5")
+        looked: list[int] = []
+
+        class Users(dict[str, int]):
+            def __len__(self) -> int:
+                looked.append(1)
+                return super().__len__()
+
+        of_connection = self.master.user_syncs._syncing[client.peer]
+        of_connection.instances["i0"] = Users(of_connection.instances["i0"])
+        client.say(*[f"USER_SYNC i{n} @u:x start 5" for n in range(1, 500)])
+        self.assertEqual(self.master.user_syncs.count, 500)
+        self.assertEqual(looked, [])
+
+    def test_a_connection_speaks_for_so_many_instances(self) -> None:
+        with patch.object(user_sync, "MAX_INSTANCES_OF_CONNECTION", 10):
+            client = self.client("NAME w", "REPLICATE")
+            client.say(*[f"USER_SYNC i{n} @u:x start 5" for n in range(100)])
+        self.assertEqual(self.master.user_syncs.count, 10)
+        self.assertEqual(self.master.ignored, {"TooManyInstances": 90})
+        self.assertEqual(len(self.events), 10, "nobody is told of what is ignored")
+        self.assertEqual(len(self.log.lines), 1)
+        self.assertIn("w: this connection speaks for 10 instances", self.log.lines[0][1])
+        client.say("USER_SYNC i1 @u:x end 6", "USER_SYNC i10 @u:x start 6")
+        self.assertEqual(self.master.user_syncs.count, 10, "one has made room")
+
+    def test_so_many_users_of_one_connection_and_of_all(self) -> None:
+        with (
+            patch.object(user_sync, "MAX_USERS_OF_CONNECTION", 5),
+            patch.object(user_sync, "MAX_USERS", 8),
+        ):
+            for name in ("a", "b"):
+                client = self.client(f"NAME {name}", "REPLICATE")
+                client.say(*[f"USER_SYNC {name} @u{n}:x start 5" for n in range(10)])
+        self.assertEqual(self.master.user_syncs.count, 8)
+        self.assertEqual(self.master.ignored, {"TooManySyncingUsers": 12})
+        self.assertEqual(len(self.log.lines), 2)
+
+    def test_a_name_that_nobody_has(self) -> None:
+        client = self.client("REPLICATE", f"USER_SYNC i @{'u' * 600}:x start 5")
+        self.assertFalse(client.transport.disconnecting)
+        self.assertEqual((self.master.user_syncs.count, self.events), (0, []))
+        self.assertEqual(self.master.ignored, {"UserTooLong": 1})
+
+    def test_who_never_started_leaves_nothing_behind(self) -> None:
+        client = self.client("REPLICATE")
+        client.say(*[f"USER_SYNC i{n} @u:x end 5" for n in range(2_000)])
+        self.assertEqual(self.master.user_syncs._syncing[client.peer].instances, {})
+
+    def synced(self, instance: str, count: int, *hello: str) -> Client:
+        """A client through which so many users sync, all of one instance."""
+        client = self.client(*hello)
+        users = [f"USER_SYNC {instance} @u{n}:x start 5".replace("  ", " ") for n in range(count)]
+        client.say(*users)
+        self.turns(lambda: not client.peer._unread)
+        self.assertEqual(len(self.master.user_syncs.syncing()), count)
+        self.events.clear()
+        return client
+
+    def test_an_instance_that_is_lost_is_told_in_one_word_and_forgotten_in_slices(self) -> None:
+        client = self.synced("i", 60_000, "NAME new", "REPLICATE")
+        client.lost()
+        self.assertEqual(self.events, [("new", ClearUserSync("i"))])
+        self.assertEqual(self.master.user_syncs.syncing(), set())
+        before = self.master.user_syncs.count
+        self.assertGreater(before, 0)
+        while before:
+            self.turn()
+            now = self.master.user_syncs.count
+            self.assertLessEqual(before - now, 100 * UNITS)
+            before = now
+
+    def test_users_of_a_legacy_client_are_told_in_slices_at_the_pace_of_those_who_are_told(
+        self,
+    ) -> None:
+        client = self.synced("", 3_000, "NAME old", "REPLICATE jobs NOW")
+        client.lost()
+        self.assertLessEqual(len(self.events), UNITS)
+        self.behind.full = True
+        for _ in range(20):
+            self.turn()
+        self.assertLessEqual(len(self.events), UNITS + 1)
+        self.behind.free()
+        while len(self.events) < 3_000:
+            before = len(self.events)
+            self.turn()
+            self.assertLessEqual(len(self.events) - before, UNITS)
+        self.assertEqual(self.master.user_syncs.count, 0)
+        self.assertEqual({type(command) for _, command in self.events}, {UserSync})
+
+    def test_a_worker_that_is_back_before_its_old_connection_is_lost(self) -> None:
+        old = self.synced("i", 3, "NAME w", "REPLICATE")
+        new = self.client("NAME w", "REPLICATE", "USER_SYNC i @u1:x start 7")
+        self.events.clear()
+        old.lost()
+        ended = {command.user for _, command in self.events if isinstance(command, UserSync)}
+        self.assertEqual((ended, len(self.events)), ({"@u0:x", "@u2:x"}, 2))
+        self.assertEqual(self.master.user_syncs.syncing(), {"@u1:x"})
+        new.lost()
+        self.assertEqual(self.events[-1], ("w", ClearUserSync("i")))
+
+    def test_clearing_many_users(self) -> None:
+        client = self.synced("i", 60_000, "NAME new", "REPLICATE")
+        client.say("CLEAR_USER_SYNC i")
+        self.assertEqual(self.events, [("new", ClearUserSync("i"))])
+        self.turns(lambda: self.master.user_syncs.count == 0)
+        self.assertEqual(self.master.user_syncs._holders, {})
+
+
+class Acknowledging(FloodCase):
+    def test_a_connection_acknowledges_for_so_many_senders(self) -> None:
+        most = federation_acks.MAX_SENDERS_OF_CONNECTION
+        client = self.client("NAME f", "REPLICATE")
+        client.say(*[f"FEDERATION_ACK s{n} {n + 5}" for n in range(most + 50)])
+        self.assertEqual(self.master.ignored, {"TooManySenders": 50})
+        self.assertEqual((len(self.events), self.master.federation_acks.floor), (most, 5))
+        client.say("FEDERATION_ACK s0 9")
+        self.assertEqual(self.master.federation_acks.floor, 6)
+        client.lost()
+        self.assertIsNone(self.master.federation_acks.floor)
+
+
+class PassingOn(FloodCase):
+    def test_servers_are_passed_on_in_slices(self) -> None:
+        others = [self.client("REPLICATE") for _ in range(50)]
+        speaker = self.client("REPLICATE")
+        for other in others:
+            other.heard()
+        self.pour(speaker, *[f"REMOTE_SERVER_UP s{n}.example" for n in range(300)])
+
+        def lines() -> int:
+            return sum(other.transport.value().count(b"REMOTE") for other in others)
+
+        while lines() < 300 * 50:
+            before = lines()
+            self.turn()
+            self.assertLessEqual(lines() - before, UNITS)
+        self.assertEqual(others[7].heard(), [f"REMOTE_SERVER_UP s{n}.example" for n in range(300)])
+
+    def test_one_that_waits_is_not_said_twice(self) -> None:
+        others = [self.client("REPLICATE") for _ in range(100)]
+        speaker = self.client("REPLICATE")
+        self.pour(speaker, *["REMOTE_SERVER_UP a.example"] * 1_000)
+        self.world.clock.advance(0)
+        self.assertLess(others[0].transport.value().count(b"REMOTE"), 50)
+
+    def test_a_client_with_much_to_read_is_not_cut_off_for_it(self) -> None:
+        slow, speaker = self.client("REPLICATE"), self.client("REPLICATE")
+        slow.peer.pauseProducing()
+        for _ in range(10):
+            speaker.say(*[f"REMOTE_SERVER_UP s{n}.example" for n in range(300)])
+        self.assertFalse(slow.transport.disconnecting)
+        self.assertEqual(slow.peer.queued_lines, command_relay.MAX_QUEUED_LINES)
+
+    def test_a_name_that_no_server_has(self) -> None:
+        other, speaker = self.client("REPLICATE"), self.client("REPLICATE")
+        speaker.say(f"REMOTE_SERVER_UP {'x' * 300}.example")
+        self.assertNotIn(b"REMOTE", other.transport.value())
+        self.assertEqual((self.master.ignored, self.events), ({"ServerNameTooLong": 1}, []))
+
+    def test_a_line_that_is_too_long_for_one_listener(self) -> None:
+        self.factory._limits = Limits(line=256, peer_line=256)
+        short = self.client("REPLICATE")
+        self.factory._limits = Limits()
+        speaker, other = self.client("REPLICATE"), self.client("REPLICATE")
+        server = "x" * 245
+        speaker.say(f"REMOTE_SERVER_UP {server}")
+        self.assertNotIn(b"REMOTE", short.transport.value())
+        self.assertIn(server.encode(), other.transport.value())
