@@ -25,7 +25,8 @@ class OurWriter:
         self._directory = master.directory
         self._config = master.directory / f"{name}.yaml"
         found = yaml.safe_load((master.directory / "worker.yaml").read_text())
-        settings = {**found, "instance_name": name, "http": {"port": self.http}, **more}
+        http = {"port": self.http, "allowed_hosts": [name]}
+        settings = {**found, "instance_name": name, "http": http, **more}
         self._config.write_text(yaml.safe_dump(settings, sort_keys=False))
         self._process: Process | None = None
 

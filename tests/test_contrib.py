@@ -7,12 +7,15 @@ import re
 from collections.abc import Iterator
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from unittest import TestCase
 
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from synrepl.adapters.connection_table import ConnectionLimits, ConnectionTable
+from synrepl.adapters.http_server import HttpServer
+from synrepl.daemon.listener_status import connections_status, http_status
 from synrepl.daemon.metrics import ProcessMetrics
 from synrepl.services.standing.bus_status import BusStatus
 from tests.services.test_status import worker
@@ -48,7 +51,14 @@ def known() -> dict[str, set[str]]:
     world = started()
     found: dict[str, set[str]] = {}
     bus = BusStatus("127.0.0.1:6379", True, None, False, 1, 0, 0, {"RDATA": 1})
-    for status in (world.status(), {**worker(), "bus": bus.to_json()}):
+    table: ConnectionTable[Any] = ConnectionTable(ConnectionLimits())
+    listeners = {
+        "http": http_status(HttpServer(cast(Any, world.clock), ())),
+        "listeners": [{"port": 9392, **connections_status(table)}],
+        "handler_commands": {"waiting": 0, "dropped": 0},
+        "ignored": {"TooManyInstances": 1},
+    }
+    for status in ({**world.status(), **listeners}, {**worker(), "bus": bus.to_json()}):
         body, _ = ProcessMetrics(partial(dict, status), {}).render()
         for family in text_string_to_metric_families(body.decode()):
             name = family.name + ("_total" if family.type == "counter" else "")

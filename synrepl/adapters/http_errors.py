@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from synrepl.adapters.http_hosts import CrossSite, WrongHost
+from synrepl.adapters.http_limits import BodyTooLarge, RequestTooSlow
 from synrepl.adapters.http_messages import HttpAnswer, json_answer
 from synrepl.adapters.http_routes import MethodNotAllowed, NoSuchPath
 from synrepl.core.errors import InputError, Refused, SynreplError, Unavailable
@@ -18,20 +20,8 @@ from synrepl.streams.catalogue import UnknownStream
 RETRY_AFTER_S = 1
 
 
-class BodyTooLarge(InputError):
-    """the body is longer than the {limit} bytes that are accepted here; send several requests"""
-
-
-class TooBusy(Unavailable):
-    """too many requests are being answered now; try again"""
-
-
 class Unauthorized(Refused):
     """this needs the secret, as the header 'Authorization: Bearer …'"""
-
-
-class CrossSite(Refused):
-    """a page of another site ({origin}) may not send this"""
 
 
 _STATUSES: Mapping[type[SynreplError], int] = {
@@ -40,6 +30,8 @@ _STATUSES: Mapping[type[SynreplError], int] = {
     BodyTooLarge: 413,
     Unauthorized: 401,
     CrossSite: 403,
+    RequestTooSlow: 408,
+    WrongHost: 421,
     UnknownStream: 404,
     KeyReused: 422,  # as the IETF's draft on Idempotency-Key has it
     Trimmed: 410,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -59,6 +60,22 @@ class HttpAnswer:
 def json_answer(value: Any, status: int = 200) -> HttpAnswer:
     """An answer of JSON."""
     return HttpAnswer(status, jsons.encode(value))
+
+
+def answer_headers(answer: HttpAnswer) -> list[tuple[str, str]]:
+    """All headers of an answer."""
+    return [
+        ("Content-Type", answer.content_type),
+        ("Content-Length", str(len(answer.body))),
+        ("Cache-Control", "no-store"),
+        ("X-Content-Type-Options", "nosniff"),
+        *answer.headers,
+    ]
+
+
+def phrase(status: int) -> bytes:
+    """What a status is called."""
+    return HTTPStatus(status).phrase.encode()
 
 
 def one_header(headers: Headers, name: str) -> str | None:

@@ -30,6 +30,8 @@ class Route:
     :ivar takes_body: its requests have a body
     :ivar waits: its handler waits for what others do. Such requests take no
         place from others, and are cancelled when the client goes away
+    :ivar unqueued: its handler does not wait, so its requests need no place
+    :ivar immediate: likewise, and it is cheap: its requests do not wait behind others
     :ivar statuses: what this route answers differently, by class of error
     """
 
@@ -39,6 +41,8 @@ class Route:
     public: bool = False
     takes_body: bool = False
     waits: bool = False
+    unqueued: bool = False
+    immediate: bool = False
     statuses: Mapping[type[SynreplError], int] = field(default_factory=dict)
 
 

@@ -110,6 +110,7 @@ class Listener(Section):
     :ivar legacy_rows: the generation whose row shapes legacy clients get
     :ivar line_limit: the longest line sent or accepted, in bytes
     :ivar insecure: the operator accepts plain text on an address others can reach
+    :ivar max_connections: clients at a time; likewise from one address
     """
 
     port: values.Port
@@ -119,6 +120,8 @@ class Listener(Section):
     legacy_rows: Literal["oldest", "legacy"] = "legacy"
     line_limit: values.Size = 16384
     insecure: bool = False
+    max_connections: values.Count = 1_000
+    max_connections_per_address: values.Count = 500
 
     def faults(self) -> Iterator[Unfit]:
         yield from _public(self.bind_address, self.insecure)
@@ -134,13 +137,19 @@ class Http(Section):
     """The HTTP listener of a process.
 
     :ivar secret: what requests must carry as ``Authorization: Bearer …``
+    :ivar allowed_hosts: names that requests may ask for, besides those of loopback and the
+        address that they were sent to
     :ivar max_body: the longest request body accepted, in bytes
+    :ivar max_connections: connections at a time; likewise from one address
     """
 
     port: values.Port
     bind_address: str = LOOPBACK
     secret: values.SecretFile | None = field(default=None, metadata={"key": "secret_path"})
+    allowed_hosts: tuple[values.HostName, ...] = ()
     max_body: values.Size = 16 * 2**20
+    max_connections: values.Count = 2_000
+    max_connections_per_address: values.Count = 1_000
     insecure: bool = False
 
     def faults(self) -> Iterator[Unfit]:

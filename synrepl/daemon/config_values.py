@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,6 +20,7 @@ from synrepl.daemon.secret import Secret, dsn_secret, read_secret
 from synrepl.driver.dsn import holds_password
 from synrepl.streams.columns import parse_type
 
+_HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9._-]{0,252}[A-Za-z0-9])?", re.ASCII)
 _OBJECT_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 
 
@@ -73,6 +75,21 @@ def _column_type(value: Any, place: Place) -> str:
     return str(value)
 
 
+def _host_name(value: Any, place: Place) -> str:
+    text = _text(value).removesuffix(".")
+    if not _HOST_NAME.fullmatch(text) and not _is_address(text):
+        raise ValueError("not a host name")
+    return text.lower()
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
 def _object_path(value: Any, place: Place) -> str:
     if not _OBJECT_PATH.fullmatch(_text(value)):
         raise ValueError("not an object path")
@@ -125,4 +142,5 @@ Dsn = Annotated[
     ),
 ]
 ObjectPath = Annotated[str, Scalar("a class as 'package.module:Class'", _object_path)]
+HostName = Annotated[str, Scalar("a host name or address without a port", _host_name)]
 HttpUrl = Annotated[str, Scalar("a base URL such as 'http://127.0.0.1:9393'", _http_url)]

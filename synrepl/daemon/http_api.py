@@ -42,10 +42,16 @@ def common_routes(readiness: Readiness, status: Status, metrics: Metrics) -> lis
     holds no data, asks the person for the secret and gets ``/status`` with it.
     """
     return [
-        Route("GET", "/health", _at_once(lambda: json_answer({"alive": True})), public=True),
-        Route("GET", "/ready", _at_once(lambda: _ready(readiness))),
-        Route("GET", "/status", _at_once(lambda: json_answer(status()))),
-        Route("GET", "/metrics", _at_once(lambda: _metrics(metrics))),
+        Route(
+            "GET",
+            "/health",
+            _at_once(lambda: json_answer({"alive": True})),
+            public=True,
+            immediate=True,
+        ),
+        Route("GET", "/ready", _at_once(lambda: _ready(readiness)), immediate=True),
+        Route("GET", "/status", _at_once(lambda: json_answer(status())), unqueued=True),
+        Route("GET", "/metrics", _at_once(lambda: _metrics(metrics)), unqueued=True),
         *(Route("GET", path, _file(*file), public=True) for path, file in _PAGE.items()),
     ]
 

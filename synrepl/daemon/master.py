@@ -9,11 +9,14 @@ from twisted.logger import Logger
 
 from synrepl import __version__
 from synrepl.adapters.caches import CACHES
+from synrepl.adapters.connection_table import ConnectionLimits
 from synrepl.adapters.postgres_listen import PostgresListener
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.adapters.tcp_master import MasterFactory
 from synrepl.caches.registry import Caches
+from synrepl.core.backlog import AllOf
 from synrepl.core.errors import SynreplError
+from synrepl.core.slices import Slices
 from synrepl.core.tokens import Token
 from synrepl.daemon import handlers
 from synrepl.daemon.auditing import start_auditor
@@ -21,10 +24,12 @@ from synrepl.daemon.catalogue import catalogue
 from synrepl.daemon.config import Listener, MasterConfig
 from synrepl.daemon.database import DatabaseOfProcess
 from synrepl.daemon.database_wait import DatabaseWait
+from synrepl.daemon.descriptors import shares
 from synrepl.daemon.http_api import master_routes
 from synrepl.daemon.http_caches import cache_routes
 from synrepl.daemon.http_listener import HttpListener, listen
 from synrepl.daemon.http_wait import wait_route
+from synrepl.daemon.listener_status import connections_status
 from synrepl.daemon.memory_sources import SomeElsewhere
 from synrepl.daemon.metrics import ProcessMetrics
 from synrepl.daemon.own_streams import kept_elsewhere, own_streams
@@ -39,6 +44,8 @@ from synrepl.services.coherence.coherence import Coherence
 from synrepl.services.coherence.coherent import CoherentMovements, CoherentSettled
 from synrepl.services.coherence.invalidate import Changes, Invalidations
 from synrepl.services.coherence.relay_invalidations import InvalidationRelay
+from synrepl.services.command_queue import CommandQueue
+from synrepl.services.following.failures import HandlerFailures
 from synrepl.services.following.source import Source
 from synrepl.services.handlers import Access
 from synrepl.services.serving.serve import Master
@@ -82,7 +89,8 @@ class MasterProcess:
         self._reactor = reactor
         self._scheduler = TwistedScheduler(reactor)
         self._handlers = handlers.load(config)
-        self.http = HttpListener(reactor, self._scheduler, config.http)
+        self._shares = shares(config.http, config.listeners)
+        self.http = HttpListener(reactor, self._scheduler, config.http, self._shares.http)
         self._wait = DatabaseWait(self._scheduler, self._waiting, self.log)
         self.database = DatabaseOfProcess(reactor, self._scheduler, config, self._wait)
         self.publisher = Publisher(
@@ -103,6 +111,15 @@ class MasterProcess:
             movements = BothMovements(self.publisher, self.bus.spokesman)
         self.throughput = Throughput(movements)
         self.coherence = Coherence(caches, self.catalogue, self.log)
+        # HTTP requests have a budget of their own, so that they do not wait behind clients.
+        self._slices = Slices(self._scheduler)
+        self._commands = CommandQueue(
+            self._scheduler,
+            self._slices,
+            {each.name: each.handler for each in self._handlers if each.name is not None},
+            HandlerFailures(self._scheduler, self.log),
+            self.log,
+        )
         self.waiters = PositionWaiters(self._scheduler)
         self.waiting: WaitFor | None = None
         self.announcer: Announcer | None = None
@@ -126,6 +143,7 @@ class MasterProcess:
         :raises SynreplError: the process cannot run like this
         """
         self.coherence.check()
+        self._shares.tell(self.log)
         self.http.open()
         await self.database.start_embedded()
         database = await self.database.connect(migrate=True)
@@ -207,6 +225,8 @@ class MasterProcess:
             self._said_by_client,
             self.log,
             None if self._relay is None else self._relay.take,
+            self._slices,
+            AllOf([self._commands] if self.bus is None else [self._commands, self.bus.capacity]),
         )
         self._notify = PostgresListener(
             self._reactor,
@@ -217,7 +237,10 @@ class MasterProcess:
             announcer.wake_all,
         )
         self._notify.start()
-        self._ports += [self._listen(listener) for listener in self.config.listeners]
+        for listener, connections in zip(
+            self.config.listeners, self._shares.listeners, strict=True
+        ):
+            self._ports.append(self._listen(listener, connections))
         if self.bus is not None:
             self.bus.start()
         self._open_http(store)
@@ -298,7 +321,20 @@ class MasterProcess:
                 clock(),
             )
             heard = None if bus is None else bus.status().to_json()
-            return {**told, "bus": heard, "audits": auditor.counts}
+            return {
+                **told,
+                "bus": heard,
+                "audits": auditor.counts,
+                "http": self.http.status(),
+                "listeners": [
+                    {"port": port.getHost().port, **connections_status(port.factory.connections)}
+                    for port in self._ports
+                ],
+                "handler_commands": {
+                    "waiting": self._commands.waiting,
+                    "dropped": self._commands.dropped,
+                },
+            }
 
         metrics = ProcessMetrics(status, self.http.server.responses)
         checks = [
@@ -317,7 +353,7 @@ class MasterProcess:
         routes += [wait_route(self.waiting), *cache_routes(self.coherence.caches, auditor)]
         self.http.started(routes)
 
-    def _listen(self, listener: Listener) -> Any:
+    def _listen(self, listener: Listener, connections: ConnectionLimits) -> Any:
         assert self.master is not None
         limits = Limits(
             line=listener.line_limit,
@@ -333,18 +369,20 @@ class MasterProcess:
             listener.generation,
             limits,
             Generation(listener.legacy_rows),
+            connections,
+            self._slices,
         )
         return listen(self._reactor, "listeners", listener.port, factory, listener.bind_address)
 
     def _said_by_client(self, source: str, command: Command) -> None:
         if self.bus is not None:
             self.bus.relay.from_client(source, command)
-        self._command(source, command)
+        self._commands.put(source, command)
 
     def _heard_on_bus(self, command: Command) -> None:
         if self.master is not None:
             self.master.pass_on(command)
-        self._command("bus", command)
+        self._commands.put("bus", command)
 
     def _started_again(self, stream: Stream, writer: str, position: Token, known: bool) -> None:
         if known:
@@ -353,10 +391,3 @@ class MasterProcess:
             self.coherence.begin(stream.name, writer, position)
         if self.master is not None:
             self.master.started_again(stream)
-
-    def _command(self, source: str, command: Command) -> None:
-        for each in self._handlers:
-            self._scheduler.spawn(
-                f"handler {each.name}, given {command.verb},",
-                each.handler.on_command(source, command),
-            )

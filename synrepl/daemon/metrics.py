@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 
 from synrepl.daemon.cache_metrics import caches
 from synrepl.daemon.handler_metrics import handlers
+from synrepl.daemon.listener_status import command_metrics, listener_metrics
 from synrepl.daemon.metric_families import by_one, counter, gauge
 
 
@@ -63,6 +64,7 @@ class _Collector(Collector):
         yield from caches(status["caches"])
         yield from _audits(status.get("audits", {}))
         yield from _bus(status.get("bus"))
+        yield from listener_metrics(status)
         yield from _master(status) if status["role"] == "master" else _worker(status)
 
 
@@ -162,6 +164,7 @@ def _master(status: Mapping[str, Any]) -> Iterable[Metric]:
     )
     yield from _followers(status)
     yield from _appends(status)
+    yield from command_metrics(status)
 
 
 def _followers(status: Mapping[str, Any]) -> Iterable[Metric]:

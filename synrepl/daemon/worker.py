@@ -25,6 +25,7 @@ from synrepl.daemon.catalogue import catalogue
 from synrepl.daemon.config import WorkerConfig
 from synrepl.daemon.database import DatabaseOfProcess
 from synrepl.daemon.database_wait import DatabaseWait
+from synrepl.daemon.descriptors import shares
 from synrepl.daemon.http_api import append_route, common_routes, updates_routes
 from synrepl.daemon.http_caches import cache_routes
 from synrepl.daemon.http_listener import HttpListener
@@ -128,6 +129,7 @@ class WorkerProcess:
         """
         config = self.config
         self.coherence.check()
+        shares(config.http).tell(self.log)
         self.http.open()
         database, store = None, None
         if self.database is not None:
@@ -388,6 +390,7 @@ class WorkerProcess:
                 identity, follower, delivery, connected, watch.look(), self.coherence, clock()
             )
             told["bus"] = None if bus is None else bus.status().to_json()
+            told["http"] = self.http.status()
             if writer is not None:
                 told["writer"] = {"name": writer.writer, "open": writer.open}
             return told if self.auditor is None else {**told, "audits": self.auditor.counts}

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from http import HTTPStatus
 from typing import Any, cast
 
@@ -13,21 +14,30 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import TestCase
 
+from synrepl.adapters.connection_table import ConnectionLimits
+from synrepl.adapters.http_limits import HttpLimits
 from synrepl.adapters.http_messages import HttpAnswer, HttpRequest, json_answer
 from synrepl.adapters.http_routes import Route
-from synrepl.adapters.http_server import HttpLimits, HttpServer
+from synrepl.adapters.http_server import HttpServer
+from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.core.errors import InputError, Refused, SynreplError, Unavailable
+from synrepl.core.slices import Slices
 from synrepl.storage.database import CommitUnknown
 from synrepl.storage.store import BadValue, DatabaseAway, KeyReused, Trimmed
 from synrepl.streams.catalogue import UnknownStream
 from tests.adapters.raw_http import Listening, RawHttp, Reply, connect, request, turn
+
+#: Bytes of an answer that no socket takes at once.
+LARGE = 8 * 2**20
 
 
 class Base(TestCase):
     """A listener on loopback, under a clock of the test's."""
 
     timeout = 20
-    limits = HttpLimits(max_body=1000, max_requests=3, max_buffered=2500, arrival_s=30.0)
+    limits = HttpLimits(
+        max_body=1000, max_requests=3, max_buffered=2500, max_queued=2, head_s=30.0, body_s=30.0
+    )
     secret: str | None = None
 
     def setUp(self) -> None:
@@ -43,7 +53,7 @@ class Base(TestCase):
         for client in self.clients:
             await client.close()
         await self.listening.stop()
-        self.assertEqual((self.server.active, self.server.buffered), (0, 0))
+        self.assertEqual((self.server.admission.active, self.server.admission.buffered), (0, 0))
 
     def routes(self) -> Sequence[Route]:
         return [
@@ -53,6 +63,9 @@ class Base(TestCase):
             Route("GET", "/fail", self.fail_),
             Route("GET", "/fail400", self.fail_, statuses=self.statuses),
             Route("GET", "/hold", self.hold),
+            Route("GET", "/now", self.echo, public=True, immediate=True),
+            Route("GET", "/large", self.large),
+            Route("GET", "/unqueued", self.echo, unqueued=True),
         ]
 
     async def echo(self, request: HttpRequest) -> HttpAnswer:
@@ -67,6 +80,9 @@ class Base(TestCase):
 
     async def fail_(self, request: HttpRequest) -> HttpAnswer:
         raise self.raised
+
+    async def large(self, request: HttpRequest) -> HttpAnswer:
+        return HttpAnswer(200, b"x" * LARGE)
 
     async def hold(self, request: HttpRequest) -> HttpAnswer:
         waiting: Deferred[None] = Deferred()
@@ -259,7 +275,7 @@ class Limits(Base):
         for _ in range(11):
             client.send(b"64\r\n" + b"x" * 100 + b"\r\n")
         self.assertEqual((await client.reply()).status, 413)
-        self.assertEqual(self.server.buffered, 0)
+        self.assertEqual(self.server.admission.buffered, 0)
         client.send(b"0\r\n\r\n")
         await client.closed
 
@@ -281,7 +297,7 @@ class Limits(Base):
         clients = [await self.client() for _ in range(3)]
         for client in clients[:2]:
             client.send(request("POST", "/echo/w", b"x" * 1000)[:-1])
-        while self.server.buffered < 1998:
+        while self.server.admission.buffered < 1998:
             await turn()
         clients[2].send(request("POST", "/echo/w", b"x" * 900)[:-1])
         reply = await clients[2].reply()
@@ -291,15 +307,69 @@ class Limits(Base):
             self.assertEqual((await client.reply()).status, 200)
 
     async def test_requests_at_a_time(self) -> None:
+        """Three are answered, two wait for that, the next one is told to come again."""
         for _ in range(3):
             (await self.client()).send(request("GET", "/hold"))
         await self.until_held(3)
+        waiting = [await self.client() for _ in range(2)]
+        for client in waiting:
+            client.send(request("POST", "/echo/w", b"x"))
+        while self.server.admission.queued < 2:
+            await turn()
         reply = await self.ask(request("GET", "/public"))
         self.assertEqual((reply.status, reply.headers["retry-after"]), (503, "1"))
+        for path in ("/now", "/unqueued"):
+            self.assertEqual((await self.ask(request("GET", path))).status, 200)
         for held in self.held:
             held.callback(None)
         self.assertEqual([(await client.reply()).status for client in self.clients[:3]], [200] * 3)
+        self.assertEqual([(await client.reply()).status for client in waiting], [200] * 2)
         self.assertEqual((await self.ask(request("GET", "/public"))).status, 200)
+
+    async def test_requests_wait_in_order_and_not_for_ever(self) -> None:
+        for _ in range(3):
+            (await self.client()).send(request("GET", "/hold"))
+        await self.until_held(3)
+        first, second = await self.client(), await self.client()
+        first.send(request("GET", "/hold"))
+        while self.server.admission.queued < 1:
+            await turn()
+        second.send(request("GET", "/public"))
+        while self.server.admission.queued < 2:
+            await turn()
+        self.held[0].callback(None)
+        await self.until_held(4)
+        self.assertEqual(self.server.admission.queued, 1, "the first one's turn has come")
+        self.clock.advance(31)
+        reply = await second.reply()
+        self.assertEqual((reply.status, reply.json["error"]), (503, "TooBusy"))
+        for held in self.held[1:]:
+            held.callback(None)
+        self.assertEqual((await first.reply()).status, 200)
+
+    async def test_a_client_that_goes_away_while_it_waits_for_its_turn(self) -> None:
+        for _ in range(3):
+            (await self.client()).send(request("GET", "/hold"))
+        await self.until_held(3)
+        client = await self.client()
+        client.send(request("POST", "/echo/w", b"x" * 500))
+        while self.server.admission.queued < 1:
+            await turn()
+        await client.close()
+        while self.server.admission.queued:
+            await turn()
+        self.assertEqual(self.server.admission.buffered, 0)
+        for held in self.held:
+            held.callback(None)
+        self.assertEqual([(await client.reply()).status for client in self.clients[:3]], [200] * 3)
+        self.assertEqual(self.server.responses, {("/hold", 200): 3})
+
+    async def test_requests_that_are_not_whole_take_no_place(self) -> None:
+        for _ in range(20):
+            (await self.client()).send(request("POST", "/echo/w", b"x" * 10)[:-1])
+        while self.server.admission.buffered < 20 * 9:
+            await turn()
+        self.assertEqual((await self.ask(request("POST", "/echo/w", b"x"))).status, 200)
 
     async def test_a_client_that_goes_away_while_its_request_is_answered(self) -> None:
         client = await self.client()
@@ -308,17 +378,17 @@ class Limits(Base):
         await client.close()
         while self.server.connections:
             await turn()
-        self.assertEqual(self.server.active, 1, "the handler still runs")
+        self.assertEqual(self.server.admission.active, 1, "the handler still runs")
         self.held[0].callback(None)
-        self.assertEqual(self.server.active, 0)
+        self.assertEqual(self.server.admission.active, 0)
 
     async def test_a_client_that_goes_away_amid_its_body(self) -> None:
         client = await self.client()
         client.send(request("POST", "/echo/w", b"x" * 100)[:-1])
-        while self.server.buffered < 99:
+        while self.server.admission.buffered < 99:
             await turn()
         await client.close()
-        while self.server.active:
+        while self.server.admission.active:
             await turn()
 
     async def test_bytes_that_dribble_in_buy_no_time(self) -> None:
@@ -329,6 +399,15 @@ class Limits(Base):
                 await turn()
             self.clock.advance(4)
         await client.closed
+        self.assertIn(b" 408 ", client.data.partition(b"\r\n")[0])
+        self.assertIn(b'"RequestTooSlow"', client.data)
+
+    async def test_a_connection_on_which_nothing_comes(self) -> None:
+        client = await self.client()
+        while not self.server.connections:
+            await turn()
+        self.clock.advance(31)
+        await client.closed
         self.assertEqual(client.data, b"")
 
     async def test_an_idle_connection_has_its_full_time_once_a_request_begins(self) -> None:
@@ -338,7 +417,7 @@ class Limits(Base):
         self.clock.advance(29)
         head, body = request("POST", "/echo/w", b"x" * 10), b"x"
         client.send(head[:-1])
-        while self.server.buffered < 9:
+        while self.server.admission.buffered < 9:
             await turn()
         self.clock.advance(29)
         client.send(body)
@@ -346,25 +425,142 @@ class Limits(Base):
         self.clock.advance(31)
         await client.closed
 
+    async def test_a_body_may_take_as_long_as_enough_of_it_comes(self) -> None:
+        self.server.limits = replace(self.limits, body_s=10.0, body_rate=10.0)
+        self.server.admission._limits = self.server.limits
+        fast, slow = await self.client(), await self.client()
+        for client in (fast, slow):
+            client.send(request("POST", "/echo/w", b"x" * 1000)[:-900])
+        while self.server.admission.buffered < 200:
+            await turn()
+        self.clock.advance(19)
+        fast.send(b"x" * 800)
+        while self.server.admission.buffered < 1000:
+            await turn()
+        self.clock.advance(2)  # 100 bytes buy ten seconds
+        reply = await slow.reply()
+        self.assertEqual((reply.status, reply.json["error"]), (408, "RequestTooSlow"))
+        await slow.closed
+        self.clock.advance(70)
+        fast.send(b"x" * 100)
+        self.assertEqual((await fast.reply()).status, 200)
+
+    async def test_the_slowest_bodies_make_room_when_all_are_too_many(self) -> None:
+        slow = [await self.client() for _ in range(2)]
+        for client in slow:
+            client.send(request("POST", "/echo/w", b"x" * 1000)[:-100])
+        while self.server.admission.buffered < 1800:
+            await turn()
+        self.clock.advance(9)
+        fast = await self.client()
+        fast.send(request("POST", "/echo/w", b"x" * 990))
+        self.assertEqual((await fast.reply()).status, 200)
+        while not (replies := [client for client in slow if b" 503 " in client.data]):
+            await turn()
+        self.assertEqual(len(replies), 1)
+        for client in slow:
+            client.send(b"x" * 100)
+        kept = next(client for client in slow if client not in replies)
+        self.assertEqual((await kept.reply()).status, 200)
+
     async def test_a_refused_client_that_never_stops_sending(self) -> None:
         client = await self.client()
         client.send(request("POST", "/echo/w", headers={"Content-Length": "9" * 15}))
         self.assertEqual((await client.reply()).status, 413)
         client.send(b"x" * 100_000)
         await turn()
-        self.assertEqual(self.server.buffered, 0)
+        self.assertEqual(self.server.admission.buffered, 0)
         self.clock.advance(31)
         await client.closed
 
-    async def test_connections(self) -> None:
-        self.server.limits = HttpLimits(max_connections=1)
-        first = await self.client()
-        first.send(request("GET", "/public"))
-        await first.reply()
-        second = await self.client()
-        second.send(request("GET", "/public"))
-        await second.closed
-        self.assertEqual(second.data, b"")
+    async def test_a_newcomer_displaces_whoever_has_been_idle_for_longest(self) -> None:
+        self.server.connections.limits = ConnectionLimits(3, 3)
+        silent, partly, unfinished = [await self.client() for _ in range(3)]
+        while len(self.server.connections) < 3:
+            await turn()
+        partly.send(b"GET /pub")
+        unfinished.send(request("POST", "/echo/w", b"x" * 10)[:-1])
+        while self.server.admission.buffered < 9:
+            await turn()
+        for victim, told in ((silent, b""), (partly, b" 503 "), (unfinished, b" 503 ")):
+            (await self.client()).send(request("GET", "/hold"))
+            await victim.closed
+            self.assertIn(told, victim.data)
+        await self.until_held(3)
+        late = await self.client()
+        late.send(request("GET", "/now"))
+        await late.closed
+        self.assertEqual(late.data, b"", "all are being answered")
+        for held in self.held:
+            held.callback(None)
+        self.assertEqual(
+            (self.server.connections.displaced, self.server.connections.refused), (3, 1)
+        )
+
+    async def test_some_connections_stay_free_for_requests_that_need_no_place(self) -> None:
+        limits = replace(self.limits, connections=ConnectionLimits(6, 6), max_requests=100)
+        self.server.limits = self.server.admission._limits = limits
+        self.server.connections.limits = limits.connections
+        for _ in range(limits.max_busy):
+            (await self.client()).send(request("GET", "/hold"))
+        await self.until_held(limits.max_busy)
+        self.assertLess(limits.max_busy, 6)
+        reply = await self.ask(request("GET", "/hold"))
+        self.assertEqual((reply.status, reply.headers["retry-after"]), (503, "1"))
+        for _ in range(5):
+            await self.client()
+        self.assertEqual((await self.ask(request("GET", "/now"))).status, 200)
+        for held in self.held:
+            held.callback(None)
+        replies = [(await client.reply()).status for client in self.clients[: limits.max_busy]]
+        self.assertEqual(replies, [200] * limits.max_busy)
+
+    async def test_a_turn_answers_a_bounded_number_of_requests(self) -> None:
+        """Of immediate ones it is more, and they do not wait behind the others."""
+        scheduler = TwistedScheduler(cast(Any, self.clock))
+        self.server.slices = Slices(scheduler, units=300)
+        self.server.immediate_slices = Slices(scheduler, units=300)
+        limits = replace(self.limits, max_requests=100)
+        self.server.admission._limits = limits
+        clients = [await self.client() for _ in range(10)]
+        for client in clients[:9]:
+            client.send(request("GET", "/public"))
+        while self.server.slices.waiting < 6:
+            await turn()
+        self.assertEqual(sum(self.server.responses.values()), 3)
+        clients[9].send(request("GET", "/now") * 40)
+        while not self.server.immediate_slices.waiting:
+            await turn()
+        self.assertEqual(self.server.responses["/now", 200], 15)
+        while self.server.responses["/now", 200] < 40:
+            self.clock.advance(0)
+            await turn()
+        self.assertEqual(self.server.responses["/public", 200], 9)
+
+    async def test_who_does_not_read_is_cut_off_when_others_want_answers(self) -> None:
+        limits = replace(self.limits, max_unread=10 * 2**20)
+        self.server.limits = self.server.admission._limits = limits
+        clients = [await self.client() for _ in range(2)]
+        for client in clients:
+            transport: Any = client.transport
+            transport.pauseProducing()
+            client.send(request("GET", "/large"))
+            while not self.server.admission.unread:
+                await turn()
+        self.assertEqual(await self.unread_at_most(limits.max_unread), 1)
+        for client in clients:
+            transport = client.transport
+            transport.resumeProducing()
+        await clients[0].closed
+        self.assertEqual(len((await clients[1].reply()).body), LARGE)
+        self.assertEqual(self.server.admission.unread, 0)
+
+    async def unread_at_most(self, limit: int) -> int:
+        """How many clients do not read, once their answers are no more than that."""
+        while len(self.server.connections) > 1:
+            await turn()
+        self.assertLessEqual(self.server.admission.unread, limit)
+        return len(self.server.connections)
 
     async def test_closing(self) -> None:
         idle, busy = await self.client(), await self.client()
@@ -404,4 +600,4 @@ class Secrets(Base):
         client = await self.client()
         client.send(request("POST", "/echo/w", b"x" * 900)[:-1])
         self.assertEqual((await client.reply()).status, 401)
-        self.assertEqual(self.server.buffered, 0)
+        self.assertEqual(self.server.admission.buffered, 0)

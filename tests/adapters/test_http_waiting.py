@@ -9,15 +9,15 @@ from collections.abc import Sequence
 
 from twisted.internet.defer import CancelledError
 
+from synrepl.adapters.http_limits import HttpLimits
 from synrepl.adapters.http_messages import HttpAnswer, HttpRequest
 from synrepl.adapters.http_routes import Route
-from synrepl.adapters.http_server import HttpLimits
 from tests.adapters.raw_http import request, turn
 from tests.adapters.test_http_server import Base
 
 
 class Waiting(Base):
-    limits = HttpLimits(max_requests=1, max_waiting=3, arrival_s=30.0)
+    limits = HttpLimits(max_requests=1, max_waiting=3)
 
     def setUp(self) -> None:
         super().setUp()
@@ -28,7 +28,7 @@ class Waiting(Base):
 
     async def tearDown(self) -> None:
         await super().tearDown()
-        self.assertEqual(self.server.waiting, 0)
+        self.assertEqual(self.server.admission.waiting, 0)
 
     async def wait(self, request: HttpRequest) -> HttpAnswer:
         try:
@@ -65,7 +65,7 @@ class Waiting(Base):
     async def test_a_client_that_goes_away_ends_its_wait(self) -> None:
         await self.waiting(2)
         await self.clients[0].close()
-        while self.server.waiting > 1:
+        while self.server.admission.waiting > 1:
             await turn()
         self.assertEqual(self.cancelled, 1)
         self.held[1].callback(None)
@@ -78,4 +78,4 @@ class Waiting(Base):
         await self.clients[0].close()
         while self.server.connections:
             await turn()
-        self.assertEqual((self.cancelled, self.server.waiting), (0, 0))
+        self.assertEqual((self.cancelled, self.server.admission.waiting), (0, 0))

@@ -77,7 +77,7 @@ class Master(Files):
 instance_name: main
 database_pool: {min: 2, connect_timeout: 500ms}
 listeners: [{port: 1}, {port: 2, dialect: transitional, rows: current, line_limit: 1MiB}]
-http: {port: 0, bind_address: "::1", max_body: 64KiB}
+http: {port: 0, bind_address: "::1", max_body: 64KiB, allowed_hosts: [Shop.Example., "::1"]}
 ping_timeout: 1m
 retention: {every: 5s, keep: 0s, max: 1h}
 stream_writers: {orders: w1, events: [w1, w2]}
@@ -88,6 +88,8 @@ log: {level: debug, format: json}
 """)
         self.assertEqual(config.database_pool.connect_timeout, 0.5)
         self.assertEqual(config.listeners[1].line_limit, 2**20)
+        assert config.http is not None
+        self.assertEqual(config.http.allowed_hosts, ("shop.example", "::1"))
         self.assertEqual(config.ping_timeout, 60)
         self.assertEqual(config.retention, Retention(every=5.0, keep=0.0, max=3600.0))
         self.assertEqual(config.writers_of("orders"), ("w1",))
@@ -214,6 +216,10 @@ class Refusals(Files):
             ("listeners: [{port: 1}, {port: 1}]", "'listeners': 'port 1' appears twice"),
             ("instance_name: a b", "'instance_name': writer name 'a b' is not a valid name"),
             ("log: {level: 5}", "'log.level' must be 'debug' or"),
+            ("http: {port: 1, allowed_hosts: ['a b']}", "'http.allowed_hosts[0]' must be a host"),
+            ("http: {port: 1, allowed_hosts: ['a.b:80']}", "a host name or address without a port"),
+            ("http: {port: 1, max_connections: 0}", "must be a whole number between 1"),
+            ("listeners: [{port: 1, max_connections: x}]", "'listeners[0].max_connections' must"),
             ("http: {port: 1, secret_path: nowhere}", "'http.secret_path': the secret file"),
         ):
             with self.subTest(text):

@@ -1,0 +1,78 @@
+"""Divides the file descriptors of a process between its listeners.
+
+Each connection needs one, and a process without free descriptors can neither answer
+``/health`` nor connect to its database. The limits of the listeners therefore add up to
+fewer descriptors than there are, and HTTP has a share that replication cannot use.
+"""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from synrepl.adapters.connection_table import ConnectionLimits
+from synrepl.daemon.config import Http, Listener
+from synrepl.services.announcing.announce import Log
+
+#: Descriptors reserved for everything else: the database, Redis, logs, handlers, and connections
+#: that are being closed. A process with few descriptors reserves half of them.
+RESERVED = 200
+
+
+class Shares(NamedTuple):
+    """Connection limits of all listeners.
+
+    :ivar descriptors: limit of the process
+    :ivar cut: the limits are lower than those in the configuration
+    """
+
+    descriptors: int
+    http: ConnectionLimits
+    listeners: tuple[ConnectionLimits, ...]
+    cut: bool
+
+    def tell(self, log: Log) -> None:
+        """Log a warning if the configured limits had to be lowered."""
+        if self.cut:
+            log.warn(
+                "{descriptors} file descriptors are not enough for max_connections of all "
+                "listeners: http is limited to {http} connections, replication to {listeners}; "
+                "raise the limit (LimitNOFILE in systemd, 'ulimit -n'), or lower max_connections",
+                descriptors=self.descriptors,
+                http=self.http.total,
+                listeners=sum(each.total for each in self.listeners),
+            )
+
+
+def shares(
+    http: Http | None, listeners: Sequence[Listener] = (), descriptors: int | None = None
+) -> Shares:
+    """Divide the descriptors.
+
+    :param descriptors: limit of the process; by default, RLIMIT_NOFILE
+    """
+    if descriptors is None:
+        descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    wanted_http = 0 if http is None else http.max_connections
+    wanted = sum(each.max_connections for each in listeners)
+    left = wanted_http + wanted
+    if descriptors != resource.RLIM_INFINITY:
+        left = min(left, max(2, descriptors - min(RESERVED, descriptors // 2)))
+    for_http = min(wanted_http, max(left // 2, left - wanted))
+    for_listeners = left - for_http
+    return Shares(
+        descriptors,
+        _limits(http, for_http, wanted_http),
+        tuple(_limits(each, for_listeners, wanted) for each in listeners),
+        left < wanted_http + wanted,
+    )
+
+
+def _limits(each: Http | Listener | None, given: int, wanted: int) -> ConnectionLimits:
+    """The limits of one listener, scaled down by ``given / wanted``."""
+    if each is None:
+        return ConnectionLimits(0, 0)
+    total = max(1, each.max_connections * given // wanted)
+    of_address = max(1, each.max_connections_per_address * given // wanted)
+    return ConnectionLimits(total, min(of_address, total))

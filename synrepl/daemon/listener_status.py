@@ -1,0 +1,86 @@
+"""Status and metrics of a process's listeners."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from prometheus_client.metrics_core import Metric
+
+from synrepl.adapters.connection_table import ConnectionTable
+from synrepl.adapters.http_server import HttpServer
+from synrepl.daemon.metric_families import by_one, counter, gauge
+
+
+def connections_status(table: ConnectionTable[Any]) -> dict[str, int]:
+    """The connections of one listener."""
+    return {
+        "connections": len(table),
+        "max_connections": table.limits.total,
+        "displaced": table.displaced,
+        "refused": table.refused,
+    }
+
+
+def http_status(server: HttpServer) -> dict[str, int]:
+    """The HTTP listener: its connections, and its requests by state."""
+    admission = server.admission
+    return {
+        **connections_status(server.connections),
+        "active": admission.active,
+        "queued": admission.queued,
+        "waiting": admission.waiting,
+    }
+
+
+def listener_metrics(status: Mapping[str, Any]) -> Iterable[Metric]:
+    """Metrics of all listeners in a status."""
+    http: Mapping[str, int] | None = status.get("http")
+    listeners: list[tuple[str, Mapping[str, int]]] = [
+        (f"replication:{each['port']}", each) for each in status.get("listeners", ())
+    ]
+    if http is not None:
+        listeners.append(("http", http))
+        requests = {state: http[state] for state in ("active", "queued", "waiting")}
+        yield gauge(
+            "http_requests",
+            "Requests being answered, waiting for their turn, or waiting for a position.",
+            ["state"],
+            by_one(requests),
+        )
+    for key, meaning in (
+        ("connections", "Open connections of a listener."),
+        ("max_connections", "How many connections a listener takes."),
+    ):
+        samples = [((name,), each[key]) for name, each in listeners]
+        yield gauge(f"listener_{key}", meaning, ["listener"], samples)
+    for key, meaning in (
+        ("displaced", "Idle connections that were closed to make room for others."),
+        ("refused", "Connections that were refused because the listener was full."),
+    ):
+        samples = [((name,), each[key]) for name, each in listeners]
+        yield counter(f"listener_{key}", meaning, ["listener"], samples)
+
+
+def command_metrics(status: Mapping[str, Any]) -> Iterable[Metric]:
+    """Metrics of commands that were ignored, or wait for handlers."""
+    yield counter(
+        "commands_ignored",
+        "Commands of followers that were not acted on because of a limit.",
+        ["reason"],
+        by_one(status["ignored"]),
+    )
+    commands = status.get("handler_commands")
+    if commands is not None:
+        yield gauge(
+            "handler_commands_waiting",
+            "Commands that wait for handlers.",
+            [],
+            [((), commands["waiting"])],
+        )
+        yield counter(
+            "handler_commands_dropped",
+            "Commands dropped because a handler was too slow.",
+            [],
+            [((), commands["dropped"])],
+        )

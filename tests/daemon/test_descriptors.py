@@ -1,0 +1,67 @@
+"""How file descriptors are shared out between listeners."""
+
+from __future__ import annotations
+
+import resource
+from unittest import TestCase
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from synrepl.daemon.config import Http, Listener
+from synrepl.daemon.descriptors import RESERVED, shares
+from tests.services.world import Noting
+
+HTTP = Http(port=1)
+LISTENERS = [Listener(port=2), Listener(port=3, max_connections=500)]
+
+
+class SharesOfListeners(TestCase):
+    def test_plenty(self) -> None:
+        for descriptors in (65_536, resource.RLIM_INFINITY):
+            found = shares(HTTP, LISTENERS, descriptors)
+            self.assertEqual((found.http.total, found.http.of_address), (2_000, 1_000))
+            self.assertEqual([each.total for each in found.listeners], [1_000, 500])
+            log = Noting()
+            found.tell(log)
+            self.assertEqual((found.cut, log.lines), (False, []))
+
+    def test_too_few(self) -> None:
+        found = shares(HTTP, LISTENERS, 1_024)
+        self.assertEqual(found.http.total, 412)
+        self.assertEqual([each.total for each in found.listeners], [274, 137])
+        self.assertEqual([each.of_address for each in found.listeners], [137, 137])
+        log = Noting()
+        found.tell(log)
+        ((level, text),) = log.lines
+        self.assertEqual(level, "warn")
+        self.assertIn("1024 file descriptors are not enough", text)
+        self.assertIn("http is limited to 412 connections, replication to 411", text)
+
+    def test_what_one_does_not_want_is_for_the_other(self) -> None:
+        found = shares(Http(port=1, max_connections=50), LISTENERS, 1_024)
+        self.assertEqual(found.http.total, 50)
+        self.assertEqual(sum(each.total for each in found.listeners), 774)
+        found = shares(HTTP, [Listener(port=2, max_connections=10)], 1_024)
+        self.assertEqual((found.http.total, found.listeners[0].total), (814, 10))
+
+    def test_a_process_that_listens_to_nobody(self) -> None:
+        self.assertFalse(shares(None, (), 20).cut)
+
+    @given(
+        st.integers(1, 10_000),
+        st.integers(1, 5_000),
+        st.lists(st.integers(1, 5_000), max_size=4),
+    )
+    def test_never_more_than_there_are(self, descriptors: int, http: int, each: list[int]) -> None:
+        listeners = [Listener(port=0, max_connections=most) for most in each]
+        found = shares(Http(port=0, max_connections=http), listeners, descriptors)
+        total = found.http.total + sum(limits.total for limits in found.listeners)
+        least = 1 + len(each)  # everybody has one
+        self.assertLessEqual(
+            total, max(least, descriptors - min(RESERVED, descriptors // 2)) + least
+        )
+        for limits in (found.http, *found.listeners):
+            self.assertTrue(1 <= limits.of_address <= limits.total)
+        if not found.cut:
+            self.assertEqual([found.http.total, *(x.total for x in found.listeners)], [http, *each])
