@@ -18,6 +18,7 @@ from benchmarks import (
     caches,
     catch_up,
     fan_out,
+    health,
     lake,
     lake_check,
     lake_kills,
@@ -42,6 +43,7 @@ BENCHMARKS: dict[str, Callable[[Scale], Iterator[Row]]] = {
     "append": append.run,
     "catch_up": catch_up.run,
     "redis": redis.run,
+    "health": health.run,
     "lake": lake.run,
 }
 

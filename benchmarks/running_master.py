@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import resource
 import socket
 import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from benchmarks.child import REPOSITORY, ChildFailed
 
@@ -22,13 +25,22 @@ class RunningMaster:
     """``synrepl master`` on a database, as a ``with`` block; serves the stream ``events`` alone.
 
     :param directory: for its configuration
+    :param more: settings besides, as in the configuration
+    :param descriptors: file descriptors that it may have open; None for as many as this process
     :ivar port: of the replication listener
+    :ivar http_port: of the HTTP listener
     :ivar http: base URL of the HTTP listener
     """
 
-    def __init__(self, dsn: str, directory: Path) -> None:
-        self.port, http_port = _free_ports(2)
-        self.http = f"http://127.0.0.1:{http_port}"
+    def __init__(
+        self,
+        dsn: str,
+        directory: Path,
+        more: Mapping[str, Any] | None = None,
+        descriptors: int | None = None,
+    ) -> None:
+        self.port, self.http_port = _free_ports(2)
+        self.http = f"http://127.0.0.1:{self.http_port}"
         secret = directory / "dsn"
         secret.touch(mode=0o600)
         secret.write_text(dsn)
@@ -40,14 +52,18 @@ class RunningMaster:
                     "server_name": SERVER_NAME,
                     "database_path": str(secret),
                     "listeners": [{"port": self.port}],
-                    "http": {"port": http_port},
+                    "http": {"port": self.http_port},
                     "catalogue": ["events"],
                     "log": {"level": "warn"},
+                    **(more or {}),
                 }
             )
         )
         command = [sys.executable, "-m", "synrepl", "master", "-c", str(config)]
         self._process = subprocess.Popen(command, cwd=REPOSITORY)
+        if descriptors is not None:
+            limits = (descriptors, descriptors)
+            resource.prlimit(self._process.pid, resource.RLIMIT_NOFILE, limits)
 
     def __enter__(self) -> RunningMaster:
         try:
