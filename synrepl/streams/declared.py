@@ -28,9 +28,12 @@ RESERVED_COLUMNS: Mapping[str, str] = {
 #: Words that mean something else where a line or a command has a stream's name, and names
 #: whose indexes or sequences would be called like those of the bookkeeping.
 RESERVED_STREAMS = frozenset({"all", "batch", "now"}) | {
+    "dead_letters",
+    "dead_letters_replay",
     "erased_subjects",
     "follower_leases",
     "followers",
+    "handler_positions",
     "idempotency_keys",
     "job_batches",
     "migrations",

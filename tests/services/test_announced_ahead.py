@@ -12,6 +12,7 @@ from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.adapters.tcp_worker import UpstreamPeer, WorkerFactory
 from synrepl.core.tokens import Range, Token
 from synrepl.daemon.sources import OutOfReach, RoutedSource
+from synrepl.services.following.consumer import Subscription
 from synrepl.services.following.deliver import Delivery
 from synrepl.services.following.follow import Follower
 from synrepl.services.following.lane import AHEAD_S
@@ -84,7 +85,7 @@ class Case(SynchronousTestCase):
             scheduler,
             CATALOGUE,
             RoutedSource(Tables(rows), OutOfReach()),
-            Delivery(scheduler, [handler], self.log),
+            Delivery(scheduler, [Subscription(handler)], self.log),
             self.log,
             earliest=earliest,
             foreign=True,

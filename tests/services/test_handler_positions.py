@@ -241,6 +241,31 @@ class Joining(HandlersCase):
         await self.joined(StartAt.EARLIEST)
         self.assertEqual((self.new.texts, self.new.resets), (["c", "d", "e"], []))
 
+    async def test_a_writer_that_came_while_it_was_away(self) -> None:
+        """All of its facts are new, also to one that began with what came from then on."""
+        worker = await self.worker(Subscription(self.new, "new", StartAt.NOW))
+        await self.reaches(worker, self.last)
+        await worker.record()
+        token = await self.append("x", writer=TWO)
+        worker = await self.worker(Subscription(self.new, "new", StartAt.NOW))
+        await self.reaches(worker, token, TWO, TWO)
+        await self.until(lambda: "x" in self.new.texts)
+        self.assertEqual((self.new.texts, self.new.resets), (["x"], []))
+
+    async def test_a_writer_that_came_while_it_was_away_and_whose_facts_were_trimmed(self) -> None:
+        worker = await self.worker(Subscription(self.new, "new", StartAt.EARLIEST))
+        await self.reaches(worker, self.last)
+        await worker.record()
+        token = await self.append("x", "y", writer=TWO)
+        await self.on_record(token, one=self.last, two=token)
+        trim = await self.master.store.trim(NOTES, token - 1, token - 1, 100)
+        self.assertEqual(trim.upto, token - 1)
+        worker = await self.worker(Subscription(self.new, "new", StartAt.EARLIEST))
+        await self.reaches(worker, token, TWO, TWO)
+        await self.until(lambda: "y" in self.new.texts)
+        self.assertEqual(self.new.texts, ["a", "b", "c", "d", "y"])
+        self.assertEqual([writer for writer, _ in self.new.resets], [TWO])
+
 
 class CatchingUp(HandlersCase):
     """Handlers that are not where the lane is."""

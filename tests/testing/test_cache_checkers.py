@@ -178,8 +178,10 @@ class Losses(Base):
             self.judge,
             self.truth,
             "follower",
+            linear=legacy,
             exactly_once=False,
             earliest=True,
+            alone=True,
             too_long=(lambda stream, fact: False) if legacy else None,
         )
         if at:
@@ -201,15 +203,15 @@ class Losses(Base):
         self.trim(1, 2)
         checker.reset("caches", "w", 3)
         checker.applied("caches", "w", 2, 3, [fact(3)])
-        checker.stands({("caches", "w"): 3})
+        checker.claimed("position", {("caches", "w"): 3})
         self.assert_well()
-        self.assertEqual(len(checker.missing("caches", "w")), 0)
+        self.assertEqual(len(checker.missing("caches", ["w"])), 0)
 
     def test_what_is_there_is_not_lost(self) -> None:
         checker = self.follower()
         self.trim(1, 2)
         checker.reset("caches", "w", 3)
-        checker.stands({("caches", "w"): 3})
+        checker.claimed("position", {("caches", "w"): 3})
         self.assert_broken("R3", "without [3]")
 
     def test_told_for_nothing(self) -> None:
@@ -230,5 +232,5 @@ class Losses(Base):
         checker.applied("caches", "", 1, 3, [fact(3)])
         self.assert_well()
         checker = self.follower(legacy=True)
-        checker.stands({("caches", ""): 3})
+        checker.claimed("position", {("caches", ""): 3})
         self.assert_broken("R3", "without [3]")

@@ -90,28 +90,38 @@ class Track:
     :ivar recorded: the position on record; None before the first one
     :ivar started_from: where the handler started: it never gets facts at or below it; None
         when that is unknown
+    :ivar is_of_new_writer: the writer appeared after the handler had begun with the stream
     :ivar feed: feeds the handler while it is not in the lane
     :ivar in_transaction: a transaction that moves the recorded position is in progress
     """
 
-    __slots__ = ("feed", "in_transaction", "position", "recorded", "started_from")
+    __slots__ = (
+        "feed",
+        "in_transaction",
+        "is_of_new_writer",
+        "position",
+        "recorded",
+        "started_from",
+    )
 
     def __init__(
         self,
         position: Token | None,
         recorded: Token | None = None,
         started_from: Token | None = None,
+        is_of_new_writer: bool = False,
     ) -> None:
         self.position = position
         self.recorded = recorded
         self.started_from = started_from
+        self.is_of_new_writer = is_of_new_writer
         self.feed: Feed | None = None
         self.in_transaction = False
 
     @property
     def has_begun(self) -> bool:
-        """The handler had a position before, so facts lost below it matter to it."""
-        return self.recorded is not None or bool(self.position)
+        """The handler had begun before, so facts that are gone matter to it."""
+        return self.recorded is not None or bool(self.position) or self.is_of_new_writer
 
     @property
     def is_proven(self) -> bool:
@@ -194,6 +204,17 @@ class Consumer:
         whole = self.tracks.get((stream, LINEAR))
         if writer and whole is not None:  # a linear position holds for every writer
             return Track(whole.position, None, whole.started_from)
+        recorded = [
+            track
+            for (of, _), track in self.tracks.items()
+            if of == stream and track.recorded is not None
+        ]
+        if recorded:
+            # A writer that was there when the handler began was announced then: this one is
+            # new, and all of its facts are for the handler, wherever that was to start. One
+            # that was silent then is cut off where the handler began with the others.
+            begun_at = min(track.started_from or 0 for track in recorded)
+            return Track(begun_at, None, begun_at, is_of_new_writer=True)
         start = self.start(stream)
         if start is None:
             start = StartAt.EARLIEST if earliest else StartAt.NOW

@@ -129,10 +129,11 @@ class Delivery:
         return start
 
     def has_begun(self, key: Key) -> bool:
-        """Whether a position is on record, so that facts lost below it matter."""
+        """Whether any handler in the lane had begun before, so that facts that are gone matter."""
         tracks = (consumer.tracks.get(key) for consumer in self.progress.in_lane(key[0]))
-        on_record = any(track is not None and track.recorded is not None for track in tracks)
-        return on_record or key in self.recorded
+        return any(track is not None and track.has_begun for track in tracks) or (
+            key in self.recorded
+        )
 
     async def rows(self, batch: Batch) -> None:
         """Hand a batch to the handlers in a lane; those that fail leave the lane."""
