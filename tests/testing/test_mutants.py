@@ -209,7 +209,8 @@ class Reconnecting(MutantTestCase):
     """Where followers connect again and again while lines gather for them."""
 
     def may_show(self, plan: Plan) -> bool:
-        return plan.redis is None and plan.faults.get("cut_link", 0) >= 10
+        modern = sum(not kind.legacy for kind in plan.followers.values())
+        return plan.redis is None and modern >= 3 and plan.faults.get("cut_link", 0) >= 10
 
     def test_positions_are_told_before_what_has_gathered(self) -> None:
         def subscribe(publisher: Publisher, peer: Any, audience: Any, streams: Any) -> None:
