@@ -102,10 +102,11 @@ class DeadWriters(PostgresCase):
         self.assertLess(reactor.seconds() - killed, FENCED_WITHIN_S)
         self.assertEqual([f.rows for f in self.heard.linear_facts], [(note("above"),)])
         self.assertEqual(await self.facts(), self.heard.linear_facts)
-        self.assertIn("writer doomed of notes is dead", " ".join(self.announcing.log.lines))
 
     async def test_killed_with_a_reservation(self) -> None:
         await self.check_killed("reserved")
+        # One whose transaction ended with it may leave nothing to release.
+        self.assertIn("writer doomed of notes is dead", " ".join(self.announcing.log.lines))
 
     async def test_killed_inside_its_transaction(self) -> None:
         await self.check_killed("inserted")
