@@ -70,7 +70,7 @@ class Soaked(NamedTuple):
     :ivar facts: in the tables, each of which every follower had to apply
     :ivar accidents: how many of each kind
     :ivar again: requests that were sent more than once; ``replayed`` had been appended before
-    :ivar repeated: facts that a handler without transactions saw again
+    :ivar repeated: facts that handlers without transactions saw again
     :ivar problems: what is not as it should be, one sentence each
     """
 
@@ -237,8 +237,8 @@ class Soak:
     # -- the database -------------------------------------------------------------------
 
     def _make_tables(self, txn: Transaction) -> None:
-        for worker in self._site.workers:
-            TallyTable(worker.name).create(txn)
+        for account in self._site.accounts:
+            TallyTable(account.name).create(txn)
 
     def _audit(self, txn: Transaction) -> Accounts:
         return audit(txn, self._site, self._catalogue, self._traffic, self._senders.acknowledged)
@@ -295,9 +295,9 @@ def run(scale: Scale, minutes: float | None = None, seed: int | None = None) -> 
         len(found.problems),
         "problems",
         at_most(0),
-        detail=f"seed {seed}; {found.facts:,} facts ({found.rows:,} rows) applied by each of seven"
-        f" followers; {what}; {found.again} requests sent again, {found.replayed} of them already"
-        f" appended; {found.repeated:,} facts seen again by a handler without transactions",
+        detail=f"seed {seed}; {found.facts:,} facts ({found.rows:,} rows) applied by each of nine"
+        f" handlers; {what}; {found.again} requests sent again, {found.replayed} of them already"
+        f" appended; {found.repeated:,} facts seen again by handlers without transactions",
         numbers={"seed": seed, "facts": found.facts, "accidents": found.accidents.total()},
     )
 

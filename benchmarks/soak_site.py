@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,11 @@ WRITERS = {
     "backfill": ("w1",),
 }
 
-#: A follower whose handler sees facts at least once, and has no database for it.
+#: A follower whose only handler sees facts at least once, and has no database for it.
 NOTING = "noting"
+
+#: Workers that have such a handler beside the transactional one.
+BOTH = ("w1", "plain")
 
 
 class SoakSite:
@@ -74,9 +78,19 @@ class SoakSite:
         return {MASTER: f"http://{LOOPBACK}:{self.http_port}", **workers}
 
     @property
-    def notes(self) -> Path:
-        """What the follower :data:`NOTING` wrote down."""
-        return self.directory / "notes"
+    def noting(self) -> Mapping[str, Path]:
+        """The files of the plain handlers, by the name of their account."""
+        return {
+            account.name: self._notes(worker.name)
+            for worker, account in zip(self.workers, map(_plain_account, self.workers), strict=True)
+            if account is not None
+        }
+
+    @property
+    def accounts(self) -> Sequence[Worker]:
+        """Whose accounts of applied facts there are: one for each handler."""
+        others = filter(None, map(_plain_account, self.workers))
+        return (*(each for each in self.workers if each.name != NOTING), *others)
 
     def writers_of(self, stream: str) -> Sequence[str]:
         """The processes at which facts of a stream can be appended."""
@@ -95,6 +109,9 @@ class SoakSite:
         role = "master" if name == MASTER else "worker"
         environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
         return DaemonProcess(scheduler, role, name, self.config(name), self.log(name), environment)
+
+    def _notes(self, worker: str) -> Path:
+        return self.directory / f"{worker}.notes"
 
     def _settings(self) -> dict[str, dict[str, Any]]:
         master = {
@@ -117,14 +134,17 @@ class SoakSite:
         }
 
     def _follower(self, worker: Worker) -> dict[str, Any]:
-        handler: dict[str, Any] = {"class": _name(Tally), "config": {"worker": worker.name}}
-        if worker.name == NOTING:
-            handler = {"class": _name(Noting), "config": {"path": str(self.notes)}}
+        handlers: list[dict[str, Any]] = []
+        if worker.name != NOTING:
+            handlers.append({"class": _name(Tally), "config": {"worker": worker.name}})
+        if _plain_account(worker) is not None:
+            path = str(self._notes(worker.name))
+            handlers.append({"class": _name(Noting), "config": {"path": path}})
         return {
             **self._common(worker.name, worker.port),
             "master": {"host": LOOPBACK, "port": self.port},
             "dialect": worker.dialect,
-            "handlers": [handler],
+            "handlers": handlers,
             **({"redis": self._redis} if worker.over_redis else {}),
         }
 
@@ -133,6 +153,13 @@ def _worker(name: str, port: int) -> Worker:
     if name == "legacy":
         return Worker(name, "legacy", "0ms", port)
     return Worker(name, "modern", "0ms", port, over_redis=name != "modern")
+
+
+def _plain_account(worker: Worker) -> Worker | None:
+    """The account of a worker's plain handler, if it has one."""
+    if worker.name == NOTING:
+        return worker
+    return replace(worker, name=f"{worker.name}_notes") if worker.name in BOTH else None
 
 
 def _name(cls: type) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from benchmarks.soak_notes import Noted, read_notes
-from benchmarks.soak_site import NOTING, SoakSite
+from benchmarks.soak_notes import read_notes
+from benchmarks.soak_site import SoakSite
 from synrepl.core.tokens import Token
 from synrepl.daemon.demo.comparison import Compared
 from synrepl.daemon.demo.senders import Acknowledged
@@ -47,26 +47,26 @@ def audit(
 ) -> Accounts:
     """Compare what was acknowledged with the tables, and those with what each follower applied."""
     problems: list[str] = []
-    noted = Noted({}, 0, 0)
-    if any(worker.name == NOTING for worker in site.workers):
-        noted = read_notes(site.notes)
-        table = TallyTable(NOTING)
+    repeated = 0
+    for name, path in site.noting.items():
+        noted = read_notes(path)
+        repeated += noted.repeated
         for stream, entries in noted.entries.items():
-            table.add(txn, stream, entries)
-    if noted.changed:
-        problems.append(f"worker {NOTING}: {noted.changed} facts came again with other rows")
-    verification = Verification(traffic, acknowledged, site.workers)
+            TallyTable(name).add(txn, stream, entries)
+        if noted.changed:
+            problems.append(f"{name}: {noted.changed} facts came again with other rows")
+    verification = Verification(traffic, acknowledged, site.accounts)
     for name in verification.streams:
         verified = verification.verify(txn, catalogue[name])
         accounts = {"its table": verified.stored}
-        accounts |= {f"worker {worker}": each for worker, each in verified.workers.items()}
+        accounts |= {f"account {worker}": each for worker, each in verified.workers.items()}
         for whose, compared in accounts.items():
             problems += _told(f"{name}, {whose}", compared)
-    for worker in site.workers:
-        for name, late in TallyTable(worker.name).out_of_order(txn).items():
-            problems.append(f"{name}, worker {worker.name}: {late} facts came out of order")
+    for account in site.accounts:
+        for name, late in TallyTable(account.name).out_of_order(txn).items():
+            problems.append(f"{name}, account {account.name}: {late} facts came out of order")
     facts, rows = acknowledged.facts.total(), acknowledged.rows.total()
-    return Accounts(facts, rows, noted.repeated, problems)
+    return Accounts(facts, rows, repeated, problems)
 
 
 def due(worker: Worker, positions: Mapping[str, Positions]) -> Iterator[tuple[str, str, Token]]:
