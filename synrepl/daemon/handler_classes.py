@@ -77,7 +77,9 @@ def _misfits(
     except TypeError as error:
         yield f"its 'config' does not fit: {error}"
     if not isinstance(config, WorkerConfig):
-        return  # which hands no rows to handlers
+        if not _overrides(cls, "on_start", "on_command"):
+            yield "it takes facts only, and a master hands none to its handlers: let a worker have it"
+        return
     if issubclass(cls, TransactionalHandler) and not config.has_database:
         yield "it is transactional, and works in the database; configure 'database'"
     yield from _bad_view(cls, config)
@@ -86,6 +88,11 @@ def _misfits(
         yield f"its 'streams' must be a set of names, not the text {streams!r}"
     elif isinstance(streams, Collection):  # nor a property, of which only an instance knows
         yield from _unknown(streams, config, catalogue)
+
+
+def _overrides(cls: type[handlers.Handler], *methods: str) -> bool:
+    """Whether a handler has any of the methods itself."""
+    return any(getattr(cls, name) is not getattr(handlers.Handler, name) for name in methods)
 
 
 def _bad_view(cls: type[handlers.Handler], config: WorkerConfig) -> Iterator[str]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from synrepl.services.handlers import Handler, TransactionalHandler
+from synrepl.services.handlers import Batch, Handler, TransactionalHandler
+from synrepl.wire.commands import Command
 
 
 class NoHandler:
@@ -30,6 +31,16 @@ class Orders(Handler):
 
 class Totals(TransactionalHandler):
     streams = frozenset({"orders"})
+
+
+class FactsOnly(Handler):
+    async def on_rows(self, batch: Batch) -> None:
+        """Never called: no process is made of it."""
+
+
+class Commands(FactsOnly):
+    async def on_command(self, source: str, command: Command) -> None:
+        """Never called, either."""
 
 
 instance = Orders()

@@ -60,6 +60,17 @@ class Handlers(InDirectory):
         told = self.refusal("tests.daemon.misfits:Orders", "follow: [jobs]\n")
         self.assertIn("none of its 'streams' (orders) is among those of 'follow'", told)
 
+    def test_a_master_refuses_a_handler_that_takes_facts_only(self) -> None:
+        path = self.directory / "master.yaml"
+        text = "server_name: example.com\ndatabase: embedded\ndata_dir: data\nhandlers: [{}]\n"
+        path.write_text(text.format("'tests.daemon.misfits:FactsOnly'"))
+        result = run("check-config", "-c", path)
+        self.assertEqual(result.exit_code, 2, result.output)
+        self.assertIn("a master hands none to its handlers", result.stderr)
+        path.write_text(text.format("'tests.daemon.misfits:Commands'"))
+        result = run("check-config", "-c", path)
+        self.assertEqual(result.exit_code, 0, result.output)
+
     def test_all_of_them_at_once(self) -> None:
         path = self.directory / "worker.yaml"
         path.write_text(
