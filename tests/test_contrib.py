@@ -57,6 +57,7 @@ def known() -> dict[str, set[str]]:
         "listeners": [{"port": 9392, **connections_status(table)}],
         "handler_commands": {"waiting": 0, "dropped": 0},
         "ignored": {"TooManyInstances": 1},
+        "federation": {"senders": {"s": 1}, "floor": 1, "held_by": "s", "lost_upto": None},
     }
     for status in ({**world.status(), **listeners}, {**worker(), "bus": bus.to_json()}):
         body, _ = ProcessMetrics(partial(dict, status), {}).render()

@@ -229,6 +229,8 @@ class Config(Section):
     :ivar database_insecure: the operator accepts plain text to a database on another
         machine, and a password in a file that others can read
     :ivar stream_writers: who may write to a stream, where it is not the master alone
+    :ivar federation_sender_instances: the workers that send to other servers what is in
+        the ``federation`` stream; none while that is not delegated, and the stream is closed
     :ivar redis: a master speaks there beside its listeners, a worker follows there
         instead of its master's listener
     :ivar ping_timeout: seconds of silence after which a connection is given up
@@ -248,6 +250,7 @@ class Config(Section):
     stream_writers: Mapping[values.StreamName, tuple[values.WriterName, ...]] = field(
         default_factory=dict
     )
+    federation_sender_instances: tuple[values.WriterName, ...] = ()
     handlers: tuple[Handler, ...] = ()
     http: Http | None = None
     redis: Redis | None = None
@@ -268,6 +271,7 @@ class Config(Section):
             if not writers:
                 yield Unfit(key=f"stream_writers.{stream}", reason="name at least one writer")
             yield from _repeated(f"stream_writers.{stream}", writers)
+        yield from _repeated("federation_sender_instances", self.federation_sender_instances)
 
     @property
     def has_database(self) -> bool:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from importlib.resources import files
 from typing import Any
 
 from synrepl.adapters.http_messages import JSON, HttpAnswer, HttpRequest, json_answer
 from synrepl.adapters.http_routes import Handle, Route
+from synrepl.core.clock import Scheduler
 from synrepl.core.errors import SynreplError
+from synrepl.services.announcing.announce import Log
+from synrepl.services.bus.own_writer import Written
 from synrepl.services.serving.updates import Updates
 from synrepl.services.standing.readiness import Readiness
 from synrepl.services.writing.intake import Intake
-from synrepl.streams.catalogue import UnknownStream
+from synrepl.storage.store import FactStore
+from synrepl.streams.catalogue import Catalogue, UnknownStream
+from synrepl.streams.definition import Stream
 
 #: Gives the status, as :mod:`synrepl.services.standing.status` makes it.
 Status = Callable[[], dict[str, Any]]
@@ -80,6 +85,18 @@ def updates_routes(updates: Updates) -> list[Route]:
         Route("GET", _UPDATES, missed, statuses=as_real_servers_do),
         Route("GET", f"{_UPDATES}/<request>", missed, statuses=as_real_servers_do),
     ]
+
+
+def memory_routes(
+    scheduler: Scheduler,
+    streams: Iterable[Stream],
+    states: Mapping[str, Written],
+    store: FactStore,
+    log: Log,
+) -> list[Route]:
+    """What only their writer can answer, which keeps them in memory; nothing for other streams."""
+    kept = [stream for stream in streams if stream.in_memory]
+    return updates_routes(Updates(scheduler, Catalogue(kept), states, store, log)) if kept else []
 
 
 def append_route(intake: Intake) -> Route:

@@ -62,6 +62,52 @@ def listener_metrics(status: Mapping[str, Any]) -> Iterable[Metric]:
         yield counter(f"listener_{key}", meaning, ["listener"], samples)
 
 
+def state_metrics(status: Mapping[str, Any]) -> Iterable[Metric]:
+    """Metrics of what processes have said of themselves."""
+    users = status.get("syncing_users")
+    if users is not None:
+        for name, key, meaning in (
+            ("syncing_users", "count", "Users (with devices: of users and devices) that sync."),
+            ("syncing_instances", "instances", "Instances that users sync through."),
+        ):
+            yield gauge(name, meaning, [], [((), users[key])])
+    sending = status.get("sending")
+    if sending is not None:
+        for name, key, meaning in (
+            ("own_syncing_users", "syncing_users", "Users that sync through this process."),
+            ("commands_unsent", "unsent", "Commands of handlers that wait to be sent."),
+        ):
+            yield gauge(name, meaning, [], [((), sending[key])])
+    federation = status.get("federation")
+    if federation is not None:
+        acked = federation["senders"]
+        yield gauge(
+            "federation_acknowledged",
+            "The token of the federation stream that a sender has acknowledged.",
+            ["sender"],
+            [((name,), token) for name, token in acked.items() if token is not None],
+        )
+        yield gauge(
+            "federation_holds",
+            "1 for the federation sender that has acknowledged the least.",
+            ["sender"],
+            [((name,), float(name == federation["held_by"])) for name in acked],
+        )
+        yield gauge(
+            "federation_lost_upto",
+            "The last token of federation that was dropped before all had acknowledged it.",
+            [],
+            [((), federation["lost_upto"] or 0)],
+        )
+        floor = federation["floor"]
+        yield gauge(
+            "federation_floor",
+            "The token of the federation stream that all senders have acknowledged.",
+            [],
+            [] if floor is None else [((), floor)],
+        )
+
+
 def command_metrics(status: Mapping[str, Any]) -> Iterable[Metric]:
     """Metrics of commands that were ignored, or wait for handlers."""
     yield counter(

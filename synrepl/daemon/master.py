@@ -25,6 +25,7 @@ from synrepl.daemon.config import Listener, MasterConfig
 from synrepl.daemon.database import DatabaseOfProcess
 from synrepl.daemon.database_wait import DatabaseWait
 from synrepl.daemon.descriptors import shares
+from synrepl.daemon.federation import refusals
 from synrepl.daemon.http_api import master_routes
 from synrepl.daemon.http_caches import cache_routes
 from synrepl.daemon.http_listener import HttpListener, listen
@@ -48,6 +49,8 @@ from synrepl.services.command_queue import CommandQueue
 from synrepl.services.following.failures import HandlerFailures
 from synrepl.services.following.source import Source
 from synrepl.services.handlers import Access
+from synrepl.services.sending.commands import Commands
+from synrepl.services.serving.federation_trim import FederationTrim, trims_mirror, trims_store
 from synrepl.services.serving.serve import Master
 from synrepl.services.serving.updates import Updates
 from synrepl.services.standing.bus_status import bus_stands
@@ -72,6 +75,7 @@ from synrepl.storage.store import FactStore
 from synrepl.streams.definition import Generation, Stream
 from synrepl.streams.rows import RowCodec
 from synrepl.streams.synapse.caches import CACHES as CACHES_STREAM
+from synrepl.streams.synapse.federation import FEDERATION
 from synrepl.wire.commands import Command
 from synrepl.wire.dialects import DIALECTS
 from synrepl.wire.session import Limits
@@ -106,6 +110,7 @@ class MasterProcess:
                 self.catalogue,
                 kept_elsewhere(config, self.catalogue),
                 self._heard_on_bus,
+                self._bus_lost,
                 self.log,
             )
             movements = BothMovements(self.publisher, self.bus.spokesman)
@@ -127,6 +132,7 @@ class MasterProcess:
         self.master: Master | None = None
         self.trimmer: Trimmer | None = None
         self.auditor: Auditor | None = None
+        self._federation: FederationTrim | None = None
         self._relay: InvalidationRelay | None = None
         self._notify: PostgresListener | None = None
         self._ports: list[Any] = []
@@ -171,6 +177,7 @@ class MasterProcess:
             CoherentSettled(self.coherence, self.config.instance_name, self.announcer),
             self.log,
             self.config.writers_of,
+            refusals(self.config),
         )
         await self._wait.until_done(self.writer.start)
         await self.database.finish_startup()
@@ -208,15 +215,12 @@ class MasterProcess:
         )
         self._scheduler.spawn("trim", self.trimmer.run())
         changes = self._invalidating(self.writer)
-        access = Access(self.coherence.caches, self.waiting.wait_for, database, changes)
-        for handler in self._handlers:
-            await self._wait.until_done(partial(handlers.start, [handler], access))
         source: Source = store
         if self.bus is not None:
             mirror = self.bus.mirror
             source = SomeElsewhere(mirror.streams, mirror.page, store)
             mirror.begin(announcer.states, self._started_again)
-        self.master = Master(
+        master = self.master = Master(
             self._scheduler,
             self.catalogue,
             self.announcer.states,
@@ -227,7 +231,22 @@ class MasterProcess:
             None if self._relay is None else self._relay.take,
             self._slices,
             AllOf([self._commands] if self.bus is None else [self._commands, self.bus.capacity]),
+            self.config.instance_name,
+            self.config.federation_sender_instances,
         )
+        self._federation = self._trims_federation(master, store)
+        access = Access(
+            self.coherence.caches,
+            self.waiting.wait_for,
+            Commands(self.config.instance_name, master, self._scheduler.seconds),
+            master.user_syncs,
+            database,
+            changes,
+        )
+        self._commands.hold()  # on_start of one handler may send what another one hears
+        for handler in self._handlers:
+            await self._wait.until_done(partial(handlers.start, [handler], access))
+        self._commands.release()
         self._notify = PostgresListener(
             self._reactor,
             self.database.dsn,
@@ -242,7 +261,7 @@ class MasterProcess:
         ):
             self._ports.append(self._listen(listener, connections))
         if self.bus is not None:
-            self.bus.start()
+            self.bus.start(master.user_syncs)
         self._open_http(store)
         self.log.info(
             "master {name} of {server} is ready",
@@ -296,6 +315,8 @@ class MasterProcess:
         if self.http.server is None or announcer is None or writer is None or master is None:
             return
         trimmer, auditor, bus = self.trimmer, self.auditor, self.bus
+        federation = self._federation
+        assert federation is not None
         assert self.waiting is not None
         assert trimmer is not None
         assert auditor is not None
@@ -316,7 +337,7 @@ class MasterProcess:
                 self.throughput,
                 intake,
                 watch.look(),
-                trimmer.streams,
+                {**trimmer.streams, FEDERATION.name: federation.trimming},
                 self.coherence,
                 clock(),
             )
@@ -381,13 +402,26 @@ class MasterProcess:
 
     def _heard_on_bus(self, command: Command) -> None:
         if self.master is not None:
-            self.master.pass_on(command)
+            self.master.heard_on_bus(command)
         self._commands.put("bus", command)
+
+    def _bus_lost(self) -> None:
+        if self.master is not None:
+            self.master.bus_lost()
+
+    def _trims_federation(self, master: Master, store: FactStore) -> FederationTrim:
+        """Drops what federation senders have acknowledged, wherever the stream is kept."""
+        trim = trims_store(store, FEDERATION)
+        if self.bus is not None and FEDERATION.name in self.bus.mirror.streams:
+            trim = trims_mirror(self.bus.mirror, FEDERATION)
+        return FederationTrim(self._scheduler, master.federation_acks, trim, self.log)
 
     def _started_again(self, stream: Stream, writer: str, position: Token, known: bool) -> None:
         if known:
             self.coherence.reset(stream.name, writer, position)
         else:
             self.coherence.begin(stream.name, writer, position)
+        if self._federation is not None and stream is FEDERATION:
+            self._federation.started_again()
         if self.master is not None:
             self.master.started_again(stream)

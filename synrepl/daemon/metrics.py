@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 
 from synrepl.daemon.cache_metrics import caches
 from synrepl.daemon.handler_metrics import handlers
-from synrepl.daemon.listener_status import command_metrics, listener_metrics
+from synrepl.daemon.listener_status import command_metrics, listener_metrics, state_metrics
 from synrepl.daemon.metric_families import by_one, counter, gauge
 
 
@@ -65,6 +65,7 @@ class _Collector(Collector):
         yield from _audits(status.get("audits", {}))
         yield from _bus(status.get("bus"))
         yield from listener_metrics(status)
+        yield from state_metrics(status)
         yield from _master(status) if status["role"] == "master" else _worker(status)
 
 

@@ -20,7 +20,10 @@ from synrepl.services.bus.namesakes import Namesakes
 from synrepl.services.bus.own_writer import OwnWriter
 from synrepl.services.bus.relay import CommandRelay
 from synrepl.services.bus.spokesman import Spokesman, speak_for_the_dead
+from synrepl.services.bus.syncing_repeater import SyncingRepeater
 from synrepl.services.bus.voice import Spoken, Voice
+from synrepl.services.serving.peer_states import BUS, CommandSource
+from synrepl.services.serving.user_sync import UserSyncs
 from synrepl.services.standing.bus_status import BusStatus
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.definition import Stream
@@ -35,6 +38,7 @@ class ProcessBus:
     :param hears: the names of the streams that ``ear`` follows
     :param user_ip: it is the one that takes USER_IP
     :param follows_itself: see :class:`~synrepl.services.bus.hearing.Hearing`
+    :param asked: called when another process has joined
     """
 
     def __init__(
@@ -50,6 +54,7 @@ class ProcessBus:
         hears: Collection[str] = (),
         user_ip: bool = False,
         follows_itself: bool = False,
+        asked: Callable[[], object] = lambda: None,
     ) -> None:
         assert config.redis is not None
         channels = Channels(config.server_name, config.redis.channel_per_stream)
@@ -66,6 +71,7 @@ class ProcessBus:
             self.voice,
             self._namesakes,
             user_ip,
+            asked,
         )
         heard = channels.heard(hears, user_ip, name)
         self._pubsub = redis_link(reactor, scheduler, config.redis, heard, self._bus, log.info)
@@ -122,6 +128,7 @@ class MasterBus:
 
     :param mirrored: the streams that another process keeps in memory, each with its writer
     :param handle: gets what others say that is not about streams
+    :param left: called when the bus cannot be heard any more
     :ivar spokesman: to be told of all movements
     :ivar mirror: has the mirrored streams
     :ivar relay: to be told of what TCP clients say
@@ -135,6 +142,7 @@ class MasterBus:
         catalogue: Catalogue,
         mirrored: Iterable[tuple[Stream, str]],
         handle: Callable[[Command], object],
+        left: Callable[[], object],
         log: Log,
     ) -> None:
         publisher = bus_publisher(scheduler, catalogue)
@@ -148,12 +156,16 @@ class MasterBus:
             catalogue,
             publisher,
             self.spokesman,
-            Attendant(handle, self.mirror),
+            Attendant(handle, self.mirror, self._joined, left),
             log,
             hears=self.mirror.streams,
             user_ip=True,
+            asked=self._asked,
         )
-        self.relay = CommandRelay(config.instance_name, self._place.say, log)
+        self.relay = CommandRelay(
+            config.instance_name, self._place.say, log, lambda: self._place.standing
+        )
+        self._repeater: SyncingRepeater | None = None
 
     @property
     def standing(self) -> bool:
@@ -169,15 +181,29 @@ class MasterBus:
         """How it is with the bus now."""
         return self._place.status()
 
-    def start(self) -> None:
-        """Join; see :meth:`ProcessBus.start`."""
+    def start(self, user_syncs: UserSyncs[CommandSource]) -> None:
+        """Join; see :meth:`ProcessBus.start`.
+
+        :param user_syncs: who is syncing, to be said to all
+        """
+        self._repeater = SyncingRepeater(self._scheduler, self.relay, user_syncs, BUS)
         self._place.start()
         look = speak_for_the_dead(self._scheduler, self.spokesman, self._place.voice)
         self._scheduler.spawn("speak for the dead", look)
 
     async def stop(self) -> None:
         """Leave."""
+        if self._repeater is not None:
+            self._repeater.stop()
         await self._place.stop()
+
+    def _joined(self) -> None:
+        if self._repeater is not None:
+            self._repeater.joined()
+
+    def _asked(self) -> None:
+        if self._repeater is not None:
+            self._repeater.asked()
 
 
 def worker_bus(
@@ -187,12 +213,14 @@ def worker_bus(
     catalogue: Catalogue,
     publisher: Publisher,
     own: OwnWriter,
-    follower: Ear,
+    ear: Ear,
     followed: Collection[str] | None,
+    asked: Callable[[], object],
     log: Log,
 ) -> ProcessBus:
     """A worker's place on the bus.
 
+    :param asked: called when another process has joined
     :param own: its writer, which tells ``publisher``
     :param followed: the names of the streams it follows; None for all
     """
@@ -204,10 +232,11 @@ def worker_bus(
         catalogue,
         publisher,
         own,
-        follower,
+        ear,
         log,
         hears,
         follows_itself=True,
+        asked=asked,
     )
 
 

@@ -2,10 +2,39 @@
 
 from __future__ import annotations
 
+from synrepl.adapters.http_client import HttpClient
+from synrepl.adapters.http_positions import HttpPositions
 from synrepl.core.tokens import Range
-from synrepl.services.following.source import Source
-from synrepl.storage.store import Page, Trimmed
+from synrepl.services.following.source import (
+    Backlog,
+    PositionSource,
+    Source,
+    StorePositions,
+    in_order,
+)
+from synrepl.storage.store import FactStore, Page, Trimmed
+from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.definition import Stream
+
+
+def handlers_backlog(
+    catalogue: Catalogue,
+    source: Source,
+    store: FactStore | None,
+    client: HttpClient | None,
+    *,
+    foreign: bool,
+    has_foreign_database: bool,
+) -> Backlog | None:
+    """Where handlers get facts from the past; from a real Synapse, out of its database only."""
+    if foreign and not has_foreign_database:
+        return None
+    positions: PositionSource | None = None
+    if not foreign and store is not None:
+        positions = StorePositions(store)
+    elif not foreign and client is not None:
+        positions = HttpPositions(client)
+    return Backlog(in_order(catalogue, foreign), source, positions)
 
 
 class RoutedSource:

@@ -10,8 +10,6 @@ from twisted.logger import Logger
 from synrepl import __version__
 from synrepl.adapters.caches import CACHES
 from synrepl.adapters.http_client import HttpClient
-from synrepl.adapters.http_positions import HttpPositions
-from synrepl.adapters.http_routes import Route
 from synrepl.adapters.http_source import HttpSource
 from synrepl.adapters.postgres import Limits as PoolLimits
 from synrepl.adapters.postgres import PostgresDatabase
@@ -26,7 +24,8 @@ from synrepl.daemon.config import WorkerConfig
 from synrepl.daemon.database import DatabaseOfProcess
 from synrepl.daemon.database_wait import DatabaseWait
 from synrepl.daemon.descriptors import shares
-from synrepl.daemon.http_api import append_route, common_routes, updates_routes
+from synrepl.daemon.federation import refusals
+from synrepl.daemon.http_api import append_route, common_routes, memory_routes
 from synrepl.daemon.http_caches import cache_routes
 from synrepl.daemon.http_listener import HttpListener
 from synrepl.daemon.http_wait import wait_route
@@ -34,7 +33,8 @@ from synrepl.daemon.memory_sources import SomeElsewhere
 from synrepl.daemon.metrics import ProcessMetrics
 from synrepl.daemon.own_streams import own_streams
 from synrepl.daemon.process_bus import ProcessBus, bus_publisher, worker_bus
-from synrepl.daemon.sources import OutOfReach, RoutedSource
+from synrepl.daemon.sources import OutOfReach, RoutedSource, handlers_backlog
+from synrepl.daemon.worker_commands import WorkerCommands
 from synrepl.services.auditing.audit import Auditor
 from synrepl.services.bus.own_writer import OwnWriter
 from synrepl.services.coherence.coherence import Coherence
@@ -43,15 +43,8 @@ from synrepl.services.coherence.invalidate import Changes, Invalidations
 from synrepl.services.following.deliver import Delivery
 from synrepl.services.following.follow import Follower
 from synrepl.services.following.leases import FollowerLease
-from synrepl.services.following.source import (
-    Backlog,
-    PositionSource,
-    Source,
-    StorePositions,
-    in_order,
-)
+from synrepl.services.following.source import Source
 from synrepl.services.handlers import Access
-from synrepl.services.serving.updates import Updates
 from synrepl.services.standing.bus_status import bus_stands, check_name
 from synrepl.services.standing.database_health import DatabaseHealth
 from synrepl.services.standing.readiness import (
@@ -73,8 +66,8 @@ from synrepl.services.writing.skip_idle import skip_idle
 from synrepl.services.writing.write import StreamWriter
 from synrepl.storage.foreign.store import ForeignStore
 from synrepl.storage.store import FactStore
-from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.synapse.caches import CACHES as CACHES_STREAM
+from synrepl.streams.synapse.federation import FEDERATION
 from synrepl.wire.dialects import CLIENT_DIALECTS
 from synrepl.wire.session import Limits
 
@@ -108,6 +101,7 @@ class WorkerProcess:
         self.delivery: Delivery | None = None
         self.follower: Follower | None = None
         self.factory: WorkerFactory | None = None
+        self.commands: WorkerCommands | None = None
         self.auditor: Auditor | None = None
         self.writer: StreamWriter | None = None
         self.bus: ProcessBus | None = None
@@ -148,7 +142,14 @@ class WorkerProcess:
             database,
             self.waiters,
             self.coherence,
-            backlog=self._backlog(source, store),
+            backlog=handlers_backlog(
+                self.catalogue,
+                source,
+                store,
+                self._client,
+                foreign=config.master.foreign,
+                has_foreign_database=self._foreign is not None,
+            ),
             linear=not dialect.per_writer,
             catalogue=self.catalogue,
         )
@@ -168,9 +169,18 @@ class WorkerProcess:
             foreign=config.master.foreign,
             wanted=self._wanted(),
         )
+        commands = self.commands = WorkerCommands(
+            self._scheduler,
+            config,
+            self.follower,
+            self.delivery.command,
+            self._own_writer.states if FEDERATION in self.own_streams else None,
+            store,
+            self.log,
+        )
         self.factory = WorkerFactory(
             self._scheduler,
-            self.follower,
+            commands.link,
             config.instance_name,
             config.server_name,
             dialect,
@@ -197,10 +207,17 @@ class WorkerProcess:
                 self.log,
                 as_master=False,
             )
-        access = Access(self.coherence.caches, self.waiting.wait_for, database, self._changes())
+        access = Access(
+            self.coherence.caches,
+            self.waiting.wait_for,
+            commands.commands,
+            commands.syncing,
+            database,
+            self._changes(),
+        )
         for handler in self.handlers:
             await self._wait.until_done(partial(handlers.start, [handler], access))
-        self._follow()
+        self._follow(commands)
         self._scheduler.spawn("record positions", self._record())
         self._scheduler.spawn("replay dead letters", self.delivery.dead_letters.run())
         if self.bus is not None and self.writer is not None:
@@ -214,6 +231,8 @@ class WorkerProcess:
             self._readiness.started(False)
         if self._watch is not None:
             self._watch.stop()
+        if self.commands is not None:
+            await self.commands.outgoing.stop()
         self._scheduler.stop()
         self.waiters.stop()
         await self.http.close()
@@ -238,10 +257,9 @@ class WorkerProcess:
         if self.database is not None:
             await self.database.stop()
 
-    def _follow(self) -> None:
+    def _follow(self, commands: WorkerCommands) -> None:
         """Over Redis, where it is configured, else over TCP: the follower does not know which."""
-        config, follower = self.config, self.follower
-        assert follower is not None
+        config = self.config
         if config.redis is None:
             self._reactor.connectTCP(config.master.host, config.master.port, self.factory)
             return
@@ -252,8 +270,9 @@ class WorkerProcess:
             self.catalogue,
             self._bus_publisher,
             self._own_writer,
-            follower,
+            commands.link,
             self.followed,
+            commands.outgoing.asked,
             self.log,
         )
         self.bus.start()
@@ -290,6 +309,7 @@ class WorkerProcess:
             CoherentSettled(self.coherence, config.instance_name, announced),
             self.log,
             config.writers_of,
+            refusals(config),
         )
         await self._wait.until_done(writer.start)
 
@@ -358,22 +378,10 @@ class WorkerProcess:
         assert store is not None
         return RoutedSource(store, from_master)
 
-    def _backlog(self, source: Source, store: FactStore | None) -> Backlog | None:
-        """Where handlers get facts from the past; from a real Synapse, out of its database only."""
-        foreign = self.config.master.foreign
-        if foreign and self._foreign is None:
-            return None
-        positions: PositionSource | None = None
-        if not foreign and store is not None:
-            positions = StorePositions(store)
-        elif not foreign and self._client is not None:
-            positions = HttpPositions(self._client)
-        return Backlog(in_order(self.catalogue, foreign), source, positions)
-
     def _open_http(self) -> None:
         """Let the HTTP listener answer for what has started."""
-        follower, delivery, factory = self.follower, self.delivery, self.factory
-        if self.http.server is None or follower is None or delivery is None or factory is None:
+        follower, delivery, commands = self.follower, self.delivery, self.commands
+        if self.http.server is None or follower is None or delivery is None or commands is None:
             return
         config, clock = self.config, self._scheduler.seconds
         identity = Identity(config.server_name, config.instance_name, __version__, self._started_at)
@@ -391,6 +399,7 @@ class WorkerProcess:
             )
             told["bus"] = None if bus is None else bus.status().to_json()
             told["http"] = self.http.status()
+            told |= commands.status()
             if writer is not None:
                 told["writer"] = {"name": writer.writer, "open": writer.open}
             return told if self.auditor is None else {**told, "audits": self.auditor.counts}
@@ -415,19 +424,13 @@ class WorkerProcess:
         if writer is not None:
             check = (lambda: None) if bus is None else partial(check_name, bus.status)
             routes.append(append_route(Intake(self.catalogue, writer, check)))
-        routes += self._updates_routes()
+        if self._store is not None:
+            states = self._own_writer.states
+            routes += memory_routes(
+                self._scheduler, self.own_streams, states, self._store, self.log
+            )
         routes += [wait_route(self.waiting), *cache_routes(self.coherence.caches, self.auditor)]
         self.http.started(routes)
-
-    def _updates_routes(self) -> list[Route]:
-        """What of streams in memory only their writer can give out."""
-        kept = [stream for stream in self.own_streams if stream.in_memory]
-        if not kept or self._store is None:
-            return []
-        states = self._own_writer.states
-        return updates_routes(
-            Updates(self._scheduler, Catalogue(kept), states, self._store, self.log)
-        )
 
     async def _record(self) -> None:
         assert self.delivery is not None

@@ -48,6 +48,17 @@ class CommandQueue:
             if type(handler).on_command is not Handler.on_command
         ]
 
+    def hold(self) -> None:
+        """Call no handler for now: not all of them have started."""
+        for queue in self._queues:
+            queue.held = True
+
+    def release(self) -> None:
+        """Call handlers again, first with what has gathered."""
+        for queue in self._queues:
+            queue.held = False
+            queue.start()
+
     @property
     def waiting(self) -> int:
         """Number of commands in all queues."""
@@ -101,6 +112,7 @@ class _Queue:
             scheduler, MAX_WAITING, MAX_WAITING // 2
         )
         self.dropped = 0
+        self.held = False
 
     def put(self, source: str, command: Command) -> None:
         if not self.backlog.put((source, command)):
@@ -109,7 +121,12 @@ class _Queue:
                 self._dropping = True
                 error = HandlerBusy(limit=MAX_WAITING, handler=self._name)
                 self._log.warn("{error}", error=error)
-        elif not self._busy:
+        else:
+            self.start()
+
+    def start(self) -> None:
+        """Call the handler, if there is anything to tell it."""
+        if not self._busy and not self.held and len(self.backlog):
             self._busy = True
             self._scheduler.spawn("hand on commands", self._run())
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal, Protocol
 from synrepl.caches.registry import Caches
 from synrepl.core.tokens import Token
 from synrepl.services.coherence.invalidate import Changes
+from synrepl.services.sending.commands import Commands
 from synrepl.storage.database import Database, Transaction
 from synrepl.streams.definition import Fact
 from synrepl.streams.row import Row
@@ -23,6 +24,26 @@ class WaitsFor(Protocol):
     ) -> Coroutine[Any, Any, Token]: ...
 
 
+class SyncingUsers(Protocol):
+    """Who is syncing; see :class:`synrepl.services.serving.user_sync.UserSyncs`.
+
+    :meth:`Handler.on_command` tells of changes.
+    """
+
+    @property
+    def count(self) -> int:
+        """Number of users (with devices: of users and devices) of all instances."""
+
+    def is_syncing(self, user: str) -> bool:
+        """Whether a user syncs anywhere."""
+
+    def users(self) -> set[str]:
+        """All users that sync anywhere. A copy: with very many users it takes a while."""
+
+    def by_instance(self) -> dict[str, set[str]]:
+        """The users by instance. A copy."""
+
+
 #: See :attr:`Handler.view`.
 View = Literal["per_writer", "linear"]
 
@@ -33,6 +54,9 @@ class Access:
 
     :ivar caches: the caches that are kept coherent here
     :ivar wait_for: waits until this process has what was written elsewhere
+    :ivar commands: sends USER_SYNC, FEDERATION_ACK and so on
+    :ivar syncing: who syncs through any process; None in a worker that follows over TCP,
+        which is not told
     :ivar database: None in a process without one
     :ivar changes: runs transactions that make caches stale everywhere; None in a
         process that writes no ``caches`` stream
@@ -40,6 +64,8 @@ class Access:
 
     caches: Caches
     wait_for: WaitsFor
+    commands: Commands
+    syncing: SyncingUsers | None = None
     database: Database | None = None
     changes: Changes | None = None
 

@@ -71,7 +71,7 @@ class Listeners(CliCase):
         follower = await self.client(master.port)
         follower.send(b"REPLICATE\nUSER_SYNC i @u:x start 5\n")
         status: dict[str, object] = {}
-        while status.get("syncing_users") != 1:
+        while status.get("syncing_users", {}).get("count") != 1:
             status = (await self.ask(master.http_port, request("GET", "/status"))).json
         http = status["http"]
         assert isinstance(http, dict)

@@ -7,13 +7,18 @@ from unittest import TestCase
 from hypothesis import given
 from hypothesis import strategies as st
 
+from synrepl.core.slices import Slices
 from synrepl.services.bus.attendant import Attendant
 from synrepl.services.bus.channels import Channels
 from synrepl.services.bus.hearing import Hearing
-from synrepl.services.bus.relay import CommandRelay
+from synrepl.services.bus.relay import MAX_UNSENT, CommandRelay
+from synrepl.services.bus.syncing_repeater import SyncingRepeater
 from synrepl.services.bus.voice import LONGEST_LINE
+from synrepl.services.sending.outgoing import REPEAT_S
+from synrepl.services.serving.user_sync import UserSyncs
 from synrepl.wire.closing import CloseReason
 from synrepl.wire.commands import (
+    ClearUserSync,
     Command,
     InvalidateCache,
     Position,
@@ -22,6 +27,7 @@ from synrepl.wire.commands import (
     RemovePusher,
     Replicate,
     UserIp,
+    UserSync,
 )
 from tests.services.air import NOTES, OTHERS, Air, AirProcess
 from tests.services.world import Noting
@@ -125,6 +131,62 @@ class Relaying(TestCase):
         relay = CommandRelay("master", one.bus.send, log)
         relay.from_client("old", RemoteServerUp("two words"))
         self.assertIn("not passed on to the bus: REMOTE_SERVER_UP server", log.lines[0][1])
+
+    def test_what_comes_while_there_is_no_bus_is_said_when_it_is_back(self) -> None:
+        said: list[Command] = []
+        stands = [True]
+
+        def say(command: Command) -> None:
+            if stands[0]:
+                said.append(command)
+
+        relay = CommandRelay("master", say, Noting(), lambda: stands[0])
+        start = UserSync("w1", "@u:x", None, True, 5)
+        relay.from_client("w1", start)
+        relay.from_client("w2", UserSync("w2", "@u:x", None, True, 5))
+        stands[0] = False
+        relay.from_client("w2", ClearUserSync("w2"))
+        for number in range(MAX_UNSENT + 5):
+            relay.from_client("w1", RemoteServerUp(f"s{number}"))
+        stands[0] = True
+        said.clear()
+        relay.joined()
+        self.assertEqual(said[:2], [ClearUserSync("w1"), ClearUserSync("w2")])
+        self.assertEqual(len(said), 2 + MAX_UNSENT)
+        self.assertEqual(said[2], RemoteServerUp("s5"))
+        relay.from_client("w1", start)
+        relay.from_client("w1", ClearUserSync("w1"))
+        said.clear()
+        relay.joined()
+        self.assertEqual(said, [])
+
+    def test_who_syncs_is_repeated_for_newcomers_but_not_too_often(self) -> None:
+        air, said = Air(), list[Command]()
+        relay = CommandRelay("master", said.append, Noting())
+        users: UserSyncs[str] = UserSyncs(
+            air.scheduler, Slices(air.scheduler), lambda name: name, lambda name, command: None
+        )
+        for name, instance in (("w1", "w1"), ("old", None), ("bus", "far")):
+            users.user_sync(name, UserSync(instance, f"@{name}:x", None, True, 5))
+        repeater = SyncingRepeater(air.scheduler, relay, users, "bus")
+        own = [
+            UserSync("w1", "@w1:x", None, True, 5),
+            UserSync("old", "@old:x", None, True, 5),
+        ]
+        for _ in range(50):
+            repeater.asked()
+        air.clock.advance(REPEAT_S - 0.1)
+        self.assertEqual(said, [])
+        air.clock.advance(0.1)
+        self.assertEqual(said, own)
+        said.clear()
+        repeater.joined()
+        self.assertEqual(said, [ClearUserSync("w1"), ClearUserSync("old"), *own])
+        said.clear()
+        repeater.asked()
+        repeater.stop()
+        air.clock.advance(REPEAT_S)
+        self.assertEqual(said, [ClearUserSync("w1"), ClearUserSync("old")])
 
 
 class Listening(TestCase):

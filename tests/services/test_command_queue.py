@@ -115,3 +115,13 @@ class Queues(SynchronousTestCase):
         queue = self.queue(Deaf())
         self.put(queue, *["x"] * 100_000)
         self.assertEqual((queue.waiting, queue.dropped, queue.full), (0, 0, False))
+
+    def test_nothing_is_handed_on_while_it_is_held(self) -> None:
+        handler = Quick()
+        queue = self.queue(handler)
+        queue.hold()
+        self.put(queue, "a", "b")
+        self.assertEqual((handler.seen, queue.waiting), ([], 2))
+        queue.release()
+        self.put(queue, "c")
+        self.assertEqual(handler.seen, ["a", "b", "c"])

@@ -73,6 +73,7 @@ class MasterCase(SynchronousTestCase):
             world.store,
             lambda name, command: self.events.append((name, command)),
             self.log,
+            senders=["sender1", "sender2"],
         )
         self.factory = MasterFactory(
             world.scheduler, self.master, "example.org", limits=Limits(queued_lines=20)
@@ -232,27 +233,57 @@ class Relays(MasterCase):
         modern.say(
             "USER_SYNC i2 @c:x start 7", "USER_SYNC i2 @d:x start 8", "USER_SYNC i2 @d:x end 9"
         )
-        self.assertEqual(self.master.user_syncs.syncing(), {"@a:x", "@b:x", "@c:x"})
+        self.assertEqual(self.master.user_syncs.users(), {"@a:x", "@b:x", "@c:x"})
         modern.say("CLEAR_USER_SYNC i1")
-        self.assertEqual(self.master.user_syncs.syncing(), {"@a:x", "@c:x"})
+        self.assertEqual(self.master.user_syncs.users(), {"@a:x", "@c:x"})
         self.events.clear()
         modern.lost()
-        self.assertEqual(self.master.user_syncs.syncing(), {"@a:x"})
+        self.assertEqual(self.master.user_syncs.users(), {"@a:x"})
         self.assertEqual(self.events, [("new", ClearUserSync("i2"))])
         self.events.clear()
         legacy.lost()
-        self.assertEqual(self.master.user_syncs.syncing(), set())
+        self.assertEqual(self.master.user_syncs.users(), set())
         # Its dialect has no word for an instance that is gone.
         self.assertEqual(self.events, [("old", UserSync(None, "@a:x", None, False, 5))])
 
-    def test_federation_acks(self) -> None:
+    def federate(self, count: int) -> None:
+        """Append to the federation stream."""
+        rows = ",".join(['["k",{}]'] * count)
+        done(self.world.intake.append("federation", f"[{rows}]".encode()))
+        self.world.clock.advance(0)
+
+    def test_the_slowest_federation_sender_is_the_floor_also_while_it_is_away(self) -> None:
+        acks = self.master.federation_acks
+        self.federate(9)
         one = self.client("REPLICATE", "FEDERATION_ACK sender1 7")
+        self.assertEqual((acks.floor, acks.held_by), (None, "sender2"))
         self.client("REPLICATE", "FEDERATION_ACK sender2 5")
-        self.assertEqual(self.master.federation_acks.floor, 5)
-        one.say("FEDERATION_ACK sender1 3")
-        self.assertEqual(self.master.federation_acks.floor, 3)
+        self.assertEqual((acks.floor, acks.held_by), (5, "sender2"))
+        one.say("FEDERATION_ACK sender1 3")  # it has started again
+        self.assertEqual((acks.floor, acks.held_by), (3, "sender1"))
         one.lost()
-        self.assertEqual(self.master.federation_acks.floor, 5)
+        self.assertEqual((acks.floor, acks.held_by), (3, "sender1"))
+
+    def test_an_acknowledgement_of_what_there_is_not_does_not_count(self) -> None:
+        self.federate(3)
+        client = self.client("NAME w", "REPLICATE", "FEDERATION_ACK sender1 4")
+        client.say("FEDERATION_ACK sender3 2", "FEDERATION_ACK sender1 5")
+        self.assertEqual(
+            dict(self.master.federation_acks.senders), {"sender1": None, "sender2": None}
+        )
+        self.assertEqual(self.master.ignored, {"AckBeyondStream": 2, "UnexpectedSender": 1})
+        beyond, unexpected = [text for level, text in self.log.lines if level == "warn"]
+        self.assertIn(
+            "'sender1' acknowledges the federation stream up to 4, which is only at 3", beyond
+        )
+        self.assertIn("name it there", unexpected)
+        # What it means elsewhere is for handlers, and for the bus, to say.
+        self.assertEqual(len(self.events), 3)
+
+    def test_a_legacy_sender_goes_by_its_connections_name(self) -> None:
+        self.federate(3)
+        self.client("NAME sender2", "REPLICATE federation NOW", "FEDERATION_ACK 2")
+        self.assertEqual(self.master.federation_acks.senders["sender2"], 2)
 
     def test_what_is_for_handlers(self) -> None:
         client = self.client("NAME worker", "REPLICATE jobs NOW")

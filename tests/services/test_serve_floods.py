@@ -67,6 +67,7 @@ class FloodCase(MasterCase):
             self.log,
             slices=self.slices,
             capacity=self.behind,
+            senders=["s0", "s1"],
         )
         self.factory = MasterFactory(
             world.scheduler,
@@ -122,7 +123,7 @@ class Reading(FloodCase):
         other.peer.dataReceived(b"USER_SYNC j @other:x start 5\n")
         self.turn()
         taken = self.master.user_syncs.count - before
-        self.assertIn("@other:x", self.master.user_syncs.syncing())
+        self.assertIn("@other:x", self.master.user_syncs.users())
         self.assertLess(taken, BYTES_OF_A_TURN // len(lines[0]))
         self.turns(lambda: self.master.user_syncs.count == 2_001)
         self.turn()
@@ -162,13 +163,13 @@ class Reading(FloodCase):
         self.pour(speaker, "USER_SYNC i @v:x start 5")
         self.pour(listener, "REPLICATE")
         self.assertEqual(self.positions(listener), 1, "it has said nothing for them")
-        self.assertEqual(self.master.user_syncs.syncing(), {"@u:x"})
+        self.assertEqual(self.master.user_syncs.users(), {"@u:x"})
         self.assertEqual(speaker.transport.producerState, "paused")
         self.world.clock.pump([1.0] * 60)
         self.assertFalse(speaker.transport.disconnecting, "who is not read is not silent")
         self.behind.free()
         self.world.clock.advance(0)
-        self.assertEqual(self.master.user_syncs.syncing(), {"@u:x", "@v:x"})
+        self.assertEqual(self.master.user_syncs.users(), {"@u:x", "@v:x"})
         self.assertEqual(speaker.transport.producerState, "producing")
 
 
@@ -298,7 +299,7 @@ class Syncing(FloodCase):
         users = [f"USER_SYNC {instance} @u{n}:x start 5".replace("  ", " ") for n in range(count)]
         client.say(*users)
         self.turns(lambda: not client.peer._unread)
-        self.assertEqual(len(self.master.user_syncs.syncing()), count)
+        self.assertEqual(len(self.master.user_syncs.users()), count)
         self.events.clear()
         return client
 
@@ -306,7 +307,7 @@ class Syncing(FloodCase):
         client = self.synced("i", 60_000, "NAME new", "REPLICATE")
         client.lost()
         self.assertEqual(self.events, [("new", ClearUserSync("i"))])
-        self.assertEqual(self.master.user_syncs.syncing(), set())
+        self.assertEqual(self.master.user_syncs.by_instance(), {})
         before = self.master.user_syncs.count
         self.assertGreater(before, 0)
         while before:
@@ -314,6 +315,7 @@ class Syncing(FloodCase):
             now = self.master.user_syncs.count
             self.assertLessEqual(before - now, 100 * UNITS)
             before = now
+        self.assertEqual(self.master.user_syncs.users(), set())
 
     def test_users_of_a_legacy_client_are_told_in_slices_at_the_pace_of_those_who_are_told(
         self,
@@ -340,7 +342,7 @@ class Syncing(FloodCase):
         old.lost()
         ended = {command.user for _, command in self.events if isinstance(command, UserSync)}
         self.assertEqual((ended, len(self.events)), ({"@u0:x", "@u2:x"}, 2))
-        self.assertEqual(self.master.user_syncs.syncing(), {"@u1:x"})
+        self.assertEqual(self.master.user_syncs.users(), {"@u1:x"})
         new.lost()
         self.assertEqual(self.events[-1], ("w", ClearUserSync("i")))
 
@@ -356,13 +358,13 @@ class Acknowledging(FloodCase):
     def test_a_connection_acknowledges_for_so_many_senders(self) -> None:
         most = federation_acks.MAX_SENDERS_OF_CONNECTION
         client = self.client("NAME f", "REPLICATE")
-        client.say(*[f"FEDERATION_ACK s{n} {n + 5}" for n in range(most + 50)])
-        self.assertEqual(self.master.ignored, {"TooManySenders": 50})
-        self.assertEqual((len(self.events), self.master.federation_acks.floor), (most, 5))
-        client.say("FEDERATION_ACK s0 9")
-        self.assertEqual(self.master.federation_acks.floor, 6)
+        client.say(*[f"FEDERATION_ACK s{n} 0" for n in range(2, most + 52)])
+        self.assertEqual(self.master.ignored, {"UnexpectedSender": most, "TooManySenders": 50})
+        self.assertEqual((len(self.events), self.master.federation_acks.floor), (most, None))
+        client.say("FEDERATION_ACK s0 0", "FEDERATION_ACK s1 0")
+        self.assertEqual(self.master.federation_acks.floor, 0)
         client.lost()
-        self.assertIsNone(self.master.federation_acks.floor)
+        self.assertEqual(self.master.federation_acks._others, {})
 
 
 class PassingOn(FloodCase):

@@ -39,6 +39,7 @@ def tables(status: Mapping[str, Any]) -> rich.console.Group:
         parts += handler_tables(status)
     else:
         parts += [Text(), *_followers(status.get("followers", []))]
+    parts += _states(status)
     parts += _caches(status.get("caches", {}))
     return rich.console.Group(*parts)
 
@@ -137,6 +138,35 @@ def _followers(followers: Iterable[Mapping[str, Any]]) -> Iterable[Table | Text]
             Text(_duration(follower.get("connected_s"))),
         )
     return [table] if table.row_count else [Text("no followers", style="dim")]
+
+
+def _states(status: Mapping[str, Any]) -> Iterable[Text]:
+    """What processes have said of themselves: who syncs, what federation senders have done."""
+    users = status.get("syncing_users")
+    if isinstance(users, Mapping) and users.get("count"):
+        instances = _pairs(users.get("by_instance", {}))
+        yield Text(f"{_cell(users['count'])} users are syncing: {instances}")
+    sending = status.get("sending")
+    if isinstance(sending, Mapping) and (sending.get("syncing_users") or sending.get("unsent")):
+        yield Text(
+            f"{_cell(sending.get('syncing_users'))} users are syncing through this process,"
+            f" {_cell(sending.get('unsent'))} commands wait to be sent"
+        )
+    federation = status.get("federation")
+    if isinstance(federation, Mapping):
+        senders = federation.get("senders", {})
+        held_by = federation.get("held_by")
+        yield Text(
+            f"federation is acknowledged up to {_cell(federation.get('floor'))}:"
+            f" {_pairs(senders)}; held by {_cell(held_by)}"
+            + ("" if senders.get(held_by) is not None else ", which has acknowledged nothing")
+        )
+        if federation.get("lost_upto") is not None:
+            yield Text(
+                f"federation up to {_cell(federation['lost_upto'])} was dropped before"
+                f" {_cell(held_by)} had acknowledged it: too many facts waited",
+                style="red",
+            )
 
 
 def _caches(told: Mapping[str, Any]) -> Iterable[Table | Text]:

@@ -108,6 +108,15 @@ function showFacts(status) {
         status.dead_letters?.count ? "warn" : ""),
     );
   }
+  if (status.syncing_users?.count) {
+    tiles.push(tile("users syncing", number.format(status.syncing_users.count)));
+  }
+  const federation = status.federation;
+  if (federation) {
+    tiles.push(tile(`federation held by ${federation.held_by}`,
+      federation.floor === null ? "never acknowledged" : `from ${number.format(federation.floor)}`,
+      federation.lost_upto === null ? "" : "bad"));
+  }
   const bus = status.bus;
   if (bus) {
     tiles.push(tile(`Redis ${bus.where}`, bus.standing ? "heard" : "away", bus.standing ? "good" : "bad"));
@@ -237,6 +246,11 @@ function showCounters(status) {
     add("heard on the bus", status.bus.commands);
   }
   add("connections closed", status.close_reasons);
+  add("users syncing through", status.syncing_users?.by_instance);
+  if (status.sending) add("commands", { unsent: status.sending.unsent });
+  for (const [sender, token] of Object.entries(status.federation?.senders ?? {})) {
+    rows.push(["federation acknowledged by", sender, token === null ? "nothing" : number.format(token)]);
+  }
   for (const [stream, outcomes] of Object.entries(status.appends ?? {})) {
     add(`appends to ${stream}`, outcomes);
   }

@@ -19,17 +19,28 @@ class Attendant:
 
     :param handle: gets each command
     :param mirror: gets the rows and positions of streams in memory
+    :param joined: called when the bus can be heard and spoken to
+    :param left: called when it cannot be heard any more
     """
 
-    def __init__(self, handle: Callable[[Command], object], mirror: Mirror | None = None) -> None:
+    def __init__(
+        self,
+        handle: Callable[[Command], object],
+        mirror: Mirror | None = None,
+        joined: Callable[[], object] = lambda: None,
+        left: Callable[[], object] = lambda: None,
+    ) -> None:
         self._handle = handle
         self._mirror = mirror
+        self._joined = joined
+        self._left = left
         self._upstream: Upstream | None = None
 
     def connected(self, upstream: Upstream) -> None:
         """Ask, as a newcomer does."""
         self._upstream = upstream
         upstream.send(Replicate())
+        self._joined()
 
     def received(self, commands: Sequence[Command]) -> None:
         """Hand on what is for somebody."""
@@ -48,3 +59,4 @@ class Attendant:
         self._upstream = None
         if self._mirror is not None:
             self._mirror.disconnected()
+        self._left()

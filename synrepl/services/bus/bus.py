@@ -13,7 +13,7 @@ show the gap (R3).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 from synrepl.services.bus.channels import Channels
@@ -46,6 +46,7 @@ class Bus:
     :param streams: the names of all streams there are
     :param namesakes: asked before anything is said, where the channel for that is heard
     :param user_ip: the channel for USER_IP is heard
+    :param asked: called when a process has joined, after it was told of positions
     :ivar counts: commands heard, by verb
     """
 
@@ -58,6 +59,7 @@ class Bus:
         voice: Voice,
         namesakes: Namesakes | None = None,
         user_ip: bool = False,
+        asked: Callable[[], object] = lambda: None,
     ) -> None:
         self._channels = channels
         self._streams = streams
@@ -66,6 +68,7 @@ class Bus:
         self._voice = voice
         self._namesakes = namesakes
         self._user_ip = user_ip
+        self._asked = asked
         self._wires: Wires | None = None
         self._joined = False
         self.counts: dict[str, int] = {}
@@ -115,6 +118,7 @@ class Bus:
             self._ear.received(commands)
         if asked:
             self._voice.tell()
+            self._asked()
 
     def _join(self) -> None:
         """The name is ours: speak."""

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from synrepl.core.errors import Unavailable
-from synrepl.core.tokens import Range, Token
+from synrepl.core.tokens import MAX_TOKEN, Range, Token
 from synrepl.positions.gaps import Cursor, Verdict
 from synrepl.services.announcing.announce import Log
 from synrepl.services.announcing.stream_state import StreamState
 from synrepl.storage.memory_store import MAX_ROWS_PER_STREAM
 from synrepl.storage.memory_stream import MemoryStream
-from synrepl.storage.store import Observation, Page
+from synrepl.storage.store import Observation, Page, Trim
 from synrepl.streams.definition import Fact, Stream
 from synrepl.streams.row import Row
 from synrepl.streams.rows import BadRow, MalformedRow, RowCodec
@@ -127,6 +127,12 @@ class Mirror:
                 if not mirrored.bad_rows:
                     self._log.warn("{error}; such rows are ignored", error=error)
                 mirrored.bad_rows += 1
+
+    def trim(self, stream: Stream, upto: Token, limit: int) -> Trim:
+        """Drop facts up to a token, about ``limit`` rows at most."""
+        facts = self._mirrored[stream.name].facts
+        facts.recorded = max(facts.recorded, upto)
+        return facts.trim(upto, 0, limit, lambda writer: (MAX_TOKEN, None))
 
     # -- for those who have missed something -------------------------------------------------
 

@@ -67,6 +67,9 @@ class Upstream(Protocol):
     def send(self, command: Command) -> None:
         """Say something to the master."""
 
+    async def room(self) -> bool | None:
+        """Wait until the connection accepts more, or is lost; False when it never will."""
+
     def close(self, reason: CloseReason, text: str | None = None) -> None:
         """Give the connection up; it comes back by itself."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from synrepl.core.backlog import UNLIMITED, Capacity
@@ -19,10 +19,12 @@ from synrepl.services.following.source import Source
 from synrepl.services.serving.client_catch_up import CatchUpLane, ClientCatchUp
 from synrepl.services.serving.command_relay import ClientRelay
 from synrepl.services.serving.connection import Connection, audience
-from synrepl.services.serving.federation_acks import FederationAcks
+from synrepl.services.serving.federation_acks import FederationAcks, TooManySenders
+from synrepl.services.serving.peer_states import BUS, CommandSource, NamedSource, PeerStates
 from synrepl.services.serving.user_sync import UserSyncs
 from synrepl.streams.catalogue import Catalogue, UnknownStream
 from synrepl.streams.definition import Stream
+from synrepl.streams.synapse.federation import FEDERATION
 from synrepl.wire.closing import CloseReason
 from synrepl.wire.commands import (
     ClearUserSync,
@@ -40,6 +42,10 @@ from synrepl.wire.commands import (
 
 #: Told of what clients say that is not about streams: (name of the connection, command).
 Events = Callable[[str, Command], None]
+
+
+class NoCachesStream(Refused):
+    """INVALIDATE_CACHE cannot be carried out: this process does not write the stream 'caches'"""
 
 
 class FollowerState:
@@ -80,7 +86,8 @@ class Master:
         ``caches`` stream is not written
     :param slices: budget for this work
     :param capacity: back-pressure of ``events``
-    :ivar ignored: commands ignored because of a limit, by name of the error
+    :param name: of the process, as the source of its own commands
+    :param senders: the names of the federation senders
     """
 
     def __init__(
@@ -95,6 +102,8 @@ class Master:
         invalidate: Callable[[InvalidateCache], None] | None = None,
         slices: Slices | None = None,
         capacity: Capacity = UNLIMITED,
+        name: str = "master",
+        senders: Collection[str] = (),
     ) -> None:
         self._scheduler = scheduler
         self._catalogue = catalogue
@@ -116,13 +125,27 @@ class Master:
             log,
         )
         self._relay = ClientRelay(scheduler, self._slices, lambda: self.followers)
-        self.user_syncs: UserSyncs[Connection] = UserSyncs(
-            scheduler, self._slices, lambda connection: connection.name, events, capacity
+        self._own = NamedSource(name)
+        self._peer_states = PeerStates(
+            scheduler, self._slices, log, events, senders, self._federation_position, capacity
         )
-        self.federation_acks: FederationAcks[Connection] = FederationAcks()
         self.commands: dict[str, int] = {}
-        self.ignored: Counter[str] = Counter()
         self.closed: dict[str, int] = {}
+
+    @property
+    def user_syncs(self) -> UserSyncs[CommandSource]:
+        """The users that sync through clients, through this process, and through those on the bus."""
+        return self._peer_states.user_syncs
+
+    @property
+    def federation_acks(self) -> FederationAcks[CommandSource]:
+        """What federation senders have acknowledged."""
+        return self._peer_states.federation_acks
+
+    @property
+    def ignored(self) -> Counter[str]:
+        """Commands ignored because of a limit, by name of the error."""
+        return self._peer_states.ignored
 
     # -- a connection's life ----------------------------------------------------------
 
@@ -169,8 +192,7 @@ class Master:
         self.closed[reason] = self.closed.get(reason, 0) + 1
         self._publisher.unsubscribe(connection)
         self.followers.pop(connection, None)
-        self.user_syncs.connection_lost(connection)
-        self.federation_acks.connection_lost(connection)
+        self._peer_states.lost(connection)
 
     def shut_down(self) -> None:
         """Tell every client and close."""
@@ -293,26 +315,52 @@ class Master:
             elif stream.name in follower.streams:
                 self._answer_linear(follower, stream, None)
 
-    def pass_on(self, command: Command) -> None:
-        """Relay a command from the bus to all clients, if masters send it to clients."""
+    # -- commands of other processes, and of this one --------------------------------------
+
+    def heard_on_bus(self, command: Command) -> None:
+        """Note what a process on the bus says, and relay it to clients if masters do so."""
+        self._peer_states.hear(BUS, command)
         if isinstance(command, RemoteServerUp):
             try:
                 self._relay.say(command)
             except SynreplError as error:
-                self.ignored[type(error).__name__] += 1
+                self._peer_states.ignore(BUS.name, error)
+
+    def bus_lost(self) -> None:
+        """The bus cannot be heard any more."""
+        self._peer_states.lost(BUS)
+
+    def send(self, command: Command) -> None:
+        """Carry out a command of this process's own handlers.
+
+        :raises Refused: it is not carried out
+        """
+        self._peer_states.take(self._own, command)
+        if isinstance(command, RemoteServerUp):
+            self._relay.say(command)
+        elif isinstance(command, InvalidateCache):
+            if self._invalidate is None:
+                raise NoCachesStream()
+            self._invalidate(command)
+        self._events(self._own.name, command)
+
+    def _federation_position(self) -> Token:
+        state = self._states.get(FEDERATION.name)
+        return 0 if state is None else max(state.positions.values(), default=state.linear)
 
     # -- everything else ------------------------------------------------------------------
 
-    def _user_sync(self, follower: FollowerState, command: UserSync) -> None:
-        self.user_syncs.user_sync(follower.connection, command)
-        self._event(follower, command)
-
-    def _clear_user_sync(self, follower: FollowerState, command: ClearUserSync) -> None:
-        self.user_syncs.clear(follower.connection, command)
+    def _state(self, follower: FollowerState, command: Command) -> None:
+        self._peer_states.take(follower.connection, command)
         self._event(follower, command)
 
     def _federation_ack(self, follower: FollowerState, command: FederationAck) -> None:
-        self.federation_acks.acknowledge(follower.connection, command.instance, command.token)
+        try:
+            self._peer_states.take(follower.connection, command)
+        except TooManySenders:
+            raise
+        except Refused as error:  # it does not count here; handlers and the bus may know better
+            self._ignore(follower, error)
         self._event(follower, command)
 
     def _remote_server_up(self, follower: FollowerState, command: RemoteServerUp) -> None:
@@ -343,8 +391,8 @@ class Master:
 
 _HANDLERS: Mapping[type[Command], Callable[[Master, FollowerState, Any], None]] = {
     Replicate: Master._replicate,
-    UserSync: Master._user_sync,
-    ClearUserSync: Master._clear_user_sync,
+    UserSync: Master._state,
+    ClearUserSync: Master._state,
     FederationAck: Master._federation_ack,
     RemoteServerUp: Master._remote_server_up,
     RemovePusher: Master._event,

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from heapq import nlargest
+from itertools import islice
+from operator import itemgetter
 from typing import Generic, TypeVar
 
 from synrepl.core.backlog import UNLIMITED, Capacity
@@ -21,8 +24,20 @@ MAX_INSTANCES_OF_CONNECTION = 1_000
 #: Maximum length of user and device together, in characters. Matrix user IDs have up to 255 bytes.
 LONGEST_USER = 512
 
+#: Stands for an instance without a name: the legacy dialect names none.
+UNNAMED = "(unnamed)"
+
+#: Maximum number of instances in a status, and of those that are ranked for it.
+MAX_SHOWN = 20
+MAX_RANKED = 1_000
+
 #: Users that are forgotten per step.
 _AT_ONCE = 100
+
+#: Users of an instance that are forgotten before anybody is told that they stopped, and the
+#: cost of that. Whoever is told then finds it so, unless the instance has very many.
+_NOW = 500
+_COST_NOW = 1 + _NOW // _AT_ONCE
 
 C = TypeVar("C")
 
@@ -54,6 +69,9 @@ class _Syncing:
 class UserSyncs(Generic[C]):
     """Tracks the users that sync through each connection.
 
+    When an instance with very many users stops, they are forgotten in slices, and count
+    until then.
+
     :param name: returns the name of a connection
     :param ended: called with (name of the connection, command) for users that stopped
         syncing because their connection was lost. The command is one CLEAR_USER_SYNC per
@@ -79,11 +97,45 @@ class UserSyncs(Generic[C]):
         #: Connections that speak for each instance.
         self._holders: dict[str | None, dict[C, None]] = {}
         self._count = 0
+        #: Number of entries by user, and by instance.
+        self._by_user: dict[str, int] = {}
+        self._by_instance: dict[str | None, int] = {}
 
     @property
     def count(self) -> int:
-        """Number of users of all connections, including those not yet forgotten."""
+        """Number of users (with devices: of users and devices) of all instances."""
         return self._count
+
+    def is_syncing(self, user: str) -> bool:
+        """Whether a user syncs anywhere."""
+        return user in self._by_user
+
+    def users(self) -> set[str]:
+        """All users that sync anywhere. A copy: with very many users it takes a while."""
+        return set(self._by_user)
+
+    def by_instance(self) -> dict[str, set[str]]:
+        """The users by instance, :data:`UNNAMED` for one without a name. A copy."""
+        found: dict[str, set[str]] = {}
+        for of_connection in self._syncing.values():
+            for instance, users in of_connection.instances.items():
+                of_instance = found.setdefault(UNNAMED if instance is None else instance, set())
+                of_instance.update(key.partition(" ")[0] for key in users)
+        return found
+
+    def counts(self, most: int = MAX_SHOWN) -> dict[str, int]:
+        """The number of users of the largest instances, by instance.
+
+        Only the first :data:`MAX_RANKED` instances are compared, which bounds the time it takes.
+        """
+        looked_at = islice(self._by_instance.items(), MAX_RANKED)
+        largest = nlargest(most, looked_at, key=itemgetter(1))
+        return {UNNAMED if name is None else name: count for name, count in largest}
+
+    @property
+    def instances(self) -> int:
+        """Number of instances that users sync through."""
+        return len(self._by_instance)
 
     def user_sync(self, connection: C, command: UserSync) -> None:
         """Handle a USER_SYNC.
@@ -98,7 +150,8 @@ class UserSyncs(Generic[C]):
         if not command.syncing:
             if users is not None and users.pop(key, None) is not None:
                 of_connection.count -= 1
-                self._count -= 1
+                self._forget_one(key)
+                self._less(command.instance, 1)
                 if not users:
                     self._drop(connection, of_connection, command.instance)
             return
@@ -109,6 +162,9 @@ class UserSyncs(Generic[C]):
                 self._holders.setdefault(command.instance, {})[connection] = None
             of_connection.count += 1
             self._count += 1
+            user = key.partition(" ")[0]
+            self._by_user[user] = self._by_user.get(user, 0) + 1
+            self._by_instance[command.instance] = self._by_instance.get(command.instance, 0) + 1
         users[key] = command.last_sync_ms
 
     def clear(self, connection: C, command: ClearUserSync) -> None:
@@ -117,26 +173,38 @@ class UserSyncs(Generic[C]):
         users = None if of_connection is None else of_connection.instances.get(command.instance)
         if of_connection is not None and users is not None:
             of_connection.count -= len(users)
+            self._less(command.instance, len(users))
             self._drop(connection, of_connection, command.instance)
+            self._forget_some(users, _NOW)
             self._scheduler.spawn("forget syncing users", self._forget(users))
 
     def connection_lost(self, connection: C) -> None:
         """Nobody syncs through this connection any more."""
         of_connection = self._syncing.pop(connection, None)
         if of_connection is not None:
-            for instance in of_connection.instances:
+            for instance, users in of_connection.instances.items():
+                self._less(instance, len(users))
                 self._let_go(connection, instance)
             ending = self._end(self._name(connection), of_connection)
             self._scheduler.spawn("end syncing users", ending)
 
-    def syncing(self) -> set[str]:
-        """All users that sync anywhere now."""
-        return {
-            key.partition(" ")[0]
-            for of_connection in self._syncing.values()
-            for users in of_connection.instances.values()
-            for key in users
-        }
+    async def tell(self, skip: C, say: Callable[[str, UserSync], object]) -> None:
+        """Tell of all users that sync now, in slices, but those of one connection.
+
+        :param say: called with (name of the connection, command)
+        """
+        for connection, of_connection in list(self._syncing.items()):
+            if connection is skip:
+                continue
+            for instance, users in list(of_connection.instances.items()):
+                for key in list(users):
+                    await self._capacity.room()
+                    await self._slices.step()
+                    last_sync_ms = users.get(key)
+                    if last_sync_ms is not None:
+                        user, _, device = key.partition(" ")
+                        start = UserSync(instance, user, device or None, True, last_sync_ms)
+                        say(self._name(connection), start)
 
     def _check(self, of_connection: _Syncing, instance: str | None, key: _User) -> None:
         """Check the limits before adding a user.
@@ -168,11 +236,12 @@ class UserSyncs(Generic[C]):
         instances = of_connection.instances
         while instances:
             await self._capacity.room()
-            await self._slices.step()
+            await self._slices.step(_COST_NOW)
             instance, users = instances.popitem()
             if instance is None or instance in self._holders:
                 await self._end_each(name, instance, users)
             else:
+                self._forget_some(users, _NOW)
                 self._ended(name, ClearUserSync(instance))
                 await self._forget(users)
 
@@ -181,7 +250,7 @@ class UserSyncs(Generic[C]):
             await self._capacity.room()
             await self._slices.step()
             key, last_sync_ms = users.popitem()
-            self._count -= 1
+            self._forget_one(key)
             if not self._syncs_elsewhere(instance, key):
                 user, _, device = key.partition(" ")
                 end = UserSync(instance, user, device or None, False, last_sync_ms)
@@ -196,6 +265,25 @@ class UserSyncs(Generic[C]):
         """Free the memory in slices; freeing 300,000 users at once takes tens of milliseconds."""
         while users:
             await self._slices.step()
-            for _ in range(min(_AT_ONCE, len(users))):
-                users.popitem()
-                self._count -= 1
+            self._forget_some(users, _AT_ONCE)
+
+    def _forget_some(self, users: dict[_User, int], most: int) -> None:
+        for _ in range(min(most, len(users))):
+            key, _ = users.popitem()
+            self._forget_one(key)
+
+    def _forget_one(self, key: _User) -> None:
+        self._count -= 1
+        user = key.partition(" ")[0]
+        left = self._by_user[user] - 1
+        if left:
+            self._by_user[user] = left
+        else:
+            del self._by_user[user]
+
+    def _less(self, instance: str | None, how_many: int) -> None:
+        left = self._by_instance[instance] - how_many
+        if left:
+            self._by_instance[instance] = left
+        else:
+            del self._by_instance[instance]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from synrepl.core.errors import SynreplError
+from synrepl.core.tokens import Token
 from synrepl.services.announcing.announce import Announcer
 from synrepl.services.announcing.stream_state import StreamState
 from synrepl.services.announcing.throughput import Throughput
@@ -19,7 +20,9 @@ from synrepl.services.following.consumer import Consumer
 from synrepl.services.following.deliver import Delivery
 from synrepl.services.following.follow import Follower
 from synrepl.services.following.lane import FollowerCounts
+from synrepl.services.serving.federation_trim import federation_status
 from synrepl.services.serving.serve import FollowerState, Master
+from synrepl.services.serving.user_sync import UserSyncs
 from synrepl.services.standing.standing import (
     Lag,
     held_by,
@@ -31,6 +34,7 @@ from synrepl.services.standing.standing import (
 from synrepl.services.trim import Trimming
 from synrepl.services.writing.intake import Intake
 from synrepl.services.writing.write import StreamWriter
+from synrepl.streams.synapse.federation import FEDERATION
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +89,8 @@ def master_status(
         "followers": [follower_status(state, now) for state in master.followers.values()],
         "commands": dict(master.commands),
         "ignored": dict(master.ignored),
-        "syncing_users": master.user_syncs.count,
+        "syncing_users": syncing_status(master.user_syncs),
+        "federation": federation_status(master.federation_acks, _trimmed_of(announcer)),
         "close_reasons": {str(reason): count for reason, count in master.closed.items()},
         "published": _facts_and_rows(throughput),
         "appended": _facts_and_rows(intake),
@@ -160,6 +165,16 @@ def stream_status(
             "held_by": trim.held_by,
         },
     }
+
+
+def syncing_status(users: UserSyncs[Any]) -> dict[str, Any]:
+    """How many users sync; ``by_instance`` has the largest instances only."""
+    return {"count": users.count, "instances": users.instances, "by_instance": users.counts()}
+
+
+def _trimmed_of(announcer: Announcer) -> Token:
+    state = announcer.states.get(FEDERATION.name)
+    return 0 if state is None or state.observation is None else state.observation.trimmed
 
 
 def handlers_status(delivery: Delivery) -> list[dict[str, Any]]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from types import MappingProxyType
 from typing import TypeVar
 
 from synrepl.core.clock import Scheduler
@@ -70,6 +71,7 @@ class StreamWriter:
     :param writer: the name, of which only one process at a time may be
     :param settled: told what became settled, stream by stream, in order
     :param writers_of: the names of a stream's writers, for callers who must go there
+    :param refusals: why a stream takes no facts at present, by name of the stream
     """
 
     def __init__(
@@ -81,8 +83,10 @@ class StreamWriter:
         settled: Settled,
         log: Log,
         writers_of: Callable[[str], Sequence[str]] = lambda stream: (),
+        refusals: Mapping[str, Refused] = MappingProxyType({}),
     ) -> None:
         self.writer = writer
+        self._refusals = refusals
         self._writers_of = writers_of
         self._scheduler = scheduler
         self._store = store
@@ -271,6 +275,9 @@ class StreamWriter:
         if queue is None:
             others = self._others(stream.name) or "one of its writers"
             raise NotAWriter(writer=self.writer, stream=stream.name, writers=others)
+        refusal = self._refusals.get(stream.name)
+        if refusal is not None:
+            raise type(refusal)(**refusal.facts)
         return queue
 
     def _others(self, stream: str) -> str:

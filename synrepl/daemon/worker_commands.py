@@ -1,0 +1,107 @@
+"""The commands of a worker's handlers, wired from its configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from synrepl.core.clock import Scheduler
+from synrepl.core.slices import Slices
+from synrepl.core.tokens import Token
+from synrepl.daemon.config import WorkerConfig
+from synrepl.services.announcing.announce import Log
+from synrepl.services.bus.own_writer import Written
+from synrepl.services.following.follow import Follower
+from synrepl.services.handlers import SyncingUsers
+from synrepl.services.sending.commands import Commands
+from synrepl.services.sending.link import CommandLink
+from synrepl.services.sending.outgoing import OutgoingCommands
+from synrepl.services.serving.federation_trim import (
+    FederationTrim,
+    federation_status,
+    trims_store,
+)
+from synrepl.services.serving.peer_states import NamedSource, PeerStates
+from synrepl.services.standing.status import syncing_status
+from synrepl.storage.store import FactStore
+from synrepl.streams.synapse.federation import FEDERATION
+from synrepl.wire.commands import Command
+from synrepl.wire.dialects import CLIENT_DIALECTS, CURRENT
+
+
+class WorkerCommands:
+    """What a worker says to others, and on Redis what it hears of them.
+
+    :param heard: gets commands for handlers
+    :param kept: the streams that this worker writes, if the ``federation`` stream is one
+    :param store: where it is kept
+    :ivar commands: for handlers
+    :ivar link: stands between the connection and the follower
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        config: WorkerConfig,
+        follower: Follower,
+        heard: Callable[[Command], object],
+        kept: Mapping[str, Written] | None,
+        store: FactStore | None,
+        log: Log,
+    ) -> None:
+        name, on_bus = config.instance_name, config.redis is not None
+        dialect = CURRENT if on_bus else CLIENT_DIALECTS[config.dialect]
+        slices = Slices(scheduler)
+        self._own = NamedSource(name)
+        self._kept = {} if kept is None else kept
+        self.outgoing = OutgoingCommands(
+            scheduler, slices, name, dialect, log, clears_first=bool(config.handlers)
+        )
+        self._states: PeerStates | None = None
+        if on_bus:
+            self._states = PeerStates(
+                scheduler,
+                slices,
+                log,
+                lambda source, command: heard(command),
+                None if kept is None else config.federation_sender_instances,
+                self._federation_position,
+            )
+            if kept is not None and store is not None:
+                trim = trims_store(store, FEDERATION)
+                FederationTrim(scheduler, self._states.federation_acks, trim, log)
+        self.commands = Commands(name, self, scheduler.seconds, (dialect,))
+        self.link = CommandLink(follower, self.outgoing, self._states)
+
+    @property
+    def syncing(self) -> SyncingUsers | None:
+        """Who syncs through any process; None over TCP, where nobody tells a worker."""
+        return None if self._states is None else self._states.user_syncs
+
+    def send(self, command: Command) -> None:
+        """Send a command of a handler, and on Redis note it like those of others.
+
+        :raises Refused: :raises Unavailable: it is not sent
+        """
+        self.outgoing.send(command)
+        if self._states is not None:
+            self._states.take(self._own, command)
+
+    def _federation_position(self) -> Token:
+        written = self._kept.get(FEDERATION.name)
+        return 0 if written is None else written.linear
+
+    def status(self, trimmed: Token = 0) -> dict[str, Any]:
+        """What is known of others, and what waits to be sent."""
+        states = self._states
+        return {
+            "sending": {
+                "syncing_users": self.outgoing.syncing_users,
+                "acknowledged": self.outgoing.acknowledged,
+                "unsent": self.outgoing.unsent,
+            },
+            "syncing_users": None if states is None else syncing_status(states.user_syncs),
+            "federation": None
+            if states is None
+            else federation_status(states.federation_acks, trimmed),
+        }

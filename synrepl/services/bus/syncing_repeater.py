@@ -1,0 +1,71 @@
+"""A master repeats on the bus who is syncing, for processes that have joined since."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from synrepl.core.clock import DelayedCall, Scheduler
+from synrepl.services.bus.relay import CommandRelay
+from synrepl.services.sending.outgoing import REPEAT_S
+from synrepl.services.serving.user_sync import UserSyncs
+from synrepl.wire.commands import UserSync
+
+C = TypeVar("C")
+
+
+class SyncingRepeater:
+    """Says who is syncing through the master and its TCP clients.
+
+    :param bus: the source of what was heard on the bus itself, which is not repeated
+    """
+
+    def __init__(
+        self, scheduler: Scheduler, relay: CommandRelay, user_syncs: UserSyncs[C], bus: C
+    ) -> None:
+        self._scheduler = scheduler
+        self._relay = relay
+        self._user_syncs = user_syncs
+        self._bus = bus
+        self._busy = False
+        self._again = False
+        self._said_at = scheduler.seconds()
+        self._repeat: DelayedCall | None = None
+
+    def joined(self) -> None:
+        """The bus stands again."""
+        self._relay.joined()
+        self._start()
+
+    def asked(self) -> None:
+        """Another process has joined: repeat, at most once in :data:`.outgoing.REPEAT_S`."""
+        if self._repeat is None and self._user_syncs.count:
+            wait = max(0.0, self._said_at + REPEAT_S - self._scheduler.seconds())
+            self._repeat = self._scheduler.callLater(wait, self._start)
+
+    def stop(self) -> None:
+        """Say that nobody syncs through the master any more."""
+        if self._repeat is not None and self._repeat.active():
+            self._repeat.cancel()
+        self._repeat = None
+        self._relay.clear()
+
+    def _start(self) -> None:
+        self._repeat = None
+        self._said_at = self._scheduler.seconds()
+        if self._busy:
+            self._again = True
+            return
+        self._busy = True
+        self._scheduler.spawn("repeat who is syncing", self._run())
+
+    async def _run(self) -> None:
+        try:
+            self._again = True
+            while self._again:
+                self._again = False
+                await self._user_syncs.tell(self._bus, self._say)
+        finally:
+            self._busy = False
+
+    def _say(self, source: str, command: UserSync) -> None:
+        self._relay.from_client(source, command)

@@ -1,0 +1,1 @@
+"""Commands that this process sends to others on behalf of handlers."""

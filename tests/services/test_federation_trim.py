@@ -1,0 +1,115 @@
+"""What becomes of the federation stream as its senders acknowledge, or do not."""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from synrepl.core.tokens import Range
+from synrepl.services.serving.federation_acks import FederationAcks
+from synrepl.services.serving.federation_trim import (
+    FederationTrim,
+    federation_status,
+    trims_store,
+)
+from synrepl.services.trim import AT_ONCE
+from synrepl.storage.store import Trim
+from synrepl.streams.synapse.federation import FEDERATION, FederationRow
+from tests.services.world import Noting, World, done, started
+
+
+class Trimming(SynchronousTestCase):
+    """A stream of which so many rows are kept at most."""
+
+    def begin(self, max_rows: int = 100_000) -> World:
+        """A world with two senders."""
+        world = started(max_rows)
+        self.addCleanup(world.stop)
+        self.log = Noting()
+        self.acks: FederationAcks[str] = FederationAcks(
+            ["one", "two"], lambda: world.announcer.states["federation"].linear
+        )
+        trim = trims_store(world.store, FEDERATION)
+        self.trim = FederationTrim(world.scheduler, self.acks, trim, self.log)
+        return world
+
+    def append(self, world: World, count: int) -> None:
+        """Append facts."""
+        facts = [[FederationRow("k", {"n": n})] for n in range(count)]
+        done(world.writer.append(FEDERATION, facts))
+        world.clock.advance(0)
+
+    def acknowledge(self, world: World, sender: str, token: int) -> None:
+        """A sender acknowledges."""
+        self.acks.acknowledge("connection", sender, token, sender)
+        for _ in range(10):
+            world.clock.advance(0)
+
+    def kept(self, world: World) -> int:
+        """How many facts there are."""
+        memory = world.store._of(FEDERATION)
+        page = done(world.store.page(FEDERATION, Range(memory.trimmed, 100_000), None, 100_000))
+        return len(page.facts)
+
+    def test_up_to_the_sender_that_is_furthest_behind(self) -> None:
+        world = self.begin()
+        self.append(world, 10)
+        self.acknowledge(world, "one", 7)
+        self.assertEqual(self.kept(world), 10)
+        self.assertEqual((self.trim.trimming.rows, self.trim.trimming.held_by), (0, "two"))
+        self.acknowledge(world, "two", 4)
+        self.assertEqual(self.kept(world), 6)
+        self.acknowledge(world, "two", 9)
+        self.assertEqual(self.kept(world), 3)
+        self.assertEqual((self.trim.trimming.rows, self.trim.trimming.held_by), (7, "one"))
+
+    def test_many_rows_in_several_steps(self) -> None:
+        world = self.begin()
+        self.append(world, 2 * AT_ONCE + 5)
+        for sender in ("one", "two"):
+            self.acknowledge(world, sender, 2 * AT_ONCE + 3)
+        self.assertEqual(self.kept(world), 2)
+
+    def test_a_sender_that_never_acknowledges_does_not_fill_the_memory(self) -> None:
+        world = self.begin(20)
+        self.acknowledge(world, "one", 0)
+        for _ in range(10):
+            self.append(world, 10)
+        self.assertLessEqual(self.kept(world), 20)
+        gone = world.store._of(FEDERATION).trimmed
+        self.assertEqual(
+            federation_status(self.acks, gone),
+            {
+                "senders": {"one": 0, "two": None},
+                "floor": None,
+                "held_by": "two",
+                "lost_upto": gone,
+            },
+        )
+
+    def test_a_store_that_fails_is_asked_again_with_the_next_acknowledgement(self) -> None:
+        world = self.begin()
+        self.append(world, 10)
+        self.acknowledge(world, "one", 10)
+        world.store.away = True
+        self.acknowledge(world, "two", 5)
+        self.assertIn("cannot trim federation", self.log.lines[0][1])
+        world.store.away = False
+        self.assertEqual(self.kept(world), 10)
+        self.acknowledge(world, "two", 6)
+        self.assertEqual(self.kept(world), 4)
+
+    def test_the_same_token_again_costs_nothing(self) -> None:
+        world = self.begin()
+        self.append(world, 3)
+        asked: list[int] = []
+
+        async def trim(upto: int, limit: int) -> Trim:
+            asked.append(upto)
+            return Trim(upto, 0, None)
+
+        acks: FederationAcks[str] = FederationAcks(["one"], lambda: 3)
+        FederationTrim(world.scheduler, acks, trim, self.log)
+        for token in (2, 2, 1, 2, 3):
+            acks.acknowledge("c", "one", token, "c")
+            world.clock.advance(0)
+        self.assertEqual(asked, [2, 3])
