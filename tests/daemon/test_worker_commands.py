@@ -89,11 +89,19 @@ class OverTcp(CommandsCase):
     async def test_each_command_gets_there_in_the_legacy_dialect(self) -> None:
         await self.spoken("legacy")
 
+    async def test_each_command_gets_there_in_the_transitional_dialect(self) -> None:
+        await self.spoken("transitional")
+
     async def spoken(self, dialect: str) -> None:
-        master = await self.begin("master", handlers=f"[{self.listener('master')}]")
+        listener = f"{{port: {self.port}, dialect: transitional}}"
+        if dialect != "transitional":
+            listener = f"{{port: {self.port}}}"
+        master = await self.begin(
+            "master", handlers=f"[{self.listener('master')}]", listeners=f"[{listener}]"
+        )
         worker = await self.begin("w1", dialect=dialect, handlers=f"[{self.speaker()}]")
         calls = [*CALLS, PUSHER]
-        if dialect == "legacy":
+        if dialect != "auto":
             calls.append(
                 (
                     ["invalidate_cache", "get_user", ["@u:x"]],
