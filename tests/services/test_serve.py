@@ -8,7 +8,9 @@ from twisted.internet.testing import StringTransport
 from twisted.trial.unittest import SynchronousTestCase
 
 from synrepl.adapters.tcp_master import ClientPeer, MasterFactory
-from synrepl.services.serving.serve import Master
+from synrepl.services.sending.commands import Commands
+from synrepl.services.serving.federation_acks import FederationAcks, UnexpectedSender
+from synrepl.services.serving.serve import Master, NoCachesStream
 from synrepl.wire.commands import ClearUserSync, Command, UserSync
 from synrepl.wire.session import Limits
 from tests.services.world import Noting, World, done, started
@@ -284,6 +286,32 @@ class Relays(MasterCase):
         self.federate(3)
         self.client("NAME sender2", "REPLICATE federation NOW", "FEDERATION_ACK 2")
         self.assertEqual(self.master.federation_acks.senders["sender2"], 2)
+
+    def test_the_only_sender_needs_no_name(self) -> None:
+        acks: FederationAcks[str] = FederationAcks(["sender1"], lambda: 5)
+        acks.acknowledge("connection", None, 4, "127.0.0.1:5")
+        self.assertEqual(acks.floor, 4)
+
+    def test_commands_of_the_masters_own_handlers(self) -> None:
+        client = self.client("REPLICATE")
+        client.heard()
+        commands = Commands("master", self.master, self.world.scheduler.seconds)
+        commands.user_sync("@u:x", True, at=5)
+        commands.remote_server_up("far.example")
+        commands.remove_pusher("app", "key", "@u:x")
+        with self.assertRaisesRegex(UnexpectedSender, "'master' acknowledges"):
+            commands.federation_ack(0)
+        with self.assertRaisesRegex(NoCachesStream, "does not write the stream 'caches'"):
+            commands.invalidate_cache("users", ["@u:x"])
+        self.world.clock.advance(0)
+        self.assertEqual(client.heard(), ["REMOTE_SERVER_UP far.example"])
+        self.assertEqual(self.master.user_syncs.by_instance(), {"master": {"@u:x"}})
+        self.assertEqual(
+            [(name, command.verb) for name, command in self.events],
+            [("master", verb) for verb in ("USER_SYNC", "REMOTE_SERVER_UP", "REMOVE_PUSHER")],
+        )
+        commands.clear_user_syncs()
+        self.assertFalse(self.master.user_syncs.is_syncing("@u:x"))
 
     def test_what_is_for_handlers(self) -> None:
         client = self.client("NAME worker", "REPLICATE jobs NOW")
