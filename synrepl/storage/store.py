@@ -18,7 +18,7 @@ settled, whatever became of the processes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from synrepl.core.errors import Refused, StorageError, Unavailable
@@ -82,14 +82,17 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Somebody who holds a reservation lock: stable for as long as this one reservation lives.
+    """The holder of a reservation lock. Two are equal when they hold the same reservation.
 
-    :ivar identity: equal in two observations only when it is the same reservation
-    :ivar describe: backend, age and query, for a person
+    :ivar identity: unique among the reservations of one writer, and the same in each observation
+    :ivar describe: backend, age and query, for a person; differs between observations
+    :ivar transaction_s: age of its transaction in seconds; None for a reservation that is not
+        bound to one, or where the age is not visible
     """
 
     identity: tuple[object, ...]
-    describe: str
+    describe: str = field(compare=False)
+    transaction_s: float | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

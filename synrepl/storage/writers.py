@@ -213,7 +213,8 @@ SELECT w.stream, w.writer, w.epoch, w.position, w.held, w.removed, s.position, s
        CASE WHEN l.objid IS NOT NULL THEN
            format('backend %%s (%%s), in transaction for %%s: %%s', l.pid, a.application_name,
                   coalesce(date_trunc('second', now() - a.xact_start)::text, '-'), left(a.query, 200))
-       END
+       END,
+       extract(epoch FROM clock_timestamp() - a.xact_start)::float8
 FROM synrepl._writers w
 JOIN synrepl._streams s USING (stream)
 LEFT JOIN pg_locks l
@@ -253,6 +254,7 @@ def observe(txn: Transaction, streams: Sequence[Stream]) -> dict[str, Observatio
         vxid,
         ours,
         words,
+        age,
     ) in txn.fetchall():
         recorded[stream], trimmed[stream] = int(linear), int(gone)
         known = writers[stream].get(writer)
@@ -263,7 +265,7 @@ def observe(txn: Transaction, streams: Sequence[Stream]) -> dict[str, Observatio
         if objid is not None and objid >= FIRST_RESERVATION:
             found.append(Holder((pid, objid), words))
         elif objid == TRANSACTION:
-            found.append(Holder((pid, vxid), words))
+            found.append(Holder((pid, vxid), words, None if age is None else float(age)))
         writers[stream][writer] = WriterState(
             epoch=int(epoch),
             position=int(position),

@@ -34,7 +34,10 @@ class Lags(TestCase):
 
     def at(self, seconds: float, reached: int, known: int, *holders: str) -> tuple[int, float]:
         self.clock.advance(seconds)
-        held = tuple(("w", Holder((words,), words)) for words in holders)
+        # As in a database, the text tells the age, so it is another one at each look.
+        held = tuple(
+            ("w", Holder((words,), f"{words} at {self.clock.seconds()}")) for words in holders
+        )
         self.now = Standing("s", reached, known, held)
         lag = self.watch.look()["s"]
         return lag.rows, lag.seconds
@@ -89,13 +92,34 @@ class Lags(TestCase):
         self.at(2, 0, 3, "b", "a")
         oldest = self.watch.look()["s"].oldest
         assert oldest is not None
-        self.assertEqual((oldest.writer, oldest.describe, oldest.seconds), ("w", "a", 2.0))
+        self.assertEqual((oldest.writer, oldest.describe, oldest.seconds), ("w", "a at 2.0", 2.0))
         self.at(3, 0, 3, "b")
         oldest = self.watch.look()["s"].oldest
         assert oldest is not None
-        self.assertEqual((oldest.describe, oldest.seconds), ("b", 3.0))
+        self.assertEqual((oldest.describe, oldest.seconds), ("b at 5.0", 3.0))
         self.at(1, 0, 3)
         self.assertIsNone(self.watch.look()["s"].oldest)
+
+    def test_one_transaction_may_hold_as_two_writers(self) -> None:
+        both = [("a", Holder((7, "3/12"), "as a")), ("b", Holder((7, "3/12"), "as b"))]
+        self.now = Standing("s", 0, 3, (both[1],))
+        self.watch.look()
+        self.clock.advance(4)
+        self.now = Standing("s", 0, 3, tuple(both))
+        oldest = self.watch.look()["s"].oldest
+        assert oldest is not None
+        self.assertEqual((oldest.writer, oldest.seconds), ("b", 4.0))
+
+    def test_a_reservation_from_before_the_first_look_is_as_old_as_its_transaction(self) -> None:
+        self.now = Standing("s", 0, 3, (("w", Holder((1,), "first", 79.0)),))
+        oldest = self.watch.look()["s"].oldest
+        assert oldest is not None
+        self.assertEqual(oldest.seconds, 79.0)
+        # A later one has been reserved since the last look, whenever its transaction began.
+        self.now = Standing("s", 0, 3, (("w", Holder((2,), "later", 500.0)),))
+        oldest = self.watch.look()["s"].oldest
+        assert oldest is not None
+        self.assertEqual(oldest.seconds, 0.0)
 
     def test_it_looks_by_itself(self) -> None:
         self.now = Standing("s", 0, 3)

@@ -95,6 +95,20 @@ class OnlyHere(PostgresCase):
         for word in ("backend", "synrepl one"):
             self.assertIn(word, holder.describe)
 
+    async def test_a_reservation_is_the_same_one_whatever_its_transaction_does_next(self) -> None:
+        application = self.connect()
+        self.sql("BEGIN", on=application)
+        self.sql("""SELECT synrepl.append('notes', '[{"text": "a"}]')""", on=application)
+        observer = self.process("observer").store
+        (before,) = (await observer.observe([NOTES]))["notes"].writers["sql"].holders
+        self.sql("SELECT 'something else'", on=application)
+        (after,) = (await observer.observe([NOTES]))["notes"].writers["sql"].holders
+        self.assertNotEqual(before.describe, after.describe)
+        self.assertEqual(before, after)
+        assert before.transaction_s is not None
+        assert after.transaction_s is not None
+        self.assertGreater(after.transaction_s, before.transaction_s)
+
     async def test_an_answer_that_an_older_process_kept_names_the_writer_of_the_facts(self) -> None:
         await self.one.store.prepare([BACKFILL])
         first = await self.one.store.open_writer("w2", [NOTES, BACKFILL])

@@ -33,7 +33,8 @@ class Standing(NamedTuple):
 class OpenReservation(NamedTuple):
     """A reservation that is not settled.
 
-    :ivar seconds: since it was first seen
+    :ivar seconds: age since it was first seen; one that was there at the first look is taken
+        to be as old as its transaction
     """
 
     writer: str
@@ -78,7 +79,8 @@ class Watch:
         self._standings = standings
         self._every_s = every_s
         self._goals: dict[str, tuple[Token, float]] = {}
-        self._seen: dict[str, dict[Holder, float]] = {}
+        #: By stream, writer and reservation: when it was first seen.
+        self._seen: dict[str, dict[tuple[str, Holder], float]] = {}
         self._timer: DelayedCall | None = None
 
     def start(self) -> None:
@@ -105,13 +107,18 @@ class Watch:
         return Lag(behind, max(0.0, now - since) if behind else 0.0, self._oldest(standing, now))
 
     def _oldest(self, standing: Standing, now: float) -> OpenReservation | None:
-        before = self._seen.get(standing.stream, {})
-        seen = {holder: before.get(holder, now) for _, holder in standing.holders}
+        before = self._seen.get(standing.stream)
+        seen = {}
+        for held in standing.holders:
+            if before is None:  # the first look: how long it has been there shows only in its age
+                seen[held] = now - (held[1].transaction_s or 0.0)
+            else:
+                seen[held] = before.get(held, now)
         self._seen[standing.stream] = seen
         if not seen:
             return None
-        writer, holder = min(standing.holders, key=lambda held: seen[held[1]])
-        return OpenReservation(writer, holder.describe, max(0.0, now - seen[holder]))
+        writer, holder = oldest = min(standing.holders, key=lambda held: seen[held])
+        return OpenReservation(writer, holder.describe, max(0.0, now - seen[oldest]))
 
 
 def master_standings(states: Mapping[str, StreamState], writer: StreamWriter) -> list[Standing]:

@@ -166,11 +166,12 @@ class _Transaction:
             for writer, state in seen.writers.items():
                 known: Record = (name, writer, state.epoch, state.position)
                 known = (*known, state.held, state.removed, seen.recorded, seen.trimmed)
-                session: Record = (0, SESSION, "", True, "") if state.alive else (None,) * 5
+                session: Record = (0, SESSION, "", True, "", None) if state.alive else (None,) * 6
                 rows.append((*known, *session))
                 for holder in state.holders:
                     number = holder.identity[0]
-                    rows.append((*known, number, FIRST_RESERVATION, "", False, holder.describe))
+                    words = holder.describe
+                    rows.append((*known, number, FIRST_RESERVATION, "", False, words, None))
         return rows
 
 
