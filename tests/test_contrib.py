@@ -18,6 +18,7 @@ from synrepl.adapters.http_server import HttpServer
 from synrepl.daemon.listener_status import connections_status, http_status
 from synrepl.daemon.metrics import ProcessMetrics
 from synrepl.services.standing.bus_status import BusStatus
+from synrepl.services.standing.expected_followers import FollowerHealth, FollowerReport
 from tests.services.test_status import worker
 from tests.services.world import started
 
@@ -58,6 +59,9 @@ def known() -> dict[str, set[str]]:
         "handler_commands": {"waiting": 0, "dropped": 0},
         "ignored": {"TooManyInstances": 1},
         "federation": {"senders": {"s": 1}, "floor": 1, "held_by": "s", "lost_upto": None},
+        "named_followers": [
+            FollowerReport("w1", FollowerHealth.OK, 1.0, 60.0, connected=True).to_json()
+        ],
     }
     for status in ({**world.status(), **listeners}, {**worker(), "bus": bus.to_json()}):
         body, _ = ProcessMetrics(partial(dict, status), {}).render()

@@ -20,6 +20,7 @@ from synrepl.daemon import config_values as values
 from synrepl.daemon.config_decode import Section, Unfit, decode, errors_of
 from synrepl.daemon.config_exposure import exposed_database
 from synrepl.daemon.config_files import Document
+from synrepl.daemon.config_followers import Followers
 from synrepl.daemon.config_handlers import Handler as Handler
 from synrepl.daemon.config_handlers import unfit_handlers
 from synrepl.daemon.config_redis import Redis
@@ -319,6 +320,7 @@ class MasterConfig(Config):
     live_queue_commands: values.Count = 10_000
     poll_interval: values.Timeout = 1.0
     retention: Retention = field(default_factory=Retention)
+    followers: Followers = field(default_factory=Followers)
 
     def faults(self) -> Iterator[Unfit]:
         # Zero-argument super() does not work in a dataclass with slots.

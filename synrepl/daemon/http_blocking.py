@@ -74,7 +74,7 @@ class BlockingClient:
         return self._ask("GET", "/status")
 
     def ready(self) -> dict[str, Any]:
-        """``{"ready", "reasons"}``, whichever it is."""
+        """``{"ready", "reasons", "warnings"}``, whichever it is."""
         return self._ask("GET", "/ready", accept=(200, 503))
 
     def append(self, stream: str, body: bytes, key: str | None = None) -> dict[str, Any]:

@@ -110,7 +110,7 @@ class HttpListener:
             return json_answer({"alive": True})
 
         async def not_ready(request: HttpRequest) -> HttpAnswer:
-            return json_answer({"ready": False, "reasons": [self.waiting]}, 503)
+            return json_answer({"ready": False, "reasons": [self.waiting], "warnings": []}, 503)
 
         async def refuse(request: HttpRequest) -> HttpAnswer:
             raise StillStarting(reason=self.waiting)

@@ -54,6 +54,11 @@ from synrepl.services.serving.federation_trim import FederationTrim, trims_mirro
 from synrepl.services.serving.serve import Master
 from synrepl.services.serving.updates import Updates
 from synrepl.services.standing.bus_status import bus_stands
+from synrepl.services.standing.expected_followers import (
+    ExpectedFollowers,
+    FollowerLimits,
+    followers_get_on,
+)
 from synrepl.services.standing.readiness import (
     READY_LAG_S,
     Readiness,
@@ -262,7 +267,7 @@ class MasterProcess:
             self._ports.append(self._listen(listener, connections))
         if self.bus is not None:
             self.bus.start(master.user_syncs)
-        self._open_http(store)
+        self._open_http(store, self._watch_followers(store, announcer, master))
         self.log.info(
             "master {name} of {server} is ready",
             name=self.config.instance_name,
@@ -309,7 +314,22 @@ class MasterProcess:
     def _waiting(self, reason: str) -> None:
         self.http.waiting = reason
 
-    def _open_http(self, store: FactStore) -> None:
+    def _watch_followers(
+        self, store: FactStore, announcer: Announcer, master: Master
+    ) -> ExpectedFollowers:
+        wanted = self.config.followers
+        expected = ExpectedFollowers(
+            self._scheduler,
+            store,
+            announcer.states,
+            lambda: {connection.name for connection in master.followers},
+            FollowerLimits(wanted.expected, wanted.silent_after, wanted.stuck_after),
+            self.log,
+        )
+        self._scheduler.spawn("watch named followers", expected.run())
+        return expected
+
+    def _open_http(self, store: FactStore, expected: ExpectedFollowers) -> None:
         """Let the HTTP listener answer for what has started."""
         announcer, writer, master = self.announcer, self.writer, self.master
         if self.http.server is None or announcer is None or writer is None or master is None:
@@ -345,6 +365,7 @@ class MasterProcess:
             return {
                 **told,
                 "bus": heard,
+                "named_followers": [report.to_json() for report in expected.reports()],
                 "audits": auditor.counts,
                 "http": self.http.status(),
                 "listeners": [
@@ -367,7 +388,10 @@ class MasterProcess:
         if bus is not None:
             checks.append(bus_stands(bus.status))
             source = SomeElsewhere(bus.mirror.streams, bus.mirror.sure_page, store)
-        ready = self._readiness = Readiness(checks)
+        warnings = [followers_get_on(expected)]
+        if config.followers.required:
+            checks, warnings = [*checks, *warnings], []
+        ready = self._readiness = Readiness(checks, warnings)
         ready.started()
         updates = Updates(self._scheduler, self.catalogue, announcer.states, source, self.log)
         routes = master_routes(intake, updates, ready, status, metrics.render)

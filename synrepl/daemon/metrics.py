@@ -15,6 +15,7 @@ from prometheus_client.metrics_core import InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from synrepl.daemon.cache_metrics import caches
+from synrepl.daemon.follower_metrics import named_follower_metrics
 from synrepl.daemon.handler_metrics import handlers
 from synrepl.daemon.listener_status import command_metrics, listener_metrics, state_metrics
 from synrepl.daemon.metric_families import by_one, counter, gauge
@@ -164,6 +165,7 @@ def _master(status: Mapping[str, Any]) -> Iterable[Metric]:
         [((status["writer"]["name"],), float(status["writer"]["open"]))],
     )
     yield from _followers(status)
+    yield from named_follower_metrics(status.get("named_followers", ()))
     yield from _appends(status)
     yield from command_metrics(status)
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from synrepl.core.tokens import Token
 from synrepl.storage.database import Transaction
+from synrepl.storage.store import NamedFollower
 
 Positions = Mapping[tuple[str, str], Token]
 
@@ -72,18 +73,59 @@ def _positions(found: Transaction) -> dict[tuple[str, str], Token]:
 
 
 def renew_lease(
-    txn: Transaction, follower: str, streams: Sequence[str] | None, lease_s: float
+    txn: Transaction,
+    follower: str,
+    streams: Sequence[str] | None,
+    lease_s: float,
+    *,
+    is_running: bool = False,
 ) -> None:
     """Have a follower's unacknowledged facts kept, for ``lease_s`` seconds from now.
 
     :param streams: the names of those that it follows; None for all
+    :param is_running: the follower is a process that runs, and renews the lease while it does
     """
     txn.execute(
         """
-        INSERT INTO synrepl._follower_leases (follower, streams, expires_at)
-        VALUES (%s, %s::text[], now() + make_interval(secs => %s))
+        INSERT INTO synrepl._follower_leases (follower, streams, expires_at, seen_at)
+        VALUES (%s, %s::text[], now() + make_interval(secs => %s), CASE WHEN %s THEN now() END)
         ON CONFLICT (follower)
-        DO UPDATE SET streams = EXCLUDED.streams, expires_at = EXCLUDED.expires_at
+        DO UPDATE SET streams = EXCLUDED.streams, expires_at = EXCLUDED.expires_at,
+                      seen_at = EXCLUDED.seen_at
         """,
-        (follower, None if streams is None else list(streams), lease_s),
+        (follower, None if streams is None else list(streams), lease_s, is_running),
     )
+
+
+def named(txn: Transaction) -> list[NamedFollower]:
+    """All named followers, by name."""
+    positions: dict[str, dict[tuple[str, str], Token]] = {}
+    for follower, stream, writer, position in txn.execute(
+        "SELECT follower, stream, writer, position FROM synrepl._followers"
+    ).fetchall():
+        positions.setdefault(str(follower), {})[str(stream), str(writer)] = int(position)
+    handlers: dict[str, dict[tuple[str, str, str], Token]] = {}
+    for follower, handler, stream, writer, position in txn.execute(
+        "SELECT follower, handler, stream, writer, position FROM synrepl._handler_positions"
+    ).fetchall():
+        place = str(handler), str(stream), str(writer)
+        handlers.setdefault(str(follower), {})[place] = int(position)
+    txn.execute(
+        "SELECT follower, streams, extract(epoch FROM expires_at - clock_timestamp())::float8,"
+        " extract(epoch FROM clock_timestamp() - seen_at)::float8 FROM synrepl._follower_leases"
+    )
+    leases = {str(name): lease for name, *lease in txn.fetchall()}
+    found = []
+    for name in sorted({*positions, *handlers, *leases}):
+        streams, left, seen = leases.get(name, (None, None, None))
+        found.append(
+            NamedFollower(
+                name,
+                None if streams is None else frozenset(streams),
+                None if left is None else float(left),
+                None if seen is None else float(seen),
+                positions.get(name, {}),
+                handlers.get(name, {}),
+            )
+        )
+    return found

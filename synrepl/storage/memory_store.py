@@ -16,7 +16,7 @@ from synrepl.storage.marks import Mark, aged, noted
 from synrepl.storage.memory_changes import Changes
 from synrepl.storage.memory_lease import MemoryKeys, MemoryLease
 from synrepl.storage.memory_stream import MemoryStream
-from synrepl.storage.store import Aged, Observation, Page, Trim, WriterTaken
+from synrepl.storage.store import Aged, NamedFollower, Observation, Page, Trim, WriterTaken
 from synrepl.streams.definition import Stream
 
 #: How long a predecessor may keep a writer's name, in seconds, and how often to look.
@@ -32,6 +32,7 @@ class _FollowerLease(NamedTuple):
 
     expires_at: float
     streams: frozenset[str] | None
+    seen_at: float | None
 
 
 class MemoryStore:
@@ -78,7 +79,7 @@ class MemoryStore:
             ``write committed``; and before their only part ``open writer``,
             ``release``, ``close``, ``observe``, ``fence``, ``page``, ``reached``,
             ``record positions``, ``follower positions``, ``record follower``,
-            ``renew lease``, ``mark``, ``trim``
+            ``named followers``, ``renew lease``, ``mark``, ``trim``
         """
 
     def set_sequence(self, stream: Stream, token: Token) -> None:
@@ -168,7 +169,23 @@ class MemoryStore:
         """Keep for a named follower what it has not acknowledged."""
         await self.step("renew lease")
         followed = None if streams is None else frozenset(streams)
-        self._leases[follower] = _FollowerLease(self._scheduler.seconds() + lease_s, followed)
+        now = self._scheduler.seconds()
+        self._leases[follower] = _FollowerLease(now + lease_s, followed, now)
+
+    async def named_followers(self) -> Sequence[NamedFollower]:
+        """All named followers, by name; of their handlers nothing is on record here."""
+        await self.step("named followers")
+        now, found = self._scheduler.seconds(), []
+        for name in sorted({*self._followers, *self._leases}):
+            lease = self._leases.get(name)
+            at = dict(self.on_record(name))
+            if lease is None:
+                found.append(NamedFollower(name, None, None, None, at, {}))
+            else:
+                left = lease.expires_at - now
+                seen = None if lease.seen_at is None else now - lease.seen_at
+                found.append(NamedFollower(name, lease.streams, left, seen, at, {}))
+        return found
 
     async def mark(self, stream: Stream, keep_s: float, max_s: float) -> Aged:
         """Note where a stream is on record now, and tell where it was."""

@@ -18,7 +18,15 @@ from synrepl.storage.database import (
 )
 from synrepl.storage.facts import FactTable
 from synrepl.storage.postgres_lease import PostgresLease
-from synrepl.storage.store import Aged, Observation, Page, Trim, WriterRemoved, WriterTaken
+from synrepl.storage.store import (
+    Aged,
+    NamedFollower,
+    Observation,
+    Page,
+    Trim,
+    WriterRemoved,
+    WriterTaken,
+)
 from synrepl.storage.tables import ensure_tables, protect, unprotected
 from synrepl.storage.writers import Claim
 from synrepl.streams.definition import Stream
@@ -175,8 +183,13 @@ class PostgresStore:
     ) -> None:
         """Keep for a named follower what it has not acknowledged."""
         await self._database.run(
-            "renew_lease", lambda txn: followers.renew_lease(txn, follower, streams, lease_s)
+            "renew_lease",
+            lambda txn: followers.renew_lease(txn, follower, streams, lease_s, is_running=True),
         )
+
+    async def named_followers(self) -> Sequence[NamedFollower]:
+        """All named followers, by name."""
+        return await self._database.run("named_followers", followers.named, read_only=True)
 
     async def mark(self, stream: Stream, keep_s: float, max_s: float) -> Aged:
         """Note where a stream is on record now, and tell where it was."""

@@ -12,6 +12,7 @@ from synrepl.storage.store import (
     Aged,
     Draft,
     FactStore,
+    NamedFollower,
     Observation,
     Page,
     Transacted,
@@ -81,6 +82,10 @@ class RoutedStore:
     ) -> None:
         """Make a follower's positions durable."""
         await self._tables.record_follower(follower, positions)
+
+    async def named_followers(self) -> Sequence[NamedFollower]:
+        """All named followers, by name."""
+        return await self._tables.named_followers()
 
     async def renew_lease(
         self, follower: str, streams: Sequence[str] | None, lease_s: float

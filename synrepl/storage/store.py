@@ -139,6 +139,26 @@ class RecordedPositions(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class NamedFollower:
+    """What is on record about a named follower.
+
+    :ivar streams: the names of the streams its lease is for; None for all, or without a lease
+    :ivar lease_s: remaining time of its lease in seconds, negative after the end; None without one
+    :ivar seen_s: seconds since its process last said that it runs; None if no process ever did
+    :ivar positions: its positions by stream and writer
+    :ivar handlers: positions of its handlers by handler, stream and writer, including those of
+        handlers that are no longer configured
+    """
+
+    name: str
+    streams: frozenset[str] | None
+    lease_s: float | None
+    seen_s: float | None
+    positions: Mapping[tuple[str, str], Token]
+    handlers: Mapping[tuple[str, str, str], Token]
+
+
+@dataclass(frozen=True, slots=True)
 class Aged:
     """Where a stream was some time ago; 0 when that is not known.
 
@@ -296,10 +316,15 @@ class FactStore(Protocol):
     ) -> None:
         """Make a follower's positions durable; never moves one back."""
 
+    async def named_followers(self) -> Sequence[NamedFollower]:
+        """All named followers, by name."""
+
     async def renew_lease(
         self, follower: str, streams: Sequence[str] | None, lease_s: float
     ) -> None:
         """Keep for a named follower what it has not acknowledged, for ``lease_s`` seconds from now.
+
+        This is also the heartbeat of its process: see :attr:`NamedFollower.seen_s`.
 
         What it has on record it has acknowledged: a position of a writer, that
         writer's facts; one of the linear view (writer ""), everybody's.

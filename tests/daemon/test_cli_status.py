@@ -45,7 +45,7 @@ synrepl-tail  127.0.0.1:_  modern   all                        0 _
         done = await self.run_it("status", "-c", master.path, "--json")
         self.assertEqual((done.code, done.err, done.out.count("\n")), (0, "", 1))
         status = json.loads(done.out)
-        self.assertEqual(list(status)[:3], ["ready", "reasons", "role"])
+        self.assertEqual(list(status)[:4], ["ready", "reasons", "warnings", "role"])
         self.assertEqual((status["ready"], status["reasons"], status["role"]), (True, [], "master"))
         self.assertEqual(list(status["streams"]), ["events", "typing", "orders"])
 
@@ -98,7 +98,7 @@ synrepl-tail  127.0.0.1:_  modern   all                        0 _
         self.assertEqual((done.code, done.err), (1, ""))
         self.assertRegex(done.out, r"^not ready: .*\n$")
         done = await self.run_it("status", "-c", path, "--json")
-        self.assertEqual(list(json.loads(done.out)), ["ready", "reasons"])
+        self.assertEqual(list(json.loads(done.out)), ["ready", "reasons", "warnings"])
 
     async def test_no_listener(self) -> None:
         path = self.directory / "master.yaml"
@@ -169,6 +169,36 @@ class Tables(SynchronousTestCase):
                 "",
                 "follower              address     dialect  streams         catching up  queued  connected",
                 r"evil\x1b[2J[red]name  10.0.0.1:5  -        events, orders  orders           17    1 d 1 h",
+            ],
+        )
+
+    def test_named_followers(self) -> None:
+        lost = {
+            "name": "w1",
+            "health": "missing",
+            "lag_rows": 12,
+            "lag_seconds": 95.0,
+            "seen_s": 95.5,
+            "lease_s": 3000.0,
+        }
+        lake = {
+            "name": "lake",
+            "health": "unwatched",
+            "lag_rows": 0,
+            "lag_seconds": 0.0,
+            "seen_s": None,
+            "lease_s": -7200.0,
+        }
+        warning = "follower w1 is missing: no sign of it for 96 s"
+        status = {"role": "master", "ready": True, "warnings": [warning]}
+        found = self.looks({**status, "named_followers": [lost, lake]})
+        self.assertIn(f"warning: {warning}", found)
+        self.assertEqual(
+            found[-3:],
+            [
+                "named follower  health     lag rows    lag  last sign  lease",
+                "w1              missing          12  1 min  1 min ago  50 min left",
+                "lake            unwatched         0  0.0 s          -  ended 2 h 0 min ago",
             ],
         )
 

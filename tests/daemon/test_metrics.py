@@ -222,7 +222,9 @@ class WholeMaster(TestCase):
     async def test_the_others(self) -> None:
         self.assertEqual((await self.ask("GET", "/health")).json, {"alive": True})
         ready = await self.ask("GET", "/ready")
-        self.assertEqual((ready.status, ready.json), (200, {"ready": True, "reasons": []}))
+        self.assertEqual(
+            (ready.status, ready.json), (200, {"ready": True, "reasons": [], "warnings": []})
+        )
         self.world.readiness.started(False)
         self.assertEqual((await self.ask("GET", "/ready")).status, 503)
         self.assertEqual((await self.ask("GET", "/status")).json["role"], "master")

@@ -198,7 +198,7 @@ class OwnDoctor(PostgresCase):
     async def test_followers_and_leases(self) -> None:
         await self.append(NOTES, note("a"), 30)
         store = self.process("follower").store
-        await store.record_follower("near", {("notes", "one"): 28, ("notes", ""): 30})
+        await store.record_follower("near", {("notes", "one"): 28})
         await store.record_follower("far", {("notes", "one"): 10})
         await store.renew_lease("near", None, 86_400.0)
         await store.renew_lease("far", ["notes"], 86_400.0)
@@ -211,9 +211,9 @@ class OwnDoctor(PostgresCase):
         self.assertEqual(
             {name: line.behind for name, line in report.followers.items()}, {"far": 20, "near": 2}
         )
-        self.sql("UPDATE synrepl._streams SET trimmed = 10 WHERE stream = 'notes'")
+        self.sql("UPDATE synrepl._streams SET trimmed = 12 WHERE stream = 'notes'")
         (finding,) = (await self.examine(bounds)).findings
-        self.assertIn("keeps the stream from being trimmed beyond 10", finding.what)
+        self.assertIn("keeps the stream from being trimmed beyond 12", finding.what)
         await store.renew_lease("far", ["notes"], 100.0)
         report = await self.examine()
         self.assertEqual([f.id for f in report.findings], ["lease-ends-soon"])
@@ -224,6 +224,50 @@ class OwnDoctor(PostgresCase):
         self.assertEqual(report.streams["notes"].kept_for, "near")
         # What it says is the cure.
         self.sql(report.findings[0].cure.rpartition(": ")[2])
+        self.assertEqual(await self.found(), [])
+
+    async def test_a_follower_without_a_record_is_behind_by_everything(self) -> None:
+        await self.append(NOTES, note("a"), 30)
+        store = self.process("follower").store
+        await store.renew_lease("new", ["notes"], 86_400.0)
+        await store.renew_lease("elsewhere", ["events"], 86_400.0)
+        report = await self.examine(Bounds(behind=20))
+        (finding,) = report.findings
+        self.assertEqual((finding.id, finding.where), ("follower-behind", "notes"))
+        self.assertIn("new is 30 behind the position: it has no position on record", finding.what)
+        self.assertEqual(
+            {name: line.behind for name, line in report.followers.items()},
+            {"new": 30, "elsewhere": 0},
+        )
+        self.sql("UPDATE synrepl._streams SET trimmed = 25 WHERE stream = 'notes'")
+        self.assertEqual((await self.examine()).followers["new"].behind, 5)
+
+    async def test_a_handler_that_is_behind_is_named(self) -> None:
+        await self.append(NOTES, note("a"), 30)
+        store = self.process("follower").store
+        await store.renew_lease("w1", ["notes"], 86_400.0)
+        insert = "INSERT INTO synrepl._handler_positions VALUES ('w1', %s, 'notes', 'one', %s, 0)"
+        for handler, position in (("mail", 4), ("totals", 30)):
+            self.sql(insert, handler, position)
+        for record in ({}, {("notes", "one"): 4}):
+            await store.record_follower("w1", record)
+            (finding,) = (await self.examine(Bounds(behind=20))).findings
+            self.assertEqual((finding.id, finding.where), ("follower-behind", "notes"))
+            self.assertIn("w1 is 26 behind the position of writer one", finding.what)
+            self.assertTrue(finding.what.endswith("handlers that are no further: mail"))
+        # One that is no longer configured counts for nothing.
+        await store.record_follower("w1", {("notes", "one"): 30})
+        self.assertEqual((await self.examine(Bounds(behind=20))).findings, ())
+
+    async def test_a_follower_whose_process_gives_no_sign(self) -> None:
+        await self.process("follower").store.renew_lease("w1", None, 86_400.0)
+        self.assertEqual(await self.found(), [])
+        self.sql("UPDATE synrepl._follower_leases SET seen_at = now() - interval '5 min'")
+        (finding,) = (await self.examine()).findings
+        self.assertEqual((finding.id, finding.where), ("follower-missing", "w1"))
+        self.assertIn("follower w1 last said 300 s ago that it runs", finding.what)
+        # A lake is no process that has to run.
+        self.sql("UPDATE synrepl._follower_leases SET seen_at = NULL")
         self.assertEqual(await self.found(), [])
 
     async def test_keys_that_nobody_forgets(self) -> None:

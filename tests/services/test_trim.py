@@ -11,7 +11,7 @@ from synrepl.services.announcing.announce import Announcer
 from synrepl.services.following.consumer import Subscription, Track
 from synrepl.services.following.deliver import Delivery
 from synrepl.services.following.follow import Follower
-from synrepl.services.following.leases import RETRY_S, FollowerLease
+from synrepl.services.following.leases import HEARTBEAT_S, FollowerLease
 from synrepl.services.handlers import Batch, Handler
 from synrepl.services.serving.leftover import leftover
 from synrepl.storage.store import DatabaseAway, Draft, Page, Trimmed
@@ -174,7 +174,7 @@ class Leases(Base):
         self.wait(55 * MINUTE)
         self.assertIn("cannot renew the lease of follower w1", self.world.log.lines[-1][1])
         self.world.store.away = False
-        self.wait(RETRY_S)
+        self.wait(HEARTBEAT_S)
         self.world.store.away = True
         self.wait(10 * MINUTE)
         self.world.store.away = False

@@ -563,6 +563,22 @@ class FactStoreContract(Base):
         )
         self.assertEqual(await self.store.follower_positions("f2"), {("notes", "w1"): 1})
 
+    async def test_named_followers_are_known_by_lease_and_position(self) -> None:
+        await self.store.record_follower("f2", {("notes", "w1"): 5})
+        await self.store.renew_lease("f1", ["notes"], 60)
+        await self.store.renew_lease("f3", None, -60)
+        one, two, three = await self.store.named_followers()
+        self.assertEqual([each.name for each in (one, two, three)], ["f1", "f2", "f3"])
+        self.assertEqual([one.streams, two.streams, three.streams], [{"notes"}, None, None])
+        self.assertEqual((one.positions, two.positions), ({}, {("notes", "w1"): 5}))
+        assert one.lease_s is not None
+        assert three.lease_s is not None
+        self.assertGreater(one.lease_s, 0)
+        self.assertLess(three.lease_s, 0)
+        self.assertEqual((two.lease_s, two.seen_s), (None, None))
+        assert one.seen_s is not None
+        self.assertGreaterEqual(one.seen_s, 0)
+
     # -- trimming -----------------------------------------------------------------------
 
     async def written(self, lease: WriterLease, count: int, stream: Stream = NOTES) -> list[Token]:

@@ -61,7 +61,7 @@ def find_address(config: MasterConfig | WorkerConfig) -> HttpAddress:
 
 
 def look(client: BlockingClient) -> dict[str, Any]:
-    """The status of a process, led by ``ready`` and ``reasons``; only these while it starts.
+    """The status of a process, led by ``ready``, ``reasons`` and ``warnings``; only these while it starts.
 
     :raises SynreplError: what :meth:`.BlockingClient.status` raises
     """
@@ -69,6 +69,7 @@ def look(client: BlockingClient) -> dict[str, Any]:
     led = {
         "ready": bool(ready.get("ready")),
         "reasons": [str(reason) for reason in ready.get("reasons", [])],
+        "warnings": [str(warning) for warning in ready.get("warnings", [])],
     }
     try:
         return {**led, **client.status()}
@@ -93,7 +94,7 @@ def _seen(client: BlockingClient) -> dict[str, Any]:
     try:
         return look(client)
     except (Unavailable, ProtocolError) as error:
-        return {"ready": False, "reasons": [str(error)]}
+        return {"ready": False, "reasons": [str(error)], "warnings": []}
 
 
 def _shown(client: BlockingClient) -> rich.console.RenderableType:

@@ -9,8 +9,10 @@ import rich.console
 from rich.table import Table
 from rich.text import Text
 
+from synrepl.daemon.cli.cells import cell, duration
+from synrepl.daemon.cli.follower_tables import named_follower_tables
 from synrepl.daemon.cli.handler_tables import handler_tables
-from synrepl.daemon.cli.terminal import plain_table, printable
+from synrepl.daemon.cli.terminal import plain_table
 
 #: A lag of so many seconds is shown in yellow, in red.
 LATE_S, VERY_LATE_S = 1.0, 10.0
@@ -39,6 +41,7 @@ def tables(status: Mapping[str, Any]) -> rich.console.Group:
         parts += handler_tables(status)
     else:
         parts += [Text(), *_followers(status.get("followers", []))]
+        parts += named_follower_tables(status.get("named_followers", []))
     parts += _states(status)
     parts += _caches(status.get("caches", {}))
     return rich.console.Group(*parts)
@@ -47,16 +50,16 @@ def tables(status: Mapping[str, Any]) -> rich.console.Group:
 def _head(status: Mapping[str, Any]) -> Iterable[Text]:
     if "role" in status:
         yield Text(
-            f"{_cell(status['role'])} {_cell(status.get('instance_name'))}"
-            f" of {_cell(status.get('server_name'))}, synrepl {_cell(status.get('version'))},"
-            f" up {_duration(status.get('uptime_s'))}",
+            f"{cell(status['role'])} {cell(status.get('instance_name'))}"
+            f" of {cell(status.get('server_name'))}, synrepl {cell(status.get('version'))},"
+            f" up {duration(status.get('uptime_s'))}",
             style="bold",
         )
     database = status.get("database")
     if isinstance(database, Mapping):
         ok = database.get("state") == "ok"
-        said = f": {_cell(database['error'])}" if "error" in database else ""
-        yield Text(f"database {_cell(database.get('state'))}{said}", style="" if ok else "red")
+        said = f": {cell(database['error'])}" if "error" in database else ""
+        yield Text(f"database {cell(database.get('state'))}{said}", style="" if ok else "red")
     if "connected" in status:
         connected = bool(status["connected"])
         yield Text("connected" if connected else "not connected", style="" if connected else "red")
@@ -64,7 +67,9 @@ def _head(status: Mapping[str, Any]) -> Iterable[Text]:
     if status.get("ready"):
         yield Text("ready", style="green")
     for reason in status.get("reasons", []):
-        yield Text(f"not ready: {_cell(reason)}", style="red")
+        yield Text(f"not ready: {cell(reason)}", style="red")
+    for warning in status.get("warnings", []):
+        yield Text(f"warning: {cell(warning)}", style="yellow")
 
 
 def _bus(bus: Any) -> Iterable[Text]:
@@ -74,12 +79,12 @@ def _bus(bus: Any) -> Iterable[Text]:
     fault = bus.get("fault") or "the connection is being made"
     stands = bool(bus.get("standing"))
     yield Text(
-        f"bus on Redis at {_cell(bus.get('where'))} "
-        + ("stands" if stands else f"does not stand: {_cell(fault)}"),
+        f"bus on Redis at {cell(bus.get('where'))} "
+        + ("stands" if stands else f"does not stand: {cell(fault)}"),
         style="" if stands else "red",
     )
     counts = (("connections", "connections"), ("echoes", "echoes"), ("bad", "bad messages"))
-    told = ", ".join(f"{_cell(bus.get(key))} {words}" for key, words in counts)
+    told = ", ".join(f"{cell(bus.get(key))} {words}" for key, words in counts)
     yield Text(f"  {told}; heard: {_pairs(bus.get('commands', {})) or 'nothing yet'}", style="dim")
 
 
@@ -89,9 +94,9 @@ def _master_streams(streams: Mapping[str, Any]) -> Table:
     )
     for name, stream in streams.items():
         table.add_row(
-            Text(_cell(name)),
-            Text(_cell(stream.get("position"))),
-            Text(_cell(stream.get("last_reserved"))),
+            Text(cell(name)),
+            Text(cell(stream.get("position"))),
+            Text(cell(stream.get("last_reserved"))),
             Text(_trimmed(stream)),
             *_lag(stream),
             Text(_pairs(stream.get("writers", {}))),
@@ -103,10 +108,10 @@ def _master_streams(streams: Mapping[str, Any]) -> Table:
 def _worker_streams(streams: Mapping[str, Any]) -> Table:
     table = plain_table("stream", "writer", "position>", "heard>", "recorded>", "lag rows>", "lag>")
     for name, stream in streams.items():
-        head, lag = Text(_cell(name)), _lag(stream)
+        head, lag = Text(cell(name)), _lag(stream)
         for writer, at in stream.get("writers", {}).items():
-            places = (Text(_cell(at.get(key))) for key in ("position", "heard", "recorded"))
-            table.add_row(head, Text(_cell(writer)), *places, *lag)
+            places = (Text(cell(at.get(key))) for key in ("position", "heard", "recorded"))
+            table.add_row(head, Text(cell(writer)), *places, *lag)
             head, lag = Text(), (Text(), Text())  # once per stream
     return table
 
@@ -116,8 +121,8 @@ def _open_reservations(streams: Mapping[str, Any]) -> Iterable[Text]:
         oldest = stream.get("oldest_open_reservation")
         if isinstance(oldest, Mapping):
             yield Text(
-                f"{_cell(name)} has been held for {_duration(oldest.get('seconds'))}"
-                f" by {_cell(oldest.get('writer'))}: {_cell(oldest.get('describe'))}",
+                f"{cell(name)} has been held for {duration(oldest.get('seconds'))}"
+                f" by {cell(oldest.get('writer'))}: {cell(oldest.get('describe'))}",
                 style=_style(oldest.get("seconds")),
             )
 
@@ -129,13 +134,13 @@ def _followers(followers: Iterable[Mapping[str, Any]]) -> Iterable[Table | Text]
     for follower in followers:
         streams = follower.get("streams")
         table.add_row(
-            Text(_cell(follower.get("name"))),
-            Text(_cell(follower.get("address"))),
-            Text(_cell(follower.get("dialect"))),
+            Text(cell(follower.get("name"))),
+            Text(cell(follower.get("address"))),
+            Text(cell(follower.get("dialect"))),
             Text("all" if streams is None else _names(streams)),
             Text(_names(follower.get("catching_up", []))),
-            Text(_cell(follower.get("queued_lines"))),
-            Text(_duration(follower.get("connected_s"))),
+            Text(cell(follower.get("queued_lines"))),
+            Text(duration(follower.get("connected_s"))),
         )
     return [table] if table.row_count else [Text("no followers", style="dim")]
 
@@ -177,11 +182,11 @@ def _caches(told: Mapping[str, Any]) -> Iterable[Table | Text]:
         columns = ("size", "hits", "misses", "evictions", "invalidations")
         size, hits, misses, evictions, invalidations = map(counts.get, columns)
         row = (name, size, hits, misses, _hit_rate(hits, misses), evictions, invalidations)
-        table.add_row(*(Text(_cell(value)) for value in row))
+        table.add_row(*(Text(cell(value)) for value in row))
     if table.row_count:
         yield from (Text(), table)
     if told.get("emptied"):
-        times = _cell(told["emptied"])
+        times = cell(told["emptied"])
         yield Text(f"caches were emptied {times} times, for rows were lost", style="yellow")
 
 
@@ -205,13 +210,13 @@ def _trimmed(stream: Mapping[str, Any]) -> str:
     if not isinstance(trimmed, Mapping):
         return "-"
     follower = trimmed.get("held_by")
-    return _cell(trimmed.get("upto")) + (f", kept for {_cell(follower)}" if follower else "")
+    return cell(trimmed.get("upto")) + (f", kept for {cell(follower)}" if follower else "")
 
 
 def _lag(stream: Mapping[str, Any]) -> tuple[Text, Text]:
     seconds = stream.get("lag_seconds")
     style = _style(seconds) if stream.get("lag_rows") else ""
-    return Text(_cell(stream.get("lag_rows")), style), Text(_duration(seconds), style)
+    return Text(cell(stream.get("lag_rows")), style), Text(duration(seconds), style)
 
 
 def _style(seconds: Any) -> str:
@@ -220,26 +225,9 @@ def _style(seconds: Any) -> str:
     return "red" if seconds >= VERY_LATE_S else "yellow"
 
 
-def _cell(value: Any) -> str:
-    return "-" if value is None or value == "" else printable(str(value))
-
-
 def _pairs(values: Mapping[str, Any]) -> str:
-    return ", ".join(f"{_cell(name)} {_cell(value)}" for name, value in sorted(values.items()))
+    return ", ".join(f"{cell(name)} {cell(value)}" for name, value in sorted(values.items()))
 
 
 def _names(values: Iterable[Any]) -> str:
-    return ", ".join(map(_cell, values))
-
-
-def _duration(seconds: Any) -> str:
-    if not isinstance(seconds, (int, float)):
-        return "-"
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, _ = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    if days:
-        return f"{days} d {hours} h"
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min"
+    return ", ".join(map(cell, values))

@@ -124,7 +124,9 @@ function showFacts(status) {
   tiles.push(tile("up", duration(status.uptime_s)));
   at("facts").replaceChildren(...tiles);
   const errors = [status.database?.error, bus && !bus.standing ? `no bus: ${bus.fault}` : null,
-    ...(status.failing ?? []).map((failure) => failure.sentence)];
+    ...(status.failing ?? []).map((failure) => failure.sentence),
+    ...(status.named_followers ?? []).filter((f) => ["missing", "stuck"].includes(f.health))
+      .map((f) => f.trouble)];
   at("reasons").replaceChildren(...errors.filter(Boolean).map((error) => el("li", error)));
 }
 
@@ -172,6 +174,20 @@ function showFollowers(followers) {
     followers.map((f) => [
       f.name, f.address, f.dialect ?? "not settled", f.streams === null ? "all" : f.streams.join(", "),
       f.catching_up.join(", "), number.format(f.queued_lines), duration(f.connected_s),
+    ]),
+  );
+}
+
+function showNamed(followers) {
+  at("named-section").hidden = !followers?.length;
+  const kinds = { missing: "bad", stuck: "bad", behind: "warn" };
+  fill(
+    at("named"),
+    [["name"], ["health"], ["behind, rows", "number"], ["behind, time", "number"],
+      ["last sign, ago", "number"], ["what is wrong"]],
+    (followers ?? []).map((f) => [
+      f.name, [f.health, kinds[f.health]], number.format(f.lag_rows), duration(f.lag_seconds),
+      f.seen_s === null ? "–" : duration(f.seen_s), [f.trouble, "soft"],
     ]),
   );
 }
@@ -267,6 +283,7 @@ function show(status, when) {
   showFacts(status);
   showStreams(status, rate);
   showFollowers(status.followers);
+  showNamed(status.named_followers);
   showHandlers(status.handlers, status.dead_letters);
   showCaches(status.caches);
   showCounters(status);

@@ -15,11 +15,13 @@ class Bounds:
 
     :ivar transaction_s: a transaction, or a reservation, may be so old
     :ivar behind: a follower may be so many tokens behind
+    :ivar silent_s: a named follower's process may have given no sign for so long
     :ivar lease_s: a lease that ends within so much is told of
     :ivar key_s: an idempotency key may be so old: a day longer than keys are kept
     """
 
     transaction_s: float = TRANSACTION_S
     behind: int = 10_000
+    silent_s: float = 60.0
     lease_s: float = 3600.0
     key_s: float = KEEP_S + 24 * 3600.0

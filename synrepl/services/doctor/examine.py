@@ -77,9 +77,10 @@ def _is_ours(txn: Transaction) -> bool:
 
 def _own_lines(seen: OwnLook) -> dict[str, StreamLine]:
     kept_for: dict[str, str] = {}
-    for follower in sorted(seen.followers, key=lambda each: each.behind or 0):
-        if follower.behind and seen.leases.get(follower.name, 0) > 0:
-            kept_for[follower.stream] = follower.name
+    lags = ((lag, one) for one in seen.followers.values() for lag in seen.lags(one))
+    for lag, follower in sorted(lags, key=lambda pair: pair[0].tokens):
+        if lag.tokens and (follower.lease_s or 0) > 0:
+            kept_for[lag.stream] = follower.name
     return {
         name: StreamLine(
             look.seen.last,
@@ -95,11 +96,11 @@ def _own_lines(seen: OwnLook) -> dict[str, StreamLine]:
 
 
 def _follower_lines(seen: OwnLook) -> dict[str, FollowerLine]:
-    behind = dict.fromkeys(seen.leases, 0)
-    for follower in seen.followers:
-        behind[follower.name] = max(behind.get(follower.name, 0), follower.behind or 0)
     return {
-        name: FollowerLine(tokens, seen.leases.get(name)) for name, tokens in sorted(behind.items())
+        name: FollowerLine(
+            max((lag.tokens for lag in seen.lags(one)), default=0), one.lease_s, one.seen_s
+        )
+        for name, one in seen.followers.items()
     }
 
 

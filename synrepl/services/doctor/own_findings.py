@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from synrepl.core.tokens import Token
 from synrepl.services.doctor.bounds import Bounds
 from synrepl.services.doctor.finding import Finding, Severity
 from synrepl.services.doctor.open_transactions import locked_tables, old_transactions
 from synrepl.services.doctor.own_look import OwnLook, StreamLook
 from synrepl.services.doctor.sessions import hidden
+from synrepl.services.standing.follower_lag import FollowerLag
 from synrepl.storage.migrations import Phase
+from synrepl.storage.store import NamedFollower
 
 _USE_UP = (
     "'synrepl doctor database --fix' uses the sequence up to there;"
@@ -140,21 +143,37 @@ def _followers(look: OwnLook, bounds: Bounds) -> Iterator[Finding]:
                 name,
                 "a worker that runs renews it; start it if it does not",
             )
-    for follower in look.followers:
-        behind = follower.behind or 0
-        if behind > bounds.behind and look.leases.get(follower.name, 1) > 0:
-            of = f" of writer {follower.writer}" if follower.writer else ""
-            trimmed = look.streams[follower.stream].seen.trimmed
-            yield Finding(
-                "follower-behind",
-                Severity.WARNING,
-                f"follower {follower.name} is {behind} behind the position{of}"
-                + (
-                    f", and keeps the stream from being trimmed beyond {trimmed}" if trimmed else ""
-                ),
-                follower.stream,
-                f"see its log and 'synrepl status -c' with its configuration ({follower.name})",
-            )
+    for follower in look.followers.values():
+        yield from _silent(follower, bounds)
+        if follower.lease_s is None or follower.lease_s > 0:
+            for lag in look.lags(follower):
+                if lag.tokens > bounds.behind:
+                    yield _behind(follower.name, lag, look.streams[lag.stream].seen.trimmed)
+
+
+def _silent(follower: NamedFollower, bounds: Bounds) -> Iterator[Finding]:
+    if follower.seen_s is not None and follower.seen_s > bounds.silent_s:
+        yield Finding(
+            "follower-missing",
+            Severity.WARNING,
+            f"follower {follower.name} last said {follower.seen_s:.0f} s ago that it runs",
+            follower.name,
+            "start that worker; if it runs, its log says what keeps it",
+        )
+
+
+def _behind(name: str, lag: FollowerLag, trimmed: Token) -> Finding:
+    of = f" of writer {lag.writer}" if lag.writer else ""
+    handlers = f"; handlers that are no further: {', '.join(lag.handlers)}" if lag.handlers else ""
+    record = "" if lag.position is not None else ": it has no position on record"
+    keeps = f", and keeps the stream from being trimmed beyond {trimmed}" if trimmed else ""
+    return Finding(
+        "follower-behind",
+        Severity.WARNING,
+        f"follower {name} is {lag.tokens} behind the position{of}{record}{keeps}{handlers}",
+        lag.stream,
+        f"see its log and 'synrepl status -c' with its configuration ({name})",
+    )
 
 
 def _keys(look: OwnLook, bounds: Bounds) -> Iterator[Finding]:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from synrepl.core.tokens import Token
 from synrepl.services.doctor import sessions
 from synrepl.services.doctor.sessions import OpenSession
-from synrepl.storage import migrations, writers
+from synrepl.services.standing.follower_lag import FollowerLag, StreamPositions, follower_lags
+from synrepl.storage import followers, migrations, writers
 from synrepl.storage.database import Transaction
-from synrepl.storage.store import Observation
+from synrepl.storage.store import NamedFollower, Observation
 from synrepl.storage.tables import table_name
 from synrepl.streams.definition import UNTAGGED, Stream
 from synrepl.streams.row import Row
@@ -49,26 +50,12 @@ class StreamLook:
 
 
 @dataclass(frozen=True, slots=True)
-class Follower:
-    """A named follower's position, or its lease alone.
-
-    :ivar behind: tokens between its position and that of the writer (or the linear
-        one); None for a lease without a position
-    """
-
-    name: str
-    stream: str
-    writer: str
-    behind: int | None
-
-
-@dataclass(frozen=True, slots=True)
 class OwnLook:
     """Everything that was seen.
 
     :ivar pending: migrations that are not applied; with a ``pre`` among them
         nothing else is looked at
-    :ivar leases: by follower, how many seconds its lease still has; below 0 it has run out
+    :ivar followers: by name, with what is on record about each
     :ivar oldest_key_s: age of the oldest idempotency key; None without keys
     :ivar unreadable: streams whose tables this user may not read
     """
@@ -76,10 +63,27 @@ class OwnLook:
     pending: tuple[migrations.Migration, ...]
     streams: Mapping[str, StreamLook]
     sessions: Mapping[int, OpenSession]
-    followers: tuple[Follower, ...]
-    leases: Mapping[str, float]
+    followers: Mapping[str, NamedFollower]
     oldest_key_s: float | None
     unreadable: tuple[str, ...] = ()
+
+    @property
+    def leases(self) -> dict[str, float]:
+        """By follower, how many seconds its lease still has; below 0 it has run out."""
+        named = self.followers.items()
+        return {name: one.lease_s for name, one in named if one.lease_s is not None}
+
+    def lags(self, follower: NamedFollower) -> Iterator[FollowerLag]:
+        """How far a follower is behind, by what is on record."""
+        positions = {
+            name: StreamPositions(
+                stream.seen.recorded,
+                {writer: state.position for writer, state in stream.seen.writers.items()},
+                stream.seen.trimmed,
+            )
+            for name, stream in self.streams.items()
+        }
+        return follower_lags(follower, positions)
 
     def holders(self, stream: str) -> list[tuple[str, OpenSession]]:
         """Who holds a stream, as which writer: the oldest first."""
@@ -124,7 +128,7 @@ def look(txn: Transaction) -> OwnLook:
     txn.execute("SELECT set_config('lock_timeout', %s, true)", (str(_LOCK_MS),))
     pending = migrations.pending(txn, migrations.load())
     if any(each.phase is migrations.Phase.PRE for each in pending):
-        return OwnLook(pending, {}, {}, (), {}, None)
+        return OwnLook(pending, {}, {}, {}, None)
     streams = streams_of(txn)
     # A table that is locked would not let us by.
     shut = {table for each in sessions.look(txn).values() for table in each.locked}
@@ -136,8 +140,7 @@ def look(txn: Transaction) -> OwnLook:
         pending,
         {name: StreamLook(highest.get(name, 0), each) for name, each in seen.items()},
         sessions.look(txn),
-        _followers(txn),
-        _leases(txn),
+        {one.name: one for one in followers.named(txn)},
         _oldest_key(txn),
         unreadable,
     )
@@ -156,31 +159,6 @@ def _unreadable(txn: Transaction, streams: Sequence[Stream]) -> tuple[str, ...]:
 def _highest(txn: Transaction, stream: Stream) -> Token:
     edge = "-min(stream_id)" if stream.counts_down else "max(stream_id)"
     return int(txn.execute(f"SELECT coalesce({edge}, 0) FROM {table_name(stream)}").fetchone()[0])
-
-
-def _followers(txn: Transaction) -> tuple[Follower, ...]:
-    txn.execute(
-        """
-        SELECT f.follower, f.stream, f.writer,
-               CASE WHEN f.writer = '' THEN s.position ELSE w.position END - f.position
-        FROM synrepl._followers AS f
-        JOIN synrepl._streams AS s USING (stream)
-        LEFT JOIN synrepl._writers AS w ON w.stream = f.stream AND w.writer = f.writer
-        ORDER BY f.follower, f.stream, f.writer
-        """
-    )
-    return tuple(
-        Follower(str(name), str(stream), str(writer), None if behind is None else int(behind))
-        for name, stream, writer, behind in txn.fetchall()
-    )
-
-
-def _leases(txn: Transaction) -> dict[str, float]:
-    txn.execute(
-        "SELECT follower, extract(epoch FROM expires_at - clock_timestamp())::float8"
-        " FROM synrepl._follower_leases ORDER BY follower"
-    )
-    return {str(name): float(left) for name, left in txn.fetchall()}
 
 
 def _oldest_key(txn: Transaction) -> float | None:

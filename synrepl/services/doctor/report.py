@@ -49,14 +49,16 @@ class FollowerLine:
 
     :ivar behind: tokens, in the stream in which it is furthest behind
     :ivar lease_s: how many seconds its lease still has; None without one
+    :ivar seen_s: seconds since its process last said that it runs; None where that is not known
     """
 
     behind: int
     lease_s: float | None
+    seen_s: float | None
 
     def to_json(self) -> dict[str, Any]:
-        """``{"behind", "lease_s"}``."""
-        return {"behind": self.behind, "lease_s": self.lease_s}
+        """``{"behind", "lease_s", "seen_s"}``."""
+        return {"behind": self.behind, "lease_s": self.lease_s, "seen_s": self.seen_s}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,7 @@
-"""A named follower's lease: facts that it has not acknowledged are kept for it while it runs."""
+"""A named follower's lease: facts that it has not acknowledged are kept for it while it runs.
+
+Renewing it is also the heartbeat by which masters see that the process runs.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,11 @@ from synrepl.services.announcing.announce import Log
 #: Renewals while a lease runs, so that some may fail.
 _RENEWALS = 4
 
-#: How soon a renewal that failed is tried again, in seconds.
-RETRY_S = 60.0
+#: Maximum time between two renewals, in seconds, so that a process that is gone is soon missed.
+HEARTBEAT_S = 10.0
+
+#: Time between two log lines about renewals that fail, in seconds.
+LOG_EVERY_S = 60.0
 
 
 class Leases(Protocol):
@@ -60,14 +66,18 @@ class FollowerLease:
         self._scheduler.spawn("renew the lease", self._keep())
 
     async def _keep(self) -> None:
-        pause = every = self._lease_s / _RENEWALS
+        every = min(self._lease_s / _RENEWALS, HEARTBEAT_S)
+        logged_at: float | None = None
         while True:
-            await self._scheduler.sleep(pause)
+            await self._scheduler.sleep(every)
             try:
                 await self._renew()
-                pause = every
+                logged_at = None
             except SynreplError as error:
-                pause = min(RETRY_S, every)
+                now = self._scheduler.seconds()
+                if logged_at is not None and now - logged_at < LOG_EVERY_S:
+                    continue
+                logged_at = now
                 self._log.warn(
                     "cannot renew the lease of follower {name}: {error}; trying again",
                     name=self._follower,

@@ -21,10 +21,12 @@ class Readiness:
     """All checks of one process. It is not ready before :meth:`started` was called.
 
     :param checks: asked each time, in order
+    :param warnings: of the same kind; what they find leaves the process ready
     """
 
-    def __init__(self, checks: Iterable[Check]) -> None:
+    def __init__(self, checks: Iterable[Check], warnings: Iterable[Check] = ()) -> None:
         self._checks = tuple(checks)
+        self._warnings = tuple(warnings)
         self._started = False
 
     def started(self, yes: bool = True) -> None:
@@ -37,10 +39,14 @@ class Readiness:
             return ["not started yet, or stopping"]
         return [reason for check in self._checks if (reason := check()) is not None]
 
+    def warnings(self) -> list[str]:
+        """What is wrong elsewhere, which somebody should look after."""
+        return [warning for check in self._warnings if (warning := check()) is not None]
+
     def to_json(self) -> dict[str, object]:
-        """``{"ready", "reasons"}``."""
+        """``{"ready", "reasons", "warnings"}``."""
         reasons = self.reasons()
-        return {"ready": not reasons, "reasons": reasons}
+        return {"ready": not reasons, "reasons": reasons, "warnings": self.warnings()}
 
 
 def streams_can_be_seen(announcer: Announcer) -> Check:

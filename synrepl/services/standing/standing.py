@@ -96,7 +96,11 @@ class Watch:
     def look(self) -> dict[str, Lag]:
         """Look now; the lag of each stream."""
         now = self._scheduler.seconds()
-        return {standing.stream: self._lag(standing, now) for standing in self._standings()}
+        found = {standing.stream: self._lag(standing, now) for standing in self._standings()}
+        for gone in self._goals.keys() - found.keys():
+            del self._goals[gone]
+            del self._seen[gone]
+        return found
 
     def _lag(self, standing: Standing, now: float) -> Lag:
         stream, reached, known, _ = standing

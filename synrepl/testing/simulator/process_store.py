@@ -14,6 +14,7 @@ from synrepl.storage.store import (
     Aged,
     Draft,
     FactStore,
+    NamedFollower,
     Observation,
     Page,
     Transacted,
@@ -98,6 +99,10 @@ class ProcessStore:
     ) -> None:
         """Not asked of a process: deliveries use the database itself."""
         raise NotImplementedError
+
+    async def named_followers(self) -> Sequence[NamedFollower]:
+        """All named followers."""
+        return await self._after(self._store.named_followers())
 
     async def renew_lease(
         self, follower: str, streams: Sequence[str] | None, lease_s: float

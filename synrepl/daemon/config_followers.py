@@ -1,0 +1,29 @@
+"""The ``followers`` section of a master's configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from synrepl.daemon import config_values as values
+from synrepl.daemon.config_decode import Section, Unfit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Followers(Section):
+    """When a named follower counts as missing or stuck; times in seconds.
+
+    :ivar expected: followers that have to run, besides the workers that hold a lease
+    :ivar required: the master is not ready while one of them is missing or stuck
+    :ivar silent_after: without a sign of life
+    :ivar stuck_after: without moving while its stream does
+    """
+
+    expected: tuple[values.FollowerName, ...] = ()
+    required: bool = False
+    silent_after: values.Timeout = 30.0
+    stuck_after: values.Timeout = 60.0
+
+    def faults(self) -> Iterator[Unfit]:
+        for name in sorted({name for name in self.expected if self.expected.count(name) > 1}):
+            yield Unfit(key="expected", reason=f"{name!r} appears twice")

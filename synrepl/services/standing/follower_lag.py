@@ -1,0 +1,110 @@
+"""How far named followers are behind, by what is on record about them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from synrepl.core.tokens import Token
+from synrepl.services.following.source import LINEAR, Key
+from synrepl.storage.store import NamedFollower
+from synrepl.streams.definition import ALL_GENERATIONS
+from synrepl.streams.synapse import SYNAPSE_STREAMS
+
+#: Streams that some listeners do not announce: to have no position there may be in order.
+_NOT_ALWAYS_ANNOUNCED = frozenset(
+    stream.name for stream in SYNAPSE_STREAMS if stream.generations != ALL_GENERATIONS
+)
+
+
+class StreamPositions(NamedTuple):
+    """How far a stream is.
+
+    :ivar linear: its linear position
+    :ivar writers: the position of each writer
+    :ivar trimmed: the last token whose facts are gone
+    """
+
+    linear: Token
+    writers: Mapping[str, Token]
+    trimmed: Token = 0
+
+    def of(self, writer: str) -> Token:
+        """The position of a writer, or the linear one; 0 for an unknown writer."""
+        return self.linear if writer == LINEAR else self.writers.get(writer, 0)
+
+
+class FollowerLag(NamedTuple):
+    """How far a follower is behind one writer of a stream, or the linear view.
+
+    :ivar position: on record; None when the follower has none in this stream
+    :ivar known: the position of the writer
+    :ivar tokens: how many it is behind, as a number of tokens; without a position it is behind by
+        all facts that are left
+    :ivar handlers: its handlers that are no further than it is
+    """
+
+    stream: str
+    writer: str
+    position: Token | None
+    known: Token
+    tokens: int
+    handlers: tuple[str, ...] = ()
+
+
+def follower_lags(
+    follower: NamedFollower, streams: Mapping[str, StreamPositions]
+) -> Iterator[FollowerLag]:
+    """The lag of a follower behind each writer of its streams, by stream.
+
+    :param streams: by name; others are left out
+    """
+    at_least = _positions(follower)
+    for name, stream in streams.items():
+        keys = [key for key in at_least if key[0] == name]
+        if (name, LINEAR) in keys and len(keys) == 1:
+            yield _lag(follower, (name, LINEAR), at_least[name, LINEAR], stream)
+        elif keys:
+            linear = at_least.get((name, LINEAR), 0)
+            for writer in stream.writers:
+                at = max(linear, at_least.get((name, writer), 0))
+                yield _lag(follower, (name, writer), at, stream)
+        elif _expected(follower, name, bool(at_least)):
+            known = max(stream.linear, *stream.writers.values(), 0)
+            yield FollowerLag(name, LINEAR, None, known, max(0, known - stream.trimmed))
+
+
+def _lag(follower: NamedFollower, key: Key, at: Token, stream: StreamPositions) -> FollowerLag:
+    known = stream.of(key[1])
+    held_by = sorted(
+        handler
+        for (handler, *of), position in follower.handlers.items()
+        if tuple(of) == key and position == at
+    )
+    tokens = max(0, known - max(at, stream.trimmed))
+    return FollowerLag(*key, at, known, tokens, tuple(held_by))
+
+
+def _positions(follower: NamedFollower) -> dict[Key, Token]:
+    """The positions of a follower, and where it has none yet those of its handlers.
+
+    A follower's own position is what all of its handlers have dealt with, so one that is on
+    record below it is no longer configured.
+    """
+    found = dict(follower.positions)
+    for (_, *of), position in follower.handlers.items():
+        key = of[0], of[1]
+        if key not in follower.positions and not any(
+            stream == key[0] for stream, _ in follower.positions
+        ):
+            found[key] = min(position, found.get(key, position))
+    return found
+
+
+def _expected(follower: NamedFollower, stream: str, has_begun: bool) -> bool:
+    """Whether a follower without a position in a stream should have one."""
+    if follower.lease_s is None:
+        return False
+    if follower.streams is not None and stream not in follower.streams:
+        return False
+    return not has_begun or stream not in _NOT_ALWAYS_ANNOUNCED
