@@ -75,6 +75,9 @@ class LinePeer(Protocol):
     def commands_received(self, commands: Sequence[Command]) -> None:
         """The peer said something."""
 
+    def session_closing(self) -> None:
+        """Nothing more is read, and the last lines are on their way; called once."""
+
     def session_ended(self, reason: CloseReason) -> None:
         """The connection is gone; called once."""
 
@@ -188,6 +191,7 @@ class LinePeer(Protocol):
             return
         transport = self._transport()
         self._linger = self.scheduler.callLater(LINGER_S, self._abort)
+        self.session_closing()
         transport.unregisterProducer()
         data = self.session.data_to_send()
         if data:

@@ -21,7 +21,7 @@ from synrepl.core.clock import Scheduler
 from synrepl.core.slices import Slices
 from synrepl.core.tokens import Token
 from synrepl.streams.definition import Generation, Stream
-from synrepl.wire.closing import CloseReason
+from synrepl.wire.closing import CloseReason, FailedToKeepUp
 from synrepl.wire.commands import Command
 from synrepl.wire.dialects import MODERN, Dialect, Side
 from synrepl.wire.lines import Chunk
@@ -50,6 +50,8 @@ class Owner(Interface):
     async def room(self, connection: ClientPeer) -> None: ...
 
     def refused(self, reason: CloseReason) -> None: ...
+
+    def cut_off(self, connection: ClientPeer, fault: FailedToKeepUp) -> None: ...
 
     def disconnected(self, connection: ClientPeer, reason: CloseReason) -> None: ...
 
@@ -169,6 +171,11 @@ class ClientPeer(LinePeer):
         """Pass commands to the owner. A client that has sent any is not displaced."""
         self._connections.active(self)
         self._owner.received(self, commands)
+
+    def session_closing(self) -> None:
+        """Tell the owner if the client was too slow."""
+        if isinstance(self.session.fault, FailedToKeepUp):
+            self._owner.cut_off(self, self.session.fault)
 
     def session_ended(self, reason: CloseReason) -> None:
         """Tell the owner."""

@@ -186,6 +186,12 @@ def _followers(status: Mapping[str, Any]) -> Iterable[Metric]:
         [((), sum(follower["queued_lines"] for follower in followers))],
     )
     yield counter(
+        "slow_clients_cut_off",
+        "Clients that were cut off because they did not read.",
+        [],
+        [((), status["slow_clients"]["count"])],
+    )
+    yield counter(
         "commands_received", "Commands of followers.", ["command"], by_one(status["commands"])
     )
     yield counter(

@@ -46,7 +46,7 @@ class NeverSpoke(RemoteProtocolError):
 
 
 class FailedToKeepUp(RemoteProtocolError):
-    """Failed to keep up: {lines} lines are waiting for the peer to read them"""
+    """Failed to keep up: {lines} lines ({size} bytes) are waiting for the peer to read them, the oldest for {seconds:.1f} s"""
 
 
 # Fault to reason, and to the ERROR's text where operators look for the very

@@ -163,6 +163,7 @@ class Session:
         self._started_at = now
         self._understood = dialect or opening(modern)
         self._queue: list[bytes] = []
+        self._queued_since = now
         self._phase = Phase.NEW
         #: True once no more is read; what is queued is the last that is written.
         self.closing = False
@@ -382,16 +383,19 @@ class Session:
         if self.closing:
             return False
         if self.queued_lines + lines > self._limits.queued_lines and self._queue:
-            self._fail(FailedToKeepUp(lines=self.queued_lines))
+            size, seconds = sum(map(len, self._queue)), now - self._queued_since
+            self._fail(FailedToKeepUp(lines=self.queued_lines, size=size, seconds=seconds))
             return False
         self._put(data, lines, now)
         return True
 
     def _put(self, data: bytes, lines: int, now: float | None) -> None:
-        self._queue.append(data)
-        self.queued_lines += lines
         if now is not None:
             self._heartbeat.sent(now)
+            if not self._queue:
+                self._queued_since = now
+        self._queue.append(data)
+        self.queued_lines += lines
 
     def _become(self, phase: Phase) -> None:
         assert phase is self._phase or phase in _NEXT[self._phase], (self._phase, phase)

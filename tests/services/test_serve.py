@@ -177,15 +177,25 @@ class Replicate(MasterCase):
 
 class Lanes(MasterCase):
     def test_a_reader_that_does_not_keep_up_is_told(self) -> None:
-        client = self.client("REPLICATE jobs NOW")
+        client = self.client("NAME slowpoke", "REPLICATE jobs NOW")
         client.heard()
         client.peer.pauseProducing()  # as a full transport does
-        for _ in range(3):
+        for _ in range(2):
             self.append(*"abcdefghij")
+        self.world.clock.advance(7)
+        self.append(*"abcdefghij")
         heard = client.heard()
         self.assertEqual(heard[-1], "ERROR Failed to keep up")
         self.assertEqual(len([line for line in heard if line.startswith("RDATA")]), 20)
         self.assertTrue(client.transport.disconnecting)
+        # The operator is told at once, however long the client takes to go.
+        (line,) = (line for level, line in self.log.lines if level == "warn")
+        self.assertRegex(
+            line, r"SLOW CLIENT CUT OFF: \S+ at \S+ does not read: 20 lines \(\d+ bytes\)"
+        )
+        (cut,) = self.master.slow_clients.to_json()["latest"]
+        self.assertEqual((cut["name"], cut["queued_lines"]), ("slowpoke", 20))
+        self.assertEqual(cut["waited_s"], 7.0)
         client.lost()
         self.assertEqual(self.master.closed, {"failed_to_keep_up": 1})
 

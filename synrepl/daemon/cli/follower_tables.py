@@ -32,6 +32,19 @@ def named_follower_tables(
     return [Text(), table] if table.row_count else []
 
 
+def slow_client_lines(told: Mapping[str, Any]) -> Iterable[Text]:
+    """Those that were cut off, the latest last; nothing without any."""
+    if told.get("count"):
+        yield Text(f"{cell(told['count'])} slow clients were cut off, the last ones:", style="red")
+    for client in told.get("latest", []):
+        yield Text(
+            f"  {cell(client.get('name'))} at {cell(client.get('address'))},"
+            f" {duration(client.get('ago_s'))} ago: {cell(client.get('queued_lines'))} lines"
+            f" ({cell(client.get('queued_bytes'))} bytes) waited for it, the oldest for"
+            f" {duration(client.get('waited_s'))}"
+        )
+
+
 def _ago(seconds: Any) -> str:
     told = duration(seconds)
     return told if told == "-" else f"{told} ago"

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from synrepl.daemon.cli.cells import cell, duration
-from synrepl.daemon.cli.follower_tables import named_follower_tables
+from synrepl.daemon.cli.follower_tables import named_follower_tables, slow_client_lines
 from synrepl.daemon.cli.handler_tables import handler_tables
 from synrepl.daemon.cli.terminal import plain_table
 
@@ -42,6 +42,7 @@ def tables(status: Mapping[str, Any]) -> rich.console.Group:
     else:
         parts += [Text(), *_followers(status.get("followers", []))]
         parts += named_follower_tables(status.get("named_followers", []))
+        parts += slow_client_lines(status.get("slow_clients", {}))
     parts += _states(status)
     parts += _caches(status.get("caches", {}))
     return rich.console.Group(*parts)

@@ -125,6 +125,9 @@ function showFacts(status) {
   at("facts").replaceChildren(...tiles);
   const errors = [status.database?.error, bus && !bus.standing ? `no bus: ${bus.fault}` : null,
     ...(status.failing ?? []).map((failure) => failure.sentence),
+    ...(status.slow_clients?.latest ?? []).filter((c) => c.ago_s < 600).map((c) =>
+      `slow client ${c.name} at ${c.address} was cut off ${duration(c.ago_s)} ago:`
+      + ` ${number.format(c.queued_lines)} lines waited for it`),
     ...(status.named_followers ?? []).filter((f) => ["missing", "stuck"].includes(f.health))
       .map((f) => f.trouble)];
   at("reasons").replaceChildren(...errors.filter(Boolean).map((error) => el("li", error)));

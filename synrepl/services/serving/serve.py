@@ -21,11 +21,12 @@ from synrepl.services.serving.command_relay import ClientRelay
 from synrepl.services.serving.connection import Connection, audience
 from synrepl.services.serving.federation_acks import FederationAcks, TooManySenders
 from synrepl.services.serving.peer_states import BUS, CommandSource, NamedSource, PeerStates
+from synrepl.services.serving.slow_clients import SlowClients
 from synrepl.services.serving.user_sync import UserSyncs
 from synrepl.streams.catalogue import Catalogue, UnknownStream
 from synrepl.streams.definition import Stream
 from synrepl.streams.synapse.federation import FEDERATION
-from synrepl.wire.closing import CloseReason
+from synrepl.wire.closing import CloseReason, FailedToKeepUp
 from synrepl.wire.commands import (
     ClearUserSync,
     Command,
@@ -131,6 +132,7 @@ class Master:
         )
         self.commands: dict[str, int] = {}
         self.closed: dict[str, int] = {}
+        self.slow_clients = SlowClients(scheduler, log)
 
     @property
     def user_syncs(self) -> UserSyncs[CommandSource]:
@@ -186,6 +188,10 @@ class Master:
     def refused(self, reason: CloseReason) -> None:
         """Count a connection that was not accepted."""
         self.closed[reason] = self.closed.get(reason, 0) + 1
+
+    def cut_off(self, connection: Connection, fault: FailedToKeepUp) -> None:
+        """A client is cut off because it does not read what it asked for."""
+        self.slow_clients.cut_off(connection.name, connection.address, fault)
 
     def disconnected(self, connection: Connection, reason: CloseReason) -> None:
         """A connection is gone."""

@@ -89,6 +89,7 @@ def master_status(
         "followers": [follower_status(state, now) for state in master.followers.values()],
         "commands": dict(master.commands),
         "ignored": dict(master.ignored),
+        "slow_clients": master.slow_clients.to_json(),
         "syncing_users": syncing_status(master.user_syncs),
         "federation": federation_status(master.federation_acks, _trimmed_of(announcer)),
         "close_reasons": {str(reason): count for reason, count in master.closed.items()},
