@@ -44,6 +44,7 @@ class RedisConnection(txredisapi.RedisProtocol):  # type: ignore[misc]
     """A connection that knows when it is dead.
 
     :ivar gone: fires with the reason, once the connection is over
+    :ivar too_slow: it was ended because one side did not read what the other sent
     """
 
     transport: Any
@@ -54,6 +55,7 @@ class RedisConnection(txredisapi.RedisProtocol):  # type: ignore[misc]
         self._heart = Heartbeat(scheduler.seconds(), PING_INTERVAL_S, SILENCE_S)
         self._timer: DelayedCall | None = None
         self._fault: str | None = None
+        self.too_slow = False
         self.gone: Deferred[str] = Deferred()
 
     async def log_in(self, address: RedisAddress) -> None:
@@ -147,6 +149,9 @@ class Listener(RedisConnection, txredisapi.SubscriberProtocol):  # type: ignore[
         super().__init__(scheduler)
         self._heard = heard
         self._messages: list[bytes] = []
+        #: When it last stopped reading, and when it went on.
+        self._rested_at: float | None = None
+        self._went_on_at: float | None = None
 
     async def listen(self, channels: Sequence[str], address: RedisAddress) -> None:
         """Subscribe; returns once the subscription stands.
@@ -172,14 +177,30 @@ class Listener(RedisConnection, txredisapi.SubscriberProtocol):  # type: ignore[
     def rest(self) -> None:
         """Read no more for now; nobody is given up for what is not read."""
         self._stop_watching()
+        self._rested_at, self._went_on_at = self._scheduler.seconds(), None
         self.transport.pauseProducing()
 
     def go_on(self) -> None:
         """Read again."""
-        self._heart.heard(self._scheduler.seconds())
+        self._went_on_at = self._scheduler.seconds()
+        self._heart.heard(self._went_on_at)
         self.transport.resumeProducing()
         self._stop_watching()
         self._watch()
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """Blame a pause for the loss of a connection that Redis ended during or just after it."""
+        now = self._scheduler.seconds()
+        rested_at, went_on_at = self._rested_at, self._went_on_at
+        resting = went_on_at is None or now - went_on_at < SILENCE_S
+        if self._fault is None and rested_at is not None and resting:
+            self.too_slow = True
+            paused_s = (now if went_on_at is None else went_on_at) - rested_at
+            self._fault = (
+                f"Redis ended the connection when this process had not read for {paused_s:.1f} s:"
+                " more waited for it than client-output-buffer-limit allows for pubsub"
+            )
+        super().connectionLost(reason)
 
 
 class Speaker(RedisConnection):
@@ -222,6 +243,7 @@ class Speaker(RedisConnection):
             self._queued += len(data)
             if self._queued > MAX_QUEUED_BYTES:
                 self._queue.clear()
+                self.too_slow = True
                 self.give_up(f"more than {MAX_QUEUED_BYTES} bytes wait, and it does not read")
 
     def ask(self) -> None:

@@ -74,7 +74,9 @@ class RedisPubSub:
     :param address: the server, or who knows where it is
     :param channels: what to subscribe to
     :param log: told (a sentence, its facts) about connections made and lost
+    :param warn: told likewise when the connections end because one side did not read
     :ivar connections: how often both have stood
+    :ivar cut_off: how often they have ended because one side did not read
     :ivar fault: why they do not stand now
     """
 
@@ -88,7 +90,9 @@ class RedisPubSub:
         channels: Sequence[str],
         owner: Owner,
         log: Callable[..., object],
+        warn: Callable[..., object] | None = None,
     ) -> None:
+        self._warn = log if warn is None else warn
         self._reactor = reactor
         self._scheduler = scheduler
         self._address = address
@@ -100,6 +104,7 @@ class RedisPubSub:
         self._stopping = False
         self._running: Deferred[None] | None = None
         self.connections = 0
+        self.cut_off = 0
         self.fault: str | None = "not connected yet"
 
     def start(self) -> None:
@@ -136,7 +141,13 @@ class RedisPubSub:
                 self.fault = str(error.facts["reason"])
             if self._stopping:  # some endpoints make an ordinary failure of being cancelled
                 return
-            self._log("no bus on Redis at {where}: {why}", where=self._address, why=self.fault)
+            if any(link.too_slow for link in self._links):
+                self.cut_off += 1
+                self._warn(
+                    "CUT OFF FROM REDIS at {where}: {why}", where=self._address, why=self.fault
+                )
+            else:
+                self._log("no bus on Redis at {where}: {why}", where=self._address, why=self.fault)
             steady = self._scheduler.seconds() - began > STEADY_S
             failures = 1 if steady else failures + 1
             await self._scheduler.sleep(pause(failures, base=0.1, longest=10.0))

@@ -106,6 +106,7 @@ def _bus(bus: Mapping[str, Any] | None) -> Iterable[Metric]:
         ("connections", "connections", "Times that the bus was connected to."),
         ("echoes", "echoes", "Messages heard that were this process's own."),
         ("bad_messages", "bad", "Messages heard that were no lines."),
+        ("cut_off", "cut_off", "Times that the bus was lost because one side did not read."),
     ):
         yield counter(f"bus_{name}", meaning, [], [((), bus[key])])
     heard = "Commands of others that were heard on the bus."

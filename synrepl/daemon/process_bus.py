@@ -74,7 +74,9 @@ class ProcessBus:
             asked,
         )
         heard = channels.heard(hears, user_ip, name)
-        self._pubsub = redis_link(reactor, scheduler, config.redis, heard, self._bus, log.info)
+        self._pubsub = redis_link(
+            reactor, scheduler, config.redis, heard, self._bus, log.info, warn=log.warn
+        )
 
     @property
     def standing(self) -> bool:
@@ -109,6 +111,7 @@ class ProcessBus:
             echoes=self._hearing.echoes,
             bad=self._hearing.bad,
             commands=dict(self._bus.counts),
+            cut_off=pubsub.cut_off,
         )
 
     def start(self) -> None:

@@ -28,6 +28,7 @@ def redis_link(
     owner: Owner,
     log: Callable[..., object],
     must_be_master: bool = False,
+    warn: Callable[..., object] | None = None,
 ) -> RedisPubSub:
     """The connections to a Redis, not started yet.
 
@@ -35,12 +36,13 @@ def redis_link(
     :param owner: hears, and may speak
     :param log: told (a sentence, its facts) about connections made and lost
     :param must_be_master: a replica is refused, which needs the right to ask ``ROLE``
+    :param warn: told when they end because one side did not read; None for ``log``
     :raises NeedsRedis: the packages for it are not installed
     """
     where = redis_server(redis, must_be_master)
     from synrepl.adapters.redis_pubsub import RedisPubSub
 
-    return RedisPubSub(reactor, scheduler, where, list(channels), owner, log)
+    return RedisPubSub(reactor, scheduler, where, list(channels), owner, log, warn)
 
 
 def redis_server(redis: Redis, must_be_master: bool = False) -> RedisAddress | Sentinels:

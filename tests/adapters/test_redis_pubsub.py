@@ -157,6 +157,9 @@ class Losses(OverRedis):
         two.bus.resume()
         await two.hears("one", texts)
         self.assertEqual((one.pubsub.connections, two.pubsub.connections), (1, 2))
+        self.assertEqual((one.pubsub.cut_off, two.pubsub.cut_off), (0, 1))
+        (told,) = (line for line in two.logged if "CUT OFF FROM REDIS" in line)
+        self.assertRegex(told, "this process had not read for .* client-output-buffer-limit")
 
     async def test_a_lost_publisher(self) -> None:
         redis = self.server()
@@ -164,6 +167,7 @@ class Losses(OverRedis):
         redis.command("CLIENT", "KILL", "TYPE", "normal")
         await one.say("a", "b")
         await two.hears("one", ["a", "b"])
+        self.assertEqual((one.pubsub.cut_off, two.pubsub.cut_off), (0, 0))
 
     async def test_a_refused_message_ends_the_connection(self) -> None:
         redis = self.server()

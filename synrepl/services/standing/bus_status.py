@@ -21,6 +21,7 @@ class BusStatus:
     :ivar echoes: messages heard that were this process's own
     :ivar bad: messages heard that were no lines
     :ivar commands: what was heard of others, by verb
+    :ivar cut_off: how often the connections ended because this process, or Redis, did not read
     """
 
     where: str
@@ -31,6 +32,7 @@ class BusStatus:
     echoes: int
     bad: int
     commands: Mapping[str, int]
+    cut_off: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """All of it, by the names above."""
