@@ -6,6 +6,7 @@ import msgspec
 
 from synrepl.adapters.http_client import Answer, HttpClient, MasterAway, status_text
 from synrepl.adapters.http_source import BadAnswer, SecretRefused
+from synrepl.core.tokens import Token
 from synrepl.storage.store import RecordedPositions
 from synrepl.streams.definition import Stream
 
@@ -14,6 +15,7 @@ class _Stream(msgspec.Struct):
     position: int
     writers: dict[str, int]
     removed_writers: dict[str, int] = {}  # msgspec copies it
+    last_reserved: int | None = None
 
 
 class _Status(msgspec.Struct):
@@ -23,7 +25,12 @@ class _Status(msgspec.Struct):
 
 
 class HttpPositions:
-    """See :class:`synrepl.services.following.source.PositionSource`."""
+    """See :class:`synrepl.services.following.source.PositionSource` and :class:`.GivenOut`.
+
+    A master learns of the tokens of other processes when it next looks at the database.
+    """
+
+    is_late = True
 
     def __init__(self, client: HttpClient) -> None:
         self._client = client
@@ -35,17 +42,28 @@ class HttpPositions:
         :raises MasterAway: it cannot be reached, or has a fault of its own
         :raises SecretRefused: :raises BadAnswer:
         """
+        found = (await self._status(stream)).get(stream.name)
+        if found is None:
+            raise self._bad(stream, "its status does not have it")
+        return RecordedPositions(found.position, {**found.removed_writers, **found.writers})
+
+    async def given_out(self, stream: Stream) -> Token | None:
+        """The largest token that the master knows to have been given out.
+
+        :returns: None for a master of a version that does not say; 0 for a stream it does not have
+        :raises MasterAway: :raises SecretRefused: :raises BadAnswer:
+        """
+        found = (await self._status(stream)).get(stream.name)
+        return 0 if found is None else found.last_reserved
+
+    async def _status(self, stream: Stream) -> dict[str, _Stream]:
         answer = await self._client.get("/status", {})
         if answer.status != 200:
             raise self._refusal(answer)
         try:
-            streams = self._decode.decode(answer.body).streams
+            return self._decode.decode(answer.body).streams
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise self._bad(stream, str(error)) from None
-        found = streams.get(stream.name)
-        if found is None:
-            raise self._bad(stream, "its status does not have it")
-        return RecordedPositions(found.position, {**found.removed_writers, **found.writers})
 
     def _refusal(self, answer: Answer) -> SecretRefused | MasterAway:
         where, status = self._client.where, status_text(answer.status)

@@ -255,5 +255,17 @@ def _worker(status: Mapping[str, Any]) -> Iterable[Metric]:
     yield gauge(
         "follower_connected", "1 with a connection.", [], [((), float(status["connected"]))]
     )
+    yield counter(
+        "follower_refused_tokens",
+        "Rows and positions refused, for their token cannot have been given out.",
+        ["stream"],
+        by_one(status["tokens"]["refused"]),
+    )
+    yield gauge(
+        "follower_ahead",
+        "Positions of this worker beyond what has been given out.",
+        [],
+        [((), len(status["tokens"]["ahead"]))],
+    )
     yield gauge("follower_waiting_rows", "Rows not dealt with.", [], [((), status["waiting_rows"])])
     yield from handlers(status)

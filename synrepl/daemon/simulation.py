@@ -30,6 +30,7 @@ from synrepl.services.following.consumer import StartAt, Subscription
 from synrepl.services.following.deliver import Delivery
 from synrepl.services.following.follow import Follower
 from synrepl.services.following.leases import FollowerLease
+from synrepl.services.following.possible_tokens import PossibleTokens
 from synrepl.services.following.source import LINEAR, Backlog, StorePositions, in_order
 from synrepl.services.handlers import Batch, Handler, TransactionalHandler
 from synrepl.services.membership.membership import Membership
@@ -236,7 +237,13 @@ class SimulatedFollower:
             catalogue=place.catalogue,
         )
         follower = self._follower = Follower(
-            life, place.catalogue, place.store, self._delivery, place.log, earliest=kind.earliest
+            life,
+            place.catalogue,
+            place.store,
+            self._delivery,
+            place.log,
+            earliest=kind.earliest,
+            tokens=PossibleTokens(life, place.store, place.log),
         )
         self._bus = voice.bus(follower)
         self.dialler: WorkerFactory | None = None

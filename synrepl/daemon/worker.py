@@ -35,6 +35,7 @@ from synrepl.daemon.own_streams import own_streams
 from synrepl.daemon.process_bus import ProcessBus, bus_publisher, worker_bus
 from synrepl.daemon.sources import OutOfReach, RoutedSource, handlers_backlog
 from synrepl.daemon.worker_commands import WorkerCommands
+from synrepl.daemon.worker_tokens import given_out, watch_positions
 from synrepl.services.auditing.audit import Auditor
 from synrepl.services.bus.own_writer import OwnWriter
 from synrepl.services.coherence.coherence import Coherence
@@ -43,6 +44,7 @@ from synrepl.services.coherence.invalidate import Changes, Invalidations
 from synrepl.services.following.deliver import Delivery
 from synrepl.services.following.follow import Follower
 from synrepl.services.following.leases import FollowerLease
+from synrepl.services.following.possible_tokens import PossibleTokens, none_refused, not_ahead
 from synrepl.services.following.source import Source
 from synrepl.services.handlers import Access
 from synrepl.services.standing.bus_status import bus_stands, check_name
@@ -168,6 +170,7 @@ class WorkerProcess:
             earliest=config.starting == "earliest",
             foreign=config.master.foreign,
             wanted=self._wanted(),
+            tokens=self._tokens(store),
         )
         commands = self.commands = WorkerCommands(
             self._scheduler,
@@ -219,6 +222,9 @@ class WorkerProcess:
             await self._wait.until_done(partial(handlers.start, [handler], access))
         self._follow(commands)
         self._scheduler.spawn("record positions", self._record())
+        tokens = self.follower.tokens
+        watching = watch_positions(self._scheduler, tokens, self.delivery, self.catalogue, self.log)
+        self._scheduler.spawn("watch positions", watching)
         self._scheduler.spawn("replay dead letters", self.delivery.dead_letters.run())
         if self.bus is not None and self.writer is not None:
             looking = skip_idle(self._scheduler, self.writer, self.log)
@@ -378,6 +384,10 @@ class WorkerProcess:
         assert store is not None
         return RoutedSource(store, from_master)
 
+    def _tokens(self, store: FactStore | None) -> PossibleTokens:
+        source = given_out(self.config, store, self._foreign, self._client)
+        return PossibleTokens(self._scheduler, source, self.log)
+
     def _open_http(self) -> None:
         """Let the HTTP listener answer for what has started."""
         follower, delivery, commands = self.follower, self.delivery, self.commands
@@ -409,6 +419,7 @@ class WorkerProcess:
             *(each.check for each in self._databases),
             lag_below(watch, READY_LAG_S),
             handlers_succeed(delivery.failures),
+            not_ahead(follower.tokens),
         ]
         if bus is None:
             where = f"{config.master.host}:{config.master.port}"
@@ -417,7 +428,7 @@ class WorkerProcess:
             checks.append(bus_stands(bus.status))
         if writer is not None:
             checks.append(name_is_held(writer))
-        ready = self._readiness = Readiness(checks)
+        ready = self._readiness = Readiness(checks, [none_refused(follower.tokens, clock)])
         ready.started()
         assert self.waiting is not None
         routes = common_routes(ready, status, metrics.render)

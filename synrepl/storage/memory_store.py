@@ -49,6 +49,8 @@ class MemoryStore:
         transaction; there are no tables here, so by default it refuses all SQL
     """
 
+    is_late = False
+
     def __init__(
         self,
         scheduler: Scheduler,
@@ -77,7 +79,7 @@ class MemoryStore:
             committed``; ``transact`` (before the work), ``transact reserved`` (after
             it; neither rows nor changes visible), ``transact committed``; ``reserve``, ``reserved``; ``write``, ``write entered``,
             ``write committed``; and before their only part ``open writer``,
-            ``release``, ``close``, ``observe``, ``fence``, ``page``, ``reached``,
+            ``release``, ``close``, ``observe``, ``given out``, ``fence``, ``page``, ``reached``,
             ``record positions``, ``follower positions``, ``record follower``,
             ``named followers``, ``renew lease``, ``mark``, ``trim``
         """
@@ -115,6 +117,11 @@ class MemoryStore:
         """Look at streams from outside."""
         await self.step("observe")
         return {stream.name: self._of(stream).observation() for stream in streams}
+
+    async def given_out(self, stream: Stream) -> Token:
+        """The largest token that can have been given out."""
+        await self.step("given out")
+        return self._of(stream).given_out()
 
     async def fence(self, stream: Stream, writer: str) -> bool:
         """Raise a dead writer's epoch once nothing of it can still commit."""

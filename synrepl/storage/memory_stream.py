@@ -116,6 +116,11 @@ class MemoryStream:
         writer.held = False
         return True
 
+    def given_out(self) -> Token:
+        """The largest token that can have been given out."""
+        positions = (writer.position for writer in self.writers.values())
+        return max(self.last, self.recorded, self._highest(), *positions)
+
     def observation(self) -> Observation:
         """One look from outside."""
         states = {name: writer.state for name, writer in self.writers.items()}

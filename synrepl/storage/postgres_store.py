@@ -46,6 +46,8 @@ class PostgresStore:
     :param statements: where lone rows are appended with less delay than in the database's pool
     """
 
+    is_late = False
+
     def __init__(
         self,
         scheduler: Scheduler,
@@ -130,6 +132,12 @@ class PostgresStore:
         """Look at streams from outside."""
         return await self._database.run(
             "observe", lambda txn: writers.observe(txn, streams), read_only=True
+        )
+
+    async def given_out(self, stream: Stream) -> Token:
+        """The largest token that can have been given out."""
+        return await self._database.run(
+            "given_out", lambda txn: writers.given_out(txn, stream), read_only=True
         )
 
     async def fence(self, stream: Stream, writer: str) -> bool:

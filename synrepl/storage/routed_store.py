@@ -31,6 +31,8 @@ class RoutedStore:
     What followers have on record, and their leases, are in the tables.
     """
 
+    is_late = False
+
     def __init__(self, tables: FactStore, memory: FactStore) -> None:
         self._tables = tables
         self._memory = memory
@@ -58,6 +60,10 @@ class RoutedStore:
     async def fence(self, stream: Stream, writer: str) -> bool:
         """Raise a dead writer's epoch once nothing of it can still commit."""
         return await self._of(stream).fence(stream, writer)
+
+    async def given_out(self, stream: Stream) -> Token | None:
+        """The largest token that can have been given out."""
+        return await self._of(stream).given_out(stream)
 
     async def page(self, stream: Stream, span: Range, writer: str | None, limit: int) -> Page:
         """Facts in ``span``, about ``limit`` rows at a time."""

@@ -275,7 +275,12 @@ class WriterLease(Protocol):
 
 
 class FactStore(Protocol):
-    """Streams of facts in one database."""
+    """Streams of facts in one database.
+
+    :ivar is_late: False: what it looks up is never older than the look
+    """
+
+    is_late: bool
 
     async def open_writer(self, writer: str, streams: Sequence[Stream]) -> WriterLease:
         """Become ``writer``: take its session locks, raise its epochs, repair its sequences.
@@ -286,6 +291,12 @@ class FactStore(Protocol):
 
     async def observe(self, streams: Sequence[Stream]) -> Mapping[str, Observation]:
         """Look at streams from outside; see :class:`Observation`."""
+
+    async def given_out(self, stream: Stream) -> Token | None:
+        """The largest token that can have been given out: by the sequence, in the table, on record.
+
+        The sequence alone may be behind, after a failover or in a restored dump.
+        """
 
     async def fence(self, stream: Stream, writer: str) -> bool:
         """Raise a dead writer's epoch once nothing of it can still commit.

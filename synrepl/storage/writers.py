@@ -25,7 +25,7 @@ from synrepl.storage.store import (
     WriterRemoved,
     WriterState,
 )
-from synrepl.storage.tables import sequence_name
+from synrepl.storage.tables import sequence_name, table_name
 from synrepl.streams.definition import Stream
 
 #: What ``synrepl.add_writer`` refuses with.
@@ -224,6 +224,25 @@ LEFT JOIN pg_locks l
 LEFT JOIN pg_stat_activity a ON a.pid = l.pid
 WHERE w.stream = ANY(%s)
 """
+
+
+def given_out(txn: Transaction, stream: Stream) -> Token:
+    """The largest token that can have been given out; see :meth:`~.store.FactStore.given_out`."""
+    txn.execute(
+        "SELECT greatest(s.position, (SELECT max(w.position) FROM synrepl._writers AS w"
+        " WHERE w.stream = s.stream)) FROM synrepl._streams AS s WHERE s.stream = %s",
+        (stream.name,),
+    )
+    row = txn.fetchone_or_none()
+    if row is None:  # no master has made it
+        return 0
+    edge = "min" if stream.counts_down else "max"
+    txn.execute(
+        "SELECT greatest("
+        f"(SELECT CASE WHEN is_called THEN abs(last_value) END FROM {sequence_name(stream)}),"
+        f" (SELECT abs({edge}(stream_id)) FROM {table_name(stream)}), 0)"
+    )
+    return max(int(row[0]), int(txn.fetchone()[0]))
 
 
 def observe(txn: Transaction, streams: Sequence[Stream]) -> dict[str, Observation]:

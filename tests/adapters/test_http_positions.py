@@ -62,6 +62,19 @@ class Positions(TestCase):
             found = await HttpPositions(self.client).recorded(JOBS)
             self.assertEqual(found, RecordedPositions(7, wanted))
 
+    async def test_what_was_given_out(self) -> None:
+        stream = {"position": 7, "writers": {"w1": 7}}
+        for status, wanted in (
+            ({"jobs": {**stream, "last_reserved": 12}}, 12),
+            ({"jobs": stream}, None),  # a master of an older version
+            ({"others": stream}, 0),
+        ):
+            self.answer = json_answer({"streams": status})
+            self.assertEqual(await HttpPositions(self.client).given_out(JOBS), wanted)
+        self.answer = json_answer({}, 503)
+        with self.assertRaises(MasterAway):
+            await HttpPositions(self.client).given_out(JOBS)
+
     async def test_what_is_no_status_of_the_stream(self) -> None:
         self.answer = json_answer({"streams": {}})
         self.assertIn("does not have it", await self.refused(BadAnswer, self.client))

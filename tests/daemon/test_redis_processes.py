@@ -112,6 +112,7 @@ class OverRedis(RedisCase):
                     "name_taken": False,
                     "connections": 1,
                     "bad": 0,
+                    "cut_off": 0,
                 },
             )
             shown = await self.run_it("status", "-c", self.directory / f"{name}.yaml")

@@ -242,6 +242,27 @@ class OwnDoctor(PostgresCase):
         self.sql("UPDATE synrepl._streams SET trimmed = 25 WHERE stream = 'notes'")
         self.assertEqual((await self.examine()).followers["new"].behind, 5)
 
+    async def test_a_follower_beyond_what_was_given_out(self) -> None:
+        await self.append(NOTES, note("a"), 30)
+        store = self.process("follower").store
+        await store.record_follower("w1", {("notes", "one"): 30})
+        self.assertEqual(await self.found(), [])
+        insert = "INSERT INTO synrepl._handler_positions VALUES ('w1', %s, 'notes', 'one', %s, 0)"
+        self.sql(insert, "mail", 1_000_000)
+        (finding,) = (await self.examine()).findings
+        self.assertEqual(
+            (finding.id, finding.where, finding.severity),
+            ("follower-ahead", "notes", Severity.ERROR),
+        )
+        self.assertIn("w1 (handler mail) is at 1000000 of writer one, and only 30", finding.what)
+        self.assertIn("'synrepl followers reset w1 notes --to TOKEN'", finding.cure)
+        # One for all positions in a stream, also of writers that nobody has heard of.
+        await store.record_follower("w1", {("notes", "forged"): 2_000_000, ("typing", "x"): 9})
+        (finding,) = (await self.examine()).findings
+        self.assertIn("follower w1 is at 2000000 of writer forged", finding.what)
+        self.sql(f"SELECT setval('{sequence_name(NOTES)}', 2000000)")
+        self.assertEqual(await self.found(), [])
+
     async def test_a_handler_that_is_behind_is_named(self) -> None:
         await self.append(NOTES, note("a"), 30)
         store = self.process("follower").store

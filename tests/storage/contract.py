@@ -553,6 +553,25 @@ class FactStoreContract(Base):
         self.assertEqual((seen.writers["w1"].position, seen.writers["w2"].position), (9, 6))
         self.assertNotIn("stranger", seen.writers)
 
+    async def test_what_can_have_been_given_out(self) -> None:
+        self.assertEqual(await self.store.given_out(NOTES), 0)
+        lease = await self.lease()
+        tokens = await self.append(lease, [note("a")], [note("b")])
+        self.assertEqual(await self.store.given_out(NOTES), tokens[-1])
+        (reserved,) = await lease.reserve(NOTES, 1, 0)
+        self.assertEqual(await self.store.given_out(NOTES), reserved)
+        # A sequence that is behind does not count alone: after a failover, say.
+        await self.set_sequence(NOTES, 1)
+        self.assertEqual(await self.store.given_out(NOTES), tokens[-1])
+        await self.store.record_positions(NOTES, 70, {})
+        self.assertEqual(await self.store.given_out(NOTES), 70)
+        await self.store.record_positions(NOTES, 70, {"w1": 90})
+        self.assertEqual(await self.store.given_out(NOTES), 90)
+        await self.set_sequence(NOTES, 10**9)
+        self.assertEqual(await self.store.given_out(NOTES), 10**9)
+        await self.set_sequence(BACKFILL, 30)
+        self.assertEqual(await self.store.given_out(BACKFILL), 30)
+
     async def test_follower_positions_never_go_back(self) -> None:
         self.assertEqual(await self.store.follower_positions("f1"), {})
         await self.store.record_follower("f1", {("notes", "w1"): 5, ("notes", "w2"): 7})

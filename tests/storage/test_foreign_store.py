@@ -146,6 +146,24 @@ class Pages(ForeignCase):
         self.assertEqual(positions["caches"], {"master": 845})
 
 
+class GivenOut(ForeignCase):
+    """What a real server's sequences can have given out."""
+
+    async def test_streams_with_a_sequence(self) -> None:
+        store = await self.store("1.163.2")
+        standings = await standing_of(store)
+        for stream in (EVENTS, TO_DEVICE, ACCOUNT_DATA, BACKFILL, CACHES):
+            at = standings[stream.name]
+            assert at.last is not None
+            found = await store.given_out(stream)
+            self.assertEqual(found, max(at.last, at.highest, *at.recorded.values()))
+
+    async def test_of_the_others_nothing_is_known(self) -> None:
+        store = await self.store("1.0.0")
+        for stream in (EVENTS, TO_DEVICE, TYPING):
+            self.assertIsNone(await store.given_out(stream))
+
+
 class Positions(TestCase):
     """What is on record against what is in the tables."""
 

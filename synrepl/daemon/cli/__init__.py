@@ -36,6 +36,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Look for what is wrong in a running process, or in a database.",
     ),
     "writers": ("synrepl.daemon.cli.writers", "Show, add, drain and remove writers of streams."),
+    "followers": (
+        "synrepl.daemon.cli.followers",
+        "Show named followers, move them back, and remove them.",
+    ),
     "dead-letters": (
         "synrepl.daemon.cli.dead_letters",
         "Show, replay and discard facts that handlers could not take.",

@@ -8,7 +8,7 @@ from synrepl.core.tokens import Token
 from synrepl.services.doctor.bounds import Bounds
 from synrepl.services.doctor.finding import Finding, Severity
 from synrepl.services.doctor.open_transactions import locked_tables, old_transactions
-from synrepl.services.doctor.own_look import OwnLook, StreamLook
+from synrepl.services.doctor.own_look import AheadFollower, OwnLook, StreamLook, ahead
 from synrepl.services.doctor.sessions import hidden
 from synrepl.services.standing.follower_lag import FollowerLag
 from synrepl.storage.migrations import Phase
@@ -123,7 +123,28 @@ def _others(look: OwnLook, bounds: Bounds) -> Iterator[Finding]:
     yield from old_transactions(others, bounds, lambda session: ())
 
 
+def _followers_ahead(look: OwnLook) -> Iterator[Finding]:
+    found: dict[tuple[str, str], AheadFollower] = {}
+    for each in ahead(look):
+        key = each.follower, each.stream
+        if key not in found or each.position > found[key].position:
+            found[key] = each
+    for each in found.values():
+        of = f" of writer {each.writer}" if each.writer else ""
+        who = "" if each.handler is None else f" (handler {each.handler})"
+        yield Finding(
+            "follower-ahead",
+            Severity.ERROR,
+            f"follower {each.follower}{who} is at {each.position}{of}, and only {each.bound} has"
+            " been given out: it takes for known what comes up to there",
+            each.stream,
+            f"stop that worker, 'synrepl followers reset {each.follower} {each.stream} --to TOKEN'"
+            " with the last token that it surely has (or --to now), and start it again",
+        )
+
+
 def _followers(look: OwnLook, bounds: Bounds) -> Iterator[Finding]:
+    yield from _followers_ahead(look)
     for name, left in look.leases.items():
         if left <= 0:
             yield Finding(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from synrepl.core.tokens import Token
 from synrepl.services.doctor import sessions
@@ -36,6 +37,11 @@ class StreamLook:
         """The largest position on record."""
         positions = (writer.position for writer in self.seen.writers.values())
         return max(self.seen.recorded, self.seen.trimmed, *positions)
+
+    @property
+    def given_out(self) -> Token:
+        """The largest token that can have been given out."""
+        return max(self.seen.last, self.highest, self.recorded)
 
     @property
     def out_of_step(self) -> bool:
@@ -94,6 +100,31 @@ class OwnLook:
             if (session := self.sessions.get(int(str(holder.identity[0])))) is not None
         ]
         return sorted(held, key=lambda pair: pair[1].age_s or 0.0, reverse=True)
+
+
+class AheadFollower(NamedTuple):
+    """A position of a follower beyond what was given out.
+
+    :ivar handler: whose it is; None for the follower's own
+    """
+
+    follower: str
+    stream: str
+    writer: str
+    handler: str | None
+    position: Token
+    bound: Token
+
+
+def ahead(look: OwnLook) -> Iterator[AheadFollower]:
+    """All positions of followers and handlers that are beyond what was given out."""
+    for name, follower in look.followers.items():
+        positions = [(None, *key, at) for key, at in follower.positions.items()]
+        handlers = [(*place, at) for place, at in follower.handlers.items()]
+        for handler, stream, writer, position in (*positions, *handlers):
+            seen = look.streams.get(stream)
+            if seen is not None and position > seen.given_out:
+                yield AheadFollower(name, stream, writer, handler, position, seen.given_out)
 
 
 class _Unread(Row, frozen=True):

@@ -24,6 +24,7 @@ from synrepl.services.following.lane import (
     Shared,
     tally,
 )
+from synrepl.services.following.possible_tokens import PossibleTokens
 from synrepl.services.following.source import LINEAR, Source
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.definition import Generation, numbered_together
@@ -92,6 +93,7 @@ class Follower:
         rows of unordered streams
     :param wanted: names of streams that are asked for by name: the log says which of them
         the master does not announce, for nothing else would
+    :param tokens: which tokens can have been given out; None where that cannot be looked up
     """
 
     def __init__(
@@ -105,6 +107,7 @@ class Follower:
         earliest: bool = True,
         foreign: bool = False,
         wanted: Collection[str] = (),
+        tokens: PossibleTokens | None = None,
     ) -> None:
         self._scheduler = scheduler
         self._unannounced = set(wanted)
@@ -128,8 +131,17 @@ class Follower:
         self._waiting_rows = 0
         self._paused = False
         self.counts = FollowerCounts()
+        self.tokens = PossibleTokens(scheduler, None, log) if tokens is None else tokens
         self._shared = Shared(
-            scheduler, source, delivery, log, self.counts, self._consumed, self._say, self._give_up
+            scheduler,
+            source,
+            delivery,
+            log,
+            self.counts,
+            self.tokens,
+            self._consumed,
+            self._say,
+            self._give_up,
         )
 
     # -- the connection ---------------------------------------------------------------

@@ -18,6 +18,7 @@ from synrepl.core.tokens import Range, Token
 from synrepl.positions.gaps import Cursor, Fetch, Reset, Verdict
 from synrepl.services.announcing.announce import Log
 from synrepl.services.following.deliver import Delivery
+from synrepl.services.following.possible_tokens import PossibleTokens
 from synrepl.services.following.source import LINEAR, PAGE_ROWS, Source
 from synrepl.services.handlers import Batch
 from synrepl.storage.store import Trimmed
@@ -53,6 +54,7 @@ class FollowerCounts:
 class Shared:
     """What all lanes of a follower work with.
 
+    :ivar tokens: which tokens can have been given out
     :ivar consumed: told how many rows no longer wait
     :ivar say: sends a command to the master, if there is a connection
     :ivar give_up: closes the connection, if there is one
@@ -63,6 +65,7 @@ class Shared:
     delivery: Delivery
     log: Log
     counts: FollowerCounts
+    tokens: PossibleTokens
     consumed: Callable[[int], None]
     say: Callable[[Command], None]
     give_up: Callable[[CloseReason, str], None]
@@ -119,6 +122,11 @@ class Lane:
         self._sure = False
         #: The last fact of a legacy run, of which more rows may come.
         self._half: Fact | None = None
+        #: The largest token that was heard of and not refused.
+        self._allowed: Token = 0
+        #: Something was refused since a POSITION: perhaps wrongly, so what follows it is proof
+        #: of nothing before it is fetched.
+        self._refused = False
         #: It had a position before, so what lies below may have been of use.
         self._begun = shared.delivery.has_begun(self.key)
 
@@ -131,8 +139,10 @@ class Lane:
         try:
             while self.inbox:
                 item = self.inbox[0]
+                if not await self._is_possible(item):
+                    continue
                 if isinstance(item, Lines):
-                    if self.several and not self._sure:
+                    if (self.several or self._refused) and not self._sure:
                         await self._make_sure(item.token)
                     await self._take_facts()
                 elif isinstance(item, Position):
@@ -152,6 +162,41 @@ class Lane:
             self._shared.give_up(CloseReason.PROTOCOL_ERROR, str(error))
         finally:
             self.busy = False
+
+    async def _is_possible(self, item: Item) -> bool:
+        """Whether the next thing in the inbox is to be dealt with; what cannot be is taken out.
+
+        :returns: False when the inbox has to be looked at again
+        """
+        if item is Mark.LOST or item is Mark.ASK:
+            return True
+        assert not isinstance(item, Mark)
+        token = item.token if isinstance(item, Lines) else item.new
+        tokens, attempt = self._shared.tokens, 0
+        while token > tokens.limit(self.stream):
+            try:
+                allowed = await tokens.allow(self.stream, self.writer, token, self.cursor.position)
+            except SynreplError as error:
+                await self._pause(error, attempt, "which tokens were given out")
+                attempt += 1
+                allowed = True
+            if not self.inbox or self.inbox[0] is not item:
+                return False  # the connection was lost meanwhile
+            if not allowed:
+                self._refuse(item)
+                return False
+        self._allowed = max(self._allowed, token)
+        self.heard = max(self.heard, token)
+        return True
+
+    def _refuse(self, item: Lines | Position) -> None:
+        self.inbox.popleft()
+        if isinstance(item, Lines):
+            self.rows -= len(item.rows)
+            self._shared.consumed(len(item.rows))
+        self.heard = max(self._allowed, self.cursor.position or 0)
+        if self.writer != LINEAR and self.cursor.in_order:
+            self._refused, self._sure = True, False
 
     async def _make_sure(self, token: Token) -> None:
         """Get what there is below the first fact of a connection.
@@ -192,13 +237,14 @@ class Lane:
     async def _take_facts(self) -> None:
         """Take the facts at the front of the inbox, as one batch."""
         cursor, inbox, decode = self.cursor, self.inbox, self._decode
+        limit = self._shared.tokens.limit(self.stream)
         facts: list[Fact] = [] if self._half is None else [self._half]
         last, ordered, writer = cursor.position, cursor.in_order, self.writer
         upto, rows = facts[0].token if facts else 0, 0
         try:
             while inbox and rows < PAGE_ROWS:
                 lines = inbox[0]
-                if not isinstance(lines, Lines):
+                if not isinstance(lines, Lines) or lines.token > limit:
                     break
                 inbox.popleft()
                 token, raw = lines
@@ -238,7 +284,8 @@ class Lane:
             half, self._half = self._half, None
             await self._deliver([half], self.cursor.position)
         first = not self.cursor.connected
-        verdict = self.cursor.on_position(command.prev, command.new)
+        verdict = self.cursor.on_position(None if self._refused else command.prev, command.new)
+        self._refused = False
         if isinstance(verdict, Reset):
             tally(self._shared.counts.resets, self.stream.name)
             await self._shared.delivery.reset(self.stream.name, self.writer, verdict.span.upto, 0)
@@ -321,9 +368,11 @@ class Lane:
         else:
             self._shared.log.info("{error}; beginning there", error=error)
 
-    async def _pause(self, error: SynreplError, attempt: int) -> None:
+    async def _pause(self, error: SynreplError, attempt: int, what: str = "missed facts") -> None:
         """The source is away: wait for it."""
-        self._shared.log.warn("cannot look for missed facts: {error}; trying again", error=error)
+        self._shared.log.warn(
+            "cannot look for {what}: {error}; trying again", what=what, error=error
+        )
         await self._shared.scheduler.sleep(_BACK_OFF_S[min(attempt, len(_BACK_OFF_S) - 1)])
 
     async def _start_again(self, error: Trimmed, upto: Token, position: Token) -> None:

@@ -130,6 +130,7 @@ def worker_status(
         "streams": streams,
         "caches": caches_status(coherence),
         "waiting_rows": follower.waiting_rows,
+        "tokens": follower.tokens.to_json(),
         "handlers": handlers,
         "failing": [one.to_json(now) for one in delivery.failures.failing.values()],
         "dead_letters": delivery.dead_letters.to_json(),

@@ -103,14 +103,29 @@ def look(txn: Transaction, release: Release, rows: int = RECENT_ROWS) -> dict[st
     tables = {name: _in_tables(txn, name, at, rows) for name, at in release.streams.items()}
     recorded = _recorded(txn, release)
     return {
-        name: ForeignStanding(
-            at.stream.sequence,
-            None if at.stream.sequence is None else _last(txn, at.stream.sequence),
-            tables[name],
-            recorded.get(at.stream.recorded or "", {}),
-        )
-        for name, at in release.streams.items()
+        name: _standing(txn, at, tables[name], recorded) for name, at in release.streams.items()
     }
+
+
+def look_at(txn: Transaction, release: Release, stream: str, rows: int) -> ForeignStanding:
+    """Look at one stream of a release; see :func:`look`."""
+    txn.execute("SELECT set_config('lock_timeout', %s, true)", (str(_LOCK_MS),))
+    at = release.streams[stream]
+    return _standing(txn, at, _in_tables(txn, stream, at, rows), _recorded(txn, release))
+
+
+def _standing(
+    txn: Transaction,
+    at: Located,
+    tables: Mapping[str, Token],
+    recorded: Mapping[str, Mapping[str, Token]],
+) -> ForeignStanding:
+    return ForeignStanding(
+        at.stream.sequence,
+        None if at.stream.sequence is None else _last(txn, at.stream.sequence),
+        tables,
+        recorded.get(at.stream.recorded or "", {}),
+    )
 
 
 def sole_writer(txn: Transaction, release: Release, stream: str) -> str | None:

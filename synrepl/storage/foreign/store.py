@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from synrepl.core.tokens import Range
+from synrepl.core.tokens import Range, Token
 from synrepl.storage.database import Database, Isolation, Transaction
 from synrepl.storage.foreign import standing
 from synrepl.storage.foreign.paging import MAIN_PROCESS, ForeignFacts
@@ -26,6 +26,8 @@ class ForeignStore:
 
     :param statement_s: of the time-out, in seconds
     """
+
+    is_late = False
 
     def __init__(self, database: Database, statement_s: float = STATEMENT_S) -> None:
         self._database = database
@@ -62,6 +64,25 @@ class ForeignStore:
             return facts.page(txn, span, writer, unnamed, limit)
 
         return await self.read("page", work)
+
+    async def given_out(self, stream: Stream) -> Token | None:
+        """The largest token that a stream's sequence can have given out.
+
+        :returns: None for a stream without a sequence in this release, whose numbers are in the
+            memory of its process, and for one without tables that are known
+        :raises NotSynapse: :raises TableLocked: and what the database raises
+        """
+        release = await self.release()
+        at = release.streams.get(stream.name)
+        if at is None or at.stream.sequence is None:
+            return None
+
+        def work(txn: Transaction) -> Token | None:
+            seen = standing.look_at(txn, release, stream.name, standing.NEWEST_ROWS)
+            recorded = max(seen.recorded.values(), default=0)
+            return None if seen.last is None else max(seen.last, seen.highest, recorded)
+
+        return await self.read("given out", work)
 
     async def read(self, name: str, work: Callable[[Transaction], T]) -> T:
         """Run ``work`` in a read-only transaction whose statements have a time-out."""

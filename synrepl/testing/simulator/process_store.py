@@ -47,6 +47,8 @@ class Server(Protocol):
 class ProcessStore:
     """The store as one process sees it: answers take their time, too."""
 
+    is_late = False
+
     def __init__(self, life: Life, store: FactStore, server: Server) -> None:
         self._life = life
         self._store = store
@@ -85,6 +87,10 @@ class ProcessStore:
     ) -> None:
         """Put positions on record."""
         await self._after(self._store.record_positions(stream, linear, writers))
+
+    async def given_out(self, stream: Stream) -> Token | None:
+        """The largest token that can have been given out."""
+        return await self._after(self._store.given_out(stream))
 
     async def page(self, stream: Stream, span: Range, writer: str | None, limit: int) -> Page:
         """Facts in ``span``."""

@@ -1,0 +1,70 @@
+"""Where a worker looks up which tokens can have been given out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from synrepl.adapters.http_client import HttpClient
+from synrepl.adapters.http_positions import HttpPositions
+from synrepl.core.clock import Scheduler
+from synrepl.core.errors import SynreplError
+from synrepl.core.tokens import Token
+from synrepl.daemon.config import WorkerConfig
+from synrepl.services.announcing.announce import Log
+from synrepl.services.following.deliver import Delivery
+from synrepl.services.following.possible_tokens import GivenOut, PossibleTokens
+from synrepl.services.following.source import Key
+from synrepl.storage.database import Database
+from synrepl.storage.foreign.store import ForeignStore
+from synrepl.storage.store import FactStore
+from synrepl.streams.catalogue import Catalogue
+
+#: Seconds between two looks at the worker's own positions.
+LOOK_S = 10.0
+
+
+def given_out(
+    config: WorkerConfig,
+    store: FactStore | None,
+    foreign: Database | None,
+    master: HttpClient | None,
+) -> GivenOut | None:
+    """Where tokens are looked up; None where nobody can be asked.
+
+    :param foreign: the database of a real Synapse
+    :param master: asked by workers that do not read the database
+    """
+    if config.master.foreign:
+        return None if foreign is None else ForeignStore(foreign)
+    if config.catch_up == "database":
+        return store
+    return None if master is None else HttpPositions(master)
+
+
+async def watch_positions(
+    scheduler: Scheduler,
+    tokens: PossibleTokens,
+    delivery: Delivery,
+    catalogue: Catalogue,
+    log: Log,
+) -> None:
+    """See from time to time whether the worker is ahead of its database; to be spawned."""
+    streams = {stream.name: stream for stream in catalogue}
+    while True:
+        try:
+            await tokens.check(streams, _positions(delivery))
+        except SynreplError as error:
+            log.warn("cannot look up which tokens were given out: {error}", error=error)
+        await scheduler.sleep(LOOK_S)
+
+
+def _positions(delivery: Delivery) -> Iterator[tuple[str | None, Key, Token]]:
+    own = {**delivery.recorded}
+    for key, at in delivery.progress.positions.items():
+        own[key] = max(at, own.get(key, 0))
+    for key, at in own.items():
+        yield None, key, at
+    for consumer in delivery.consumers:
+        for key, track in consumer.tracks.items():
+            if track.position is not None:
+                yield consumer.name, key, track.position

@@ -1,0 +1,239 @@
+"""Tokens that cannot have been given out are refused, wherever they come from.
+
+Whoever can publish on a Redis, or answer in place of the master, could otherwise move a
+follower beyond its database for good: what is given out later would pass for known.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from synrepl.core.clock import Scheduler
+from synrepl.core.errors import Refused
+from synrepl.core.tokens import MAX_TOKEN, Token
+from synrepl.services.announcing.announce import Log
+from synrepl.services.following.source import LINEAR, Key
+from synrepl.streams.definition import Stream
+
+#: Seconds for which a refusal is told of as something new.
+NEWS_S = 600.0
+
+#: Writers of a stream whose refusals are logged; their names come from the peer.
+MOST_LOGGED = 100
+
+#: How long a source that learns of tokens late is waited for, and how often at most, in seconds.
+_LATE_S = 1.5
+_WAIT_EVERY_S = 10.0
+
+
+class ImpossibleToken(Refused):
+    """token {token} of writer {writer!r} in stream {stream!r} cannot have been given out, the last one was {bound}: ignored, the position stays {position}; whoever sent it is no process of this server, so keep others from the Redis or port by a password or a firewall"""
+
+
+class GivenOut(Protocol):
+    """Where the tokens that were given out can be looked up.
+
+    :ivar is_late: it may learn of a token after those who are told of the fact
+    """
+
+    is_late: bool
+
+    async def given_out(self, stream: Stream) -> Token | None:
+        """The largest token that can have been given out; None where that is not known.
+
+        :raises SynreplError: it cannot be looked up now
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedToken:
+    """The last token that was refused."""
+
+    stream: str
+    writer: str
+    token: Token
+    bound: Token
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class AheadOfDatabase:
+    """A position beyond what was given out.
+
+    :ivar handler: whose it is; None for the follower's own
+    """
+
+    stream: str
+    writer: str
+    handler: str | None
+    position: Token
+    bound: Token
+
+    def __str__(self) -> str:
+        of = "" if self.writer == LINEAR else f" of {self.writer}"
+        who = "" if self.handler is None else f" (handler {self.handler})"
+        return (
+            f"the position in {self.stream}{of}{who} is {self.position}, and only {self.bound} has"
+            " been given out: what comes up to there would pass for known; stop this worker and use"
+            " 'synrepl followers reset'"
+        )
+
+
+class PossibleTokens:
+    """Remembers the largest token that is known to have been given out, by stream.
+
+    A token up to there costs a comparison. One beyond it has to be looked up, once for all
+    that has come by then.
+
+    :param source: None where nothing can be looked up; then every token is possible
+    :ivar refused: how many tokens were refused, by stream
+    :ivar last_refused: the last of them
+    :ivar ahead: positions of this follower that are beyond what was given out
+    """
+
+    def __init__(self, scheduler: Scheduler, source: GivenOut | None, log: Log) -> None:
+        self._scheduler = scheduler
+        self._source = source
+        self._log = log
+        self._known: dict[str, Token] = {}
+        self._logged: set[Key] = set()
+        self._waited_at: float | None = None
+        self.refused: Counter[str] = Counter()
+        self.last_refused: RefusedToken | None = None
+        self.ahead: tuple[AheadOfDatabase, ...] = ()
+
+    def limit(self, stream: Stream) -> Token:
+        """Tokens up to here are known to be possible; nothing is known of streams in memory."""
+        if self._source is None or stream.in_memory:
+            return MAX_TOKEN
+        return self._known.get(stream.name, 0)
+
+    async def allow(
+        self, stream: Stream, writer: str, token: Token, position: Token | None
+    ) -> bool:
+        """Whether a token can have been given out; one that cannot is counted and logged.
+
+        :param position: of the follower, for the log
+        :raises SynreplError: it cannot be looked up now
+        """
+        bound = await self._look(stream)
+        if token > bound and self._may_be_late():
+            await self._scheduler.sleep(_LATE_S)
+            bound = await self._look(stream)
+        if token <= bound:
+            return True
+        self._refuse(stream.name, writer, token, bound, position)
+        return False
+
+    async def check(
+        self,
+        streams: Mapping[str, Stream],
+        positions: Iterable[tuple[str | None, Key, Token]],
+    ) -> None:
+        """See whether positions of this follower are beyond what was given out.
+
+        :param streams: by name; positions in others are left out
+        :param positions: handler (None for the follower's own), stream and writer, and token
+        :raises SynreplError: it cannot be looked up now
+        """
+        beyond = [
+            (handler, key, at)
+            for handler, key, at in positions
+            if key[0] in streams and at > self.limit(streams[key[0]])
+        ]
+        for stream in {key[0] for _, key, _ in beyond}:
+            await self._look(streams[stream])
+        before = {str(each) for each in self.ahead}
+        self.ahead = tuple(
+            AheadOfDatabase(*key, handler, at, self._known[key[0]])
+            for handler, key, at in beyond
+            if at > self.limit(streams[key[0]])
+        )
+        for each in self.ahead:
+            if str(each) not in before:
+                self._log.warn("{ahead}", ahead=each)
+
+    def to_json(self) -> dict[str, Any]:
+        """``{"refused", "last_refused", "ahead"}``."""
+        last = self.last_refused
+        return {
+            "refused": dict(self.refused),
+            "last_refused": None
+            if last is None
+            else {
+                "stream": last.stream,
+                "writer": last.writer,
+                "token": last.token,
+                "given_out": last.bound,
+                "ago_s": round(max(0.0, self._scheduler.seconds() - last.at), 3),
+            },
+            "ahead": [str(each) for each in self.ahead],
+        }
+
+    # -- inside -----------------------------------------------------------------------
+
+    async def _look(self, stream: Stream) -> Token:
+        assert self._source is not None
+        found = await self._source.given_out(stream)
+        bound = MAX_TOKEN if found is None else max(found, self._known.get(stream.name, 0))
+        self._known[stream.name] = bound
+        return bound
+
+    def _may_be_late(self) -> bool:
+        """Not more often than now and then, for others could hold the lane up with it."""
+        if self._source is None or not self._source.is_late:
+            return False
+        now = self._scheduler.seconds()
+        if self._waited_at is not None and now - self._waited_at < _WAIT_EVERY_S:
+            return False
+        self._waited_at = now
+        return True
+
+    def _refuse(
+        self, stream: str, writer: str, token: Token, bound: Token, position: Token | None
+    ) -> None:
+        self.refused[stream] += 1
+        now = self._scheduler.seconds()
+        self.last_refused = RefusedToken(stream, writer, token, bound, now)
+        if (stream, writer) in self._logged or len(self._logged) >= MOST_LOGGED:
+            return
+        self._logged.add((stream, writer))
+        error = ImpossibleToken(
+            token=token,
+            writer=writer or "(all)",
+            stream=stream,
+            bound=bound,
+            position="unknown" if position is None else position,
+        )
+        self._log.warn("{error}", error=error)
+
+
+def none_refused(tokens: PossibleTokens, now: Callable[[], float]) -> Callable[[], str | None]:
+    """No token was refused lately; for the warnings of ``/ready``."""
+
+    def check() -> str | None:
+        last = tokens.last_refused
+        if last is None or now() - last.at > NEWS_S:
+            return None
+        return (
+            f"{sum(tokens.refused.values())} tokens were refused that cannot have been given out, the"
+            f" last one {last.token} in {last.stream}, where {last.bound} has been: others can publish"
+            " on the Redis, or answer for the master"
+        )
+
+    return check
+
+
+def not_ahead(tokens: PossibleTokens) -> Callable[[], str | None]:
+    """No position of this follower is beyond what was given out."""
+
+    def check() -> str | None:
+        more = len(tokens.ahead) - 1
+        if more < 0:
+            return None
+        return str(tokens.ahead[0]) + (f" (and {more} more positions)" if more else "")
+
+    return check

@@ -1,0 +1,315 @@
+"""A follower is not moved by tokens that cannot have been given out."""
+
+from __future__ import annotations
+
+from unittest import TestCase
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from synrepl.core.tokens import MAX_TOKEN, Token
+from synrepl.services.following.consumer import Subscription
+from synrepl.services.following.deliver import Delivery
+from synrepl.services.following.follow import Follower
+from synrepl.services.following.possible_tokens import (
+    NEWS_S,
+    PossibleTokens,
+    none_refused,
+    not_ahead,
+)
+from synrepl.services.handlers import Batch, Handler
+from synrepl.storage.store import Draft
+from synrepl.streams.definition import Stream
+from synrepl.wire.commands import Command, Position, Rdata
+from synrepl.wire.dialects import CURRENT, LEGACY, MODERN, Dialect
+from tests.services.world import Noting, Upstream, World, done, started
+
+FAR = 1_000_000
+
+
+class Kept(Handler):
+    """Keeps the tokens of the facts that it is given."""
+
+    streams = frozenset({"jobs", "typing"})
+
+    def __init__(self) -> None:
+        self.tokens: list[Token] = []
+
+    async def on_rows(self, batch: Batch) -> None:
+        self.tokens += [fact.token for fact in batch.facts]
+
+
+class Counted:
+    """A source that counts looks, and may know less than there is for a while."""
+
+    def __init__(self, world: World, is_late: bool = False) -> None:
+        self.world = world
+        self.is_late = is_late
+        self.looks = 0
+        self.behind = 0
+
+    async def given_out(self, stream: Stream) -> Token | None:
+        self.looks += 1
+        return max(0, await self.world.store.given_out(stream) - self.behind)
+
+
+class Refusals(TestCase):
+    """A follower of one writer, on a connection where a test says what comes."""
+
+    def setUp(self) -> None:
+        self.world = started()
+        self.addCleanup(self.world.stop)
+        self.addCleanup(self.world.scheduler.stop)
+        self.log = Noting()
+        self.handler = Kept()
+        self.source = Counted(self.world)
+
+    def follow(self, dialect: Dialect = CURRENT) -> None:
+        world = self.world
+        self.delivery = Delivery(world.scheduler, [Subscription(self.handler)], self.log)
+        self.tokens = PossibleTokens(world.scheduler, self.source, self.log)
+        self.follower = Follower(
+            world.scheduler,
+            world.catalogue,
+            world.store,
+            self.delivery,
+            self.log,
+            tokens=self.tokens,
+        )
+        self.follower.connected(Upstream(dialect))
+
+    def append(self, count: int = 1) -> list[Token]:
+        done(self.world.intake.append("jobs", b"[" + b",".join([b"[1]"] * count) + b"]"))
+        return list(range(1, self.world.last("jobs") + 1))
+
+    def hear(self, *commands: Command) -> None:
+        self.follower.received(commands)
+        self.world.clock.advance(0)
+
+    def row(self, token: Token) -> Rdata:
+        return Rdata("jobs", "master", token, b"[1]")
+
+    def position(self) -> Token | None:
+        return self.follower.positions.get(("jobs", "master"))
+
+    def test_a_position_beyond_the_sequence_is_refused_and_nothing_is_lost(self) -> None:
+        self.append(3)
+        self.follow()
+        self.hear(Position("jobs", "master", 3, 3))
+        self.hear(Position("jobs", "master", 3, FAR))
+        self.assertEqual(self.position(), 3)
+        every = self.append(2)
+        self.hear(self.row(4), self.row(5))
+        self.assertEqual((self.position(), self.handler.tokens), (5, every))
+        self.assertEqual(self.tokens.refused, {"jobs": 1})
+        self.assertEqual(self.follower.heard["jobs", "master"], 5)
+        ((level, line),) = self.log.lines
+        self.assertEqual(level, "warn")
+        self.assertIn("token 1000000 of writer 'master' in stream 'jobs' cannot have", line)
+        self.assertIn("the last one was 3: ignored, the position stays 3", line)
+
+    def test_a_row_beyond_the_sequence_is_refused(self) -> None:
+        self.append(3)
+        self.follow()
+        self.hear(Position("jobs", "master", 3, 3), self.row(FAR))
+        self.assertEqual((self.position(), self.handler.tokens), (3, [1, 2, 3]))
+        self.assertEqual(self.follower.waiting_rows, 0)
+        self.assertEqual(self.follower.heard["jobs", "master"], 3)
+        every = self.append(2)
+        self.hear(self.row(4), self.row(FAR + 1), self.row(5))
+        self.assertEqual((self.position(), self.handler.tokens), (5, every))
+        self.assertEqual(self.tokens.refused, {"jobs": 2})
+        self.assertEqual(len(self.log.lines), 1)  # logged once
+
+    def test_the_first_position_of_a_new_follower_is_held_against_the_sequence(self) -> None:
+        self.append(3)
+        self.follow()
+        self.hear(Position("jobs", "master", FAR, FAR))
+        self.assertNotEqual(self.position(), FAR)
+        self.hear(Position("jobs", "master", 3, 3))
+        self.assertEqual((self.position(), self.handler.tokens), (3, [1, 2, 3]))
+
+    def test_a_legacy_position_beyond_the_sequence_is_refused(self) -> None:
+        self.append(3)
+        self.follow(LEGACY)
+        for token in (1, 2, 3):
+            self.hear(Rdata("jobs", None, token, b"[1]"))
+        self.hear(Position("jobs", None, None, FAR))
+        self.hear(Position("jobs", None, None, 3))
+        self.assertEqual(self.follower.positions["jobs", ""], 3)
+        self.assertEqual(self.tokens.refused, {"jobs": 1})
+
+    def test_what_is_refused_wrongly_is_fetched_with_what_comes_next(self) -> None:
+        self.append(3)
+        self.follow()
+        self.hear(Position("jobs", "master", 3, 3))
+        self.append(2)
+        self.source.behind = 2
+        self.hear(self.row(4))
+        self.source.behind = 0
+        self.hear(self.row(5))
+        self.assertEqual(self.handler.tokens, [1, 2, 3, 4, 5])
+        self.append(2)
+        self.source.behind = 2
+        self.hear(self.row(6))
+        self.source.behind = 0
+        self.hear(Position("jobs", "master", 5, 7))
+        self.assertEqual(self.handler.tokens, [1, 2, 3, 4, 5, 6, 7])
+
+    def test_a_source_that_learns_of_tokens_late_is_waited_for(self) -> None:
+        self.source.is_late = True
+        self.append(3)
+        self.follow()
+        self.hear(Position("jobs", "master", 3, 3))
+        self.append()
+        self.source.behind = 1
+        self.hear(self.row(4))
+        self.source.behind = 0
+        self.world.clock.advance(2)
+        self.assertEqual(self.handler.tokens, [1, 2, 3, 4])
+        self.assertEqual(self.tokens.refused, {})
+
+    def test_a_sequence_that_was_moved_far_up_is_followed(self) -> None:
+        """As after a failover that lost commits."""
+        self.append(3)
+        self.follow()
+        self.hear(Position("jobs", "master", 3, 3))
+        jobs = self.world.catalogue["jobs"]
+        self.world.store.set_sequence(jobs, 10**9)
+        self.hear(Position("jobs", "master", 10**9, 10**9))
+        self.assertEqual(self.position(), 10**9)
+        self.assertEqual(self.tokens.refused, {})
+
+    def test_a_sequence_behind_its_table_does_not_count_alone(self) -> None:
+        self.append(5)
+        self.world.store.set_sequence(self.world.catalogue["jobs"], 2)
+        self.follow()
+        self.hear(Position("jobs", "master", 5, 5))
+        self.assertEqual(self.position(), 5)
+
+    def test_what_is_known_to_be_possible_is_not_looked_up(self) -> None:
+        self.append(500)
+        self.follow()
+        self.hear(Position("jobs", "master", 0, 0), *map(self.row, range(1, 501)))
+        self.assertEqual(self.handler.tokens, list(range(1, 501)))
+        self.assertEqual(self.source.looks, 1)
+
+    def test_what_comes_together_is_looked_up_once(self) -> None:
+        self.append(1)
+        self.follow()
+        self.hear(Position("jobs", "master", 1, 1))
+        looks = self.source.looks
+        self.append(300)
+        self.hear(*map(self.row, range(2, 302)))
+        self.assertEqual((self.position(), self.source.looks), (301, looks + 1))
+
+    def test_while_it_cannot_be_looked_up_nothing_is_dealt_with(self) -> None:
+        self.append(1)
+        self.follow()
+        self.hear(Position("jobs", "master", 1, 1))
+        self.append(1)
+        self.world.store.away = True
+        self.hear(self.row(2))
+        self.assertEqual(self.position(), 1)
+        self.assertIn("cannot look for which tokens were given out", self.log.lines[-1][1])
+        self.world.store.away = False
+        self.world.clock.advance(1)
+        self.assertEqual(self.position(), 2)
+
+    def test_a_connection_that_is_lost_meanwhile(self) -> None:
+        self.append(1)
+        self.follow()
+        self.hear(Position("jobs", "master", 1, 1))
+        self.append(1)
+        self.world.store.away = True
+        self.hear(self.row(2))
+        self.follower.disconnected()
+        self.world.store.away = False
+        self.world.clock.advance(1)
+        self.assertEqual((self.position(), self.follower.waiting_rows), (1, 0))
+        self.follower.connected(Upstream(CURRENT))
+        self.hear(Position("jobs", "master", 2, 2))
+        self.assertEqual(self.handler.tokens, [1, 2])
+
+    def test_streams_in_memory_cannot_be_checked(self) -> None:
+        """The next POSITION of their writer is a new start."""
+        self.follow()
+        self.hear(Position("typing", "master", FAR, FAR))
+        self.assertEqual(self.follower.positions["typing", "master"], FAR)
+        self.assertEqual(self.source.looks, 0)
+        self.hear(Position("typing", "master", 0, 0))
+        self.assertEqual(self.follower.positions["typing", "master"], 0)
+
+    def test_refusals_are_told_of_for_a_while(self) -> None:
+        self.append(3)
+        self.follow(MODERN)
+        check = none_refused(self.tokens, self.world.clock.seconds)
+        self.assertIsNone(check())
+        self.hear(Position("jobs", "master", FAR, FAR))
+        self.assertIn("the last one 1000000 in jobs, where 3 has been", str(check()))
+        status = self.tokens.to_json()
+        self.assertEqual(status["refused"], {"jobs": 1})
+        self.assertEqual(status["last_refused"]["given_out"], 3)
+        self.world.clock.advance(NEWS_S + 1)
+        self.assertIsNone(check())
+
+    def test_a_follower_that_is_ahead_already_is_not_fit(self) -> None:
+        self.append(3)
+        self.follow()
+        streams = {stream.name: stream for stream in self.world.catalogue}
+        key = ("jobs", "master")
+        done(self.tokens.check(streams, [(None, key, 3), ("mail", key, 3)]))
+        self.assertIsNone(not_ahead(self.tokens)())
+        done(self.tokens.check(streams, [(None, key, 3), ("mail", key, FAR)]))
+        told = str(not_ahead(self.tokens)())
+        self.assertIn("the position in jobs of master (handler mail) is 1000000, and only 3", told)
+        self.assertIn("synrepl followers reset", told)
+        self.assertEqual(len(self.log.lines), 1)
+
+    @given(
+        st.lists(
+            st.one_of(
+                st.just("append"),
+                st.integers(-3, 3).map(lambda n: ("row", n)),
+                st.tuples(st.just("position"), st.integers(-5, 3), st.integers(-3, 3)),
+                st.sampled_from([("row", FAR), ("position", 0, FAR), ("position", FAR, FAR)]),
+            ),
+            max_size=25,
+        )
+    )
+    @settings(max_examples=150, deadline=None)
+    def test_whatever_is_forged_no_fact_is_lost_and_none_is_given_twice(self, steps: list) -> None:  # type: ignore[type-arg]
+        """Real rows come in order; among them come tokens that were never given out."""
+        self.setUp()
+        self.follow()
+        self.hear(Position("jobs", "master", 0, 0))
+        last = 0
+        for step in steps:
+            if step == "append":
+                self.append()
+                last += 1
+                self.hear(self.row(last))
+            elif step[0] == "row" and step[1] > 0:
+                self.hear(self.row(last + step[1]))
+            elif step[0] == "position" and step[2] > 0:
+                self.hear(Position("jobs", "master", max(0, last + step[1]), last + step[2]))
+            position = self.position()
+            assert position is not None
+            assert position <= last
+        self.hear(Position("jobs", "master", last, last))
+        self.assertEqual(self.handler.tokens, list(range(1, last + 1)))
+
+    def test_where_nobody_can_be_asked_every_token_is_possible(self) -> None:
+        tokens = PossibleTokens(self.world.scheduler, None, self.log)
+        self.assertEqual(tokens.limit(self.world.catalogue["jobs"]), MAX_TOKEN)
+
+    def test_other_writers_tokens_count(self) -> None:
+        """Writers share a stream's sequence, and tokens that were rolled back are passed."""
+        self.append(1)
+        lease = done(self.world.store.open_writer("other", [self.world.catalogue["jobs"]]))
+        row = self.world.catalogue["jobs"].kinds[""](1, None, None)
+        done(lease.append(self.world.catalogue["jobs"], [Draft([[row]])], 0))
+        self.follow()
+        self.hear(Position("jobs", "other", 2, 2), Position("jobs", "master", 2, 2))
+        self.assertEqual(self.handler.tokens, [2, 1])
+        done(lease.close())
