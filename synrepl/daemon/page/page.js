@@ -7,6 +7,7 @@ const number = new Intl.NumberFormat("en");
 const at = (id) => document.getElementById(id);
 
 let secret = sessionStorage.getItem("synrepl-secret");
+let warnings = []; // of the last answer of /ready
 let before = null; // {when, published} of the last poll
 const history = []; // rows per second
 
@@ -31,7 +32,9 @@ function fill(table, head, rows) {
     const row = el("tr");
     cells.forEach((cell, n) => {
       const [text, kind] = Array.isArray(cell) ? cell : [cell];
-      row.append(el("td", text, [head[n][1], kind].filter(Boolean).join(" ")));
+      const made = el("td", text, [head[n][1], kind].filter(Boolean).join(" "));
+      made.dataset.title = head[n][0]; // shown where a window is too narrow for columns
+      row.append(made);
     });
     return row;
   });
@@ -125,11 +128,10 @@ function showFacts(status) {
   at("facts").replaceChildren(...tiles);
   const errors = [status.database?.error, bus && !bus.standing ? `no bus: ${bus.fault}` : null,
     ...(status.failing ?? []).map((failure) => failure.sentence),
+    ...warnings,
     ...(status.slow_clients?.latest ?? []).filter((c) => c.ago_s < 600).map((c) =>
       `slow client ${c.name} at ${c.address} was cut off ${duration(c.ago_s)} ago:`
-      + ` ${number.format(c.queued_lines)} lines waited for it`),
-    ...(status.named_followers ?? []).filter((f) => ["missing", "stuck"].includes(f.health))
-      .map((f) => f.trouble)];
+      + ` ${number.format(c.queued_lines)} lines waited for it`)];
   at("reasons").replaceChildren(...errors.filter(Boolean).map((error) => el("li", error)));
 }
 
@@ -186,7 +188,7 @@ function showNamed(followers) {
   const kinds = { missing: "bad", stuck: "bad", behind: "warn" };
   fill(
     at("named"),
-    [["name"], ["health"], ["behind, rows", "number"], ["behind, time", "number"],
+    [["name"], ["health", "word"], ["behind, rows", "number"], ["behind, time", "number"],
       ["last sign, ago", "number"], ["what is wrong"]],
     (followers ?? []).map((f) => [
       f.name, [f.health, kinds[f.health]], number.format(f.lag_rows), duration(f.lag_seconds),
@@ -311,8 +313,9 @@ async function poll() {
     return false;
   }
   if (!answer.ok) throw new Error(`status ${answer.status}`);
-  show(await answer.json(), performance.now());
   const ready = await (await get("/ready")).json();
+  warnings = ready.warnings ?? [];
+  show(await answer.json(), performance.now());
   say(ready.ready ? "ready" : `not ready: ${ready.reasons.join("; ")}`, ready.ready ? "good" : "bad");
   return true;
 }

@@ -1,0 +1,147 @@
+"""A headless Chromium, spoken to over a pipe in the DevTools protocol."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+#: Seconds for any one answer, and between two looks at a page.
+_PATIENCE_S = 60.0
+_LOOK_S = 0.1
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
+
+
+def chromium() -> str | None:
+    """The program; None where there is none."""
+    return next((found for name in NAMES if (found := shutil.which(name)) is not None), None)
+
+
+class Browser:
+    """One browser with one page; blocks, so it is for a thread."""
+
+    def __init__(self, program: str) -> None:
+        self._directory = TemporaryDirectory()
+        read_by_it, self._commands = os.pipe()
+        self._answers, written_by_it = os.pipe()
+        os.set_blocking(self._answers, True)
+        arguments = [
+            program,
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+            "--no-first-run",
+            "--disable-background-networking",
+            f"--user-data-dir={self._directory.name}",
+            "--remote-debugging-pipe",
+            "about:blank",
+        ]
+        # The protocol's descriptors are 3 and 4.
+        shell = f'exec "$@" 3<&{read_by_it} 4>&{written_by_it}'
+        self._process = subprocess.Popen(
+            ["/bin/bash", "-c", shell, "browser", *arguments],
+            pass_fds=(read_by_it, written_by_it),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        os.close(read_by_it)
+        os.close(written_by_it)
+        self._rest = b""
+        self._number = 0
+        self._session: str | None = None
+        target = self.ask("Target.createTarget", url="about:blank")["targetId"]
+        attached = self.ask("Target.attachToTarget", targetId=target, flatten=True)
+        self._session = attached["sessionId"]
+        self.ask("Page.enable")
+
+    def close(self) -> None:
+        """End it, and everything of it."""
+        self._process.kill()
+        self._process.wait()
+        os.close(self._commands)
+        os.close(self._answers)
+        self._directory.cleanup()
+
+    def size(self, width: int, height: int) -> None:
+        """Make the window so large, in CSS pixels."""
+        self.ask(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=False,
+        )
+
+    def go(self, url: str) -> None:
+        """Open an address."""
+        self.ask("Page.navigate", url=url)
+
+    def value(self, expression: str) -> Any:
+        """What an expression of JavaScript gives, as JSON."""
+        answer = self.ask("Runtime.evaluate", expression=expression, returnByValue=True)
+        if "exceptionDetails" in answer:
+            raise AssertionError(answer["exceptionDetails"])
+        return answer["result"].get("value")
+
+    def until(self, expression: str) -> Any:
+        """Wait until an expression is true; its value."""
+        deadline = time.monotonic() + _PATIENCE_S
+        while time.monotonic() < deadline:
+            found = self.value(expression)
+            if found:
+                return found
+            time.sleep(_LOOK_S)
+        raise AssertionError(f"{expression} does not come true")
+
+    def picture(self, path: Path) -> None:
+        """Take a screenshot of the whole page."""
+        answer = self.ask("Page.captureScreenshot", captureBeyondViewport=True)
+        path.write_bytes(base64.b64decode(answer["data"]))
+
+    def ask(self, method: str, **parameters: object) -> Any:
+        """Send a command; its answer. What the browser says otherwise is left out."""
+        self._number += 1
+        message: dict[str, object] = {
+            "id": self._number,
+            "method": method,
+            "params": parameters,
+        }
+        if self._session is not None:
+            message["sessionId"] = self._session
+        os.write(self._commands, json.dumps(message).encode() + b"\0")
+        while True:
+            answer = self._message()
+            if answer.get("id") == self._number:
+                if "error" in answer:
+                    raise AssertionError(f"{method}: {answer['error']}")
+                return answer["result"]
+
+    def _message(self) -> Any:
+        while b"\0" not in self._rest:
+            data = os.read(self._answers, 2**20)
+            if not data:
+                raise AssertionError("the browser is gone")
+            self._rest += data
+        message, _, self._rest = self._rest.partition(b"\0")
+        return json.loads(message)
+
+
+def in_browser(work: Callable[[Browser], None]) -> None:
+    """Run something with a browser, which ends with it."""
+    program = chromium()
+    assert program is not None
+    browser = Browser(program)
+    try:
+        work(browser)
+    finally:
+        browser.close()
