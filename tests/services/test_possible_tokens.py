@@ -12,6 +12,7 @@ from synrepl.services.following.consumer import Subscription
 from synrepl.services.following.deliver import Delivery
 from synrepl.services.following.follow import Follower
 from synrepl.services.following.possible_tokens import (
+    LOOK_EVERY_S,
     NEWS_S,
     PossibleTokens,
     none_refused,
@@ -84,7 +85,7 @@ class Refusals(TestCase):
 
     def hear(self, *commands: Command) -> None:
         self.follower.received(commands)
-        self.world.clock.advance(0)
+        self.world.clock.pump([LOOK_EVERY_S] * (len(commands) + 1))
 
     def row(self, token: Token) -> Rdata:
         return Rdata("jobs", "master", token, b"[1]")
@@ -202,6 +203,31 @@ class Refusals(TestCase):
         self.append(300)
         self.hear(*map(self.row, range(2, 302)))
         self.assertEqual((self.position(), self.source.looks), (301, looks + 1))
+
+    def test_what_comes_at_a_high_rate_is_looked_up_now_and_then(self) -> None:
+        self.append(1)
+        self.follow()
+        self.hear(Position("jobs", "master", 1, 1))
+        looks = self.source.looks
+        for token in range(2, 102):
+            self.append(1)
+            self.follower.received([self.row(token)])
+            self.world.clock.advance(LOOK_EVERY_S / 10)
+        self.world.clock.advance(LOOK_EVERY_S)
+        self.assertEqual(self.handler.tokens, list(range(1, 102)))
+        self.assertLessEqual(self.source.looks - looks, 12)
+
+    def test_a_flood_of_forged_positions_is_refused_at_once(self) -> None:
+        self.append(1)
+        self.follow()
+        self.hear(Position("jobs", "master", 1, 1))
+        looks = self.source.looks
+        self.append(1)
+        forged = [Position("jobs", "master", 1, FAR + n) for n in range(5_000)]
+        self.follower.received([*forged, self.row(2)])
+        self.world.clock.pump([LOOK_EVERY_S] * 5)
+        self.assertEqual((self.position(), self.tokens.refused), (2, {"jobs": 5_000}))
+        self.assertLessEqual(self.source.looks - looks, 3)
 
     def test_while_it_cannot_be_looked_up_nothing_is_dealt_with(self) -> None:
         self.append(1)

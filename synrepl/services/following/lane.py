@@ -170,30 +170,41 @@ class Lane:
         """
         if item is Mark.LOST or item is Mark.ASK:
             return True
-        assert not isinstance(item, Mark)
-        token = item.token if isinstance(item, Lines) else item.new
+        token = _token(item)
         tokens, attempt = self._shared.tokens, 0
         while token > tokens.limit(self.stream):
+            looked_for = len(self.inbox)
             try:
-                allowed = await tokens.allow(self.stream, self.writer, token, self.cursor.position)
+                is_possible = await tokens.look(self.stream, token)
             except SynreplError as error:
                 await self._pause(error, attempt, "which tokens were given out")
                 attempt += 1
-                allowed = True
+                is_possible = True
             if not self.inbox or self.inbox[0] is not item:
                 return False  # the connection was lost meanwhile
-            if not allowed:
-                self._refuse(item)
+            if not is_possible:
+                self._refuse(looked_for)
                 return False
         self._allowed = max(self._allowed, token)
         self.heard = max(self.heard, token)
         return True
 
-    def _refuse(self, item: Lines | Position) -> None:
-        self.inbox.popleft()
-        if isinstance(item, Lines):
-            self.rows -= len(item.rows)
-            self._shared.consumed(len(item.rows))
+    def _refuse(self, looked_for: int) -> None:
+        """Take out what cannot be, from the front of the inbox.
+
+        :param looked_for: how much was there when it was looked up; what came later may be
+            of later tokens
+        """
+        tokens, at = self._shared.tokens, self.cursor.position
+        for _ in range(looked_for):
+            item = self.inbox[0]
+            if isinstance(item, Mark) or _token(item) <= tokens.limit(self.stream):
+                break
+            self.inbox.popleft()
+            tokens.refuse(self.stream, self.writer, _token(item), at)
+            if isinstance(item, Lines):
+                self.rows -= len(item.rows)
+                self._shared.consumed(len(item.rows))
         self.heard = max(self._allowed, self.cursor.position or 0)
         if self.writer != LINEAR and self.cursor.in_order:
             self._refused, self._sure = True, False
@@ -404,6 +415,11 @@ class Lane:
                 if tally(self._shared.counts.bad_rows, self.stream.name) == 1:
                     self._shared.log.warn("{error}; such rows are ignored", error=error)
         return tuple(good)
+
+
+def _token(item: Item) -> Token:
+    assert not isinstance(item, Mark)
+    return item.token if isinstance(item, Lines) else item.new
 
 
 def tally(counts: dict[str, int], name: str, by: int = 1) -> int:

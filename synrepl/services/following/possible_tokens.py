@@ -24,6 +24,9 @@ NEWS_S = 600.0
 #: Writers of a stream whose refusals are logged; their names come from the peer.
 MOST_LOGGED = 100
 
+#: Seconds between two looks at a stream: what comes faster is looked up together.
+LOOK_EVERY_S = 0.005
+
 #: How long a source that learns of tokens late is waited for, and how often at most, in seconds.
 _LATE_S = 1.5
 _WAIT_EVERY_S = 10.0
@@ -99,6 +102,7 @@ class PossibleTokens:
         self._source = source
         self._log = log
         self._known: dict[str, Token] = {}
+        self._looked_at: dict[str, float] = {}
         self._logged: set[Key] = set()
         self._waited_at: float | None = None
         self.refused: Counter[str] = Counter()
@@ -111,22 +115,42 @@ class PossibleTokens:
             return MAX_TOKEN
         return self._known.get(stream.name, 0)
 
-    async def allow(
-        self, stream: Stream, writer: str, token: Token, position: Token | None
-    ) -> bool:
-        """Whether a token can have been given out; one that cannot is counted and logged.
+    async def look(self, stream: Stream, token: Token) -> bool:
+        """Look whether a token can have been given out.
 
-        :param position: of the follower, for the log
         :raises SynreplError: it cannot be looked up now
         """
+        pause = self._looked_at.get(stream.name, 0.0) + LOOK_EVERY_S - self._scheduler.seconds()
+        if pause > 0:
+            await self._scheduler.sleep(pause)
+            if token <= self.limit(stream):
+                return True
         bound = await self._look(stream)
         if token > bound and self._may_be_late():
             await self._scheduler.sleep(_LATE_S)
             bound = await self._look(stream)
-        if token <= bound:
-            return True
-        self._refuse(stream.name, writer, token, bound, position)
-        return False
+        return token <= bound
+
+    def refuse(self, stream: Stream, writer: str, token: Token, position: Token | None) -> None:
+        """Count a token that cannot have been given out, and log the first of a writer.
+
+        :param position: of the follower, for the log
+        """
+        name, now = stream.name, self._scheduler.seconds()
+        bound = self._known.get(name, 0)
+        self.refused[name] += 1
+        self.last_refused = RefusedToken(name, writer, token, bound, now)
+        if (name, writer) in self._logged or len(self._logged) >= MOST_LOGGED:
+            return
+        self._logged.add((name, writer))
+        error = ImpossibleToken(
+            token=token,
+            writer=writer or "(all)",
+            stream=name,
+            bound=bound,
+            position="unknown" if position is None else position,
+        )
+        self._log.warn("{error}", error=error)
 
     async def check(
         self,
@@ -177,6 +201,7 @@ class PossibleTokens:
 
     async def _look(self, stream: Stream) -> Token:
         assert self._source is not None
+        self._looked_at[stream.name] = self._scheduler.seconds()
         found = await self._source.given_out(stream)
         bound = MAX_TOKEN if found is None else max(found, self._known.get(stream.name, 0))
         self._known[stream.name] = bound
@@ -191,24 +216,6 @@ class PossibleTokens:
             return False
         self._waited_at = now
         return True
-
-    def _refuse(
-        self, stream: str, writer: str, token: Token, bound: Token, position: Token | None
-    ) -> None:
-        self.refused[stream] += 1
-        now = self._scheduler.seconds()
-        self.last_refused = RefusedToken(stream, writer, token, bound, now)
-        if (stream, writer) in self._logged or len(self._logged) >= MOST_LOGGED:
-            return
-        self._logged.add((stream, writer))
-        error = ImpossibleToken(
-            token=token,
-            writer=writer or "(all)",
-            stream=stream,
-            bound=bound,
-            position="unknown" if position is None else position,
-        )
-        self._log.warn("{error}", error=error)
 
 
 def none_refused(tokens: PossibleTokens, now: Callable[[], float]) -> Callable[[], str | None]:
