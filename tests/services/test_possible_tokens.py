@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from synrepl.core.tokens import MAX_TOKEN, Token
 from synrepl.services.following.consumer import Subscription
 from synrepl.services.following.deliver import Delivery
-from synrepl.services.following.follow import Follower
+from synrepl.services.following.follow import HIGH_WATER_ROWS, Follower
 from synrepl.services.following.possible_tokens import (
     LOOK_EVERY_S,
     NEWS_S,
@@ -54,6 +54,18 @@ class Counted:
         return max(0, await self.world.store.given_out(stream) - self.behind)
 
 
+class Paused(Upstream):
+    """A connection that knows whether it is read."""
+
+    paused = 0
+
+    def pause(self) -> None:
+        self.paused += 1
+
+    def resume(self) -> None:
+        self.paused -= 1
+
+
 class Refusals(TestCase):
     """A follower of one writer, on a connection where a test says what comes."""
 
@@ -77,7 +89,8 @@ class Refusals(TestCase):
             self.log,
             tokens=self.tokens,
         )
-        self.follower.connected(Upstream(dialect))
+        self.upstream = Paused(dialect)
+        self.follower.connected(self.upstream)
 
     def append(self, count: int = 1) -> list[Token]:
         done(self.world.intake.append("jobs", b"[" + b",".join([b"[1]"] * count) + b"]"))
@@ -228,6 +241,18 @@ class Refusals(TestCase):
         self.world.clock.pump([LOOK_EVERY_S] * 5)
         self.assertEqual((self.position(), self.tokens.refused), (2, {"jobs": 5_000}))
         self.assertLessEqual(self.source.looks - looks, 3)
+        self.assertEqual(self.follower.waiting_rows, 0)
+
+    def test_positions_that_cannot_be_looked_up_yet_do_not_fill_the_memory(self) -> None:
+        self.append(1)
+        self.follow()
+        self.world.store.away = True
+        forged = [Position("jobs", "master", 1, FAR + n) for n in range(HIGH_WATER_ROWS + 1)]
+        self.follower.received(forged)
+        self.assertEqual(self.upstream.paused, 1)
+        self.world.store.away = False
+        self.world.clock.pump([1.0] * 2)
+        self.assertEqual((self.upstream.paused, self.follower.waiting_rows), (0, 0))
 
     def test_while_it_cannot_be_looked_up_nothing_is_dealt_with(self) -> None:
         self.append(1)

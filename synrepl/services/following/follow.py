@@ -235,6 +235,8 @@ class Follower:
         lane = self._lane(command.stream, command.writer or LINEAR)
         if lane is not None:
             lane.inbox.append(command)
+            lane.rows += 1  # they take room as rows do
+            self._waiting_rows += 1
             lane.touched = True
             lane.heard = command.new
 
@@ -257,7 +259,7 @@ class Follower:
 
     @property
     def waiting_rows(self) -> int:
-        """Rows received and not yet dealt with."""
+        """Rows and positions received and not yet dealt with."""
         return self._waiting_rows
 
     # -- asking ---------------------------------------------------------------------------

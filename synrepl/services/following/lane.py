@@ -147,6 +147,7 @@ class Lane:
                     await self._take_facts()
                 elif isinstance(item, Position):
                     self.inbox.popleft()
+                    self._taken(1)
                     await self._take_position(item)
                 elif item is Mark.LOST:
                     self.inbox.popleft()
@@ -202,12 +203,14 @@ class Lane:
                 break
             self.inbox.popleft()
             tokens.refuse(self.stream, self.writer, _token(item), at)
-            if isinstance(item, Lines):
-                self.rows -= len(item.rows)
-                self._shared.consumed(len(item.rows))
+            self._taken(len(item.rows) if isinstance(item, Lines) else 1)
         self.heard = max(self._allowed, self.cursor.position or 0)
         if self.writer != LINEAR and self.cursor.in_order:
             self._refused, self._sure = True, False
+
+    def _taken(self, rows: int) -> None:
+        self.rows -= rows
+        self._shared.consumed(rows)
 
     async def _make_sure(self, token: Token) -> None:
         """Get what there is below the first fact of a connection.
@@ -279,8 +282,7 @@ class Lane:
                 facts.append(Fact(token, writer, decoded))
                 upto = token
         finally:
-            self.rows -= rows
-            self._shared.consumed(rows)
+            self._taken(rows)
         if facts:
             tokens = [fact.token for fact in facts]
             # In a legacy run more rows of the last fact may come.
