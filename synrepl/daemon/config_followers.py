@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from synrepl.daemon import config_values as values
 from synrepl.daemon.config_decode import Section, Unfit
+from synrepl.services.standing.expected_followers import FollowerLimits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +24,11 @@ class Followers(Section):
     required: bool = False
     silent_after: values.Timeout = 30.0
     stuck_after: values.Timeout = 60.0
+
+    @property
+    def limits(self) -> FollowerLimits:
+        """The same, for those who look."""
+        return FollowerLimits(self.expected, self.silent_after, self.stuck_after)
 
     def faults(self) -> Iterator[Unfit]:
         for name in sorted({name for name in self.expected if self.expected.count(name) > 1}):

@@ -56,7 +56,6 @@ from synrepl.services.serving.updates import Updates
 from synrepl.services.standing.bus_status import bus_stands
 from synrepl.services.standing.expected_followers import (
     ExpectedFollowers,
-    FollowerLimits,
     followers_get_on,
 )
 from synrepl.services.standing.readiness import (
@@ -317,13 +316,12 @@ class MasterProcess:
     def _watch_followers(
         self, store: FactStore, announcer: Announcer, master: Master
     ) -> ExpectedFollowers:
-        wanted = self.config.followers
         expected = ExpectedFollowers(
             self._scheduler,
             store,
             announcer.states,
             lambda: {connection.name for connection in master.followers},
-            FollowerLimits(wanted.expected, wanted.silent_after, wanted.stuck_after),
+            self.config.followers.limits,
             self.log,
         )
         self._scheduler.spawn("watch named followers", expected.run())

@@ -35,7 +35,7 @@ from synrepl.daemon.own_streams import own_streams
 from synrepl.daemon.process_bus import ProcessBus, bus_publisher, worker_bus
 from synrepl.daemon.sources import OutOfReach, RoutedSource, handlers_backlog
 from synrepl.daemon.worker_commands import WorkerCommands
-from synrepl.daemon.worker_tokens import given_out, watch_positions
+from synrepl.daemon.worker_tokens import possible_tokens, watch_positions
 from synrepl.services.auditing.audit import Auditor
 from synrepl.services.bus.own_writer import OwnWriter
 from synrepl.services.coherence.coherence import Coherence
@@ -44,7 +44,7 @@ from synrepl.services.coherence.invalidate import Changes, Invalidations
 from synrepl.services.following.deliver import Delivery
 from synrepl.services.following.follow import Follower
 from synrepl.services.following.leases import FollowerLease
-from synrepl.services.following.possible_tokens import PossibleTokens, none_refused, not_ahead
+from synrepl.services.following.possible_tokens import none_refused, not_ahead
 from synrepl.services.following.source import Source
 from synrepl.services.handlers import Access
 from synrepl.services.standing.bus_status import bus_stands, check_name
@@ -170,7 +170,9 @@ class WorkerProcess:
             earliest=config.starting == "earliest",
             foreign=config.master.foreign,
             wanted=self._wanted(),
-            tokens=self._tokens(store),
+            tokens=possible_tokens(
+                self._scheduler, config, store, self._foreign, self._client, self.log
+            ),
         )
         commands = self.commands = WorkerCommands(
             self._scheduler,
@@ -222,8 +224,7 @@ class WorkerProcess:
             await self._wait.until_done(partial(handlers.start, [handler], access))
         self._follow(commands)
         self._scheduler.spawn("record positions", self._record())
-        tokens = self.follower.tokens
-        watching = watch_positions(self._scheduler, tokens, self.delivery, self.catalogue, self.log)
+        watching = watch_positions(self._scheduler, self.follower, self.delivery, self.catalogue)
         self._scheduler.spawn("watch positions", watching)
         self._scheduler.spawn("replay dead letters", self.delivery.dead_letters.run())
         if self.bus is not None and self.writer is not None:
@@ -383,10 +384,6 @@ class WorkerProcess:
             return self._foreign_source(from_master)
         assert store is not None
         return RoutedSource(store, from_master)
-
-    def _tokens(self, store: FactStore | None) -> PossibleTokens:
-        source = given_out(self.config, store, self._foreign, self._client)
-        return PossibleTokens(self._scheduler, source, self.log)
 
     def _open_http(self) -> None:
         """Let the HTTP listener answer for what has started."""

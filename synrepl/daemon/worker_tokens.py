@@ -12,6 +12,7 @@ from synrepl.core.tokens import Token
 from synrepl.daemon.config import WorkerConfig
 from synrepl.services.announcing.announce import Log
 from synrepl.services.following.deliver import Delivery
+from synrepl.services.following.follow import Follower
 from synrepl.services.following.possible_tokens import GivenOut, PossibleTokens
 from synrepl.services.following.source import Key
 from synrepl.storage.database import Database
@@ -23,17 +24,28 @@ from synrepl.streams.catalogue import Catalogue
 LOOK_S = 10.0
 
 
-def given_out(
+def possible_tokens(
+    scheduler: Scheduler,
+    config: WorkerConfig,
+    store: FactStore | None,
+    foreign: Database | None,
+    master: HttpClient | None,
+    log: Log,
+) -> PossibleTokens:
+    """The tokens that a worker lets pass: all of them, where nobody can be asked.
+
+    :param foreign: the database of a real Synapse
+    :param master: asked by workers that do not read the database
+    """
+    return PossibleTokens(scheduler, _source(config, store, foreign, master), log)
+
+
+def _source(
     config: WorkerConfig,
     store: FactStore | None,
     foreign: Database | None,
     master: HttpClient | None,
 ) -> GivenOut | None:
-    """Where tokens are looked up; None where nobody can be asked.
-
-    :param foreign: the database of a real Synapse
-    :param master: asked by workers that do not read the database
-    """
     if config.master.foreign:
         return None if foreign is None else ForeignStore(foreign)
     if config.catch_up == "database":
@@ -42,19 +54,15 @@ def given_out(
 
 
 async def watch_positions(
-    scheduler: Scheduler,
-    tokens: PossibleTokens,
-    delivery: Delivery,
-    catalogue: Catalogue,
-    log: Log,
+    scheduler: Scheduler, follower: Follower, delivery: Delivery, catalogue: Catalogue
 ) -> None:
     """See from time to time whether the worker is ahead of its database; to be spawned."""
     streams = {stream.name: stream for stream in catalogue}
     while True:
         try:
-            await tokens.check(streams, _positions(delivery))
+            await follower.tokens.check(streams, _positions(delivery))
         except SynreplError as error:
-            log.warn("cannot look up which tokens were given out: {error}", error=error)
+            follower.tokens.unknown(error)
         await scheduler.sleep(LOOK_S)
 
 

@@ -151,26 +151,26 @@ def _states(status: Mapping[str, Any]) -> Iterable[Text]:
     users = status.get("syncing_users")
     if isinstance(users, Mapping) and users.get("count"):
         instances = _pairs(users.get("by_instance", {}))
-        yield Text(f"{_cell(users['count'])} users are syncing: {instances}")
+        yield Text(f"{cell(users['count'])} users are syncing: {instances}")
     sending = status.get("sending")
     if isinstance(sending, Mapping) and (sending.get("syncing_users") or sending.get("unsent")):
         yield Text(
-            f"{_cell(sending.get('syncing_users'))} users are syncing through this process,"
-            f" {_cell(sending.get('unsent'))} commands wait to be sent"
+            f"{cell(sending.get('syncing_users'))} users are syncing through this process,"
+            f" {cell(sending.get('unsent'))} commands wait to be sent"
         )
     federation = status.get("federation")
     if isinstance(federation, Mapping):
         senders = federation.get("senders", {})
         held_by = federation.get("held_by")
         yield Text(
-            f"federation is acknowledged up to {_cell(federation.get('floor'))}:"
-            f" {_pairs(senders)}; held by {_cell(held_by)}"
+            f"federation is acknowledged up to {cell(federation.get('floor'))}:"
+            f" {_pairs(senders)}; held by {cell(held_by)}"
             + ("" if senders.get(held_by) is not None else ", which has acknowledged nothing")
         )
         if federation.get("lost_upto") is not None:
             yield Text(
-                f"federation up to {_cell(federation['lost_upto'])} was dropped before"
-                f" {_cell(held_by)} had acknowledged it: too many facts waited",
+                f"federation up to {cell(federation['lost_upto'])} was dropped before"
+                f" {cell(held_by)} had acknowledged it: too many facts waited",
                 style="red",
             )
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from synrepl.core.clock import Scheduler
-from synrepl.core.errors import Refused
+from synrepl.core.errors import Refused, SynreplError
 from synrepl.core.tokens import MAX_TOKEN, Token
 from synrepl.services.announcing.announce import Log
 from synrepl.services.following.source import LINEAR, Key
@@ -179,6 +179,10 @@ class PossibleTokens:
         for each in self.ahead:
             if str(each) not in before:
                 self._log.warn("{ahead}", ahead=each)
+
+    def unknown(self, error: SynreplError) -> None:
+        """Log that a check was not possible."""
+        self._log.warn("cannot look up which tokens were given out: {error}", error=error)
 
     def to_json(self) -> dict[str, Any]:
         """``{"refused", "last_refused", "ahead"}``."""
