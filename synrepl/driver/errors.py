@@ -14,7 +14,7 @@ from synrepl.storage.database import (
     SerializationFailure,
     UniqueViolation,
 )
-from synrepl.storage.store import BadValue
+from synrepl.storage.store import BadValue, NotConfirmed
 
 #: What reading a result or adapting a value may raise besides the driver's own errors:
 #: NUL in a string, a lone surrogate, a type or JSON number that has no counterpart.
@@ -28,6 +28,9 @@ _ENDINGS = frozenset({"57P01", "57P02", "57P03", "57P05", "25P03", "25P04"})
 
 #: Class of our own codes, raised by the SQL functions of the schema.
 _OWN = "SY"
+
+#: The one of these that every statement may meet: the server was promoted.
+_NOT_CONFIRMED = "SY009"
 
 #: not_null_violation and check_violation: as much about one value as class 22, data exceptions.
 _VALUE_STATES = frozenset({"23502", "23514"})
@@ -54,6 +57,8 @@ def translate(name: str, error: BaseException, attempts: int = 1) -> SynreplErro
         return BadValue(where=f"a value of {name!r}", reason=one_line(error))
     state, diag = error.pgcode or "", error.diag
     reason = diag.message_primary or one_line(error)
+    if state == _NOT_CONFIRMED:
+        return NotConfirmed(reason=reason)
     if state.startswith(_OWN):
         return RaisedByDatabase(
             name=name, code=state, reason=reason, detail=diag.message_detail or ""

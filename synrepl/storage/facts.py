@@ -11,7 +11,7 @@ from typing import Any
 from synrepl.core.tokens import Range, Token
 from synrepl.storage.database import Prepared, Transaction
 from synrepl.storage.sql import value
-from synrepl.storage.store import Page, Trimmed
+from synrepl.storage.store import FactsLost, Page, Trimmed
 from synrepl.storage.tables import id_bounds, sequence_name, table_name
 from synrepl.storage.writers import Claim
 from synrepl.streams.columns import columns
@@ -180,6 +180,7 @@ class FactTable:
         """About ``limit`` rows of the facts in ``span``; a fact is never split.
 
         :raises Trimmed: when facts of the range are gone
+        :raises FactsLost: when it leads out of facts that a failover may have lost
         """
         rows = [] if span.empty else self._select(txn, span, writer, limit + 1)
         split = abs(rows[-1][0]) if len(rows) > limit else None
@@ -188,7 +189,11 @@ class FactTable:
             # One fact alone may be larger than the page.
             rows = whole or self._select(txn, Range(split - 1, split), writer, None)
         # Last of all: what is trimmed between two statements must not look like nothing.
-        trimmed = self._trimmed(txn, writer)
+        trimmed, lost = self._gone(txn, span, writer)
+        if lost is not None:
+            raise FactsLost(
+                stream=self.stream.name, kept=lost.after, floor=lost.upto, after=span.after
+            )
         if span.after < trimmed:
             raise Trimmed(stream=self.stream.name, trimmed=trimmed, after=span.after)
         facts = tuple(self._facts(rows))
@@ -197,13 +202,20 @@ class FactTable:
         upto = facts[-1].token
         return Page(facts, upto, limited=upto < span.upto)
 
-    def _trimmed(self, txn: Transaction, writer: str | None) -> Token:
-        """Up to where facts are gone, of one writer or of all."""
-        if writer is None:
-            sql = "SELECT trimmed FROM synrepl._streams WHERE stream = %s"
-            return int(value(txn, sql, (self.stream.name,)))
-        sql = "SELECT max(trimmed) FROM synrepl._writers WHERE stream = %s AND writer = %s"
-        return int(value(txn, sql, (self.stream.name, writer)) or 0)
+    def _gone(
+        self, txn: Transaction, span: Range, writer: str | None
+    ) -> tuple[Token, Range | None]:
+        """Up to where facts are trimmed, of one writer or of all, and the loss that a span leads out of."""
+        name, of = self.stream.name, writer or ""
+        txn.execute(
+            _GONE_OF_ALL if writer is None else _GONE_OF_WRITER,
+            (name, of, name, of, span.after + 1, span.upto, span.after),
+        )
+        # The row without a floor tells what is trimmed; there may be one for a loss.
+        found = {floor: int(at or 0) for at, floor in txn.fetchall()}
+        trimmed = found.pop(None)
+        lost = next((Range(kept, int(floor)) for floor, kept in found.items()), None)
+        return trimmed, lost
 
     def reached(self, txn: Transaction, span: Range) -> dict[str, Token]:
         """The largest token in ``span`` of each writer that has one there."""
@@ -229,6 +241,21 @@ class FactTable:
         from_cells = self._codec.from_cells
         for (stream_id, writer), group in groupby(rows, key=itemgetter(0, 1)):
             yield Fact(abs(stream_id), writer, tuple([from_cells(row[2:]) for row in group]))
+
+
+#: What is trimmed, and the oldest failover's loss that a span begins in and leads out of.
+_LOST = """ UNION ALL (
+    SELECT max(kept), floor FROM synrepl._lost_ranges
+    WHERE stream = %s AND writer IN ('', %s) AND floor > %s AND floor <= %s
+    GROUP BY incarnation, floor HAVING max(kept) < %s ORDER BY incarnation LIMIT 1
+)"""
+_GONE_OF_ALL = (
+    "SELECT max(trimmed), NULL::bigint FROM synrepl._streams WHERE stream = %s AND %s = ''" + _LOST
+)
+_GONE_OF_WRITER = (
+    "SELECT max(trimmed), NULL::bigint FROM synrepl._writers WHERE stream = %s AND writer = %s"
+    + _LOST
+)
 
 
 def _copy_text(cell: object) -> str:

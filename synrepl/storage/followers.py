@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from synrepl.core.tokens import Token
+from synrepl.storage import incarnations
 from synrepl.storage.database import Transaction
 from synrepl.storage.store import NamedFollower
 
@@ -47,7 +48,9 @@ def record(txn: Transaction, follower: str, at: Positions, *, by_handler: bool =
     """Put positions on record; one that would go back is left as it is.
 
     :param by_handler: its handlers have positions on record, too, or it has no handlers
+    :raises NotConfirmed: what a position proves would be about another server
     """
+    incarnations.confirmed(txn)
     rows = [(follower, *key, position, by_handler) for key, position in sorted(at.items())]
     if rows:
         txn.insert_many(RECORD, rows)

@@ -15,6 +15,7 @@ from synrepl.core.tokens import MAX_TOKEN, Range, Token
 from synrepl.storage.marks import Mark, aged, noted
 from synrepl.storage.memory_changes import Changes
 from synrepl.storage.memory_lease import MemoryKeys, MemoryLease
+from synrepl.storage.memory_server import MemoryServer
 from synrepl.storage.memory_stream import MemoryStream
 from synrepl.storage.store import Aged, NamedFollower, Observation, Page, Trim, WriterTaken
 from synrepl.streams.definition import Stream
@@ -64,6 +65,7 @@ class MemoryStore:
         self._holder = holder
         self._begin_changes = begin_changes
         self._keys = MemoryKeys(max_keys)
+        self.server = MemoryServer()
         self._streams: dict[str, MemoryStream] = {}
         self._followers: dict[str, dict[tuple[str, str], Token]] = {}
         self._leases: dict[str, _FollowerLease] = {}
@@ -81,16 +83,21 @@ class MemoryStore:
             ``write committed``; and before their only part ``open writer``,
             ``release``, ``close``, ``observe``, ``given out``, ``fence``, ``page``, ``reached``,
             ``record positions``, ``follower positions``, ``record follower``,
-            ``named followers``, ``renew lease``, ``mark``, ``trim``
+            ``named followers``, ``renew lease``, ``mark``, ``trim``, ``confirm``
         """
 
     def set_sequence(self, stream: Stream, token: Token) -> None:
         """Put a sequence somewhere else, as a failover or a restored dump does."""
         self._of(stream).last = token
 
+    def lose(self, stream: Stream, above: Token) -> None:
+        """Forget the facts above a token, as a server that was promoted does."""
+        self._of(stream).lose(above)
+
     async def open_writer(self, writer: str, streams: Sequence[Stream]) -> MemoryLease:
         """Become ``writer``, once nobody else is and no transaction of a predecessor runs."""
         await self.step("open writer")
+        self.server.require_confirmed()
         memories = [self._of(stream) for stream in streams]
         give_up = self._scheduler.seconds() + TAKEOVER_S
         while True:
@@ -116,12 +123,32 @@ class MemoryStore:
     async def observe(self, streams: Sequence[Stream]) -> Mapping[str, Observation]:
         """Look at streams from outside."""
         await self.step("observe")
+        self.server.require_confirmed()
         return {stream.name: self._of(stream).observation() for stream in streams}
 
     async def given_out(self, stream: Stream) -> Token:
         """The largest token that can have been given out."""
         await self.step("given out")
         return self._of(stream).given_out()
+
+    async def confirm(self, announced: Mapping[str, Mapping[str, Token]]) -> int:
+        """Confirm a server that was promoted."""
+        await self.step("confirm")
+        server = self.server
+        if not server.is_confirmed:
+            server.incarnation += 1
+            for name, memory in self._streams.items():
+                proofs = self.followers_record(name)
+                memory.fail_over(server.incarnation, announced.get(name, {}), proofs)
+            server.is_confirmed = True
+        return server.incarnation
+
+    def followers_record(self, stream: str) -> Iterator[tuple[str, Token]]:
+        """What followers have on record of a stream: writers ("" for all) and positions."""
+        for follower in self._followers:
+            for (of, writer), position in self.on_record(follower).items():
+                if of == stream:
+                    yield writer, position
 
     async def fence(self, stream: Stream, writer: str) -> bool:
         """Raise a dead writer's epoch once nothing of it can still commit."""
@@ -143,6 +170,7 @@ class MemoryStore:
     ) -> None:
         """Put positions on record; of writers that the stream has, and never back."""
         await self.step("record positions")
+        self.server.require_confirmed()
         memory = self._of(stream)
         memory.recorded = max(memory.recorded, linear)
         for name, position in writers.items():
@@ -160,6 +188,7 @@ class MemoryStore:
     ) -> None:
         """Keep a follower's positions; never moves one back."""
         await self.step("record follower")
+        self.server.require_confirmed()
         known = self._followers.setdefault(follower, {})
         for key, position in positions.items():
             known[key] = max(position, known.get(key, 0))
@@ -227,5 +256,5 @@ class MemoryStore:
     def _of(self, stream: Stream) -> MemoryStream:
         found = self._streams.get(stream.name)
         if found is None:
-            found = self._streams[stream.name] = MemoryStream(stream, self._max_rows)
+            found = self._streams[stream.name] = MemoryStream(stream, self._max_rows, self.server)
         return found

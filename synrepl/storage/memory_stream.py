@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from bisect import bisect_right, insort
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count, islice
 from operator import attrgetter
 
 from synrepl.core.tokens import Range, Token
 from synrepl.storage.database import UniqueViolation
+from synrepl.storage.incarnations import MARGIN
+from synrepl.storage.memory_server import MemoryServer
 from synrepl.storage.store import (
     BadValue,
+    FactsLost,
     Fenced,
     Holder,
     Observation,
@@ -62,9 +65,15 @@ class MemoryStream:
     """The data of one stream. Nothing here suspends, so every method is atomic.
 
     :param max_rows: beyond it the oldest facts are dropped, but never the newest one
+    :ivar incarnation: of the server that moved the stream on to ``floor``
     """
 
-    def __init__(self, stream: Stream, max_rows: int) -> None:
+    def __init__(self, stream: Stream, max_rows: int, server: MemoryServer | None = None) -> None:
+        self._server = MemoryServer() if server is None else server
+        self.incarnation = 1
+        self.floor: Token = 0
+        #: By failover: the floor, and what of each writer has survived for certain.
+        self.losses: list[tuple[Token, Mapping[str, Token]]] = []
         self.stream = stream
         self.last: Token = 0
         self.recorded: Token = 0
@@ -86,7 +95,9 @@ class MemoryStream:
         """Begin a transaction as a writer; nobody can raise the epoch until :meth:`leave`.
 
         :raises Fenced: somebody has raised it before
+        :raises NotConfirmed:
         """
+        self._server.require_confirmed()
         writer = self.writers[name]
         if writer.epoch != epoch:
             raise Fenced(writer=name, stream=self.stream.name, current=writer.epoch, epoch=epoch)
@@ -124,7 +135,44 @@ class MemoryStream:
     def observation(self) -> Observation:
         """One look from outside."""
         states = {name: writer.state for name, writer in self.writers.items()}
-        return Observation(self.last, self.recorded, states, self.trimmed)
+        return Observation(
+            self.last, self.recorded, states, self.trimmed, self.incarnation, self.floor
+        )
+
+    def fail_over(
+        self, number: int, announced: Mapping[str, Token], proofs: Iterable[tuple[str, Token]]
+    ) -> None:
+        """Go on above everything that can have been announced; see :meth:`~.store.FactStore.confirm`.
+
+        :param proofs: positions of followers, by writer, "" for all writers
+        """
+        positions = {name: writer.position for name, writer in self.writers.items()}
+        kept = {"": max(self.recorded, self.trimmed), **positions}
+        for name, position in proofs:
+            kept[name] = max(position, kept.get(name, 0))
+        kept = {name: max(at, kept[""]) for name, at in kept.items()}
+        known = (self.last, self._highest(), *kept.values(), *announced.values())
+        self.incarnation = number
+        self.floor = self.last = self.recorded = max(known) + MARGIN
+        self.losses.append((self.floor, kept))
+        for writer in self.writers.values():
+            writer.epoch += 1
+            writer.held, writer.session = False, None
+            writer.holders.clear()
+            writer.position = self.floor
+
+    def lose(self, above: Token) -> None:
+        """Forget facts, as a server that was promoted does."""
+        self._facts = [fact for fact in self._facts if fact.token <= above]
+        self._rows = sum(len(fact.rows) for fact in self._facts)
+
+    def lost(self, span: Range, writer: str) -> Range | None:
+        """What of a failover's loss a span begins in and leads out of: what is kept, and the floor."""
+        for floor, kept_of in self.losses:
+            kept = max(kept_of.get(writer, 0), kept_of[""])
+            if kept < span.after < floor - 1 and span.upto >= floor:
+                return Range(kept, floor)
+        return None
 
     # -- facts --------------------------------------------------------------------
 
@@ -176,7 +224,13 @@ class MemoryStream:
         """About ``limit`` rows of the facts in ``span``; a fact is never split.
 
         :raises Trimmed: when facts of the range are gone
+        :raises FactsLost: when it leads out of facts that a failover may have lost
         """
+        lost = self.lost(span, writer or "")
+        if lost is not None:
+            raise FactsLost(
+                stream=self.stream.name, kept=lost.after, floor=lost.upto, after=span.after
+            )
         trimmed = self.trimmed if writer is None else self._trimmed_of(writer)
         if span.after < trimmed:
             raise Trimmed(stream=self.stream.name, trimmed=trimmed, after=span.after)

@@ -8,7 +8,7 @@ from contextlib import suppress
 from synrepl.core.clock import Scheduler
 from synrepl.core.errors import SynreplError
 from synrepl.core.tokens import Range, Token
-from synrepl.storage import followers, retention, writers
+from synrepl.storage import followers, incarnations, retention, writers
 from synrepl.storage.database import (
     Database,
     LockNotAvailable,
@@ -108,6 +108,7 @@ class PostgresStore:
         table = self.table(stream)
 
         def attempt(txn: Transaction) -> Claim | str:
+            incarnations.confirmed(txn)
             number = writers.register(txn, stream.name, writer)
             if not writers.try_session_lock(txn, number):
                 return writers.session_holder(txn, number) or "a process that is just leaving"
@@ -140,6 +141,12 @@ class PostgresStore:
             "given_out", lambda txn: writers.given_out(txn, stream), read_only=True
         )
 
+    async def confirm(self, announced: Mapping[str, Mapping[str, Token]]) -> int:
+        """Confirm a server that was promoted or restored."""
+        return await self._database.run(
+            "confirm", lambda txn: incarnations.confirm(txn, self._holder, announced)
+        )
+
     async def fence(self, stream: Stream, writer: str) -> bool:
         """Raise a dead writer's epoch once nothing of it can still commit."""
         return await self._database.run(
@@ -166,6 +173,7 @@ class PostgresStore:
         """Put positions on record."""
 
         def work(txn: Transaction) -> None:
+            incarnations.confirmed(txn)
             writers.record_linear(txn, stream.name, linear)
             for writer, position in sorted(at.items()):
                 writers.record_position(txn, stream.name, writer, position)

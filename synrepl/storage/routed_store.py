@@ -57,6 +57,10 @@ class RoutedStore:
             seen.update(await self._memory.observe(fleeting))
         return seen
 
+    async def confirm(self, announced: Mapping[str, Mapping[str, Token]]) -> int:
+        """Confirm a server that was promoted or restored."""
+        return await self._tables.confirm(announced)
+
     async def fence(self, stream: Stream, writer: str) -> bool:
         """Raise a dead writer's epoch once nothing of it can still commit."""
         return await self._of(stream).fence(stream, writer)

@@ -64,6 +64,24 @@ class Trimmed(StorageError):
     """stream {stream!r} has been trimmed up to {trimmed}; what lies above {after} can no longer be given in full"""
 
 
+class NotConfirmed(Unavailable):
+    """the database is not confirmed: {reason}; a running master confirms it, and without one 'synrepl schema confirm' does"""
+
+
+class FactsLost(StorageError):
+    """a failover of the database lost facts of stream {stream!r} above token {kept}: what was seen of it above {kept} up to {after} may not exist any more; go on from {kept}, tokens continue above {floor}"""
+
+    @property
+    def kept(self) -> Token:
+        """Everything at or below it has survived."""
+        return int(str(self.facts["kept"]))
+
+    @property
+    def floor(self) -> Token:
+        """Everything between :attr:`kept` and it was given out before the failover."""
+        return int(str(self.facts["floor"]))
+
+
 class KeyReused(Refused):
     """idempotency key {key!r} was used before with other rows; use a new key for a new request"""
 
@@ -123,12 +141,16 @@ class Observation:
     :ivar last: the last token the sequence gave out, read *before* the locks
     :ivar recorded: the linear position on record, a lower bound
     :ivar trimmed: the last trimmed token; facts at or below it are gone
+    :ivar incarnation: of the database's server, in which the stream was moved on to ``floor``
+    :ivar floor: everything at or below it is settled: it was given out before the last failover
     """
 
     last: Token
     recorded: Token
     writers: Mapping[str, WriterState]
     trimmed: Token = 0
+    incarnation: int = 1
+    floor: Token = 0
 
 
 class RecordedPositions(NamedTuple):
@@ -290,7 +312,20 @@ class FactStore(Protocol):
         """
 
     async def observe(self, streams: Sequence[Stream]) -> Mapping[str, Observation]:
-        """Look at streams from outside; see :class:`Observation`."""
+        """Look at streams from outside; see :class:`Observation`.
+
+        :raises NotConfirmed: the server was promoted or restored; see :meth:`confirm`
+        """
+
+    async def confirm(self, announced: Mapping[str, Mapping[str, Token]]) -> int:
+        """Confirm a server that was promoted or restored, unless somebody has.
+
+        Every stream is moved on to a *floor* beyond everything that can have been announced,
+        and is settled up to there; what has survived for certain goes on record.
+
+        :param announced: how far writers are known to have been announced, by stream
+        :returns: the number of the server's incarnation
+        """
 
     async def given_out(self, stream: Stream) -> Token | None:
         """The largest token that can have been given out: by the sequence, in the table, on record.
@@ -310,13 +345,18 @@ class FactStore(Protocol):
     async def record_positions(
         self, stream: Stream, linear: Token, writers: Mapping[str, Token]
     ) -> None:
-        """Put positions on record: where the next process starts from. Never moves one back (R7)."""
+        """Put positions on record: where the next process starts from. Never moves one back (R7).
+
+        :raises NotConfirmed:
+        """
 
     async def page(self, stream: Stream, span: Range, writer: str | None, limit: int) -> Page:
         """Facts in ``span``, of one writer or of all, about ``limit`` rows at a time.
 
         :raises Trimmed: when the range begins below what has been trimmed, of
             that writer or of all
+        :raises FactsLost: when it begins among facts that a failover may have lost, and ends
+            beyond them. A range from ``kept`` that ends below ``floor`` gives what is left
         """
 
     async def follower_positions(self, follower: str) -> Mapping[tuple[str, str], Token]:

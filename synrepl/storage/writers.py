@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from synrepl.core.tokens import Token
+from synrepl.storage import incarnations
 from synrepl.storage.database import RaisedByDatabase, Transaction
 from synrepl.storage.locks import (
     FIRST_RESERVATION,
@@ -209,7 +210,7 @@ def record_linear(txn: Transaction, stream: str, position: Token) -> None:
 
 _LOOK = """
 SELECT w.stream, w.writer, w.epoch, w.position, w.held, w.removed, s.position, s.trimmed,
-       l.pid, l.objid, l.virtualtransaction, l.granted AND l.pid = w.backend,
+       s.incarnation, s.floor, l.pid, l.objid, l.virtualtransaction, l.granted AND l.pid = w.backend,
        CASE WHEN l.objid IS NOT NULL THEN
            format('backend %%s (%%s), in transaction for %%s: %%s', l.pid, a.application_name,
                   coalesce(date_trunc('second', now() - a.xact_start)::text, '-'), left(a.query, 200))
@@ -246,9 +247,13 @@ def given_out(txn: Transaction, stream: Stream) -> Token:
 
 
 def observe(txn: Transaction, streams: Sequence[Stream]) -> dict[str, Observation]:
-    """Look at streams from outside: sequences first, then locks (the order is the proof)."""
+    """Look at streams from outside: sequences first, then locks (the order is the proof).
+
+    :raises NotConfirmed:
+    """
     if not streams:
         return {}
+    incarnations.confirmed(txn)
     parts = [
         f"SELECT %s, CASE WHEN is_called THEN last_value ELSE 0 END FROM {sequence_name(s)}"
         for s in streams
@@ -257,6 +262,7 @@ def observe(txn: Transaction, streams: Sequence[Stream]) -> dict[str, Observatio
     last = {name: abs(int(value)) for name, value in txn.fetchall()}
     txn.execute(_LOOK, (LOCK_CLASS_BASE, [s.name for s in streams]))
     recorded, trimmed = dict.fromkeys(last, 0), dict.fromkeys(last, 0)
+    floors: dict[str, tuple[int, Token]] = dict.fromkeys(last, (1, 0))
     writers: dict[str, dict[str, WriterState]] = {name: {} for name in last}
     holders: dict[tuple[str, str], list[Holder]] = {}
     for (
@@ -268,6 +274,8 @@ def observe(txn: Transaction, streams: Sequence[Stream]) -> dict[str, Observatio
         removed,
         linear,
         gone,
+        incarnation,
+        floor,
         pid,
         objid,
         vxid,
@@ -276,6 +284,7 @@ def observe(txn: Transaction, streams: Sequence[Stream]) -> dict[str, Observatio
         age,
     ) in txn.fetchall():
         recorded[stream], trimmed[stream] = int(linear), int(gone)
+        floors[stream] = int(incarnation), int(floor)
         known = writers[stream].get(writer)
         # A successor that has the session lock but has not raised the epoch yet does
         # not count: until then its predecessor could still write.
@@ -294,5 +303,6 @@ def observe(txn: Transaction, streams: Sequence[Stream]) -> dict[str, Observatio
             removed=bool(removed),
         )
     return {
-        name: Observation(last[name], recorded[name], writers[name], trimmed[name]) for name in last
+        name: Observation(last[name], recorded[name], writers[name], trimmed[name], *floors[name])
+        for name in last
     }

@@ -25,11 +25,12 @@ from synrepl.storage.store import (
 )
 from synrepl.streams.definition import Fact, Stream
 from tests.storage.contract import EVERY, FactStoreContract
+from tests.storage.contract_failover import FailoverContract
 from tests.storage.hasty import HastyScheduler
 from tests.storage.samples import NOTES, STREAMS, note
 
 
-class Contract(FactStoreContract, TestCase):
+class Contract(FailoverContract, FactStoreContract, TestCase):
     """The same as for the real thing."""
 
     streams = STREAMS
@@ -45,6 +46,10 @@ class Contract(FactStoreContract, TestCase):
 
     async def cut(self, lease: Any) -> None:
         lease.crash()
+
+    async def promote(self, lacks: Stream, above: Token) -> None:
+        self.memory.server.promote()
+        self.memory.lose(lacks, above)
 
     async def set_sequence(self, stream: Stream, token: Token) -> None:
         self.memory.set_sequence(stream, token)

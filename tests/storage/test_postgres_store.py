@@ -10,17 +10,18 @@ from twisted.internet.defer import Deferred
 from synrepl.core.tokens import Token
 from synrepl.storage.postgres_store import PostgresStore
 from synrepl.storage.store import Draft, FactStore, Fenced, WriterState, Written
-from synrepl.storage.tables import sequence_name
+from synrepl.storage.tables import sequence_name, table_name
 from synrepl.streams.definition import Stream
 from synrepl.streams.synapse.backfill import BACKFILL, BackfillRow
 from tests.storage.contract import FactStoreContract
+from tests.storage.contract_failover import FailoverContract
 from tests.storage.hasty import HastyScheduler
 from tests.storage.postgres import PostgresCase, Process
 from tests.storage.samples import NOTES, STREAMS, note
 from tests.storage.watching import Announcing
 
 
-class Contract(FactStoreContract, PostgresCase):
+class Contract(FailoverContract, FactStoreContract, PostgresCase):
     """The same as for the store in memory."""
 
     streams = tuple(stream for stream in STREAMS if not stream.in_memory)
@@ -47,6 +48,12 @@ class Contract(FactStoreContract, PostgresCase):
         session.on_lost(lost.append)
         self.sql("SELECT pg_terminate_backend(%s, 10000)", session.backend_pid)
         await self.until(lambda: bool(lost))
+
+    async def promote(self, lacks: Stream, above: Token) -> None:
+        self.sql("SET session_replication_role = replica", on=(by_hand := self.connect()))
+        self.sql(f"DELETE FROM {table_name(lacks)} WHERE abs(stream_id) > %s", above, on=by_hand)
+        promoted = "UPDATE synrepl._incarnations SET timeline = 'AAAA' || number"
+        self.sql(f"{promoted} WHERE number = (SELECT max(number) FROM synrepl._incarnations)")
 
     async def set_sequence(self, stream: Stream, token: Token) -> None:
         self.sql(f"SELECT setval('{sequence_name(stream)}', %s)", stream.stream_id(token))

@@ -336,7 +336,9 @@ class SimulatedDatabase(MemoryStore):
     def _of(self, stream: Stream) -> MemoryStream:
         found = self._streams.get(stream.name)
         if found is None:
-            found = WatchedStream(stream, self._commits, self._committed, self.trims.gone)
+            found = WatchedStream(
+                stream, self.server, self._commits, self._committed, self.trims.gone
+            )
             self._streams[stream.name] = found
         return found
 

@@ -92,6 +92,10 @@ class ProcessStore:
         """The largest token that can have been given out."""
         return await self._after(self._store.given_out(stream))
 
+    async def confirm(self, announced: Mapping[str, Mapping[str, Token]]) -> int:
+        """Confirm a server that was promoted."""
+        return await self._after(self._store.confirm(announced))
+
     async def page(self, stream: Stream, span: Range, writer: str | None, limit: int) -> Page:
         """Facts in ``span``."""
         return await self._after(self._store.page(stream, span, writer, limit))

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from synrepl.core.tokens import Token
 from synrepl.storage.database import SerializationFailure
+from synrepl.storage.memory_server import MemoryServer
 from synrepl.storage.memory_stream import MemoryStream
 from synrepl.storage.store import Drained, Observation
 from synrepl.streams.definition import Fact, Stream
@@ -55,8 +56,15 @@ class WatchedStream(MemoryStream):
         their names; ``removed``: those that are none any more
     """
 
-    def __init__(self, stream: Stream, commits: CommitChecker, committed: Told, gone: Told) -> None:
-        super().__init__(stream, MAX_ROWS)
+    def __init__(
+        self,
+        stream: Stream,
+        server: MemoryServer,
+        commits: CommitChecker,
+        committed: Told,
+        gone: Told,
+    ) -> None:
+        super().__init__(stream, MAX_ROWS, server)
         self._commits = commits
         self._committed = committed
         self._gone = gone
