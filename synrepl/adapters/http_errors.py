@@ -13,7 +13,7 @@ from synrepl.adapters.http_messages import HttpAnswer, json_answer
 from synrepl.adapters.http_routes import MethodNotAllowed, NoSuchPath
 from synrepl.core.errors import InputError, Refused, SynreplError, Unavailable
 from synrepl.storage.database import CommitUnknown
-from synrepl.storage.store import BadValue, KeyReused, Trimmed
+from synrepl.storage.store import BadValue, FactsLost, KeyReused, Trimmed
 from synrepl.streams.catalogue import UnknownStream
 
 #: When to come again after a 503, in seconds.
@@ -35,6 +35,7 @@ _STATUSES: Mapping[type[SynreplError], int] = {
     UnknownStream: 404,
     KeyReused: 422,  # as the IETF's draft on Idempotency-Key has it
     Trimmed: 410,
+    FactsLost: 410,
     BadValue: 400,
     CommitUnknown: 500,  # not 503: to send it again without a key may write it twice
     InputError: 400,
@@ -43,7 +44,7 @@ _STATUSES: Mapping[type[SynreplError], int] = {
 }
 
 #: Numbers of an error that are worth a member of their own.
-_TOLD = ("trimmed",)
+_TOLD = ("trimmed", "kept", "floor")
 
 _log = Logger()
 
@@ -65,7 +66,7 @@ def error_answer(error: Exception, statuses: Mapping[type[SynreplError], int]) -
 
 
 def error_body(error: Exception) -> dict[str, object]:
-    """``{"error": name, "message": text}``, with ``path`` or ``trimmed`` where known."""
+    """``{"error": name, "message": text}``, with ``path``, ``trimmed`` or ``kept`` and ``floor`` where known."""
     facts = getattr(error, "facts", {})
     told = {name: facts[name] for name in _TOLD if isinstance(facts.get(name), int)}
     if isinstance(facts.get("path"), str):

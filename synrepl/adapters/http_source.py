@@ -29,7 +29,7 @@ from twisted.logger import Logger
 from synrepl.adapters.http_client import Answer, HttpClient, MasterAway, status_text
 from synrepl.core.errors import ProtocolError, Refused, Unavailable
 from synrepl.core.tokens import Range, Token
-from synrepl.storage.store import Page, Trimmed
+from synrepl.storage.store import FactsLost, Page, Trimmed
 from synrepl.streams.definition import Fact, Stream
 from synrepl.streams.row import Row
 from synrepl.streams.rows import BadRow, MalformedRow, RowCodec
@@ -86,6 +86,7 @@ class HttpSource:
         :raises MasterAway: it cannot be reached, or has a fault of its own
         :raises NothingYet: it cannot give anything of this range now
         :raises Trimmed: the range begins below what has been trimmed
+        :raises FactsLost: it leads out of facts that a failover may have lost
         :raises SecretRefused: :raises RequestRefused: :raises BadAnswer:
         """
         if span.empty:
@@ -166,6 +167,14 @@ class HttpSource:
         trimmed = told.get("trimmed")
         if answer.status == 410 and isinstance(trimmed, int) and trimmed > span.after:
             return Trimmed(stream=stream.name, trimmed=trimmed, after=span.after)
+        kept, floor = told.get("kept"), told.get("floor")
+        if (
+            answer.status == 410
+            and isinstance(kept, int)
+            and isinstance(floor, int)
+            and kept < span.after < floor - 1
+        ):
+            return FactsLost(stream=stream.name, kept=kept, floor=floor, after=span.after)
         reason = str(told.get("message") or told.get("error") or "it does not say why")[:200]
         if answer.status >= 500 or answer.status == 429:
             return MasterAway(where=where, reason=f"{status}: {reason}")

@@ -170,6 +170,7 @@ class MasterProcess:
             self.log,
             self.config.poll_interval,
             self.coherence.reset,
+            self._failed_over,
         )
         if self.bus is not None:
             self.bus.spokesman.begin(announcer.states)
@@ -183,7 +184,7 @@ class MasterProcess:
             self.config.writers_of,
             refusals(self.config),
         )
-        await self._wait.until_done(self.writer.start)
+        await self._wait.until_done(partial(self._take_name, store, self.writer))
         await self.database.finish_startup()
         await self._wait.until_done(self.announcer.start)
         for name, state in announcer.states.items():
@@ -300,6 +301,19 @@ class MasterProcess:
             except SynreplError as error:
                 self.log.warn("the writer's name was not given back: {error}", error=error)
         await self.database.stop()
+
+    async def _take_name(self, store: FactStore, writer: StreamWriter) -> None:
+        """Become the writer, on a server that is confirmed.
+
+        :raises WriterTaken: :raises DatabaseAway:
+        """
+        before = await store.confirm({})
+        self.log.debug("the database's server is incarnation {number}", number=before)
+        await writer.start()
+
+    def _failed_over(self, incarnation: int) -> None:
+        if self.writer is not None:
+            self.writer.failed_over(incarnation)
 
     def _invalidating(self, writer: StreamWriter) -> Changes | None:
         """What writes the ``caches`` stream, if this process does."""

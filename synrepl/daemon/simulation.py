@@ -10,7 +10,7 @@ from synrepl.adapters.tcp_master import MasterFactory
 from synrepl.adapters.tcp_worker import WorkerFactory
 from synrepl.core import slices
 from synrepl.core.errors import SynreplError
-from synrepl.core.tokens import Token
+from synrepl.core.tokens import Range, Token
 from synrepl.daemon.simulation_bus import (
     SERVER_NAME,
     SimulatedMasterBus,
@@ -139,7 +139,15 @@ class SimulatedMaster:
         movements = watch(movements)
         if coherence is not None:
             movements = CoherentMovements(coherence, MASTER, movements)
-        announcer = self._announcer = Announcer(life, place.store, catalogue, movements, place.log)
+        self._store = place.store
+        announcer = self._announcer = Announcer(
+            life,
+            place.store,
+            catalogue,
+            movements,
+            place.log,
+            failed_over=lambda incarnation: self.writer.failed_over(incarnation),
+        )
         if self._bus is not None:
             self._bus.spokesman.begin(announcer.states)
         self.writer = SimulatedWriter(place, MASTER, announcer, coherence)
@@ -168,6 +176,7 @@ class SimulatedMaster:
 
     async def start(self) -> None:
         """Returns once connections can be taken."""
+        await self._store.confirm({})
         await self.writer.start()
         await self._announcer.start()
         if self._coherence is not None:
@@ -271,6 +280,7 @@ class SimulatedFollower:
         if self.writer is not None:
             await self.writer.start()
         await self._delivery.start()
+        await self._delivery.tell_losses()
         if self._bus is not None:
             self._bus.start()
             if self.writer is not None:
@@ -319,7 +329,9 @@ class _AtLeastOnce(Handler):
             batch.stream, batch.writer, batch.after, batch.upto, batch.facts
         )
 
-    async def on_reset(self, stream: str, writer: str, position: Token) -> None:
+    async def on_reset(
+        self, stream: str, writer: str, position: Token, lost: Range | None = None
+    ) -> None:
         """Pass on."""
         self._receiver.reset(stream, writer, position)
 
@@ -334,6 +346,8 @@ class _ExactlyOnce(TransactionalHandler):
         """Pass on."""
         self._receiver.apply(txn, batch.stream, batch.writer, batch.after, batch.upto, batch.facts)
 
-    async def on_reset(self, stream: str, writer: str, position: Token) -> None:
+    async def on_reset(
+        self, stream: str, writer: str, position: Token, lost: Range | None = None
+    ) -> None:
         """Pass on."""
         self._receiver.reset(stream, writer, position)

@@ -59,6 +59,10 @@ class SimulatedWriter:
         """Take the name."""
         await self._writer.start()
 
+    def failed_over(self, incarnation: int) -> None:
+        """Take the name on a server that has taken over."""
+        self._writer.failed_over(incarnation)
+
     def skip_idle(self) -> None:
         """Go on while others write, from now on; for a process that announces itself."""
         looking = skip_idle(self._place.life, self._writer, self._place.log)

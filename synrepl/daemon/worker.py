@@ -222,6 +222,7 @@ class WorkerProcess:
         )
         for handler in self.handlers:
             await self._wait.until_done(partial(handlers.start, [handler], access))
+        await self.delivery.tell_losses()
         self._follow(commands)
         self._scheduler.spawn("record positions", self._record())
         watching = watch_positions(self._scheduler, self.follower, self.delivery, self.catalogue)

@@ -216,6 +216,11 @@ class Cursor:
         self._fetching = None
         self._move(upto, known=False)
 
+    def went_back(self, position: Token) -> None:
+        """What was applied above ``position`` may be lost; what is left of it is fetched again."""
+        self._position = self._known = position
+        self._last = self._highest = position
+
     def _begin_fetch(self, after: Token, upto: Token) -> Range:
         self._fetching = upto if upto > after else None
         self._last = self._highest = self._position

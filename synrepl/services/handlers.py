@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol
 
 from synrepl.caches.registry import Caches
-from synrepl.core.tokens import Token
+from synrepl.core.tokens import Range, Token
 from synrepl.services.coherence.invalidate import Changes
 from synrepl.services.sending.commands import Commands
 from synrepl.storage.database import Database, Transaction
@@ -143,8 +143,23 @@ class Handler:
         :param source: the name of the connection it came from
         """
 
-    async def on_reset(self, stream: str, writer: str, position: Token) -> None:
-        """A writer started again at a lower position: forget what came from it before."""
+    async def on_reset(
+        self, stream: str, writer: str, position: Token, lost: Range | None = None
+    ) -> None:
+        """Facts of a writer are void: forget what came of them.
+
+        Without ``lost`` the writer started again at a lower position, or facts up to
+        ``position`` were trimmed before they were given to this handler.
+
+        With ``lost`` the database failed over to a server that lacks facts. Facts in this range
+        may have been given to this handler, and not exist any more; those that still do are
+        given again. A transactional handler is not told: its effects and its position were
+        rolled back together with the facts. An override without this parameter is called
+        without it.
+
+        :param writer: "" in the linear view
+        :param position: what lies at or below it is void; with ``lost``, what lies above it
+        """
 
 
 class TransactionalHandler(Handler):

@@ -12,7 +12,7 @@ from synrepl.storage.database import Transaction
 Place = tuple[str, str, str]
 
 POSITIONS = """
-    SELECT handler, stream, writer, position, started_from
+    SELECT handler, stream, writer, position, started_from, incarnation
     FROM synrepl._handler_positions WHERE follower = %s
 """
 
@@ -23,20 +23,25 @@ POSITION = """
 
 RECORD = """
     INSERT INTO synrepl._handler_positions AS p
-        (follower, handler, stream, writer, position, started_from)
+        (follower, handler, stream, writer, position, started_from, incarnation)
     VALUES %s
     ON CONFLICT (follower, handler, stream, writer)
-    DO UPDATE SET position = EXCLUDED.position, updated_at = now()
+    DO UPDATE SET position = EXCLUDED.position, incarnation = EXCLUDED.incarnation, updated_at = now()
     WHERE p.position < EXCLUDED.position
 """
 
+#: Each of these statements refuses a server that is not confirmed.
+_ROW = "(%s, %s, %s, %s, %s, %s, synrepl.confirmed_incarnation())"
+
 ADVANCE = """
-    UPDATE synrepl._handler_positions SET position = %s, updated_at = now()
+    UPDATE synrepl._handler_positions
+    SET position = %s, incarnation = synrepl.confirmed_incarnation(), updated_at = now()
     WHERE follower = %s AND handler = %s AND stream = %s AND writer = %s AND position = %s
 """
 
 PUT = """
-    UPDATE synrepl._handler_positions SET position = %s, updated_at = now()
+    UPDATE synrepl._handler_positions
+    SET position = %s, incarnation = synrepl.confirmed_incarnation(), updated_at = now()
     WHERE follower = %s AND handler = %s AND stream = %s AND writer = %s
 """
 
@@ -47,10 +52,12 @@ class HandlerPosition(NamedTuple):
     :ivar position: it has dealt with everything at or below it
     :ivar started_from: where it began, so that it was given nothing at or below it; None
         when its follower's position of that time was taken over
+    :ivar incarnation: of the server on which it was recorded; set when it is
     """
 
     position: Token
     started_from: Token | None
+    incarnation: int = 1
 
 
 def positions(txn: Transaction, follower: str) -> dict[Place, HandlerPosition]:
@@ -58,17 +65,23 @@ def positions(txn: Transaction, follower: str) -> dict[Place, HandlerPosition]:
     txn.execute(POSITIONS, (follower,))
     return {
         (str(handler), str(stream), str(writer)): HandlerPosition(
-            int(position), None if start is None else int(start)
+            int(position), None if start is None else int(start), int(incarnation)
         )
-        for handler, stream, writer, position, start in txn.fetchall()
+        for handler, stream, writer, position, start, incarnation in txn.fetchall()
     }
 
 
 def record(txn: Transaction, follower: str, at: Iterable[tuple[Place, HandlerPosition]]) -> None:
-    """Put positions on record; one that would go back is left as it is."""
-    rows = [(follower, *place, *position) for place, position in sorted(at)]
+    """Put positions on record; one that would go back is left as it is.
+
+    :raises NotConfirmed:
+    """
+    rows = [
+        (follower, *place, position.position, position.started_from)
+        for place, position in sorted(at)
+    ]
     if rows:
-        txn.insert_many(RECORD, rows)
+        txn.insert_many(RECORD, rows, _ROW)
 
 
 def advance(txn: Transaction, follower: str, place: Place, after: Token, upto: Token) -> bool:

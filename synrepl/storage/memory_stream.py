@@ -65,11 +65,12 @@ class MemoryStream:
     """The data of one stream. Nothing here suspends, so every method is atomic.
 
     :param max_rows: beyond it the oldest facts are dropped, but never the newest one
+    :ivar server: whether it is confirmed
     :ivar incarnation: of the server that moved the stream on to ``floor``
     """
 
     def __init__(self, stream: Stream, max_rows: int, server: MemoryServer | None = None) -> None:
-        self._server = MemoryServer() if server is None else server
+        self.server = MemoryServer() if server is None else server
         self.incarnation = 1
         self.floor: Token = 0
         #: By failover: the floor, and what of each writer has survived for certain.
@@ -97,7 +98,7 @@ class MemoryStream:
         :raises Fenced: somebody has raised it before
         :raises NotConfirmed:
         """
-        self._server.require_confirmed()
+        self.server.require_confirmed()
         writer = self.writers[name]
         if writer.epoch != epoch:
             raise Fenced(writer=name, stream=self.stream.name, current=writer.epoch, epoch=epoch)

@@ -165,7 +165,7 @@ class FailoverContract(Base):
             self.assertEqual(caught.exception.kept, kept)
 
     async def test_a_stream_that_counts_down(self) -> None:
-        rows: Sequence[BackfillRow] = [row for row in rows_of(BACKFILL)]  # type: ignore[misc]
+        rows: Sequence[BackfillRow] = list(rows_of(BACKFILL))  # type: ignore[misc]
         lease = await self.lease("w1", BACKFILL)
         tokens = await self.append(lease, *([rows[0]] for _ in range(5)), stream=BACKFILL)
         await self.promote(BACKFILL, tokens[2])

@@ -12,9 +12,7 @@ APPEND = "SELECT synrepl.append('notes', '[{\"text\": \"a\"}]')"
 
 #: As if the server that is running were another one than the one that was confirmed.
 PROMOTE = "UPDATE synrepl._incarnations SET timeline = 'AAAAAAAA'"
-RESTORE = (
-    "UPDATE synrepl._incarnations SET system_identifier = '1', server_started_at = 'epoch'"
-)
+RESTORE = "UPDATE synrepl._incarnations SET system_identifier = '1', server_started_at = 'epoch'"
 
 
 class PlainSql(PostgresCase):
@@ -53,14 +51,18 @@ class PlainSql(PostgresCase):
         self.assertEqual(self.sql("SELECT synrepl.confirm()"), 1)
         self.assertEqual(self.sql(APPEND), before + 1)
         self.assertTrue(
-            self.sql("SELECT server_started_at = pg_postmaster_start_time() FROM synrepl._incarnations")
+            self.sql(
+                "SELECT server_started_at = pg_postmaster_start_time() FROM synrepl._incarnations"
+            )
         )
 
     async def test_a_confirmation_waits_for_prepared_transactions_of_the_old_server(self) -> None:
         number = self.sql("SELECT number FROM synrepl._writers WHERE stream = 'notes'")
         holding = self.connect()
         holding.autocommit = False
-        self.sql("SELECT pg_advisory_xact_lock_shared(synrepl.lock_class(%s), 1)", number, on=holding)
+        self.sql(
+            "SELECT pg_advisory_xact_lock_shared(synrepl.lock_class(%s), 1)", number, on=holding
+        )
         self.sql(PROMOTE)
         impatient = self.connect()
         self.sql("SET lock_timeout = '50ms'", on=impatient)

@@ -24,13 +24,17 @@ class Heard:
         self.facts: list[Fact] = []
         self.linear_facts: list[Fact] = []
         self.unseen: list[Range] = []
+        self.jumps: list[Range] = []
 
     def writer_moved(
         self, stream: Stream, writer: str, prev: Token, new: Token, facts: Sequence[Fact]
     ) -> None:
         """Of Movements."""
-        if prev == new:  # a writer that was not known before
-            self._case.assertNotIn(writer, self.positions)
+        if prev == new and prev != self.positions.get(writer):  # moved on by a failover
+            self._case.assertGreater(new, self.positions.get(writer, -1))
+            self.jumps.append(Range(self.positions.get(writer, 0), new))
+            self.positions[writer] = new
+            return
         self._case.assertLessEqual(prev, new)
         self._case.assertEqual(self.positions.setdefault(writer, prev), prev)
         tokens = [fact.token for fact in facts]
@@ -76,7 +80,13 @@ class Announcing:
         self.log = Silent()
         self.heard = Heard(case)
         self.announcer = Announcer(
-            process.scheduler, process.store, [NOTES], self.heard, self.log, poll_s
+            process.scheduler,
+            process.store,
+            [NOTES],
+            self.heard,
+            self.log,
+            poll_s,
+            failed_over=lambda incarnation: self.writer.failed_over(incarnation),
         )
         self.writer = StreamWriter(
             process.scheduler, process.store, writer, [NOTES], self.announcer, self.log

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from synrepl.core.names import column_name
-from synrepl.core.tokens import Token
+from synrepl.core.tokens import Range, Token
 from synrepl.daemon.units import duration
 from synrepl.services.handlers import Batch, TransactionalHandler
 from synrepl.storage import idempotency
@@ -128,6 +128,8 @@ class Tally(TransactionalHandler):
         if self._delay_s:
             time.sleep(self._delay_s * sum(each.rows for each in entries))
 
-    async def on_reset(self, stream: str, writer: str, position: Token) -> None:
+    async def on_reset(
+        self, stream: str, writer: str, position: Token, lost: Range | None = None
+    ) -> None:
         """A stream in memory was lost with its writer: its tokens begin at 1 again."""
         self._started_again.add((stream, writer))

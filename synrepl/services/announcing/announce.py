@@ -14,7 +14,7 @@ from synrepl.core.errors import SynreplError
 from synrepl.core.tokens import Range, Token
 from synrepl.positions.ledger import Ledger
 from synrepl.services.announcing.stream_state import Movements, StreamState
-from synrepl.storage.store import FactStore, Observation
+from synrepl.storage.store import FactStore, NotConfirmed, Observation
 from synrepl.streams.definition import Fact, Stream
 from synrepl.streams.row import Row
 
@@ -42,6 +42,8 @@ class Announcer:
     :param poll_s: seconds between looks when nothing wakes it
     :param lost: told of facts that another process trimmed before they were seen
         here: stream, writer, and the token up to which they are gone
+    :param failed_over: told the number of the server's incarnation when another server
+        has taken over
     """
 
     def __init__(
@@ -53,12 +55,14 @@ class Announcer:
         log: Log,
         poll_s: float = 1.0,
         lost: Callable[[str, str, Token], object] = lambda stream, writer, upto: None,
+        failed_over: Callable[[int], object] = lambda incarnation: None,
     ) -> None:
         self._scheduler = scheduler
         self._store = store
         self._log = log
         self._poll_s = poll_s
         self._lost = lost
+        self._failed_over = failed_over
         self.states: dict[str, StreamState] = {s.name: StreamState(s, movements) for s in streams}
         self._streams = [state.stream for state in self.states.values()]
         self._dirty: set[str] = set()
@@ -72,7 +76,7 @@ class Announcer:
 
         Either all are taken or none, so that it may be called again after an error.
         """
-        seen = await self._store.observe(self._streams)
+        seen = await self._observe(self._streams)
         reached: dict[str, Mapping[str, Token]] = {}
         for stream in self._streams:
             span = Range(seen[stream.name].recorded, seen[stream.name].last)
@@ -106,6 +110,13 @@ class Announcer:
     def adopt(self, stream: Stream, writer: str, ledger: Ledger) -> None:
         """Announce what this ledger's writer settles from now on."""
         self.states[stream.name].adopt(writer, ledger)
+
+    def failed_over(self, stream: Stream, writer: str, ledger: Ledger, seen: Observation) -> None:
+        """The own writer has its name on a server that has taken over."""
+        state = self.states[stream.name]
+        self._follow(state, seen)
+        state.adopt(writer, ledger)
+        state.jump(writer, ledger.position)
 
     def settled(self, stream: Stream, tokens: Sequence[Token], facts: Sequence[Fact]) -> None:
         """The own writer settled tokens; a hole below them must be looked into."""
@@ -154,11 +165,41 @@ class Announcer:
             self._looking = False
 
     async def _look(self, states: Sequence[StreamState]) -> None:
-        seen = await self._store.observe([state.stream for state in states])
+        seen = await self._observe([state.stream for state in states])
+        for state in states:
+            self._follow(state, seen[state.stream.name])
         for state in states:
             await self._take_in(state, seen[state.stream.name])
 
+    async def _observe(self, streams: Sequence[Stream]) -> Mapping[str, Observation]:
+        """Look at streams; a server that has taken over is confirmed first."""
+        try:
+            return await self._store.observe(streams)
+        except NotConfirmed as error:
+            announced = {name: dict(state.positions) for name, state in self.states.items()}
+            number = await self._store.confirm(announced)
+            self._log.warn(
+                "{error}; confirmed now, as incarnation {number}: facts that were announced may be"
+                " lost, 'synrepl doctor' tells which",
+                error=error,
+                number=number,
+            )
+            return await self._store.observe(streams)
+
+    def _follow(self, state: StreamState, observation: Observation) -> None:
+        """Go over to a server that has taken over, if that is news."""
+        if state.incarnation and observation.incarnation > state.incarnation:
+            self._failed_over(observation.incarnation)
+            state.fail_over(observation)
+            self._log.warn(
+                "the database failed over: {stream} goes on above {floor}",
+                stream=state.stream.name,
+                floor=observation.floor,
+            )
+
     async def _take_in(self, state: StreamState, observation: Observation) -> None:
+        if observation.incarnation < state.incarnation:
+            return
         stream = state.stream
         bounds = state.bounds(observation)
         await self._fence_the_dead(stream, observation)
@@ -175,14 +216,18 @@ class Announcer:
             for writer, bound in ahead.items():
                 if reached.get(writer, 0) > state.scanned(writer):
                     await self._read(state, writer, bound)
-                else:
+                elif observation.incarnation == state.incarnation:
                     state.found(writer, bound, ())
-        state.settled_upto(bounds, observation.last)
+        if observation.incarnation == state.incarnation:  # else all this was before
+            state.settled_upto(bounds, observation.last)
 
     async def _read(self, state: StreamState, writer: str, bound: Token) -> None:
+        incarnation = state.incarnation
         while state.scanned(writer) < bound:
             span = Range(state.scanned(writer), bound)
             page = await self._store.page(state.stream, span, writer, PAGE_ROWS)
+            if state.incarnation != incarnation:
+                return
             state.found(writer, page.upto, page.facts)
 
     async def _fence_the_dead(self, stream: Stream, observation: Observation) -> None:

@@ -68,7 +68,8 @@ class LineEncoder:
         All rows of a fact but the last carry ``batch``. A fact with a row too
         long for the peer is announced by POSITION instead, so that it is
         fetched, and so is the end of a move that brought no row. A writer that
-        sets out from 0 is introduced, for nobody may have been told of it.
+        sets out from 0 is introduced, for nobody may have been told of it. One that a
+        failover has moved on stays where it is: whoever is elsewhere has missed something.
         """
         prefix, encode = self._prepare(stream, writer)
         at = prev
@@ -84,7 +85,7 @@ class LineEncoder:
                 chunk = _chunk(lines)
             at = next(fact.token for fact in reversed(some) if fact.rows)
             yield from _cut(chunk, lines)
-        if at != new:
+        if at != new or (prev and prev == new):
             yield self.position(stream, writer, at, new)
 
     def catch_up(self, stream: Stream, facts: Sequence[Fact]) -> Iterator[Chunk]:

@@ -31,7 +31,11 @@ class Movements(Protocol):
     def writer_moved(
         self, stream: Stream, writer: str, prev: Token, new: Token, facts: Sequence[Fact]
     ) -> None:
-        """A writer's position moved past these facts."""
+        """A writer's position moved past these facts.
+
+        With ``prev`` equal to ``new`` the writer was moved on by a failover, and which facts
+        lie between where it was and ``new`` is not known here.
+        """
 
     def linear_moved(
         self, stream: Stream, prev: Token, new: Token, facts: Sequence[Fact] | None
@@ -60,6 +64,7 @@ class StreamState:
         self._settling: dict[str, Settling] = {}
         self._scanned: dict[str, Token] = {}
         self.observation: Observation | None = None
+        self.incarnation = 0
 
     @property
     def linear(self) -> Token:
@@ -100,7 +105,8 @@ class StreamState:
 
     def own_settled(self, tokens: Sequence[Token], facts: Sequence[Fact]) -> None:
         """The own writer settled ``tokens``, ascending; of these, ``facts`` have been committed."""
-        assert self._ledger is not None
+        if self._ledger is None:  # the server was left behind on which that was
+            return
         self._settled.add(facts)
         new = self._ledger.position
         self.announce(self._own, new, self._settled.take(new))
@@ -130,6 +136,7 @@ class StreamState:
         :param reached: each writer's largest token above the recorded linear position
         """
         self.observation = observation
+        self.incarnation = observation.incarnation
         self._linear = LinearTracker(observation.recorded)
         self._announced = observation.recorded
         # What is announced already may lie above the linear position, and is only in the table.
@@ -145,6 +152,32 @@ class StreamState:
         bounds = [*self._scanned.values(), observation.last, self._own_floor()]
         self._linear.settled_upto(min(bounds))
         self.advance_linear()
+
+    def fail_over(self, observation: Observation) -> None:
+        """Go on above the floor of a server that has taken over, and forget what was before.
+
+        The own writer is like any other one until it has its name again.
+        """
+        floor = observation.floor
+        self.observation = observation
+        self.incarnation = observation.incarnation
+        self._own, self._ledger = "", None
+        self._settled.clear()
+        self._settled_tokens.clear()
+        self._held.clear()
+        self._settling.clear()
+        self._linear = LinearTracker(floor)
+        self._scanned = dict.fromkeys({*observation.writers, *self.positions}, floor)
+        for writer in self._scanned:
+            self.jump(writer, floor)
+        prev, self._announced = self._announced, floor
+        self._movements.linear_moved(self.stream, prev, floor, None)
+
+    def jump(self, writer: str, position: Token) -> None:
+        """Announce where a writer is after a failover: followers have to look what is left."""
+        self.positions[writer] = max(position, self.positions.get(writer, 0))
+        at = self.positions[writer]
+        self._movements.writer_moved(self.stream, writer, at, at, ())
 
     def bounds(self, observation: Observation) -> dict[str, Token]:
         """Up to where each other writer is settled, as this observation proves."""

@@ -11,7 +11,7 @@ from synrepl.core.tokens import Range, Token
 from synrepl.services.announcing.announce import Log
 from synrepl.services.auditing.audit_sample import Place
 from synrepl.services.coherence.coherence import Coherence
-from synrepl.services.following.source import LINEAR
+from synrepl.services.following.source import LINEAR, page_of_what_is_left
 from synrepl.services.waiting.position_waiters import Key
 from synrepl.storage.store import FactStore, Observation, Trimmed
 from synrepl.streams.catalogue import Catalogue
@@ -132,7 +132,9 @@ class MissedRows:
         rows = 0
         while at < wanted.upto and rows < MOST_ROWS:
             try:
-                page = await self._store.page(stream, Range(at, wanted.upto), None, _PAGE_ROWS)
+                page = await page_of_what_is_left(
+                    self._store, stream, Range(at, wanted.upto), None, _PAGE_ROWS
+                )
             except Trimmed as error:
                 trimmed = error.facts["trimmed"]
                 assert isinstance(trimmed, int)

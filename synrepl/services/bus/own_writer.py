@@ -9,6 +9,7 @@ from synrepl.positions.ledger import Ledger
 from synrepl.services.announcing.stream_state import Movements
 from synrepl.services.announcing.waiting_facts import WaitingFacts
 from synrepl.services.bus.voice import Standing
+from synrepl.storage.store import Observation
 from synrepl.streams.definition import Fact, Stream
 from synrepl.streams.row import Row
 
@@ -33,6 +34,12 @@ class OwnWriter:
         before = self._streams.get(stream.name)
         said = ledger.position if before is None else before.said
         self._streams[stream.name] = Written(stream, writer, ledger, said)
+
+    def failed_over(self, stream: Stream, writer: str, ledger: Ledger, seen: Observation) -> None:
+        """Another server has taken over: followers have to look what is left."""
+        at = ledger.position
+        self._streams[stream.name] = Written(stream, writer, ledger, at)
+        self._movements.writer_moved(stream, writer, at, at, ())
 
     def settled(self, stream: Stream, tokens: Sequence[Token], facts: Sequence[Fact]) -> None:
         """``tokens`` are settled; ``facts`` are the ones among them that were committed."""

@@ -43,7 +43,7 @@ class Spokesman:
         under way, amid which these could not be told apart.
         """
         if self._was_a_process(stream.name, writer):
-            if facts:
+            if facts or prev == new:
                 self._unsaid.add((stream.name, writer))
         elif self._speaks_for(stream.name, writer):
             self._onward.writer_moved(stream, writer, prev, new, facts)

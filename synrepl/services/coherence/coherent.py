@@ -13,6 +13,7 @@ from synrepl.positions.ledger import Ledger
 from synrepl.services.announcing.stream_state import Movements
 from synrepl.services.coherence.coherence import Coherence
 from synrepl.services.writing.write import Settled
+from synrepl.storage.store import Observation
 from synrepl.streams.definition import Fact, Stream
 from synrepl.streams.row import Row
 
@@ -29,6 +30,11 @@ class CoherentSettled:
         """The writer stands at ``ledger.position`` and goes on from there."""
         self._settled.adopt(stream, writer, ledger)
         self._coherence.begin(stream.name, writer, ledger.position)
+
+    def failed_over(self, stream: Stream, writer: str, ledger: Ledger, seen: Observation) -> None:
+        """Caches may hold what came of facts that are lost."""
+        self._coherence.reset(stream.name, writer, ledger.position)
+        self._settled.failed_over(stream, writer, ledger, seen)
 
     def settled(self, stream: Stream, tokens: Sequence[Token], facts: Sequence[Fact]) -> None:
         """``tokens`` are settled; ``facts`` are the ones among them that were committed."""
@@ -62,7 +68,9 @@ class CoherentMovements:
         self, stream: Stream, writer: str, prev: Token, new: Token, facts: Sequence[Fact]
     ) -> None:
         """A writer's position moved past these facts."""
-        if writer != self._writer:
+        if prev == new:
+            self._coherence.reset(stream.name, writer, new)
+        elif writer != self._writer:
             self._coherence.apply(stream.name, writer, prev, facts)
         self._movements.writer_moved(stream, writer, prev, new, facts)
 

@@ -13,7 +13,7 @@ from synrepl.services.following.consumer import Consumer, Track
 from synrepl.services.following.handler_calls import HandlerCalls
 from synrepl.services.following.source import LINEAR, PAGE_ROWS, Backlog, Key
 from synrepl.services.handlers import Batch
-from synrepl.storage.store import Page, Trimmed
+from synrepl.storage.store import FactsLost, Page, Trimmed
 from synrepl.streams.definition import Stream
 
 #: Seconds between attempts to read; the last value repeats.
@@ -46,6 +46,7 @@ class FeedContext:
 
     :ivar begin: records where a handler starts, before it gets its first fact
     :ivar progressed: called with each (stream, writer) whose position has moved
+    :ivar lost: tells one handler that a failover has lost facts which it was given
     """
 
     scheduler: Scheduler
@@ -54,6 +55,7 @@ class FeedContext:
     log: Log
     begin: Callable[[Consumer, Key], Awaitable[None]]
     progressed: Callable[[Key], object]
+    lost: Callable[[Consumer, Key, Range], Awaitable[None]]
 
 
 class PageFeed:
@@ -78,6 +80,8 @@ class PageFeed:
         self._writer = writer
         self._stopped = source_fails
         self._attempts = 0
+        #: Up to here it reads what a failover has left.
+        self._left_upto: Token = 0
 
     async def next(self, upto: Token, read: Callable[[Page], object] = lambda page: None) -> None:
         """Read and hand over one page between the handler's position and ``upto``.
@@ -87,13 +91,19 @@ class PageFeed:
         :param read: called with the page before it is handed over
         """
         track = self._track
-        span = Range(track.position or 0, upto)
+        rewinds, at = track.rewinds, track.position or 0
+        span = Range(at, min(upto, self._left_upto) if at < self._left_upto else upto)
         try:
             page = await self._context.backlog.source.page(
                 self._stream, span, self._writer or None, PAGE_ROWS
             )
         except Trimmed as error:
             await self._step_over(error)
+            return
+        except FactsLost as error:
+            self._left_upto = error.floor - 1
+            key = (self._stream.name, self._writer)
+            await self._context.lost(self._consumer, key, Range(error.kept, at))
             return
         except SynreplError as error:
             self._stopped()
@@ -105,7 +115,8 @@ class PageFeed:
             last = page.facts[-1].token
             batch = Batch(self._stream.name, self._writer, span.after, last, page.facts)
             await self.deal(batch)
-        track.reach(page.upto)
+        if track.rewinds == rewinds:
+            track.reach(page.upto)
         self._context.progressed((self._stream.name, self._writer))
 
     async def deal(self, batch: Batch, attempts: int = 0) -> None:

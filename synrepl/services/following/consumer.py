@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from inspect import Parameter, signature
 from typing import Protocol
 
 from synrepl.core.clock import Promise, Scheduler
@@ -93,14 +94,19 @@ class Track:
     :ivar is_of_new_writer: the writer appeared after the handler had begun with the stream
     :ivar feed: feeds the handler while it is not in the lane
     :ivar in_transaction: a transaction that moves the recorded position is in progress
+    :ivar rewinds: how often it was moved back by a failover
+    :ivar incarnation: of the server on which the recorded position was read last; 0 for the
+        one on which the process started
     """
 
     __slots__ = (
         "feed",
         "in_transaction",
+        "incarnation",
         "is_of_new_writer",
         "position",
         "recorded",
+        "rewinds",
         "started_from",
     )
 
@@ -117,6 +123,23 @@ class Track:
         self.is_of_new_writer = is_of_new_writer
         self.feed: Feed | None = None
         self.in_transaction = False
+        self.rewinds = 0
+        self.incarnation = 0
+
+    def rewind(self, position: Token) -> None:
+        """Move back after a failover."""
+        self.position = position
+        self.recorded = None if self.recorded is None else position
+        self.rewinds += 1
+
+    def reread(self, recorded: Token | None, incarnation: int) -> None:
+        """Go on from what is on record on a server that has taken over.
+
+        :param recorded: None when that server has no position of this handler
+        """
+        self.rewind((self.started_from or 0) if recorded is None else recorded)
+        self.recorded = recorded
+        self.incarnation = incarnation
 
     @property
     def has_begun(self) -> bool:
@@ -168,6 +191,14 @@ class Consumer:
         self._start_of = subscription.start_of
         self._scheduler = scheduler
         self._locks: dict[Key, FairLock] = {}
+
+    @property
+    def knows_of_losses(self) -> bool:
+        """Its ``on_reset`` has the parameter ``lost``, which older handlers do not have."""
+        parameters = signature(self.handler.on_reset).parameters.values()
+        kinds = [each.kind for each in parameters]
+        positional = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+        return Parameter.VAR_POSITIONAL in kinds or sum(k in positional for k in kinds) > 3
 
     @property
     def is_transactional(self) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from synrepl.core.clock import Scheduler
 from synrepl.core.slices import Slices
-from synrepl.core.tokens import Token
+from synrepl.core.tokens import Range, Token
 from synrepl.services.announcing.announce import Log
 from synrepl.services.coherence.coherence import Coherence
 from synrepl.services.command_queue import CommandQueue
@@ -15,7 +15,7 @@ from synrepl.services.following.consumer import Consumer, StartAt, Subscription,
 from synrepl.services.following.dead_letter_replay import DeadLetterReplay
 from synrepl.services.following.failures import HandlerFailures
 from synrepl.services.following.handler_calls import HandlerCalls
-from synrepl.services.following.position_record import PositionRecord
+from synrepl.services.following.position_record import Loss, PositionRecord
 from synrepl.services.following.progress import Progress
 from synrepl.services.following.source import LINEAR, Backlog, Key
 from synrepl.services.handlers import Batch
@@ -76,15 +76,30 @@ class Delivery:
         )
         self.dead_letters = DeadLetterReplay(scheduler, self.consumers, self._record, calls, log)
         self.progress = Progress(
-            scheduler, self.consumers, self._streams, self._record, self.failures, log, waiters
+            scheduler,
+            self.consumers,
+            self._streams,
+            self._record,
+            self.failures,
+            log,
+            waiters,
+            self._left_behind,
         )
         self._feeding: FeedContext | None = None
         if backlog is not None:
             self._feeding = FeedContext(
-                scheduler, backlog, calls, log, self.progress.begin, self.progress.moved
+                scheduler,
+                backlog,
+                calls,
+                log,
+                self.progress.begin,
+                self.progress.moved,
+                self._lost_to,
             )
         #: New handlers of a follower that has positions on record.
         self._joining: list[Consumer] = []
+        #: What handlers are to be told before they are given anything.
+        self._untold: list[Loss] = []
         #: Lanes with handlers that may have no recorded position yet.
         self._beginning: set[Key] = set()
 
@@ -98,7 +113,7 @@ class Delivery:
 
         :raises ViewChanged: :raises SynreplError: they cannot be read
         """
-        own = await self._record.load(self.consumers, self._streams)
+        own, self._untold = await self._record.load(self.consumers, self._streams)
         self.progress.recorded.update(own)
         for consumer in self.consumers:
             if own and not consumer.tracks:
@@ -109,6 +124,22 @@ class Delivery:
                     follower=self._follower,
                     where=_where(consumer, {stream for stream, _ in own}),
                 )
+
+    async def tell_losses(self) -> None:
+        """Tell plain handlers what failovers have lost while their process was away, until each
+        has taken it. They may have been given any of it: their positions are recorded late.
+        """
+        consumers = {consumer.name: consumer for consumer in self.consumers}
+        untold, self._untold = self._untold, []
+        for loss in untold:
+            consumer, (stream, writer) = consumers[loss.handler], loss.key
+            self._log_loss(consumer, loss.key, loss.lost)
+            await self._calls.reset(consumer, stream, writer, loss.lost.after, loss.lost)
+            track = consumer.tracks[loss.key]
+            if (track.position or 0) > loss.lost.after:
+                track.rewind(loss.lost.after)
+        if untold:
+            await self.progress.until_written(lambda: self._record.told(untold))
 
     def open_lane(self, key: Key, earliest: bool) -> Token | None:
         """Start a lane, and the catch-up of handlers that are behind it.
@@ -192,6 +223,59 @@ class Delivery:
             track.recorded = None if track.recorded is None else position
         if started_again:
             self.progress.recorded.pop(key, None)
+
+    async def lost(self, key: Key, lost: Range) -> None:
+        """A failover may have lost facts that were given to handlers: tell them.
+
+        They are given again what is left of them. Transactional handlers go on from their
+        record, which was rolled back together with their effects.
+
+        :param lost: up to where the lane is; it goes on from ``lost.after``
+        """
+        stream, writer = key
+        if self._coherence is not None:
+            self._coherence.reset(stream, writer, lost.upto)
+        self.progress.lane(key).position = lost.after
+        self.progress.lost(key, lost.after)
+        for consumer in self.progress.in_lane(stream):
+            at = consumer.track(key, False).position
+            if at is not None and at > lost.after:
+                await self._lost_to(consumer, key, Range(lost.after, at))
+        await self.progress.reread(key)
+
+    async def _lost_to(self, consumer: Consumer, key: Key, lost: Range) -> None:
+        """Tell one handler that facts which it was given may be lost."""
+        if consumer.is_transactional and self._record.is_kept:
+            await self.progress.reread(key)
+            return
+        self._log_loss(consumer, key, lost)
+        await self._calls.reset(consumer, *key, lost.after, lost)
+        consumer.track(key, False).rewind(lost.after)
+        told = [Loss(consumer.name, key, lost)]
+        await self.progress.until_written(lambda: self._record.told(told))
+
+    def _log_loss(self, consumer: Consumer, key: Key, lost: Range) -> None:
+        stream, writer = key
+        self._log.warn(
+            "the database failed over: handler {handler} is told that facts of {stream} by {writer}"
+            " above {after}, up to {upto}, may be lost",
+            handler=consumer.name,
+            stream=stream,
+            writer=writer or "all writers",
+            after=lost.after,
+            upto=lost.upto,
+        )
+
+    def _left_behind(self, consumer: Consumer, key: Key) -> None:
+        """Feed a handler that was moved back behind its lane."""
+        stream, writer = key
+        lane, track, feeding = self.progress.lane(key), consumer.tracks[key], self._feeding
+        if feeding is None or stream not in self._streams or track.feed is not None:
+            return
+        is_behind = (track.position or 0) < (lane.position or 0)
+        if is_behind and consumer in self.progress.in_lane(stream):
+            feed = CatchUp(feeding, consumer, track, lane, self._streams[stream], writer)
+            self._scheduler.spawn(f"catch up with {stream}", feed.run())
 
     def moved(self, key: Key, position: Token | None) -> None:
         """A lane's position moved; it goes on record with the next :meth:`.Progress.record`."""
@@ -302,7 +386,12 @@ class Delivery:
         stream, writer = key
         if self._feeding is None or stream not in self._streams or not batch.ordered:
             await self._calls.deal(consumer, track, batch)
-        elif not await self._calls.attempt(consumer, track, batch, 1):
+            return
+        if await self._calls.attempt(consumer, track, batch, 1):
+            if (track.position or 0) < batch.upto:  # another server has taken over
+                self.progress.lane(key).position = batch.upto
+                self._left_behind(consumer, key)
+        else:
             of, lane = self._streams[stream], self.progress.lane(key)
             feed = CatchUp(self._feeding, consumer, track, lane, of, writer)
             self._scheduler.spawn(f"retry {consumer.name} at {stream}", feed.run(batch))

@@ -10,7 +10,7 @@ import msgspec
 
 from synrepl.core.clock import Scheduler
 from synrepl.core.errors import Unavailable
-from synrepl.core.tokens import Token
+from synrepl.core.tokens import Range, Token
 from synrepl.services.announcing.announce import Log
 from synrepl.services.coherence.coherence import Coherence
 from synrepl.services.following.consumer import Consumer, Track
@@ -89,6 +89,7 @@ class HandlerCalls:
             allows, facts that it cannot take become dead letters
         """
         last = consumer.attempts is not None and attempts >= consumer.attempts
+        rewinds = track.rewinds
         try:
             async with consumer.lock((batch.stream, batch.writer)):
                 if consumer.is_transactional:
@@ -100,18 +101,29 @@ class HandlerCalls:
         except Exception as error:  # a user's handler may raise anything
             self._failures.failed(consumer.name, batch, error, attempts, pause_after(attempts))
             return False
-        if batch.ordered:
+        if batch.ordered and track.rewinds == rewinds:
             track.reach(batch.upto)
         self._failures.succeeded(consumer.name, batch.stream, batch.writer)
         return True
 
-    async def reset(self, consumer: Consumer, stream: str, writer: str, position: Token) -> None:
-        """Tell a handler of a reset, until it succeeds."""
+    async def reset(
+        self,
+        consumer: Consumer,
+        stream: str,
+        writer: str,
+        position: Token,
+        lost: Range | None = None,
+    ) -> None:
+        """Tell a handler of a reset, until it succeeds; see :meth:`.Handler.on_reset`."""
         batch, attempts = Batch(stream, writer, 0, position, ()), 0
         while True:
             try:
                 async with consumer.lock((stream, writer)):
-                    await consumer.handler.on_reset(stream, writer, position)
+                    handler = consumer.handler
+                    if lost is not None and consumer.knows_of_losses:
+                        await handler.on_reset(stream, writer, position, lost)
+                    else:
+                        await handler.on_reset(stream, writer, position)
             except Exception as error:  # a user's handler may raise anything
                 attempts += 1
                 pause = pause_after(attempts)

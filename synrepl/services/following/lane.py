@@ -21,7 +21,8 @@ from synrepl.services.following.deliver import Delivery
 from synrepl.services.following.possible_tokens import PossibleTokens
 from synrepl.services.following.source import LINEAR, PAGE_ROWS, Source
 from synrepl.services.handlers import Batch
-from synrepl.storage.store import Trimmed
+from synrepl.storage.incarnations import MARGIN
+from synrepl.storage.store import FactsLost, Trimmed
 from synrepl.streams.definition import Fact, Stream
 from synrepl.streams.row import Row
 from synrepl.streams.rows import BadRow, MalformedRow, RowCodec
@@ -297,6 +298,15 @@ class Lane:
             half, self._half = self._half, None
             await self._deliver([half], self.cursor.position)
         first = not self.cursor.connected
+        at = self.cursor.position
+        if (
+            self.writer == LINEAR
+            and at
+            and command.new - at >= MARGIN
+            and not self._announced_ahead
+        ):
+            # A failover has moved the stream on, which a legacy server has no way to say.
+            await self._fetch(Range(at, command.new))
         verdict = self.cursor.on_position(None if self._refused else command.prev, command.new)
         self._refused = False
         if isinstance(verdict, Reset):
@@ -320,12 +330,17 @@ class Lane:
 
         :param missed: there may have been rows that were not received
         """
-        after, attempt = span.after, 0
+        after, attempt, upto = span.after, 0, span.upto
         while after < span.upto and Mark.LOST not in self.inbox:
             try:
                 page = await self._shared.source.page(
-                    self.stream, Range(after, span.upto), self.writer, PAGE_ROWS
+                    self.stream, Range(after, upto), self.writer or None, PAGE_ROWS
                 )
+            except FactsLost as error:
+                await self._lost(error, after)
+                # What is left is read first, without leaving it.
+                after, upto = error.kept, error.floor - 1
+                continue
             except Trimmed as error:
                 trimmed = int(str(error.facts["trimmed"]))  # perhaps beyond what was asked for
                 follows = await self._row_that_follows(Range(after, span.upto))
@@ -350,8 +365,16 @@ class Lane:
                 count = sum(len(fact.rows) for fact in page.facts)
                 tally(self._shared.counts.fetched_rows, self.stream.name, count)
             after = page.upto
+            upto = span.upto if after >= upto else upto
             self.cursor.caught_up(after)
             self._shared.delivery.moved(self.key, self.cursor.position)
+
+    async def _lost(self, error: FactsLost, after: Token) -> None:
+        """The database failed over, and facts at or below ``after`` may be lost."""
+        self._shared.log.warn("{error}", error=error)
+        tally(self._shared.counts.resets, self.stream.name)
+        await self._shared.delivery.lost(self.key, Range(error.kept, after))
+        self.cursor.went_back(error.kept)
 
     async def _row_that_follows(self, span: Range) -> Token | None:
         """The first row that comes after a POSITION that was ahead of it; None when none does.

@@ -2,22 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from synrepl.core.errors import SynreplError
-from synrepl.core.tokens import Token
+from synrepl.core.tokens import Range, Token
 from synrepl.services.following.consumer import Consumer, StartAt, Track
 from synrepl.services.following.source import Key
 from synrepl.services.handlers import Batch
-from synrepl.storage import dead_letters, followers, handler_positions
+from synrepl.storage import dead_letters, followers, handler_positions, incarnations
 from synrepl.storage.database import Database, Transaction
 from synrepl.storage.dead_letters import DeadLetter, FailedFact, FailureReason
 from synrepl.storage.handler_positions import HandlerPosition, Place
 
 
 class PositionWentBack(SynreplError):
-    """handler {handler!r} of follower {follower!r} stands at {at} of {stream!r} ({writer!r}) on record, below {after}, from where it received; another process uses the follower's name, or the database was restored: restart this worker"""
+    """handler {handler!r} of follower {follower!r} stands at {at} of {stream!r} ({writer!r}) on record, below {after}, from where it received; another process uses the follower's name: restart this worker"""
+
+
+class Loss(NamedTuple):
+    """What a handler may have been given, while it was away, of what a failover has lost."""
+
+    handler: str
+    key: Key
+    lost: Range
+
+
+class Loaded(NamedTuple):
+    """The record of a follower.
+
+    :ivar own: its own positions
+    :ivar losses: what plain handlers are still to be told
+    """
+
+    own: dict[Key, Token]
+    losses: list[Loss]
+
+
+#: The recorded positions of transactional handlers on a server that has taken over; None
+#: where there is none.
+Reread = Mapping[Place, Token | None]
 
 
 class PositionRecord:
@@ -29,32 +54,35 @@ class PositionRecord:
 
     def __init__(self, database: Database | None, follower: str | None) -> None:
         self._kept = None if database is None or follower is None else (database, follower)
+        #: Of the server on which the record was loaded.
+        self._incarnation = 1
 
     @property
     def is_kept(self) -> bool:
         """Positions outlive the process."""
         return self._kept is not None
 
-    async def load(
-        self, consumers: Sequence[Consumer], streams: Mapping[str, object]
-    ) -> dict[Key, Token]:
+    async def load(self, consumers: Sequence[Consumer], streams: Mapping[str, object]) -> Loaded:
         """Resume handlers from the record, and prepare the start of new ones.
 
         :param streams: whose positions depend on the view
-        :returns: the follower's own positions
         :raises ViewChanged: see :class:`.ViewChanged`
         :raises SynreplError: the record cannot be read
         """
         if self._kept is None:
-            return {}
+            return Loaded({}, [])
         database, follower = self._kept
+        plain = {consumer.name for consumer in consumers if not consumer.is_transactional}
 
-        def work(txn: Transaction) -> tuple[dict[Key, Token], dict[Place, HandlerPosition]]:
+        def work(txn: Transaction) -> tuple[int, Loaded, dict[Place, HandlerPosition]]:
+            number = incarnations.confirmed(txn)
             _inherit(txn, follower, consumers)
             _begin(txn, follower, consumers)
-            return followers.positions(txn, follower), handler_positions.positions(txn, follower)
+            own = followers.positions(txn, follower)
+            places = handler_positions.positions(txn, follower)
+            return number, Loaded(own, _losses(txn, places, plain, number)), places
 
-        own, places = await database.run("load positions", work)
+        self._incarnation, loaded, places = await database.run("load positions", work)
         for consumer in consumers:
             tracks = {
                 (stream, writer): Track(at.position, at.position, at.started_from)
@@ -62,24 +90,78 @@ class PositionRecord:
                 if handler == consumer.name
             }
             consumer.take_over(tracks, streams)
-        return own
+        return loaded
 
     async def write(
-        self, handlers: Mapping[Place, HandlerPosition], own: Mapping[Key, Token]
-    ) -> None:
+        self,
+        handlers: Mapping[Place, HandlerPosition],
+        own: Mapping[Key, Token],
+        transactional: Mapping[Place, Track],
+    ) -> set[Place]:
         """Put positions on record; none goes back.
+
+        Where another server has taken over, the positions of transactional handlers are not
+        written but read: their effects are rolled back together with the record.
+
+        :param transactional: the tracks of transactional handlers in the same streams
+        :returns: what was read instead, into the tracks
+        :raises SynreplError: that failed
+        """
+        if self._kept is None:
+            return set()
+        database, follower = self._kept
+
+        def work(txn: Transaction) -> tuple[int, Reread]:
+            number = incarnations.confirmed(txn)
+            stale = {
+                place: handler_positions.position(txn, follower, place)
+                for place, track in transactional.items()
+                if self._known(track) != number
+            }
+            keys = {(stream, writer) for _, stream, writer in stale}
+            written = [(place, at) for place, at in handlers.items() if place not in stale]
+            handler_positions.record(txn, follower, written)
+            reached = {key: at for key, at in own.items() if key not in keys}
+            followers.record(txn, follower, reached, by_handler=True)
+            return number, stale
+
+        number, stale = await database.run("record positions", work)
+        for place, position in stale.items():
+            transactional[place].reread(position, number)
+        return set(stale)
+
+    async def reread(self, transactional: Mapping[Place, Track]) -> None:
+        """Read positions of transactional handlers again where another server has taken over.
+
+        :raises SynreplError: they cannot be read
+        """
+        await self.write({}, {}, transactional)
+
+    async def told(self, losses: Iterable[Loss]) -> None:
+        """Record that handlers were told of losses, and go on from what is kept.
 
         :raises SynreplError: that failed
         """
         if self._kept is None:
             return
         database, follower = self._kept
+        rows = [(follower, loss.handler, *loss.key, *loss.lost) for loss in losses]
 
         def work(txn: Transaction) -> None:
-            handler_positions.record(txn, follower, handlers.items())
-            followers.record(txn, follower, own, by_handler=True)
+            places = handler_positions.positions(txn, follower)
+            for _, handler, stream, writer, kept, _ in rows:
+                known = places.get((handler, stream, writer))
+                if known is not None:
+                    at = min(known.position, kept)
+                    handler_positions.put(txn, follower, (handler, stream, writer), at)
+            if rows:
+                txn.insert_many(incarnations.TOLD, rows)
 
-        await database.run("record positions", work)
+        await database.run("record losses", work)
+
+    def _known(self, track: Track) -> int:
+        """The incarnation of the server whose record a track goes by."""
+        return track.incarnation or self._incarnation
 
     async def reset(
         self, key: Key, handlers: Iterable[str], position: Token, *, forget: bool
@@ -112,7 +194,8 @@ class PositionRecord:
         """One transaction: the effects of a handler, what it could not take, and its position.
 
         :param work: called with the part of the batch that is not applied yet; returns the facts
-            that become dead letters
+            that become dead letters. Not called when another server has taken over: then the
+            track goes back to what is on record there
         :raises PositionWentBack: :raises SynreplError: and what the handler raises
         """
         assert self._kept is not None
@@ -120,17 +203,24 @@ class PositionRecord:
         place: Place = (consumer.name, batch.stream, batch.writer)
         known = batch.after if track.recorded is None else min(batch.after, track.recorded)
 
-        def apply(txn: Transaction) -> None:
+        def apply(txn: Transaction) -> tuple[int, Token | None] | None:
+            number = incarnations.confirmed(txn)
+            if batch.ordered and number != self._known(track):
+                return number, handler_positions.position(txn, follower, place)
             todo = _still_to_do(txn, follower, place, batch, known) if batch.ordered else batch
             if todo is not None:
                 dead_letters.add(txn, follower, work(txn, todo))
+            return None
 
         track.in_transaction = True
         try:
-            await database.run("apply", apply)
+            elsewhere = await database.run("apply", apply)
         finally:
             track.in_transaction = False
-        if batch.ordered:  # otherwise its tokens say nothing; the lane says when it has moved
+        if elsewhere is not None:
+            number, position = elsewhere
+            track.reread(position, number)
+        elif batch.ordered:  # otherwise its tokens say nothing; the lane says when it has moved
             track.recorded = max(batch.upto, track.recorded or 0)
 
     async def set_aside(
@@ -205,6 +295,24 @@ class PositionRecord:
             )
 
         return await database.run("look at dead letters", work, read_only=True)
+
+
+def _losses(
+    txn: Transaction, places: Mapping[Place, HandlerPosition], plain: Collection[str], number: int
+) -> list[Loss]:
+    """What handlers may have seen that failovers have lost since their positions were recorded."""
+    losses: list[Loss] = []
+    since: dict[int, incarnations.Losses] = {}
+    for (handler, stream, writer), at in sorted(places.items()):
+        if handler not in plain or at.incarnation == number:
+            continue
+        found = since.get(at.incarnation)
+        if found is None:
+            found = since[at.incarnation] = incarnations.lost_since(txn, at.incarnation)
+        lost = found.of(stream, writer)
+        if lost is not None:
+            losses.append(Loss(handler, (stream, writer), lost))
+    return losses
 
 
 def _inherit(txn: Transaction, follower: str, consumers: Sequence[Consumer]) -> None:

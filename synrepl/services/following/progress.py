@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 
 from synrepl.core.clock import Scheduler
 from synrepl.core.errors import SynreplError
 from synrepl.core.tokens import Token
 from synrepl.services.announcing.announce import Log
 from synrepl.services.following.catch_up import LanePosition, ViewFeed
-from synrepl.services.following.consumer import Consumer
+from synrepl.services.following.consumer import Consumer, Track
 from synrepl.services.following.failures import HandlerFailures
 from synrepl.services.following.handler_calls import pause_after
 from synrepl.services.following.position_record import PositionRecord
@@ -23,6 +23,7 @@ class Progress:
 
     :param in_order: names of the streams whose facts can be fetched in order
     :param waiters: woken when all handlers have reached a position
+    :param left_behind: called with a handler that a failover has moved back
     :ivar lanes: by stream and writer
     :ivar views: by stream, the feeds of handlers with the view that the connection does not give
     :ivar recorded: the follower's own positions on record, which all handlers have reached
@@ -37,6 +38,7 @@ class Progress:
         failures: HandlerFailures,
         log: Log,
         waiters: PositionWaiters | None,
+        left_behind: Callable[[Consumer, Key], object],
     ) -> None:
         self._scheduler = scheduler
         self._consumers = {consumer.name: consumer for consumer in consumers}
@@ -45,6 +47,7 @@ class Progress:
         self._failures = failures
         self._log = log
         self._waiters = waiters
+        self._left_behind = left_behind
         self._of_lane: dict[str, list[Consumer]] = {}
         #: Where positions may have moved since the last record.
         self._moved: set[Key] = set()
@@ -158,13 +161,44 @@ class Progress:
             if reached is not None and self.recorded.get(key, -1) < reached:
                 own[key] = reached
         try:
-            await self._record.write(handlers, own)
+            reread = await self._record.write(handlers, own, self._transactional(moved))
         except BaseException:
             self._moved |= moved
             raise
-        self._wrote(handlers)
+        self._wrote({place: at for place, at in handlers.items() if place not in reread})
+        moved_back = {(stream, writer) for _, stream, writer in reread}
         for key, position in own.items():
-            self.recorded[key] = max(position, self.recorded.get(key, 0))
+            if key not in moved_back:
+                self.recorded[key] = max(position, self.recorded.get(key, 0))
+        self._go_on_behind(reread)
+
+    async def reread(self, key: Key) -> None:
+        """Have transactional handlers go on from the record of a server that has taken over."""
+        tracks = self._transactional([key])
+        before = {place: track.rewinds for place, track in tracks.items()}
+        await self.until_written(lambda: self._record.reread(tracks))
+        self._go_on_behind(
+            place for place, track in tracks.items() if track.rewinds != before[place]
+        )
+
+    def lost(self, key: Key, position: Token) -> None:
+        """Facts above ``position`` may be lost: it is not more than that on record."""
+        if self.recorded.get(key, 0) > position:
+            self.recorded[key] = position
+
+    def _transactional(self, keys: Iterable[Key]) -> dict[Place, Track]:
+        return {
+            (consumer.name, *key): consumer.tracks[key]
+            for key in keys
+            for consumer in self._consumers.values()
+            if consumer.is_transactional and key in consumer.tracks
+        }
+
+    def _go_on_behind(self, places: Iterable[Place]) -> None:
+        for handler, stream, writer in places:
+            consumer, key = self._consumers[handler], (stream, writer)
+            self.lost(key, consumer.tracks[key].position or 0)
+            self._left_behind(consumer, key)
 
     async def begin(self, consumer: Consumer, key: Key) -> None:
         """Record where a handler starts, before it gets its first fact."""
@@ -172,10 +206,10 @@ class Progress:
         if track.recorded is not None or track.position is None or not self._record.is_kept:
             return
         at = {(consumer.name, *key): HandlerPosition(track.position, track.started_from)}
-        await self.until_written(lambda: self._record.write(at, {}))
+        await self.until_written(lambda: self._record.write(at, {}, {}))
         self._wrote(at)
 
-    async def until_written(self, write: Callable[[], Awaitable[None]]) -> None:
+    async def until_written(self, write: Callable[[], Awaitable[object]]) -> None:
         """Try to write until it succeeds."""
         attempts = 0
         while True:

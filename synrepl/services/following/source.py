@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from synrepl.core.tokens import Range
-from synrepl.storage.store import Observation, Page, RecordedPositions
+from synrepl.storage.store import FactsLost, Observation, Page, RecordedPositions
 from synrepl.streams.definition import Stream, numbered_together
 
 #: The writer under which a follower of the linear view keeps its one number per stream.
@@ -25,6 +25,20 @@ class Source(Protocol):
 
     async def page(self, stream: Stream, span: Range, writer: str | None, limit: int) -> Page:
         """Part of a range; see :meth:`synrepl.storage.store.FactStore.page`."""
+
+
+async def page_of_what_is_left(
+    source: Source, stream: Stream, span: Range, writer: str | None, limit: int
+) -> Page:
+    """Part of a range, of which a failover may have lost facts; for those who hold none of them.
+
+    :raises SynreplError: as :meth:`Source.page`, but not ``FactsLost``
+    """
+    try:
+        return await source.page(stream, span, writer, limit)
+    except FactsLost as error:
+        within = Range(span.after, error.floor - 1)
+        return replace(await source.page(stream, within, writer, limit), limited=True)
 
 
 class PositionSource(Protocol):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from synrepl.core.tokens import Range
 from synrepl.services.announcing.announce import Log
-from synrepl.services.following.source import Source
+from synrepl.services.following.source import Source, page_of_what_is_left
 from synrepl.storage.store import Page, Trimmed
 from synrepl.streams.definition import Stream
 
@@ -25,7 +25,7 @@ async def leftover(
     after = span.after
     while True:
         try:
-            return await source.page(stream, Range(after, span.upto), None, limit)
+            return await page_of_what_is_left(source, stream, Range(after, span.upto), None, limit)
         except Trimmed as error:
             if not (stream.ephemeral or stream.in_memory):
                 raise

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from synrepl.core.tokens import Token
 from synrepl.positions.ledger import Ledger
+from synrepl.storage.store import Observation
 from synrepl.streams.definition import Fact, Stream
 from synrepl.streams.row import Row
 
@@ -15,6 +16,9 @@ class AnnouncedElsewhere:
 
     def adopt(self, stream: Stream, writer: str, ledger: Ledger) -> None:
         """The master finds in the database where the writer stands."""
+
+    def failed_over(self, stream: Stream, writer: str, ledger: Ledger, seen: Observation) -> None:
+        """The master learns that from the database."""
 
     def settled(self, stream: Stream, tokens: Sequence[Token], facts: Sequence[Fact]) -> None:
         """The commit told the master, which reads the facts."""

@@ -11,7 +11,7 @@ from synrepl.services.writing.outcome import FactRows, Verdict
 from synrepl.services.writing.settled import Settled
 from synrepl.services.writing.tenure import Begun, Facts, Tenure, Write
 from synrepl.storage.database import CommitUnknown
-from synrepl.storage.store import Fenced
+from synrepl.storage.store import Fenced, NotConfirmed
 from synrepl.streams.definition import Stream
 
 T = TypeVar("T")
@@ -54,6 +54,8 @@ class Commits:
                 return await write.after_doubt(verdict, tenure.in_doubt(begun), error)
             except BaseException as error:
                 tenure.rolled_back(begun)
+                if isinstance(error, NotConfirmed):  # our session is with another server
+                    self._name.lost(str(error), tenure)
                 if not tenure.over:
                     self.moved(write.streams)
                 elif isinstance(error, Fenced):  # by us: stopping, or starting over

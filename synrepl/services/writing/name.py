@@ -11,6 +11,7 @@ from synrepl.core.errors import Refused, SynreplError, Unavailable
 from synrepl.core.tokens import MAX_TOKEN, Range
 from synrepl.positions.ledger import Ledger
 from synrepl.services.announcing.announce import Log
+from synrepl.services.following.source import page_of_what_is_left
 from synrepl.services.writing.append_queue import GROUP_ROWS
 from synrepl.services.writing.settled import Settled
 from synrepl.services.writing.tenure import Tenure
@@ -53,6 +54,8 @@ class WriterName:
         self._tenure: Tenure | None = None
         self.refusal: Refused | None = None
         self._given_free = False
+        #: Of the database's server, by stream.
+        self._incarnations: dict[str, int] = {}
         # Who waits for the name to be taken back after a tenure, with what they hear
         # if it never is.
         self._waiting: dict[Tenure, list[tuple[Promise[None], CommitUnknown]]] = {}
@@ -91,6 +94,12 @@ class WriterName:
         if tenure is not None:
             tenure.over = True
             await tenure.lease.close()
+
+    def failed_over(self, incarnation: int) -> None:
+        """Another server has taken over: the name is not held there."""
+        tenure = self._tenure
+        if tenure is not None and tenure.incarnation < incarnation:
+            self.lost("the database failed over", tenure)
 
     def lost(self, reason: str, tenure: Tenure) -> None:
         """A tenure is over although the name was not given free: take it back."""
@@ -140,12 +149,17 @@ class WriterName:
     async def _open(self, lost: Tenure | None) -> None:
         lease = await self._store.open_writer(self.writer, self._streams)
         ledgers: dict[str, Ledger] = {}
+        failed_over: set[str] = set()
         found: dict[str, list[Fact]] = {}
         try:
             seen = await self._store.observe(self._streams)
             for stream in self._streams:
                 name = stream.name
-                ledgers[name], found[name] = await self._recover(stream, seen[name])
+                incarnation = seen[name].incarnation
+                if incarnation > self._incarnations.setdefault(name, incarnation):
+                    failed_over.add(name)
+                again = name in failed_over
+                ledgers[name], found[name] = await self._recover(stream, seen[name], again)
         except BaseException:
             await lease.close()
             raise
@@ -153,37 +167,49 @@ class WriterName:
             await lease.close()
             return
         self.ledgers = ledgers
-        tenure = self._tenure = Tenure(lease, ledgers)
+        self._incarnations = {name: look.incarnation for name, look in seen.items()}
+        newest = max(self._incarnations.values(), default=1)
+        tenure = self._tenure = Tenure(lease, ledgers, newest)
         for stream in self._streams:
-            self._settled.adopt(stream, self.writer, ledgers[stream.name])
+            name = stream.name
+            if name in failed_over:
+                self._settled.failed_over(stream, self.writer, ledgers[name], seen[name])
+                continue
+            self._settled.adopt(stream, self.writer, ledgers[name])
             if lost is not None:
-                self._settled.recovered(stream, found[stream.name])
+                self._settled.recovered(stream, found[name])
         lease.on_lost(lambda reason: self.lost(reason, tenure))  # perhaps it is by now
         if lost is not None:
             lost.found = found
             for promise, _ in self._waiting.pop(lost, ()):
                 promise.callback(None)
 
-    async def _recover(self, stream: Stream, seen: Observation) -> tuple[Ledger, list[Fact]]:
+    async def _recover(
+        self, stream: Stream, seen: Observation, failed_over: bool
+    ) -> tuple[Ledger, list[Fact]]:
         """Where the writer stands according to the store, and its facts not announced yet.
 
         The table is read to its end: after a failover the sequence may be behind it.
         """
         before = self.ledgers.get(stream.name)
         facts: list[Fact] = []
-        if before is None:
+        if before is not None:
+            page = Page((), before.position, limited=True)
+            while page.limited:
+                span = Range(page.upto, MAX_TOKEN)
+                page = await page_of_what_is_left(
+                    self._store, stream, span, self.writer, GROUP_ROWS
+                )
+                facts += page.facts
+        if before is None or failed_over:
             reached = await self._store.reached(stream, Range(seen.recorded, MAX_TOKEN))
             mine = seen.writers[self.writer].position
             # Nothing of ours is open, so all up to the last token is settled. Less might
             # be less than was published: rolled back tokens leave no trace in the table.
             position = max(mine, reached.get(self.writer, 0), seen.last)
         else:
-            page = Page((), before.position, limited=True)
-            while page.limited:
-                span = Range(page.upto, MAX_TOKEN)
-                page = await self._store.page(stream, span, self.writer, GROUP_ROWS)
-                facts += page.facts
             position = facts[-1].token if facts else before.position
         ledger = Ledger(position)
-        ledger.saw(seen.last if before is None else max(seen.last, before.seen))
+        known = 0 if before is None or failed_over else before.seen
+        ledger.saw(max(seen.last, known))
         return ledger, facts

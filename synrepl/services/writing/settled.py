@@ -7,6 +7,7 @@ from typing import Protocol
 
 from synrepl.core.tokens import Token
 from synrepl.positions.ledger import Ledger
+from synrepl.storage.store import Observation
 from synrepl.streams.definition import Fact, Stream
 from synrepl.streams.row import Row
 
@@ -16,6 +17,13 @@ class Settled(Protocol):
 
     def adopt(self, stream: Stream, writer: str, ledger: Ledger) -> None:
         """The writer stands at ``ledger.position`` and goes on from there."""
+
+    def failed_over(self, stream: Stream, writer: str, ledger: Ledger, seen: Observation) -> None:
+        """Instead of :meth:`adopt` and :meth:`recovered`: another server has taken over.
+
+        Everything up to the floor of ``seen`` is settled, and facts that were announced may
+        be lost.
+        """
 
     def settled(self, stream: Stream, tokens: Sequence[Token], facts: Sequence[Fact]) -> None:
         """``tokens`` are settled; ``facts`` are the ones among them that were committed."""

@@ -82,14 +82,18 @@ class Tenure:
     the name again.
 
     :ivar ledgers: by stream
+    :ivar incarnation: of the database's server
     :ivar over: the name was lost, or given free
     :ivar found: the writer's facts that were found when the name was taken
         again, once it was; all that the ledgers had not settled are among them
     """
 
-    def __init__(self, lease: WriterLease, ledgers: Mapping[str, Ledger]) -> None:
+    def __init__(
+        self, lease: WriterLease, ledgers: Mapping[str, Ledger], incarnation: int = 1
+    ) -> None:
         self.lease = lease
         self.ledgers = ledgers
+        self.incarnation = incarnation
         self.over = False
         self.found: Facts | None = None
         # Not those that were rolled back, or whose tokens the ledgers know.

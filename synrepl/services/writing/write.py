@@ -125,6 +125,13 @@ class StreamWriter:
         """Give the name free."""
         await self._name.give_free()
 
+    def failed_over(self, incarnation: int) -> None:
+        """Another server of the database has taken over: take the name there.
+
+        :param incarnation: of that server
+        """
+        self._name.failed_over(incarnation)
+
     async def skip_idle(self) -> None:
         """Go on to where a master has put this writer, because all is settled up to there.
 
@@ -139,6 +146,7 @@ class StreamWriter:
         if tenure is None or not streams:
             return
         seen = await self._store.observe(streams)
+        self.failed_over(max(look.incarnation for look in seen.values()))
         for stream in streams:
             us = seen[stream.name].writers[self.writer]
             still = us.epoch == tenure.lease.epoch(stream) and not tenure.over

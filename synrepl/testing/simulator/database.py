@@ -337,7 +337,7 @@ class SimulatedDatabase(MemoryStore):
         found = self._streams.get(stream.name)
         if found is None:
             found = WatchedStream(
-                stream, self.server, self._commits, self._committed, self.trims.gone
+                stream, self._commits, self._committed, self.trims.gone, self.server
             )
             self._streams[stream.name] = found
         return found

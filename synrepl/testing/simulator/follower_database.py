@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Self, TypeVar
 
 from synrepl.core.tokens import Token
-from synrepl.storage import followers, handler_positions
+from synrepl.storage import followers, handler_positions, incarnations
 from synrepl.storage.database import CommitUnknown, Isolation, Record, Transaction, Values
 from synrepl.storage.handler_positions import HandlerPosition, Place
+from synrepl.storage.memory_server import MemoryServer
 
 T = TypeVar("T")
 Key = tuple[str, str]
@@ -48,8 +49,10 @@ class FollowerTransaction:
     :ivar effects: what a transactional handler leaves behind; done when it commits
     """
 
-    def __init__(self, records: Mapping[str, FollowerRecords]) -> None:
-        self.records = dict(records)
+    def __init__(self, kept: KeptRecords) -> None:
+        self._kept = kept
+        self._server = kept.server
+        self.records = dict(kept.records)
         self._changed: set[str] = set()
         self.effects: list[Callable[[], object]] = []
         self.rowcount = -1
@@ -67,6 +70,8 @@ class FollowerTransaction:
             handler_positions.POSITION: self._handler_position,
             handler_positions.ADVANCE: self._advance,
             handler_positions.PUT: self._put,
+            incarnations.CONFIRMED: self._confirmed,
+            incarnations.LOST_SINCE: self._lost_since,
         }
         if sql not in known:
             raise UnknownFollowerStatement(sql)
@@ -84,6 +89,8 @@ class FollowerTransaction:
         elif sql == handler_positions.RECORD:
             for row in values:
                 self._record_handler(*row)
+        elif sql == incarnations.TOLD:
+            self.effects.append(lambda: self._kept.told.extend(values))
         else:
             raise UnknownFollowerStatement(sql)
         return []
@@ -91,6 +98,10 @@ class FollowerTransaction:
     def fetchall(self) -> list[Record]:
         """What the last statement found."""
         return self._found
+
+    def fetchone(self) -> Record:
+        """The first of it, where there is one for certain."""
+        return self._found[0]
 
     def fetchone_or_none(self) -> Record | None:
         """The first of it."""
@@ -105,6 +116,15 @@ class FollowerTransaction:
             self._changed.add(follower)
             self.records[follower] = self.records.get(follower, FollowerRecords()).copy()
         return self.records[follower]
+
+    # -- incarnations -----------------------------------------------------------------
+
+    def _confirmed(self) -> None:
+        self._server.require_confirmed()
+        self._found = [(self._server.incarnation,)]
+
+    def _lost_since(self, number: int) -> None:
+        self._found = self._kept.lost_since(number)
 
     # -- followers --------------------------------------------------------------------
 
@@ -154,12 +174,14 @@ class FollowerTransaction:
         position: Token,
         started_from: Token | None,
     ) -> None:
+        self._server.require_confirmed()
         handlers = self._of(follower).handlers
         before = handlers.get((handler, stream, writer))
+        now = self._server.incarnation
         if before is None:
-            handlers[handler, stream, writer] = HandlerPosition(position, started_from)
+            handlers[handler, stream, writer] = HandlerPosition(position, started_from, now)
         elif before.position < position:
-            handlers[handler, stream, writer] = before._replace(position=position)
+            handlers[handler, stream, writer] = before._replace(position=position, incarnation=now)
 
     def _advance(
         self, upto: Token, follower: str, handler: str, stream: str, writer: str, after: Token
@@ -169,13 +191,16 @@ class FollowerTransaction:
         at = handlers.get(place)
         self.rowcount = int(at is not None and at.position == after)
         if at is not None and self.rowcount:
-            handlers[place] = at._replace(position=upto)
+            self._server.require_confirmed()
+            handlers[place] = at._replace(position=upto, incarnation=self._server.incarnation)
 
     def _put(self, at: Token, follower: str, *place: str) -> None:
         handlers = self._of(follower).handlers
         before = handlers.get(_place(place))
         if before is not None:
-            handlers[_place(place)] = before._replace(position=at)
+            self._server.require_confirmed()
+            now = self._server.incarnation
+            handlers[_place(place)] = before._replace(position=at, incarnation=now)
 
 
 def _place(words: tuple[str, ...]) -> Place:
@@ -224,14 +249,26 @@ class FollowerDatabase:
         return result
 
     def _attempt(self, work: Callable[[Transaction], T]) -> tuple[FollowerTransaction, T]:
-        txn = FollowerTransaction(self._kept.records)
+        txn = FollowerTransaction(self._kept)
         return txn, work(txn)  # type: ignore[arg-type]
 
 
 class KeptRecords:
-    """What is on record for all followers, by name."""
+    """What is on record for all followers, by name.
 
-    def __init__(self) -> None:
+    :param server: whether it is confirmed
+    :param lost_since: rows of :data:`~synrepl.storage.incarnations.LOST_SINCE`
+    :ivar told: rows of handlers that were told of losses
+    """
+
+    def __init__(
+        self,
+        server: MemoryServer | None = None,
+        lost_since: Callable[[int], list[Record]] = lambda number: [],
+    ) -> None:
+        self.server = MemoryServer() if server is None else server
+        self.lost_since = lost_since
+        self.told: list[Values] = []
         self.records: dict[str, FollowerRecords] = {}
 
     def own(self, follower: str) -> Mapping[Key, Token]:

@@ -156,6 +156,12 @@ class _Transaction:
         self._notified(stream)
         return [()]
 
+    def _confirmed(self) -> Sequence[Record]:
+        for watched in self._streams.values():
+            watched.server.require_confirmed()
+            return [(watched.server.incarnation,)]
+        return [(1,)]
+
     def _sequences(self, *streams: str) -> Sequence[Record]:
         return [(name, self._streams[name].last) for name in streams]
 
@@ -166,6 +172,7 @@ class _Transaction:
             for writer, state in seen.writers.items():
                 known: Record = (name, writer, state.epoch, state.position)
                 known = (*known, state.held, state.removed, seen.recorded, seen.trimmed)
+                known = (*known, seen.incarnation, seen.floor)
                 session: Record = (0, SESSION, "", True, "", None) if state.alive else (None,) * 6
                 rows.append((*known, *session))
                 for holder in state.holders:
@@ -197,4 +204,5 @@ _STATEMENTS: Mapping[str, Callable[..., Sequence[Record]]] = {
     "SELECT pg_notify": _Transaction._notify,
     "SELECT %s, CASE WHEN is_called": _Transaction._sequences,
     "SELECT w.stream, w.writer, w.epoch": _Transaction._look,
+    "SELECT synrepl.confirmed_incarnation": _Transaction._confirmed,
 }

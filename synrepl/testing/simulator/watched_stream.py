@@ -59,10 +59,10 @@ class WatchedStream(MemoryStream):
     def __init__(
         self,
         stream: Stream,
-        server: MemoryServer,
         commits: CommitChecker,
         committed: Told,
         gone: Told,
+        server: MemoryServer | None = None,
     ) -> None:
         super().__init__(stream, MAX_ROWS, server)
         self._commits = commits
