@@ -160,6 +160,24 @@ def _master(status: Mapping[str, Any]) -> Iterable[Metric]:
         [((), float(status["database"]["state"] == "ok"))],
     )
     yield gauge(
+        "database_confirmed",
+        "0 when the database's server was promoted or restored and is not confirmed.",
+        [],
+        [((), float(status["database"]["state"] != "unconfirmed"))],
+    )
+    yield gauge(
+        "database_incarnation",
+        "Number of the database's server: one more after each failover.",
+        [],
+        [((), status["database"]["incarnation"])],
+    )
+    yield counter(
+        "database_failovers",
+        "Times that another server of the database took over while this process ran.",
+        [],
+        [((), status["database"]["failovers"])],
+    )
+    yield gauge(
         "writer_open",
         "1 while the process holds its writer's name.",
         ["writer"],

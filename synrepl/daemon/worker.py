@@ -358,7 +358,7 @@ class WorkerProcess:
         """Health of the databases that this worker reads or writes."""
         found = {"the database": own, "the real server's database": self._foreign}
         return [
-            DatabaseHealth(self._scheduler, database, what, self.log)
+            DatabaseHealth(self._scheduler, database, what, self.log, database is own)
             for what, database in found.items()
             if database is not None
         ]

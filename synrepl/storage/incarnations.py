@@ -6,7 +6,7 @@ give out tokens until it is confirmed (``docs/adr/0019-server-incarnations.md``)
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -15,6 +15,7 @@ import msgspec
 from synrepl.core.tokens import Range, Token
 from synrepl.storage.database import Transaction
 from synrepl.storage.sql import value
+from synrepl.storage.store import OlderServer
 
 #: Positions by writer, by stream.
 Announced = Mapping[str, Mapping[str, Token]]
@@ -36,7 +37,30 @@ TOLD = """
 
 _HISTORY = """
     SELECT number, timeline, confirmed_at, confirmed_by FROM synrepl._incarnations
-    WHERE number > 1 ORDER BY number DESC LIMIT %s
+    WHERE number > 1 AND confirmed_at > now() - make_interval(secs => %s * 86400)
+    ORDER BY number DESC
+"""
+
+#: Of writers of which something had been announced, or whose followers were told.
+_MAY_BE_LOST = """
+    SELECT l.incarnation, l.stream, l.writer, l.kept, l.announced,
+           (SELECT array_agg(DISTINCT t.follower || '/' || t.handler) FROM synrepl._losses_told t
+            WHERE t.stream = l.stream AND t.writer = l.writer
+              AND t.lost_after >= l.kept AND t.lost_upto < l.floor) AS told
+    FROM synrepl._lost_ranges l WHERE l.incarnation = ANY(%s) AND (
+        l.announced > l.kept OR (l.announced IS NULL AND l.writer <> '' AND l.kept > 0)
+        OR EXISTS (SELECT FROM synrepl._losses_told t WHERE t.stream = l.stream
+                   AND t.writer = l.writer AND t.lost_after >= l.kept AND t.lost_upto < l.floor))
+    ORDER BY l.incarnation DESC, l.stream, l.writer
+"""
+
+_COMPARE = """
+    SELECT i.timeline = here.timeline
+           AND i.system_identifier IN ('', (SELECT system_identifier::text FROM pg_control_system())),
+           here.timeline
+    FROM synrepl._incarnations i,
+         left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) AS here (timeline)
+    ORDER BY i.number DESC LIMIT 1
 """
 
 
@@ -48,6 +72,53 @@ class Failover:
     timeline: str
     confirmed_at: datetime
     confirmed_by: str
+
+
+@dataclass(frozen=True, slots=True)
+class MayBeLost:
+    """What a failover may have lost of one writer; "" for the linear view.
+
+    :ivar announced: how far it had been announced; None when that is not known
+    :ivar told: the handlers that were told, with their followers
+    """
+
+    failover: int
+    stream: str
+    writer: str
+    kept: Token
+    announced: Token | None
+    told: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ServerLook:
+    """Which server this is, and which one was confirmed last.
+
+    :ivar timeline: of this server; None for a standby, which nobody writes to
+    """
+
+    is_confirmed: bool
+    timeline: str | None
+    confirmed_timeline: str
+
+
+class Incarnations:
+    """The newest incarnation of the server that one part of a process has met."""
+
+    def __init__(self) -> None:
+        self.newest = 0
+
+    def check(self, txn: Transaction) -> int:
+        """The number of the server's incarnation.
+
+        :raises NotConfirmed: see :func:`confirmed`
+        :raises OlderServer: a newer one was met before
+        """
+        number = confirmed(txn)
+        if number < self.newest:
+            raise OlderServer(found=number, newest=self.newest)
+        self.newest = number
+        return number
 
 
 class Losses:
@@ -95,7 +166,29 @@ def lost_since(txn: Transaction, number: int) -> Losses:
     )
 
 
-def failovers(txn: Transaction, limit: int) -> list[Failover]:
-    """The last failovers, newest first."""
-    txn.execute(_HISTORY, (limit,))
+def server(txn: Transaction) -> ServerLook:
+    """Look whether the server is the one that was confirmed, also at a standby."""
+    txn.execute(
+        "SELECT pg_is_in_recovery(), timeline FROM synrepl._incarnations ORDER BY number DESC"
+    )
+    standby, confirmed_timeline = txn.fetchone()
+    if standby:
+        return ServerLook(True, None, str(confirmed_timeline))
+    txn.execute(_COMPARE)
+    is_confirmed, timeline = txn.fetchone()
+    return ServerLook(bool(is_confirmed), str(timeline), str(confirmed_timeline))
+
+
+def failovers(txn: Transaction, days: float) -> list[Failover]:
+    """The failovers of the last days, newest first."""
+    txn.execute(_HISTORY, (days,))
     return [Failover(int(n), str(line), at, str(by)) for n, line, at, by in txn.fetchall()]
+
+
+def may_be_lost(txn: Transaction, numbers: Sequence[int]) -> list[MayBeLost]:
+    """What some failovers may have lost, of writers of which that is likely."""
+    txn.execute(_MAY_BE_LOST, (list(numbers),))
+    return [
+        MayBeLost(int(number), str(stream), str(writer), int(kept), announced, tuple(told or ()))
+        for number, stream, writer, kept, announced, told in txn.fetchall()
+    ]

@@ -17,6 +17,7 @@ from synrepl.storage.database import (
     Transaction,
 )
 from synrepl.storage.facts import FactTable
+from synrepl.storage.incarnations import Incarnations
 from synrepl.storage.postgres_lease import PostgresLease
 from synrepl.storage.store import (
     Aged,
@@ -64,6 +65,7 @@ class PostgresStore:
         self._holder = holder
         self._notify = notify
         self._tables: dict[str, FactTable] = {}
+        self._incarnations = Incarnations()
 
     async def prepare(self, streams: Sequence[Stream]) -> Sequence[str]:
         """Make sure that the streams' tables exist as declared, and keep their rows unchanged.
@@ -108,7 +110,7 @@ class PostgresStore:
         table = self.table(stream)
 
         def attempt(txn: Transaction) -> Claim | str:
-            incarnations.confirmed(txn)
+            self._incarnations.check(txn)
             number = writers.register(txn, stream.name, writer)
             if not writers.try_session_lock(txn, number):
                 return writers.session_holder(txn, number) or "a process that is just leaving"
@@ -132,7 +134,7 @@ class PostgresStore:
     async def observe(self, streams: Sequence[Stream]) -> Mapping[str, Observation]:
         """Look at streams from outside."""
         return await self._database.run(
-            "observe", lambda txn: writers.observe(txn, streams), read_only=True
+            "observe", lambda txn: self._observe(txn, streams), read_only=True
         )
 
     async def given_out(self, stream: Stream) -> Token:
@@ -140,6 +142,10 @@ class PostgresStore:
         return await self._database.run(
             "given_out", lambda txn: writers.given_out(txn, stream), read_only=True
         )
+
+    def _observe(self, txn: Transaction, streams: Sequence[Stream]) -> Mapping[str, Observation]:
+        self._incarnations.check(txn)
+        return writers.observe(txn, streams)
 
     async def confirm(self, announced: Mapping[str, Mapping[str, Token]]) -> int:
         """Confirm a server that was promoted or restored."""
@@ -173,7 +179,7 @@ class PostgresStore:
         """Put positions on record."""
 
         def work(txn: Transaction) -> None:
-            incarnations.confirmed(txn)
+            self._incarnations.check(txn)
             writers.record_linear(txn, stream.name, linear)
             for writer, position in sorted(at.items()):
                 writers.record_position(txn, stream.name, writer, position)

@@ -68,6 +68,10 @@ class NotConfirmed(Unavailable):
     """the database is not confirmed: {reason}; a running master confirms it, and without one 'synrepl schema confirm' does"""
 
 
+class OlderServer(Unavailable):
+    """the database is at incarnation {found}, this process has seen {newest}: this is the server from before a failover; stop it, or correct where the DSN or the proxy leads"""
+
+
 class FactsLost(StorageError):
     """a failover of the database lost facts of stream {stream!r} above token {kept}: what was seen of it above {kept} up to {after} may not exist any more; go on from {kept}, tokens continue above {floor}"""
 

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from synrepl.core.tokens import Token
-from synrepl.storage import incarnations
 from synrepl.storage.database import RaisedByDatabase, Transaction
 from synrepl.storage.locks import (
     FIRST_RESERVATION,
@@ -247,13 +246,9 @@ def given_out(txn: Transaction, stream: Stream) -> Token:
 
 
 def observe(txn: Transaction, streams: Sequence[Stream]) -> dict[str, Observation]:
-    """Look at streams from outside: sequences first, then locks (the order is the proof).
-
-    :raises NotConfirmed:
-    """
+    """Look at streams from outside: sequences first, then locks (the order is the proof)."""
     if not streams:
         return {}
-    incarnations.confirmed(txn)
     parts = [
         f"SELECT %s, CASE WHEN is_called THEN last_value ELSE 0 END FROM {sequence_name(s)}"
         for s in streams

@@ -7,6 +7,7 @@ from pathlib import Path
 from twisted.internet import reactor
 
 from synrepl.adapters.scheduler import TwistedScheduler
+from synrepl.core.tokens import Range, Token
 from synrepl.services.handlers import Batch, Handler, TransactionalHandler
 from synrepl.storage.database import Transaction
 
@@ -44,6 +45,25 @@ class Mailer(Handler):
                 again = " again" if batch.replayed else ""
                 with self._path.open("a") as file:
                     file.write(f"{batch.writer or '-'} {fact.token} {order}{again}\n")
+
+
+class Careful(Mailer):
+    """The same; what it is told to be lost it writes into a file beside."""
+
+    async def on_reset(
+        self, stream: str, writer: str, position: Token, lost: Range | None = None
+    ) -> None:
+        assert lost is not None
+        with self._path.with_suffix(".lost").open("a") as file:
+            file.write(f"{writer} {lost.after} {lost.upto}\n")
+
+
+class OldFashioned(Mailer):
+    """The same, made before there were ranges."""
+
+    async def on_reset(self, stream: str, writer: str, position: Token) -> None:
+        with self._path.with_suffix(".lost").open("a") as file:
+            file.write(f"{writer} {position}\n")
 
 
 class Patient(Mailer):

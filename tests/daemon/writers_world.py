@@ -29,10 +29,14 @@ class WritersCase(CliCase):
 
     async def setUp(self) -> None:  # type: ignore[override]
         super().setUp()
-        self.dsn = await fresh_database(self)
+        self.dsn = await self.make_database()
         self.port = free_port()
         self.http: dict[str, int] = {}
         self.processes: dict[str, Command] = {}
+
+    async def make_database(self) -> str:
+        """The DSN of the database that all of them use."""
+        return await fresh_database(self)
 
     async def begin_all(self) -> None:
         """Start a master and two workers, and wait until they answer."""

@@ -291,6 +291,20 @@ class OwnDoctor(PostgresCase):
         self.sql("UPDATE synrepl._follower_leases SET seen_at = NULL")
         self.assertEqual(await self.found(), [])
 
+    async def test_a_server_that_was_promoted_and_what_it_lost(self) -> None:
+        tokens = await self.append(NOTES, note("a"), 30)
+        store = self.process("follower").store
+        await store.record_follower("near", {("notes", "one"): tokens[-3]})
+        self.sql("UPDATE synrepl._incarnations SET timeline = '0000000A'")
+        (finding,) = (report := await self.examine(Bounds(behind=15))).findings
+        self.assertEqual((finding.id, report.healthy), ("not-confirmed", False))
+        await store.confirm({"notes": {"one": tokens[-1] + 12}})
+        (finding,) = (report := await self.examine(Bounds(behind=15))).findings
+        self.assertEqual((finding.id, finding.where, report.healthy), ("failover", "server", True))
+        lost = f"notes by one may lack facts above {tokens[-1]} up to {tokens[-1] + 12}"
+        self.assertIn(lost, finding.what)
+        self.assertEqual(await self.found(Bounds(failover_days=0.0)), [])
+
     async def test_keys_that_nobody_forgets(self) -> None:
         insert = (
             "INSERT INTO synrepl._idempotency_keys (stream, key, digest, tokens, created_at)"

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from synrepl.daemon.cli.terminal import plain_table, printable
 from synrepl.services.doctor.finding import Severity
+from synrepl.services.doctor.own_findings import FAILOVER
 from synrepl.services.doctor.report import Report, StreamLine
 
 _WORDS = {severity: severity.value for severity in Severity}
@@ -39,7 +40,8 @@ def parts(where: str, report: Report) -> list[rich.console.RenderableType]:
         parts += [Text(), Text(printable(head), style=_STYLES[finding.severity])]
         parts.append(Text(f"  cure: {printable(finding.cure)}"))
     if report.healthy:
-        parts += [Text(), Text("nothing is wrong in the database", style="green")]
+        else_ = "else " if any(each.id == FAILOVER for each in report.findings) else ""
+        parts += [Text(), Text(f"nothing {else_}is wrong in the database", style="green")]
     elif not report.wrong:
         parts += [Text(), Text("nothing is wrong in what could be looked at", style="yellow")]
     return parts

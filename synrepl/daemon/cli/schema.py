@@ -12,7 +12,7 @@ from rich.text import Text
 from synrepl.adapters.postgres import PostgresDatabase
 from synrepl.core.errors import Refused
 from synrepl.daemon.catalogue import catalogue
-from synrepl.daemon.cli import schema_rights, schema_server
+from synrepl.daemon.cli import schema_confirm, schema_rights, schema_server
 from synrepl.daemon.cli.configured_database import database_of
 from synrepl.daemon.cli.conventions import (
     json_option,
@@ -84,6 +84,7 @@ def command(ctx: click.Context, config: tuple[Path, ...], phase: str | None, as_
 command.add_command(schema_rights.grant_command)
 command.add_command(schema_rights.revoke_command)
 command.add_command(schema_server.command)
+command.add_command(schema_confirm.command)
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,6 +70,13 @@ class Announcer:
         self._watching = False
         self._recorded: dict[str, object] = {}
         self.last_error: SynreplError | None = None
+        #: How often another server has taken over while this process ran.
+        self.failovers = 0
+
+    @property
+    def incarnation(self) -> int:
+        """Of the database's server; 0 before the start."""
+        return max((state.incarnation for state in self.states.values()), default=0)
 
     async def start(self) -> None:
         """Take all positions from the database, then keep watching.
@@ -189,6 +196,8 @@ class Announcer:
     def _follow(self, state: StreamState, observation: Observation) -> None:
         """Go over to a server that has taken over, if that is news."""
         if state.incarnation and observation.incarnation > state.incarnation:
+            if observation.incarnation > self.incarnation:
+                self.failovers += 1
             self._failed_over(observation.incarnation)
             state.fail_over(observation)
             self._log.warn(

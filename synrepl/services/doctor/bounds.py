@@ -17,6 +17,7 @@ class Bounds:
     :ivar behind: a follower may be so many tokens behind
     :ivar silent_s: a named follower's process may have given no sign for so long
     :ivar lease_s: a lease that ends within so much is told of
+    :ivar failover_days: a failover is told of for so many days
     :ivar key_s: an idempotency key may be so old: a day longer than keys are kept
     """
 
@@ -25,3 +26,4 @@ class Bounds:
     silent_s: float = 60.0
     lease_s: float = 3600.0
     key_s: float = KEEP_S + 24 * 3600.0
+    failover_days: float = 30.0

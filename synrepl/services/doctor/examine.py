@@ -57,17 +57,20 @@ async def examine(
 
 
 async def _examine_own(database: Database, bounds: Bounds, fix: bool) -> Report:
-    seen, done = await _look_at_own(database), list[str]()
+    seen, done = await _look_at_own(database, bounds), list[str]()
     if fix:
         done = await database.run("cure", lambda txn: cure.apply(txn, seen))
-        seen = await _look_at_own(database)
+        seen = await _look_at_own(database, bounds)
     found = own_findings.findings(seen, bounds)
     return Report("synrepl's", _own_lines(seen), tuple(found), _follower_lines(seen), tuple(done))
 
 
-async def _look_at_own(database: Database) -> OwnLook:
+async def _look_at_own(database: Database, bounds: Bounds) -> OwnLook:
     return await database.run(
-        "doctor", own_look.look, read_only=True, isolation=Isolation.REPEATABLE_READ
+        "doctor",
+        lambda txn: own_look.look(txn, bounds.failover_days),
+        read_only=True,
+        isolation=Isolation.REPEATABLE_READ,
     )
 
 

@@ -11,8 +11,15 @@ from synrepl.services.doctor.open_transactions import locked_tables, old_transac
 from synrepl.services.doctor.own_look import AheadFollower, OwnLook, StreamLook, ahead
 from synrepl.services.doctor.sessions import hidden
 from synrepl.services.standing.follower_lag import FollowerLag
+from synrepl.storage.incarnations import MayBeLost
 from synrepl.storage.migrations import Phase
 from synrepl.storage.store import NamedFollower
+
+#: The kind of finding that tells of a failover.
+FAILOVER = "failover"
+
+#: So many losses of a failover are listed.
+_LOSSES = 20
 
 _USE_UP = (
     "'synrepl doctor database --fix' uses the sequence up to there;"
@@ -22,7 +29,7 @@ _USE_UP = (
 
 def findings(look: OwnLook, bounds: Bounds) -> list[Finding]:
     """All there is to say; nothing when all is well."""
-    found = list(_migrations(look))
+    found = [*_migrations(look), *_server(look), *_failovers(look)]
     for name, stream in look.streams.items():
         found += _sequence(name, stream)
         found += _dead_writers(name, stream)
@@ -59,6 +66,43 @@ def _migrations(look: OwnLook) -> Iterator[Finding]:
                 f"'synrepl schema --apply {phase}'"
                 + ("" if phase is Phase.PRE else ", once no process of the version before runs"),
             )
+
+
+def _server(look: OwnLook) -> Iterator[Finding]:
+    server = look.server
+    if server is not None and not server.is_confirmed:
+        yield Finding(
+            "not-confirmed",
+            Severity.ERROR,
+            f"this server was promoted or restored (timeline {server.timeline}, the last one that was"
+            f" confirmed had {server.confirmed_timeline}): nothing is written before it is confirmed",
+            "server",
+            "start a master, or 'synrepl schema confirm', or SELECT synrepl.confirm()",
+        )
+
+
+def _failovers(look: OwnLook) -> Iterator[Finding]:
+    for failover in look.failovers:
+        lost = [each for each in look.lost if each.failover == failover.number]
+        told = "; ".join(map(_loss, lost[:_LOSSES]))
+        more = f"; and {len(lost) - _LOSSES} more" if len(lost) > _LOSSES else ""
+        yield Finding(
+            FAILOVER,
+            Severity.NOTE,
+            f"failed over to timeline {failover.timeline}, confirmed at"
+            f" {failover.confirmed_at:%Y-%m-%d %H:%M:%S} UTC by {failover.confirmed_by}:"
+            f" {told or 'nothing is known to be lost'}{more}",
+            "server",
+            "append what is lost again if it is still known elsewhere; with synchronous"
+            " replication nothing is lost",
+        )
+
+
+def _loss(lost: MayBeLost) -> str:
+    who = f"{lost.stream} by {lost.writer or 'all writers'}"
+    upto = "" if lost.announced is None else f" up to {lost.announced}"
+    told = f" (told: {', '.join(lost.told)})" if lost.told else ""
+    return f"{who} may lack facts above {lost.kept}{upto}{told}"
 
 
 def _sequence(name: str, stream: StreamLook) -> Iterator[Finding]:

@@ -10,8 +10,9 @@ from synrepl.core.tokens import Token
 from synrepl.services.doctor import sessions
 from synrepl.services.doctor.sessions import OpenSession
 from synrepl.services.standing.follower_lag import FollowerLag, StreamPositions, follower_lags
-from synrepl.storage import followers, migrations, writers
+from synrepl.storage import followers, incarnations, migrations, writers
 from synrepl.storage.database import Transaction
+from synrepl.storage.incarnations import Failover, MayBeLost, ServerLook
 from synrepl.storage.store import NamedFollower, Observation
 from synrepl.storage.tables import table_name
 from synrepl.streams.definition import UNTAGGED, Stream
@@ -64,6 +65,8 @@ class OwnLook:
     :ivar followers: by name, with what is on record about each
     :ivar oldest_key_s: age of the oldest idempotency key; None without keys
     :ivar unreadable: streams whose tables this user may not read
+    :ivar server: whether it was confirmed; None where there is no bookkeeping to tell
+    :ivar failovers: the last ones, newest first, and what they may have lost
     """
 
     pending: tuple[migrations.Migration, ...]
@@ -72,6 +75,9 @@ class OwnLook:
     followers: Mapping[str, NamedFollower]
     oldest_key_s: float | None
     unreadable: tuple[str, ...] = ()
+    server: ServerLook | None = None
+    failovers: Sequence[Failover] = ()
+    lost: Sequence[MayBeLost] = ()
 
     @property
     def leases(self) -> dict[str, float]:
@@ -86,6 +92,8 @@ class OwnLook:
                 stream.seen.recorded,
                 {writer: state.position for writer, state in stream.seen.writers.items()},
                 stream.seen.trimmed,
+                stream.seen.floor,
+                {each.writer: each.kept for each in reversed(self.lost) if each.stream == name},
             )
             for name, stream in self.streams.items()
         }
@@ -148,8 +156,10 @@ def streams_of(txn: Transaction) -> list[Stream]:
     return found
 
 
-def look(txn: Transaction) -> OwnLook:
+def look(txn: Transaction, failover_days: float = 30.0) -> OwnLook:
     """Look at everything.
+
+    :param failover_days: how old the failovers may be
 
     To be run with one snapshot for all statements: sequences have none, so what
     they gave out is never older than what the tables hold.
@@ -167,6 +177,7 @@ def look(txn: Transaction) -> OwnLook:
     shut |= set(unreadable)
     highest = {each.name: _highest(txn, each) for each in streams if each.name not in shut}
     seen = writers.observe(txn, streams)
+    failovers = incarnations.failovers(txn, failover_days)
     return OwnLook(
         pending,
         {name: StreamLook(highest.get(name, 0), each) for name, each in seen.items()},
@@ -174,6 +185,9 @@ def look(txn: Transaction) -> OwnLook:
         {one.name: one for one in followers.named(txn)},
         _oldest_key(txn),
         unreadable,
+        incarnations.server(txn),
+        failovers,
+        incarnations.may_be_lost(txn, [each.number for each in failovers]),
     )
 
 

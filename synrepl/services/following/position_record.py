@@ -15,6 +15,7 @@ from synrepl.storage import dead_letters, followers, handler_positions, incarnat
 from synrepl.storage.database import Database, Transaction
 from synrepl.storage.dead_letters import DeadLetter, FailedFact, FailureReason
 from synrepl.storage.handler_positions import HandlerPosition, Place
+from synrepl.storage.incarnations import Incarnations
 
 
 class PositionWentBack(SynreplError):
@@ -54,6 +55,7 @@ class PositionRecord:
 
     def __init__(self, database: Database | None, follower: str | None) -> None:
         self._kept = None if database is None or follower is None else (database, follower)
+        self._incarnations = Incarnations()
         #: Of the server on which the record was loaded.
         self._incarnation = 1
 
@@ -75,7 +77,7 @@ class PositionRecord:
         plain = {consumer.name for consumer in consumers if not consumer.is_transactional}
 
         def work(txn: Transaction) -> tuple[int, Loaded, dict[Place, HandlerPosition]]:
-            number = incarnations.confirmed(txn)
+            number = self._incarnations.check(txn)
             _inherit(txn, follower, consumers)
             _begin(txn, follower, consumers)
             own = followers.positions(txn, follower)
@@ -112,7 +114,7 @@ class PositionRecord:
         database, follower = self._kept
 
         def work(txn: Transaction) -> tuple[int, Reread]:
-            number = incarnations.confirmed(txn)
+            number = self._incarnations.check(txn)
             stale = {
                 place: handler_positions.position(txn, follower, place)
                 for place, track in transactional.items()
@@ -204,7 +206,7 @@ class PositionRecord:
         known = batch.after if track.recorded is None else min(batch.after, track.recorded)
 
         def apply(txn: Transaction) -> tuple[int, Token | None] | None:
-            number = incarnations.confirmed(txn)
+            number = self._incarnations.check(txn)
             if batch.ordered and number != self._known(track):
                 return number, handler_positions.position(txn, follower, place)
             todo = _still_to_do(txn, follower, place, batch, known) if batch.ordered else batch

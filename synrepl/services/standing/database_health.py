@@ -6,6 +6,7 @@ from synrepl.core.clock import Scheduler
 from synrepl.core.errors import SynreplError
 from synrepl.services.announcing.announce import Log
 from synrepl.storage.database import Database, Transaction
+from synrepl.storage.incarnations import Incarnations
 
 #: Seconds between two questions.
 EVERY_S = 5.0
@@ -15,10 +16,15 @@ class DatabaseHealth:
     """Asks a database for nothing in particular, so that an idle process knows that it is away.
 
     :param what: whose database it is, for logs and ``/ready``
+    :param ours: it has synrepl's bookkeeping, so its server has to be confirmed
     :ivar trouble: why the last question had no answer; None when it had one
     """
 
-    def __init__(self, scheduler: Scheduler, database: Database, what: str, log: Log) -> None:
+    def __init__(
+        self, scheduler: Scheduler, database: Database, what: str, log: Log, ours: bool = False
+    ) -> None:
+        self._incarnations = Incarnations()
+        self._ours = ours
         self._scheduler = scheduler
         self._database = database
         self._what = what
@@ -32,7 +38,7 @@ class DatabaseHealth:
             try:
                 await self.ask()
             except SynreplError as error:
-                self._tell(f"{self._what} does not answer: {error}")
+                self._tell(f"{self._what} cannot be used: {error}")
             else:
                 self._tell(None)
 
@@ -41,7 +47,13 @@ class DatabaseHealth:
 
         :raises DatabaseAway: and what else :meth:`.Database.run` raises
         """
-        await self._database.run("health", _ask, read_only=True)
+        await self._database.run("health", self._ask, read_only=True)
+
+    def _ask(self, txn: Transaction) -> None:
+        if self._ours:
+            self._incarnations.check(txn)
+        else:
+            txn.execute("SELECT 1").fetchone()
 
     def check(self) -> str | None:
         """For :class:`.readiness.Readiness`."""
@@ -53,7 +65,3 @@ class DatabaseHealth:
         elif trouble is None and self.trouble is not None:
             self._log.info("{what} answers again", what=self._what)
         self.trouble = trouble
-
-
-def _ask(txn: Transaction) -> None:
-    txn.execute("SELECT 1").fetchone()

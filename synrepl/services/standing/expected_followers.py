@@ -227,6 +227,7 @@ class ExpectedFollowers:
                 state.linear,
                 state.positions,
                 0 if state.observation is None else state.observation.trimmed,
+                0 if state.observation is None else state.observation.floor,
             )
             for name, state in self._states.items()
             if not state.stream.in_memory

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from synrepl.core.tokens import Token
@@ -23,15 +24,27 @@ class StreamPositions(NamedTuple):
     :ivar linear: its linear position
     :ivar writers: the position of each writer
     :ivar trimmed: the last token whose facts are gone
+    :ivar floor: where the last failover had it go on
+    :ivar kept: by writer, what is proved to have survived that, where it is known; between
+        that and the floor there is hardly anything
     """
 
     linear: Token
     writers: Mapping[str, Token]
     trimmed: Token = 0
+    floor: Token = 0
+    kept: Mapping[str, Token] = MappingProxyType({})
 
     def of(self, writer: str) -> Token:
         """The position of a writer, or the linear one; 0 for an unknown writer."""
         return self.linear if writer == LINEAR else self.writers.get(writer, 0)
+
+    def tokens(self, writer: str, after: Token, upto: Token) -> int:
+        """How many tokens there are above ``after`` up to ``upto``, as far as they may have facts."""
+        after = max(after, self.trimmed)
+        if after < self.floor <= upto:
+            return max(self.kept.get(writer, 0) - after, 1) + upto - self.floor
+        return max(0, upto - after)
 
 
 class FollowerLag(NamedTuple):
@@ -71,7 +84,7 @@ def follower_lags(
                 yield _lag(follower, (name, writer), at, stream)
         elif _expected(follower, name, bool(at_least)):
             known = max(stream.linear, *stream.writers.values(), 0)
-            yield FollowerLag(name, LINEAR, None, known, max(0, known - stream.trimmed))
+            yield FollowerLag(name, LINEAR, None, known, stream.tokens(LINEAR, 0, known))
 
 
 def _lag(follower: NamedFollower, key: Key, at: Token, stream: StreamPositions) -> FollowerLag:
@@ -81,8 +94,7 @@ def _lag(follower: NamedFollower, key: Key, at: Token, stream: StreamPositions) 
         for (handler, *of), position in follower.handlers.items()
         if tuple(of) == key and position == at
     )
-    tokens = max(0, known - max(at, stream.trimmed))
-    return FollowerLag(*key, at, known, tokens, tuple(held_by))
+    return FollowerLag(*key, at, known, stream.tokens(key[1], at, known), tuple(held_by))
 
 
 def _positions(follower: NamedFollower) -> dict[Key, Token]:

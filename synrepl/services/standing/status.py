@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from synrepl.core.errors import SynreplError
 from synrepl.core.tokens import Token
 from synrepl.services.announcing.announce import Announcer
 from synrepl.services.announcing.stream_state import StreamState
@@ -34,6 +33,7 @@ from synrepl.services.standing.standing import (
 from synrepl.services.trim import Trimming
 from synrepl.services.writing.intake import Intake
 from synrepl.services.writing.write import StreamWriter
+from synrepl.storage.store import NotConfirmed, OlderServer
 from synrepl.streams.synapse.federation import FEDERATION
 
 
@@ -80,7 +80,7 @@ def master_status(
     """
     return {
         **identity.to_json("master", now),
-        "database": _database(announcer.last_error),
+        "database": _database(announcer),
         "writer": {"name": writer.writer, "open": writer.open},
         "streams": {
             name: stream_status(state, writer, lags[name], trims.get(name, Trimming()))
@@ -226,8 +226,14 @@ def follower_status(state: FollowerState, now: float) -> dict[str, Any]:
     }
 
 
-def _database(error: SynreplError | None) -> dict[str, Any]:
-    return {"state": "ok"} if error is None else {"state": "away", "error": str(error)}
+def _database(announcer: Announcer) -> dict[str, Any]:
+    """``state`` is "ok", "away", or "unconfirmed" after a failover."""
+    incarnation = {"incarnation": announcer.incarnation, "failovers": announcer.failovers}
+    error = announcer.last_error
+    if error is None:
+        return {"state": "ok", **incarnation}
+    state = "unconfirmed" if isinstance(error, (NotConfirmed, OlderServer)) else "away"
+    return {"state": state, "error": str(error), **incarnation}
 
 
 class _Counting(Protocol):

@@ -8,7 +8,6 @@ CREATE TABLE synrepl._incarnations (
     system_identifier text NOT NULL,      -- '' where the owner of the schema may not read it
     timeline text NOT NULL,               -- changes with each promotion
     server_started_at timestamptz NOT NULL,  -- the run of the server that was compared last
-    lineage uuid NOT NULL DEFAULT gen_random_uuid(),  -- tells forks with equal numbers apart
     confirmed_at timestamptz NOT NULL DEFAULT now(),
     confirmed_by text NOT NULL
 );

@@ -156,12 +156,6 @@ class _Transaction:
         self._notified(stream)
         return [()]
 
-    def _confirmed(self) -> Sequence[Record]:
-        for watched in self._streams.values():
-            watched.server.require_confirmed()
-            return [(watched.server.incarnation,)]
-        return [(1,)]
-
     def _sequences(self, *streams: str) -> Sequence[Record]:
         return [(name, self._streams[name].last) for name in streams]
 
@@ -204,5 +198,4 @@ _STATEMENTS: Mapping[str, Callable[..., Sequence[Record]]] = {
     "SELECT pg_notify": _Transaction._notify,
     "SELECT %s, CASE WHEN is_called": _Transaction._sequences,
     "SELECT w.stream, w.writer, w.epoch": _Transaction._look,
-    "SELECT synrepl.confirmed_incarnation": _Transaction._confirmed,
 }

@@ -1,0 +1,210 @@
+"""A failover that loses commits, under whole processes: a master, workers, and plain SQL."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import psycopg2
+
+from synrepl.core.tokens import Range
+from synrepl.storage.incarnations import MARGIN
+from tests.daemon.shop_world import ShopCase
+from tests.storage.failover import TwoServers
+
+APPEND = "SELECT synrepl.append('orders', %s)"
+
+
+class FailoverShop(ShopCase):
+    """A shop on a primary and an asynchronous standby."""
+
+    timeout = 180
+
+    async def make_database(self) -> str:
+        self.servers = TwoServers(self)
+        self.servers.copy()
+        return self.servers.dsn
+
+    async def doctor(self) -> str:
+        """What ``synrepl doctor database`` says, on one line."""
+        done = await self.run_it("doctor", "database", "-c", self.directory / "master.yaml")
+        return " ".join(done.out.split())
+
+    async def lose(self, worker: str = "w1", by: str = "master") -> tuple[int, int]:
+        """Orders k1 to k3 survive, l1 to l9 are announced and lost; the last token of each."""
+        kept = await self.order("k1", "k2", "k3", at=by)
+        await self.wait(worker, "orders", by, kept)
+        await self.until_true(lambda: self.recorded(worker) >= kept)
+        await self.until_true(self.servers.has_caught_up)
+        self.servers.disconnect()
+        await self.until_true(self.servers.is_disconnected)
+        lost = await self.order(*(f"l{n}" for n in range(1, 10)), at=by)
+        await self.wait(worker, "orders", by, lost)
+        await self.until_true(lambda: "l9" in self.orders_of())
+        return kept, lost
+
+    def recorded(self, worker: str) -> int:
+        """The least position of a worker's handlers on record."""
+        sql = "SELECT min(position) FROM synrepl._handler_positions WHERE follower = %s"
+        ((position,),) = self.sql(f"{sql} AND stream = 'orders' AND writer <> 'sql'", worker)
+        return int(position or 0)
+
+    async def ordered(self, *names: str, at: str = "master") -> int:
+        """Append orders, and try again for as long as that is refused by a 503; the last token."""
+
+        async def ask() -> Any:
+            answer = await self.append(at, "orders", *([name, 1, None] for name in names))
+            if isinstance(answer, tuple):
+                self.assertEqual(answer[0], 503, answer)
+                return None
+            return answer
+
+        return int((await self.until(ask))[-1])
+
+    def losses(self, name: str = "mail") -> list[tuple[str, Range]]:
+        """What a mailer was told to be lost: writers and ranges."""
+        path = self.file(f"{name}.lost")
+        lines = path.read_text().split("\n")[:-1] if path.exists() else []
+        return [(w, Range(int(a), int(b))) for w, a, b in (line.split() for line in lines)]
+
+    def careful(self) -> str:
+        return self.mailer(cls="Careful")
+
+    async def until_all_is_well(self, token: int, writer: str = "master") -> None:
+        """The new order is everywhere, nothing that is left is missing, nothing is doubled."""
+        await self.wait("w1", "orders", writer, token)
+        left = [
+            row[0] for row in self.sql("SELECT order_id FROM synrepl.orders ORDER BY stream_id")
+        ]
+        self.assertEqual(self.in_totals(), left)
+        self.assertTrue(set(left) <= set(self.orders_of()))
+        self.assertTrue({"k1", "k2", "k3", "new"} <= set(left))
+        self.assertFalse(any(name.startswith("l") for name in left))
+
+
+class Workers(FailoverShop):
+    """What becomes of a worker with a plain and a transactional handler."""
+
+    async def test_the_master_stays(self) -> None:
+        await self.worker(self.careful(), self.totals())
+        kept, lost = await self.lose()
+        self.servers.fail_over()
+        new = await self.ordered("new")
+        self.assertGreater(new, lost + MARGIN - 1)
+        await self.until_all_is_well(new)
+        ((writer, told),) = self.losses()
+        self.assertEqual((writer, told.upto), ("master", lost))
+        self.assertLessEqual(told.after, kept + 1)
+        await self.until_ready("master")
+        await self.until_ready("w1")
+        database = (await self.ask("master", "/status"))["database"]
+        self.assertEqual(database, {"state": "ok", "incarnation": 2, "failovers": 1})
+        self.assertIn("synrepl_database_incarnation 2.0", await self.text("master", "/metrics"))
+        doctor = await self.doctor()
+        self.assertNotIn("nothing is wrong in the database", doctor)
+        self.assertIn(f"orders by master may lack facts above {told.after} up to {lost}", doctor)
+        self.assertIn("(told: w1/mail)", doctor)
+
+    async def test_the_master_restarts(self) -> None:
+        await self.worker(self.careful(), self.totals())
+        _, lost = await self.lose()
+        await self.stop(self.processes["master"], "KILL")
+        self.servers.fail_over()
+        await self.begin("master")
+        new = await self.ordered("new")
+        self.assertGreater(new, lost)
+        await self.until_all_is_well(new)
+        self.assertEqual([(w, told.upto) for w, told in self.losses()], [("master", lost)])
+
+    async def test_a_second_writer(self) -> None:
+        await self.worker(self.careful(), self.totals())
+        await self.worker(self.mailer("other"), name="w2")
+        _, lost = await self.lose(by="w2")
+        self.servers.fail_over()
+        new = await self.ordered("new", at="w2")
+        self.assertGreater(new, lost)
+        await self.until_all_is_well(new, "w2")
+        self.assertEqual([(w, told.upto) for w, told in self.losses()], [("w2", lost)])
+
+    async def test_plain_sql_first(self) -> None:
+        await self.worker(self.careful(), self.totals())
+        _, lost = await self.lose()
+        await self.stop(self.processes["master"], "KILL")
+        self.servers.fail_over()
+        order = '[{"order_id": "new", "amount": 1}]'
+        error = self.assertRaises(psycopg2.Error, self.sql, APPEND, order)
+        self.assertEqual(error.pgcode, "SY009")
+        await self.begin("master")
+        ((token,),) = self.sql(APPEND, order)
+        self.assertGreater(token, lost)
+        await self.until_all_is_well(token, "sql")
+
+    async def test_a_worker_that_is_away_meanwhile(self) -> None:
+        worker = await self.worker(self.careful(), self.totals())
+        kept, lost = await self.lose()
+        await self.stop(worker, "TERM")
+        self.servers.fail_over()
+        new = await self.ordered("new")
+        await self.worker(self.careful(), self.totals())
+        await self.until_all_is_well(new)
+        losses = dict(self.losses())
+        self.assertLessEqual(losses["master"].after, kept + 1)
+        self.assertGreaterEqual(losses["master"].upto, lost)
+        told = self.sql(
+            "SELECT handler, lost_upto FROM synrepl._losses_told WHERE writer = 'master'"
+        )
+        self.assertEqual(told, [("mail", losses["master"].upto)])
+        await self.stop(self.processes["w1"], "TERM")
+        await self.worker(self.careful(), self.totals())
+        await self.wait("w1", "orders", "master", await self.order("later"))
+        self.assertEqual(dict(self.losses()), losses)  # it is told once
+
+    async def test_a_handler_that_knows_of_no_ranges_is_told_that_it_lost_something(self) -> None:
+        await self.worker(self.mailer(cls="OldFashioned"), self.totals())
+        await self.lose()
+        self.servers.fail_over()
+        await self.until_all_is_well(await self.ordered("new"))
+        self.assertTrue(self.file("mail.lost").read_text().startswith("master "))
+
+
+class Operators(FailoverShop):
+    """A failover while no master runs."""
+
+    async def test_the_server_is_confirmed_by_hand(self) -> None:
+        await self.worker(self.careful(), self.totals())
+        await self.lose()
+        await self.stop(self.processes["master"], "KILL")
+        self.servers.fail_over()
+        self.assertIn("was promoted or restored", await self.doctor())
+
+        async def says_so() -> bool:
+            _, _, told = await self.ask("w1", "/ready")
+            return "is not confirmed" in str(told)
+
+        await self.until(says_so)
+        configuration = self.directory / "master.yaml"
+        done = await self.run_it("schema", "confirm", "-c", configuration)
+        self.assertIn("confirmed, as incarnation 2", done.out)
+        self.sql(APPEND, '[{"order_id": "new", "amount": 1}]')
+        done = await self.run_it("schema", "confirm", "-c", configuration, "--json")
+        self.assertEqual(json.loads(done.out), {"incarnation": 2, "confirmed_now": False})
+
+    async def test_the_server_from_before_is_refused(self) -> None:
+        await self.lose_nothing()
+        self.servers.fail_over()
+        await self.ordered("new")
+        self.servers.standby.stop()
+        self.servers.primary.start()
+
+        async def says_so() -> bool:
+            answer = await self.ask("master", "/ready")
+            return "the server from before a failover" in str(answer)
+
+        await self.until(says_so)
+        answer = await self.append("master", "orders", ["old", 1, None])
+        self.assertEqual(answer[0], 503)
+        self.assertEqual((await self.ask("master", "/status"))["database"]["state"], "unconfirmed")
+
+    async def lose_nothing(self) -> None:
+        await self.order("k1")
+        await self.until_true(self.servers.has_caught_up)
