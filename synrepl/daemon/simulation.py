@@ -333,7 +333,7 @@ class _AtLeastOnce(Handler):
         self, stream: str, writer: str, position: Token, lost: Range | None = None
     ) -> None:
         """Pass on."""
-        self._receiver.reset(stream, writer, position)
+        self._receiver.reset(stream, writer, position, lost)
 
 
 class _ExactlyOnce(TransactionalHandler):
@@ -350,4 +350,4 @@ class _ExactlyOnce(TransactionalHandler):
         self, stream: str, writer: str, position: Token, lost: Range | None = None
     ) -> None:
         """Pass on."""
-        self._receiver.reset(stream, writer, position)
+        self._receiver.reset(stream, writer, position, lost)

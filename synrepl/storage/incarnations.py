@@ -25,6 +25,10 @@ MARGIN = 10**9
 
 CONFIRMED = "SELECT synrepl.confirmed_incarnation()"
 
+FLOOR = "SELECT floor FROM synrepl._streams WHERE stream = %s"
+
+FLOORS = "SELECT stream, floor FROM synrepl._streams WHERE floor > 0"
+
 LOST_SINCE = """
     SELECT stream, writer, min(kept), max(floor) FROM synrepl._lost_ranges
     WHERE incarnation > %s GROUP BY stream, writer
@@ -153,6 +157,18 @@ def confirm(txn: Transaction, by: str, announced: Announced) -> int:
     """
     encoded = msgspec.json.encode(announced).decode()
     return int(value(txn, "SELECT synrepl.confirm(%s, %s::jsonb)", (by, encoded)))
+
+
+def floor(txn: Transaction, stream: str) -> Token:
+    """Up to where tokens of a stream were given out before the last failover; 0 without one."""
+    row = txn.execute(FLOOR, (stream,)).fetchone_or_none()
+    return 0 if row is None else int(row[0])
+
+
+def floors(txn: Transaction) -> dict[str, Token]:
+    """The same of all streams that have one."""
+    txn.execute(FLOORS)
+    return {str(stream): int(at) for stream, at in txn.fetchall()}
 
 
 def lost_since(txn: Transaction, number: int) -> Losses:

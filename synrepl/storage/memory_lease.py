@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import TypeVar
@@ -48,6 +48,12 @@ class MemoryKeys:
         self._answers[stream, key] = digest, replace(answer, replayed=True)
         if len(self._answers) > self._max_keys:
             self._answers.popitem(last=False)
+
+    def keep(self, tokens: Mapping[str, Collection[Token]]) -> None:
+        """Forget the answers of facts that are not among these, by stream: they are lost."""
+        for (stream, key), (_, written) in list(self._answers.items()):
+            if not set(written.tokens) <= set(tokens.get(stream, ())):
+                del self._answers[stream, key]
 
 
 class MemoryLease:

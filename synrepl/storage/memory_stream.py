@@ -73,8 +73,8 @@ class MemoryStream:
         self.server = MemoryServer() if server is None else server
         self.incarnation = 1
         self.floor: Token = 0
-        #: By failover: the floor, and what of each writer has survived for certain.
-        self.losses: list[tuple[Token, Mapping[str, Token]]] = []
+        #: By failover: its number, the floor, and what of each writer has survived for certain.
+        self.losses: list[tuple[int, Token, Mapping[str, Token]]] = []
         self.stream = stream
         self.last: Token = 0
         self.recorded: Token = 0
@@ -155,9 +155,9 @@ class MemoryStream:
         known = (self.last, self._highest(), *kept.values(), *announced.values())
         self.incarnation = number
         self.floor = self.last = self.recorded = max(known) + MARGIN
-        self.losses.append((self.floor, kept))
+        self.losses.append((number, self.floor, kept))
         for writer in self.writers.values():
-            writer.epoch += 1
+            writer.epoch += 1_000_000  # those of the old server may be higher than is known here
             writer.held, writer.session = False, None
             writer.holders.clear()
             writer.position = self.floor
@@ -169,7 +169,7 @@ class MemoryStream:
 
     def lost(self, span: Range, writer: str) -> Range | None:
         """What of a failover's loss a span begins in and leads out of: what is kept, and the floor."""
-        for floor, kept_of in self.losses:
+        for _, floor, kept_of in self.losses:
             kept = max(kept_of.get(writer, 0), kept_of[""])
             if kept < span.after < floor - 1 and span.upto >= floor:
                 return Range(kept, floor)

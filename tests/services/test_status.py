@@ -158,9 +158,7 @@ class MasterStatus(TestCase):
             },
         )
         self.assertEqual(status["uptime_s"], 3.0)
-        self.assertEqual(
-            status["database"], {"state": "ok", "incarnation": 1, "failovers": 0}
-        )
+        self.assertEqual(status["database"], {"state": "ok", "incarnation": 1, "failovers": 0})
         self.assertEqual(
             status["streams"]["jobs"],
             {

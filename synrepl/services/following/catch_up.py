@@ -13,6 +13,7 @@ from synrepl.services.following.consumer import Consumer, Track
 from synrepl.services.following.handler_calls import HandlerCalls
 from synrepl.services.following.source import LINEAR, PAGE_ROWS, Backlog, Key
 from synrepl.services.handlers import Batch
+from synrepl.storage.incarnations import MARGIN
 from synrepl.storage.store import FactsLost, Page, Trimmed
 from synrepl.streams.definition import Stream
 
@@ -47,6 +48,8 @@ class FeedContext:
     :ivar begin: records where a handler starts, before it gets its first fact
     :ivar progressed: called with each (stream, writer) whose position has moved
     :ivar lost: tells one handler that a failover has lost facts which it was given
+    :ivar reread: has transactional handlers go on from the record of a server that has
+        taken over
     """
 
     scheduler: Scheduler
@@ -56,6 +59,7 @@ class FeedContext:
     begin: Callable[[Consumer, Key], Awaitable[None]]
     progressed: Callable[[Key], object]
     lost: Callable[[Consumer, Key, Range], Awaitable[None]]
+    reread: Callable[[Key], Awaitable[None]]
 
 
 class PageFeed:
@@ -91,6 +95,9 @@ class PageFeed:
         :param read: called with the page before it is handed over
         """
         track = self._track
+        if self._consumer.is_transactional and upto - (track.position or 0) >= MARGIN:
+            # A failover has moved the writer on, and perhaps rolled the handler back.
+            await self._context.reread((self._stream.name, self._writer))
         rewinds, at = track.rewinds, track.position or 0
         span = Range(at, min(upto, self._left_upto) if at < self._left_upto else upto)
         try:
@@ -110,19 +117,21 @@ class PageFeed:
             await self._pause(error)
             return
         self._attempts = 0
+        if track.rewinds != rewinds:  # it was read on a server that is gone, perhaps
+            return
         read(page)
         if page.facts:
             last = page.facts[-1].token
             batch = Batch(self._stream.name, self._writer, span.after, last, page.facts)
-            await self.deal(batch)
+            await self.deal(batch, rewinds=rewinds)
         if track.rewinds == rewinds:
             track.reach(page.upto)
         self._context.progressed((self._stream.name, self._writer))
 
-    async def deal(self, batch: Batch, attempts: int = 0) -> None:
+    async def deal(self, batch: Batch, attempts: int = 0, rewinds: int | None = None) -> None:
         """Hand a batch over until the handler has dealt with it."""
         await self._context.calls.deal(
-            self._consumer, self._track, batch, attempts, failed=self._stopped
+            self._consumer, self._track, batch, attempts, failed=self._stopped, rewinds=rewinds
         )
         self._context.progressed((batch.stream, batch.writer))
 

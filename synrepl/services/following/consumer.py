@@ -95,12 +95,14 @@ class Track:
     :ivar feed: feeds the handler while it is not in the lane
     :ivar in_transaction: a transaction that moves the recorded position is in progress
     :ivar rewinds: how often it was moved back by a failover
+    :ivar floor: what the connection has brought below it is of a server that is gone
     :ivar incarnation: of the server on which the recorded position was read last; 0 for the
         one on which the process started
     """
 
     __slots__ = (
         "feed",
+        "floor",
         "in_transaction",
         "incarnation",
         "is_of_new_writer",
@@ -125,6 +127,7 @@ class Track:
         self.in_transaction = False
         self.rewinds = 0
         self.incarnation = 0
+        self.floor: Token = 0
 
     def rewind(self, position: Token) -> None:
         """Move back after a failover."""
@@ -132,7 +135,7 @@ class Track:
         self.recorded = None if self.recorded is None else position
         self.rewinds += 1
 
-    def reread(self, recorded: Token | None, incarnation: int) -> None:
+    def reread(self, recorded: Token | None, incarnation: int, floor: Token) -> None:
         """Go on from what is on record on a server that has taken over.
 
         :param recorded: None when that server has no position of this handler
@@ -140,6 +143,7 @@ class Track:
         self.rewind((self.started_from or 0) if recorded is None else recorded)
         self.recorded = recorded
         self.incarnation = incarnation
+        self.floor = floor
 
     @property
     def has_begun(self) -> bool:

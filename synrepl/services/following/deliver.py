@@ -95,6 +95,7 @@ class Delivery:
                 self.progress.begin,
                 self.progress.moved,
                 self._lost_to,
+                self.progress.reread,
             )
         #: New handlers of a follower that has positions on record.
         self._joining: list[Consumer] = []
@@ -166,8 +167,11 @@ class Delivery:
             key in self.recorded
         )
 
-    async def rows(self, batch: Batch) -> None:
-        """Hand a batch to the handlers in a lane; those that fail leave the lane."""
+    async def rows(self, batch: Batch, *, live: bool = True) -> None:
+        """Hand a batch to the handlers in a lane; those that fail leave the lane.
+
+        :param live: the connection has brought it, perhaps before a failover
+        """
         key = (batch.stream, batch.writer)
         self._make_stale(batch)
         consumers = self.progress.in_lane(batch.stream)
@@ -188,7 +192,7 @@ class Delivery:
             for consumer, track in zip(consumers, tracks, strict=True):
                 todo = None if track.feed is not None else track.rest(batch)
                 if todo is not None:
-                    await self._hand_over(consumer, track, key, todo)
+                    await self._hand_over(consumer, track, key, todo, live)
                     self.progress.touch(key)
         finally:
             lane.is_busy = False
@@ -238,9 +242,17 @@ class Delivery:
         self.progress.lane(key).position = lost.after
         self.progress.lost(key, lost.after)
         for consumer in self.progress.in_lane(stream):
-            at = consumer.track(key, False).position
+            track = consumer.track(key, False)
+            async with consumer.lock(key):  # it may just be given a fact that is lost
+                at = track.position
+                if at is not None and not consumer.is_transactional:
+                    track.rewinds += 1  # what was read for it before is not given to it
             if at is not None and at > lost.after:
                 await self._lost_to(consumer, key, Range(lost.after, at))
+        await self.progress.reread(key)
+
+    async def reread(self, key: Key) -> None:
+        """Have transactional handlers go on from their record, if another server has taken over."""
         await self.progress.reread(key)
 
     async def _lost_to(self, consumer: Consumer, key: Key, lost: Range) -> None:
@@ -381,13 +393,16 @@ class Delivery:
             await self.progress.begin(consumer, key)
         self._beginning.discard(key)
 
-    async def _hand_over(self, consumer: Consumer, track: Track, key: Key, batch: Batch) -> None:
+    async def _hand_over(
+        self, consumer: Consumer, track: Track, key: Key, batch: Batch, live: bool
+    ) -> None:
         """Hand a batch to a handler in the lane, which leaves the lane when it fails."""
         stream, writer = key
         if self._feeding is None or stream not in self._streams or not batch.ordered:
             await self._calls.deal(consumer, track, batch)
             return
-        if await self._calls.attempt(consumer, track, batch, 1):
+        is_void = live and consumer.is_transactional and self._record.is_void(track, batch)
+        if is_void or await self._calls.attempt(consumer, track, batch, 1):
             if (track.position or 0) < batch.upto:  # another server has taken over
                 self.progress.lane(key).position = batch.upto
                 self._left_behind(consumer, key)

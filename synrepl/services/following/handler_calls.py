@@ -68,41 +68,56 @@ class HandlerCalls:
         batch: Batch,
         attempts: int = 0,
         failed: Callable[[], object] = lambda: None,
+        rewinds: int | None = None,
     ) -> None:
-        """Hand a batch over until the handler has dealt with it.
+        """Hand a batch over until the handler has dealt with it, or was moved back by a failover.
 
         :param attempts: how many have failed already
         :param failed: called after each attempt that fails
+        :param rewinds: of the track when the batch was read; None for now
         """
-        while True:
+        rewinds = track.rewinds if rewinds is None else rewinds
+        while track.rewinds == rewinds:
             if attempts:
                 await self._scheduler.sleep(pause_after(attempts))
             attempts += 1
-            if await self.attempt(consumer, track, batch, attempts):
+            if await self.attempt(consumer, track, batch, attempts, rewinds):
                 return
             failed()
 
-    async def attempt(self, consumer: Consumer, track: Track, batch: Batch, attempts: int) -> bool:
+    async def attempt(
+        self,
+        consumer: Consumer,
+        track: Track,
+        batch: Batch,
+        attempts: int,
+        rewinds: int | None = None,
+    ) -> bool:
         """Hand a batch over once; False when the handler failed.
+
+        :param rewinds: as in :meth:`deal`
 
         :param attempts: including this one; in the last one that the handler's policy
             allows, facts that it cannot take become dead letters
         """
         last = consumer.attempts is not None and attempts >= consumer.attempts
-        rewinds = track.rewinds
+        rewinds = track.rewinds if rewinds is None else rewinds
         try:
             async with consumer.lock((batch.stream, batch.writer)):
-                if consumer.is_transactional:
+                if track.rewinds != rewinds:
+                    pass  # what it was to be given may be lost
+                elif consumer.is_transactional:
                     await self._apply(consumer, track, batch, attempts if last else 0)
                 elif last:
                     await self._take_what_it_can(consumer, track, batch, attempts)
                 else:
                     await consumer.handler.on_rows(batch)
+                # Whoever waits for the lock goes by the position.
+                if batch.ordered and track.rewinds == rewinds:
+                    track.reach(batch.upto)
         except Exception as error:  # a user's handler may raise anything
             self._failures.failed(consumer.name, batch, error, attempts, pause_after(attempts))
             return False
-        if batch.ordered and track.rewinds == rewinds:
-            track.reach(batch.upto)
         self._failures.succeeded(consumer.name, batch.stream, batch.writer)
         return True
 

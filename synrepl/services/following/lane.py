@@ -145,6 +145,7 @@ class Lane:
                 if isinstance(item, Lines):
                     if (self.several or self._refused) and not self._sure:
                         await self._make_sure(item.token)
+                    await self._cross_floor(item.token - 1)
                     await self._take_facts()
                 elif isinstance(item, Position):
                     self.inbox.popleft()
@@ -294,19 +295,9 @@ class Lane:
             self._shared.delivery.moved(self.key, cursor.position)
 
     async def _take_position(self, command: Position) -> None:
-        if self._half is not None:
-            half, self._half = self._half, None
-            await self._deliver([half], self.cursor.position)
+        await self._cross_floor(command.new)
+        await self._deliver_half()
         first = not self.cursor.connected
-        at = self.cursor.position
-        if (
-            self.writer == LINEAR
-            and at
-            and command.new - at >= MARGIN
-            and not self._announced_ahead
-        ):
-            # A failover has moved the stream on, which a legacy server has no way to say.
-            await self._fetch(Range(at, command.new))
         verdict = self.cursor.on_position(None if self._refused else command.prev, command.new)
         self._refused = False
         if isinstance(verdict, Reset):
@@ -325,11 +316,36 @@ class Lane:
         self._begun = True
         self._shared.delivery.moved(self.key, self.cursor.position)
 
+    async def _deliver_half(self) -> Token | None:
+        """Hand over the last fact of a legacy run, which is complete; up to where all is handed over."""
+        at = self.cursor.position
+        if self._half is not None:
+            half, self._half = self._half, None
+            await self._deliver([half], at)
+            at = half.token
+        return at
+
+    async def _cross_floor(self, upto: Token) -> None:
+        """Look what is left below ``upto`` where a failover has moved the linear view on.
+
+        A legacy server has no way to say that it has.
+        """
+        at = self.cursor.position if self._half is None else self._half.token
+        far = self.writer == LINEAR and at is not None and upto - at >= MARGIN
+        if far and not self._announced_ahead:
+            at = await self._deliver_half()
+            await self._shared.delivery.reread(self.key)
+            if at:
+                self._shared.delivery.moved(self.key, at)  # who waits for the last fact goes on
+                await self._fetch(Range(at, upto))
+
     async def _fetch(self, span: Range, missed: bool = True) -> None:
         """Fill a gap, page by page; what goes wrong is tried again while the gap matters.
 
         :param missed: there may have been rows that were not received
         """
+        if span.upto - span.after >= MARGIN:  # a failover has moved the writer on
+            await self._shared.delivery.reread(self.key)
         after, attempt, upto = span.after, 0, span.upto
         while after < span.upto and Mark.LOST not in self.inbox:
             try:
@@ -361,7 +377,7 @@ class Lane:
                 attempt += 1
                 continue
             if page.facts:
-                await self._deliver(page.facts, after)
+                await self._deliver(page.facts, after, live=False)
                 count = sum(len(fact.rows) for fact in page.facts)
                 tally(self._shared.counts.fetched_rows, self.stream.name, count)
             after = page.upto
@@ -422,11 +438,11 @@ class Lane:
         tally(self._shared.counts.resets, self.stream.name)
         await self._shared.delivery.reset(self.stream.name, self.writer, upto, position)
 
-    async def _deliver(self, facts: Sequence[Fact], after: Token | None) -> None:
+    async def _deliver(self, facts: Sequence[Fact], after: Token | None, live: bool = True) -> None:
         upto = facts[-1].token
         start = after if after is not None else facts[0].token - 1
         batch = Batch(self.stream.name, self.writer, start, upto, facts, self.cursor.in_order)
-        await self._shared.delivery.rows(batch)
+        await self._shared.delivery.rows(batch, live=live)
         count = sum(len(fact.rows) for fact in facts)
         tally(self._shared.counts.rows, self.stream.name, count)
 

@@ -41,9 +41,15 @@ class Loaded(NamedTuple):
     losses: list[Loss]
 
 
-#: The recorded positions of transactional handlers on a server that has taken over; None
-#: where there is none.
-Reread = Mapping[Place, Token | None]
+class Reread(NamedTuple):
+    """The record of a transactional handler on a server that has taken over.
+
+    :ivar position: None where there is none
+    """
+
+    position: Token | None
+    incarnation: int
+    floor: Token
 
 
 class PositionRecord:
@@ -56,8 +62,9 @@ class PositionRecord:
     def __init__(self, database: Database | None, follower: str | None) -> None:
         self._kept = None if database is None or follower is None else (database, follower)
         self._incarnations = Incarnations()
-        #: Of the server on which the record was loaded.
+        #: Of the server on which the record was loaded, and the floors of its streams.
         self._incarnation = 1
+        self._floors: Mapping[str, Token] = {}
 
     @property
     def is_kept(self) -> bool:
@@ -76,15 +83,19 @@ class PositionRecord:
         database, follower = self._kept
         plain = {consumer.name for consumer in consumers if not consumer.is_transactional}
 
-        def work(txn: Transaction) -> tuple[int, Loaded, dict[Place, HandlerPosition]]:
+        def work(
+            txn: Transaction,
+        ) -> tuple[int, dict[str, Token], Loaded, dict[Place, HandlerPosition]]:
             number = self._incarnations.check(txn)
             _inherit(txn, follower, consumers)
             _begin(txn, follower, consumers)
             own = followers.positions(txn, follower)
             places = handler_positions.positions(txn, follower)
-            return number, Loaded(own, _losses(txn, places, plain, number)), places
+            loaded = Loaded(own, _losses(txn, places, plain, number))
+            return number, incarnations.floors(txn), loaded, places
 
-        self._incarnation, loaded, places = await database.run("load positions", work)
+        number, floors, loaded, places = await database.run("load positions", work)
+        self._incarnation, self._floors = number, floors
         for consumer in consumers:
             tracks = {
                 (stream, writer): Track(at.position, at.position, at.started_from)
@@ -93,6 +104,10 @@ class PositionRecord:
             }
             consumer.take_over(tracks, streams)
         return loaded
+
+    def is_void(self, track: Track, batch: Batch) -> bool:
+        """Whether what the connection has brought is of a server that is gone, or may be."""
+        return batch.upto < (track.floor or self._floors.get(batch.stream, 0))
 
     async def write(
         self,
@@ -113,23 +128,26 @@ class PositionRecord:
             return set()
         database, follower = self._kept
 
-        def work(txn: Transaction) -> tuple[int, Reread]:
+        # By now: positions that are read meanwhile are not those that are written here.
+        known = {place: self._known(track) for place, track in transactional.items()}
+
+        def work(txn: Transaction) -> Mapping[Place, Reread]:
             number = self._incarnations.check(txn)
             stale = {
-                place: handler_positions.position(txn, follower, place)
-                for place, track in transactional.items()
-                if self._known(track) != number
+                place: _reread(txn, follower, place, number)
+                for place, incarnation in known.items()
+                if incarnation != number
             }
             keys = {(stream, writer) for _, stream, writer in stale}
             written = [(place, at) for place, at in handlers.items() if place not in stale]
             handler_positions.record(txn, follower, written)
             reached = {key: at for key, at in own.items() if key not in keys}
             followers.record(txn, follower, reached, by_handler=True)
-            return number, stale
+            return stale
 
-        number, stale = await database.run("record positions", work)
-        for place, position in stale.items():
-            transactional[place].reread(position, number)
+        stale = await database.run("record positions", work)
+        for place, found in stale.items():
+            transactional[place].reread(*found)
         return set(stale)
 
     async def reread(self, transactional: Mapping[Place, Track]) -> None:
@@ -204,11 +222,12 @@ class PositionRecord:
         database, follower = self._kept
         place: Place = (consumer.name, batch.stream, batch.writer)
         known = batch.after if track.recorded is None else min(batch.after, track.recorded)
+        incarnation = self._known(track)
 
-        def apply(txn: Transaction) -> tuple[int, Token | None] | None:
+        def apply(txn: Transaction) -> Reread | None:
             number = self._incarnations.check(txn)
-            if batch.ordered and number != self._known(track):
-                return number, handler_positions.position(txn, follower, place)
+            if batch.ordered and number != incarnation:
+                return _reread(txn, follower, place, number)
             todo = _still_to_do(txn, follower, place, batch, known) if batch.ordered else batch
             if todo is not None:
                 dead_letters.add(txn, follower, work(txn, todo))
@@ -220,8 +239,7 @@ class PositionRecord:
         finally:
             track.in_transaction = False
         if elsewhere is not None:
-            number, position = elsewhere
-            track.reread(position, number)
+            track.reread(*elsewhere)
         elif batch.ordered:  # otherwise its tokens say nothing; the lane says when it has moved
             track.recorded = max(batch.upto, track.recorded or 0)
 
@@ -297,6 +315,12 @@ class PositionRecord:
             )
 
         return await database.run("look at dead letters", work, read_only=True)
+
+
+def _reread(txn: Transaction, follower: str, place: Place, number: int) -> Reread:
+    _, stream, _ = place
+    position = handler_positions.position(txn, follower, place)
+    return Reread(position, number, incarnations.floor(txn, stream))
 
 
 def _losses(

@@ -160,9 +160,10 @@ BEGIN
             SET position = highest, floor = highest, incarnation = last.number + 1
             WHERE sequence = numbered.sequence;
     END LOOP;
-    -- Also those that have not written here: what they have written may be lost.
+    -- Also those that have not written here: what they have written may be lost. The old server may
+    -- have raised epochs further than is known here, and its claims must not be valid here.
     UPDATE synrepl._writers w
-        SET position = s.floor, epoch = epoch + 1, held = false, holder = NULL, backend = NULL
+        SET position = s.floor, epoch = epoch + 1000000 * steps, held = false, holder = NULL, backend = NULL
         FROM synrepl._streams s WHERE s.stream = w.stream;
     PERFORM pg_notify('synrepl', stream) FROM synrepl._streams;
     RETURN last.number + 1;

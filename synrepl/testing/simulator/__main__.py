@@ -22,7 +22,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     cast = options.cast()
     if options.seeds is None:
-        return _replay(simulate(options.seed, cast, options.steps), options)
+        result = simulate(options.seed, cast, options.steps, lose_commits=options.lose_commits)
+        return _replay(result, options)
     return _many(options, cast)
 
 
@@ -43,7 +44,7 @@ def _many(options: argparse.Namespace, cast: Cast) -> int:
     broken = 0
     began = time.process_time()
     for seed in range(first, last + 1):
-        result = simulate(seed, cast, options.steps)
+        result = simulate(seed, cast, options.steps, lose_commits=options.lose_commits)
         totals.update(result.counts)
         if result.violations:
             broken += 1
@@ -81,6 +82,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--steps", type=int, default=STEPS, help="things that happen (%(default)s)")
     parser.add_argument(
         "--verbose", action="store_true", help="print it all, also when all is well"
+    )
+    parser.add_argument(
+        "--lose-commits",
+        action="store_true",
+        help="have the database fail over to a standby that lacks commits, in runs without caches",
     )
     parser.add_argument(
         "--cast",

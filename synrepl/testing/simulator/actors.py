@@ -8,12 +8,12 @@ from random import Random
 from typing import Protocol
 
 from synrepl.core.errors import SynreplError, Unavailable
-from synrepl.core.tokens import Token
+from synrepl.core.tokens import Range, Token
 from synrepl.streams.definition import Fact
 from synrepl.testing.simulator.application import Application
 from synrepl.testing.simulator.application_data import ApplicationData, Told
 from synrepl.testing.simulator.clock import Life, VirtualClock
-from synrepl.testing.simulator.follower_checker import FollowerChecker, PositionClaims
+from synrepl.testing.simulator.follower_checker import Checkpoint, FollowerChecker, PositionClaims
 from synrepl.testing.simulator.follower_database import FollowerTransaction
 from synrepl.testing.simulator.network import Network
 from synrepl.testing.simulator.parts import (
@@ -285,9 +285,12 @@ class HandlerActor:
         txn.effects.append(partial(self.checker.applied, stream, writer, after, upto, facts))
         txn.effects.append(partial(self._follower.handled, stream, writer, upto, facts))
 
-    def reset(self, stream: str, writer: str, position: Token) -> None:
-        """Facts are lost for good."""
-        self.checker.reset(stream, writer, position)
+    def reset(self, stream: str, writer: str, position: Token, lost: Range | None) -> None:
+        """Facts are lost for good, by trimming or by a failover."""
+        if lost is None:
+            self.checker.reset(stream, writer, position)
+        else:
+            self.checker.told(stream, writer, lost)
 
     def _perhaps_fail(self) -> None:
         if not self.calm and self._random.random() < self._follower.kind.fails:
@@ -379,6 +382,20 @@ class FollowerActor(Actor):
         for each in self.handlers:
             each.checker.on_record(self._of_handler(each))
 
+    def checkpoint(self) -> Sequence[Checkpoint]:
+        """What its handlers have been given by now."""
+        return [each.checker.checkpoint() for each in self._all]
+
+    def fell_back(self, floor: Token, standby: Sequence[Checkpoint]) -> None:
+        """A standby has taken over.
+
+        :param floor: positions below it are from before
+        :param standby: what handlers had been given when it got its last
+        """
+        self._claims.fell_back(floor)
+        for each, checkpoint in zip(self._all, standby, strict=True):
+            each.checker.fell_back(floor, checkpoint)
+
     def calm(self) -> None:
         """Its handlers do not fail any more."""
         for each in self._all:
@@ -388,6 +405,9 @@ class FollowerActor(Actor):
         """What its handlers have not been given, as sentences."""
         for each in self.handlers:
             facts = each.checker.missing(stream, writers)
+            untold = each.checker.untold(stream)
+            if untold:
+                yield f"{self.name}'s handler {each.kind.name} was not told that {untold} are lost"
             if facts:
                 tokens = [fact.token for fact in facts]
                 yield f"{self.name}'s handler {each.kind.name} lacks {tokens} of {stream}"

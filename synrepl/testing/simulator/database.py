@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 
@@ -27,6 +27,7 @@ from synrepl.testing.simulator.plain_sql import SQL, PlainTransaction
 from synrepl.testing.simulator.plan import Plan
 from synrepl.testing.simulator.position_checker import CommitChecker, RecordChecker
 from synrepl.testing.simulator.process_store import ProcessStore
+from synrepl.testing.simulator.standby import Standby, lost_since, proofs
 from synrepl.testing.simulator.transcript import Transcript
 from synrepl.testing.simulator.trim_checker import TrimChecker
 from synrepl.testing.simulator.truth import ALL, Judge, Truth
@@ -87,7 +88,12 @@ class SimulatedDatabase(MemoryStore):
         self.trims = TrimChecker(judge, truth, clock.seconds, self.on_record, plan.retention)
         self._records = RecordChecker(judge, self.unsettled)
         self._clients: dict[Life, _Client] = {}
-        self.followers_kept = KeptRecords()
+        self.followers_kept = KeptRecords(
+            self.server,
+            lambda number: list(lost_since(self._all_watched(), number)),
+            lambda: {name: stream.floor for name, stream in self._streams.items() if stream.floor},
+        )
+        self._truth = truth
         self._plain: list[PlainTransaction] = []
         self._server = 1
         self.notified: Callable[[str], object] = lambda stream: None
@@ -187,6 +193,39 @@ class SimulatedDatabase(MemoryStore):
             watched = self._watched(stream)
             told = min(watched.last, self._told.get(stream.name, 0))
             watched.fall_back(max(watched.last - by, told))
+
+    def replicate(self) -> Standby:
+        """A standby that has all that there is now, and nothing of what comes."""
+        return Standby(self._all_watched(), self.followers_kept)
+
+    def lose_commits(self, standby: Standby, ahead: int) -> None:
+        """A standby takes over, without what was committed since it had the last of this."""
+        self._transcript.add("database", "fails over to a standby that lacks commits")
+        self.fail_over((), 0)
+        streams = self._all_watched()
+        standby.take_over(streams, self.followers_kept, ahead)
+        for name, watched in streams.items():
+            lost = self._truth.lose(name, watched.tokens)
+            self._commits.lose(lost)
+            if lost:
+                tokens = [fact.token for fact in lost]
+                self._transcript.add(
+                    "database", "{stream} lacks {tokens}", stream=name, tokens=tokens
+                )
+        self._told.clear()
+        self._records.fell_back()
+        self._keys.keep({name: watched.tokens for name, watched in streams.items()})
+
+    def followers_record(self, stream: str) -> Iterator[tuple[str, Token]]:
+        """What followers have on record of a stream."""
+        yield from proofs(self.followers_kept, stream)
+
+    def _all_watched(self) -> dict[str, WatchedStream]:
+        return {
+            name: watched
+            for name, watched in self._streams.items()
+            if isinstance(watched, WatchedStream)
+        }
 
     def _died(self, client: _Client) -> None:
         client.commits = self._random.random() < 0.3
@@ -303,6 +342,7 @@ class SimulatedDatabase(MemoryStore):
         for name, token in last.items():
             self.tell(name, token)
         await self.step("observe locks")
+        self.server.require_confirmed()
         return {
             stream.name: replace(self._of(stream).observation(), last=last[stream.name])
             for stream in streams

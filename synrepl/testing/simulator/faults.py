@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
+from synrepl.storage.incarnations import MARGIN
 from synrepl.testing.links import Link
 from synrepl.testing.simulator.actors import (
     Actor,
@@ -18,8 +19,10 @@ from synrepl.testing.simulator.actors import (
 from synrepl.testing.simulator.bus_network import BusNetwork
 from synrepl.testing.simulator.clock import VirtualClock
 from synrepl.testing.simulator.database import SimulatedDatabase
+from synrepl.testing.simulator.follower_checker import Checkpoint
 from synrepl.testing.simulator.network import Network
 from synrepl.testing.simulator.plan import Plan
+from synrepl.testing.simulator.standby import Standby
 from synrepl.testing.simulator.transcript import Transcript
 from synrepl.testing.simulator.workload import CATALOGUE
 
@@ -63,6 +66,7 @@ class Faults:
         self._writers = writers
         self._followers = followers
         self._write = write
+        self._promotions = 0
         self._stays_dead = plan.stays_dead
         self._database_s = plan.database_s
 
@@ -146,6 +150,23 @@ class Faults:
     def _fail_over(self) -> None:
         self._database.fail_over(CATALOGUE, self._random.randint(0, 32))
 
+    def _lose_commits(self) -> None:
+        """A standby that has been cut off for a while takes over."""
+        standby = self._database.replicate()
+        checkpoints = [follower.checkpoint() for follower in self._followers]
+        delay = self._random.random() * 3
+        self._clock.callLater(delay, self._promote, standby, checkpoints, self._promotions)
+
+    def _promote(
+        self, standby: Standby, checkpoints: Sequence[Sequence[Checkpoint]], promotions: int
+    ) -> None:
+        if self._database.calm or self._promotions != promotions:  # it was another server's
+            return
+        self._database.lose_commits(standby, self._random.randint(0, 32))
+        self._promotions += 1
+        for follower, checkpoint in zip(self._followers, checkpoints, strict=True):
+            follower.fell_back(self._promotions * MARGIN, checkpoint)
+
     def _amid(self, actor: WritingActor, fault: Callable[[], object]) -> None:
         """Have a fault happen to a writer, most often while it is writing."""
         if self._random.random() < 0.7:
@@ -172,6 +193,7 @@ _FAULTS: Mapping[str, Callable[[Faults], None]] = {
     "lose_session": Faults._lose_session,
     "database_away": Faults._database_away,
     "fail_over": Faults._fail_over,
+    "lose_commits": Faults._lose_commits,
     "stop_reading": Faults._stop_reading,
     "follower_away": Faults._follower_away,
     "cut_off": Faults._cut_off,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from synrepl.core.tokens import Token
+from synrepl.core.tokens import Range, Token
 from synrepl.streams.definition import Fact
 from synrepl.testing.simulator.truth import ALL, Judge, Truth
 from synrepl.testing.simulator.wire_checker import TooLong
@@ -25,6 +26,13 @@ class FollowerTotals:
     applied: int = 0
     duplicates: int = 0
     resets: int = 0
+
+
+class Checkpoint(NamedTuple):
+    """What a handler had been given when a standby got the last of its server."""
+
+    covered: dict[Key, Token]
+    ever: dict[Key, Token]
 
 
 class FollowerChecker:
@@ -66,15 +74,29 @@ class FollowerChecker:
         self._lost: set[tuple[str, Token]] = set()
         self._recorded: dict[Key, Token] = {}
         self._claimed: dict[tuple[str, Key], Token] = {}
+        #: All that it was ever given, and what of it a failover has lost, untold.
+        self._given: set[tuple[str, str, Token]] = set()
+        self._untold: set[tuple[str, str, Token]] = set()
+        #: What it says below is from before the last failover.
+        self._floor: Token = 0
         self.totals = FollowerTotals()
 
     def restarted(self, recorded: Mapping[Key, Token]) -> None:
         """The process begins anew, and goes on from what is on record for the handler."""
         for key, position in recorded.items():
             self._check_covered(key, position, "has on record")
+        # Where its record is lost altogether, nobody can know that it was given anything.
+        self._untold = self._on_record_of(self._untold, recorded)
+        self._given = self._on_record_of(self._given, recorded)
         self._covered = dict(recorded)
         self._claimed.clear()
         self._lost.clear()
+
+    def _on_record_of(
+        self, facts: set[tuple[str, str, Token]], recorded: Mapping[Key, Token]
+    ) -> set[tuple[str, str, Token]]:
+        """The facts of lanes in which there is a record."""
+        return {each for each in facts if (each[0], ALL if self._linear else each[1]) in recorded}
 
     def applied(
         self, stream: str, writer: str, after: Token, upto: Token, facts: Sequence[Fact]
@@ -84,6 +106,7 @@ class FollowerChecker:
         covered = self._covered.get(key)
         if covered is None:
             covered = 0 if self._earliest else after
+        facts = self._without_lost(stream, facts)
         self._check_complete(key, covered, after, "stepped over")
         self._check_equal(key, after, upto, facts)
         ever = self._ever.get(key, 0)
@@ -92,6 +115,7 @@ class FollowerChecker:
             self._broken(key, "applied {tokens} again, exactly once was promised", tokens=again)
         self.totals.applied += len(facts)
         self.totals.duplicates += len(again)
+        self._given.update((stream, fact.writer, fact.token) for fact in facts)
         self._covered[key] = max(covered, upto)
         self._ever[key] = max(ever, upto)
 
@@ -108,13 +132,58 @@ class FollowerChecker:
             )  # fmt: skip
         self._lost.update((stream, token) for token in gone)
 
+    def told(self, stream: str, writer: str, lost: Range) -> None:
+        """It was told that a failover may have lost what it has of these tokens."""
+        self.totals.resets += 1
+        if self._exactly_once:
+            self._broken((stream, writer), "was told of losses, but they are rolled back here")
+        self._untold = {
+            (of, by, token)
+            for of, by, token in self._untold
+            if not (of == stream and writer in (by, ALL) and token in lost)
+        }
+        key = stream, writer
+        self._covered[key] = min(lost.after, self._covered.get(key, lost.after))
+        self._recorded.pop(key, None)
+
+    def checkpoint(self) -> Checkpoint:
+        """What a standby has, which has all that there is now."""
+        return Checkpoint(dict(self._covered), dict(self._ever))
+
+    def fell_back(self, floor: Token, standby: Checkpoint) -> None:
+        """The standby has taken over: effects that commit with positions are as they were then."""
+        self._floor = floor
+        self._recorded.clear()
+        self._claimed.clear()
+        if self._exactly_once:
+            self._covered, self._ever = dict(standby.covered), dict(standby.ever)
+            return
+        lost = {each for each in self._given if (each[0], each[2]) in self._truth.lost}
+        self._given -= lost
+        self._untold |= lost
+
+    def untold(self, stream: str) -> Sequence[Token]:
+        """What it was given of a stream that is lost, and was not told of."""
+        return sorted(token for of, _, token in self._untold if of == stream)
+
+    def _without_lost(self, stream: str, facts: Sequence[Fact]) -> Sequence[Fact]:
+        """Facts that were under way when a failover lost them may still be given to it."""
+        lost = [fact for fact in facts if (stream, fact.token) in self._truth.lost]
+        if not lost:
+            return facts
+        if self._exactly_once:
+            tokens = [fact.token for fact in lost]
+            self._broken((stream, ALL), "applied {tokens}, which are lost", tokens=tokens)
+        self._untold |= {(stream, fact.writer, fact.token) for fact in lost}
+        return [fact for fact in facts if fact not in lost]
+
     def claimed(self, what: str, positions: Mapping[Key, Token]) -> None:
         """The follower says that all of its handlers are here.
 
         :param what: it says so by: its position, or what is on record
         """
         for key, position in positions.items():
-            if position != self._claimed.get((what, key)):
+            if position >= self._floor and position != self._claimed.get((what, key)):
                 self._claimed[what, key] = position
                 if bool(key[1]) is self._linear:
                     self._check_other_view(key, position, what)
@@ -127,7 +196,7 @@ class FollowerChecker:
             before = self._recorded.get(key, 0)
             if position != before:
                 self._recorded[key] = position
-                if position < before:
+                if position < before and before >= self._floor:
                     self._judge.broken(
                         "R7", "{name}: the record of {key} went back from {before} to {position}",
                         name=self._name, key=key, before=before, position=position,
@@ -234,6 +303,11 @@ class PositionClaims:
         self._judge = judge
         self._name = name
         self._said: dict[tuple[str, Key], Token] = {}
+        self._floor: Token = 0
+
+    def fell_back(self, floor: Token) -> None:
+        """A standby has taken over; positions below the floor are from before."""
+        self._floor = floor
 
     def restarted(self, recorded: Mapping[Key, Token]) -> None:
         """The process begins anew: its position is what is on record by now."""
@@ -250,7 +324,7 @@ class PositionClaims:
         for key, position in positions.items():
             before = self._said.get((what, key), 0)
             self._said[what, key] = position
-            if position < before:
+            if position < before and before >= self._floor:
                 self._judge.broken(
                     "R7", "{name}: the {what} of {key} went back from {before} to {position}",
                     name=self._name, what=what, key=key, before=before, position=position,

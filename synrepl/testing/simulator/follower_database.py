@@ -72,6 +72,8 @@ class FollowerTransaction:
             handler_positions.PUT: self._put,
             incarnations.CONFIRMED: self._confirmed,
             incarnations.LOST_SINCE: self._lost_since,
+            incarnations.FLOOR: self._floor,
+            incarnations.FLOORS: self._floors,
         }
         if sql not in known:
             raise UnknownFollowerStatement(sql)
@@ -122,6 +124,12 @@ class FollowerTransaction:
     def _confirmed(self) -> None:
         self._server.require_confirmed()
         self._found = [(self._server.incarnation,)]
+
+    def _floor(self, stream: str) -> None:
+        self._found = [(self._kept.floors().get(stream, 0),)]
+
+    def _floors(self) -> None:
+        self._found = list(self._kept.floors().items())
 
     def _lost_since(self, number: int) -> None:
         self._found = self._kept.lost_since(number)
@@ -258,6 +266,7 @@ class KeptRecords:
 
     :param server: whether it is confirmed
     :param lost_since: rows of :data:`~synrepl.storage.incarnations.LOST_SINCE`
+    :param floors: of streams, in the present incarnation
     :ivar told: rows of handlers that were told of losses
     """
 
@@ -265,9 +274,11 @@ class KeptRecords:
         self,
         server: MemoryServer | None = None,
         lost_since: Callable[[int], list[Record]] = lambda number: [],
+        floors: Callable[[], Mapping[str, Token]] = dict,
     ) -> None:
         self.server = MemoryServer() if server is None else server
         self.lost_since = lost_since
+        self.floors = floors
         self.told: list[Values] = []
         self.records: dict[str, FollowerRecords] = {}
 

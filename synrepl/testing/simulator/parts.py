@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from synrepl.core.tokens import Token
+from synrepl.core.tokens import Range, Token
 from synrepl.storage.database import Database, Transaction
 from synrepl.storage.store import FactStore, Written
 from synrepl.streams.catalogue import Catalogue
@@ -114,8 +114,8 @@ class Receiver(Protocol):
     ) -> None:
         """Take a batch in a transaction of :class:`~.follower_database.FollowerDatabase`."""
 
-    def reset(self, stream: str, writer: str, position: Token) -> None:
-        """Facts up to ``position`` are lost for good."""
+    def reset(self, stream: str, writer: str, position: Token, lost: Range | None) -> None:
+        """Facts up to ``position`` are lost for good; those in ``lost``, by a failover, perhaps."""
 
 
 @dataclass(frozen=True, slots=True)

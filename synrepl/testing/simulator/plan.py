@@ -96,8 +96,11 @@ class Plan:
     redis: RedisPlan | None
 
     @classmethod
-    def draw(cls, random: Random) -> Plan:
-        """A plan out of a seed. Every run leaves some faults out, so that others go far."""
+    def draw(cls, random: Random, lose_commits: bool = False) -> Plan:
+        """A plan out of a seed. Every run leaves some faults out, so that others go far.
+
+        :param lose_commits: the database fails over to a standby that lacks commits
+        """
         redis = _redis(random) if random.random() < 0.5 else None
         possible = {**FAULTS, **(BUS_FAULTS if redis is not None else {})}
         if random.random() < 0.4:
@@ -108,6 +111,11 @@ class Plan:
             if random.random() < 0.45
         }
         loading = _loading(random) if random.random() < 0.6 else None
+        # What applications keep, and who may write, is not put back by it.
+        if lose_commits:
+            loading = None
+            faults = {name: most for name, most in faults.items() if name not in CHANGES_OF_WRITERS}
+            faults["lose_commits"] = random.randint(1, 6)
         return cls(
             writers=[f"writer{n}" for n in range(1, random.randint(1, 3) + 1)],
             followers={

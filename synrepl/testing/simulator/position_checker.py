@@ -70,7 +70,12 @@ class WatchedMovements:
     ) -> None:
         who = writer or "the linear view"
         at = self._at.get((stream, writer), prev)
-        introduced = (stream, writer) not in self._at and new == prev
+        if new == prev > at:  # moved on by a failover: whoever is elsewhere has to look
+            self._at[stream, writer] = new
+            self._check_settled(stream, writer, new)
+            self._truth.publish(stream, writer, new)
+            return
+        introduced = new == prev and self._at.get((stream, writer), new) == new
         if (prev != at or new <= prev) and not introduced:
             self._judge.broken(
                 "R2",
@@ -81,7 +86,11 @@ class WatchedMovements:
         self._check_settled(stream, writer, new)
         real = self._truth.between(stream, writer, prev, new)
         # Nobody listens before the start. A fact without rows leaves no trace in a table.
-        given = None if facts is None else [fact for fact in facts if fact.rows]
+        lost = self._truth.lost
+        given = None if facts is None else [
+            # What was committed on a server that is gone may still be announced.
+            fact for fact in facts if fact.rows and (stream, fact.token) not in lost
+        ]  # fmt: skip
         if self._started and given is not None and given != list(real):
             self._judge.broken(
                 "R3",
@@ -145,6 +154,11 @@ class CommitChecker:
                         who=writer or "the linear view", at=at,
                     )  # fmt: skip
 
+    def lose(self, facts: Sequence[Fact]) -> None:
+        """A failover has lost facts: what they say may be written again."""
+        for fact in facts:
+            self._rows.difference_update(fact.rows)
+
 
 class RecordChecker:
     """Positions on record never go back, and never pass what is unsettled."""
@@ -153,6 +167,10 @@ class RecordChecker:
         self._judge = judge
         self._unsettled = unsettled
         self._seen: dict[tuple[str, str], Token] = {}
+
+    def fell_back(self) -> None:
+        """A failover has put the record back."""
+        self._seen.clear()
 
     def look(self, recorded: Mapping[tuple[str, str], Token]) -> None:
         """Compare the record with what it was."""

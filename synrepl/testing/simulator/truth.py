@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right, insort
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from synrepl.core.tokens import Token
 from synrepl.streams.definition import Fact
@@ -38,6 +38,8 @@ class Truth:
         self._order: dict[tuple[str, str], list[Token]] = {}
         self._trimmed: set[tuple[str, Token]] = set()
         self.published: dict[tuple[str, str], Token] = {}
+        #: What a failover has lost, by stream and token.
+        self.lost: set[tuple[str, Token]] = set()
 
     def committed(self, stream: str, fact: Fact) -> bool:
         """Note a fact; False when its token was taken by another one."""
@@ -48,6 +50,17 @@ class Truth:
         for writer in (fact.writer, ALL):
             insort(self._order.setdefault((stream, writer), []), fact.token)
         return True
+
+    def lose(self, stream: str, left: Collection[Token]) -> list[Fact]:
+        """A failover has left only these facts of a stream; the others."""
+        known = self._facts.get(stream, {})
+        gone = [fact for token, fact in known.items() if token not in left]
+        for fact in gone:
+            del known[fact.token]
+            self.lost.add((stream, fact.token))
+            for writer in (fact.writer, ALL):
+                self._order[stream, writer].remove(fact.token)
+        return gone
 
     def between(self, stream: str, writer: str, after: Token, upto: Token) -> Sequence[Fact]:
         """The committed facts of a writer, or of :data:`ALL`, in ``(after, upto]``."""

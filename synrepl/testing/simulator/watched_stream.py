@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import NamedTuple
@@ -211,6 +211,18 @@ class WatchedStream(MemoryStream):
         """The sequence is behind: tokens above, of which nobody was told, are given out again."""
         self.last = token
         self._void = {name: min(void, token) for name, void in self._void.items()}
+
+    @property
+    def tokens(self) -> frozenset[Token]:
+        """Of all facts that are there."""
+        return frozenset(fact.token for fact in self._facts)
+
+    def put_back(self, tokens: Collection[Token], last: Token) -> None:
+        """Another server has taken over, which has these facts only, and no open reservation."""
+        self._facts = [fact for fact in self._facts if fact.token in tokens]
+        self._rows = sum(len(fact.rows) for fact in self._facts)
+        self._taken.clear()
+        self.fall_back(last)
 
     def commit(self, facts: Sequence[Fact]) -> None:
         """Make facts visible, and have that judged."""

@@ -73,14 +73,14 @@ class Result:
 class World:
     """Everything of one run."""
 
-    def __init__(self, seed: int, cast: Cast) -> None:
+    def __init__(self, seed: int, cast: Cast, lose_commits: bool = False) -> None:
         self.seed = seed
         self._random = random = Random(seed)  # noqa: S311
         self._cast = cast
         self._clock = clock = VirtualClock()
         self.transcript = Transcript(clock.seconds)
         self.judge = Judge(self.transcript)
-        self.plan = plan = Plan.draw(random)
+        self.plan = plan = Plan.draw(random, lose_commits)
         self._truth = truth = Truth()
         self._data = data = ApplicationData(self.transcript, self.judge)
         self._lives: list[Life] = []
@@ -352,14 +352,15 @@ class World:
         }
 
 
-def simulate(seed: int, cast: Cast, steps: int = STEPS) -> Result:
+def simulate(seed: int, cast: Cast, steps: int = STEPS, *, lose_commits: bool = False) -> Result:
     """Run one seed.
 
     :param cast: plays the processes
     :param steps: how many things happen before the end begins
+    :param lose_commits: the database fails over to a standby that lacks commits
     """
     with _no_looking_for_garbage():
-        return World(seed, cast).run(steps)
+        return World(seed, cast, lose_commits).run(steps)
 
 
 @contextmanager
