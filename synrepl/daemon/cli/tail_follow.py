@@ -20,7 +20,7 @@ from synrepl.daemon.cli.tail_peer import NoMaster, TailUpstream
 from synrepl.positions.gaps import Cursor, Fetch, Reset, Verdict
 from synrepl.positions.vector import PositionVector
 from synrepl.services.following.source import Source
-from synrepl.storage.store import Trimmed
+from synrepl.storage.store import FactsLost, Trimmed
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.definition import Fact, Generation, Stream
 from synrepl.streams.row import Row
@@ -227,10 +227,14 @@ class Tail:
     async def _fetch(
         self, source: Source, stream: Stream, writer: str, cursor: Cursor, span: Range
     ) -> bool:
-        after, tries = span.after, 0
+        after, tries, upto = span.after, 0, span.upto
         while after < span.upto:
             try:
-                page = await source.page(stream, Range(after, span.upto), writer, PAGE_ROWS)
+                page = await source.page(stream, Range(after, upto), writer, PAGE_ROWS)
+            except FactsLost as error:
+                self._say(str(error))
+                upto = error.floor - 1  # what is left is shown first
+                continue
             except Trimmed as error:
                 self._say(str(error))
                 after = int(str(error.facts["trimmed"]))
@@ -242,6 +246,7 @@ class Tail:
                 if not await self._show(self._fetched(stream, writer, page.facts)):
                     return False
                 after, tries = page.upto, 0
+                upto = span.upto if after >= upto else upto
             cursor.caught_up(after)
         return True
 
