@@ -9,10 +9,8 @@ from twisted.logger import Logger
 
 from synrepl import __version__
 from synrepl.adapters.caches import CACHES
-from synrepl.adapters.connection_table import ConnectionLimits
 from synrepl.adapters.postgres_listen import PostgresListener
 from synrepl.adapters.scheduler import TwistedScheduler
-from synrepl.adapters.tcp_master import MasterFactory
 from synrepl.caches.registry import Caches
 from synrepl.core.backlog import AllOf
 from synrepl.core.errors import SynreplError
@@ -21,20 +19,21 @@ from synrepl.core.tokens import Token
 from synrepl.daemon import handlers
 from synrepl.daemon.auditing import start_auditor
 from synrepl.daemon.catalogue import catalogue
-from synrepl.daemon.config import Listener, MasterConfig
+from synrepl.daemon.config import MasterConfig
 from synrepl.daemon.database import DatabaseOfProcess
 from synrepl.daemon.database_wait import DatabaseWait
 from synrepl.daemon.descriptors import shares
 from synrepl.daemon.federation import refusals
 from synrepl.daemon.http_api import master_routes
 from synrepl.daemon.http_caches import cache_routes
-from synrepl.daemon.http_listener import HttpListener, listen
+from synrepl.daemon.http_listener import HttpListener
 from synrepl.daemon.http_wait import wait_route
 from synrepl.daemon.listener_status import connections_status
 from synrepl.daemon.memory_sources import SomeElsewhere
 from synrepl.daemon.metrics import ProcessMetrics
 from synrepl.daemon.own_streams import kept_elsewhere, own_streams
 from synrepl.daemon.process_bus import MasterBus
+from synrepl.daemon.replication_listener import open_listener
 from synrepl.services.announcing.announce import Announcer
 from synrepl.services.announcing.publish import Publisher
 from synrepl.services.announcing.stream_state import Movements
@@ -76,13 +75,11 @@ from synrepl.services.writing.forget_keys import forget_keys
 from synrepl.services.writing.intake import Intake
 from synrepl.services.writing.write import StreamWriter
 from synrepl.storage.store import FactStore
-from synrepl.streams.definition import Generation, Stream
+from synrepl.streams.definition import Stream
 from synrepl.streams.rows import RowCodec
 from synrepl.streams.synapse.caches import CACHES as CACHES_STREAM
 from synrepl.streams.synapse.federation import FEDERATION
 from synrepl.wire.commands import Command
-from synrepl.wire.dialects import DIALECTS
-from synrepl.wire.session import Limits
 
 
 class MasterProcess:
@@ -264,7 +261,9 @@ class MasterProcess:
         for listener, connections in zip(
             self.config.listeners, self._shares.listeners, strict=True
         ):
-            self._ports.append(self._listen(listener, connections))
+            speaking = (listener, master, connections, self._slices)
+            port = open_listener(self._reactor, self._scheduler, self.config, *speaking)
+            self._ports.append(port)
         if self.bus is not None:
             self.bus.start(master.user_syncs)
         self._open_http(store, self._watch_followers(store, announcer, master))
@@ -409,27 +408,6 @@ class MasterProcess:
         routes = master_routes(intake, updates, ready, status, metrics.render)
         routes += [wait_route(self.waiting), *cache_routes(self.coherence.caches, auditor)]
         self.http.started(routes)
-
-    def _listen(self, listener: Listener, connections: ConnectionLimits) -> Any:
-        assert self.master is not None
-        limits = Limits(
-            line=listener.line_limit,
-            peer_line=listener.line_limit,
-            queued_lines=self.config.live_queue_commands,
-            ping_timeout=self.config.ping_timeout,
-        )
-        factory = MasterFactory(
-            self._scheduler,
-            self.master,
-            self.config.server_name,
-            DIALECTS[listener.dialect],
-            listener.generation,
-            limits,
-            Generation(listener.legacy_rows),
-            connections,
-            self._slices,
-        )
-        return listen(self._reactor, "listeners", listener.port, factory, listener.bind_address)
 
     def _said_by_client(self, source: str, command: Command) -> None:
         if self.bus is not None:

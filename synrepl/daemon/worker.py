@@ -434,10 +434,8 @@ class WorkerProcess:
             check = (lambda: None) if bus is None else partial(check_name, bus.status)
             routes.append(append_route(Intake(self.catalogue, writer, check)))
         if self._store is not None:
-            states = self._own_writer.states
-            routes += memory_routes(
-                self._scheduler, self.own_streams, states, self._store, self.log
-            )
+            own = (self.own_streams, self._own_writer.states, self._store)
+            routes += memory_routes(self._scheduler, *own, self.log)
         routes += [wait_route(self.waiting), *cache_routes(self.coherence.caches, self.auditor)]
         self.http.started(routes)
 

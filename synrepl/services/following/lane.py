@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 
 from synrepl.core.clock import Scheduler
@@ -17,6 +17,7 @@ from synrepl.core.errors import SynreplError
 from synrepl.core.tokens import Range, Token
 from synrepl.positions.gaps import Cursor, Fetch, Reset, Verdict
 from synrepl.services.announcing.announce import Log
+from synrepl.services.following.counts import FollowerCounts, tally
 from synrepl.services.following.deliver import Delivery
 from synrepl.services.following.possible_tokens import PossibleTokens
 from synrepl.services.following.source import LINEAR, PAGE_ROWS, Source
@@ -32,23 +33,9 @@ from synrepl.wire.commands import Command, Position, Replicate
 
 _BACK_OFF_S = (0.1, 0.5, 1.0, 2.0, 5.0)
 
-#: How long rows may take that a real server's POSITION was ahead of, and how often they are
-#: looked for, in seconds.
+#: How long rows may take that a real server's POSITION was ahead of; seconds between looks.
 AHEAD_S = 3.0
 _AHEAD_EVERY_S = 0.1
-
-
-@dataclass(slots=True)
-class FollowerCounts:
-    """What a follower has met, by stream."""
-
-    rows: dict[str, int] = field(default_factory=dict)
-    duplicates: dict[str, int] = field(default_factory=dict)
-    gaps: dict[str, int] = field(default_factory=dict)
-    fetched_rows: dict[str, int] = field(default_factory=dict)
-    bad_rows: dict[str, int] = field(default_factory=dict)
-    unknown: dict[str, int] = field(default_factory=dict)
-    resets: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -461,9 +448,3 @@ class Lane:
 def _token(item: Item) -> Token:
     assert not isinstance(item, Mark)
     return item.token if isinstance(item, Lines) else item.new
-
-
-def tally(counts: dict[str, int], name: str, by: int = 1) -> int:
-    """Add to a count; the new value."""
-    counts[name] = counts.get(name, 0) + by
-    return counts[name]

@@ -1,0 +1,51 @@
+"""The listeners of a master that speak the replication protocol."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from synrepl.adapters.connection_table import ConnectionLimits
+from synrepl.adapters.tcp_master import MasterFactory
+from synrepl.core.clock import Scheduler
+from synrepl.core.slices import Slices
+from synrepl.daemon.config import Listener, MasterConfig
+from synrepl.daemon.http_listener import listen
+from synrepl.services.serving.serve import Master
+from synrepl.streams.definition import Generation
+from synrepl.wire.dialects import DIALECTS
+from synrepl.wire.session import Limits
+
+
+def open_listener(
+    reactor: Any,
+    scheduler: Scheduler,
+    config: MasterConfig,
+    listener: Listener,
+    master: Master,
+    connections: ConnectionLimits,
+    slices: Slices,
+) -> Any:
+    """Listen on one port.
+
+    :param connections: limits on its connections
+    :param slices: budget for parsing input, shared by all listeners
+    :returns: the port, as ``listenTCP`` does
+    """
+    limits = Limits(
+        line=listener.line_limit,
+        peer_line=listener.line_limit,
+        queued_lines=config.live_queue_commands,
+        ping_timeout=config.ping_timeout,
+    )
+    factory = MasterFactory(
+        scheduler,
+        master,
+        config.server_name,
+        DIALECTS[listener.dialect],
+        listener.generation,
+        limits,
+        Generation(listener.legacy_rows),
+        connections,
+        slices,
+    )
+    return listen(reactor, "listeners", listener.port, factory, listener.bind_address)
