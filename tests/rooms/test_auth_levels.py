@@ -95,7 +95,11 @@ class PowerLevelTests(TestCase):
         for content, code in (
             ({"ban": " +050 "}, None),
             ({"users": {BOB: "-1"}}, None),
+            ({"ban": "1_0"}, None),
+            ({"ban": True}, None),
+            ({"users": {BOB: False}}, None),
             ({"ban": "abc"}, "level-no-integer"),
+            ({"ban": "_1"}, "level-no-integer"),
             ({"ban": None}, "level-no-integer"),
             ({"events": []}, None),
             ({"users": []}, "levels-no-object"),
@@ -121,9 +125,13 @@ class LevelTests(TestCase):
             ("-5", {"1": -5, "6": -5, "10": None}),
             (5.9, {"1": 5, "6": None, "10": None}),
             (-5.9, {"1": -5, "6": None, "10": None}),
+            ("5_0", {"1": 50, "6": 50, "10": None}),
+            ("٥", {"1": 5, "6": 5, "10": None}),
+            (True, {"1": 1, "6": 1, "10": None}),
+            (False, {"1": 0, "6": 0, "10": None}),
             *(
                 (bad, {"1": None, "6": None, "10": None})
-                for bad in ("", "5.0", "5_0", "+-5", "٥", "9" * 5_000, True, None, [], {}, 1e999)
+                for bad in ("", "5.0", "5__0", "_5", "+-5", "9" * 5_000, None, [], {}, 1e999)
             ),
         ):
             for version, level in by_version.items():

@@ -240,6 +240,13 @@ class EveryEventTests(TestCase):
             self.assertEqual(room.judge("m.room.message", {}, BOB), code)
             self.assertIsNone(room.judge("m.room.message", {}, CAROL))
 
+    def test_a_room_of_one_server_takes_no_members_of_others(self) -> None:
+        for federate, code in ((True, None), (False, "unfederated")):
+            room = Room(**{"m.federate": federate})
+            for membership in ("invite", "ban", "leave"):
+                self.assertEqual(room.judge_member(membership, ALICE, DAVE), code, membership)
+                self.assertIsNone(room.judge_member(membership, ALICE, CAROL), membership)
+
     def test_membership(self) -> None:
         room = Room()
         self.assertIsNone(room.judge("m.room.message", {}, ALICE))

@@ -17,6 +17,13 @@ from tests.rooms import vector_files
 
 Row = dict[str, Any]
 
+#: Notes of vectors in which the specification says otherwise, or nothing: the reference is followed.
+FOLLOWED = {
+    "the reference accepts digit group underscores",
+    "before v10 the reference takes booleans for integers",
+    "the reference also rejects a foreign target; the specification looks at the sender only",
+}
+
 
 def _state(events: Iterable[Event]) -> dict[StateKey, Event]:
     return {(event.type, event.state_key): event for event in events if event.state_key is not None}
@@ -70,7 +77,7 @@ class RandomTests(TestCase):
         for name in vector_files.files("auth/random_*"):
             wrong, asserted, others = [], 0, 0
             for row in vector_files.lines(name):
-                if row.get("normative") is False:
+                if row.get("normative") is False and row["note"] not in FOLLOWED:
                     others += 1
                     continue
                 asserted += 1

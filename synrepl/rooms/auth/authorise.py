@@ -65,12 +65,20 @@ def authorise(event: Event, state: StateEvents) -> Refusal | None:
 
 
 def _check_federation(event: Event, create: Event) -> Refusal | None:
-    """Step 4: a room may be for one server only."""
+    """Step 4: a room may be for one server only.
+
+    As in the reference, the user whose membership changes must be of that server, too
+    (docs/adr/0016-events-and-auth-rules.md).
+    """
     if create.content.get("m.federate") is not False:
         return None
-    if server_part(event.sender) == server_part(create.sender):
-        return None
-    return Refusal("unfederated", f"the room is not open to {event.sender}")
+    users = [event.sender]
+    if event.type == MEMBER and event.state_key is not None:
+        users.append(event.state_key)
+    for user in users:
+        if server_part(user) != server_part(create.sender):
+            return Refusal("unfederated", f"the room is not open to {user}")
+    return None
 
 
 def _check_aliases(event: Event) -> Refusal | None:

@@ -12,7 +12,6 @@ kept as :class:`Levels`. Events never change, so whether one is kept changes no 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
@@ -46,8 +45,6 @@ _ABOVE_ALL = math.inf
 
 #: How many power levels events are kept read.
 _KEPT = 256
-
-_INTEGER = re.compile(r"\s*[+-]?[0-9]+\s*")
 
 
 class Levels(msgspec.Struct, frozen=True):
@@ -144,18 +141,19 @@ def stated(event: Event) -> Stated:
 def level_in(value: object, version: RoomVersion) -> int | None:
     """The level that a value stands for; None when it is none.
 
-    Before version 10 text will do; where JSON is not strict (before 6) numbers are cut at the point.
+    Before version 10 a level is whatever Python's ``int`` makes of the value, as in the reference: text
+    with spaces, a sign, underscores or digits of other scripts, and booleans
+    (docs/adr/0016-events-and-auth-rules.md). Numbers with a fraction, which exist only where JSON is
+    not strict (before 6), are truncated.
     """
     if type(value) is int:
         return value
     if version.integer_levels:
         return None
     try:
-        if isinstance(value, str) and _INTEGER.fullmatch(value):
+        if isinstance(value, (str, bool)) or (isinstance(value, float) and not version.strict_json):
             return int(value)
-        if isinstance(value, float) and not version.strict_json:
-            return int(value)
-    except (ValueError, OverflowError):  # thousands of digits; not finite
+    except (ValueError, OverflowError):  # no digits, or thousands of them; not finite
         pass
     return None
 

@@ -24,6 +24,14 @@ AUTH = (
         RULES,
     ),
     Mutant(
+        "auth-federate-target",
+        AUTHORISE,
+        "        users.append(event.state_key)\n",
+        "        pass\n",
+        "a room of one server takes no members of others",
+        RULES,
+    ),
+    Mutant(
         "auth-aliases-of-others",
         AUTHORISE,
         "event.state_key != server_part(event.sender)",

@@ -26,6 +26,14 @@ POWER = (
         TESTS,
     ),
     Mutant(
+        "levels-no-booleans",
+        LEVELS,
+        "isinstance(value, (str, bool))",
+        "isinstance(value, str)",
+        "before version 10, booleans are levels",
+        TESTS,
+    ),
+    Mutant(
         "levels-creator-at-first",
         LEVELS,
         "_CREATOR_AT_FIRST = 100",
