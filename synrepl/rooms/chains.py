@@ -10,18 +10,22 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from functools import reduce
 from itertools import compress, islice
-from operator import or_
+from operator import and_, or_
 from typing import Protocol
 
 from synrepl.core.errors import InputError
 from synrepl.rooms.auth.keys import POWER_LEVELS_KEY
 from synrepl.rooms.event import Event
+from synrepl.rooms.event_types import CREATE, JOIN_RULES, POWER_LEVELS
 
 #: How many shared events are looked at before it is seen whether that is enough.
 _AT_ONCE = 64
 
 #: Up to how many bits it is quicker to look for each than to look at all places.
 _FEW = 32
+
+#: Types of the events that nearly all others cite, directly or over others.
+_RULE_TYPES = frozenset({CREATE, POWER_LEVELS, JOIN_RULES})
 
 #: Reads one event by its ID; ``KeyError`` when there is none, which becomes a named error.
 Fetch = Callable[[str], Event]
@@ -94,60 +98,126 @@ def create_id(event: Event) -> str:
 
 
 class BitSetChains:
-    """Auth chains in memory: each is one integer with a bit for every event in it.
+    """Auth chains in memory.
 
-    Only an event that somebody cites gets a bit, and events that cite the same share one integer:
-    most state events of a room are cited by nobody, and many cite the same, so that a chain is
-    far shorter than the room.
+    What the rules of a room are made of (creation, power levels, join rules, and all that these depend
+    on) is cited by nearly every event. Each of these events has a bit once it is cited, and the part
+    of a chain that consists of them is one integer, shared by all events that cite the same. What else
+    an event cites, mostly an earlier membership of the same user, is kept as a reference and followed
+    when a question needs it. So a room's memory grows with its events, however often members come and
+    go.
 
-    Bits are given in the order in which events are cited first, so what depends on an event
-    has a higher one.
+    Bits are given in the order of citation: what depends on an event has a higher one, and all of
+    the chain of an event with a bit has bits.
     """
 
-    __slots__ = ("_bit", "_by_bit", "_by_cited", "_chain", "_power_levels")
+    __slots__ = (
+        "_bits",
+        "_by_place",
+        "_cited",
+        "_interned",
+        "_place",
+        "_power_levels",
+        "_references",
+        "_rules",
+    )
 
     def __init__(self, events: Iterable[Event] = ()) -> None:
         """:param events: to begin with, those that are depended on first"""
-        self._chain: dict[str, int] = {}
-        self._by_cited: dict[tuple[str, ...], int] = {(): 0}
-        self._bit: dict[str, int] = {}
-        self._by_bit: list[str] = []
+        #: Of each event, the part of its chain that it reaches over events with a bit only.
+        self._bits: dict[str, int] = {}
+        #: Of events that cite others without a bit, these.
+        self._references: dict[str, tuple[str, ...]] = {}
+        self._place: dict[str, int] = {}
+        self._by_place: list[str] = []
+        #: By what is cited of events with a bit.
+        self._interned: dict[tuple[str, ...], int] = {(): 0}
+        #: Events that get a bit when they are cited.
+        self._rules: set[str] = set()
+        #: Events without a bit that are in the chain of a state event.
+        self._cited: set[str] = set()
         self._power_levels: dict[str, str | None] = {}
         for event in events:
             self.add(event)
 
     def __contains__(self, event_id: str) -> bool:
-        return event_id in self._chain
+        return event_id in self._bits
 
     def __len__(self) -> int:
-        return len(self._chain)
+        return len(self._bits)
 
     def add(self, event: Event) -> None:
         """Take in an event, unless it is known.
 
         :raises MissingAuthEvent: something that it depends on is not known
         """
-        if event.event_id not in self._chain:
-            cited = depends_on(event)
-            chain = self._by_cited.get(cited)
-            if chain is None:
-                chain = self._by_cited[cited] = self._union(event.event_id, cited)
-            self._chain[event.event_id] = chain
-            if (event.type, event.state_key) == POWER_LEVELS_KEY:
-                self._power_levels[event.event_id] = cited_levels(event, self._power_levels)
-
-    def _union(self, event_id: str, cited: tuple[str, ...]) -> int:
-        missing = [each for each in cited if each not in self._chain]
-        if missing:
-            raise MissingAuthEvent(event_id=event_id, cited=missing[0])
-        union = 0
+        event_id = event.event_id
+        if event_id in self._bits:
+            return
+        cited, place = depends_on(event), self._place
         for each in cited:
-            bit = self._bit.get(each)
-            if bit is None:
-                bit = self._bit[each] = 1 << len(self._by_bit)
-                self._by_bit.append(each)
-            union |= self._chain[each] | bit
+            if each not in self._bits:
+                raise MissingAuthEvent(event_id=event_id, cited=each)
+        for each in cited:
+            if each in self._rules and each not in place:
+                self._give_bits(each)
+        with_bit = tuple([each for each in cited if each in place])
+        bits = self._interned.get(with_bit)
+        if bits is None:
+            bits = self._interned[with_bit] = self._union(with_bit)
+        self._bits[event_id] = bits
+        if len(with_bit) < len(cited):
+            rest = tuple([each for each in cited if each not in place])
+            self._references[event_id] = rest
+            if event.state_key is not None:
+                self._mark_cited(rest)
+        if event.type in _RULE_TYPES:
+            self._rules.add(event_id)
+            if (event.type, event.state_key) == POWER_LEVELS_KEY:
+                self._power_levels[event_id] = cited_levels(event, self._power_levels)
+
+    def _union(self, with_bit: Iterable[str]) -> int:
+        union = 0
+        for each in with_bit:
+            union |= self._bits[each] | 1 << self._place[each]
         return union
+
+    def _give_bits(self, event_id: str) -> None:
+        """Give an event a bit, and before it all of its chain that has none."""
+        for each in self._in_order([event_id]):
+            self._bits[each] |= self._union(self._references.pop(each, ()))
+            self._place[each] = len(self._by_place)
+            self._by_place.append(each)
+            self._cited.discard(each)
+
+    def _mark_cited(self, event_ids: Iterable[str]) -> None:
+        """Note that a state event has these in its chain, and what they cite."""
+        ahead = list(event_ids)
+        while ahead:
+            each = ahead.pop()
+            if each not in self._cited and each not in self._place:
+                self._cited.add(each)
+                ahead.extend(self._references.get(each, ()))
+
+    def _in_order(self, starts: Iterable[str]) -> list[str]:
+        """Events and those of their chains, as far as they have no bit; what is cited comes first."""
+        ordered: list[str] = []
+        seen: set[str] = set()
+        path = [(each, False) for each in starts]
+        while path:
+            each, is_done = path.pop()
+            if is_done:
+                ordered.append(each)
+            elif each not in seen and each not in self._place:
+                seen.add(each)
+                path.append((each, True))
+                path.extend([(cited, False) for cited in self._references.get(each, ())])
+        return ordered
+
+    @property
+    def bit_count(self) -> int:
+        """How many events have a bit: what the size of a chain grows with."""
+        return len(self._by_place)
 
     @property
     def power_levels(self) -> Mapping[str, str | None]:
@@ -159,47 +229,95 @@ class BitSetChains:
 
         :raises UnknownEvent: the event is not known
         """
-        return set(self._events(self._chains_of([event_id])))
+        others: set[str] = set()
+        bits = self._below([event_id], others)
+        return others.union(self._events(bits))
 
     def difference(self, differing: Sequence[Collection[str]], shared: Iterable[str]) -> set[str]:
         """See :meth:`AuthChains.difference`."""
-        chains = [self._chains_of(events) | self._bits_of(events) for events in differing]
-        in_some = reduce(or_, chains, 0)
-        rest = in_some & ~reduce(int.__and__, chains, in_some)
-        # What nobody cites is in no chain but those of the states that have it.
-        found = set().union(*differing).difference(self._bit)
-        remaining, seen = iter(shared), []
-        while rest and (some := list(islice(remaining, _AT_ONCE))):
-            rest &= ~self._chains_of(some)
-            seen += some
+        parts = [self._full(events) for events in differing]
+        all_bits = [bits for bits, _ in parts]
+        in_some = reduce(or_, all_bits, 0)
+        rest = in_some & ~reduce(and_, all_bits, in_some)
+        others = [events for _, events in parts]
+        found = others[0].union(*others).difference(others[0].intersection(*others))
+        remaining, seen = iter(shared), set[str]()
+        # What no state event cites, nothing shared can take out again.
+        while rest or not found.isdisjoint(self._cited):
+            some = list(islice(remaining, _AT_ONCE))
+            if not some:
+                break
+            rest &= ~(self._below(some, seen) | self._own_bits(some))
+            found.difference_update(some, seen)
         found.update(self._events(rest))
-        found.difference_update(seen)
         return found
 
     def subgraph(self, conflicted: Collection[str]) -> set[str]:
         """See :meth:`AuthChains.subgraph`."""
-        found = set(conflicted)
-        below, ends = self._chains_of(found), self._bits_of(found)
+        found, others = set(conflicted), set[str]()
+        below = self._below(found, others)
+        ends = self._own_bits(found)
         if ends:
             # What is older than all of the ends has none of them in its chain.
             oldest = (ends & -ends).bit_length()
-            chains = self._chain
-            found.update(
-                event_id
-                for event_id in self._events((below & ~ends) >> oldest << oldest)
-                if chains[event_id] & ends
-            )
-        return found
+            candidates = self._events((below & ~ends) >> oldest << oldest)
+            found.update([each for each in candidates if self._bits[each] & ends])
+        return found | self._reaching(conflicted, ends) & others if others else found
 
-    def _chains_of(self, events: Iterable[str]) -> int:
-        """The chains of several, together."""
+    def _reaching(self, conflicted: Collection[str], ends: int) -> set[str]:
+        """Of the events without a bit in the chains of some, those that have one of them in their own.
+
+        :param ends: the bits of these
+        """
+        goals = set(conflicted)
+        reaching: set[str] = set()
+        for each in self._in_order(goals):
+            bits, hit = self._bits[each], False
+            for cited in self._references.get(each, ()):
+                place = self._place.get(cited)
+                if place is not None:
+                    bits |= self._bits[cited] | 1 << place
+                elif cited in goals or cited in reaching:
+                    hit = True
+            if hit or bits & ends:
+                reaching.add(each)
+        return reaching
+
+    def _below(self, starts: Collection[str], others: set[str]) -> int:
+        """The chains of some events together: bits, and the events that have none.
+
+        :param others: the latter are added; those that are in it already are not followed
+        :raises UnknownEvent: one of ``starts`` is not known
+        """
+        all_bits, references, place = self._bits, self._references, self._place
         try:
-            return reduce(or_, map(self._chain.__getitem__, events), 0)
+            bits = reduce(or_, map(all_bits.__getitem__, starts), 0)
         except KeyError as error:
             raise UnknownEvent(event_id=error.args[0]) from None
+        ahead = [references[each] for each in starts if each in references]
+        while ahead:
+            for cited in ahead.pop():
+                if cited in place:
+                    bits |= all_bits[cited] | 1 << place[cited]
+                elif cited not in others:
+                    others.add(cited)
+                    bits |= all_bits[cited]
+                    if cited in references:
+                        ahead.append(references[cited])
+        return bits
 
-    def _bits_of(self, events: Iterable[str]) -> int:
-        return reduce(or_, filter(None, map(self._bit.get, events)), 0)
+    def _full(self, events: Collection[str]) -> tuple[int, set[str]]:
+        """The same with the events themselves."""
+        others: set[str] = set()
+        bits = self._below(events, others) | self._own_bits(events)
+        others.update([each for each in events if each not in self._place])
+        return bits, others
+
+    def _own_bits(self, events: Iterable[str]) -> int:
+        bits = 0
+        for each in self._place.keys() & events:
+            bits |= 1 << self._place[each]
+        return bits
 
     def _events(self, bits: int) -> Iterable[str]:
         """The events whose bits these are, oldest first."""
@@ -207,12 +325,12 @@ class BitSetChains:
             few = []
             while bits:
                 lowest = bits & -bits
-                few.append(self._by_bit[lowest.bit_length() - 1])
+                few.append(self._by_place[lowest.bit_length() - 1])
                 bits ^= lowest
             return few
         # As text: "1" for each that is in it, from the lowest bit on.
         digits = bin(bits)[:1:-1].encode().translate(_SELECTORS)
-        return compress(self._by_bit, digits)
+        return compress(self._by_place, digits)
 
 
 #: From the digits of a binary number to what :func:`itertools.compress` takes.

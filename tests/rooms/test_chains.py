@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,33 +24,47 @@ from tests.rooms.resolution_rooms import MadeRoom, WalkedChains
 _GRAPHS = st.lists(st.lists(st.integers(1, 12), max_size=4), min_size=1, max_size=40)
 
 
-def _room(steps: list[list[int]]) -> MadeRoom:
+#: What the events are, in turn: some are cited by nearly all others in a real room, most are not.
+_KINDS = (
+    ["m.room.power_levels"],
+    ["m.room.member"],
+    ["m.room.member", "m.room.member", "m.room.power_levels", None],
+)
+
+
+def _room(steps: list[list[int]], kinds: Sequence[str | None] = _KINDS[0]) -> MadeRoom:
     room = MadeRoom()
     for at, back in enumerate(steps):
         cites = sorted({str(at - step) for step in back if step <= at})
-        room.add(str(at), "m.room.power_levels", "" if at % 3 else "x", cites=cites)
+        kind = kinds[at % len(kinds)]
+        key = None if kind is None else "" if at % 3 else "x"
+        room.add(str(at), kind or "m.room.message", key, cites=cites)
     return room
 
 
 class WalkTests(TestCase):
     """Random graphs."""
 
-    @given(_GRAPHS)
-    @settings(max_examples=60)
-    def test_chains(self, steps: list[list[int]]) -> None:
+    @given(_GRAPHS, st.sampled_from(_KINDS))
+    @settings(max_examples=100)
+    def test_chains(self, steps: list[list[int]], kinds: list[str | None]) -> None:
         """Each chain."""
-        room = _room(steps)
+        room = _room(steps, kinds)
         chains, walked = BitSetChains(room.events.values()), WalkedChains(room.events)
         for event_id in room.events:
             self.assertEqual(chains.chain(event_id), walked.chain(event_id))
         self.assertEqual(chains.power_levels, walked.power_levels)
 
-    @given(_GRAPHS, st.data())
-    @settings(max_examples=100)
-    def test_difference(self, steps: list[list[int]], data: st.DataObject) -> None:
+    @given(_GRAPHS, st.sampled_from(_KINDS), st.data())
+    @settings(max_examples=200)
+    def test_difference(
+        self, steps: list[list[int]], kinds: list[str | None], data: st.DataObject
+    ) -> None:
         """The auth difference."""
-        room = _room(steps)
-        subset = st.sets(st.sampled_from(sorted(room.events)))
+        room = _room(steps, kinds)
+        # States have state events only.
+        in_states = [each for each, event in room.events.items() if event.state_key is not None]
+        subset = st.sets(st.sampled_from(sorted(in_states)))
         states = data.draw(st.lists(subset, min_size=1, max_size=4))
         shared = set.intersection(*states)
         differing = [state - shared for state in states]
@@ -67,11 +82,13 @@ class WalkTests(TestCase):
         self.assertEqual(len(chains.difference([["leaf"], []], others)), 200)
         self.assertEqual(chains.difference([["leaf"], []], [*others, "199"]), {"leaf"})
 
-    @given(_GRAPHS, st.data())
-    @settings(max_examples=100)
-    def test_subgraph(self, steps: list[list[int]], data: st.DataObject) -> None:
+    @given(_GRAPHS, st.sampled_from(_KINDS), st.data())
+    @settings(max_examples=200)
+    def test_subgraph(
+        self, steps: list[list[int]], kinds: list[str | None], data: st.DataObject
+    ) -> None:
         """The paths between events."""
-        room = _room(steps)
+        room = _room(steps, kinds)
         ends = data.draw(st.sets(st.sampled_from(sorted(room.events))))
         self.assertEqual(
             BitSetChains(room.events.values()).subgraph(ends),
@@ -88,6 +105,23 @@ class WalkTests(TestCase):
         read = chains_of(starts, room.events.__getitem__)
         for start in starts:
             self.assertEqual(read.chain(start), built.chain(start))
+
+
+class SizeTests(TestCase):
+    """What chains take in memory."""
+
+    def test_members_who_leave_and_rejoin_take_no_bits(self) -> None:
+        """Each has a chain of its own, which is not copied into the next."""
+        room = MadeRoom()
+        cites = room.begin()
+        for turn in range(3):
+            for n in range(50):
+                before = [f"{turn - 1} {n}"] if turn else []
+                room.join(f"u{n}", [*cites[:3:2], "rules", *before], f"{turn} {n}")
+        chains = BitSetChains(room.events.values())
+        self.assertEqual(chains.bit_count, 4)
+        self.assertIn("0 7", chains.chain("2 7"))
+        self.assertNotIn("0 8", chains.chain("2 7"))
 
 
 class CreateTests(TestCase):
