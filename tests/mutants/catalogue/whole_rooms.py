@@ -223,8 +223,8 @@ WHOLE_ROOMS = (
     Mutant(
         "groups-no-limit",
         "state_groups.py",
-        "    if chain > limit:\n",
-        "    if False:\n",
+        "        while place % (step * self.width) == 0:\n",
+        "        while False:\n",
         "chains of state groups are bounded",
         MAPS,
     ),

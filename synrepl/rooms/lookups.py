@@ -1,0 +1,61 @@
+"""Lookups: code that needs data from somewhere, written once for memory, SQL and Spark.
+
+A lookup is a generator. It yields a *round*: a few requests, each for a set of IDs, which can be answered
+together; it is sent the answers in the same order, and returns its result. What answers is not its
+business: :func:`run` calls the methods of a view in memory, :func:`run_async` awaits a function that
+answers a whole round, such as one statement of SQL. One round is one round trip.
+
+An answer may hold more than was asked for; what is missing from it does not exist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from typing import Any, Protocol, TypeVar
+
+_T = TypeVar("_T")
+
+
+class Request(Protocol):
+    """One question, for a set of IDs."""
+
+    def ask(self, view: Any, /) -> Any:
+        """Have it answered by the view's method for such questions."""
+        ...
+
+
+#: Requests that can be answered together.
+Round = tuple[Request, ...]
+
+#: Yields rounds, is sent the answers to each, and returns its result.
+Lookup = Generator[Round, Sequence[Any], _T]
+
+
+def run(lookup: Lookup[_T], view: object) -> _T:
+    """Run a lookup on a view that answers at once.
+
+    :param view: has the methods that the lookup's requests call
+    """
+    try:
+        requests = next(lookup)
+        while True:
+            requests = lookup.send([request.ask(view) for request in requests])
+    except StopIteration as done:
+        return done.value  # type: ignore[no-any-return]
+
+
+async def run_async(lookup: Lookup[_T], answer: Callable[[Round], Awaitable[Sequence[Any]]]) -> _T:
+    """Run a lookup on something that takes its time.
+
+    It awaits nothing but ``answer``, so it runs under Twisted and under asyncio.
+
+    :param answer: answers all requests of a round, in their order
+    """
+    try:
+        requests = next(lookup)
+        while True:
+            requests = lookup.send(await answer(requests))
+    except StopIteration as done:
+        return done.value  # type: ignore[no-any-return]
+    finally:
+        lookup.close()
