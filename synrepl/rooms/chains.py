@@ -24,6 +24,10 @@ _AT_ONCE = 64
 #: Up to how many bits it is quicker to look for each than to look at all places.
 _FEW = 32
 
+#: Until so many events of a room have a bit, all that are cited get one: no chain takes more than 512
+#: bytes because of that.
+BITS_FOR_ALL = 4096
+
 #: Types of the events that nearly all others cite, directly or over others.
 _RULE_TYPES = frozenset({CREATE, POWER_LEVELS, JOIN_RULES})
 
@@ -100,12 +104,13 @@ def create_id(event: Event) -> str:
 class BitSetChains:
     """Auth chains in memory.
 
-    What the rules of a room are made of (creation, power levels, join rules, and all that these depend
-    on) is cited by nearly every event. Each of these events has a bit once it is cited, and the part
-    of a chain that consists of them is one integer, shared by all events that cite the same. What else
-    an event cites, mostly an earlier membership of the same user, is kept as a reference and followed
-    when a question needs it. So a room's memory grows with its events, however often members come and
-    go.
+    The first few thousand events that are cited have a bit each, and the part of a chain that
+    consists of such events is one integer, shared by all events that cite the same. That is all there
+    is to most rooms. In a larger one, only what the rules of the room are made of gets a bit from then
+    on (creation, power levels, join rules, and all that these depend on), for nearly every event cites
+    it. What else an event cites, mostly an earlier membership of the same user, is kept as a reference
+    and followed when a question needs it. So a room's memory grows with its events, however often
+    members come and go.
 
     Bits are given in the order of citation: what depends on an event has a higher one, and all of
     the chain of an event with a bit has bits.
@@ -113,6 +118,7 @@ class BitSetChains:
 
     __slots__ = (
         "_bits",
+        "_bits_for_all",
         "_by_place",
         "_cited",
         "_interned",
@@ -122,8 +128,12 @@ class BitSetChains:
         "_rules",
     )
 
-    def __init__(self, events: Iterable[Event] = ()) -> None:
-        """:param events: to begin with, those that are depended on first"""
+    def __init__(self, events: Iterable[Event] = (), bits_for_all: int = BITS_FOR_ALL) -> None:
+        """
+        :param events: to begin with, those that are depended on first
+        :param bits_for_all: until so many events have a bit, all that are cited get one
+        """
+        self._bits_for_all = bits_for_all
         #: Of each event, the part of its chain that it reaches over events with a bit only.
         self._bits: dict[str, int] = {}
         #: Of events that cite others without a bit, these.
@@ -159,7 +169,9 @@ class BitSetChains:
             if each not in self._bits:
                 raise MissingAuthEvent(event_id=event_id, cited=each)
         for each in cited:
-            if each in self._rules and each not in place:
+            if each not in place and (
+                each in self._rules or len(self._by_place) < self._bits_for_all
+            ):
                 self._give_bits(each)
         with_bit = tuple([each for each in cited if each in place])
         bits = self._interned.get(with_bit)

@@ -7,7 +7,7 @@ these are, and the seed on faster joins. Steps 1 to 3 (format, signatures, hash)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Container, Sequence
 from enum import StrEnum
 
 from synrepl.rooms.auth.authorise import authorise
@@ -15,10 +15,12 @@ from synrepl.rooms.auth.keys import CREATE_KEY
 from synrepl.rooms.auth.outcome import Refusal
 from synrepl.rooms.auth.own import check_own
 from synrepl.rooms.auth.selection import check_cited, wanted
+from synrepl.rooms.chains import UnknownEvent
 from synrepl.rooms.event import Event
 from synrepl.rooms.event_types import CREATE
+from synrepl.rooms.lookups import Lookup
 from synrepl.rooms.state import StateKey
-from synrepl.rooms.state_map import CompactStateMap
+from synrepl.rooms.view import EntriesRequest, EventsRequest, StateHandle
 
 
 class Check(StrEnum):
@@ -35,13 +37,15 @@ class Checks:
     The rules look at a few entries of a state only, and mostly these are the same for all three
     checks: an answer is found once for each choice of entries.
 
+    :param cited: all of its auth events
     :param create: the room's ``m.room.create``, which stands for itself where nobody cites it
     """
 
-    __slots__ = ("_answers", "_cited", "_event", "_keys")
+    __slots__ = ("_all_cited", "_answers", "_cited", "_event", "_keys")
 
     def __init__(self, event: Event, cited: Sequence[Event], create: Event | None) -> None:
         self._event = event
+        self._all_cited = cited
         self._cited: dict[StateKey, Event] = {
             (each.type, each.state_key): each for each in cited if each.state_key is not None
         }
@@ -61,14 +65,13 @@ class Checks:
         """The state that its auth events are."""
         return {key: event.event_id for key, event in self._cited.items()}
 
-    def by_cited(self, cited: Sequence[Event], rejected: Container[str]) -> Refusal | None:
+    def by_cited(self, rejected: Container[str]) -> Refusal | None:
         """4: the event by itself, whether it cites what it should, and the rules by what it cites.
 
-        :param cited: all of its auth events, as in ``__init__``
         :param rejected: events that were rejected
         """
         event = self._event
-        refusal = check_own(event) or check_cited(event, cited, rejected)
+        refusal = check_own(event) or check_cited(event, self._all_cited, rejected)
         if refusal is not None:
             return refusal
         get = self._cited.get
@@ -78,20 +81,23 @@ class Checks:
         answer = self._answers[entries] = authorise(event, self._cited)
         return answer
 
-    def by_state(self, state: CompactStateMap, fetch: Callable[[str], Event]) -> Refusal | None:
+    def lookup_by_state(self, state: StateHandle) -> Lookup[Refusal | None]:
         """5 and 6: the rules by a state of the room.
 
-        :param fetch: an event of that state
+        :raises UnknownEvent: an event of the state is not known
         """
-        entries = state.several(self._keys)
+        ((found,),) = yield (EntriesRequest((state,), self._keys),)
+        entries = tuple(found)
         try:
             return self._answers[entries]
         except KeyError:
             pass
-        relevant: Mapping[StateKey, Event] = {
-            key: fetch(event_id)
-            for key, event_id in zip(self._keys, entries, strict=True)
-            if event_id is not None
-        }
+        (known,) = yield (EventsRequest([each for each in entries if each is not None]),)
+        relevant: dict[StateKey, Event] = {}
+        for key, event_id in zip(self._keys, entries, strict=True):
+            if event_id is not None:
+                if event_id not in known.events:
+                    raise UnknownEvent(event_id=event_id)
+                relevant[key] = known.events[event_id]
         answer = self._answers[entries] = authorise(self._event, relevant)
         return answer

@@ -8,6 +8,7 @@ answer that leaves out members has to name the servers in the room.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from typing import Any
 
 from synrepl.core.errors import InputError
 from synrepl.rooms.event import Event
@@ -43,7 +44,7 @@ def check_answer(
         )
 
 
-def check_accepted(room_id: str, state: Iterable[Judged]) -> None:
+def check_accepted(room_id: str, state: Iterable[Judged[Any]]) -> None:
     """Refuse an answer in which what it cannot do without is rejected, and so would be left out.
 
     :param state: what became of the events of the state

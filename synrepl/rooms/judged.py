@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Generic
+
 import msgspec
 
 from synrepl.core.errors import InputError
@@ -9,7 +11,7 @@ from synrepl.rooms.auth.outcome import Refusal
 from synrepl.rooms.checks import Check
 from synrepl.rooms.event import Event
 from synrepl.rooms.ordering import Place
-from synrepl.rooms.state_map import CompactStateMap
+from synrepl.rooms.view import S
 
 
 class OtherRoom(InputError):
@@ -28,8 +30,11 @@ class NoState(InputError):
     """the state of the room at event {event_id} is not known: it is here only because others cite it"""
 
 
-class Judged(msgspec.Struct, frozen=True, eq=False, gc=False):
+class Judged(msgspec.Struct, Generic[S], frozen=True, eq=False, gc=False):
     """What became of an event.
+
+    The states are handles of the view in which it was judged; in a :class:`~synrepl.rooms.room.Room`
+    they are whole maps.
 
     :ivar state_before: None for one that is known only because others cite it
     :ivar state_after: the same, with the event in it when it is accepted state
@@ -41,8 +46,8 @@ class Judged(msgspec.Struct, frozen=True, eq=False, gc=False):
     """
 
     event: Event
-    state_before: CompactStateMap | None
-    state_after: CompactStateMap | None
+    state_before: S | None
+    state_after: S | None
     refusal: Refusal | None
     failed: Check | None
     soft_failure: Refusal | None
@@ -58,6 +63,11 @@ class Judged(msgspec.Struct, frozen=True, eq=False, gc=False):
     def counts(self) -> bool:
         """Whether it was accepted, and not soft-failed."""
         return self.refusal is None and self.soft_failure is None
+
+    @property
+    def topological(self) -> int:
+        """Its topological number, see :class:`~synrepl.rooms.ordering.Place`."""
+        return self.place.topological
 
     @property
     def prev_event_ids(self) -> tuple[str, ...]:

@@ -2,82 +2,236 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
+from typing import Generic
 
-from synrepl.rooms.chains import AuthChains
+from synrepl.rooms.auth.keys import CREATE_KEY, POWER_LEVELS_KEY
+from synrepl.rooms.auth.selection import wanted
+from synrepl.rooms.chains import depends_on
 from synrepl.rooms.event import Event
-from synrepl.rooms.resolution.resolve import resolve
+from synrepl.rooms.judged import NoState, NotJudged
+from synrepl.rooms.lookups import Lookup
+from synrepl.rooms.resolution.conflict import Conflict
+from synrepl.rooms.resolution.resolve import resolve_conflict
 from synrepl.rooms.state import StateKey
-from synrepl.rooms.state_map import CompactStateMap
-from synrepl.rooms.versions import RoomVersion
+from synrepl.rooms.state_map import Delta
+from synrepl.rooms.versions import Resolution, RoomVersion
+from synrepl.rooms.view import (
+    HEADS,
+    AuthChainFacts,
+    AuthChainsRequest,
+    DifferencesRequest,
+    EntriesRequest,
+    EventsRequest,
+    RoomHeads,
+    S,
+    StateAt,
+    StatesRequest,
+)
 
-#: Of how many resolutions the result is kept.
+#: How many results are kept.
 MAX_KEPT = 512
 
 
-class Merging:
-    """Resolves states of one room, and keeps the last results.
+class ResolutionCache(Generic[S]):
+    """The last results of resolving states of one room."""
 
-    :param fetch: reads an event of the room
-    :param chains: auth chains of all its events
-    :param rejected: those that were rejected
-    """
+    __slots__ = ("_kept",)
 
-    __slots__ = ("_chains", "_fetch", "_kept", "_rejected", "_version")
+    def __init__(self) -> None:
+        self._kept: dict[frozenset[int], tuple[Sequence[S], S]] = {}
 
-    def __init__(
-        self,
-        version: RoomVersion,
-        fetch: Callable[[str], Event],
-        chains: AuthChains,
-        rejected: Container[str],
-    ) -> None:
-        self._version = version
-        self._fetch = fetch
-        self._chains = chains
-        self._rejected = rejected
-        self._kept: dict[frozenset[int], tuple[list[CompactStateMap], CompactStateMap]] = {}
+    def get(self, states: Sequence[S]) -> S | None:
+        """What these very handles resolved to, in any order."""
+        found = self._kept.get(frozenset(map(id, states)))
+        return None if found is None else found[1]
 
-    def merged(
-        self, states: list[CompactStateMap], keys: Sequence[StateKey] | None = None
-    ) -> CompactStateMap:
-        """What these resolve to; states that are the same object, or equal, take no resolution.
-
-        Each is compared with the first alone, so that many take no longer than they are: how often
-        one is there does not matter where states are resolved.
-
-        :param states: at least one
-        :param keys: where nothing else matters, any state that has the same under these is enough.
-            What all states have stays, so mostly that takes no resolution either; what none of them has
-            may come up in one
-        """
-        first = states[0]
-        if len(states) == 1:
-            return first
-        if keys is not None:
-            entries = first.several(keys)
-            if None not in entries and all(each.several(keys) == entries for each in states):
-                return first
-        once = {id(state): state for state in states}
-        different = [state for state in once.values() if state is first or state != first]
-        return first if len(different) == 1 else self._resolved(different)
-
-    def _resolved(self, states: list[CompactStateMap]) -> CompactStateMap:
-        choice = frozenset(map(id, states))
-        found = self._kept.get(choice)
-        if found is None:
-            if len(self._kept) >= MAX_KEPT:
-                del self._kept[next(iter(self._kept))]
-            # The states are kept with it, so that their ids stay theirs.
-            found = self._kept[choice] = states, self._resolve(states)
-        return found[1]
-
-    def _resolve(self, states: list[CompactStateMap]) -> CompactStateMap:
-        resolved = resolve(self._version, states, self._fetch, self._chains, self._rejected)
-        made = states[0].becoming(resolved)
-        # Maps that are the same object need not be compared later.
-        return next((state for state in states if state == made), made)
+    def keep(self, states: Sequence[S], resolved: S) -> None:
+        """Keep a result in place of the oldest."""
+        if len(self._kept) >= MAX_KEPT:
+            del self._kept[next(iter(self._kept))]
+        # The handles are kept with it, so that their ids stay theirs.
+        self._kept[frozenset(map(id, states))] = states, resolved
 
     def forget(self) -> None:
         """Keep no results, since other events are rejected now."""
         self._kept.clear()
+
+
+def lookup_state_after(
+    version: RoomVersion, event_ids: Collection[str], cache: ResolutionCache[S] | None = None
+) -> Lookup[S]:
+    """The state after several events: what the states after them resolve to.
+
+    :raises NotJudged: one of them is not known
+    :raises NoState: one of them is known only because others cite it
+    """
+    heads: RoomHeads[S]
+    heads, at = yield (HEADS, StatesRequest(event_ids))
+    if not event_ids:
+        return heads.empty_state
+    states: list[S] = states_after(at, event_ids, heads.room_id)
+    return (yield from lookup_merged(version, states, cache))
+
+
+def states_after(
+    at: Mapping[str, StateAt[S]], event_ids: Collection[str], room_id: str | None
+) -> list[S]:
+    """The states after some events.
+
+    :raises NotJudged: one of them is not known
+    :raises NoState: one of them is known only because others cite it
+    """
+    states: list[S] = []
+    for event_id in event_ids:
+        found = at.get(event_id)
+        if found is None:
+            raise NotJudged(event_id=event_id, room_id=room_id)
+        state = found.state_after
+        if state is None:
+            raise NoState(event_id=event_id)
+        states.append(state)
+    return states
+
+
+def lookup_merged(
+    version: RoomVersion,
+    states: Sequence[S],
+    cache: ResolutionCache[S] | None = None,
+    keys: Sequence[StateKey] | None = None,
+) -> Lookup[S]:
+    """What states resolve to; states that are the same object, or equal, take no resolution.
+
+    Each is compared with the first alone, so the cost is linear in their number: how often
+    one is there does not matter where states are resolved.
+
+    :param states: at least one
+    :param keys: where nothing else matters, any state that has the same under these is enough.
+        What all states have stays, so mostly that takes no resolution either; what none of them has
+        may come up in one
+    """
+    first = states[0]
+    if len(states) == 1:
+        return first
+    if keys is not None:
+        (found,) = yield (EntriesRequest(states, keys),)
+        entries = found[0]
+        if None not in entries and all(each == entries for each in found):
+            return first
+    once = {id(state): state for state in states}
+    different = [state for state in once.values() if state is first or state != first]
+    return (
+        first if len(different) == 1 else (yield from _lookup_resolved(version, different, cache))
+    )
+
+
+def _lookup_resolved(
+    version: RoomVersion, states: Sequence[S], cache: ResolutionCache[S] | None
+) -> Lookup[S]:
+    kept = None if cache is None else cache.get(states)
+    if kept is None:
+        kept = yield from lookup_resolution(version, states)
+        if cache is not None:
+            cache.keep(states, kept)
+    return kept
+
+
+def lookup_resolution(version: RoomVersion, states: Sequence[S]) -> Lookup[S]:
+    """Resolve states, with everything that takes read beforehand in a few rounds, however large they are.
+
+    :param states: at least two
+    :raises UnknownEvent: an event of a state, or one that is depended on, is not known
+    """
+    first = states[0]
+    (changes,) = yield (DifferencesRequest(states),)
+    keys: set[StateKey] = set()
+    for change in changes:
+        keys.update(change.entries, change.removed)
+    if not keys:
+        return first
+    entries = yield from _lookup_entries(first, {*keys, POWER_LEVELS_KEY, CREATE_KEY})
+    conflict = Conflict([entries], keys, changes)
+    known = _Prefetched()
+    if version.resolution is Resolution.V1:
+        facts = AuthChainFacts(frozenset(), frozenset(), {})
+    else:
+        with_subgraph = version.resolution is Resolution.V2_1
+        request = AuthChainsRequest(conflict.differing(), first, keys, with_subgraph)
+        (facts,) = yield (request,)
+    full = set().union(*conflict.candidates().values(), facts.difference, facts.subgraph)
+    yield from known.lookup(full)
+    events = [known.events[each] for each in full if each in known.events]
+    # The rules look at what authorises each: what the states agree on, or else what it cites.
+    looked_at = {key for event in events for key in wanted(event)}
+    looked_at.update([(each.type, each.state_key) for each in events if each.state_key is not None])
+    looked_at.difference_update(entries, keys)
+    cited = {each for event in events for each in depends_on(event)}
+    agreed = yield from _lookup_entries(first, looked_at)
+    entries.update(agreed)
+    yield from known.lookup(cited.union(entries.values()))
+    resolved = resolve_conflict(
+        version, conflict, known.events.__getitem__, _AnsweredChains(facts), known.rejected
+    )
+    return _settled(states, conflict, resolved)
+
+
+def _lookup_entries(state: S, keys: Collection[StateKey]) -> Lookup[dict[StateKey, str]]:
+    in_order = tuple(keys)
+    if not in_order:
+        return {}
+    ((found,),) = yield (EntriesRequest((state,), in_order),)
+    pairs = zip(in_order, found, strict=True)
+    return {key: event_id for key, event_id in pairs if event_id is not None}
+
+
+def _settled(states: Sequence[S], conflict: Conflict, resolved: Mapping[StateKey, str]) -> S:
+    """The handle of what was resolved: that of one of the states, where it is the same."""
+    first = states[0]
+    change = conflict.settling(resolved)
+    made = first.with_delta(change) if change else first
+    # Handles that are the same object need not be compared later.
+    return next((state for state in states if state == made), made)
+
+
+class _Prefetched:
+    """Events that were read, and which of them were rejected."""
+
+    __slots__ = ("events", "rejected")
+
+    def __init__(self) -> None:
+        self.events: dict[str, Event] = {}
+        self.rejected: set[str] = set()
+
+    def lookup(self, event_ids: Set[str]) -> Lookup[None]:
+        """Read those that are not here yet."""
+        missing = event_ids - self.events.keys()
+        if missing:
+            (found,) = yield (EventsRequest(missing),)
+            self.events.update(
+                {each: found.events[each] for each in missing if each in found.events}
+            )
+            self.rejected.update(found.rejected & missing)
+
+
+class _AnsweredChains:
+    """:class:`~synrepl.rooms.chains.AuthChains` of which the answers are known already."""
+
+    __slots__ = ("_facts",)
+
+    def __init__(self, facts: AuthChainFacts) -> None:
+        self._facts = facts
+
+    @property
+    def power_levels(self) -> Mapping[str, str | None]:
+        return self._facts.power_levels
+
+    def difference(self, differing: object, shared: object) -> set[str]:
+        return set(self._facts.difference)
+
+    def subgraph(self, conflicted: object) -> set[str]:
+        return set(self._facts.subgraph)
+
+
+def claimed_state(empty: S, claimed: Mapping[StateKey, str]) -> S:
+    """The handle of a state that is given entry by entry."""
+    return empty.with_delta(Delta(claimed))

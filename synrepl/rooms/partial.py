@@ -20,9 +20,9 @@ from synrepl.rooms.chains import depends_on
 from synrepl.rooms.event import Event
 from synrepl.rooms.event_types import MEMBER
 from synrepl.rooms.join_answer import check_accepted, check_answer
-from synrepl.rooms.judged import Judged, UnknownEvents
+from synrepl.rooms.judged import UnknownEvents
 from synrepl.rooms.ordering import sort_by_cause
-from synrepl.rooms.room import Room
+from synrepl.rooms.room import Room, RoomJudged
 from synrepl.rooms.state import StateKey, StateMap
 from synrepl.rooms.state_map import CompactStateMap, Delta, delta
 
@@ -82,8 +82,8 @@ class Change(NamedTuple):
     :ivar now: after it
     """
 
-    was: Judged
-    now: Judged
+    was: RoomJudged
+    now: RoomJudged
 
     @property
     def wrongly_accepted(self) -> bool:
@@ -155,7 +155,7 @@ class PartialRoom:
 
     # Taking in
 
-    def receive(self, event: Event) -> list[Judged]:
+    def receive(self, event: Event) -> list[RoomJudged]:
         """See :meth:`Room.receive`. When it waits, :attr:`Room.missing` says for what.
 
         Missing events that are only cited come through :meth:`add_outliers`, those that are followed
@@ -163,7 +163,7 @@ class PartialRoom:
         """
         return self._in_stream(self.room.receive(event))
 
-    def add_outliers(self, events: Iterable[Event]) -> list[Judged]:
+    def add_outliers(self, events: Iterable[Event]) -> list[RoomJudged]:
         """Take in events that others cite, in any order.
 
         :returns: see :meth:`Room.receive_outlier`
@@ -178,7 +178,7 @@ class PartialRoom:
             first = order.in_circles[0]
             missing = ", ".join(each for each in depends_on(first) if each not in room)
             raise UnknownEvents(missing=missing, room_id=first.room_id, event_id=first.event_id)
-        told: list[Judged] = []
+        told: list[RoomJudged] = []
         for event in order.events:
             judged = room.receive_outlier(event)
             if judged and self._partial and any(map(self._is_left, depends_on(event))):
@@ -187,7 +187,7 @@ class PartialRoom:
             told += judged
         return told
 
-    def add_with_state(self, event: Event, state_before: StateMap) -> list[Judged]:
+    def add_with_state(self, event: Event, state_before: StateMap) -> list[RoomJudged]:
         """Take in an event that follows something unknown, with the whole state before it.
 
         :param state_before: as another server told it (``/state_ids``); its events must be known
@@ -200,7 +200,7 @@ class PartialRoom:
             self._told[event.event_id] = state_before
         return judged
 
-    def _in_stream(self, judged: list[Judged]) -> list[Judged]:
+    def _in_stream(self, judged: list[RoomJudged]) -> list[RoomJudged]:
         """Those that came as more than outliers; what was found out of them as such is void."""
         for each in judged:
             self._doubtful.discard(each.event.event_id)

@@ -1,27 +1,29 @@
-"""A whole room: events in any order, the state before and after each, and what became of it.
-
-Sources: https://spec.matrix.org/v1.16/server-server-api/#checks-performed-on-receipt-of-a-pdu, #rejection,
-#soft-failure, https://spec.matrix.org/v1.16/server-server-api/#room-state-resolution, and the seed on
-faster joins. The state before an event is what the states after the events that it follows resolve to; an
-event that was rejected, or that is no state event, changes nothing.
-"""
+"""A whole room in memory: events in any order, the state before and after each, and what became of it."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from synrepl.rooms.chains import BitSetChains, create_id, depends_on
-from synrepl.rooms.checks import Check, Checks
+from msgspec.structs import replace
+
+from synrepl.rooms.chains import BitSetChains, depends_on
 from synrepl.rooms.event import Event
 from synrepl.rooms.extremities import ForwardExtremities
 from synrepl.rooms.judged import Judged, NoState, NotJudged, OtherRoom, UnknownEvents
-from synrepl.rooms.merging import Merging
-from synrepl.rooms.ordering import Place, StreamOrder, topological
+from synrepl.rooms.judging import judge, judge_outlier
+from synrepl.rooms.lookups import run
+from synrepl.rooms.merging import ResolutionCache, lookup_state_after
+from synrepl.rooms.ordering import StreamOrder
+from synrepl.rooms.resolution.conflict import without_keys
 from synrepl.rooms.state import StateKey, StateMap
-from synrepl.rooms.state_map import CompactStateMap, Slots
+from synrepl.rooms.state_map import CompactStateMap, Delta, Slots, delta
 from synrepl.rooms.versions import RoomVersion
+from synrepl.rooms.view import AuthChainFacts, KnownEvents, RoomHeads
 from synrepl.rooms.waiting import MAX_WAITING, Waiting, WaitingEvents
+
+#: What became of an event of a :class:`Room`.
+RoomJudged = Judged[CompactStateMap]
 
 
 class Room:
@@ -44,14 +46,14 @@ class Room:
         self._room_id = room_id
         self._nothing = CompactStateMap(None, Slots())
         self._events: dict[str, Event] = {}
-        self._judged: dict[str, Judged] = {}
+        self._judged: dict[str, RoomJudged] = {}
         self._rejected: set[str] = set()
         self._partial: set[str] = set()
         self._chains = BitSetChains()
         self._order = StreamOrder()
         self._extremities = ForwardExtremities()
         self._waiting = WaitingEvents(max_waiting)
-        self._merging = Merging(version, self._events.__getitem__, self._chains, self._rejected)
+        self._resolutions = ResolutionCache[CompactStateMap]()
 
     # Asking
 
@@ -66,11 +68,11 @@ class Room:
     def __contains__(self, event_id: object) -> bool:
         return event_id in self._judged
 
-    def __iter__(self) -> Iterator[Judged]:
+    def __iter__(self) -> Iterator[RoomJudged]:
         """What was judged, in the order in which it was."""
         return iter(self._judged.values())
 
-    def __getitem__(self, event_id: str) -> Judged:
+    def __getitem__(self, event_id: str) -> RoomJudged:
         """What became of an event.
 
         :raises NotJudged: it did not come, or waits
@@ -102,7 +104,15 @@ class Room:
 
     def current_state(self) -> CompactStateMap:
         """The state that the states after the forward extremities resolve to."""
-        return self._merged(self.forward_extremities)
+        return self.state_after(self.forward_extremities)
+
+    def state_after(self, event_ids: Collection[str]) -> CompactStateMap:
+        """The state that the states after some events resolve to.
+
+        :raises NotJudged: one of them did not come, or waits
+        :raises NoState: one of them is known only because others cite it
+        """
+        return run(lookup_state_after(self.version, event_ids, self._resolutions), self)
 
     def has_state(self, event_id: str) -> bool:
         """Whether the state before and after an event is known, all of it or a part."""
@@ -125,7 +135,7 @@ class Room:
             raise NoState(event_id=event_id)
         return state
 
-    def topologically(self) -> list[Judged]:
+    def topologically(self) -> list[RoomJudged]:
         """All events whose state is known, in topological order.
 
         An event that came after one that follows it can be behind that one (:class:`Place`).
@@ -133,9 +143,50 @@ class Room:
         known = (each for each in self._judged.values() if each.state_before is not None)
         return sorted(known, key=lambda judged: judged.place)
 
+    # The view that events are judged in (:class:`~synrepl.rooms.view.RoomView`)
+
+    def known_events(self, event_ids: Collection[str], /) -> KnownEvents:
+        """See :class:`~synrepl.rooms.view.RoomView`; so for the next five."""
+        return KnownEvents(self._events, self._rejected)
+
+    def states_at(self, event_ids: Collection[str], /) -> Mapping[str, RoomJudged]:
+        """All that were judged."""
+        return self._judged
+
+    def heads(self) -> RoomHeads[CompactStateMap]:
+        """The room as it is now."""
+        return RoomHeads(
+            self._room_id, self._nothing, self._extremities.event_ids, bool(self._partial)
+        )
+
+    def state_entries(
+        self, states: Sequence[CompactStateMap], keys: Sequence[StateKey], /
+    ) -> Sequence[tuple[str | None, ...]]:
+        """Of each state, the event ID under each key."""
+        return [state.several(keys) for state in states]
+
+    def state_differences(self, states: Sequence[CompactStateMap], /) -> Sequence[Delta]:
+        """What turns the first into each of the others."""
+        first, *others = states
+        return [delta(first, each) for each in others]
+
+    def auth_chain_facts(
+        self,
+        differing: Sequence[Collection[str]],
+        state: CompactStateMap,
+        keys: Collection[StateKey],
+        with_subgraph: bool,
+        /,
+    ) -> AuthChainFacts:
+        """What resolving states needs to know about their auth chains."""
+        chains = self._chains
+        difference = chains.difference(differing, without_keys(state, keys))
+        subgraph = chains.subgraph(set().union(*differing)) if with_subgraph else frozenset()
+        return AuthChainFacts(difference, subgraph, chains.power_levels)
+
     # Taking in
 
-    def receive(self, event: Event, live: bool = True) -> list[Judged]:
+    def receive(self, event: Event, live: bool = True) -> list[RoomJudged]:
         """Judge an event and those that waited for it, or let it wait.
 
         :param live: whether check 6 applies. It is for what servers send as it happens, not for history
@@ -154,12 +205,12 @@ class Room:
             self._room_id = event.room_id
             self._waiting.hold(Waiting(event, live, missing))
             return []
-        judged = [self._judge(event, self._merged(event.prev_event_ids), live)]
+        judged = [self._judge(event, live=live)]
         if self._waiting:
             judged += self._release(event_id)
         return judged
 
-    def receive_outlier(self, event: Event) -> list[Judged]:
+    def receive_outlier(self, event: Event) -> list[RoomJudged]:
         """Take in an event because others cite it, wherever it stands in the room: checks 4 only.
 
         Should it come again through :meth:`receive`, it is judged in full.
@@ -172,14 +223,13 @@ class Room:
             return []
         self._check_room(event)
         # Nothing follows from it, so it has no place in the stream.
-        place = Place(topological(event.depth, (), all_known=False), 0)
-        judged = self._by_cited(self._first(event), place)
+        judged = judge_outlier(self._first(event), self)
         self._keep(judged)
         return [judged, *self._release(event.event_id)]
 
     def receive_with_state(
         self, event: Event, state_before: StateMap, partial: bool = False
-    ) -> list[Judged]:
+    ) -> list[RoomJudged]:
         """Judge an event of which another server told the state before it.
 
         What it follows need not be known; all events of the state, and all that it cites, must be.
@@ -194,7 +244,7 @@ class Room:
         self._check_room(event)
         event = self._first(event)
         state = self.state_of(event.event_id, state_before)
-        judged = self._judge(event, state, live=False, partial=partial)
+        judged = self._judge(event, state, live=False, partial=partial or None)
         self._waiting.forget(event.event_id)
         return [judged, *self._release(event.event_id)]
 
@@ -206,7 +256,11 @@ class Room:
         :param event_id: the event at which it was
         :raises UnknownEvents: one of its events is not known
         """
-        self._require(event_id, [each for each in state.values() if each not in self._events])
+        missing = [each for each in state.values() if each not in self._events]
+        if missing:
+            raise UnknownEvents(
+                missing=", ".join(missing[:5]), room_id=self._room_id, event_id=event_id
+            )
         final = self._rejected.intersection(state.values()).difference(self._partial)
         if final:
             state = {key: each for key, each in state.items() if each not in final}
@@ -214,7 +268,7 @@ class Room:
 
     # Judging again
 
-    def judge_again(self, event_id: str, state_before: StateMap | None = None) -> Judged:
+    def judge_again(self, event_id: str, state_before: StateMap | None = None) -> RoomJudged:
         """Judge an event anew, now that more is known. It is not soft-failed.
 
         Those that it follows must have been judged anew before. Afterwards
@@ -228,13 +282,19 @@ class Room:
         """
         old = self[event_id]
         if old.state_before is None:
-            judged = self._by_cited(old.event, old.place)
+            judged = judge_outlier(old.event, self)
+        elif state_before is None:
+            judged = judge(old.event, self, live=False, cache=self._resolutions)
         else:
-            judged = self._at_state(old.event, old.place, state_before)
+            state = self.state_of(event_id, state_before)
+            judged = judge(
+                old.event, self, state, partial=False, live=False, cache=self._resolutions
+            )
+        judged = replace(judged, place=old.place)
         self._keep(judged)
         if judged.accepted != old.accepted:
             # What is rejected matters where states are resolved.
-            self._merging.forget()
+            self._resolutions.forget()
         return judged
 
     def find_extremities(self) -> None:
@@ -264,105 +324,37 @@ class Room:
         known = self._judged.get(event_id)
         return known.event if known is not None else self._waiting.get(event_id) or event
 
-    def _find(self, event_id: str) -> Judged | None:
+    def _find(self, event_id: str) -> RoomJudged | None:
         """One that is no mere outlier."""
         return self._judged[event_id] if self.has_state(event_id) else None
 
-    def _cited(self, event: Event) -> list[Event]:
-        """Its auth events."""
-        events = self._events
-        self._require(event.event_id, [each for each in depends_on(event) if each not in events])
-        return [events[each] for each in event.auth_event_ids]
-
-    def _require(self, event_id: str, missing: Sequence[str]) -> None:
-        if missing:
-            some = ", ".join(missing[:5])
-            raise UnknownEvents(missing=some, room_id=self._room_id, event_id=event_id)
-
-    def _create(self, event: Event) -> Event | None:
-        """The room's ``m.room.create`` where nobody cites it: a room's ID is that of an accepted one."""
-        create = create_id(event) if self.version.room_id_is_create_hash else None
-        return None if create is None or create in self._rejected else self._events.get(create)
-
     def _judge(
-        self, event: Event, state: CompactStateMap, live: bool, partial: bool = False
-    ) -> Judged:
-        event_id, parents = event.event_id, event.prev_event_ids
-        cited = self._cited(event)
-        judged_before = self._judged
-        # An outlier has its place among the others from now on.
-        outlier = judged_before.pop(event_id, None)
-        if self._partial:
-            partial = partial or not self._partial.isdisjoint(parents)
-        known = [judged_before[each].place.topological for each in parents if each in judged_before]
-        place = Place(
-            topological(event.depth, known, len(known) == len(parents)), self._order.next()
-        )
-        # While the room is known in part only, nothing is soft-failed.
-        now = None
-        if live and not self._partial and not partial and self.forward_extremities != set(parents):
-            now = self.forward_extremities
-        judged = self._verdict(event, cited, state, partial, now, place)
-        self._keep(judged)
-        if outlier is not None and judged.accepted != outlier.accepted:
-            self._merging.forget()
-        self._extremities.take_in(event_id, judged, self._find)
-        return judged
-
-    def _by_cited(self, event: Event, place: Place) -> Judged:
-        """Check 4."""
-        cited = self._cited(event)
-        refusal = Checks(event, cited, self._create(event)).by_cited(cited, self._rejected)
-        failed = None if refusal is None else Check.AUTH_EVENTS
-        return Judged(event, None, None, refusal, failed, None, False, place)
-
-    def _at_state(self, event: Event, place: Place, told: StateMap | None) -> Judged:
-        """Checks 4 and 5, at the state before it as it was told, or as it follows from its parents."""
-        parents, event_id = event.prev_event_ids, event.event_id
-        if told is None:
-            self._require(event_id, [each for each in parents if not self.has_state(each)])
-        state = self._merged(parents) if told is None else self.state_of(event_id, told)
-        partial = told is None and not self._partial.isdisjoint(parents)
-        return self._verdict(event, self._cited(event), state, partial, None, place)
-
-    def _verdict(
         self,
         event: Event,
-        cited: Sequence[Event],
-        state: CompactStateMap,
-        partial: bool,
-        now: Collection[str] | None,
-        place: Place,
-    ) -> Judged:
-        """Checks 4 and 5, and 6 when it is told after which events the room is now."""
-        fetch = self._events.__getitem__
-        checks = Checks(event, cited, self._create(event))
-        failed, soft_failure = None, None
-        refusal = checks.by_cited(cited, self._rejected)
-        if refusal is not None:
-            failed = Check.AUTH_EVENTS
-        else:
-            before = self._with_claimed(state, checks) if partial else state
-            refusal = checks.by_state(before, fetch)
-            if refusal is not None:
-                failed = Check.STATE_BEFORE
-            elif now is not None:
-                soft_failure = checks.by_state(self._merged(now, checks.keys), fetch)
-                if soft_failure is not None:
-                    failed = Check.CURRENT_STATE
-        after = state
-        if refusal is None and event.state_key is not None:
-            after = state.with_entry((event.type, event.state_key), event.event_id)
-        return Judged(event, state, after, refusal, failed, soft_failure, partial, place)
+        state_before: CompactStateMap | None = None,
+        *,
+        live: bool,
+        partial: bool | None = None,
+    ) -> RoomJudged:
+        judged = judge(
+            event,
+            self,
+            state_before,
+            partial=partial,
+            live=live,
+            stream=self._order.newest + 1,
+            cache=self._resolutions,
+        )
+        self._order.next()
+        # An outlier has its place among the others from now on.
+        outlier = self._judged.pop(event.event_id, None)
+        self._keep(judged)
+        if outlier is not None and judged.accepted != outlier.accepted:
+            self._resolutions.forget()
+        self._extremities.take_in(event.event_id, judged, self._find)
+        return judged
 
-    def _with_claimed(self, state: CompactStateMap, checks: Checks) -> CompactStateMap:
-        """Check 5 in its partial form: the part of the state with what the event claims of it.
-
-        "Partial state" of the seed on faster joins.
-        """
-        return self._merging.merged([state, self._nothing.becoming(checks.claimed_state())])
-
-    def _keep(self, judged: Judged) -> None:
+    def _keep(self, judged: RoomJudged) -> None:
         event = judged.event
         event_id = event.event_id
         self._room_id = event.room_id
@@ -378,25 +370,13 @@ class Room:
         else:
             self._partial.discard(event_id)
 
-    def _merged(
-        self, event_ids: Collection[str], keys: Sequence[StateKey] | None = None
-    ) -> CompactStateMap:
-        """What the states after some events resolve to; see :meth:`Merging.merged`."""
-        states: list[CompactStateMap] = []
-        for event_id in event_ids:
-            state = self._judged[event_id].state_after
-            if state is None:
-                raise NoState(event_id=event_id)
-            states.append(state)
-        return self._merging.merged(states, keys) if states else self._nothing
-
-    def _release(self, event_id: str) -> list[Judged]:
+    def _release(self, event_id: str) -> list[RoomJudged]:
         """Judge what waited for an event and for nothing else, and what waited for that."""
-        judged: list[Judged] = []
+        judged: list[RoomJudged] = []
         here = deque([event_id])
         while here:
             done = here.popleft()
             for event, live, _ in self._waiting.arrived(done, self.has_state(done)):
-                judged.append(self._judge(event, self._merged(event.prev_event_ids), live))
+                judged.append(self._judge(event, live=live))
                 here.append(event.event_id)
         return judged

@@ -31,6 +31,9 @@ _KINDS = (
     ["m.room.member", "m.room.member", "m.room.power_levels", None],
 )
 
+#: How many events get a bit whatever they are.
+_BITS = st.sampled_from([0, 0, 5, 100])
+
 
 def _room(steps: list[list[int]], kinds: Sequence[str | None] = _KINDS[0]) -> MadeRoom:
     room = MadeRoom()
@@ -45,20 +48,20 @@ def _room(steps: list[list[int]], kinds: Sequence[str | None] = _KINDS[0]) -> Ma
 class WalkTests(TestCase):
     """Random graphs."""
 
-    @given(_GRAPHS, st.sampled_from(_KINDS))
-    @settings(max_examples=100)
-    def test_chains(self, steps: list[list[int]], kinds: list[str | None]) -> None:
+    @given(_GRAPHS, st.sampled_from(_KINDS), _BITS)
+    @settings(max_examples=200)
+    def test_chains(self, steps: list[list[int]], kinds: list[str | None], bits: int) -> None:
         """Each chain."""
         room = _room(steps, kinds)
-        chains, walked = BitSetChains(room.events.values()), WalkedChains(room.events)
+        chains, walked = BitSetChains(room.events.values(), bits), WalkedChains(room.events)
         for event_id in room.events:
             self.assertEqual(chains.chain(event_id), walked.chain(event_id))
         self.assertEqual(chains.power_levels, walked.power_levels)
 
-    @given(_GRAPHS, st.sampled_from(_KINDS), st.data())
+    @given(_GRAPHS, st.sampled_from(_KINDS), _BITS, st.data())
     @settings(max_examples=200)
     def test_difference(
-        self, steps: list[list[int]], kinds: list[str | None], data: st.DataObject
+        self, steps: list[list[int]], kinds: list[str | None], bits: int, data: st.DataObject
     ) -> None:
         """The auth difference."""
         room = _room(steps, kinds)
@@ -69,7 +72,7 @@ class WalkTests(TestCase):
         shared = set.intersection(*states)
         differing = [state - shared for state in states]
         self.assertEqual(
-            BitSetChains(room.events.values()).difference(differing, shared),
+            BitSetChains(room.events.values(), bits).difference(differing, shared),
             WalkedChains(room.events).difference(differing, shared),
         )
 
@@ -82,16 +85,16 @@ class WalkTests(TestCase):
         self.assertEqual(len(chains.difference([["leaf"], []], others)), 200)
         self.assertEqual(chains.difference([["leaf"], []], [*others, "199"]), {"leaf"})
 
-    @given(_GRAPHS, st.sampled_from(_KINDS), st.data())
+    @given(_GRAPHS, st.sampled_from(_KINDS), _BITS, st.data())
     @settings(max_examples=200)
     def test_subgraph(
-        self, steps: list[list[int]], kinds: list[str | None], data: st.DataObject
+        self, steps: list[list[int]], kinds: list[str | None], bits: int, data: st.DataObject
     ) -> None:
         """The paths between events."""
         room = _room(steps, kinds)
         ends = data.draw(st.sets(st.sampled_from(sorted(room.events))))
         self.assertEqual(
-            BitSetChains(room.events.values()).subgraph(ends),
+            BitSetChains(room.events.values(), bits).subgraph(ends),
             WalkedChains(room.events).subgraph(ends),
         )
 
@@ -118,7 +121,7 @@ class SizeTests(TestCase):
             for n in range(50):
                 before = [f"{turn - 1} {n}"] if turn else []
                 room.join(f"u{n}", [*cites[:3:2], "rules", *before], f"{turn} {n}")
-        chains = BitSetChains(room.events.values())
+        chains = BitSetChains(room.events.values(), bits_for_all=0)
         self.assertEqual(chains.bit_count, 4)
         self.assertIn("0 7", chains.chain("2 7"))
         self.assertNotIn("0 8", chains.chain("2 7"))

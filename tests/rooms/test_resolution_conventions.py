@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from unittest import TestCase, mock
 
-from synrepl.rooms.merging import Merging
+from synrepl.rooms import merging
+from synrepl.rooms.resolution.resolve import resolve_conflict
 from synrepl.rooms.resolution.v2 import is_power_event
 from synrepl.rooms.room import Room
 from synrepl.rooms.state_map import CompactStateMap
@@ -130,8 +131,7 @@ class Forks(TestCase):
         for event in (*small.base, small.carol):
             room.receive(event)
         cites = [small.create, small.levels, small.alice]
-        resolve = Merging._resolve
-        with mock.patch.object(Merging, "_resolve", autospec=True, side_effect=resolve) as resolved:
+        with mock.patch.object(merging, "resolve_conflict", wraps=resolve_conflict) as resolved:
             for number in range(self.FORKS):
                 event = small.event("t", {}, [small.carol], cites, key=str(number))
                 room.receive(event)

@@ -6,7 +6,7 @@ from unittest import TestCase, mock
 
 from synrepl.rooms.event import event_of
 from synrepl.rooms.judged import OtherRoom, UnknownEvents
-from synrepl.rooms.merging import Merging
+from synrepl.rooms.merging import ResolutionCache
 from synrepl.rooms.room import Room
 from synrepl.rooms.versions import V10
 from synrepl.rooms.waiting import Waiting, WaitingEvents
@@ -88,7 +88,7 @@ class Outliers(TestCase):
             room.receive(event)
         (outlier,) = room.receive_outlier(late)
         self.assertTrue(outlier.accepted)
-        with mock.patch.object(Merging, "forget") as forget:
+        with mock.patch.object(ResolutionCache, "forget") as forget:
             (judged,) = room.receive(late)
             self.assertFalse(judged.accepted)
             forget.assert_called_once_with()
@@ -97,7 +97,7 @@ class Outliers(TestCase):
         small = SmallRoom()
         room = Room(small.version)
         room.receive_outlier(small.create)
-        with mock.patch.object(Merging, "forget") as forget:
+        with mock.patch.object(ResolutionCache, "forget") as forget:
             room.receive(small.create)
             forget.assert_not_called()
 

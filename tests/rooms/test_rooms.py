@@ -408,7 +408,7 @@ class Small(TestCase):
         self.assertEqual(room.receive(self.message("next", "join")), [])
         self.assertEqual(room.missing, {self.id_of("join")})
         with self.assertRaises(NoState):
-            room._merged([self.id_of("join")])
+            room.state_after([self.id_of("join")])
         self.assertEqual(len(room.receive(self.events["create"])), 1)
         self.assertEqual(len(room.receive(self.events["join"])), 2)
         self.assertEqual([each.place.stream for each in room], [1, 2, 3])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import filterfalse
 
@@ -31,9 +31,7 @@ class Conflict:
 
     def all_agreed(self) -> Iterator[str]:
         """The events of the unconflicted state map."""
-        first = self.state_sets[0]
-        other = {first.get(key) for key in self.keys}
-        return filterfalse(other.__contains__, first.values())
+        return without_keys(self.state_sets[0], self.keys)
 
     def differing(self) -> list[list[str]]:
         """The other events of each of them."""
@@ -64,18 +62,29 @@ class Conflict:
         Step 5 of https://spec.matrix.org/v1.16/rooms/v2/#algorithm.
         """
         first = self.state_sets[0]
+        change = self.settling(resolved)
+        if isinstance(first, CompactStateMap):
+            return first.with_delta(change)
+        whole = {**first, **change.entries}
+        for key in change.removed:
+            whole.pop(key, None)
+        return whole
+
+    def settling(self, resolved: Mapping[StateKey, str]) -> Delta:
+        """What turns the first state into the whole state, see :meth:`settled`."""
+        first = self.state_sets[0]
         entries = {
             key: event_id
             for key, event_id in resolved.items()
             if key in self.keys or key not in first
         }
-        gone = frozenset(self.keys - entries.keys())
-        if isinstance(first, CompactStateMap):
-            return first.with_delta(Delta(entries, gone))
-        whole = {**first, **entries}
-        for key in gone:
-            whole.pop(key, None)
-        return whole
+        return Delta(entries, frozenset(self.keys - entries.keys()))
+
+
+def without_keys(state: StateMap, keys: Collection[StateKey]) -> Iterator[str]:
+    """The events of a state but those under some keys; the state is gone through when they are asked for."""
+    other = {state.get(key) for key in keys}
+    yield from filterfalse(other.__contains__, state.values())
 
 
 def conflict(state_sets: Sequence[StateMap]) -> Conflict:

@@ -37,10 +37,10 @@ def resolve(
     found = conflict(state_sets)
     if not found.keys:
         return state_sets[0]
-    return found.settled(_resolve_conflict(version, found, fetch, chains, rejected))
+    return found.settled(resolve_conflict(version, found, fetch, chains, rejected))
 
 
-def _resolve_conflict(
+def resolve_conflict(
     version: RoomVersion,
     found: Conflict,
     fetch: Fetch,

@@ -1,0 +1,183 @@
+"""Judging one event of a room: checks 4 to 6, over any view of the room.
+
+Sources: https://spec.matrix.org/v1.16/server-server-api/#checks-performed-on-receipt-of-a-pdu, #rejection,
+#soft-failure, https://spec.matrix.org/v1.16/server-server-api/#room-state-resolution, and the seed on
+faster joins. The state before an event is what the states after the events that it follows resolve to; an
+event that was rejected, or that is no state event, changes nothing.
+
+The code is written once, as lookups (:mod:`synrepl.rooms.lookups`). An ordinary event takes two rounds. One
+that follows several events whose states differ takes six more, however large these are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from synrepl.rooms.auth.outcome import Refusal
+from synrepl.rooms.chains import create_id, depends_on
+from synrepl.rooms.checks import Check, Checks
+from synrepl.rooms.event import Event
+from synrepl.rooms.judged import Judged, UnknownEvents
+from synrepl.rooms.lookups import Lookup, run
+from synrepl.rooms.merging import ResolutionCache, claimed_state, lookup_merged, states_after
+from synrepl.rooms.ordering import Place, topological
+from synrepl.rooms.view import (
+    HEADS,
+    EventsRequest,
+    KnownEvents,
+    RoomHeads,
+    RoomView,
+    S,
+    StatesRequest,
+)
+
+
+def judge(
+    event: Event,
+    view: RoomView[S],
+    state_before: S | None = None,
+    *,
+    partial: bool | None = None,
+    live: bool = True,
+    stream: int = 0,
+    cache: ResolutionCache[S] | None = None,
+) -> Judged[S]:
+    """Judge an event at once; see :func:`lookup_judged`."""
+    lookup: Lookup[Judged[S]] = lookup_judged(
+        event, state_before, partial=partial, live=live, stream=stream, cache=cache
+    )
+    return run(lookup, view)
+
+
+def judge_outlier(event: Event, view: RoomView[S], stream: int = 0) -> Judged[S]:
+    """Judge an event by what it cites, at once; see :func:`lookup_judged_outlier`."""
+    lookup: Lookup[Judged[S]] = lookup_judged_outlier(event, stream)
+    return run(lookup, view)
+
+
+def lookup_judged(
+    event: Event,
+    state_before: S | None = None,
+    *,
+    partial: bool | None = None,
+    live: bool = True,
+    stream: int = 0,
+    cache: ResolutionCache[S] | None = None,
+) -> Lookup[Judged[S]]:
+    """Judge an event in a room; the room stays as it is.
+
+    :param state_before: as another server tells it; by default, what follows from the events that it
+        follows, which must be known then
+    :param partial: whether that is only a part of the state; by default it is where it is
+        known in part only of an event that it follows
+    :param live: whether check 6 applies. It is for what servers send as it happens, not for history
+    :param stream: its number in the stream order, where that is known already
+    :param cache: of the room; what was resolved once need not be resolved again
+    :raises UnknownEvents: something that it cites, or follows, is not known
+    """
+    parents = event.prev_event_ids
+    needed = depends_on(event)
+    heads: RoomHeads[S]
+    known: KnownEvents
+    heads, at, known = yield (HEADS, StatesRequest(parents), EventsRequest(needed))
+    missing = [each for each in needed if each not in known.events]
+    if state_before is None:
+        missing += [each for each in parents if each not in at or at[each].state_after is None]
+    if missing:
+        raise unknown(event, missing)
+    here = [at[each] for each in parents if each in at and each != event.event_id]
+    numbers = [each.topological for each in here]
+    place = Place(topological(event.depth, numbers, len(numbers) == len(parents)), stream)
+    if partial is None:
+        partial = any(each.partial for each in here)
+    state: S
+    if state_before is not None:
+        state = state_before
+    elif parents:
+        states = states_after(at, parents, event.room_id)
+        state = yield from lookup_merged(event.version, states, cache)
+    else:
+        state = heads.empty_state
+    checks = _checks(event, known)
+    failed, soft_failure = None, None
+    refusal = checks.by_cited(known.rejected)
+    if refusal is not None:
+        failed = Check.AUTH_EVENTS
+    else:
+        before = state
+        if partial:
+            # Check 5 in its partial form: with what the event claims of the state.
+            claimed = claimed_state(heads.empty_state, checks.claimed_state())
+            before = yield from lookup_merged(event.version, [state, claimed], cache)
+        refusal = yield from checks.lookup_by_state(before)
+        if refusal is not None:
+            failed = Check.STATE_BEFORE
+        elif _is_soft_failable(heads, parents, live, partial):
+            soft_failure = yield from _lookup_by_current_state(event, checks, heads, cache)
+            if soft_failure is not None:
+                failed = Check.CURRENT_STATE
+    after = state
+    if refusal is None and event.state_key is not None:
+        after = state.with_entry((event.type, event.state_key), event.event_id)
+    return Judged(event, state, after, refusal, failed, soft_failure, partial, place)
+
+
+def lookup_judged_outlier(event: Event, stream: int = 0) -> Lookup[Judged[S]]:
+    """Judge an event by what it cites, check 4, wherever it stands in the room.
+
+    :raises UnknownEvents: something that it cites is not known
+    """
+    needed = depends_on(event)
+    (known,) = yield (EventsRequest(needed),)
+    missing = [each for each in needed if each not in known.events]
+    if missing:
+        raise unknown(event, missing)
+    refusal = _checks(event, known).by_cited(known.rejected)
+    failed = None if refusal is None else Check.AUTH_EVENTS
+    place = Place(topological(event.depth, (), all_known=False), stream)
+    return Judged(event, None, None, refusal, failed, None, False, place)
+
+
+def unknown(event: Event, missing: Sequence[str]) -> UnknownEvents:
+    """The error for an event that cannot be judged yet; of many that are missing it names some."""
+    some = ", ".join(list(dict.fromkeys(missing))[:5])
+    return UnknownEvents(missing=some, room_id=event.room_id, event_id=event.event_id)
+
+
+def _is_soft_failable(
+    heads: RoomHeads[S], parents: Sequence[str], live: bool, partial: bool
+) -> bool:
+    """Whether check 6 applies and could say anything else than check 5.
+
+    While the room is known in part only, nothing is soft-failed.
+    """
+    return (
+        live and not heads.is_partial and not partial and heads.forward_extremities != set(parents)
+    )
+
+
+def _lookup_by_current_state(
+    event: Event, checks: Checks, heads: RoomHeads[S], cache: ResolutionCache[S] | None
+) -> Lookup[Refusal | None]:
+    """Check 6."""
+    ends: Collection[str] = heads.forward_extremities
+    if not ends:
+        return (yield from checks.lookup_by_state(heads.empty_state))
+    (at,) = yield (StatesRequest(ends),)
+    states = states_after(at, ends, event.room_id)
+    current: S = yield from lookup_merged(event.version, states, cache, checks.keys)
+    return (yield from checks.lookup_by_state(current))
+
+
+def _checks(event: Event, known: KnownEvents) -> Checks:
+    """The checks with its auth events, and the room's creation where nobody cites it.
+
+    A room's ID is that of an accepted creation only.
+    """
+    cited = [known.events[each] for each in event.auth_event_ids]
+    create = None
+    if event.version.room_id_is_create_hash and not event.is_create:
+        create_event_id = create_id(event)
+        if create_event_id not in known.rejected:
+            create = known.events.get(create_event_id)
+    return Checks(event, cited, create)
