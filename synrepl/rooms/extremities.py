@@ -7,7 +7,7 @@ https://spec.matrix.org/v1.16/server-server-api/#soft-failure and #rejection.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Set
 from typing import Protocol
 
 
@@ -61,9 +61,13 @@ class ForwardExtremities:
 
     __slots__ = ("_left_behind", "_passed", "event_ids")
 
-    def __init__(self) -> None:
-        self.event_ids: frozenset[str] = frozenset()
-        self._left_behind: set[str] = set()  # of what has not come
+    def __init__(self, event_ids: Iterable[str] = (), left_behind: Iterable[str] = ()) -> None:
+        """
+        :param event_ids: to begin with
+        :param left_behind: see :attr:`left_behind`
+        """
+        self.event_ids = frozenset(event_ids)
+        self._left_behind = set(left_behind)
         # What does not count and was followed: a long chain of those is gone through once.
         self._passed: set[str] = set()
 
@@ -76,6 +80,11 @@ class ForwardExtremities:
             extremities.take_in(event_id, event, known.get)
             known[event_id] = event
         return extremities
+
+    @property
+    def left_behind(self) -> Set[str]:
+        """Events that have not come, and would be no extremities if they did: others follow them."""
+        return self._left_behind
 
     def take_in(
         self, event_id: str, event: Standing, find: Callable[[str], Standing | None]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import NamedTuple, Self
 
 from msgspec.structs import replace
 
@@ -14,7 +15,7 @@ from synrepl.rooms.judged import Judged, NoState, NotJudged, OtherRoom, UnknownE
 from synrepl.rooms.judging import judge, judge_outlier
 from synrepl.rooms.lookups import run
 from synrepl.rooms.merging import ResolutionCache, lookup_state_after
-from synrepl.rooms.ordering import StreamOrder
+from synrepl.rooms.ordering import StreamOrder, sort_by_cause
 from synrepl.rooms.resolution.conflict import without_keys
 from synrepl.rooms.state import StateKey, StateMap
 from synrepl.rooms.state_map import CompactStateMap, Delta, Slots, delta
@@ -24,6 +25,21 @@ from synrepl.rooms.waiting import MAX_WAITING, Waiting, WaitingEvents
 
 #: What became of an event of a :class:`Room`.
 RoomJudged = Judged[CompactStateMap]
+
+
+class RoomContents(NamedTuple):
+    """All that a :class:`Room` knows.
+
+    :ivar slots: of the states
+    :ivar judged: in the order in which they were
+    """
+
+    room_id: str | None
+    slots: Slots
+    judged: Collection[RoomJudged]
+    extremities: ForwardExtremities
+    waiting: Collection[Waiting]
+    order: StreamOrder
 
 
 class Room:
@@ -51,9 +67,43 @@ class Room:
         self._partial: set[str] = set()
         self._chains = BitSetChains()
         self._order = StreamOrder()
+        self._count_with_state = 0
         self._extremities = ForwardExtremities()
         self._waiting = WaitingEvents(max_waiting)
         self._resolutions = ResolutionCache[CompactStateMap]()
+
+    @classmethod
+    def of(
+        cls, version: RoomVersion, contents: RoomContents, max_waiting: int = MAX_WAITING
+    ) -> Self:
+        """A room that begins with what another one knew; nothing is judged again.
+
+        :raises MissingAuthEvent: something that an event depends on is missing
+        """
+        room = cls(version, contents.room_id, max_waiting)
+        room._nothing = CompactStateMap(None, contents.slots)
+        by_cause = sort_by_cause((each.event for each in contents.judged), leans_on=depends_on)
+        for event in by_cause.events + by_cause.in_circles:
+            room._chains.add(event)
+        for judged in contents.judged:
+            room._keep(judged)
+            room._count_with_state += judged.state_before is not None
+        room._extremities = contents.extremities
+        room._order = contents.order
+        for waiting in contents.waiting:
+            room._waiting.hold(waiting)
+        return room
+
+    def contents(self) -> RoomContents:
+        """All that is known; the room must not be changed while somebody uses it."""
+        return RoomContents(
+            self._room_id,
+            self._nothing.slots,
+            self._judged.values(),
+            self._extremities,
+            list(self._waiting),
+            self._order,
+        )
 
     # Asking
 
@@ -122,7 +172,7 @@ class Room:
     @property
     def count_with_state(self) -> int:
         """Of how many events the state is known."""
-        return self._order.newest
+        return self._count_with_state
 
     def state_before(self, event_id: str) -> CompactStateMap:
         """The state before an event.
@@ -346,6 +396,7 @@ class Room:
             cache=self._resolutions,
         )
         self._order.next()
+        self._count_with_state += 1
         # An outlier has its place among the others from now on.
         outlier = self._judged.pop(event.event_id, None)
         self._keep(judged)

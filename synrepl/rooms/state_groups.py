@@ -261,6 +261,19 @@ class _Chain:
         return found
 
 
+class StateGroups:
+    """A :class:`StateGroupView` of groups in memory."""
+
+    __slots__ = ("_groups",)
+
+    def __init__(self, groups: Mapping[int, StateGroup]) -> None:
+        self._groups = groups
+
+    def state_groups(self, groups: Collection[int]) -> Mapping[int, StateGroup]:
+        """All that there are."""
+        return {each: self._groups[each] for each in groups if each in self._groups}
+
+
 class _Fetched:
     """A :class:`StateGroupView` over a function that reads one group."""
 

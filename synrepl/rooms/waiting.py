@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from synrepl.rooms.event import Event
@@ -52,6 +52,10 @@ class WaitingEvents:
     def event_ids(self) -> Collection[str]:
         """Those that wait, longest first."""
         return self._by_id.keys()
+
+    def __iter__(self) -> Iterator[Waiting]:
+        """Longest first."""
+        return iter(self._by_id.values())
 
     @property
     def missing(self) -> set[str]:

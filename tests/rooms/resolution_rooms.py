@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from synrepl.rooms.chains import BitSetChains, chains_of
+from synrepl.rooms.chains import AuthChains, BitSetChains, chains_of
 from synrepl.rooms.event import Event, event_of
+from synrepl.rooms.lookups import Lookup, run
+from synrepl.rooms.merging import lookup_resolution
+from synrepl.rooms.resolution.conflict import without_keys
 from synrepl.rooms.resolution.resolve import resolve
-from synrepl.rooms.state import StateMap
+from synrepl.rooms.state import StateKey, StateMap
+from synrepl.rooms.state_map import CompactStateMap, Delta, Slots, delta
 from synrepl.rooms.versions import EventIds, Resolution, RoomVersion, room_version
+from synrepl.rooms.view import AuthChainFacts, KnownEvents
 
 
 def state_map(entries: Iterable[Sequence[str]]) -> dict[tuple[str, str], str]:
@@ -38,7 +43,10 @@ class VectorRoom:
     def resolve(self, state_sets: Sequence[StateMap]) -> StateMap:
         """With auth chains that are known, where any are needed."""
         chains = None if self.version.resolution is Resolution.V1 else self.chains
-        return resolve(self.version, state_sets, self.events.__getitem__, chains)
+        resolved = resolve(self.version, state_sets, self.events.__getitem__, chains)
+        in_view = resolve_in_view(self.version, state_sets, self.events, chains or BitSetChains())
+        assert in_view == resolved
+        return resolved
 
 
 class MadeRoom:
@@ -133,9 +141,63 @@ class MadeRoom:
 
     def resolve(self, *state_sets: StateMap, rejected: Sequence[str] = ()) -> StateMap:
         """Without auth chains that are known."""
-        return resolve(
+        resolved = resolve(
             self.version, state_sets, self.events.__getitem__, rejected=frozenset(rejected)
         )
+        walked = WalkedChains(self.events)
+        in_view = resolve_in_view(self.version, state_sets, self.events, walked, rejected)
+        assert in_view == resolved
+        return resolved
+
+
+class ResolutionView:
+    """As much of a room's view as resolving states needs."""
+
+    def __init__(
+        self, events: Mapping[str, Event], chains: AuthChains, rejected: Iterable[str]
+    ) -> None:
+        self._known = KnownEvents(events, frozenset(rejected))
+        self._chains = chains
+
+    def known_events(self, event_ids: Collection[str]) -> KnownEvents:
+        return self._known
+
+    def state_entries(
+        self, states: Sequence[CompactStateMap], keys: Sequence[StateKey]
+    ) -> list[tuple[str | None, ...]]:
+        return [state.several(keys) for state in states]
+
+    def state_differences(self, states: Sequence[CompactStateMap]) -> list[Delta]:
+        return [delta(states[0], each) for each in states[1:]]
+
+    def auth_chain_facts(
+        self,
+        differing: Sequence[Collection[str]],
+        state: CompactStateMap,
+        keys: Collection[StateKey],
+        with_subgraph: bool,
+    ) -> AuthChainFacts:
+        difference = self._chains.difference(differing, without_keys(state, keys))
+        conflicted = set().union(*differing) if with_subgraph else set[str]()
+        subgraph = self._chains.subgraph(conflicted)
+        return AuthChainFacts(difference, subgraph, self._chains.power_levels)
+
+
+def resolve_in_view(
+    version: RoomVersion,
+    state_sets: Sequence[StateMap],
+    events: Mapping[str, Event],
+    chains: AuthChains,
+    rejected: Iterable[str] = (),
+) -> StateMap:
+    """What states resolve to where everything is looked up in a view."""
+    if not state_sets:
+        return {}
+    slots = Slots()
+    states = [CompactStateMap(dict(each.items()), slots) for each in state_sets]
+    view = ResolutionView(events, chains, rejected)
+    lookup: Lookup[CompactStateMap] = lookup_resolution(version, states)
+    return run(lookup, view)
 
 
 class WalkedChains:

@@ -85,6 +85,17 @@ class WalkTests(TestCase):
         self.assertEqual(len(chains.difference([["leaf"], []], others)), 200)
         self.assertEqual(chains.difference([["leaf"], []], [*others, "199"]), {"leaf"})
 
+    def test_what_the_states_share_takes_out_what_has_no_bit(self) -> None:
+        """A membership that only one state has, and that shared state depends on."""
+        room = MadeRoom()
+        cites = room.begin()
+        room.join("u", [*cites[:3:2], "rules"])
+        room.add("topic", "m.room.topic", sender="@u:x", cites=["create", "levels", "u"])
+        room.join("w", [*cites[:3:2], "rules"])
+        chains = BitSetChains(room.events.values(), bits_for_all=0)
+        self.assertEqual(chains.difference([["u"], []], ["w"]), {"u"})
+        self.assertEqual(chains.difference([["u"], []], ["w", "topic"]), set())
+
     @given(_GRAPHS, st.sampled_from(_KINDS), _BITS, st.data())
     @settings(max_examples=200)
     def test_subgraph(

@@ -15,6 +15,7 @@ TWICE = ("tests.rooms.test_room_identity",)
 RESYNC = ("tests.rooms.test_resync",)
 ROOMS = ("tests.rooms.test_room_refusals", "tests.rooms.test_rooms")
 CHAINS = ("tests.rooms.test_chains", "tests.rooms.test_resolution_vectors")
+RESOLVED = ("tests.rooms.test_resolution_conventions", "tests.rooms.test_resolution_vectors")
 EXTREMITIES = ("tests.rooms.test_extremities",)
 ORDERING = ("tests.rooms.test_ordering",)
 MAPS = ("tests.rooms.test_state_map", "tests.rooms.test_state_groups")
@@ -242,7 +243,7 @@ WHOLE_ROOMS = (
         "looked_at.update([(each.type, each.state_key) for each in events if each.state_key is not None])",
         "pass",
         "what all states agree on stays, though another event comes up in the resolution",
-        (*ROOMS, "tests.rooms.test_view"),
+        RESOLVED,
     ),
     Mutant(
         "resolution-rejected-decide",
@@ -250,7 +251,7 @@ WHOLE_ROOMS = (
         "            self.rejected.update(found.rejected & missing)\n",
         "            pass\n",
         "rejected events decide over no other where states are resolved",
-        ("tests.rooms.test_rejected", *ROOMS, "tests.rooms.test_view"),
+        RESOLVED,
     ),
     Mutant(
         "groups-no-limit",
