@@ -13,6 +13,8 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import NamedTuple
 
+import msgspec
+
 from synrepl.core.errors import InputError
 from synrepl.rooms.auth.keys import CREATE_KEY
 from synrepl.rooms.auth.users import server_part
@@ -118,40 +120,82 @@ def certainty_of(key: StateKey, local_server: str) -> Certainty:
     return Certainty.UNKNOWN
 
 
-class PartialRoom:
-    """A room that was joined with a part of its state, until it is resynced, and after.
+#: The entries of a state as data: type, state key and event ID.
+StateRows = tuple[tuple[str, str, str], ...]
+
+
+class ResyncProgress(msgspec.Struct):
+    """How far the resync of a room is, as data, which ``msgspec`` writes as JSON or MessagePack.
+
+    With the room (:mod:`synrepl.rooms.snapshot`), it is all that :class:`PartialRoom` needs to go on, in
+    another process, too.
+
+    :ivar servers: those in the room before the join
+    :ivar is_partial: whether some events are still to be resynced
+    :ivar done: events that were judged again
+    :ivar told: the states before events, as other servers told them, that take part when those are judged again
+    :ivar doubtful: outliers whose verdict leans on what is to be resynced
+    :ivar in_circles: events that follow one another in a circle, and come last
+    """
+
+    servers: frozenset[str]
+    is_partial: bool = True
+    done: set[str] = msgspec.field(default_factory=set)
+    told: dict[str, StateRows] = msgspec.field(default_factory=dict)
+    doubtful: set[str] = msgspec.field(default_factory=set)
+    in_circles: set[str] = msgspec.field(default_factory=set)
+
+    def told_state(self, event_id: str) -> StateMap | None:
+        """The state before an event as it was told, if it was."""
+        rows = self.told.get(event_id)
+        return None if rows is None else {(kind, key): each for kind, key, each in rows}
+
+    def finish(self) -> None:
+        """There is nothing left to be resynced."""
+        self.is_partial = False
+        for kept in (self.done, self.told, self.in_circles, self.doubtful):
+            kept.clear()
+
+
+def join_partially(room: Room, answer: PartialJoin, local_server: str) -> PartialRoom:
+    """Begin with what came of a partial join.
 
     :param room: one of which nothing is known yet
-    :param answer: what came of the join
     :param local_server: this server's name
     :raises IncompleteAnswer: it leaves out what there is; see :func:`.join_answer.check_answer`
     :raises UnknownEvents: something that is cited is missing from the answer
     """
+    partial = PartialRoom(room, ResyncProgress(answer.servers), local_server)
+    state, chain = list(answer.state), list(answer.auth_chain)
+    check_answer(answer.join, state, chain, answer.servers)
+    partial.add_outliers([*chain, *state])
+    check_accepted(answer.join.room_id, [room[event.event_id] for event in state])
+    entries = {
+        (event.type, event.state_key): event.event_id
+        for event in state
+        if event.state_key is not None
+    }
+    room.receive_with_state(answer.join, entries, partial=True)
+    return partial
 
-    def __init__(self, room: Room, answer: PartialJoin, local_server: str) -> None:
+
+class PartialRoom:
+    """A room that was joined with a part of its state, until it is resynced, and after.
+
+    :param room: as it is known; see :func:`join_partially` for how it begins
+    :param progress: of the resync; it is changed as that goes on
+    :param local_server: this server's name
+    """
+
+    def __init__(self, room: Room, progress: ResyncProgress, local_server: str) -> None:
         self.room = room
+        self.progress = progress
         self._local_server = local_server
-        self._servers = answer.servers
-        self._told: dict[str, StateMap] = {}
-        self._doubtful: set[str] = set()  # outliers whose verdict leans on what is to be resynced
-        self._done: set[str] = set()
-        self._in_circles: set[str] = set()
-        self._partial = True
-        state, chain = list(answer.state), list(answer.auth_chain)
-        check_answer(answer.join, state, chain, answer.servers)
-        self.add_outliers([*chain, *state])
-        check_accepted(answer.join.room_id, [room[event.event_id] for event in state])
-        entries = {
-            (event.type, event.state_key): event.event_id
-            for event in state
-            if event.state_key is not None
-        }
-        room.receive_with_state(answer.join, entries, partial=True)
 
     @property
     def is_partial(self) -> bool:
         """Whether some events are still to be resynced."""
-        return self._partial
+        return self.progress.is_partial
 
     # Taking in
 
@@ -181,8 +225,8 @@ class PartialRoom:
         told: list[RoomJudged] = []
         for event in order.events:
             judged = room.receive_outlier(event)
-            if judged and self._partial and any(map(self._is_left, depends_on(event))):
-                self._doubtful.add(event.event_id)
+            if judged and self.progress.is_partial and any(map(self._is_left, depends_on(event))):
+                self.progress.doubtful.add(event.event_id)
             self._in_stream(judged[1:])
             told += judged
         return told
@@ -196,15 +240,16 @@ class PartialRoom:
         judged = self._in_stream(self.room.receive_with_state(event, state_before))
         if not judged:
             self.room.state_of(event.event_id, state_before)  # else the resync would raise it
-        if self._partial:
-            self._told[event.event_id] = state_before
+        if self.progress.is_partial:
+            rows = [(*key, event_id) for key, event_id in state_before.items()]
+            self.progress.told[event.event_id] = tuple(rows)
         return judged
 
     def _in_stream(self, judged: list[RoomJudged]) -> list[RoomJudged]:
         """Those that came as more than outliers; what was found out of them as such is void."""
         for each in judged:
-            self._doubtful.discard(each.event.event_id)
-            self._done.discard(each.event.event_id)
+            self.progress.doubtful.discard(each.event.event_id)
+            self.progress.done.discard(each.event.event_id)
         return judged
 
     # Asking
@@ -244,13 +289,13 @@ class PartialRoom:
             for (kind, state_key), event_id in self.room.current_state().items()
             if kind == MEMBER and self.room[event_id].event.membership == "join"
         }
-        if self._partial:
-            return self._servers | joined, Certainty.PROVISIONAL
+        if self.progress.is_partial:
+            return self.progress.servers | joined, Certainty.PROVISIONAL
         return frozenset(joined), Certainty.FINAL
 
     def _state(self, at: str | None) -> tuple[CompactStateMap, bool]:
         if at is None:
-            return self.room.current_state(), self._partial
+            return self.room.current_state(), self.progress.is_partial
         return self.room.state_before(at), at in self.room.partial_event_ids
 
     # The resync
@@ -264,7 +309,7 @@ class PartialRoom:
         up event IDs, events can follow one another in a circle: those, and what leans on them, come
         last, as they came.
         """
-        while self._partial:
+        while self.progress.is_partial:
             left = [judged.event for judged in self.room if self._is_left(judged.event.event_id)]
             events, in_circles = sort_by_cause(
                 left,
@@ -272,39 +317,40 @@ class PartialRoom:
                 leans_on=self._leans_on,
             )
             if not events:
-                self._in_circles.update(event.event_id for event in in_circles)
-            done = len(self._done)
+                self.progress.in_circles.update(event.event_id for event in in_circles)
+            done = len(self.progress.done)
             for event in events or in_circles:
                 if self._is_next(event):
                     yield Pending(event.event_id, self._needs_state(event))
-            if len(self._done) == done:
+            if len(self.progress.done) == done:
                 break
 
     def _leans_on(self, event: Event) -> Iterator[str]:
         """What is judged again before it: what it follows and cites, and the state that was told."""
         yield from self._follows(event)
         yield from depends_on(event)
-        yield from self._told.get(event.event_id, {}).values()
+        for _, _, event_id in self.progress.told.get(event.event_id, ()):
+            yield event_id
 
     def _follows(self, event: Event) -> tuple[str, ...]:
         """The events whose states make the one before it; of an outlier there is none."""
-        return () if event.event_id in self._doubtful else event.prev_event_ids
+        return () if event.event_id in self.progress.doubtful else event.prev_event_ids
 
     def _is_left(self, event_id: str) -> bool:
         """Whether an event is still to be resynced."""
-        return event_id not in self._done and (
-            event_id in self._doubtful or self.room.has_state(event_id)
+        return event_id not in self.progress.done and (
+            event_id in self.progress.doubtful or self.room.has_state(event_id)
         )
 
     def _is_next(self, event: Event) -> bool:
-        if not self._partial or event.event_id in self._done:
+        if not self.progress.is_partial or event.event_id in self.progress.done:
             return False
-        return event.event_id in self._in_circles or not any(
+        return event.event_id in self.progress.in_circles or not any(
             map(self._is_left, self._leans_on(event))
         )
 
     def _needs_state(self, event: Event) -> bool:
-        return event.event_id not in self._told and not all(
+        return event.event_id not in self.progress.told and not all(
             map(self.room.has_state, self._follows(event))
         )
 
@@ -319,20 +365,18 @@ class PartialRoom:
         :raises UnknownEvents: an event of the state is not known
         """
         was = self.room[event_id]
-        if not self._partial or not self._is_left(event_id):
+        if not self.progress.is_partial or not self._is_left(event_id):
             raise NotNext(event_id=event_id, reason="there is nothing to find out")
         if not self._is_next(was.event):
             raise NotNext(event_id=event_id, reason="it leans on others that come first")
         if state_before is None:
             if self._needs_state(was.event):
                 raise NotNext(event_id=event_id, reason="the state before it is needed")
-            state_before = self._told.get(event_id)
+            state_before = self.progress.told_state(event_id)
         now = self.room.judge_again(event_id, state_before)
-        self._done.add(event_id)
-        if len(self._done) == self.room.count_with_state + len(self._doubtful):
-            self._partial = False
-            for kept in (self._done, self._told, self._in_circles, self._doubtful):
-                kept.clear()
+        self.progress.done.add(event_id)
+        if len(self.progress.done) == self.room.count_with_state + len(self.progress.doubtful):
+            self.progress.finish()
             self.room.find_extremities()
         return Change(was, now)
 

@@ -10,7 +10,7 @@ from typing import Any
 from synrepl.core.errors import SynreplError
 from synrepl.core.jsons import encode
 from synrepl.rooms.event import Event
-from synrepl.rooms.partial import PartialJoin, PartialRoom
+from synrepl.rooms.partial import PartialJoin, PartialRoom, join_partially
 from synrepl.rooms.room import Room
 from synrepl.rooms.state import StateKey
 from tests.fuzz.inputs import (
@@ -59,7 +59,7 @@ def partial_room(data: bytes) -> PartialRoom:
         chosen(document, "chain"),
         frozenset({"there"}),
     )
-    partial = PartialRoom(Room(version, max_waiting=4), join, "here")
+    partial = join_partially(Room(version, max_waiting=4), join, "here")
     for step in list_of(document.get("steps")):
         for event in chosen(step, "event"):
             with suppress(SynreplError):

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from synrepl.rooms.event import Event
-from synrepl.rooms.partial import PartialJoin, PartialRoom
+from synrepl.rooms.partial import PartialJoin, PartialRoom, join_partially
 from synrepl.rooms.room import Room
 from synrepl.rooms.state import StateKey
 from tests.rooms.auth_rooms import ALICE, CAROL
@@ -88,4 +88,4 @@ class SmallRoom:
         follows = self.event("m.room.message", {}, (), ()) if after is None else after
         join = self.member(US, "join", [follows], [self.create, self.rules])
         answer = PartialJoin(join, state, [], frozenset({"a"}))
-        return PartialRoom(Room(self.version), answer, "here"), join
+        return join_partially(Room(self.version), answer, "here"), join

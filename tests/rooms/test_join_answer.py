@@ -8,7 +8,7 @@ from unittest import TestCase
 from synrepl.rooms.event import Event
 from synrepl.rooms.event_types import CREATE, JOIN_RULES, POWER_LEVELS
 from synrepl.rooms.join_answer import IncompleteAnswer
-from synrepl.rooms.partial import PartialJoin, PartialRoom
+from synrepl.rooms.partial import PartialJoin, join_partially
 from synrepl.rooms.room import Room
 from tests.rooms.auth_rooms import ALICE
 from tests.rooms.small_rooms import US, SmallRoom
@@ -32,7 +32,7 @@ class Answers(TestCase):
         """It is refused by name, before anything is taken in."""
         room = Room(small.version)
         with self.assertRaises(IncompleteAnswer) as caught:
-            PartialRoom(room, answer, "here")
+            join_partially(room, answer, "here")
         for word in (answer.join.room_id, *words):
             self.assertIn(word, str(caught.exception))
         self.assertEqual(len(room), 0)
@@ -40,7 +40,7 @@ class Answers(TestCase):
     def test_takes_one_that_has_everything(self) -> None:
         for version in VERSIONS:
             small = SmallRoom(version)
-            partial = PartialRoom(Room(small.version), self.answer(small, small.base), "here")
+            partial = join_partially(Room(small.version), self.answer(small, small.base), "here")
             self.assertTrue(partial.is_partial)
             self.assertEqual(partial.servers()[0], OTHERS | {"here"})
 
@@ -74,7 +74,7 @@ class Answers(TestCase):
                             [small.create, small.alice], ALICE, US)  # fmt: skip
         join = small.member(US, "join", [joins], [small.create, joins])
         answer = PartialJoin(join, [small.create, small.alice, joins], [], OTHERS)
-        partial = PartialRoom(Room(small.version), answer, "here")
+        partial = join_partially(Room(small.version), answer, "here")
         self.assertIsNone(partial.ask((POWER_LEVELS, "")).event_id)
         self.assertTrue(partial.room[join.event_id].accepted)
 
@@ -93,7 +93,7 @@ class Answers(TestCase):
             state = [small.create, small.alice, small.rules, bad]
             answer = self.answer(small, state)
             with self.assertRaises(IncompleteAnswer) as caught:
-                PartialRoom(Room(small.version), answer, "here")
+                join_partially(Room(small.version), answer, "here")
             self.assertIn(f"its {POWER_LEVELS} {bad.event_id} is rejected", str(caught.exception))
 
     def test_refuses_one_that_names_no_servers(self) -> None:

@@ -15,8 +15,8 @@ from synrepl.rooms.partial import (
     Certainty,
     NotNext,
     PartialJoin,
-    PartialRoom,
     Pending,
+    join_partially,
     resync,
 )
 from synrepl.rooms.room import Room
@@ -43,7 +43,7 @@ class Story:
         )
         self.join = join
         self.room = Room(self.version)
-        self.partial = PartialRoom(self.room, join, self.data["joining_server"])
+        self.partial = join_partially(self.room, join, self.data["joining_server"])
 
     def event(self, pdu: dict[str, Any]) -> Event:
         return event_of(pdu, self.version)
@@ -325,6 +325,6 @@ class Order(TestCase):
     def test_an_incomplete_answer(self) -> None:
         join = self.story.join
         with self.assertRaises(UnknownEvents):
-            PartialRoom(Room(self.story.version), join._replace(auth_chain=()), "obs.example")
+            join_partially(Room(self.story.version), join._replace(auth_chain=()), "obs.example")
         with self.assertRaises(IncompleteAnswer):
-            PartialRoom(Room(self.story.version), join._replace(state=()), "obs.example")
+            join_partially(Room(self.story.version), join._replace(state=()), "obs.example")

@@ -384,15 +384,15 @@ WHOLE_ROOMS = (
     Mutant(
         "partial-resync-ignores-told",
         "partial.py",
-        "        yield from self._told.get(event.event_id, {}).values()\n",
-        "",
+        "            yield event_id\n",
+        "            pass\n",
         "what is in a state that was told is judged again before the event after it",
         REJECTED,
     ),
     Mutant(
         "resync-leaves-outliers",
         "partial.py",
-        "if judged and self._partial and any(",
+        "if judged and self.progress.is_partial and any(",
         "if False and any(",
         "outliers that cite what is resynced are judged again",
         RESYNC,
@@ -400,7 +400,7 @@ WHOLE_ROOMS = (
     Mutant(
         "resync-outlier-that-came-as-more",
         "partial.py",
-        "            self._done.discard(each.event.event_id)\n",
+        "            self.progress.done.discard(each.event.event_id)\n",
         "",
         "what was found out of an event as an outlier is void when it comes as more",
         RESYNC,
@@ -408,7 +408,7 @@ WHOLE_ROOMS = (
     Mutant(
         "resync-outlier-that-came-as-more-counts-twice",
         "partial.py",
-        "            self._doubtful.discard(each.event.event_id)\n",
+        "            self.progress.doubtful.discard(each.event.event_id)\n",
         "",
         "what came as more than an outlier is no longer one",
         RESYNC,
@@ -416,7 +416,7 @@ WHOLE_ROOMS = (
     Mutant(
         "resync-outlier-needs-a-state",
         "partial.py",
-        "return () if event.event_id in self._doubtful else event.prev_event_ids",
+        "return () if event.event_id in self.progress.doubtful else event.prev_event_ids",
         "return event.prev_event_ids",
         "of an outlier only what it cites matters",
         RESYNC,
