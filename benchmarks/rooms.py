@@ -27,14 +27,19 @@ from unpaddedbase64 import decode_base64
 
 from benchmarks.harness import Row, Scale, at_most, cpu, interleaved, ratio, shown
 from benchmarks.rooms_data import Dispute, Recorded, dispute, recorded
-from synrepl.rooms.auth.authorise import authorise
-from synrepl.rooms.auth.own import check_own
-from synrepl.rooms.auth.selection import check_cited
-from synrepl.rooms.event import Event, parse_event
-from synrepl.rooms.resolution.resolve import resolve
-from synrepl.rooms.room import Room
-from synrepl.rooms.signatures import check_signatures, keys_of, sign_event
-from synrepl.rooms.state import StateKey
+from synrepl.rooms import (
+    Event,
+    Room,
+    StateKey,
+    authorise,
+    check_cited,
+    check_own,
+    check_signatures,
+    keys_of,
+    parse_event,
+    resolve,
+    sign_event,
+)
 
 #: Seconds that one event takes in :func:`pace` where the reference was measured.
 PACE = 8.2e-6

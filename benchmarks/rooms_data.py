@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.child import REPOSITORY
-from synrepl.rooms.chains import BitSetChains
-from synrepl.rooms.event import Event, event_of
-from synrepl.rooms.resolution.conflict import conflict
-from synrepl.rooms.resolution.v2 import STEPS
-from synrepl.rooms.state import StateKey
-from synrepl.rooms.versions import RoomVersion, room_version
+from synrepl.rooms import (
+    BitSetChains,
+    Event,
+    RoomVersion,
+    StateKey,
+    event_of,
+    full_conflicted_set,
+    room_version,
+)
 
 #: Where the whole set is, and where the part of it that the tests need is.
 FOLDERS = (
@@ -40,13 +43,12 @@ class Dispute(NamedTuple):
 
     def full_conflicted_set(self) -> set[str]:
         """What the resolution goes through."""
-        return STEPS[self.version.resolution].full_conflicted_set(
-            conflict(self.states), self.chains
-        )
+        return full_conflicted_set(self.version, self.states, self.chains)
 
     def smaller(self, size: int) -> Dispute:
         """The same room with fewer keys in conflict, so that the full conflicted set has about that size."""
-        keys = sorted(conflict(self.states).keys)
+        first, *others = self.states
+        keys = sorted({key for each in others for key, _ in first.items() ^ each.items()})
         disputed = set(keys)
         for kept in range(1, len(keys) + 1):
             # Evenly from among all of them.

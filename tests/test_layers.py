@@ -36,6 +36,12 @@ ONLY = {
     "psycopg2": {"adapters", "driver"},
 }
 
+#: Packages of which others import nothing but the package itself, and whose tests may look inside.
+FACADES = {"synrepl.rooms": "tests/rooms"}
+
+#: Source beside the product's, which keeps to the facades, too.
+BESIDE = ("benchmarks", "interop", "tests", "contrib")
+
 #: What the product never imports.
 NEVER = {"tests", "benchmarks"}
 
@@ -121,6 +127,7 @@ def _reasons(one: Import) -> Iterator[str]:
         yield f"imports {top}, which only {', '.join(sorted(ONLY[top]))} may"
     if top != PACKAGE:
         return
+    yield from _insides(one.importer, one.imported)
     there = layer(one.imported)
     if one.importer == PACKAGE:
         yield f"the package itself imports {one.imported}"
@@ -129,6 +136,28 @@ def _reasons(one: Import) -> Iterator[str]:
             yield f"imports its sibling {one.imported}"
         elif RANK[there] < RANK[here]:
             yield f"imports the higher {one.imported}"
+
+
+def _insides(importer: str, imported: str) -> Iterator[str]:
+    """Whether an import goes past a facade."""
+    for facade in FACADES:
+        if imported.startswith(facade + ".") and not f"{importer}.".startswith(facade + "."):
+            yield f"imports {imported}: import from {facade}, which has all that is meant for others"
+
+
+def beside(root: Path) -> list[str]:
+    """Imports past a facade in what stands beside the package, one sentence each."""
+    known, found = modules(root), []
+    for folder in BESIDE:
+        for path in sorted((root / folder).rglob("*.py")):
+            name = path.relative_to(root).as_posix()
+            if any(name.startswith(f"{inside}/") for inside in FACADES.values()):
+                continue
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                for target in _targets(node, "", known):
+                    reasons = _insides(name, target)
+                    found.extend(f"{name}:{getattr(node, 'lineno', 0)} {each}" for each in reasons)
+    return found
 
 
 def cycles(root: Path, all_imports: list[Import]) -> list[list[str]]:
@@ -169,6 +198,9 @@ class TheTree(TestCase):
 
     def test_no_breach(self) -> None:
         self.assertEqual(breaches(REPOSITORY), [])
+
+    def test_nothing_beside_the_package_goes_past_a_facade(self) -> None:
+        self.assertEqual(beside(REPOSITORY), [])
 
     def test_something_was_looked_at(self) -> None:
         self.assertGreater(len(imports(REPOSITORY)), 20)
@@ -228,6 +260,29 @@ class TheChecker(TestCase):
     def test_siblings(self) -> None:
         found = self.check({"synrepl/wire/x.py": "from synrepl.positions import p"})
         self.assert_only(found, "imports its sibling synrepl.positions.p")
+
+    def test_the_inside_of_a_facade(self) -> None:
+        inside = {"synrepl/rooms/__init__.py": "from synrepl.rooms.room import Room\n"}
+        inside["synrepl/rooms/room.py"] = "from synrepl.rooms.state import x\n"
+        inside["synrepl/rooms/state.py"] = ""
+        through = "from synrepl.rooms import Room\nimport synrepl.rooms\n"
+        self.assertEqual(self.check({**inside, "synrepl/adapters/u.py": through}), [])
+        for text in ("import synrepl.rooms.room", "from synrepl.rooms import room"):
+            found = self.check({**inside, "synrepl/adapters/u.py": text})
+            self.assert_only(found, "imports synrepl.rooms.room: import from synrepl.rooms")
+
+    def test_what_stands_beside_the_package(self) -> None:
+        with TemporaryDirectory() as directory:
+            root = Path(directory)
+            for name, text in {
+                "synrepl/rooms/room.py": "",
+                "tests/rooms/t.py": "from synrepl.rooms.room import Room",
+                "tests/other/t.py": "from synrepl.rooms import Room",
+                "benchmarks/b.py": "from synrepl.rooms.room import Room",
+            }.items():
+                (root / name).parent.mkdir(parents=True, exist_ok=True)
+                (root / name).write_text(text)
+            self.assert_only(beside(root), "benchmarks/b.py:1 imports synrepl.rooms.room")
 
     def test_externals(self) -> None:
         for text, name in (

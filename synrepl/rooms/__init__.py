@@ -1,1 +1,253 @@
-"""Pure rules of Matrix rooms: no I/O, no clock, no database."""
+"""The rules of Matrix rooms, pure: no I/O, no clock, no database.
+
+Everything that is meant for use is in ``__all__``; ``docs/rooms.md`` has it by subject. The modules
+below this package are its inside: nothing else imports them.
+"""
+
+from __future__ import annotations
+
+from synrepl.rooms.auth.authorise import authorise
+from synrepl.rooms.auth.outcome import Refusal
+from synrepl.rooms.auth.own import check_own
+from synrepl.rooms.auth.selection import auth_event_keys, check_cited
+from synrepl.rooms.builder import EventBuilder, EventDraft, NoRoomToBuildIn, RoomIdNeeded
+from synrepl.rooms.canonical_json import NoCanonicalJson, canonical_json
+from synrepl.rooms.chains import (
+    AuthChains,
+    AuthCycle,
+    BitSetChains,
+    MissingAuthEvent,
+    UnknownEvent,
+    chains_of,
+    depends_on,
+)
+from synrepl.rooms.checks import Check
+from synrepl.rooms.event import BadEvent, Event, event_of, parse_event
+from synrepl.rooms.extremities import ForwardExtremities
+from synrepl.rooms.hashes import content_hash, reference_hash
+from synrepl.rooms.identifiers import (
+    BadIdentifier,
+    check_event_id,
+    check_new_user_id,
+    check_room_id,
+    check_server_name,
+    check_user_id,
+    server_of,
+)
+from synrepl.rooms.join_answer import IncompleteAnswer, check_answer
+from synrepl.rooms.judged import Judged, NoState, NotJudged, OtherRoom, UnknownEvents
+from synrepl.rooms.judging import judge, judge_outlier, lookup_judged, lookup_judged_outlier
+from synrepl.rooms.lookups import Lookup, LookupRequest, Round, run, run_async
+from synrepl.rooms.merging import ResolutionCache, lookup_resolution, lookup_state_after
+from synrepl.rooms.ordering import EventPlace, SortedEvents, StreamOrder, sort_by_cause, topological
+from synrepl.rooms.partial import (
+    Certainty,
+    NotNext,
+    PartialJoin,
+    PartialRoom,
+    PendingResync,
+    ResyncChange,
+    Resynced,
+    ResyncProgress,
+    StateAnswer,
+    join_partially,
+    resync,
+)
+from synrepl.rooms.receipt import ReceiptVerdict, Received, received
+from synrepl.rooms.redacting import redacted
+from synrepl.rooms.redaction_effect import RedactionEffect, RedactionReason, effect_of_redaction
+from synrepl.rooms.resolution.resolve import full_conflicted_set, resolve
+from synrepl.rooms.room import Room, RoomJudged
+from synrepl.rooms.signatures import (
+    BadServerKey,
+    Keys,
+    ServerKey,
+    add_signature,
+    check_json_signature,
+    check_signatures,
+    keys_of,
+    server_key,
+    sign_event,
+    sign_json,
+    signing_servers,
+)
+from synrepl.rooms.snapshot import (
+    EventRecord,
+    RoomSnapshot,
+    StateGroupRecord,
+    WaitingRecord,
+    load_room,
+    snapshot_of,
+)
+from synrepl.rooms.state import StateEvents, StateKey, StateMap
+from synrepl.rooms.state_groups import (
+    BrokenChain,
+    SkipLevels,
+    StateGroup,
+    StateGroups,
+    StateGroupView,
+    UnknownStateGroup,
+    lookup_change,
+    lookup_plan,
+    lookup_states,
+    plan_group,
+    read_group,
+)
+from synrepl.rooms.state_map import CompactStateMap, Delta, Slots, delta
+from synrepl.rooms.versions import ROOM_VERSIONS, RoomVersion, UnknownRoomVersion, room_version
+from synrepl.rooms.view import (
+    AuthChainFacts,
+    KnownEvents,
+    RoomHeads,
+    RoomView,
+    StateAt,
+    StateHandle,
+)
+from synrepl.rooms.visibility.audience import (
+    EventAudience,
+    HistoryVisibility,
+    audience_of,
+    membership_after,
+)
+from synrepl.rooms.visibility.clients import Viewer, seen_by_user
+from synrepl.rooms.visibility.servers import Presence, presence_at, seen_by_server
+from synrepl.rooms.visibility.verdict import Sight, VisibilityReason, VisibilityVerdict
+
+__all__ = [
+    "ROOM_VERSIONS",
+    "AuthChainFacts",
+    "AuthChains",
+    "AuthCycle",
+    "BadEvent",
+    "BadIdentifier",
+    "BadServerKey",
+    "BitSetChains",
+    "BrokenChain",
+    "Certainty",
+    "Check",
+    "CompactStateMap",
+    "Delta",
+    "Event",
+    "EventAudience",
+    "EventBuilder",
+    "EventDraft",
+    "EventPlace",
+    "EventRecord",
+    "ForwardExtremities",
+    "HistoryVisibility",
+    "IncompleteAnswer",
+    "Judged",
+    "Keys",
+    "KnownEvents",
+    "Lookup",
+    "LookupRequest",
+    "MissingAuthEvent",
+    "NoCanonicalJson",
+    "NoRoomToBuildIn",
+    "NoState",
+    "NotJudged",
+    "NotNext",
+    "OtherRoom",
+    "PartialJoin",
+    "PartialRoom",
+    "PendingResync",
+    "Presence",
+    "ReceiptVerdict",
+    "Received",
+    "RedactionEffect",
+    "RedactionReason",
+    "Refusal",
+    "ResolutionCache",
+    "ResyncChange",
+    "ResyncProgress",
+    "Resynced",
+    "Room",
+    "RoomHeads",
+    "RoomIdNeeded",
+    "RoomJudged",
+    "RoomSnapshot",
+    "RoomVersion",
+    "RoomView",
+    "Round",
+    "ServerKey",
+    "Sight",
+    "SkipLevels",
+    "Slots",
+    "SortedEvents",
+    "StateAnswer",
+    "StateAt",
+    "StateEvents",
+    "StateGroup",
+    "StateGroupRecord",
+    "StateGroupView",
+    "StateGroups",
+    "StateHandle",
+    "StateKey",
+    "StateMap",
+    "StreamOrder",
+    "UnknownEvent",
+    "UnknownEvents",
+    "UnknownRoomVersion",
+    "UnknownStateGroup",
+    "Viewer",
+    "VisibilityReason",
+    "VisibilityVerdict",
+    "WaitingRecord",
+    "add_signature",
+    "audience_of",
+    "auth_event_keys",
+    "authorise",
+    "canonical_json",
+    "chains_of",
+    "check_answer",
+    "check_cited",
+    "check_event_id",
+    "check_json_signature",
+    "check_new_user_id",
+    "check_own",
+    "check_room_id",
+    "check_server_name",
+    "check_signatures",
+    "check_user_id",
+    "content_hash",
+    "delta",
+    "depends_on",
+    "effect_of_redaction",
+    "event_of",
+    "full_conflicted_set",
+    "join_partially",
+    "judge",
+    "judge_outlier",
+    "keys_of",
+    "load_room",
+    "lookup_change",
+    "lookup_judged",
+    "lookup_judged_outlier",
+    "lookup_plan",
+    "lookup_resolution",
+    "lookup_state_after",
+    "lookup_states",
+    "membership_after",
+    "parse_event",
+    "plan_group",
+    "presence_at",
+    "read_group",
+    "received",
+    "redacted",
+    "reference_hash",
+    "resolve",
+    "resync",
+    "room_version",
+    "run",
+    "run_async",
+    "seen_by_server",
+    "seen_by_user",
+    "server_key",
+    "server_of",
+    "sign_event",
+    "sign_json",
+    "signing_servers",
+    "snapshot_of",
+    "sort_by_cause",
+    "topological",
+]

@@ -15,7 +15,7 @@ from signedjson.types import SigningKey
 from unpaddedbase64 import encode_base64
 
 from synrepl.core.errors import InputError
-from synrepl.rooms.auth.selection import wanted
+from synrepl.rooms.auth.selection import auth_event_keys
 from synrepl.rooms.canonical_json import canonical_json
 from synrepl.rooms.event import MAX_PREV_EVENTS, Event, event_of
 from synrepl.rooms.event_types import CREATE
@@ -151,7 +151,7 @@ class EventBuilder:
             prev_event_ids=(),
             auth_event_ids=(),
         )
-        return wanted(unplaced)
+        return auth_event_keys(unplaced)
 
     def assemble(
         self,

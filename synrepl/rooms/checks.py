@@ -14,7 +14,7 @@ from synrepl.rooms.auth.authorise import authorise
 from synrepl.rooms.auth.keys import CREATE_KEY
 from synrepl.rooms.auth.outcome import Refusal
 from synrepl.rooms.auth.own import check_own
-from synrepl.rooms.auth.selection import check_cited, wanted
+from synrepl.rooms.auth.selection import auth_event_keys, check_cited
 from synrepl.rooms.chains import UnknownEvent
 from synrepl.rooms.event import Event
 from synrepl.rooms.event_types import CREATE
@@ -49,7 +49,7 @@ class Checks:
         self._cited: dict[StateKey, Event] = {
             (each.type, each.state_key): each for each in cited if each.state_key is not None
         }
-        self._keys = wanted(event)
+        self._keys = auth_event_keys(event)
         if event.version.room_id_is_create_hash and event.type != CREATE:
             self._keys = (CREATE_KEY, *self._keys)
             if create is not None:

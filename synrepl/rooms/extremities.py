@@ -11,7 +11,7 @@ from collections.abc import Callable, Container, Iterable, Set
 from typing import Protocol
 
 
-class Standing(Protocol):
+class GraphEvent(Protocol):
     """What has to be known of an event to tell what the ends of its room are."""
 
     @property
@@ -27,7 +27,7 @@ class Standing(Protocol):
 
 def followed(
     prev_event_ids: Iterable[str],
-    find: Callable[[str], Standing | None],
+    find: Callable[[str], GraphEvent | None],
     passed: Container[str] = frozenset(),
 ) -> set[str]:
     """Those events that something which follows these leaves behind.
@@ -72,10 +72,10 @@ class ForwardExtremities:
         self._passed: set[str] = set()
 
     @classmethod
-    def of(cls, events: Iterable[tuple[str, Standing]]) -> ForwardExtremities:
+    def of(cls, events: Iterable[tuple[str, GraphEvent]]) -> ForwardExtremities:
         """Those of some events with their IDs, in the order in which they were taken in."""
         extremities = cls()
-        known: dict[str, Standing] = {}
+        known: dict[str, GraphEvent] = {}
         for event_id, event in events:
             extremities.take_in(event_id, event, known.get)
             known[event_id] = event
@@ -87,7 +87,7 @@ class ForwardExtremities:
         return self._left_behind
 
     def take_in(
-        self, event_id: str, event: Standing, find: Callable[[str], Standing | None]
+        self, event_id: str, event: GraphEvent, find: Callable[[str], GraphEvent | None]
     ) -> None:
         """Go on with one more event.
 

@@ -10,7 +10,7 @@ from synrepl.core.errors import InputError
 from synrepl.rooms.auth.outcome import Refusal
 from synrepl.rooms.checks import Check
 from synrepl.rooms.event import Event
-from synrepl.rooms.ordering import Place
+from synrepl.rooms.ordering import EventPlace
 from synrepl.rooms.view import S
 
 
@@ -52,7 +52,7 @@ class Judged(msgspec.Struct, Generic[S], frozen=True, eq=False, gc=False):
     failed: Check | None
     soft_failure: Refusal | None
     partial: bool
-    place: Place
+    place: EventPlace
 
     @property
     def accepted(self) -> bool:
@@ -66,7 +66,7 @@ class Judged(msgspec.Struct, Generic[S], frozen=True, eq=False, gc=False):
 
     @property
     def topological(self) -> int:
-        """Its topological number, see :class:`~synrepl.rooms.ordering.Place`."""
+        """Its topological number, see :class:`~synrepl.rooms.ordering.EventPlace`."""
         return self.place.topological
 
     @property

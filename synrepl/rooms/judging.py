@@ -20,7 +20,7 @@ from synrepl.rooms.event import Event
 from synrepl.rooms.judged import Judged, UnknownEvents
 from synrepl.rooms.lookups import Lookup, run
 from synrepl.rooms.merging import ResolutionCache, claimed_state, lookup_merged, states_after
-from synrepl.rooms.ordering import Place, topological
+from synrepl.rooms.ordering import EventPlace, topological
 from synrepl.rooms.view import (
     HEADS,
     EventsRequest,
@@ -87,7 +87,7 @@ def lookup_judged(
         raise unknown(event, missing)
     here = [at[each] for each in parents if each in at and each != event.event_id]
     numbers = [each.topological for each in here]
-    place = Place(topological(event.depth, numbers, len(numbers) == len(parents)), stream)
+    place = EventPlace(topological(event.depth, numbers, len(numbers) == len(parents)), stream)
     if partial is None:
         partial = any(each.partial for each in here)
     state: S
@@ -134,7 +134,7 @@ def lookup_judged_outlier(event: Event, stream: int = 0) -> Lookup[Judged[S]]:
         raise unknown(event, missing)
     refusal = _checks(event, known).by_cited(known.rejected)
     failed = None if refusal is None else Check.AUTH_EVENTS
-    place = Place(topological(event.depth, (), all_known=False), stream)
+    place = EventPlace(topological(event.depth, (), all_known=False), stream)
     return Judged(event, None, None, refusal, failed, None, False, place)
 
 

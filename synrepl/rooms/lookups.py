@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 _T = TypeVar("_T")
 
 
-class Request(Protocol):
+class LookupRequest(Protocol):
     """One question, for a set of IDs."""
 
     def ask(self, view: Any, /) -> Any:
@@ -25,7 +25,7 @@ class Request(Protocol):
 
 
 #: Requests that can be answered together.
-Round = tuple[Request, ...]
+Round = tuple[LookupRequest, ...]
 
 #: Yields rounds, is sent the answers to each, and returns its result.
 Lookup = Generator[Round, Sequence[Any], _T]

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence, Set
 from typing import Generic
 
 from synrepl.rooms.auth.keys import CREATE_KEY, POWER_LEVELS_KEY
-from synrepl.rooms.auth.selection import wanted
+from synrepl.rooms.auth.selection import auth_event_keys
 from synrepl.rooms.chains import depends_on
 from synrepl.rooms.event import Event
 from synrepl.rooms.judged import NoState, NotJudged
@@ -162,7 +162,7 @@ def lookup_resolution(version: RoomVersion, states: Sequence[S]) -> Lookup[S]:
     yield from known.lookup(full)
     events = [known.events[each] for each in full if each in known.events]
     # The rules look at what authorises each: what the states agree on, or else what it cites.
-    looked_at = {key for event in events for key in wanted(event)}
+    looked_at = {key for event in events for key in auth_event_keys(event)}
     looked_at.update([(each.type, each.state_key) for each in events if each.state_key is not None])
     looked_at.difference_update(entries, keys)
     cited = {each for event in events for each in depends_on(event)}

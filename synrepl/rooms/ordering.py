@@ -18,7 +18,7 @@ from synrepl.rooms.event import Event
 MAX_DEPTH = (1 << 63) - 1
 
 
-class Place(NamedTuple):
+class EventPlace(NamedTuple):
     """Where an event stands in its room: compares as the topological order.
 
     :ivar topological: larger than that of what it follows, as far as that was known when it came
@@ -79,7 +79,7 @@ def topological(depth: int, parents: Collection[int], all_known: bool = True) ->
     return min(follows, MAX_DEPTH)
 
 
-class Sorted(NamedTuple):
+class SortedEvents(NamedTuple):
     """Events in an order in which none comes before one that it follows.
 
     :ivar events: in that order
@@ -95,7 +95,7 @@ def sort_by_cause(
     events: Iterable[Event],
     first: Callable[[Event], tuple[int, int | str]] = lambda event: (event.depth, event.event_id),
     leans_on: Callable[[Event], Iterable[str]] = lambda event: event.prev_event_ids,
-) -> Sorted:
+) -> SortedEvents:
     """Sort events so that each comes after those of them that it leans on.
 
     :param events: of one room; of several with the same ID, the first is taken
@@ -122,4 +122,4 @@ def sort_by_cause(
             waits_for[each] -= 1
             if not waits_for[each]:
                 heappush(ready, (first(by_id[each]), each))
-    return Sorted(done, list(by_id.values()))
+    return SortedEvents(done, list(by_id.values()))

@@ -41,7 +41,7 @@ class Certainty(StrEnum):
     UNKNOWN = "unknown"  #: not known before the resync: whoever needs it waits
 
 
-class Answer(NamedTuple):
+class StateAnswer(NamedTuple):
     """What is known of one key of a room's state.
 
     :ivar event_id: the entry as far as it is known; None: there is none, or it is not known
@@ -66,7 +66,7 @@ class PartialJoin(NamedTuple):
     servers: frozenset[str]
 
 
-class Pending(NamedTuple):
+class PendingResync(NamedTuple):
     """An event that is to be resynced next.
 
     :ivar state_needed: another server must be asked for the state before it, since it follows
@@ -77,7 +77,7 @@ class Pending(NamedTuple):
     state_needed: bool
 
 
-class Change(NamedTuple):
+class ResyncChange(NamedTuple):
     """What the resync made of an event.
 
     :ivar was: before it
@@ -254,7 +254,7 @@ class PartialRoom:
 
     # Asking
 
-    def ask(self, key: StateKey, at: str | None = None) -> Answer:
+    def ask(self, key: StateKey, at: str | None = None) -> StateAnswer:
         """The entry of a key, and how certain that is.
 
         :param at: an event, for the state before it; by default, the current state
@@ -262,14 +262,14 @@ class PartialRoom:
         :raises NoState: it is only cited
         """
         state, partial = self._state(at)
-        return Answer(
+        return StateAnswer(
             state.get(key), certainty_of(key, self._local_server) if partial else Certainty.FINAL
         )
 
     def certainty(self, keys: Iterable[StateKey] | None = None, at: str | None = None) -> Certainty:
         """How certain the entries of some keys are together.
 
-        Of the keys that authorise an event (:func:`synrepl.rooms.auth.selection.wanted`), this says whether a
+        Of the keys that authorise an event (:func:`synrepl.rooms.auth.selection.auth_event_keys`), this says whether a
         server should make that event now.
 
         :param keys: by default the whole state
@@ -300,7 +300,7 @@ class PartialRoom:
 
     # The resync
 
-    def pending(self) -> Iterator[Pending]:
+    def pending(self) -> Iterator[PendingResync]:
         """The events that can be resynced now: those that lean on none that is still to be.
 
         From the join down: who resyncs each as it is yielded gets to the end in one go, whatever the
@@ -321,7 +321,7 @@ class PartialRoom:
             done = len(self.progress.done)
             for event in events or in_circles:
                 if self._is_next(event):
-                    yield Pending(event.event_id, self._needs_state(event))
+                    yield PendingResync(event.event_id, self._needs_state(event))
             if len(self.progress.done) == done:
                 break
 
@@ -354,12 +354,12 @@ class PartialRoom:
             map(self.room.has_state, self._follows(event))
         )
 
-    def resync(self, event_id: str, state_before: StateMap | None = None) -> Change:
+    def resync(self, event_id: str, state_before: StateMap | None = None) -> ResyncChange:
         """Judge an event again, at the whole state before it.
 
         With the last one, the room is known as a whole.
 
-        :param state_before: needed if :class:`Pending` says so; its events must be known
+        :param state_before: needed if :class:`PendingResync` says so; its events must be known
         :raises NotNext: see :meth:`pending`
         :raises NotJudged: it is not known
         :raises UnknownEvents: an event of the state is not known
@@ -378,7 +378,7 @@ class PartialRoom:
         if len(self.progress.done) == self.room.count_with_state + len(self.progress.doubtful):
             self.progress.finish()
             self.room.find_extremities()
-        return Change(was, now)
+        return ResyncChange(was, now)
 
 
 class Resynced(NamedTuple):
@@ -402,7 +402,7 @@ def resync(partial: PartialRoom, states: Mapping[str, StateMap] = MappingProxyTy
     :raises UnknownEvents: an event of such a state is not known
     """
     before = partial.room.current_state()
-    changes: list[Change] = []
+    changes: list[ResyncChange] = []
     for event_id, state_needed in partial.pending():
         state = states.get(event_id) if state_needed else None
         changes.append(partial.resync(event_id, state))

@@ -19,7 +19,7 @@ from synrepl.rooms.signatures import Keys, check_signatures
 from synrepl.rooms.versions import RoomVersion
 
 
-class Verdict(StrEnum):
+class ReceiptVerdict(StrEnum):
     """What becomes of an event."""
 
     ACCEPT = "accept"
@@ -34,7 +34,7 @@ class Received(NamedTuple):
     :ivar refusal: why it is dropped or redacted
     """
 
-    verdict: Verdict
+    verdict: ReceiptVerdict
     event: Event | None
     refusal: Refusal | None
 
@@ -53,15 +53,15 @@ def received(raw: bytes, version: RoomVersion, keys: Keys) -> Received:
         event = parse_event(raw, version)
         _check_identifiers(event)
     except (BadEvent, BadIdentifier) as error:  # check 1
-        return Received(Verdict.DROP, None, Refusal("no-event", str(error)))
+        return Received(ReceiptVerdict.DROP, None, Refusal("no-event", str(error)))
     refusal = check_signatures(event, keys)  # check 2
     if refusal is not None:
-        return Received(Verdict.DROP, None, refusal)
+        return Received(ReceiptVerdict.DROP, None, refusal)
     if has_right_hash(event):  # check 3
-        return Received(Verdict.ACCEPT, event, None)
+        return Received(ReceiptVerdict.ACCEPT, event, None)
     kept = event_of(redacted(event.fields, version), version)
     refusal = Refusal("wrong-hash", "its content is not what its server hashed")
-    return Received(Verdict.ACCEPT_REDACTED, kept, refusal)
+    return Received(ReceiptVerdict.ACCEPT_REDACTED, kept, refusal)
 
 
 def has_right_hash(event: Event) -> bool:

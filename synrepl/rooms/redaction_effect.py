@@ -18,7 +18,7 @@ from synrepl.rooms.redacting import redacted
 from synrepl.rooms.state import StateEvents
 
 
-class Why(StrEnum):
+class RedactionReason(StrEnum):
     """Why a redaction is applied, or is not."""
 
     POWER = "power level"
@@ -32,20 +32,20 @@ class Why(StrEnum):
     @property
     def applies(self) -> bool:
         """Whether it is applied."""
-        return self in (Why.POWER, Why.SAME_SERVER)
+        return self in (RedactionReason.POWER, RedactionReason.SAME_SERVER)
 
 
-class Effect(NamedTuple):
+class RedactionEffect(NamedTuple):
     """What a redaction does to an event.
 
     :ivar redacted: the target's redacted form; None if the redaction is not applied
     """
 
-    why: Why
+    why: RedactionReason
     redacted: Event | None
 
 
-def effect_of(redaction: Event, target: Event, state: StateEvents) -> Effect:
+def effect_of_redaction(redaction: Event, target: Event, state: StateEvents) -> RedactionEffect:
     """Judge a redaction that is accepted otherwise.
 
     ``m.room.create`` is never redacted, as by the reference: nothing in it may be lost, for rooms
@@ -55,26 +55,26 @@ def effect_of(redaction: Event, target: Event, state: StateEvents) -> Effect:
     """
     why = _why(redaction, target, state)
     if not why.applies:
-        return Effect(why, None)
-    return Effect(why, event_of(redacted(target.fields, target.version), target.version))
+        return RedactionEffect(why, None)
+    return RedactionEffect(why, event_of(redacted(target.fields, target.version), target.version))
 
 
-def _why(redaction: Event, target: Event, state: StateEvents) -> Why:
+def _why(redaction: Event, target: Event, state: StateEvents) -> RedactionReason:
     if redaction.redacts != target.event_id or redaction.room_id != target.room_id:
-        return Why.NOT_ITS_TARGET
+        return RedactionReason.NOT_ITS_TARGET
     create = state.get(CREATE_KEY)
     if create is None:
-        return Why.NO_CREATE
+        return RedactionReason.NO_CREATE
     levels = levels_at(state, create)
     powerful = levels.of(redaction.sender) >= levels.redact
     authorised = redaction.version.redactions_are_authorised
     if authorised and check_redaction(redaction, levels) is not None:
-        return Why.REFUSED
+        return RedactionReason.REFUSED
     if target.is_create:
-        return Why.CREATE
+        return RedactionReason.CREATE
     if not (authorised or powerful or _share_server(redaction.sender, target.sender)):
-        return Why.OTHER_SERVER
-    return Why.POWER if powerful else Why.SAME_SERVER
+        return RedactionReason.OTHER_SERVER
+    return RedactionReason.POWER if powerful else RedactionReason.SAME_SERVER
 
 
 def _share_server(one: str, other: str) -> bool:

@@ -21,7 +21,7 @@ from synrepl.rooms.state import StateKey, StateMap
 from synrepl.rooms.state_map import CompactStateMap, Delta, Slots, delta
 from synrepl.rooms.versions import RoomVersion
 from synrepl.rooms.view import AuthChainFacts, KnownEvents, RoomHeads
-from synrepl.rooms.waiting import MAX_WAITING, Waiting, WaitingEvents
+from synrepl.rooms.waiting import MAX_WAITING, WaitingEvent, WaitingEvents
 
 #: What became of an event of a :class:`Room`.
 RoomJudged = Judged[CompactStateMap]
@@ -38,7 +38,7 @@ class RoomContents(NamedTuple):
     slots: Slots
     judged: Collection[RoomJudged]
     extremities: ForwardExtremities
-    waiting: Collection[Waiting]
+    waiting: Collection[WaitingEvent]
     order: StreamOrder
 
 
@@ -188,7 +188,7 @@ class Room:
     def topologically(self) -> list[RoomJudged]:
         """All events whose state is known, in topological order.
 
-        An event that came after one that follows it can be behind that one (:class:`Place`).
+        An event that came after one that follows it can be behind that one (:class:`EventPlace`).
         """
         known = (each for each in self._judged.values() if each.state_before is not None)
         return sorted(known, key=lambda judged: judged.place)
@@ -253,7 +253,7 @@ class Room:
         missing = self._missing_for(event)
         if missing is not None:
             self._room_id = event.room_id
-            self._waiting.hold(Waiting(event, live, missing))
+            self._waiting.hold(WaitingEvent(event, live, missing))
             return []
         judged = [self._judge(event, live=live)]
         if self._waiting:

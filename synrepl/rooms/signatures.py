@@ -25,7 +25,7 @@ from synrepl.rooms.signed_json import decoded_signature, signed_json, verifies
 from synrepl.rooms.versions import EventIds, RoomVersion
 
 
-class BadKey(InputError):
+class BadServerKey(InputError):
     """{key_id!r} is no key that signatures can be checked by: {reason}"""
 
 
@@ -56,15 +56,15 @@ def server_key(key_id: object, key: object, valid_until: object = None) -> Serve
     :raises BadKey: its algorithm is not known, or it is malformed
     """
     if not isinstance(key_id, str):
-        raise BadKey(key_id=type(key_id).__name__, reason="a key's ID is text")
+        raise BadServerKey(key_id=type(key_id).__name__, reason="a key's ID is text")
     if not isinstance(key, str):
-        raise BadKey(key_id=key_id, reason="it is no text")
+        raise BadServerKey(key_id=key_id, reason="it is no text")
     if valid_until is not None and type(valid_until) is not int:
-        raise BadKey(key_id=key_id, reason="the end of its validity is no integer")
+        raise BadServerKey(key_id=key_id, reason="the end of its validity is no integer")
     try:
         verify_key = decode_verify_key_bytes(key_id, decode_base64(key))
     except ValueError as error:
-        raise BadKey(key_id=key_id, reason=error) from None
+        raise BadServerKey(key_id=key_id, reason=error) from None
     return ServerKey(verify_key, valid_until)
 
 
@@ -81,7 +81,7 @@ def keys_of(published: object) -> Keys:
 
 def _object(value: object) -> Mapping[str, object]:
     if not isinstance(value, Mapping):
-        raise BadKey(key_id=type(value).__name__, reason="keys come in an object")
+        raise BadServerKey(key_id=type(value).__name__, reason="keys come in an object")
     return value
 
 

@@ -18,15 +18,15 @@ from synrepl.rooms.event import parse_event
 from synrepl.rooms.extremities import ForwardExtremities
 from synrepl.rooms.judged import Judged
 from synrepl.rooms.lookups import run
-from synrepl.rooms.ordering import Place, StreamOrder
+from synrepl.rooms.ordering import EventPlace, StreamOrder
 from synrepl.rooms.room import Room, RoomContents, RoomJudged
 from synrepl.rooms.state_groups import StateGroup, StateGroups, lookup_plan, lookup_states
 from synrepl.rooms.state_map import CompactStateMap, Delta, Slots
 from synrepl.rooms.versions import room_version
-from synrepl.rooms.waiting import MAX_WAITING, Waiting
+from synrepl.rooms.waiting import MAX_WAITING, WaitingEvent
 
 
-class GroupRow(msgspec.Struct, frozen=True):
+class StateGroupRecord(msgspec.Struct, frozen=True):
     """A state group.
 
     :ivar entries: type, state key and event ID
@@ -40,7 +40,7 @@ class GroupRow(msgspec.Struct, frozen=True):
     removed: list[tuple[str, str]] = []
 
 
-class EventRow(msgspec.Struct, frozen=True):
+class EventRecord(msgspec.Struct, frozen=True):
     """An event and what became of it; see :class:`~synrepl.rooms.judged.Judged`.
 
     :ivar raw: the JSON as it came
@@ -59,8 +59,8 @@ class EventRow(msgspec.Struct, frozen=True):
     partial: bool = False
 
 
-class WaitingRow(msgspec.Struct, frozen=True):
-    """An event that waits; see :class:`~synrepl.rooms.waiting.Waiting`."""
+class WaitingRecord(msgspec.Struct, frozen=True):
+    """An event that waits; see :class:`~synrepl.rooms.waiting.WaitingEvent`."""
 
     raw: bytes
     live: bool
@@ -77,11 +77,11 @@ class RoomSnapshot(msgspec.Struct, frozen=True):
 
     version: str
     room_id: str | None
-    events: list[EventRow]
-    groups: list[GroupRow]
+    events: list[EventRecord]
+    groups: list[StateGroupRecord]
     forward_extremities: list[str]
     left_behind: list[str] = []
-    waiting: list[WaitingRow] = []
+    waiting: list[WaitingRecord] = []
     newest: int = 0
 
 
@@ -107,7 +107,7 @@ def snapshot_of(room: Room, event_ids: Collection[str] | None = None) -> RoomSna
             before = groups.number(each.state_before)
             after = groups.number(each.state_after)
         events.append(
-            EventRow(
+            EventRecord(
                 each.event.raw,
                 each.place.topological,
                 each.place.stream,
@@ -126,7 +126,10 @@ def snapshot_of(room: Room, event_ids: Collection[str] | None = None) -> RoomSna
         groups.rows(),
         sorted(contents.extremities.event_ids),
         sorted(contents.extremities.left_behind),
-        [WaitingRow(each.event.raw, each.live, sorted(each.missing)) for each in contents.waiting],
+        [
+            WaitingRecord(each.event.raw, each.live, sorted(each.missing))
+            for each in contents.waiting
+        ],
         contents.order.newest,
     )
 
@@ -177,10 +180,10 @@ class _Groups:
             self._numbers[id(state)] = number
         return number
 
-    def rows(self) -> list[GroupRow]:
+    def rows(self) -> list[StateGroupRecord]:
         """All of them as data."""
         return [
-            GroupRow(
+            StateGroupRecord(
                 number,
                 group.prev,
                 group.place,
@@ -222,12 +225,12 @@ def load_room(snapshot: RoomSnapshot, max_waiting: int = MAX_WAITING) -> Room:
             row.failed,
             row.soft_failure,
             row.partial,
-            Place(row.topological, row.stream),
+            EventPlace(row.topological, row.stream),
         )
         for row in snapshot.events
     ]
     waiting = [
-        Waiting(parse_event(row.raw, version), row.live, set(row.missing))
+        WaitingEvent(parse_event(row.raw, version), row.live, set(row.missing))
         for row in snapshot.waiting
     ]
     extremities = ForwardExtremities(snapshot.forward_extremities, snapshot.left_behind)
@@ -236,6 +239,6 @@ def load_room(snapshot: RoomSnapshot, max_waiting: int = MAX_WAITING) -> Room:
     return Room.of(version, contents, max_waiting)
 
 
-def _group(row: GroupRow) -> StateGroup:
+def _group(row: StateGroupRecord) -> StateGroup:
     entries = {(kind, state_key): event_id for kind, state_key, event_id in row.entries}
     return StateGroup(row.prev, Delta(entries, frozenset(row.removed)), row.place)

@@ -14,7 +14,7 @@ MAX_WAITING = 10_000
 MAX_WAITING_BYTES = 64 << 20
 
 
-class Waiting(NamedTuple):
+class WaitingEvent(NamedTuple):
     """An event that waits.
 
     :ivar live: see :meth:`synrepl.rooms.room.Room.receive`
@@ -39,7 +39,7 @@ class WaitingEvents:
         self._limit = limit
         self._max_bytes = max_bytes
         self._bytes = 0
-        self._by_id: dict[str, Waiting] = {}
+        self._by_id: dict[str, WaitingEvent] = {}
         self._by_missing: dict[str, dict[str, None]] = {}
 
     def __contains__(self, event_id: str) -> bool:
@@ -53,7 +53,7 @@ class WaitingEvents:
         """Those that wait, longest first."""
         return self._by_id.keys()
 
-    def __iter__(self) -> Iterator[Waiting]:
+    def __iter__(self) -> Iterator[WaitingEvent]:
         """Longest first."""
         return iter(self._by_id.values())
 
@@ -67,7 +67,7 @@ class WaitingEvents:
         waiting = self._by_id.get(event_id)
         return None if waiting is None else waiting.event
 
-    def hold(self, waiting: Waiting) -> None:
+    def hold(self, waiting: WaitingEvent) -> None:
         """Let an event wait that does not yet."""
         event_id = waiting.event.event_id
         self._by_id[event_id] = waiting
@@ -89,13 +89,13 @@ class WaitingEvents:
             if not others:
                 del self._by_missing[each]
 
-    def arrived(self, event_id: str, with_state: bool) -> list[Waiting]:
+    def arrived(self, event_id: str, with_state: bool) -> list[WaitingEvent]:
         """Those that waited for an event and now for nothing more; they wait no longer.
 
         :param with_state: whether the state at the event is known. Who cites it can do without;
             who follows it cannot
         """
-        free: list[Waiting] = []
+        free: list[WaitingEvent] = []
         others = self._by_missing.get(event_id, {})
         for each in list(others):
             waiting = self._by_id[each]

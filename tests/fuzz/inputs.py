@@ -7,8 +7,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from synrepl.core.jsons import decode
-from synrepl.rooms.event import Event, event_of
-from synrepl.rooms.versions import RoomVersion, room_version
+from synrepl.rooms import Event, RoomVersion, event_of, room_version
 from tests.rooms.vector_files import files, lines
 
 #: Rows of each file of vectors that become seeds.

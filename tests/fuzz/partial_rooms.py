@@ -9,10 +9,7 @@ from typing import Any
 
 from synrepl.core.errors import SynreplError
 from synrepl.core.jsons import encode
-from synrepl.rooms.event import Event
-from synrepl.rooms.partial import PartialJoin, PartialRoom, join_partially
-from synrepl.rooms.room import Room
-from synrepl.rooms.state import StateKey
+from synrepl.rooms import Event, PartialJoin, PartialRoom, Room, StateKey, join_partially
 from tests.fuzz.inputs import (
     SMALL,
     Wrong,

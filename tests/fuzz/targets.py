@@ -9,23 +9,33 @@ from itertools import islice
 from typing import Any
 
 from synrepl.core.jsons import encode
-from synrepl.rooms.auth.authorise import authorise
-from synrepl.rooms.auth.own import check_own
-from synrepl.rooms.auth.selection import check_cited, wanted
-from synrepl.rooms.event import Event, event_of, parse_event
-from synrepl.rooms.hashes import content_hash, reference_hash
-from synrepl.rooms.judged import OtherRoom
-from synrepl.rooms.receipt import Verdict, received
-from synrepl.rooms.redacting import redacted
-from synrepl.rooms.redaction_effect import effect_of
-from synrepl.rooms.resolution.resolve import resolve
-from synrepl.rooms.room import Room
-from synrepl.rooms.signatures import keys_of
-from synrepl.rooms.state import StateKey
-from synrepl.rooms.versions import ROOM_VERSIONS
-from synrepl.rooms.visibility.audience import audience_of, membership_after
-from synrepl.rooms.visibility.clients import Viewer, seen_by_user
-from synrepl.rooms.visibility.servers import presence_at, seen_by_server
+from synrepl.rooms import (
+    ROOM_VERSIONS,
+    Event,
+    OtherRoom,
+    ReceiptVerdict,
+    Room,
+    StateKey,
+    Viewer,
+    audience_of,
+    auth_event_keys,
+    authorise,
+    check_cited,
+    check_own,
+    content_hash,
+    effect_of_redaction,
+    event_of,
+    keys_of,
+    membership_after,
+    parse_event,
+    presence_at,
+    received,
+    redacted,
+    reference_hash,
+    resolve,
+    seen_by_server,
+    seen_by_user,
+)
 from tests.fuzz import partial_rooms
 from tests.fuzz.inputs import (
     SMALL,
@@ -67,7 +77,7 @@ def _received(data: bytes) -> None:
     raw = json.dumps(document.get("event"), ensure_ascii=False).encode()
     outcome = received(raw, version, keys_of(document.get("keys", {})))
     encode(outcome.refusal and list(outcome.refusal))
-    if (outcome.event is None) != (outcome.verdict is Verdict.DROP):
+    if (outcome.event is None) != (outcome.verdict is ReceiptVerdict.DROP):
         raise Wrong("dropped, or not?")
 
 
@@ -106,7 +116,7 @@ def _authorise(data: bytes) -> None:
     cited = list(events_in(document.get("cited"), version))
     for refusal in check_own(event), authorise(event, state), check_cited(event, cited, ()):
         encode(refusal and list(refusal))
-    keys = wanted(event)
+    keys = auth_event_keys(event)
     if len(set(keys)) != len(keys):
         raise Wrong("a key is wanted twice")
     asked: set[StateKey] = set()
@@ -240,7 +250,7 @@ def _effect(data: bytes) -> None:
     for each in events_in(document.get("state"), version):
         if each.state_key is not None:
             state[each.type, each.state_key] = each
-    effect = effect_of(redaction, target, state)
+    effect = effect_of_redaction(redaction, target, state)
     if (effect.redacted is not None) != effect.why.applies:
         raise Wrong("applied, or not?")
 

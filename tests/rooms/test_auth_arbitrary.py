@@ -8,7 +8,7 @@ from twisted.trial.unittest import TestCase
 
 from synrepl.rooms.auth.authorise import authorise
 from synrepl.rooms.auth.own import check_own
-from synrepl.rooms.auth.selection import check_cited, wanted
+from synrepl.rooms.auth.selection import auth_event_keys, check_cited
 from synrepl.rooms.event import Event
 from synrepl.rooms.state import StateKey
 from synrepl.rooms.versions import ROOM_VERSIONS
@@ -85,7 +85,7 @@ class ArbitraryTests(TestCase):
             check_cited(event, events, {events[0].event_id} if events else ()),
         ):
             self.assertTrue(refusal is None or (refusal.code and refusal.sentence))
-        keys = wanted(event)
+        keys = auth_event_keys(event)
         self.assertEqual(len(keys), len(set(keys)))
 
     @settings(max_examples=300)
@@ -95,7 +95,7 @@ class ArbitraryTests(TestCase):
         room.join(BOB)
         room.rule(data.draw(st.sampled_from(["public", "restricted", "knock", "invite", 7])))
         event = data.draw(_events(room))
-        allowed = {("m.room.create", ""), *wanted(event)}
+        allowed = {("m.room.create", ""), *auth_event_keys(event)}
 
         class Narrow:
             def get(self, key: StateKey) -> Event | None:

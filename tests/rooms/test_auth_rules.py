@@ -12,7 +12,7 @@ from twisted.trial.unittest import TestCase
 from synrepl.rooms.auth.authorise import authorise
 from synrepl.rooms.auth.create import creators_of
 from synrepl.rooms.auth.own import check_own
-from synrepl.rooms.auth.selection import check_cited, wanted
+from synrepl.rooms.auth.selection import auth_event_keys, check_cited
 from synrepl.rooms.event import Event
 from synrepl.rooms.state import StateKey
 from tests.rooms.auth_rooms import ALICE, BOB, CAROL, DAVE, LEVELS_TYPE, NEWEST, Json, Room
@@ -169,18 +169,20 @@ class SelectionTests(TestCase):
     def keys(self, membership: str, sender: str, target: str, **content: Any) -> set[StateKey]:
         content = {"membership": membership, **content}
         event = self.room.event("m.room.member", content, sender, target)
-        keys = wanted(event)
+        keys = auth_event_keys(event)
         self.assertEqual(len(keys), len(set(keys)), "a key twice")
         return set(keys) - {("m.room.create", ""), (LEVELS_TYPE, "")}
 
     def test_creation(self) -> None:
-        self.assertEqual(wanted(self.room.creation), ())
+        self.assertEqual(auth_event_keys(self.room.creation), ())
 
     def test_message(self) -> None:
         keys = {("m.room.create", ""), (LEVELS_TYPE, ""), ("m.room.member", ALICE)}
-        self.assertEqual(set(wanted(self.room.event("m", {}))), keys)
+        self.assertEqual(set(auth_event_keys(self.room.event("m", {}))), keys)
         newest = Room(NEWEST)
-        self.assertEqual(set(wanted(newest.event("m", {}))), keys - {("m.room.create", "")})
+        self.assertEqual(
+            set(auth_event_keys(newest.event("m", {}))), keys - {("m.room.create", "")}
+        )
 
     def test_members(self) -> None:
         rules, a, b, c = (

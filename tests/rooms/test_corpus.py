@@ -11,7 +11,7 @@ from unittest import TestCase
 
 from synrepl.core.jsons import decode, encode
 from synrepl.rooms.auth.own import check_own
-from synrepl.rooms.receipt import Verdict, received
+from synrepl.rooms.receipt import ReceiptVerdict, received
 from synrepl.rooms.signatures import keys_of, signing_servers
 from synrepl.rooms.versions import room_version
 
@@ -40,7 +40,7 @@ class Corpus(TestCase):
                 raw = encode(row["event"])
                 got = received(raw, room_version(row["room_version"]), keys)
                 where = (release, row["event_id"])
-                self.assertIs(got.verdict, Verdict.ACCEPT, (where, got.refusal))
+                self.assertIs(got.verdict, ReceiptVerdict.ACCEPT, (where, got.refusal))
                 assert got.event is not None
                 self.assertEqual(got.event.event_id, row["event_id"], where)
                 self.assertEqual(got.event.room_id, row["room_id"], where)

@@ -16,7 +16,7 @@ from unpaddedbase64 import encode_base64
 from synrepl.rooms.event import BadEvent, Event, event_of, parse_event
 from synrepl.rooms.hashes import content_hash, event_id_of, reference_hash, signed_bytes
 from synrepl.rooms.identifiers import BadIdentifier
-from synrepl.rooms.receipt import Verdict, has_right_hash, received
+from synrepl.rooms.receipt import ReceiptVerdict, has_right_hash, received
 from synrepl.rooms.redacting import redacted
 from synrepl.rooms.signatures import (
     check_json_signature,
@@ -104,13 +104,13 @@ class Vectors(TestCase):
                     encode_base64(content_hash(row["event"])) == row["event"]["hashes"]["sha256"]
                 )
                 self.assertEqual(right, row["content_hash_ok"])
-                if got.verdict is Verdict.DROP:
+                if got.verdict is ReceiptVerdict.DROP:
                     self.assertIsNone(got.event)
                     self.assertIsNotNone(got.refusal)
                     continue
                 assert got.event is not None
                 self.assertEqual(got.event.event_id, row["event_id"])
-                if got.verdict is Verdict.ACCEPT:
+                if got.verdict is ReceiptVerdict.ACCEPT:
                     self.assertEqual(got.event.raw, raw)
                 else:
                     self.assertEqual(got.event.fields, redacted(row["event"], version))
@@ -149,7 +149,7 @@ class Receipt(TestCase):
             signed["signatures"] = {"b": {"ed25519:1": signature}}
             got = received(json.dumps(signed).encode(), V10, KEYS)
             with self.subTest(hashes=hashes):
-                self.assertIs(got.verdict, Verdict.ACCEPT_REDACTED)
+                self.assertIs(got.verdict, ReceiptVerdict.ACCEPT_REDACTED)
                 assert got.event is not None
                 assert got.refusal is not None
                 self.assertEqual(got.event.content, {})
@@ -353,11 +353,11 @@ class Arbitrary(TestCase):
     def test_nothing_but_the_named_error(self, fields: Any, version: Any) -> None:
         raw = json.dumps(fields).encode()  # NaN and Infinity, too, which are no JSON
         got = received(raw, version, KEYS)
-        self.assertEqual(got.verdict is Verdict.ACCEPT, got.refusal is None)
+        self.assertEqual(got.verdict is ReceiptVerdict.ACCEPT, got.refusal is None)
         try:
             event = parse_event(raw, version)
         except BadEvent:
-            self.assertIs(got.verdict, Verdict.DROP)
+            self.assertIs(got.verdict, ReceiptVerdict.DROP)
             return
         self._agrees(event)
 
@@ -379,7 +379,7 @@ class Arbitrary(TestCase):
     @settings(max_examples=200)
     @given(st.binary() | st.text().map(lambda text: text.encode(errors="surrogatepass")), versions)
     def test_bytes(self, raw: bytes, version: Any) -> None:
-        self.assertIs(received(raw, version, KEYS).verdict, Verdict.DROP)
+        self.assertIs(received(raw, version, KEYS).verdict, ReceiptVerdict.DROP)
 
     @given(anything, versions)
     def test_objects_of_python(self, value: Any, version: Any) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from unittest import TestCase
 
 from synrepl.rooms.event import Event
-from synrepl.rooms.ordering import MAX_DEPTH, Place, StreamOrder, sort_by_cause, topological
+from synrepl.rooms.ordering import MAX_DEPTH, EventPlace, StreamOrder, sort_by_cause, topological
 from synrepl.rooms.versions import V10
 
 
@@ -32,9 +32,22 @@ def made(event_id: str, *prev: str, depth: int = 1) -> Event:
 
 class Places(TestCase):
     def test_topological_first_then_stream(self) -> None:
-        places = [Place(2, -1), Place(1, 9), Place(2, 4), Place(3, 1), Place(2, -2)]
+        places = [
+            EventPlace(2, -1),
+            EventPlace(1, 9),
+            EventPlace(2, 4),
+            EventPlace(3, 1),
+            EventPlace(2, -2),
+        ]
         self.assertEqual(
-            sorted(places), [Place(1, 9), Place(2, -2), Place(2, -1), Place(2, 4), Place(3, 1)]
+            sorted(places),
+            [
+                EventPlace(1, 9),
+                EventPlace(2, -2),
+                EventPlace(2, -1),
+                EventPlace(2, 4),
+                EventPlace(3, 1),
+            ],
         )
 
     def test_stream_order_grows_at_both_ends(self) -> None:

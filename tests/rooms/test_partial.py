@@ -7,7 +7,7 @@ import json
 from typing import Any
 from unittest import TestCase
 
-from synrepl.rooms.auth.selection import wanted
+from synrepl.rooms.auth.selection import auth_event_keys
 from synrepl.rooms.event import Event, event_of
 from synrepl.rooms.join_answer import IncompleteAnswer
 from synrepl.rooms.judged import Judged, NoState, UnknownEvents
@@ -15,7 +15,7 @@ from synrepl.rooms.partial import (
     Certainty,
     NotNext,
     PartialJoin,
-    Pending,
+    PendingResync,
     join_partially,
     resync,
 )
@@ -134,7 +134,7 @@ class Scenarios(TestCase):
         data, expected = story.data, story.data["expected"]
         before = story.room.current_state()
         join_id = data["join_event_id"]
-        self.assertEqual(next(iter(story.partial.pending())), Pending(join_id, True))
+        self.assertEqual(next(iter(story.partial.pending())), PendingResync(join_id, True))
         needed = [each.event_id for each in story.partial.pending() if each.state_needed]
         self.assertEqual(needed, [join_id])
         result = resync(story.partial, {join_id: story.state_at(join_id)})
@@ -229,14 +229,14 @@ class Asking(TestCase):
         base = self.story.data["pdus"][self.story.data["join_event_id"]] | fields
         base.pop("state_key")
         message = self.story.event(base)
-        self.assertEqual(self.partial.certainty(wanted(message)), Certainty.PROVISIONAL)
+        self.assertEqual(self.partial.certainty(auth_event_keys(message)), Certainty.PROVISIONAL)
         ban = {
             "type": "m.room.member",
             "state_key": self.remote[1],
             "content": {"membership": "ban"},
         }
         self.assertEqual(
-            self.partial.certainty(wanted(self.story.event(base | ban))), Certainty.UNKNOWN
+            self.partial.certainty(auth_event_keys(self.story.event(base | ban))), Certainty.UNKNOWN
         )
 
     def test_at_an_event_whose_whole_state_is_known(self) -> None:

@@ -7,19 +7,19 @@ from unittest import TestCase
 
 from synrepl.rooms.event import Event, event_of
 from synrepl.rooms.redacting import redacted
-from synrepl.rooms.redaction_effect import Why, effect_of
+from synrepl.rooms.redaction_effect import RedactionReason, effect_of_redaction
 from synrepl.rooms.state import StateKey
 from synrepl.rooms.versions import V10, room_version
 from tests.rooms.test_events import FIELDS
 from tests.rooms.vector_files import lines
 
 REASONS = {
-    "power level": Why.POWER,
-    "same server": Why.SAME_SERVER,
-    "same server (checked when authorising)": Why.SAME_SERVER,
-    "other server without the power level": Why.OTHER_SERVER,
-    "redaction event rejected": Why.REFUSED,
-    "the reference never redacts m.room.create": Why.CREATE,
+    "power level": RedactionReason.POWER,
+    "same server": RedactionReason.SAME_SERVER,
+    "same server (checked when authorising)": RedactionReason.SAME_SERVER,
+    "other server without the power level": RedactionReason.OTHER_SERVER,
+    "redaction event rejected": RedactionReason.REFUSED,
+    "the reference never redacts m.room.create": RedactionReason.CREATE,
 }
 
 
@@ -34,7 +34,7 @@ class Vectors(TestCase):
                     event_of(row[name], version) for name in ("redaction", "target")
                 )
                 state = state_of(*(event_of(each, version) for each in row["state"]))
-                got = effect_of(redaction, target, state)
+                got = effect_of_redaction(redaction, target, state)
                 self.assertEqual(got.why, REASONS[row["why"]])
                 self.assertEqual(got.redacted is not None, row["applied"])
                 if got.redacted is not None:
@@ -56,36 +56,42 @@ CREATE = event_of(
 class Odd(TestCase):
     """What no server would ask, and others might send."""
 
-    def why(self, target: Event, state: dict[StateKey, Event], **fields: Any) -> Why:
+    def why(self, target: Event, state: dict[StateKey, Event], **fields: Any) -> RedactionReason:
         redaction = {**FIELDS, "type": "m.room.redaction", "redacts": target.event_id, **fields}
-        effect = effect_of(event_of(redaction, V10), target, state)
+        effect = effect_of_redaction(event_of(redaction, V10), target, state)
         self.assertEqual(effect.why.applies, effect.redacted is not None)
         return effect.why
 
     def test_another_event_or_room(self) -> None:
         target = event_of(FIELDS, V10)
-        self.assertIs(self.why(target, state_of(CREATE)), Why.POWER)
-        self.assertIs(self.why(target, state_of(CREATE), redacts="$x"), Why.NOT_ITS_TARGET)
-        self.assertIs(self.why(target, state_of(CREATE), redacts=None), Why.NOT_ITS_TARGET)
-        self.assertIs(self.why(target, state_of(CREATE), room_id="!b:b"), Why.NOT_ITS_TARGET)
+        self.assertIs(self.why(target, state_of(CREATE)), RedactionReason.POWER)
+        self.assertIs(
+            self.why(target, state_of(CREATE), redacts="$x"), RedactionReason.NOT_ITS_TARGET
+        )
+        self.assertIs(
+            self.why(target, state_of(CREATE), redacts=None), RedactionReason.NOT_ITS_TARGET
+        )
+        self.assertIs(
+            self.why(target, state_of(CREATE), room_id="!b:b"), RedactionReason.NOT_ITS_TARGET
+        )
 
     def test_what_is_no_redaction(self) -> None:
         target = event_of(FIELDS, V10)
         for kind in ("m.room.message", "m.room.redactions"):
             why = self.why(target, state_of(CREATE), type=kind)
-            self.assertIs(why, Why.NOT_ITS_TARGET, kind)
+            self.assertIs(why, RedactionReason.NOT_ITS_TARGET, kind)
 
     def test_a_state_without_the_create_event(self) -> None:
-        self.assertIs(self.why(event_of(FIELDS, V10), {}), Why.NO_CREATE)
+        self.assertIs(self.why(event_of(FIELDS, V10), {}), RedactionReason.NO_CREATE)
 
     def test_senders_without_server(self) -> None:
         target = event_of({**FIELDS, "sender": "@x"}, V10)
-        self.assertIs(self.why(target, state_of(CREATE), sender="@y"), Why.OTHER_SERVER)
+        self.assertIs(self.why(target, state_of(CREATE), sender="@y"), RedactionReason.OTHER_SERVER)
 
     def test_it_stays_the_same_event(self) -> None:
         target = event_of({**FIELDS, "unsigned": {"age": 1}}, V10)
         fields = {**FIELDS, "type": "m.room.redaction", "redacts": target.event_id}
-        effect = effect_of(event_of(fields, V10), target, state_of(CREATE))
+        effect = effect_of_redaction(event_of(fields, V10), target, state_of(CREATE))
         assert effect.redacted is not None
         self.assertEqual(effect.redacted.event_id, target.event_id)
         self.assertEqual(effect.redacted.fields, redacted(target.fields, V10))

@@ -9,7 +9,7 @@ from synrepl.rooms.judged import OtherRoom, UnknownEvents
 from synrepl.rooms.merging import ResolutionCache
 from synrepl.rooms.room import Room
 from synrepl.rooms.versions import V10
-from synrepl.rooms.waiting import Waiting, WaitingEvents
+from synrepl.rooms.waiting import WaitingEvent, WaitingEvents
 from tests.rooms.auth_rooms import CAROL
 from tests.rooms.small_rooms import SmallRoom
 
@@ -111,17 +111,17 @@ class Waits(TestCase):
         most = sum(len(event.raw) for event in events[3:])
         waiting = WaitingEvents(100, max_bytes=most)
         for event in events:
-            waiting.hold(Waiting(event, True, {small.carol.event_id}))
+            waiting.hold(WaitingEvent(event, True, {small.carol.event_id}))
         self.assertEqual(list(waiting.event_ids), [event.event_id for event in events[3:]])
         self.assertEqual(waiting.get(events[3].event_id), events[3])
         self.assertIsNone(waiting.get(events[0].event_id))
         self.assertEqual(len(waiting.arrived(small.carol.event_id, True)), 3)
         for event in events[:3]:
-            waiting.hold(Waiting(event, True, {small.carol.event_id}))
+            waiting.hold(WaitingEvent(event, True, {small.carol.event_id}))
         self.assertEqual(len(waiting), 3)
 
     def test_an_event_larger_than_all_that_may_wait(self) -> None:
         small = SmallRoom()
         waiting = WaitingEvents(100, max_bytes=10)
-        waiting.hold(Waiting(small.alice, True, {small.create.event_id}))
+        waiting.hold(WaitingEvent(small.alice, True, {small.create.event_id}))
         self.assertEqual((len(waiting), waiting.missing), (0, set()))

@@ -18,10 +18,10 @@ from synrepl.rooms.canonical_json import NoCanonicalJson
 from synrepl.rooms.event import Event, event_of
 from synrepl.rooms.hashes import content_hash, reference_hash, signed_bytes
 from synrepl.rooms.identifiers import BadIdentifier
-from synrepl.rooms.receipt import Verdict, received
+from synrepl.rooms.receipt import ReceiptVerdict, received
 from synrepl.rooms.redacting import redacted
 from synrepl.rooms.signatures import (
-    BadKey,
+    BadServerKey,
     ServerKey,
     add_signature,
     check_json_signature,
@@ -108,7 +108,9 @@ class Vectors(TestCase):
             for line in events:
                 raw = json.dumps(line["event"]).encode()
                 got = received(raw, room_version(room["room_version"]), keys)
-                self.assertIs(got.verdict, Verdict.ACCEPT, (name, line["event_id"], got.refusal))
+                self.assertIs(
+                    got.verdict, ReceiptVerdict.ACCEPT, (name, line["event_id"], got.refusal)
+                )
 
 
 def _plain(fields: dict[str, Any]) -> dict[str, Any]:
@@ -263,19 +265,19 @@ class Checking(TestCase):
             ("ed25519:1", [PUBLIC]),
             (5, PUBLIC),
         ):
-            with self.subTest(key_id, key=key), self.assertRaises(BadKey):
+            with self.subTest(key_id, key=key), self.assertRaises(BadServerKey):
                 server_key(key_id, key)
         deep: Any = []
         for _ in range(3_000):
             deep = [deep]
-        self.assertRaises(BadKey, server_key, deep, PUBLIC)
-        self.assertRaises(BadKey, server_key, "ed25519:1", deep)
-        self.assertRaises(BadKey, keys_of, deep)
+        self.assertRaises(BadServerKey, server_key, deep, PUBLIC)
+        self.assertRaises(BadServerKey, server_key, "ed25519:1", deep)
+        self.assertRaises(BadServerKey, keys_of, deep)
         for valid_until in ("1", 1.5, True, []):
-            with self.subTest(valid_until=valid_until), self.assertRaises(BadKey):
+            with self.subTest(valid_until=valid_until), self.assertRaises(BadServerKey):
                 server_key("ed25519:1", PUBLIC, valid_until)
         for published in (None, [], "x", {"b": None}, {"b": [PUBLIC]}, {"b": {"ed25519:1": {}}}):
-            with self.subTest(published=published), self.assertRaises(BadKey):
+            with self.subTest(published=published), self.assertRaises(BadServerKey):
                 keys_of(published)
 
     def test_padding_is_accepted(self) -> None:
@@ -349,11 +351,11 @@ class Making(TestCase):
     @settings(max_examples=300)
     @given(anything | st.dictionaries(st.just("b"), anything), anything, anything, anything)
     def test_arbitrary_keys(self, published: Any, key_id: Any, key: Any, until: Any) -> None:
-        with suppress(BadKey):
+        with suppress(BadServerKey):
             keys_of(published)
         for each in (key_id, "ed25519:1"):
             for one in (key, PUBLIC):
-                with suppress(BadKey):
+                with suppress(BadServerKey):
                     server_key(each, one, until).was_valid(1)
 
 

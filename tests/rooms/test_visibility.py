@@ -14,14 +14,14 @@ from synrepl.rooms.redacting import redacted
 from synrepl.rooms.state import StateKey
 from synrepl.rooms.versions import room_version
 from synrepl.rooms.visibility.audience import (
-    Audience,
+    EventAudience,
     HistoryVisibility,
     audience_of,
     membership_after,
 )
 from synrepl.rooms.visibility.clients import Viewer, seen_by_user
 from synrepl.rooms.visibility.servers import Presence, presence_at, seen_by_server
-from synrepl.rooms.visibility.verdict import Reason, Sight
+from synrepl.rooms.visibility.verdict import Sight, VisibilityReason
 from tests.rooms.vector_files import lines
 
 ROOMS = "visibility/random.jsonl.gz"
@@ -34,7 +34,7 @@ class Told:
         version = room_version(row["room_version"])
         events: dict[str, Event] = {}
         state: dict[StateKey, Event] = {}
-        self.accepted: list[tuple[Event, dict[StateKey, Event], Audience]] = []
+        self.accepted: list[tuple[Event, dict[StateKey, Event], EventAudience]] = []
         self.presence: list[Presence] = []
         for line in row["events"]:
             event = events[line["event_id"]] = event_of(line["event"], version)
@@ -135,7 +135,7 @@ class Rules(TestCase):
     """Rules one by one, with the reason."""
 
     def assert_seen(
-        self, reason: Reason, seen: Event, state: object, viewer: Viewer, **more: Any
+        self, reason: VisibilityReason, seen: Event, state: object, viewer: Viewer, **more: Any
     ) -> None:
         before = history(state)
         membership = more.pop("membership", None) or membership_after(seen, before, viewer.user)
@@ -145,31 +145,40 @@ class Rules(TestCase):
     def test_reasons(self) -> None:
         said = event("m.room.message", {})
         member, stranger = Viewer("@b:x"), Viewer("@b:x", is_peeking=True)
-        self.assert_seen(Reason.WORLD_READABLE, said, "world_readable", stranger)
-        self.assert_seen(Reason.SHARED, said, "shared", member)
-        self.assert_seen(Reason.PEEKING, said, "shared", stranger)
-        self.assert_seen(Reason.INVITED, said, "invited", member, membership="invite")
-        self.assert_seen(Reason.NOT_INVITED, said, "invited", member)
-        self.assert_seen(Reason.JOINED, said, "joined", member, membership="join")
-        self.assert_seen(Reason.NOT_JOINED, said, "joined", member, membership="invite")
-        self.assert_seen(Reason.SOFT_FAILED, said, "world_readable", member, soft_failed=True)
-        self.assert_seen(Reason.IGNORED, said, "shared", Viewer("@b:x", ignored={"@a:x"}))
+        self.assert_seen(VisibilityReason.WORLD_READABLE, said, "world_readable", stranger)
+        self.assert_seen(VisibilityReason.SHARED, said, "shared", member)
+        self.assert_seen(VisibilityReason.PEEKING, said, "shared", stranger)
+        self.assert_seen(VisibilityReason.INVITED, said, "invited", member, membership="invite")
+        self.assert_seen(VisibilityReason.NOT_INVITED, said, "invited", member)
+        self.assert_seen(VisibilityReason.JOINED, said, "joined", member, membership="join")
+        self.assert_seen(VisibilityReason.NOT_JOINED, said, "joined", member, membership="invite")
+        self.assert_seen(
+            VisibilityReason.SOFT_FAILED, said, "world_readable", member, soft_failed=True
+        )
+        self.assert_seen(VisibilityReason.IGNORED, said, "shared", Viewer("@b:x", ignored={"@a:x"}))
         aliases = event("m.room.aliases", {}, "x")
-        self.assert_seen(Reason.ALIASES, aliases, "world_readable", member)
+        self.assert_seen(VisibilityReason.ALIASES, aliases, "world_readable", member)
         topic = event("m.room.topic", {}, "")
-        self.assert_seen(Reason.SHARED, topic, "shared", Viewer("@b:x", ignored={"@a:x"}))
+        self.assert_seen(VisibilityReason.SHARED, topic, "shared", Viewer("@b:x", ignored={"@a:x"}))
 
     def test_the_end_of_an_invitation(self) -> None:
         before = history("joined")
         before["m.room.member", "@b:x"] = event("m.room.member", {"membership": "invite"}, "@b:x")
-        for now, expected in ("leave", Reason.INVITATION_ENDED), ("ban", Reason.NOT_JOINED):
+        for now, expected in (
+            ("leave", VisibilityReason.INVITATION_ENDED),
+            ("ban", VisibilityReason.NOT_JOINED),
+        ):
             audience = audience_of(event("m.room.member", {"membership": now}, "@b:x"), before)
             self.assertIs(seen_by_user(audience, Viewer("@b:x"), now).reason, expected)
-            self.assertIs(seen_by_user(audience, Viewer("@c:x"), now).reason, Reason.NOT_JOINED)
+            self.assertIs(
+                seen_by_user(audience, Viewer("@c:x"), now).reason, VisibilityReason.NOT_JOINED
+            )
 
     def test_dummy_events(self) -> None:
         dummy = event("org.matrix.dummy_event", {})
-        self.assert_seen(Reason.DUMMY, dummy, "world_readable", Viewer("@a:x"), membership="join")
+        self.assert_seen(
+            VisibilityReason.DUMMY, dummy, "world_readable", Viewer("@a:x"), membership="join"
+        )
 
     def test_leaving_a_room_of_an_erased_sender(self) -> None:
         """Who was thrown out sees of that no more than others do."""

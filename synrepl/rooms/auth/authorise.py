@@ -32,7 +32,7 @@ def authorise(event: Event, state: StateEvents) -> Refusal | None:
     """Judge an event by the rules that depend on state.
 
     :param state: of the event's room, wherever it is to be judged; only ``get`` is used, and of
-        keys that :func:`synrepl.rooms.auth.selection.wanted` has, and the creation
+        keys that :func:`synrepl.rooms.auth.selection.auth_event_keys` has, and the creation
     :returns: None when it is allowed
     """
     kind = event.type

@@ -76,7 +76,7 @@ class Levels(msgspec.Struct, frozen=True):
         return self.events_default if event.state_key is None else self.state_default
 
 
-class Stated(msgspec.Struct, frozen=True):
+class StatedLevels(msgspec.Struct, frozen=True):
     """What an ``m.room.power_levels`` says itself, without defaults and without what is no level.
 
     :ivar flaw: the first thing in it that is not as it must be
@@ -117,7 +117,7 @@ def levels_of(power: Event | None, create: Event) -> Levels:
 
 
 @lru_cache(maxsize=_KEPT)
-def stated(event: Event) -> Stated:
+def stated(event: Event) -> StatedLevels:
     """Read the content of an ``m.room.power_levels``, with steps 10.1 to 10.3 of version 12."""
     content, version = event.content, event.version
     flaws: list[Refusal] = []
@@ -135,7 +135,7 @@ def stated(event: Event) -> Stated:
         maps[name] = _levels(value, version, f" in {name}", flaws)
     if not all(map(is_user_id, maps["users"])):
         flaws.append(Refusal("levels-user", "users has a key that is no user ID"))
-    return Stated(named, **maps, flaw=flaws[0] if flaws else None)
+    return StatedLevels(named, **maps, flaw=flaws[0] if flaws else None)
 
 
 def level_in(value: object, version: RoomVersion) -> int | None:
@@ -201,7 +201,7 @@ def check_change(event: Event, state: StateEvents, create: Event, levels: Levels
     )
 
 
-def _no_creators(new: Stated, create: Event) -> Refusal | None:
+def _no_creators(new: StatedLevels, create: Event) -> Refusal | None:
     """Step 10.4, from version 12: creators have their power without being named."""
     if create.version.creators_are_above and not new.users.keys().isdisjoint(creators_of(create)):
         return Refusal("levels-name-creator", "a creator of the room must not be among users")

@@ -16,7 +16,7 @@ from synrepl.rooms.event_types import CREATE, MEMBER, THIRD_PARTY_INVITE, VOUCHE
 from synrepl.rooms.state import StateKey
 
 
-def wanted(event: Event) -> tuple[StateKey, ...]:
+def auth_event_keys(event: Event) -> tuple[StateKey, ...]:
     """The state that authorises an event, each key once.
 
     In version 12 the creation is not among it: the room's ID stands for it.
@@ -59,7 +59,7 @@ def check_cited(event: Event, cited: Sequence[Event], rejected: Container[str]) 
     ids = event.auth_event_ids
     if len(set(ids)) != len(ids):  # step 3.1, even if the caller has left one out
         return Refusal("cites-twice", "it cites an event twice")
-    allowed = set(wanted(event))
+    allowed = set(auth_event_keys(event))
     needs_create = CREATE_KEY in allowed
     for each in cited:
         key = (each.type, each.state_key)
@@ -76,6 +76,6 @@ def check_cited(event: Event, cited: Sequence[Event], rejected: Container[str]) 
 
 
 def _not_wanted(event: Event, cited: Event) -> Refusal:
-    if (cited.type, cited.state_key) in wanted(event):
+    if (cited.type, cited.state_key) in auth_event_keys(event):
         return Refusal("cites-twice", f"it cites {cited.type} of one state_key twice")
     return Refusal("cites-needless", f"it cites {cited.event_id}, which does not authorise it")

@@ -40,6 +40,16 @@ def resolve(
     return found.settled(resolve_conflict(version, found, fetch, chains, rejected))
 
 
+def full_conflicted_set(
+    version: RoomVersion, state_sets: Sequence[StateMap], chains: AuthChains
+) -> set[str]:
+    """What a resolution of these states goes through; of room version 1, the events in conflict."""
+    found = conflict(state_sets)
+    if version.resolution is Resolution.V1:
+        return set().union(*found.differing())
+    return STEPS[version.resolution].full_conflicted_set(found, chains)
+
+
 def resolve_conflict(
     version: RoomVersion,
     found: Conflict,

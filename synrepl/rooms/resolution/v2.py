@@ -25,7 +25,7 @@ from synrepl.rooms.versions import Resolution
 _RULES = (POWER_LEVELS_KEY, JOIN_RULES_KEY, CREATE_KEY)
 
 
-class Steps(NamedTuple):
+class ResolutionSteps(NamedTuple):
     """Where 2.1 differs from 2.
 
     :ivar full_conflicted_set: the events that are gone through
@@ -37,7 +37,7 @@ class Steps(NamedTuple):
 
 
 def resolve_v2(
-    steps: Steps,
+    steps: ResolutionSteps,
     conflict: Conflict,
     fetch: Fetch,
     chains: AuthChains,
@@ -81,10 +81,10 @@ def from_nothing(conflict: Conflict) -> Callable[[StateKey], str | None]:
 
 
 #: By algorithm.
-STEPS: Mapping[Resolution, Steps] = MappingProxyType(
+STEPS: Mapping[Resolution, ResolutionSteps] = MappingProxyType(
     {
-        Resolution.V2: Steps(conflicted_and_auth_difference, from_unconflicted),
-        Resolution.V2_1: Steps(with_subgraph, from_nothing),
+        Resolution.V2: ResolutionSteps(conflicted_and_auth_difference, from_unconflicted),
+        Resolution.V2_1: ResolutionSteps(with_subgraph, from_nothing),
     }
 )
 

@@ -15,7 +15,7 @@ import msgspec
 from synrepl.rooms.event import Event
 from synrepl.rooms.event_types import ALIASES, DUMMY, HISTORY_VISIBILITY, MEMBER
 from synrepl.rooms.state import StateEvents
-from synrepl.rooms.visibility.verdict import Reason
+from synrepl.rooms.visibility.verdict import VisibilityReason
 
 JOIN, INVITE, LEAVE = "join", "invite", "leave"
 
@@ -35,7 +35,7 @@ class HistoryVisibility(IntEnum):
 _BY_NAME = {each.name.lower(): each for each in HistoryVisibility}
 
 
-class Audience(msgspec.Struct, frozen=True, gc=False):
+class EventAudience(msgspec.Struct, frozen=True, gc=False):
     """Who may see one event.
 
     :ivar visibility: of the room's history, in the state after the event
@@ -53,10 +53,10 @@ class Audience(msgspec.Struct, frozen=True, gc=False):
     is_state: bool
     target: str | None
     target_before: str
-    never: Reason | None
+    never: VisibilityReason | None
 
 
-def audience_of(event: Event, before: StateEvents, *, soft_failed: bool = False) -> Audience:
+def audience_of(event: Event, before: StateEvents, *, soft_failed: bool = False) -> EventAudience:
     """The audience of an event that was accepted.
 
     :param before: the state before the event; only asked for single entries
@@ -73,12 +73,12 @@ def audience_of(event: Event, before: StateEvents, *, soft_failed: bool = False)
         target_before = membership(before.get((MEMBER, target)))
     never = None
     if soft_failed:
-        never = Reason.SOFT_FAILED
+        never = VisibilityReason.SOFT_FAILED
     elif event.type == ALIASES:
-        never = Reason.ALIASES
+        never = VisibilityReason.ALIASES
     elif event.type == DUMMY:
-        never = Reason.DUMMY
-    return Audience(
+        never = VisibilityReason.DUMMY
+    return EventAudience(
         event.event_id,
         event.sender,
         visibility,

@@ -14,11 +14,11 @@ from synrepl.rooms.visibility.audience import (
     INVITE,
     JOIN,
     LEAVE,
-    Audience,
+    EventAudience,
     HistoryVisibility,
     more_permissive,
 )
-from synrepl.rooms.visibility.verdict import Reason, Sight, Verdict
+from synrepl.rooms.visibility.verdict import Sight, VisibilityReason, VisibilityVerdict
 
 
 class Viewer(NamedTuple):
@@ -34,8 +34,8 @@ class Viewer(NamedTuple):
 
 
 def seen_by_user(
-    audience: Audience, viewer: Viewer, membership: str, erased: Container[str] = frozenset()
-) -> Verdict:
+    audience: EventAudience, viewer: Viewer, membership: str, erased: Container[str] = frozenset()
+) -> VisibilityVerdict:
     """Whether a user may see an event, and how.
 
     :param membership: the user's, in the state after the event
@@ -50,26 +50,33 @@ def seen_by_user(
         or _by_history(audience, viewer, widest_membership, gone)
     )
     if own and not reason.shows and reason not in _REGARDLESS and _ended(audience, membership):
-        reason = Reason.INVITATION_ENDED
+        reason = VisibilityReason.INVITATION_ENDED
     if not reason.shows:
-        return Verdict(Sight.HIDDEN, reason, gone)
+        return VisibilityVerdict(Sight.HIDDEN, reason, gone)
     # Whoever was there has read it already; but one's own leave ends that.
     there = widest_membership == JOIN and not (own and membership == LEAVE)
     whole = not gone or there
-    return Verdict(Sight.FULL if whole else Sight.REDACTED, reason, gone)
+    return VisibilityVerdict(Sight.FULL if whole else Sight.REDACTED, reason, gone)
 
 
 #: Hidden whatever the history's visibility is.
-_REGARDLESS = (Reason.SOFT_FAILED, Reason.ALIASES, Reason.DUMMY, Reason.IGNORED)
+_REGARDLESS = (
+    VisibilityReason.SOFT_FAILED,
+    VisibilityReason.ALIASES,
+    VisibilityReason.DUMMY,
+    VisibilityReason.IGNORED,
+)
 
 
-def _ignored(audience: Audience, viewer: Viewer) -> Reason | None:
+def _ignored(audience: EventAudience, viewer: Viewer) -> VisibilityReason | None:
     """State is shown all the same, for it changes the room for everybody."""
     ignores = not audience.is_state and audience.sender in viewer.ignored
-    return Reason.IGNORED if ignores else None
+    return VisibilityReason.IGNORED if ignores else None
 
 
-def _by_history(audience: Audience, viewer: Viewer, membership: str, gone: bool) -> Reason:
+def _by_history(
+    audience: EventAudience, viewer: Viewer, membership: str, gone: bool
+) -> VisibilityReason:
     """The numbered rules of history visibility.
 
     A change of the visibility counts by the wider one. Of an erased sender only the redacted form
@@ -77,23 +84,23 @@ def _by_history(audience: Audience, viewer: Viewer, membership: str, gone: bool)
     """
     visibility = audience.visibility if gone else audience.widest
     if visibility is HistoryVisibility.WORLD_READABLE:  # rule 1
-        return Reason.WORLD_READABLE
+        return VisibilityReason.WORLD_READABLE
     if membership == JOIN:  # rule 2
-        return Reason.JOINED
+        return VisibilityReason.JOINED
     if visibility is HistoryVisibility.SHARED and not viewer.is_peeking:  # rule 3
-        return Reason.SHARED
+        return VisibilityReason.SHARED
     if audience.visibility is HistoryVisibility.INVITED and membership == INVITE:  # rule 4
-        return Reason.INVITED
+        return VisibilityReason.INVITED
     return _REFUSALS[visibility]  # rule 5
 
 
 _REFUSALS = {
-    HistoryVisibility.SHARED: Reason.PEEKING,
-    HistoryVisibility.INVITED: Reason.NOT_INVITED,
-    HistoryVisibility.JOINED: Reason.NOT_JOINED,
+    HistoryVisibility.SHARED: VisibilityReason.PEEKING,
+    HistoryVisibility.INVITED: VisibilityReason.NOT_INVITED,
+    HistoryVisibility.JOINED: VisibilityReason.NOT_JOINED,
 }
 
 
-def _ended(audience: Audience, membership: str) -> bool:
+def _ended(audience: EventAudience, membership: str) -> bool:
     """Whoever is invited has to be told when it no longer is."""
     return audience.target_before == INVITE and membership == LEAVE

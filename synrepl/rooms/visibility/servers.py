@@ -17,12 +17,12 @@ from synrepl.rooms.visibility.audience import (
     INVITE,
     JOIN,
     LEAVE,
-    Audience,
+    EventAudience,
     HistoryVisibility,
     membership,
     more_permissive,
 )
-from synrepl.rooms.visibility.verdict import Reason, Sight, Verdict
+from synrepl.rooms.visibility.verdict import Sight, VisibilityReason, VisibilityVerdict
 
 #: For each server the most permissive membership of its users.
 Presence = Mapping[str, str]
@@ -41,8 +41,8 @@ def presence_at(event: Event, before: StateEvents) -> Presence:
 
 
 def seen_by_server(
-    audience: Audience, server: str, presence: Presence, erased: Container[str] = frozenset()
-) -> Verdict:
+    audience: EventAudience, server: str, presence: Presence, erased: Container[str] = frozenset()
+) -> VisibilityVerdict:
     """Whether a server may have an event, or only its redacted form.
 
     :param presence: of the state after the event; only asked for this server
@@ -51,16 +51,16 @@ def seen_by_server(
     gone = audience.sender in erased
     reason = _by_history(audience.visibility, presence.get(server, LEAVE))
     whole = reason.shows and not gone
-    return Verdict(Sight.FULL if whole else Sight.REDACTED, reason, gone)
+    return VisibilityVerdict(Sight.FULL if whole else Sight.REDACTED, reason, gone)
 
 
-def _by_history(visibility: HistoryVisibility, best: str) -> Reason:
+def _by_history(visibility: HistoryVisibility, best: str) -> VisibilityReason:
     if visibility is HistoryVisibility.WORLD_READABLE:
-        return Reason.WORLD_READABLE
+        return VisibilityReason.WORLD_READABLE
     if visibility is HistoryVisibility.SHARED:
-        return Reason.SHARED
+        return VisibilityReason.SHARED
     if best == JOIN:
-        return Reason.JOINED
+        return VisibilityReason.JOINED
     if visibility is HistoryVisibility.JOINED:
-        return Reason.NOT_JOINED
-    return Reason.INVITED if best == INVITE else Reason.NOT_INVITED
+        return VisibilityReason.NOT_JOINED
+    return VisibilityReason.INVITED if best == INVITE else VisibilityReason.NOT_INVITED

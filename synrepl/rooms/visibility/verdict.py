@@ -14,7 +14,7 @@ class Sight(StrEnum):
     HIDDEN = "hidden"
 
 
-class Reason(Enum):
+class VisibilityReason(Enum):
     """The rule that decided: a word that does not change, whether it shows the event, and a sentence."""
 
     WORLD_READABLE = "world-readable", True, "everybody may read the room's history at the event"
@@ -37,14 +37,14 @@ class Reason(Enum):
         self.sentence = sentence
 
 
-class Verdict(NamedTuple):
+class VisibilityVerdict(NamedTuple):
     """The answer for one asker.
 
     :ivar erased: the event's sender has erased itself
     """
 
     sight: Sight
-    reason: Reason
+    reason: VisibilityReason
     erased: bool = False
 
     def explain(self, who: str) -> str:

@@ -125,8 +125,8 @@ VISIBILITY = (
     Mutant(
         "visibility-server-invited-needs-member",
         SERVERS,
-        "Reason.INVITED if best == INVITE else Reason.NOT_INVITED",
-        "Reason.NOT_INVITED",
+        "VisibilityReason.INVITED if best == INVITE else VisibilityReason.NOT_INVITED",
+        "VisibilityReason.NOT_INVITED",
         "a server with an invited user sees what is for the invited",
         TESTS,
     ),

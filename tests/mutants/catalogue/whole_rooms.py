@@ -238,14 +238,6 @@ WHOLE_ROOMS = (
         CHAINS,
     ),
     Mutant(
-        "resolution-own-keys",
-        "merging.py",
-        "looked_at.update([(each.type, each.state_key) for each in events if each.state_key is not None])",
-        "pass",
-        "what all states agree on stays, though another event comes up in the resolution",
-        RESOLVED,
-    ),
-    Mutant(
         "resolution-rejected-decide",
         "merging.py",
         "            self.rejected.update(found.rejected & missing)\n",
