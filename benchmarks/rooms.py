@@ -17,16 +17,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
-from types import ModuleType
-from typing import Any
 
 import canonicaljson
 from nacl.bindings import crypto_sign_BYTES
 from signedjson.key import generate_signing_key
 from unpaddedbase64 import decode_base64
 
+from benchmarks import rooms_growth
 from benchmarks.harness import Row, Scale, at_most, cpu, interleaved, ratio, shown
 from benchmarks.rooms_data import Dispute, Recorded, dispute, recorded
+from benchmarks.sizes import size_of
 from synrepl.rooms import (
     Event,
     Room,
@@ -76,7 +76,7 @@ _TIMES = {100: 100, 1000: 8, 5000: 2}
 
 
 def run(scale: Scale) -> Iterator[Row]:
-    """What the vectors that are here allow: rooms of 5,000 events, and large conflicts."""
+    """What the vectors that are here allow: rooms of 5,000 events, and large conflicts; then large rooms."""
     for version in "10", "12":
         large = recorded(f"v{version}_chat_5000")
         room = large or recorded(f"v{version}_war_300")
@@ -92,6 +92,7 @@ def run(scale: Scale) -> Iterator[Row]:
         for conflicted in _TIMES:
             yield from _resolution(version, conflicted, room, scale)
         gc.unfreeze()
+    yield from rooms_growth.run(scale)
 
 
 def pace(raw: list[bytes]) -> float:
@@ -245,7 +246,7 @@ def _memory(room: Recorded) -> Row:
     distinct = {id(state): state for state in ours if state is not None}
     texts = {id(each) for state in distinct.values() for entry in state.items() for each in entry}
     entries = [dict(state) for state in distinct.values()]
-    mine = _size(list(distinct.values()), texts)
+    mine = size_of(list(distinct.values()), texts)
     copies = sum(sys.getsizeof(dict(state)) for state in ours if state is not None)
     of_distinct = sum(map(sys.getsizeof, entries))
     return Row(
@@ -259,19 +260,6 @@ def _memory(room: Recorded) -> Row:
         " without the keys and IDs themselves",
         {"ours": mine, "other": copies},
     )
-
-
-def _size(roots: list[Any], known: set[int]) -> int:
-    """Bytes of all that hangs on some objects, each counted once, without what is known."""
-    seen, left, size = set(known), list(roots), 0
-    while left:
-        value = left.pop()
-        if id(value) in seen or isinstance(value, (type, ModuleType, str)) or callable(value):
-            continue
-        seen.add(id(value))
-        size += sys.getsizeof(value)
-        left.extend(gc.get_referents(value))
-    return size
 
 
 def _resolution(version: str, conflicted: int, room: Recorded, scale: Scale) -> Iterator[Row]:

@@ -1,0 +1,21 @@
+"""What objects take in memory."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from types import ModuleType
+from typing import Any
+
+
+def size_of(roots: list[Any], known: set[int]) -> int:
+    """Bytes of all that hangs on some objects, each counted once, without what is known and without text."""
+    seen, left, size = set(known), list(roots), 0
+    while left:
+        value = left.pop()
+        if id(value) in seen or isinstance(value, (type, ModuleType, str)) or callable(value):
+            continue
+        seen.add(id(value))
+        size += sys.getsizeof(value)
+        left.extend(gc.get_referents(value))
+    return size
