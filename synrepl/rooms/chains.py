@@ -164,10 +164,25 @@ class BitSetChains:
         event_id = event.event_id
         if event_id in self._bits:
             return
-        cited, place = depends_on(event), self._place
+        cited = depends_on(event)
+        bits = self._interned.get(cited)
+        if bits is None:
+            bits = self._add_citing(event, cited)
+        self._bits[event_id] = bits
+        if event.type in _RULE_TYPES:
+            self._rules.add(event_id)
+            if (event.type, event.state_key) == POWER_LEVELS_KEY:
+                self._power_levels[event_id] = cited_levels(event, self._power_levels)
+
+    def _add_citing(self, event: Event, cited: tuple[str, ...]) -> int:
+        """Give bits to what an event cites, as far as that gets any, and note the rest.
+
+        :returns: the bits of the event's chain
+        """
+        place = self._place
         for each in cited:
             if each not in self._bits:
-                raise MissingAuthEvent(event_id=event_id, cited=each)
+                raise MissingAuthEvent(event_id=event.event_id, cited=each)
         for each in cited:
             if each not in place and (
                 each in self._rules or len(self._by_place) < self._bits_for_all
@@ -177,16 +192,12 @@ class BitSetChains:
         bits = self._interned.get(with_bit)
         if bits is None:
             bits = self._interned[with_bit] = self._union(with_bit)
-        self._bits[event_id] = bits
         if len(with_bit) < len(cited):
             rest = tuple([each for each in cited if each not in place])
-            self._references[event_id] = rest
+            self._references[event.event_id] = rest
             if event.state_key is not None:
                 self._mark_cited(rest)
-        if event.type in _RULE_TYPES:
-            self._rules.add(event_id)
-            if (event.type, event.state_key) == POWER_LEVELS_KEY:
-                self._power_levels[event_id] = cited_levels(event, self._power_levels)
+        return bits
 
     def _union(self, with_bit: Iterable[str]) -> int:
         union = 0
@@ -260,7 +271,8 @@ class BitSetChains:
             if not some:
                 break
             rest &= ~(self._below(some, seen) | self._own_bits(some))
-            found.difference_update(some, seen)
+            if found:
+                found.difference_update(some, seen)
         found.update(self._events(rest))
         return found
 

@@ -11,7 +11,7 @@ that follows several events whose states differ takes six more, however large th
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from synrepl.rooms.auth.outcome import Refusal
 from synrepl.rooms.chains import create_id, depends_on
@@ -28,6 +28,7 @@ from synrepl.rooms.view import (
     RoomHeads,
     RoomView,
     S,
+    StateAt,
     StatesRequest,
 )
 
@@ -78,6 +79,7 @@ def lookup_judged(
     parents = event.prev_event_ids
     needed = depends_on(event)
     heads: RoomHeads[S]
+    at: Mapping[str, StateAt[S]]
     known: KnownEvents
     heads, at, known = yield (HEADS, StatesRequest(parents), EventsRequest(needed))
     missing = [each for each in needed if each not in known.events]
@@ -85,11 +87,14 @@ def lookup_judged(
         missing += [each for each in parents if each not in at or at[each].state_after is None]
     if missing:
         raise unknown(event, missing)
-    here = [at[each] for each in parents if each in at and each != event.event_id]
+    here: list[StateAt[S]] = []
+    for each in parents:
+        if each in at and each != event.event_id:
+            here.append(at[each])
     numbers = [each.topological for each in here]
     place = EventPlace(topological(event.depth, numbers, len(numbers) == len(parents)), stream)
     if partial is None:
-        partial = any(each.partial for each in here)
+        partial = True in [each.partial for each in here]
     state: S
     if state_before is not None:
         state = state_before

@@ -12,8 +12,8 @@ from synrepl.rooms.chains import BitSetChains, depends_on
 from synrepl.rooms.event import Event
 from synrepl.rooms.extremities import ForwardExtremities
 from synrepl.rooms.judged import Judged, NoState, NotJudged, OtherRoom, UnknownEvents
-from synrepl.rooms.judging import judge, judge_outlier
-from synrepl.rooms.lookups import run
+from synrepl.rooms.judging import judge, judge_outlier, lookup_judged
+from synrepl.rooms.lookups import Lookup, run
 from synrepl.rooms.merging import ResolutionCache, lookup_state_after
 from synrepl.rooms.ordering import StreamOrder, sort_by_cause
 from synrepl.rooms.resolution.conflict import without_keys
@@ -386,15 +386,15 @@ class Room:
         live: bool,
         partial: bool | None = None,
     ) -> RoomJudged:
-        judged = judge(
+        lookup: Lookup[RoomJudged] = lookup_judged(
             event,
-            self,
             state_before,
             partial=partial,
             live=live,
             stream=self._order.newest + 1,
             cache=self._resolutions,
         )
+        judged = run(lookup, self)
         self._order.next()
         self._count_with_state += 1
         # An outlier has its place among the others from now on.

@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence, Set
 from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
+import msgspec
+
 from synrepl.rooms.event import Event
 from synrepl.rooms.state import StateKey
 from synrepl.rooms.state_map import Delta
@@ -35,7 +37,7 @@ S = TypeVar("S", bound=StateHandle)
 S_co = TypeVar("S_co", bound=StateHandle, covariant=True)
 
 
-class KnownEvents(NamedTuple):
+class KnownEvents(msgspec.Struct, frozen=True, gc=False):
     """Events of a room.
 
     :ivar events: by ID
@@ -65,7 +67,7 @@ class StateAt(Protocol[S_co]):
         ...
 
 
-class RoomHeads(NamedTuple, Generic[S]):
+class RoomHeads(msgspec.Struct, Generic[S], frozen=True, gc=False):
     """The room as it is now.
 
     :ivar room_id: None while there is no event
@@ -139,7 +141,7 @@ class RoomView(Protocol[S]):
         ...
 
 
-class EventsRequest(NamedTuple):
+class EventsRequest(msgspec.Struct, frozen=True, gc=False):
     """See :meth:`RoomView.known_events`."""
 
     event_ids: Collection[str]
@@ -149,7 +151,7 @@ class EventsRequest(NamedTuple):
         return view.known_events(self.event_ids)
 
 
-class StatesRequest(NamedTuple):
+class StatesRequest(msgspec.Struct, frozen=True, gc=False):
     """See :meth:`RoomView.states_at`."""
 
     event_ids: Collection[str]
@@ -159,7 +161,7 @@ class StatesRequest(NamedTuple):
         return view.states_at(self.event_ids)
 
 
-class HeadsRequest(NamedTuple):
+class HeadsRequest(msgspec.Struct, frozen=True, gc=False):
     """See :meth:`RoomView.heads`."""
 
     def ask(self, view: RoomView[Any]) -> RoomHeads[Any]:
@@ -167,7 +169,7 @@ class HeadsRequest(NamedTuple):
         return view.heads()
 
 
-class EntriesRequest(NamedTuple):
+class EntriesRequest(msgspec.Struct, frozen=True, gc=False):
     """See :meth:`RoomView.state_entries`."""
 
     states: Sequence[Any]
@@ -178,7 +180,7 @@ class EntriesRequest(NamedTuple):
         return view.state_entries(self.states, self.keys)
 
 
-class DifferencesRequest(NamedTuple):
+class DifferencesRequest(msgspec.Struct, frozen=True, gc=False):
     """See :meth:`RoomView.state_differences`."""
 
     states: Sequence[Any]
@@ -188,7 +190,7 @@ class DifferencesRequest(NamedTuple):
         return view.state_differences(self.states)
 
 
-class AuthChainsRequest(NamedTuple):
+class AuthChainsRequest(msgspec.Struct, frozen=True, gc=False):
     """See :meth:`RoomView.auth_chain_facts`."""
 
     differing: Sequence[Collection[str]]

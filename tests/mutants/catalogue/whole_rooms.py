@@ -296,7 +296,7 @@ WHOLE_ROOMS = (
     Mutant(
         "partial-is-not-inherited",
         "judging.py",
-        "partial = any(each.partial for each in here)",
+        "partial = True in [each.partial for each in here]",
         "partial = False",
         "what follows an event with partial state has partial state",
         PARTIAL,
