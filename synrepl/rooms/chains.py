@@ -264,16 +264,18 @@ class BitSetChains:
         rest = in_some & ~reduce(and_, all_bits, in_some)
         others = [events for _, events in parts]
         found = others[0].union(*others).difference(others[0].intersection(*others))
-        remaining, seen = iter(shared), set[str]()
+        remaining, looked_at, seen = iter(shared), list[str](), set[str]()
         # What no state event cites, nothing shared can take out again.
         while rest or not found.isdisjoint(self._cited):
             some = list(islice(remaining, _AT_ONCE))
             if not some:
                 break
-            rest &= ~(self._below(some, seen) | self._own_bits(some))
+            rest &= ~self._below(some, seen)
+            looked_at += some
             if found:
                 found.difference_update(some, seen)
         found.update(self._events(rest))
+        found.difference_update(looked_at)
         return found
 
     def subgraph(self, conflicted: Collection[str]) -> set[str]:
@@ -318,6 +320,8 @@ class BitSetChains:
             bits = reduce(or_, map(all_bits.__getitem__, starts), 0)
         except KeyError as error:
             raise UnknownEvent(event_id=error.args[0]) from None
+        if not references:
+            return bits
         ahead = [references[each] for each in starts if each in references]
         while ahead:
             for cited in ahead.pop():
@@ -338,9 +342,11 @@ class BitSetChains:
         return bits, others
 
     def _own_bits(self, events: Iterable[str]) -> int:
-        bits = 0
-        for each in self._place.keys() & events:
-            bits |= 1 << self._place[each]
+        bits, get = 0, self._place.get
+        for each in events:
+            place = get(each)
+            if place is not None:
+                bits |= 1 << place
         return bits
 
     def _events(self, bits: int) -> Iterable[str]:
