@@ -11,7 +11,6 @@ from synrepl.rooms.auth.outcome import Refusal
 from synrepl.rooms.auth.own import check_own
 from synrepl.rooms.auth.selection import auth_event_keys, check_cited
 from synrepl.rooms.builder import EventBuilder, EventDraft, NoRoomToBuildIn, RoomIdNeeded
-from synrepl.rooms.canonical_json import NoCanonicalJson, canonical_json
 from synrepl.rooms.chains import (
     AuthChains,
     AuthCycle,
@@ -24,7 +23,7 @@ from synrepl.rooms.chains import (
 from synrepl.rooms.checks import Check
 from synrepl.rooms.event import BadEvent, Event, event_of, parse_event
 from synrepl.rooms.extremities import ForwardExtremities
-from synrepl.rooms.hashes import content_hash, reference_hash
+from synrepl.rooms.hashes import NoCanonicalJson, canonical_json, content_hash, reference_hash
 from synrepl.rooms.identifiers import (
     BadIdentifier,
     check_event_id,

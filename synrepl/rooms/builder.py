@@ -16,10 +16,9 @@ from unpaddedbase64 import encode_base64
 
 from synrepl.core.errors import InputError
 from synrepl.rooms.auth.selection import auth_event_keys
-from synrepl.rooms.canonical_json import canonical_json
 from synrepl.rooms.event import MAX_PREV_EVENTS, Event, event_of
 from synrepl.rooms.event_types import CREATE
-from synrepl.rooms.hashes import reference_hash
+from synrepl.rooms.hashes import canonical_json, reference_hash
 from synrepl.rooms.lookups import Lookup, run
 from synrepl.rooms.merging import ResolutionCache, lookup_merged, states_after
 from synrepl.rooms.ordering import MAX_DEPTH

@@ -14,9 +14,8 @@ from operator import and_, or_
 from typing import Protocol
 
 from synrepl.core.errors import InputError
-from synrepl.rooms.auth.keys import POWER_LEVELS_KEY
 from synrepl.rooms.event import Event
-from synrepl.rooms.event_types import CREATE, JOIN_RULES, POWER_LEVELS
+from synrepl.rooms.event_types import CREATE, JOIN_RULES, POWER_LEVELS, POWER_LEVELS_KEY
 
 #: How many shared events are looked at before it is seen whether that is enough.
 _AT_ONCE = 64

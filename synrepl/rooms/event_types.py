@@ -1,6 +1,7 @@
-"""Names that the rules know: types of events, and one key of their contents.
+"""Names that the rules know: types of events, keys of the state that authorises events, and one key of their contents.
 
-Source: https://spec.matrix.org/v1.16/client-server-api/#room-events
+Sources: https://spec.matrix.org/v1.16/client-server-api/#room-events and
+https://spec.matrix.org/v1.16/server-server-api/#auth-events-selection.
 """
 
 from __future__ import annotations
@@ -23,3 +24,7 @@ DUMMY: Final = "org.matrix.dummy_event"
 
 #: In the content of an ``m.room.member``: who vouches for somebody who joins without an invite.
 VOUCHER: Final = "join_authorised_via_users_server"
+
+CREATE_KEY: Final[tuple[str, str]] = (CREATE, "")
+JOIN_RULES_KEY: Final[tuple[str, str]] = (JOIN_RULES, "")
+POWER_LEVELS_KEY: Final[tuple[str, str]] = (POWER_LEVELS, "")

@@ -1,6 +1,7 @@
-"""Content hash, reference hash and event ID.
+"""Canonical JSON, content hash, reference hash and event ID.
 
-Sources: https://spec.matrix.org/v1.16/server-server-api/#signing-events, the section "Event IDs" of
+Sources: https://spec.matrix.org/v1.16/appendices/#canonical-json,
+https://spec.matrix.org/v1.16/server-server-api/#signing-events, the section "Event IDs" of
 https://spec.matrix.org/v1.16/rooms/v3/ and of v4.
 """
 
@@ -11,7 +12,8 @@ from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any
 
-from synrepl.rooms.canonical_json import canonical_json, canonical_json_of_decoded
+from synrepl.core.errors import InputError
+from synrepl.core.jsons import canonical, canonical_of_decoded
 from synrepl.rooms.redacting import signed_part
 from synrepl.rooms.versions import EventIds, RoomVersion
 
@@ -35,6 +37,37 @@ _URL_SAFE = EventIds.URL_SAFE_HASH
 
 #: Letters of an unpadded SHA-256 in Base64.
 _HASH_LETTERS = 43
+
+
+class NoCanonicalJson(InputError):
+    """there is no canonical JSON of it: {reason}"""
+
+
+def canonical_json(value: Any) -> bytes:
+    """Canonical JSON.
+
+    :raises NoCanonicalJson: it holds NaN, an infinity, half a surrogate pair or something that is no
+        JSON, or nests too deep
+    """
+    try:
+        return canonical(value)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise _none(error) from None
+
+
+def canonical_json_of_decoded(value: Any) -> bytes:
+    """The same of what :func:`~synrepl.core.jsons.decode_exactly` gave; quicker.
+
+    :raises NoCanonicalJson: see :func:`canonical_json`
+    """
+    try:
+        return canonical_of_decoded(value)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise _none(error) from None
+
+
+def _none(error: Exception) -> NoCanonicalJson:
+    return NoCanonicalJson(reason=str(error) or type(error).__name__)
 
 
 def content_hash(fields: Json) -> bytes:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence, Set
 from typing import Generic
 
-from synrepl.rooms.auth.keys import CREATE_KEY, POWER_LEVELS_KEY
 from synrepl.rooms.auth.selection import auth_event_keys
 from synrepl.rooms.chains import depends_on
 from synrepl.rooms.event import Event
+from synrepl.rooms.event_types import CREATE_KEY, POWER_LEVELS_KEY
 from synrepl.rooms.judged import NoState, NotJudged
 from synrepl.rooms.lookups import Lookup
 from synrepl.rooms.resolution.conflict import Conflict

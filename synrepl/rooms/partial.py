@@ -16,11 +16,10 @@ from typing import NamedTuple
 import msgspec
 
 from synrepl.core.errors import InputError
-from synrepl.rooms.auth.keys import CREATE_KEY
 from synrepl.rooms.auth.users import server_part
 from synrepl.rooms.chains import depends_on
 from synrepl.rooms.event import Event
-from synrepl.rooms.event_types import MEMBER
+from synrepl.rooms.event_types import CREATE_KEY, MEMBER
 from synrepl.rooms.join_answer import check_accepted, check_answer
 from synrepl.rooms.judged import UnknownEvents
 from synrepl.rooms.ordering import sort_by_cause

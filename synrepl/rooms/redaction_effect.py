@@ -9,10 +9,9 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import NamedTuple
 
-from synrepl.rooms.auth.keys import CREATE_KEY
-from synrepl.rooms.auth.power_levels import levels_at
-from synrepl.rooms.auth.redaction import check_redaction
+from synrepl.rooms.auth.power_levels import check_redaction, levels_at
 from synrepl.rooms.event import Event, event_of
+from synrepl.rooms.event_types import CREATE_KEY
 from synrepl.rooms.identifiers import BadIdentifier, server_of
 from synrepl.rooms.redacting import redacted
 from synrepl.rooms.state import StateEvents

@@ -1,6 +1,7 @@
-"""Signing events, and checking who signed one.
+"""Signing events and other JSON, and checking who signed it.
 
-Sources: https://spec.matrix.org/v1.16/server-server-api/#signing-events,
+Sources: https://spec.matrix.org/v1.16/appendices/#signing-json,
+https://spec.matrix.org/v1.16/server-server-api/#signing-events,
 https://spec.matrix.org/v1.16/server-server-api/#validating-hashes-and-signatures-on-received-events,
 https://spec.matrix.org/v1.16/appendices/#checking-for-a-signature, and for the validity of keys
 https://spec.matrix.org/v1.16/rooms/v5/#signing-key-validity-period.
@@ -11,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from nacl.exceptions import BadSignatureError
 from signedjson.key import decode_verify_key_bytes
 from signedjson.types import SigningKey, VerifyKey
 from unpaddedbase64 import decode_base64, encode_base64
@@ -19,10 +21,46 @@ from synrepl.core.errors import InputError
 from synrepl.rooms.auth.outcome import Refusal
 from synrepl.rooms.event import Event
 from synrepl.rooms.event_types import MEMBER, VOUCHER
-from synrepl.rooms.hashes import content_hash, signed_bytes
+from synrepl.rooms.hashes import canonical_json, content_hash, signed_bytes
 from synrepl.rooms.identifiers import BadIdentifier, server_of
-from synrepl.rooms.signed_json import decoded_signature, signed_json, verifies
 from synrepl.rooms.versions import EventIds, RoomVersion
+
+#: How the ID of a key begins whose algorithm is known.
+ED25519 = "ed25519:"
+
+_NOT_SIGNED = ("signatures", "unsigned")
+
+
+def signed_json(fields: Mapping[str, Any]) -> bytes:
+    """What a signature covers: canonical JSON without ``signatures`` and ``unsigned``.
+
+    :raises NoCanonicalJson: there is none
+    """
+    return canonical_json({key: fields[key] for key in fields if key not in _NOT_SIGNED})
+
+
+def decoded_signature(signature: object) -> bytes | None:
+    """The bytes of a signature as it stands in JSON; None for what is no Base64."""
+    if not isinstance(signature, str):
+        return None
+    try:
+        return decode_base64(signature)
+    except ValueError:
+        return None
+
+
+def verifies(signed: bytes, signature: bytes | None, key: VerifyKey) -> bool:
+    """Whether a key made a signature of this.
+
+    :param signature: see :func:`decoded_signature`
+    """
+    if signature is None:
+        return False
+    try:
+        key.verify(signed, signature)
+    except (BadSignatureError, ValueError):
+        return False
+    return True
 
 
 class BadServerKey(InputError):

@@ -11,7 +11,7 @@ from twisted.trial.unittest import TestCase
 from unpaddedbase64 import encode_base64
 
 from synrepl.rooms.auth import third_party
-from synrepl.rooms.signed_json import signed_json
+from synrepl.rooms.signatures import signed_json
 from tests.rooms.auth_rooms import ALICE, BOB, CAROL, DAVE, Json, Room
 
 

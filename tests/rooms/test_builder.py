@@ -5,9 +5,8 @@ from __future__ import annotations
 from unittest import TestCase
 
 from synrepl.rooms.builder import EventBuilder, EventDraft, NoRoomToBuildIn, RoomIdNeeded
-from synrepl.rooms.canonical_json import NoCanonicalJson
 from synrepl.rooms.event import MAX_PREV_EVENTS, BadEvent, Event
-from synrepl.rooms.hashes import reference_hash
+from synrepl.rooms.hashes import NoCanonicalJson, reference_hash
 from synrepl.rooms.judging import lookup_judged
 from synrepl.rooms.receipt import received
 from synrepl.rooms.room import Room

@@ -14,9 +14,8 @@ from signedjson.key import decode_signing_key_base64
 from signedjson.types import SigningKey
 from unpaddedbase64 import decode_base64, encode_base64
 
-from synrepl.rooms.canonical_json import NoCanonicalJson
 from synrepl.rooms.event import Event, event_of
-from synrepl.rooms.hashes import content_hash, reference_hash, signed_bytes
+from synrepl.rooms.hashes import NoCanonicalJson, content_hash, reference_hash, signed_bytes
 from synrepl.rooms.identifiers import BadIdentifier
 from synrepl.rooms.receipt import ReceiptVerdict, received
 from synrepl.rooms.redacting import redacted

@@ -9,17 +9,16 @@ looks up the state: a state of another room must not be given.
 
 from __future__ import annotations
 
-from synrepl.rooms.auth.keys import CREATE_KEY
 from synrepl.rooms.auth.membership import check_joined, check_member
 from synrepl.rooms.auth.outcome import Refusal
-from synrepl.rooms.auth.power_levels import check_change, check_to_send, levels_at
-from synrepl.rooms.auth.redaction import check_redaction
+from synrepl.rooms.auth.power_levels import check_change, check_redaction, check_to_send, levels_at
 from synrepl.rooms.auth.third_party import check_offer
 from synrepl.rooms.auth.users import server_part
 from synrepl.rooms.event import Event
 from synrepl.rooms.event_types import (
     ALIASES,
     CREATE,
+    CREATE_KEY,
     MEMBER,
     POWER_LEVELS,
     REDACTION,

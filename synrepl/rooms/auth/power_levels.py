@@ -7,6 +7,9 @@ https://spec.matrix.org/v1.16/client-server-api/#mroompower_levels for defaults.
 
 Each power levels event is read once, however many events it authorises: the last few hundred are
 kept as :class:`Levels`. Events never change, so whether one is kept changes no answer.
+
+Whether a redaction may be, in the versions whose auth rules say, is a question of levels, too: step 11 of
+https://spec.matrix.org/v1.16/rooms/v1/#authorization-rules.
 """
 
 from __future__ import annotations
@@ -19,10 +22,10 @@ from typing import Any
 import msgspec
 
 from synrepl.rooms.auth.create import creators_of
-from synrepl.rooms.auth.keys import POWER_LEVELS_KEY
 from synrepl.rooms.auth.outcome import Refusal
-from synrepl.rooms.auth.users import is_user_id
+from synrepl.rooms.auth.users import is_user_id, server_part
 from synrepl.rooms.event import Event
+from synrepl.rooms.event_types import POWER_LEVELS_KEY
 from synrepl.rooms.state import StateEvents
 from synrepl.rooms.versions import RoomVersion
 
@@ -249,3 +252,13 @@ def _changes(
     for name, becomes in new.items():
         if name not in old:
             yield name, None, becomes
+
+
+def check_redaction(event: Event, levels: Levels) -> Refusal | None:
+    """Step 11: it takes power, or a target of the same server."""
+    if levels.of(event.sender) >= levels.redact:
+        return None
+    target, server = event.redacts, server_part(event.event_id)
+    if server and target is not None and server_part(target) == server:
+        return None
+    return Refusal("redact-level", f"{event.sender} lacks the power to redact")

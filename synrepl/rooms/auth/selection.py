@@ -8,11 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 
-from synrepl.rooms.auth.keys import CREATE_KEY, JOIN_RULES_KEY, POWER_LEVELS_KEY
 from synrepl.rooms.auth.outcome import Refusal
 from synrepl.rooms.auth.third_party import token_of
 from synrepl.rooms.event import Event
-from synrepl.rooms.event_types import CREATE, MEMBER, THIRD_PARTY_INVITE, VOUCHER
+from synrepl.rooms.event_types import (
+    CREATE,
+    CREATE_KEY,
+    JOIN_RULES_KEY,
+    MEMBER,
+    POWER_LEVELS_KEY,
+    THIRD_PARTY_INVITE,
+    VOUCHER,
+)
 from synrepl.rooms.state import StateKey
 
 

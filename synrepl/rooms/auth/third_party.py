@@ -19,7 +19,7 @@ from synrepl.rooms.auth.outcome import Refusal
 from synrepl.rooms.auth.power_levels import levels_at
 from synrepl.rooms.event import Event
 from synrepl.rooms.event_types import MEMBER, THIRD_PARTY_INVITE
-from synrepl.rooms.signed_json import ED25519, decoded_signature, signed_json, verifies
+from synrepl.rooms.signatures import ED25519, decoded_signature, signed_json, verifies
 from synrepl.rooms.state import StateEvents
 
 #: So many signatures and so many keys are looked at, whether they are any or not, and one is tried

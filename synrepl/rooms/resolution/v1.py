@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha1
 
-from synrepl.rooms.auth.keys import JOIN_RULES_KEY, POWER_LEVELS_KEY
 from synrepl.rooms.chains import Fetch
 from synrepl.rooms.event import Event
-from synrepl.rooms.event_types import MEMBER
+from synrepl.rooms.event_types import JOIN_RULES_KEY, MEMBER, POWER_LEVELS_KEY
 from synrepl.rooms.resolution.checks import GrowingState
 from synrepl.rooms.resolution.conflict import Conflict
 from synrepl.rooms.state import StateKey

@@ -10,10 +10,9 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from synrepl.rooms.auth.keys import CREATE_KEY, JOIN_RULES_KEY, POWER_LEVELS_KEY
 from synrepl.rooms.chains import AuthChains, Fetch, depends_on
 from synrepl.rooms.event import Event
-from synrepl.rooms.event_types import MEMBER
+from synrepl.rooms.event_types import CREATE_KEY, JOIN_RULES_KEY, MEMBER, POWER_LEVELS_KEY
 from synrepl.rooms.resolution.checks import GrowingState
 from synrepl.rooms.resolution.conflict import Conflict
 from synrepl.rooms.resolution.sorting import by_mainline, by_power

@@ -6,7 +6,7 @@ from tests.mutants.mutant import Mutant
 
 TESTS = ("tests.rooms.test_auth_levels", "tests.rooms.test_auth_vectors")
 LEVELS = "auth/power_levels.py"
-REDACTION = "auth/redaction.py"
+REDACTION = "auth/power_levels.py"
 
 POWER = (
     Mutant(
