@@ -5,10 +5,15 @@ from __future__ import annotations
 from typing import Any
 from unittest import TestCase
 
+from signedjson.key import generate_signing_key
+
+from synrepl.rooms.builder import EventBuilder, EventDraft
 from synrepl.rooms.event import Event, event_of
 from synrepl.rooms.judged import Judged
 from synrepl.rooms.room import Room
 from synrepl.rooms.versions import V10
+
+KEY = generate_signing_key("1")
 
 
 class Refusals(TestCase):
@@ -29,19 +34,10 @@ class Refusals(TestCase):
         cites: list[Event] | None = None,
         **more: Any,
     ) -> Event:
-        fields: dict[str, Any] = {
-            "type": kind,
-            "content": content,
-            "sender": "@a:x",
-            "room_id": "!r:x",
-            "depth": 1,
-            "origin_server_ts": 1,
-            "prev_events": [each.event_id for each in (cites or [])[-1:]],
-            "auth_events": [each.event_id for each in cites or []],
-            "signatures": {"x": {"ed25519:1": "of no matter here"}},
-            **more,
-        }
-        return event_of(fields if state_key is None else {**fields, "state_key": state_key}, V10)
+        built = EventBuilder(V10, "x", KEY).assemble(
+            EventDraft(kind, "@a:x", content, 1, state_key), "!r:x", (cites or [])[-1:], cites or []
+        )
+        return event_of(built.fields | more, V10)
 
     def judged(self, event: Event) -> Judged:
         (judged,) = self.room.receive(event)

@@ -9,7 +9,9 @@ from unittest import TestCase
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from signedjson.key import generate_signing_key
 
+from synrepl.rooms.builder import EventBuilder, EventDraft
 from synrepl.rooms.event import Event, event_of
 from synrepl.rooms.judged import Judged, NoState, NotJudged, OtherRoom, UnknownEvents
 from synrepl.rooms.ordering import sort_by_cause
@@ -216,6 +218,8 @@ class AnyEvents(TestCase):
 class Small(TestCase):
     """A room of a few events, made here."""
 
+    key = generate_signing_key("1")
+
     def setUp(self) -> None:
         self.events: dict[str, Event] = {}
         self.make("create", "m.room.create", {"creator": "@a:a.example"}, "", prev=())
@@ -233,23 +237,15 @@ class Small(TestCase):
         room: str = ROOM,
         sender: str = "@a:a.example",
     ) -> Event:
-        fields: dict[str, Any] = {
-            "type": kind,
-            "content": content,
-            "sender": sender,
-            "room_id": room,
-            "depth": len(self.events) + 1,
-            "origin_server_ts": len(self.events),
-            "prev_events": [self.events[each].event_id for each in prev],
-            "auth_events": [self.events[each].event_id for each in cited if each in self.events],
-            "hashes": {"sha256": ""},
-            "signatures": {sender.partition(":")[2]: {"ed25519:1": "x"}},
-        }
         if kind == "m.room.create":
-            fields["content"] = content | {"room_version": "10"}
-        if state_key is not None:
-            fields["state_key"] = state_key
-        event = self.events[name] = event_of(fields, V10)
+            content = content | {"room_version": "10"}
+        builder = EventBuilder(V10, sender.partition(":")[2], self.key)
+        event = self.events[name] = builder.assemble(
+            EventDraft(kind, sender, content, len(self.events), state_key),
+            room,
+            [self.events[each] for each in prev],
+            [self.events[each] for each in cited if each in self.events],
+        )
         return event
 
     def message(self, name: str, *prev: str, **more: Any) -> Event:
