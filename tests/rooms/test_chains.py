@@ -95,6 +95,9 @@ class WalkTests(TestCase):
         chains = BitSetChains(room.events.values(), bits_for_all=0)
         self.assertEqual(chains.difference([["u"], []], ["w"]), {"u"})
         self.assertEqual(chains.difference([["u"], []], ["w", "topic"]), set())
+        # Also where the states differ in nothing that has a bit.
+        self.assertEqual(chains.difference([["u"], ["w"]], []), {"u", "w"})
+        self.assertEqual(chains.difference([["u"], ["w"]], ["topic"]), {"w"})
 
     @given(_GRAPHS, st.sampled_from(_KINDS), _BITS, st.data())
     @settings(max_examples=200)
