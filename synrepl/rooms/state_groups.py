@@ -65,7 +65,7 @@ class SkipLevels(NamedTuple):
         return place - step
 
 
-#: Measured in docs/adr/0019-seams-for-rooms.md.
+#: Measured in docs/adr/0021-seams-for-rooms.md.
 LEVELS = SkipLevels()
 
 
