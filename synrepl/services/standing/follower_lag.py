@@ -94,6 +94,8 @@ def _lag(follower: NamedFollower, key: Key, at: Token, stream: StreamPositions) 
         for (handler, *of), position in follower.handlers.items()
         if tuple(of) == key and position == at
     )
+    # A failover gives writers a position that may never have written.
+    stream = stream if at else stream._replace(kept={})
     return FollowerLag(*key, at, known, stream.tokens(key[1], at, known), tuple(held_by))
 
 
