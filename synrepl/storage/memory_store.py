@@ -136,11 +136,10 @@ class MemoryStore:
         await self.step("confirm")
         server = self.server
         if not server.is_confirmed:
-            server.incarnation += 1
+            steps = server.confirm()
             for name, memory in self._streams.items():
                 proofs = self.followers_record(name)
-                memory.fail_over(server.incarnation, announced.get(name, {}), proofs)
-            server.is_confirmed = True
+                memory.fail_over(server.incarnation, steps, announced.get(name, {}), proofs)
         return server.incarnation
 
     def followers_record(self, stream: str) -> Iterator[tuple[str, Token]]:

@@ -141,10 +141,15 @@ class MemoryStream:
         )
 
     def fail_over(
-        self, number: int, announced: Mapping[str, Token], proofs: Iterable[tuple[str, Token]]
+        self,
+        number: int,
+        steps: int,
+        announced: Mapping[str, Token],
+        proofs: Iterable[tuple[str, Token]],
     ) -> None:
         """Go on above everything that can have been announced; see :meth:`~.store.FactStore.confirm`.
 
+        :param steps: timelines since the last one that was confirmed
         :param proofs: positions of followers, by writer, "" for all writers
         """
         positions = {name: writer.position for name, writer in self.writers.items()}
@@ -154,10 +159,12 @@ class MemoryStream:
         kept = {name: max(at, kept[""]) for name, at in kept.items()}
         known = (self.last, self._highest(), *kept.values(), *announced.values())
         self.incarnation = number
-        self.floor = self.last = self.recorded = max(known) + MARGIN
+        self.floor = self.last = self.recorded = max(known) + MARGIN * steps
         self.losses.append((number, self.floor, kept))
         for writer in self.writers.values():
-            writer.epoch += 1_000_000  # those of the old server may be higher than is known here
+            writer.epoch += (
+                1_000_000 * steps
+            )  # those of the old server may be higher than is known here
             writer.held, writer.session = False, None
             writer.holders.clear()
             writer.position = self.floor

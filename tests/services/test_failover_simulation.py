@@ -73,11 +73,11 @@ class Mutants(TestCase):
         real = MemoryStream.fail_over
 
         def fail_over(
-            self: MemoryStream, number: int, announced: Mapping[str, Token], proofs: Any
+            self: MemoryStream, number: int, steps: int, announced: Mapping[str, Token], proofs: Any
         ) -> None:
             before = {name: writer.position for name, writer in self.writers.items()}
             recorded = self.recorded
-            real(self, number, announced, proofs)
+            real(self, number, steps, announced, proofs)
             self.recorded, self.floor = recorded, recorded
             for name, position in before.items():
                 self.writers[name].position = position

@@ -15,9 +15,9 @@ from synrepl.core.errors import Refused
 from synrepl.core.tokens import Token
 from synrepl.positions.gaps import Cursor
 from synrepl.services.announcing.announce import Log
-from synrepl.services.following.counts import FollowerCounts, tally
 from synrepl.services.following.deliver import Delivery
-from synrepl.services.following.lane import Item, Lane, Mark, Shared
+from synrepl.services.following.lane import Item, Lane, Mark
+from synrepl.services.following.lane_context import FollowerCounts, Shared, tally
 from synrepl.services.following.possible_tokens import PossibleTokens
 from synrepl.services.following.source import LINEAR, Source
 from synrepl.streams.catalogue import Catalogue

@@ -8,19 +8,14 @@ hands batches to the handlers, and moves its position only when they are done.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from enum import Enum
 
-from synrepl.core.clock import Scheduler
 from synrepl.core.errors import SynreplError
 from synrepl.core.tokens import Range, Token
 from synrepl.positions.gaps import Cursor, Fetch, Reset, Verdict
-from synrepl.services.announcing.announce import Log
-from synrepl.services.following.counts import FollowerCounts, tally
-from synrepl.services.following.deliver import Delivery
-from synrepl.services.following.possible_tokens import PossibleTokens
-from synrepl.services.following.source import LINEAR, PAGE_ROWS, Source
+from synrepl.services.following.lane_context import Shared, tally
+from synrepl.services.following.source import LINEAR, PAGE_ROWS
 from synrepl.services.handlers import Batch
 from synrepl.storage.incarnations import MARGIN
 from synrepl.storage.store import FactsLost, Trimmed
@@ -29,34 +24,13 @@ from synrepl.streams.row import Row
 from synrepl.streams.rows import BadRow, MalformedRow, RowCodec
 from synrepl.wire.batching import Batch as Lines
 from synrepl.wire.closing import CloseReason
-from synrepl.wire.commands import Command, Position, Replicate
+from synrepl.wire.commands import Position, Replicate
 
 _BACK_OFF_S = (0.1, 0.5, 1.0, 2.0, 5.0)
 
 #: How long rows may take that a real server's POSITION was ahead of; seconds between looks.
 AHEAD_S = 3.0
 _AHEAD_EVERY_S = 0.1
-
-
-@dataclass(frozen=True, slots=True)
-class Shared:
-    """What all lanes of a follower work with.
-
-    :ivar tokens: which tokens can have been given out
-    :ivar consumed: told how many rows no longer wait
-    :ivar say: sends a command to the master, if there is a connection
-    :ivar give_up: closes the connection, if there is one
-    """
-
-    scheduler: Scheduler
-    source: Source
-    delivery: Delivery
-    log: Log
-    counts: FollowerCounts
-    tokens: PossibleTokens
-    consumed: Callable[[int], None]
-    say: Callable[[Command], None]
-    give_up: Callable[[CloseReason, str], None]
 
 
 class Mark(Enum):
@@ -132,8 +106,11 @@ class Lane:
                 if isinstance(item, Lines):
                     if (self.several or self._refused) and not self._sure:
                         await self._make_sure(item.token)
-                    await self._cross_floor(item.token - 1)
-                    await self._take_facts()
+                    if await self._cross_floor(item.token - 1):
+                        await self._take_facts()
+                    else:
+                        self.inbox.popleft()
+                        self._taken(len(item.rows))
                 elif isinstance(item, Position):
                     self.inbox.popleft()
                     self._taken(1)
@@ -282,7 +259,8 @@ class Lane:
             self._shared.delivery.moved(self.key, cursor.position)
 
     async def _take_position(self, command: Position) -> None:
-        await self._cross_floor(command.new)
+        if not await self._cross_floor(command.new):
+            return
         await self._deliver_half()
         first = not self.cursor.connected
         verdict = self.cursor.on_position(None if self._refused else command.prev, command.new)
@@ -312,10 +290,11 @@ class Lane:
             at = half.token
         return at
 
-    async def _cross_floor(self, upto: Token) -> None:
+    async def _cross_floor(self, upto: Token) -> bool:
         """Look what is left below ``upto`` where a failover has moved the linear view on.
 
-        A legacy server has no way to say that it has.
+        A legacy server has no way to say that it has. False when the connection was lost
+        meanwhile: what it brought is void, for the next one begins where the lane is.
         """
         at = self.cursor.position if self._half is None else self._half.token
         far = self.writer == LINEAR and at is not None and upto - at >= MARGIN
@@ -324,12 +303,14 @@ class Lane:
             await self._shared.delivery.reread(self.key)
             if at:
                 self._shared.delivery.moved(self.key, at)  # who waits for the last fact goes on
-                await self._fetch(Range(at, upto))
+                return await self._fetch(Range(at, upto))
+        return True
 
-    async def _fetch(self, span: Range, missed: bool = True) -> None:
+    async def _fetch(self, span: Range, missed: bool = True) -> bool:
         """Fill a gap, page by page; what goes wrong is tried again while the gap matters.
 
         :param missed: there may have been rows that were not received
+        :returns: whether it is filled: not when the connection was lost meanwhile
         """
         if span.upto - span.after >= MARGIN:  # a failover has moved the writer on
             await self._shared.delivery.reread(self.key)
@@ -371,6 +352,7 @@ class Lane:
             upto = span.upto if after >= upto else upto
             self.cursor.caught_up(after)
             self._shared.delivery.moved(self.key, self.cursor.position)
+        return after >= span.upto
 
     async def _lost(self, error: FactsLost, after: Token) -> None:
         """The database failed over, and facts at or below ``after`` may be lost."""

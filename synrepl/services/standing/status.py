@@ -16,9 +16,9 @@ from synrepl.services.announcing.throughput import Throughput
 from synrepl.services.coherence.cache_status import caches_status
 from synrepl.services.coherence.coherence import Coherence
 from synrepl.services.following.consumer import Consumer
-from synrepl.services.following.counts import FollowerCounts
 from synrepl.services.following.deliver import Delivery
 from synrepl.services.following.follow import Follower
+from synrepl.services.following.lane_context import FollowerCounts
 from synrepl.services.serving.federation_trim import federation_status
 from synrepl.services.serving.serve import FollowerState, Master
 from synrepl.services.serving.user_sync import UserSyncs

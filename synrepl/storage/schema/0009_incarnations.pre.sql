@@ -103,6 +103,7 @@ DECLARE
     numbered record;
     of_stream record;
     steps bigint := 1;
+    confirmed integer;
     highest bigint;
     in_table bigint;
 BEGIN
@@ -114,20 +115,22 @@ BEGIN
             WHERE number = last.number AND server_started_at <> pg_postmaster_start_time();
         RETURN last.number;
     END IF;
-    -- A confirmation in between may be lost as well: its floor was one step for each timeline.
+    -- A confirmation in between may be lost as well: its number and its floor were one step for each
+    -- timeline.
     IF last.system_identifier = here.system_identifier THEN
         steps := greatest(1, ('x' || here.timeline)::bit(32)::bigint
                              - ('x' || last.timeline)::bit(32)::bigint);
     END IF;
+    confirmed := last.number + steps;
     -- Nobody may enter; only prepared transactions can still be open, and are waited for.
     PERFORM pg_advisory_xact_lock(synrepl.lock_class(w.number), 1)
         FROM (SELECT number FROM synrepl._writers ORDER BY number) w;
     INSERT INTO synrepl._incarnations
         (number, system_identifier, timeline, server_started_at, confirmed_by)
-        VALUES (last.number + 1, here.system_identifier, here.timeline,
+        VALUES (confirmed, here.system_identifier, here.timeline,
                 pg_postmaster_start_time(), p_by);
     INSERT INTO synrepl._lost_ranges (incarnation, stream, writer, kept, floor, announced)
-        SELECT last.number + 1, s.stream, n.writer,
+        SELECT confirmed, s.stream, n.writer,
                greatest(n.position,
                    (SELECT max(position) FROM synrepl._followers f
                     WHERE f.stream = s.stream AND f.writer IN (n.writer, '')),
@@ -147,7 +150,7 @@ BEGIN
                            of_stream.stream) INTO in_table;
             SELECT greatest(highest, in_table, max(l.kept), max(l.announced)) INTO highest
                 FROM synrepl._lost_ranges l
-                WHERE l.stream = of_stream.stream AND l.incarnation = last.number + 1;
+                WHERE l.stream = of_stream.stream AND l.incarnation = confirmed;
             SELECT greatest(highest, max(a.value::bigint)) INTO highest
                 FROM jsonb_each_text(coalesce(p_announced -> of_stream.stream, '{}')) a;
         END LOOP;
@@ -155,9 +158,9 @@ BEGIN
         PERFORM setval(numbered.sequence::regclass, CASE WHEN numbered.down THEN -highest ELSE highest END);
         UPDATE synrepl._lost_ranges l SET floor = highest FROM synrepl._streams s
             WHERE s.sequence = numbered.sequence AND l.stream = s.stream
-              AND l.incarnation = last.number + 1;
+              AND l.incarnation = confirmed;
         UPDATE synrepl._streams
-            SET position = highest, floor = highest, incarnation = last.number + 1
+            SET position = highest, floor = highest, incarnation = confirmed
             WHERE sequence = numbered.sequence;
     END LOOP;
     -- Also those that have not written here: what they have written may be lost. The old server may
@@ -166,7 +169,7 @@ BEGIN
         SET position = s.floor, epoch = epoch + 1000000 * steps, held = false, holder = NULL, backend = NULL
         FROM synrepl._streams s WHERE s.stream = w.stream;
     PERFORM pg_notify('synrepl', stream) FROM synrepl._streams;
-    RETURN last.number + 1;
+    RETURN confirmed;
 END
 $$;
 

@@ -33,7 +33,7 @@ class Standby:
     """
 
     def __init__(self, streams: Mapping[str, WatchedStream], kept: KeptRecords) -> None:
-        self._incarnation = kept.server.incarnation
+        self._confirmed = kept.server.incarnation, kept.server.confirmed_timeline
         self._streams = {name: _copy(watched) for name, watched in streams.items()}
         self._records = {name: records.copy() for name, records in kept.records.items()}
 
@@ -44,7 +44,7 @@ class Standby:
 
         :param ahead: so many tokens more were logged of each sequence
         """
-        kept.server.incarnation = self._incarnation
+        kept.server.incarnation, kept.server.confirmed_timeline = self._confirmed
         kept.server.promote()
         kept.records = dict[str, FollowerRecords](self._records)
         for name, watched in streams.items():

@@ -1,0 +1,54 @@
+"""What the lanes of a follower share: collaborators and counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from synrepl.core.clock import Scheduler
+from synrepl.services.announcing.announce import Log
+from synrepl.services.following.deliver import Delivery
+from synrepl.services.following.possible_tokens import PossibleTokens
+from synrepl.services.following.source import Source
+from synrepl.wire.closing import CloseReason
+from synrepl.wire.commands import Command
+
+
+@dataclass(slots=True)
+class FollowerCounts:
+    """What a follower has met, by stream."""
+
+    rows: dict[str, int] = field(default_factory=dict)
+    duplicates: dict[str, int] = field(default_factory=dict)
+    gaps: dict[str, int] = field(default_factory=dict)
+    fetched_rows: dict[str, int] = field(default_factory=dict)
+    bad_rows: dict[str, int] = field(default_factory=dict)
+    unknown: dict[str, int] = field(default_factory=dict)
+    resets: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What all lanes of a follower work with.
+
+    :ivar tokens: which tokens can have been given out
+    :ivar consumed: told how many rows no longer wait
+    :ivar say: sends a command to the master, if there is a connection
+    :ivar give_up: closes the connection, if there is one
+    """
+
+    scheduler: Scheduler
+    source: Source
+    delivery: Delivery
+    log: Log
+    counts: FollowerCounts
+    tokens: PossibleTokens
+    consumed: Callable[[int], None]
+    say: Callable[[Command], None]
+    give_up: Callable[[CloseReason, str], None]
+
+
+def tally(counts: dict[str, int], name: str, by: int = 1) -> int:
+    """Add to a count; the new value."""
+    counts[name] = counts.get(name, 0) + by
+    return counts[name]
