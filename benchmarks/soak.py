@@ -18,9 +18,8 @@ from random import Random
 from tempfile import mkdtemp
 from typing import Any, NamedTuple, TypeVar
 
-from benchmarks.database import postgres
 from benchmarks.harness import Row, Scale, at_most
-from benchmarks.soak_accidents import Accident, Fate, accidents
+from benchmarks.soak_accidents import Accident, Fate, accidents, failing_over
 from benchmarks.soak_site import SoakSite
 from benchmarks.soak_verdict import Accounts, audit, due, recorded_otherwise
 from synrepl.adapters.postgres import Limits, PostgresDatabase
@@ -40,6 +39,7 @@ from synrepl.services.following.source import LINEAR
 from synrepl.services.standing.standing import writer_label
 from synrepl.storage.database import Isolation, Transaction
 from synrepl.testing.redis import RedisServer
+from synrepl.testing.standby import PrimaryAndStandby
 
 T = TypeVar("T")
 
@@ -51,6 +51,9 @@ QUICK_MINUTES = 1.0
 
 #: Seconds for which a victim is away at most: longer than what passes for silence (15 s).
 LONGEST_S = 20.0
+
+#: Seconds before the failover during which the standby receives nothing.
+UNREPLICATED_S = 5.0
 
 #: Seconds without any movement after which a follower counts as stuck.
 STUCK_S = 90.0
@@ -70,6 +73,7 @@ class Soaked(NamedTuple):
     :ivar facts: in the tables, each of which every follower had to apply
     :ivar accidents: how many of each kind
     :ivar again: requests that were sent more than once; ``replayed`` had been appended before
+    :ivar lost: facts that were acknowledged and that the failover lost
     :ivar repeated: facts that handlers without transactions saw again
     :ivar problems: what is not as it should be, one sentence each
     """
@@ -79,6 +83,7 @@ class Soaked(NamedTuple):
     accidents: Counter[str]
     again: int
     replayed: int
+    lost: int
     repeated: int
     problems: list[str]
 
@@ -87,11 +92,17 @@ class Soak:
     """Plays one.
 
     :param redis: over which the processes of the site hear each other; it runs
+    :param servers: the site's PostgreSQL servers
     :param tell: told what happens
     """
 
     def __init__(
-        self, reactor: Any, site: SoakSite, redis: RedisServer, tell: Callable[[str], object]
+        self,
+        reactor: Any,
+        site: SoakSite,
+        redis: RedisServer,
+        servers: PrimaryAndStandby,
+        tell: Callable[[str], object],
     ) -> None:
         self._reactor = reactor
         self._scheduler = TwistedScheduler(reactor)
@@ -103,7 +114,7 @@ class Soak:
         self._senders = Senders(self._client_for, self._traffic.requests())
         self._watched = {name: Watched(url) for name, url in site.urls.items()}
         self._processes = {name: site.process(self._scheduler, name) for name in site.urls}
-        self._fate = Fate(self._scheduler, self._processes, redis, tell)
+        self._fate = Fate(self._scheduler, self._processes, redis, servers, tell)
         self._pacing = True
 
     async def play(self, planned: Iterator[Accident]) -> Soaked:
@@ -134,6 +145,7 @@ class Soak:
             Counter(map(str, self._fate.counts.elements())),
             told.again,
             told.replayed,
+            accounts.lost,
             accounts.repeated,
             [*problems, *accounts.problems, *standing],
         )
@@ -262,18 +274,25 @@ def soak(seed: int, minutes: float) -> Soaked:
     async def main(reactor: Any) -> Soaked:
         clock = TwistedScheduler(reactor)
         site = SoakSite(Path(directory), dsn, redis.path)
+        middle = clock.seconds() + 30 * minutes
         until = clock.seconds() + 60 * minutes
         names = list(site.urls)
         planned = takewhile(lambda _: clock.seconds() < until, accidents(seed, names, LONGEST_S))
-        return await Soak(reactor, site, redis, _say).play(planned)
+        planned = failing_over(planned, lambda: clock.seconds() >= middle, UNREPLICATED_S)
+        return await Soak(reactor, site, redis, servers, _say).play(planned)
 
     directory = mkdtemp(prefix="synrepl-soak-")
-    with postgres() as dsn:
-        redis = RedisServer()
-        try:
-            found = run_under_reactor(main)
-        finally:
-            redis.close()
+    data = Path(mkdtemp(prefix="synrepl-soak-data-"))
+    data.chmod(0o755)
+    servers = PrimaryAndStandby(data / "servers", fsync=True)
+    redis = RedisServer()
+    try:
+        dsn = servers.start()
+        found = run_under_reactor(main)
+    finally:
+        redis.close()
+        servers.stop()
+        shutil.rmtree(data, ignore_errors=True)
     if found.problems:
         _say(f"the logs are in {directory}")
     else:
@@ -297,7 +316,8 @@ def run(scale: Scale, minutes: float | None = None, seed: int | None = None) -> 
         at_most(0),
         detail=f"seed {seed}; {found.facts:,} facts ({found.rows:,} rows) applied by each of nine"
         f" handlers; {what}; {found.again} requests sent again, {found.replayed} of them already"
-        f" appended; {found.repeated:,} facts seen again by handlers without transactions",
+        f" appended; {found.lost:,} facts lost by the failover, and told of;"
+        f" {found.repeated:,} facts seen again by handlers without transactions",
         numbers={"seed": seed, "facts": found.facts, "accidents": found.accidents.total()},
     )
 

@@ -11,12 +11,15 @@ from signal import SIGCONT, SIGSTOP
 from typing import NamedTuple
 
 from twisted.internet.defer import Deferred
+from twisted.internet.threads import deferToThread
 
 from synrepl.core.clock import Scheduler
 from synrepl.daemon.demo.child_process import DaemonProcess
 from synrepl.testing.redis import RedisServer
+from synrepl.testing.standby import PrimaryAndStandby
 
 REDIS = "Redis"
+POSTGRES = "PostgreSQL"
 
 
 class Kind(StrEnum):
@@ -28,6 +31,7 @@ class Kind(StrEnum):
     REDIS_KILLED = "Redis killed (SIGKILL)"
     SUBSCRIBERS_CUT = "all subscribers cut off"
     PUBLISHERS_CUT = "all publishers cut off"
+    FAILED_OVER = "failed over, with commits lost"
 
 
 _OF_REDIS = frozenset({Kind.REDIS_KILLED, Kind.SUBSCRIBERS_CUT, Kind.PUBLISHERS_CUT})
@@ -74,9 +78,25 @@ def accidents(seed: int, names: Sequence[str], longest_s: float) -> Iterator[Acc
             )
 
 
+def failing_over(
+    planned: Iterator[Accident], due: Callable[[], bool], for_s: float
+) -> Iterator[Accident]:
+    """The same accidents, and one failover as soon as it is due.
+
+    :param for_s: for which the standby has received nothing by then
+    """
+    failed_over = False
+    for accident in planned:
+        if not failed_over and due():
+            failed_over = True
+            yield Accident(0.0, Kind.FAILED_OVER, POSTGRES, for_s)
+        yield accident
+
+
 class Fate:
     """Lets accidents happen; several may go on at the same time, but for one victim.
 
+    :param servers: the PostgreSQL servers
     :param tell: told what happens
     :ivar counts: what has happened, by kind
     """
@@ -86,11 +106,13 @@ class Fate:
         scheduler: Scheduler,
         processes: Mapping[str, DaemonProcess],
         redis: RedisServer,
+        servers: PrimaryAndStandby,
         tell: Callable[[str], object],
     ) -> None:
         self._scheduler = scheduler
         self._processes = processes
         self._redis = redis
+        self._servers = servers
         self._tell = tell
         self._under_way: dict[str, Deferred[None]] = {}
         self.counts: Counter[Kind] = Counter()
@@ -101,7 +123,9 @@ class Fate:
         await self._over(accident.victim)
         self.counts[accident.kind] += 1
         self._tell(f"{accident.kind}: {accident.victim}, for {accident.for_s:.1f} s")
-        run = self._on_redis if accident.victim == REDIS else self._on_process
+        run = {REDIS: self._on_redis, POSTGRES: self._on_postgres}.get(
+            accident.victim, self._on_process
+        )
         self._under_way[accident.victim] = Deferred.fromCoroutine(run(accident))
 
     async def over(self) -> None:
@@ -142,3 +166,11 @@ class Fate:
         else:
             whose = "pubsub" if accident.kind is Kind.SUBSCRIBERS_CUT else "normal"
             self._redis.command("CLIENT", "KILL", "TYPE", whose)
+
+    async def _on_postgres(self, accident: Accident) -> None:
+        servers = self._servers
+        while not await deferToThread(servers.has_caught_up):
+            await self._scheduler.sleep(0.1)
+        await deferToThread(servers.disconnect)
+        await self._scheduler.sleep(accident.for_s)
+        await deferToThread(servers.fail_over)

@@ -7,12 +7,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from synrepl.core.tokens import Token
+from synrepl.core.tokens import Range, Token
 from synrepl.daemon.demo.tally import Entry, entry
 from synrepl.services.handlers import Batch, Handler
 
 #: The last cell: a line that lacks it was not finished.
 _END = "."
+
+#: Stands where a fact has its digest.
+_LOST = "lost"
 
 _CELLS = 6
 
@@ -30,8 +33,18 @@ class Noting(Handler):
         """Write a batch down."""
         entries = (entry(fact.token, fact.writer, fact.rows) for fact in batch.facts)
         lines = [_line(batch.stream, each) for each in entries]
+        self._write("".join(lines))
+
+    async def on_reset(
+        self, stream: str, writer: str, position: Token, lost: Range | None = None
+    ) -> None:
+        """Write down what a failover lost."""
+        if lost is not None:
+            self._write(f"{stream}\t{lost.after}\t{writer}\t{lost.upto}\t{_LOST}\t{_END}\n")
+
+    def _write(self, lines: str) -> None:
         # The first newline ends what a process that was killed left half written.
-        left = memoryview(("\n" + "".join(lines)).encode())
+        left = memoryview(f"\n{lines}".encode())
         while left:
             left = left[os.write(self._file, left) :]
 
@@ -42,11 +55,13 @@ class Noted(NamedTuple):
     :ivar entries: by stream, in the order of the first times
     :ivar repeated: facts that came again, which they may
     :ivar changed: facts that came again with other rows, which they may not
+    :ivar lost: stream, writer and range of facts that the handler was told to be lost
     """
 
     entries: dict[str, list[Entry]]
     repeated: int
     changed: int
+    lost: list[tuple[str, str, Range]]
 
 
 def read_notes(path: Path) -> Noted:
@@ -58,13 +73,16 @@ def read_notes(path: Path) -> Noted:
 def once(lines: Iterable[str]) -> Noted:
     """The facts of lines; one that was not finished comes again."""
     seen: dict[tuple[str, str, Token], Entry] = {}
-    found = Noted({}, 0, 0)
+    found = Noted({}, 0, 0, [])
     repeated = changed = 0
     for line in lines:
         cells = line.rstrip("\n").split("\t")
         if len(cells) != _CELLS or cells[-1] != _END:
             continue
         stream, token, writer, rows, digest, _ = cells
+        if digest == _LOST:
+            found.lost.append((stream, writer, Range(int(token), int(rows))))
+            continue
         one = Entry(int(token), writer, int(rows), bytes.fromhex(digest))
         before = seen.setdefault((stream, writer, one.token), one)
         if before is one:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import takewhile
 from typing import NamedTuple
 
 from benchmarks.soak_notes import read_notes
 from benchmarks.soak_site import SoakSite
-from synrepl.core.tokens import Token
+from synrepl.core.tokens import Range, Token
 from synrepl.daemon.demo.comparison import Compared
 from synrepl.daemon.demo.senders import Acknowledged
 from synrepl.daemon.demo.site import MASTER, Worker
@@ -29,12 +30,14 @@ class Accounts(NamedTuple):
 
     :ivar facts: acknowledged; ``rows`` likewise
     :ivar repeated: facts that came again to a handler that may see them again
+    :ivar lost: facts that were acknowledged and that the failover lost
     :ivar problems: what is not as it should be, one sentence each
     """
 
     facts: int
     rows: int
     repeated: int
+    lost: int
     problems: list[str]
 
 
@@ -48,14 +51,30 @@ def audit(
     """Compare what was acknowledged with the tables, and those with what each follower applied."""
     problems: list[str] = []
     repeated = 0
+    lost = lost_facts(txn, catalogue, traffic, acknowledged)
     for name, path in site.noting.items():
         noted = read_notes(path)
         repeated += noted.repeated
         for stream, entries in noted.entries.items():
-            TallyTable(name).add(txn, stream, entries)
+            survivors = [each for each in entries if (stream, each.token) not in lost]
+            TallyTable(name).add(txn, stream, survivors)
+            untold = [
+                each.token
+                for each in entries
+                if (stream, each.token) in lost
+                and not any(
+                    (of, writer) == (stream, each.writer) and each.token in span
+                    for of, writer, span in noted.lost
+                )
+            ]
+            if untold:
+                problems.append(
+                    f"{stream}, account {name}: {len(untold)} facts are lost, from token"
+                    f" {untold[0]} on, and it was not told"
+                )
         if noted.changed:
             problems.append(f"{name}: {noted.changed} facts came again with other rows")
-    verification = Verification(traffic, acknowledged, site.accounts)
+    verification = Verification(traffic, acknowledged, site.accounts, lost)
     for name in verification.streams:
         verified = verification.verify(txn, catalogue[name])
         accounts = {"its table": verified.stored}
@@ -66,7 +85,32 @@ def audit(
         for name, late in TallyTable(account.name).out_of_order(txn).items():
             problems.append(f"{name}, account {account.name}: {late} facts came out of order")
     facts, rows = acknowledged.facts.total(), acknowledged.rows.total()
-    return Accounts(facts, rows, repeated, problems)
+    return Accounts(facts, rows, repeated, len(lost), problems)
+
+
+def lost_facts(
+    txn: Transaction, catalogue: Catalogue, traffic: Traffic, acknowledged: Acknowledged
+) -> frozenset[tuple[str, Token]]:
+    """Stream and token of the facts that a failover lost, by the database's own record of it.
+
+    Tokens are given out once, so what was acknowledged in such a range and is not there is lost.
+    """
+    txn.execute("SELECT stream, writer, kept, floor FROM synrepl._lost_ranges")
+    ranges = {
+        (stream, writer): Range(kept, floor) for stream, writer, kept, floor in txn.fetchall()
+    }
+    there: set[tuple[str, Token]] = set()
+    for stream in {stream for stream, _ in ranges}:
+        txn.execute(f'SELECT stream_id FROM synrepl."{stream}"')
+        there.update((stream, catalogue[stream].stream_id(each)) for (each,) in txn.fetchall())
+    answered = takewhile(lambda each: each.number in acknowledged.ids, traffic.requests())
+    return frozenset(
+        (request.stream, token)
+        for request in answered
+        for token in map(catalogue[request.stream].stream_id, acknowledged.ids[request.number])
+        if token in ranges.get((request.stream, acknowledged.writers[request.number]), Range(0, 0))
+        and (request.stream, token) not in there
+    )
 
 
 def due(worker: Worker, positions: Mapping[str, Positions]) -> Iterator[tuple[str, str, Token]]:

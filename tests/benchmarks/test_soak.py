@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from shutil import rmtree
+from tempfile import TemporaryDirectory, mkdtemp
 from typing import Literal
 from unittest import TestCase as PlainTestCase
 
@@ -16,13 +17,13 @@ from twisted.trial.unittest import TestCase
 from benchmarks.__main__ import written_anew
 from benchmarks.harness import Row
 from benchmarks.soak import Soak
-from benchmarks.soak_accidents import REDIS, Kind, accidents
+from benchmarks.soak_accidents import REDIS, Kind, accidents, failing_over
 from benchmarks.soak_notes import once
 from benchmarks.soak_site import NOTING, SoakSite
 from benchmarks.soak_verdict import Positions, due
 from synrepl.daemon.demo.site import Worker
-from synrepl.testing.postgres import fresh_database
 from synrepl.testing.redis import RedisServer
+from synrepl.testing.standby import PrimaryAndStandby
 
 NAMES = ("master", "w1", "w2")
 
@@ -37,14 +38,23 @@ class TheSoak(TestCase):
         self.addCleanup(directory.cleanup)
         redis = RedisServer()
         self.addCleanup(redis.close)
-        dsn = await fresh_database(self)
+        data = Path(mkdtemp(prefix="synrepl-test-"))
+        data.chmod(0o755)
+        self.addCleanup(rmtree, data, ignore_errors=True)
+        servers = PrimaryAndStandby(data / "servers")
+        self.addCleanup(servers.stop)
+        dsn = servers.start()
         site = SoakSite(Path(directory.name), dsn, redis.path, 2, (NOTING, "legacy"))
         told: list[str] = []
-        planned = islice(accidents(5, list(site.urls), 3.0), 9)
-        found = await Soak(reactor, site, redis, told.append).play(planned)
+        begun = count()
+        planned = failing_over(
+            islice(accidents(5, list(site.urls), 3.0), 9), lambda: next(begun) == 4, 2.0
+        )
+        found = await Soak(reactor, site, redis, servers, told.append).play(planned)
         self.assertEqual(found.problems, [], told)
         self.assertEqual(set(found.accidents), set(map(str, Kind)))
         self.assertGreater(found.facts, 100)
+        self.assertGreater(found.lost, 0)
 
 
 class Drawing(PlainTestCase):
@@ -56,7 +66,9 @@ class Drawing(PlainTestCase):
         drawn = list(islice(accidents(seed, NAMES, most), 27))
         self.assertEqual(drawn, list(islice(accidents(seed, NAMES, most), 27)))
         for nth in (0, 9, 18):
-            self.assertEqual({each.kind for each in drawn[nth : nth + 9]}, set(Kind))
+            self.assertEqual(
+                {each.kind for each in drawn[nth : nth + 9]}, set(Kind) - {Kind.FAILED_OVER}
+            )
         for each in drawn:
             self.assertIn(each.victim, (*NAMES, REDIS))
             self.assertTrue(0 <= each.for_s <= most)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from operator import attrgetter
 from typing import NamedTuple
@@ -42,11 +42,17 @@ class Verification:
     """Compares everything with everything. To be made once all is appended.
 
     :param acknowledged: the answers to the first requests of ``traffic``, or to all
+    :param lost: stream and token of facts that were acknowledged and lost by a failover
     """
 
     def __init__(
-        self, traffic: Traffic, acknowledged: Acknowledged, workers: Sequence[Worker]
+        self,
+        traffic: Traffic,
+        acknowledged: Acknowledged,
+        workers: Sequence[Worker],
+        lost: Container[tuple[str, Token]] = frozenset(),
     ) -> None:
+        self._lost = lost
         self._traffic = traffic
         self._acknowledged = acknowledged
         self._workers = workers
@@ -100,7 +106,8 @@ class Verification:
                 strict=True,
             )
         ]
-        return sorted(facts, key=attrgetter("token"))
+        kept = (fact for fact in facts if (stream.name, fact.token) not in self._lost)
+        return sorted(kept, key=attrgetter("token"))
 
 
 class _Applied:

@@ -1,0 +1,86 @@
+"""A real primary with an asynchronous standby that can be promoted without the last commits."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from synrepl.storage.launch.postgres import PostgresServer
+
+
+class PrimaryAndStandby:
+    """Two servers in one folder. The methods block.
+
+    :param folder: must not exist, and be in a folder that other users may enter
+    :param fsync: as for :class:`.PostgresServer`
+    """
+
+    def __init__(self, folder: Path, *, fsync: bool = False) -> None:
+        folder.mkdir(mode=0o755)
+        self.primary = PostgresServer(folder / "primary", fsync=fsync)
+        self.standby = PostgresServer(folder / "standby", fsync=fsync)
+
+    def start(self) -> str:
+        """Start both, the standby as a copy of the primary.
+
+        :returns: a DSN that leads to whichever of them takes writes
+        """
+        self.primary.start()
+        self.primary.stop()  # so that its folder can be copied
+        copy = self.standby.data_dir
+        shutil.copytree(self.primary.data_dir, copy, symlinks=True)
+        owner = (self.primary.data_dir / "postgres").stat()
+        for path in (copy, *copy.rglob("*")):
+            own = (self.primary.data_dir / path.relative_to(copy)).lstat()
+            os.chown(path, own.st_uid, own.st_gid, follow_symlinks=False)
+        self.primary.start()
+        settings = copy / "postgres" / "postgresql.auto.conf"
+        with settings.open("a") as file:
+            file.write(f"primary_conninfo = '{self.primary.dsn}'\n")
+        signal = copy / "postgres" / "standby.signal"
+        signal.touch(mode=0o600)
+        os.chown(signal, owner.st_uid, owner.st_gid)
+        self.standby.start()
+        first, second = urlsplit(self.primary.dsn), urlsplit(self.standby.dsn)
+        user = first.netloc.rpartition("@")[0]
+        hosts = f"{first.hostname}:{first.port},{second.hostname}:{second.port}"
+        return f"postgresql://{user}@{hosts}{first.path}?target_session_attrs=read-write"
+
+    def stop(self) -> None:
+        """Stop both."""
+        self.standby.stop()
+        self.primary.stop()
+
+    def has_caught_up(self) -> bool:
+        """Whether the standby has all that the primary has."""
+        there = _ask(self.primary, "SELECT pg_current_wal_insert_lsn()")
+        return _ask(self.standby, f"SELECT pg_last_wal_replay_lsn() >= '{there}'") == "t"
+
+    def disconnect(self) -> None:
+        """Have the standby receive nothing any more: what is committed from now on can be lost."""
+        _ask(self.standby, "ALTER SYSTEM SET primary_conninfo = ''")
+        _ask(self.standby, "SELECT pg_reload_conf()")
+
+    def is_disconnected(self) -> bool:
+        """Whether the standby receives nothing any more."""
+        return _ask(self.standby, "SELECT count(*) FROM pg_stat_wal_receiver") == "0"
+
+    def fail_over(self) -> None:
+        """Stop the primary, and promote the standby."""
+        self.primary.stop()
+        _ask(self.standby, "SELECT pg_promote()")
+
+
+def _ask(server: PostgresServer, sql: str) -> str:
+    """The answer to a statement, as text."""
+    asked = subprocess.run(  # noqa: S603
+        [server.program("psql"), "-X", "-A", "-t", "-q", "-c", sql],
+        env={**os.environ, **server.client_environment()},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return asked.stdout.strip()
