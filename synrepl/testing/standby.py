@@ -19,7 +19,8 @@ class PrimaryAndStandby:
     """
 
     def __init__(self, folder: Path, *, fsync: bool = False) -> None:
-        folder.mkdir(mode=0o755)
+        folder.mkdir()
+        folder.chmod(0o755)  # whatever the umask: PostgreSQL may run as another user
         self.primary = PostgresServer(folder / "primary", fsync=fsync)
         self.standby = PostgresServer(folder / "standby", fsync=fsync)
 

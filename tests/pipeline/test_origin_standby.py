@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-from pathlib import Path
-
 from synrepl.driver.blocking import BlockingDatabase
 from synrepl.pipeline.origin.own import OwnOrigin
 from synrepl.pipeline.origin.standing import Standing
 from synrepl.pipeline.plan.plan import chunks
 from synrepl.pipeline.reading.read import ReadElsewhere, Reader
 from synrepl.pipeline.reading.schema import arrow_schema
-from synrepl.storage.launch.postgres import PostgresServer
-from tests.driver.embedded import new_folder, one
+from tests.driver.embedded import one
+from tests.storage.failover import TwoServers
 from tests.storage.postgres import PostgresCase, prepare
 from tests.storage.samples import NOTES
 
@@ -24,37 +20,15 @@ class StandbyCase(PostgresCase):
     timeout = 180
 
     async def setUp(self) -> None:  # type: ignore[override]
-        self.primary = self.started(new_folder(self))
+        servers = TwoServers(self)
+        self.primary, self.standby = servers.primary, servers.standby
+        self.has_caught_up = servers.has_caught_up
         self.dsn = self.primary.dsn
         await prepare(self.dsn)
-        self.primary.stop()  # its folder can be copied then
-        copy = new_folder(self)
-        subprocess.run(["cp", "-a", self.primary.data_dir, copy], check=True)
-        self.primary.start()
-        self.dsn = self.primary.dsn
-        self.follow(copy / "postgres")
-        self.standby = self.started(copy)
-
-    def started(self, folder: Path) -> PostgresServer:
-        server = PostgresServer(folder, fsync=False)
-        server.start()
-        self.addCleanup(server.stop)
-        return server
-
-    def follow(self, cluster: Path) -> None:
-        """Have a copy follow the primary when it is started."""
-        settings = cluster / "postgresql.auto.conf"
-        with settings.open("a") as file:
-            file.write(f"primary_conninfo = '{self.dsn}'\n")
-        shutil.copy2(settings, cluster / "standby.signal")
-        owner = cluster.stat()
-        shutil.chown(cluster / "standby.signal", owner.st_uid, owner.st_gid)
 
     async def caught_up(self) -> None:
         """Wait until the standby has all that the primary has."""
-        there = self.sql("SELECT pg_current_wal_insert_lsn()::text")
-        sql = f"SELECT pg_last_wal_replay_lsn() >= '{there}'"
-        await self.until(lambda: one(self.standby.dsn, sql) is True)
+        await self.until(self.has_caught_up)
 
 
 class Bounds(StandbyCase):
