@@ -73,6 +73,9 @@ class FollowerChecker:
         #: What it was told is lost for good, in this life.
         self._lost: set[tuple[str, Token]] = set()
         self._recorded: dict[Key, Token] = {}
+        #: Where it was given something, or had a position on record when it was started. What is
+        #: said of its follower as a whole is no beginning.
+        self._begun: set[Key] = set()
         self._claimed: dict[tuple[str, Key], Token] = {}
         #: All that it was ever given, and what of it a failover has lost, untold.
         self._given: set[tuple[str, str, Token]] = set()
@@ -83,6 +86,7 @@ class FollowerChecker:
 
     def restarted(self, recorded: Mapping[Key, Token]) -> None:
         """The process begins anew, and goes on from what is on record for the handler."""
+        self._begun.update(key for key, position in recorded.items() if position)
         for key, position in recorded.items():
             self._check_covered(key, position, "has on record")
         # Where its record is lost altogether, nobody can know that it was given anything.
@@ -108,6 +112,7 @@ class FollowerChecker:
             covered = 0 if self._earliest else after
         facts = self._without_lost(stream, facts)
         self._check_complete(key, covered, after, "stepped over")
+        self._begun.add(key)
         self._check_equal(key, after, upto, facts)
         ever = self._ever.get(key, 0)
         again = [fact.token for fact in facts if fact.token <= ever]
@@ -278,7 +283,9 @@ class FollowerChecker:
         return [
             fact for fact in facts
             if (stream, fact.token) not in self._lost
-            and (after or self._truth.is_there(stream, fact))
+            and (
+                self._truth.is_there(stream, fact) or (after and (stream, writer) in self._begun)
+            )
         ]  # fmt: skip
 
     def _owed(self, stream: str, fact: Fact) -> bool:
