@@ -98,9 +98,11 @@ class Names(ComingAndGoing):
     def test_who_takes_a_name_over_announces_what_its_predecessor_did_from_memory(self) -> None:
         recover = WriterName._recover
 
-        async def from_memory(name: WriterName, stream: Stream, seen: Observation) -> Any:
+        async def from_memory(
+            name: WriterName, stream: Stream, seen: Observation, gone: bool
+        ) -> Any:
             before = name.ledgers.get(stream.name)
-            ledger, facts = await recover(name, stream, seen)
+            ledger, facts = await recover(name, stream, seen, gone)
             if before is not None:
                 ledger._position = max(before.position, seen.last)
                 facts = []

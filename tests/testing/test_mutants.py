@@ -92,9 +92,9 @@ class Mutants(MutantTestCase):
         attempt = HandlerCalls.attempt
 
         async def once(
-            calls: HandlerCalls, consumer: Consumer, track: Track, batch: Batch, attempts: int
+            calls: HandlerCalls, consumer: Consumer, track: Track, batch: Batch, *more: Any
         ) -> bool:
-            await attempt(calls, consumer, track, batch, attempts)
+            await attempt(calls, consumer, track, batch, *more)
             track.reach(batch.upto)
             return True
 
@@ -160,8 +160,10 @@ class Mutants(MutantTestCase):
     def test_a_writer_forgets_what_it_committed_in_the_dark(self) -> None:
         recover = WriterName._recover
 
-        async def forgetful(writer: WriterName, stream: Stream, seen: Observation) -> Any:
-            ledger, _ = await recover(writer, stream, seen)
+        async def forgetful(
+            writer: WriterName, stream: Stream, seen: Observation, gone: bool
+        ) -> Any:
+            ledger, _ = await recover(writer, stream, seen, gone)
             return ledger, []
 
         self.assert_caught("R3", (WriterName, "_recover", forgetful))
