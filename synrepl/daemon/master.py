@@ -261,8 +261,15 @@ class MasterProcess:
         for listener, connections in zip(
             self.config.listeners, self._shares.listeners, strict=True
         ):
-            speaking = (listener, master, connections, self._slices)
-            port = open_listener(self._reactor, self._scheduler, self.config, *speaking)
+            port = open_listener(
+                self._reactor,
+                self._scheduler,
+                self.config,
+                listener,
+                master,
+                connections,
+                self._slices,
+            )
             self._ports.append(port)
         if self.bus is not None:
             self.bus.start(master.user_syncs)
@@ -306,8 +313,8 @@ class MasterProcess:
 
         :raises WriterTaken: :raises DatabaseAway:
         """
-        before = await store.confirm({})
-        self.log.debug("the database's server is incarnation {number}", number=before)
+        number = await store.confirm({})
+        self.log.debug("the database's server is incarnation {number}", number=number)
         await writer.start()
 
     def _failed_over(self, incarnation: int) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import fcntl
 import json
 import os
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Callable
@@ -14,7 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 #: Seconds for any one answer, and between two looks at a page.
-_PATIENCE_S = 60.0
+_PATIENCE_S = 120.0
 _LOOK_S = 0.1
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
@@ -29,10 +31,13 @@ class Browser:
     """One browser with one page; blocks, so it is for a thread."""
 
     def __init__(self, program: str) -> None:
-        self._directory = TemporaryDirectory()
-        read_by_it, self._commands = os.pipe()
-        self._answers, written_by_it = os.pipe()
-        os.set_blocking(self._answers, True)
+        # What it started may still be writing when it is gone.
+        self._directory = TemporaryDirectory(ignore_cleanup_errors=True)
+        inherited, self._commands = os.pipe()
+        self._answers, answering = os.pipe()
+        # Beyond 3 and 4, which the shell overwrites one after the other.
+        read_by_it = fcntl.fcntl(inherited, fcntl.F_DUPFD, 10)
+        written_by_it = fcntl.fcntl(answering, fcntl.F_DUPFD, 10)
         arguments = [
             program,
             "--headless",
@@ -53,9 +58,10 @@ class Browser:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
+            start_new_session=True,
         )
-        os.close(read_by_it)
-        os.close(written_by_it)
+        for mine in (inherited, answering, read_by_it, written_by_it):
+            os.close(mine)
         self._rest = b""
         self._number = 0
         self._session: str | None = None
@@ -66,7 +72,7 @@ class Browser:
 
     def close(self) -> None:
         """End it, and everything of it."""
-        self._process.kill()
+        os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         os.close(self._commands)
         os.close(self._answers)

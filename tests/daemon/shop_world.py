@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import urllib.request
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from twisted.internet.threads import deferToThread
 
@@ -18,10 +18,13 @@ class ShopCase(WritersCase):
 
     stream_writers = "{orders: [master, w2]}"
 
+    #: More of the master's configuration.
+    master_settings: ClassVar[dict[str, str]] = {}
+
     async def setUp(self) -> None:  # type: ignore[override]
         await super().setUp()
         self.sql(TOTALS)
-        await self.begin("master")
+        await self.begin("master", **self.master_settings)
 
     async def text(self, name: str, path: str) -> str:
         """What a process answers, as text."""

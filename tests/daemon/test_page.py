@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from twisted.internet.threads import deferToThread
 
@@ -36,6 +36,8 @@ class Page(ShopCase):
 
     if chromium() is None:
         skip = "no Chromium is installed"
+
+    master_settings: ClassVar[dict[str, str]] = {"followers": "{silent_after: 3}"}
 
     async def everything(self) -> None:
         """Have something in every table of both pages."""

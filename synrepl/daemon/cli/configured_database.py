@@ -82,6 +82,17 @@ async def database_of(reactor: Any, config: Config) -> AsyncIterator[PostgresDat
             await embedded.stop()
 
 
+@asynccontextmanager
+async def our_database(reactor: Any, config: Config) -> AsyncIterator[PostgresDatabase]:
+    """As :func:`database_of`, for commands that change what is in it.
+
+    :raises WrongServer: :raises SchemaBehind: as :func:`check_ours`
+    """
+    async with database_of(reactor, config) as database:
+        await database.run("check", lambda txn: check_ours(txn, config), read_only=True)
+        yield database
+
+
 def check_ours(txn: Transaction, config: Config) -> None:
     """Make sure that a command may change the database of a configuration.
 

@@ -10,13 +10,13 @@ import click
 
 from synrepl.core.errors import ConfigError, InputError
 from synrepl.core.tokens import MAX_TOKEN
-from synrepl.daemon.cli.configured_database import database_of
+from synrepl.daemon.cli.configured_database import our_database
 from synrepl.daemon.cli.conventions import config_option, json_option, print_json
 from synrepl.daemon.cli.handler_tables import dead_letter_table
 from synrepl.daemon.cli.running import run
 from synrepl.daemon.cli.terminal import show
 from synrepl.daemon.config import WorkerConfig, load
-from synrepl.storage import dead_letters, migrations
+from synrepl.storage import dead_letters
 from synrepl.storage.database import Transaction
 from synrepl.storage.dead_letters import MOST_LISTED, DeadLetter, DeadLetterFilter
 
@@ -152,11 +152,7 @@ def _worker(config: tuple[Path, ...]) -> WorkerConfig:
 
 def _in_database(worker: WorkerConfig, work: Callable[[Transaction, str], T]) -> T:
     async def main(reactor: Any) -> T:
-        async with database_of(reactor, worker) as database:
-            schema = migrations.load()
-            await database.run(
-                "check schema", lambda txn: migrations.check(txn, schema), read_only=True
-            )
+        async with our_database(reactor, worker) as database:
             return await database.run(
                 "dead letters", lambda txn: work(txn, worker.name_as_follower)
             )

@@ -14,7 +14,7 @@ from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.core.errors import InputError, Refused
 from synrepl.core.tokens import BadToken, Token, parse_token
 from synrepl.daemon.cli.cells import cell, duration
-from synrepl.daemon.cli.configured_database import check_ours, database_of
+from synrepl.daemon.cli.configured_database import our_database
 from synrepl.daemon.cli.conventions import config_option, json_option, print_json
 from synrepl.daemon.cli.running import run
 from synrepl.daemon.cli.terminal import plain_table, printable, show
@@ -185,8 +185,7 @@ def _in_database(config: tuple[Path, ...], work: Callable[[PostgresDatabase], Aw
     loaded = load(config)
 
     async def main(reactor: Any) -> T:
-        async with database_of(reactor, loaded) as database:
-            await database.run("check", lambda txn: check_ours(txn, loaded), read_only=True)
+        async with our_database(reactor, loaded) as database:
             return await work(database)
 
     return run(main)

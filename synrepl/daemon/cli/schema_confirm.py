@@ -7,13 +7,12 @@ from typing import Any
 
 import click
 
-from synrepl.daemon.cli.configured_database import database_of
+from synrepl.daemon.cli.configured_database import check_ours, database_of
 from synrepl.daemon.cli.conventions import config_option, json_option, print_json
 from synrepl.daemon.cli.running import run
 from synrepl.daemon.config import load
-from synrepl.storage import incarnations, migrations
+from synrepl.storage import incarnations
 from synrepl.storage.database import Transaction
-from synrepl.storage.server_name import check_server
 
 
 @click.command("confirm")
@@ -32,8 +31,7 @@ def command(config: tuple[Path, ...], as_json: bool) -> None:
     loaded = load(config)
 
     def work(txn: Transaction) -> tuple[bool, int]:
-        migrations.check(txn, migrations.load())
-        check_server(txn, loaded.server_name)
+        check_ours(txn, loaded)
         before = incarnations.server(txn).is_confirmed
         return before, incarnations.confirm(txn, "synrepl schema confirm", {})
 

@@ -12,7 +12,7 @@ from rich.text import Text
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.core.names import writer_name
 from synrepl.daemon.catalogue import catalogue
-from synrepl.daemon.cli.configured_database import check_ours, database_of, stored_streams
+from synrepl.daemon.cli.configured_database import our_database, stored_streams
 from synrepl.daemon.cli.conventions import config_option, json_option, print_json
 from synrepl.daemon.cli.running import run
 from synrepl.daemon.cli.terminal import plain_table, printable, show
@@ -123,8 +123,7 @@ def _with_membership(
     streams = stored_streams(catalogue(loaded), () if stream is None else (stream,))
 
     async def main(reactor: Any) -> T:
-        async with database_of(reactor, loaded) as database:
-            await database.run("check", lambda txn: check_ours(txn, loaded), read_only=True)
+        async with our_database(reactor, loaded) as database:
             scheduler = TwistedScheduler(reactor)
             try:
                 return await work(Membership(scheduler, database), streams)
