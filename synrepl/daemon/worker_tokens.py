@@ -23,6 +23,10 @@ from synrepl.streams.catalogue import Catalogue
 #: Seconds between two looks at the worker's own positions.
 LOOK_S = 10.0
 
+#: How far rows may be beyond what is known to have been given out, before it is looked up
+#: again; nothing on a Redis without a password, where anybody can publish.
+NEAR_TOKENS = 1_000
+
 
 def possible_tokens(
     scheduler: Scheduler,
@@ -37,7 +41,9 @@ def possible_tokens(
     :param foreign: the database of a real Synapse
     :param master: asked by workers that do not read the database
     """
-    return PossibleTokens(scheduler, _source(config, store, foreign, master), log)
+    is_open = config.redis is not None and config.redis.password is None
+    near = 0 if is_open else NEAR_TOKENS
+    return PossibleTokens(scheduler, _source(config, store, foreign, master), log, near)
 
 
 def _source(

@@ -77,10 +77,10 @@ class Refusals(TestCase):
         self.handler = Kept()
         self.source = Counted(self.world)
 
-    def follow(self, dialect: Dialect = CURRENT) -> None:
+    def follow(self, dialect: Dialect = CURRENT, near: int = 0) -> None:
         world = self.world
         self.delivery = Delivery(world.scheduler, [Subscription(self.handler)], self.log)
-        self.tokens = PossibleTokens(world.scheduler, self.source, self.log)
+        self.tokens = PossibleTokens(world.scheduler, self.source, self.log, near)
         self.follower = Follower(
             world.scheduler,
             world.catalogue,
@@ -230,6 +230,30 @@ class Refusals(TestCase):
         self.assertEqual(self.handler.tokens, list(range(1, 102)))
         self.assertLessEqual(self.source.looks - looks, 12)
 
+    def test_where_others_cannot_send_a_look_serves_many_rows(self) -> None:
+        self.append(1)
+        self.follow(near=50)
+        self.hear(Position("jobs", "master", 1, 1))
+        looks = self.source.looks
+        for token in range(2, 203):
+            self.append(1)
+            self.hear(self.row(token))
+        self.assertEqual(self.handler.tokens, list(range(1, 203)))
+        self.assertEqual(self.source.looks - looks, 3)
+        self.hear(self.row(FAR), Position("jobs", "master", 202, 203))
+        self.assertEqual((self.position(), self.tokens.refused), (202, {"jobs": 2}))
+
+    def test_a_position_beyond_a_row_that_passed_unseen_is_named(self) -> None:
+        self.append(1)
+        self.follow(near=50)
+        self.hear(Position("jobs", "master", 1, 1), self.row(40))
+        streams = {stream.name: stream for stream in self.world.catalogue}
+        positions = [(None, key, at) for key, at in self.follower.positions.items()]
+        done(self.tokens.check(streams, positions))
+        self.assertIn(
+            "the position in jobs of master is 40, and only 1", str(not_ahead(self.tokens)())
+        )
+
     def test_a_flood_of_forged_positions_is_refused_at_once(self) -> None:
         self.append(1)
         self.follow()
@@ -352,7 +376,7 @@ class Refusals(TestCase):
 
     def test_where_nobody_can_be_asked_every_token_is_possible(self) -> None:
         tokens = PossibleTokens(self.world.scheduler, None, self.log)
-        self.assertEqual(tokens.limit(self.world.catalogue["jobs"]), MAX_TOKEN)
+        self.assertEqual(tokens.passed(self.world.catalogue["jobs"]), MAX_TOKEN)
 
     def test_other_writers_tokens_count(self) -> None:
         """Writers share a stream's sequence, and tokens that were rolled back are passed."""

@@ -139,22 +139,26 @@ class Lane:
             return True
         token = _token(item)
         tokens, attempt = self._shared.tokens, 0
-        while token > tokens.limit(self.stream):
-            looked_for = len(self.inbox)
+        while token > self._limit(item):
+            looked_for, looked = len(self.inbox), True
             try:
-                is_possible = await tokens.look(self.stream, token)
+                await tokens.look(self.stream, token)
             except SynreplError as error:
                 await self._pause(error, attempt, "which tokens were given out")
-                attempt += 1
-                is_possible = True
+                attempt, looked = attempt + 1, False
             if not self.inbox or self.inbox[0] is not item:
                 return False  # the connection was lost meanwhile
-            if not is_possible:
+            if looked and token > self._limit(item):
                 self._refuse(looked_for)
                 return False
         self._allowed = max(self._allowed, token)
         self.heard = max(self.heard, token)
         return True
+
+    def _limit(self, item: Item) -> Token:
+        """The largest token that it may have, for what is known now."""
+        tokens = self._shared.tokens
+        return tokens.passed(self.stream) if isinstance(item, Lines) else tokens.known(self.stream)
 
     def _refuse(self, looked_for: int) -> None:
         """Take out what cannot be, from the front of the inbox.
@@ -165,7 +169,7 @@ class Lane:
         tokens, at = self._shared.tokens, self.cursor.position
         for _ in range(looked_for):
             item = self.inbox[0]
-            if isinstance(item, Mark) or _token(item) <= tokens.limit(self.stream):
+            if isinstance(item, Mark) or _token(item) <= self._limit(item):
                 break
             self.inbox.popleft()
             tokens.refuse(self.stream, self.writer, _token(item), at)
@@ -217,7 +221,7 @@ class Lane:
     async def _take_facts(self) -> None:
         """Take the facts at the front of the inbox, as one batch."""
         cursor, inbox, decode = self.cursor, self.inbox, self._decode
-        limit = self._shared.tokens.limit(self.stream)
+        limit = self._shared.tokens.passed(self.stream)
         facts: list[Fact] = [] if self._half is None else [self._half]
         last, ordered, writer = cursor.position, cursor.in_order, self.writer
         upto, rows = facts[0].token if facts else 0, 0

@@ -89,18 +89,23 @@ class PossibleTokens:
     """Remembers the largest token that is known to have been given out, by stream.
 
     A token up to there costs a comparison. One beyond it has to be looked up, once for all
-    that has come by then.
+    that has come by then. Where only this server's processes can send anything, rows that are
+    little beyond it pass, so that a look serves many of them; positions never do.
 
     :param source: None where nothing can be looked up; then every token is possible
+    :param near: how far beyond what is known a row may be
     :ivar refused: how many tokens were refused, by stream
     :ivar last_refused: the last of them
     :ivar ahead: positions of this follower that are beyond what was given out
     """
 
-    def __init__(self, scheduler: Scheduler, source: GivenOut | None, log: Log) -> None:
+    def __init__(
+        self, scheduler: Scheduler, source: GivenOut | None, log: Log, near: int = 0
+    ) -> None:
         self._scheduler = scheduler
         self._source = source
         self._log = log
+        self._near = near
         self._known: dict[str, Token] = {}
         self._looked_at: dict[str, float] = {}
         self._logged: set[Key] = set()
@@ -109,27 +114,30 @@ class PossibleTokens:
         self.last_refused: RefusedToken | None = None
         self.ahead: tuple[AheadOfDatabase, ...] = ()
 
-    def limit(self, stream: Stream) -> Token:
+    def known(self, stream: Stream) -> Token:
         """Tokens up to here are known to be possible; nothing is known of streams in memory."""
         if self._source is None or stream.in_memory:
             return MAX_TOKEN
         return self._known.get(stream.name, 0)
 
-    async def look(self, stream: Stream, token: Token) -> bool:
-        """Look whether a token can have been given out.
+    def passed(self, stream: Stream) -> Token:
+        """Rows up to here pass without a look."""
+        return self.known(stream) + self._near
+
+    async def look(self, stream: Stream, token: Token) -> None:
+        """Look up what was given out, because of a token beyond what is known.
 
         :raises SynreplError: it cannot be looked up now
         """
         pause = self._looked_at.get(stream.name, 0.0) + LOOK_EVERY_S - self._scheduler.seconds()
         if pause > 0:
             await self._scheduler.sleep(pause)
-            if token <= self.limit(stream):
-                return True
+            if token <= self.known(stream):
+                return
         bound = await self._look(stream)
         if token > bound and self._may_be_late():
             await self._scheduler.sleep(_LATE_S)
-            bound = await self._look(stream)
-        return token <= bound
+            await self._look(stream)
 
     def refuse(self, stream: Stream, writer: str, token: Token, position: Token | None) -> None:
         """Count a token that cannot have been given out, and log the first of a writer.
@@ -166,7 +174,7 @@ class PossibleTokens:
         beyond = [
             (handler, key, at)
             for handler, key, at in positions
-            if key[0] in streams and at > self.limit(streams[key[0]])
+            if key[0] in streams and at > self.known(streams[key[0]])
         ]
         for stream in {key[0] for _, key, _ in beyond}:
             await self._look(streams[stream])
@@ -174,7 +182,7 @@ class PossibleTokens:
         self.ahead = tuple(
             AheadOfDatabase(*key, handler, at, self._known[key[0]])
             for handler, key, at in beyond
-            if at > self.limit(streams[key[0]])
+            if at > self.known(streams[key[0]])
         )
         for each in self.ahead:
             if str(each) not in before:
@@ -207,7 +215,7 @@ class PossibleTokens:
         assert self._source is not None
         self._looked_at[stream.name] = self._scheduler.seconds()
         found = await self._source.given_out(stream)
-        bound = MAX_TOKEN if found is None else max(found, self._known.get(stream.name, 0))
+        bound = MAX_TOKEN if found is None else max(found, self.known(stream))
         self._known[stream.name] = bound
         return bound
 
