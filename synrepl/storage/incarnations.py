@@ -13,9 +13,10 @@ from datetime import datetime
 import msgspec
 
 from synrepl.core.tokens import Range, Token
+from synrepl.positions.vector import PositionVector
 from synrepl.storage.database import Transaction
 from synrepl.storage.sql import value
-from synrepl.storage.store import OlderServer
+from synrepl.storage.store import NotConfirmed, OlderServer
 
 #: Positions by writer, by stream.
 Announced = Mapping[str, Mapping[str, Token]]
@@ -37,6 +38,17 @@ LOST_SINCE = """
 TOLD = """
     INSERT INTO synrepl._losses_told (follower, handler, stream, writer, lost_after, lost_upto)
     VALUES %s
+"""
+
+GAPS = """
+    SELECT stream, floor FROM synrepl._lost_ranges WHERE writer = '' ORDER BY stream, floor
+"""
+
+_READ = """
+    SELECT number, system_identifier, timeline,
+           CASE WHEN NOT pg_is_in_recovery() THEN
+               left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) END
+    FROM synrepl._incarnations ORDER BY number DESC LIMIT 1
 """
 
 _HISTORY = """
@@ -131,6 +143,12 @@ class Losses:
     def __init__(self, found: Mapping[tuple[str, str], Range]) -> None:
         self._found = found
 
+    def kept(self, stream: str) -> PositionVector | None:
+        """Up to where everything of a stream has survived; None when nothing of it is lost."""
+        kept = {writer: at.after for (name, writer), at in self._found.items() if name == stream}
+        linear = kept.pop("", None)
+        return None if linear is None else PositionVector(kept, linear)
+
     def of(self, stream: str, writer: str) -> Range | None:
         """The tokens of a writer that may be lost; None when nothing of the stream is.
 
@@ -146,6 +164,31 @@ def confirmed(txn: Transaction) -> int:
     :raises NotConfirmed: the server was promoted or restored, and is not confirmed yet
     """
     return int(value(txn, CONFIRMED))
+
+
+def read(txn: Transaction, system_identifier: str) -> int:
+    """The number of the server's incarnation, by what anybody who may read the tables can read.
+
+    On a standby it is that of the server that it follows.
+
+    :param system_identifier: of the server; "" when it may not be read
+    :raises NotConfirmed: the server was promoted or restored, and is not confirmed yet
+    """
+    txn.execute(_READ)
+    number, of, timeline, here = txn.fetchone()
+    other = bool(of and system_identifier) and of != system_identifier
+    if here is not None and (here != timeline or other):
+        reason = f"its server was promoted or restored (timeline {here}, the last was {timeline})"
+        raise NotConfirmed(reason=reason)
+    return int(number)
+
+
+def gaps(txn: Transaction) -> dict[str, list[Range]]:
+    """By stream, the tokens that failovers have passed over: none of them was ever given out."""
+    found: dict[str, list[Range]] = {}
+    for stream, floor in txn.execute(GAPS).fetchall():
+        found.setdefault(str(stream), []).append(Range(int(floor) - MARGIN, int(floor)))
+    return found
 
 
 def confirm(txn: Transaction, by: str, announced: Announced) -> int:

@@ -90,16 +90,22 @@ class Covering(SynchronousTestCase):
             return sum(density[token] for _, token in inside(part))
 
         windows = Windows.between(start, end)
-        parts = list(split(windows, rows, planned))
+
+        def occupied(span: Range) -> Range:
+            filled = [token for token in range(span.after + 1, span.upto + 1) if density[token]]
+            return Range(filled[0] - 1, filled[-1]) if filled else Range(span.after, span.after)
+
+        parts = list(split(windows, rows, planned, occupied))
         self.assertEqual(counted(part for part, _ in parts), Counter(wanted(start, end)))
         for part, expected in parts:
             self.assertEqual(expected, planned(part))
-            if part.clip.upto - part.clip.after > 1:
+            span = occupied(part.clip)
+            if span.upto - span.after > 1:
                 self.assertLessEqual(expected, rows)
 
     def test_split_ends_whatever_the_statistics_say(self) -> None:
         windows = Windows.between(PositionVector(), PositionVector({}, 2**60))
-        parts = [part.clip for part, _ in split(windows, 10, lambda part: 10**9)]
+        parts = [part.clip for part, _ in split(windows, 10, lambda part: 10**9, lambda span: span)]
         self.assertLessEqual(len(parts), MAX_PARTS)
         self.assertEqual((parts[0].after, parts[-1].upto), (0, 2**60))
         self.assertEqual([part.upto for part in parts[:-1]], [part.after for part in parts[1:]])

@@ -32,6 +32,7 @@ from synrepl.pipeline.session.options import SessionOptions
 
 _WORDS = {
     Outcome.EQUAL: "equal",
+    Outcome.LOST: "LOST IN A FAILOVER",
     Outcome.DIFFERENT: "DIFFERS",
     Outcome.NOT_COMPARED: "NOT COMPARED",
 }
@@ -54,6 +55,11 @@ _WORDS = {
     show_default=True,
     help="About how many rows are counted and summed up together.",
 )
+@click.option(
+    "--accept-lost",
+    is_flag=True,
+    help="Exit with 0 also when the lake has rows that the database lost in a failover.",
+)
 @session_options
 @json_option
 def command(
@@ -63,6 +69,7 @@ def command(
     streams: tuple[str, ...],
     is_copy: bool,
     range_rows: int,
+    accept_lost: bool,
     session: SessionOptions,
     as_json: bool,
 ) -> None:
@@ -70,7 +77,8 @@ def command(
 
     Both sides are counted and summed up, range by range; ranges that differ are then
     compared row by row, and named. What is to be erased counts as erased on both sides.
-    Exits with 1 when anything differs.
+    Rows that the database lost in a failover are named as that. Exits with 1 when anything
+    differs, was lost or was not compared.
     """
     lake = Lake(path)
     for stream in streams:
@@ -94,7 +102,7 @@ def command(
         print_json(report.to_json())
     else:
         _show(report, is_copy)
-    if not report.equal:
+    if not (report.equal or (accept_lost and report.outcome is Outcome.LOST)):
         sys.exit(EXIT_FAILED)
 
 
@@ -127,6 +135,8 @@ def _odd(each: StreamReport) -> bool:
 
 def _notes(each: StreamReport) -> Iterator[str]:
     yield _WORDS[each.outcome]
+    if each.lost:
+        yield f"{sum(rows.rows for rows in each.lost):,} rows were lost by the database"
     if each.gone:
         yield f"{each.gone:,} rows are gone from the database since"
     if each.after and not each.not_compared:
@@ -142,6 +152,8 @@ def _verdict(report: Report, is_copy: bool) -> str:
         return "All equal."
     differs = f"The {'copy' if is_copy else 'database'} and the lake differ."
     words = [differs] if report.outcome is Outcome.DIFFERENT else []
+    if report.outcome is Outcome.LOST:
+        words = ["The lake has all that the database has, and rows that it lost in a failover."]
     if left := [each.stream for each in report.streams if each.not_compared]:
         words.append(f"Not compared: {', '.join(left)}.")
     return " ".join(words or ["Nothing was compared."])

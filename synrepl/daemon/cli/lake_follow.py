@@ -9,9 +9,10 @@ import click
 
 from synrepl.driver.connection import DatabaseRefused
 from synrepl.pipeline.lake.keep import Kept
+from synrepl.pipeline.lake.land import FailedOver
 from synrepl.pipeline.reading.read import ReadingAway
 from synrepl.positions.vector import PositionVector
-from synrepl.storage.store import DatabaseAway
+from synrepl.storage.store import DatabaseAway, NotConfirmed, OlderServer
 
 
 class StuckStreams:
@@ -52,7 +53,8 @@ class StuckStreams:
 def again_and_again(run: Callable[[], Kept], every_s: float) -> Iterator[Kept]:
     """What each run did, without end.
 
-    A database that is away ends nothing: it is told once, and looked for with every run.
+    A database that is away, or whose server is not confirmed after a failover, ends nothing: it is
+    told once, and looked for with every run.
     What waiting does not cure is raised.
 
     :param every_s: from the beginning of one run to that of the next, at least, in seconds
@@ -65,7 +67,9 @@ def again_and_again(run: Callable[[], Kept], every_s: float) -> Iterator[Kept]:
             kept = run()
         except DatabaseRefused:
             raise
-        except (DatabaseAway, ReadingAway) as error:
+        except FailedOver:
+            pass  # the next run finds out what became of it
+        except (DatabaseAway, ReadingAway, NotConfirmed, OlderServer) as error:
             if not away:
                 click.echo(f"synrepl: {error}; landing goes on when it is back", err=True)
             away = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 
 from synrepl.core.errors import Refused
 from synrepl.daemon.cli.conventions import print_json
@@ -13,6 +14,19 @@ from synrepl.pipeline.lake.keep import Kept
 
 class NotAllLanded(Refused):
     """not all that was asked for is in the lake: {missing}. What could be landed is there, and the next run goes on from it; --settle-timeout waits longer, --stream asks for less"""
+
+
+class LostInFailover(Refused):
+    """the database failed over and lost rows that the lake has, which keeps them: {lost}. What came after it is landed, and this is said once; 'synrepl lake check' names these rows again"""
+
+
+def check_nothing_lost(kept: Kept) -> None:
+    """Make sure that a run met no failover in which the database lost rows of the lake.
+
+    :raises LostInFailover: which
+    """
+    if kept.lost:
+        raise LostInFailover(lost="; ".join(_lost(kept)))
 
 
 def check_all_landed(kept: Kept, everything: bool) -> None:
@@ -46,7 +60,7 @@ def print_kept(kept: Kept, as_json: bool, following: bool = False) -> None:
 
 def _anything(kept: Kept) -> bool:
     erased = kept.erased
-    return bool(kept.rows or kept.apart or erased.subjects or erased.redactions)
+    return bool(kept.rows or kept.apart or kept.lost or erased.subjects or erased.redactions)
 
 
 def _show(kept: Kept) -> None:
@@ -70,8 +84,15 @@ def _notes(kept: Kept) -> Iterator[str]:
     if subjects or events:
         what = " and ".join(subjects + events)
         yield f"erased: {what}, in {_many(erased.rows, 'row')} of {_many(erased.files, 'file')}"
+    yield from _lost(kept)
     if kept.joined:
         yield f"{_many(kept.joined, 'small file')} joined into larger ones"
+
+
+def _lost(kept: Kept) -> Iterator[str]:
+    for stream, found in sorted(kept.lost.items()):
+        for rows in found:
+            yield f"stream {stream!r}: {rows}"
 
 
 def _counts(rows: Mapping[str, int]) -> str:
@@ -104,4 +125,7 @@ def _data(kept: Kept) -> dict[str, object]:
             for stream, each in sorted(kept.unsettled.items())
         },
         "left_out": kept.left_out,
+        "lost_in_failover": {
+            stream: [asdict(rows) for rows in found] for stream, found in sorted(kept.lost.items())
+        },
     }

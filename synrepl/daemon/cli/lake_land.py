@@ -14,7 +14,7 @@ from synrepl.core.names import follower_name
 from synrepl.daemon.cli.conventions import json_option
 from synrepl.daemon.cli.lake_ending import ending_well
 from synrepl.daemon.cli.lake_follow import StuckStreams, again_and_again
-from synrepl.daemon.cli.lake_kept import check_all_landed, print_kept
+from synrepl.daemon.cli.lake_kept import check_all_landed, check_nothing_lost, print_kept
 from synrepl.daemon.cli.lake_options import (
     chosen,
     database_options,
@@ -105,6 +105,7 @@ def command(
 
     Exits with 1, and names the streams, when some of what the database had when it
     began is not in the lake: what is there is right, and the next run goes on from it.
+    Also, once, when the database failed over and lost rows that the lake has: it keeps them.
     """
     follower = follower_name(name)
     with ending_well(), source(dsn, "lake", patience_s) as origin:
@@ -147,6 +148,7 @@ def command(
                 kept = run(settle_timeout_s)
                 print_kept(kept, as_json)
                 check_all_landed(kept, everything=not streams)
+                check_nothing_lost(kept)
                 return
             stuck = StuckStreams(settle_timeout_s)
             for kept in again_and_again(run, every):

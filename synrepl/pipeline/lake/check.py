@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
+import msgspec
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
@@ -14,9 +16,11 @@ from synrepl.pipeline.lake.check_report import CHANGED, Difference, Example, Rep
 from synrepl.pipeline.lake.check_rows import changed_columns, differing
 from synrepl.pipeline.lake.check_source import Mask, as_they_are, narrowed, source_rows
 from synrepl.pipeline.lake.check_sums import Sides, Sums, compare
+from synrepl.pipeline.lake.failovers import LossWindow, TableFailovers, up_to_now
 from synrepl.pipeline.lake.files import DataFile
 from synrepl.pipeline.lake.frame import frame
 from synrepl.pipeline.lake.lake import Lake
+from synrepl.pipeline.lake.lost_rows import LostRows
 from synrepl.pipeline.lake.ranges import Ranges, joined
 from synrepl.pipeline.lake.replay_fill import filled
 from synrepl.pipeline.lake.table import StreamTable
@@ -83,7 +87,8 @@ def check(
     Each side is read once, and the ranges that differ once more; the driver holds a few sums
     for each range. Values are equal when all bytes are: NULL is not ``''``, 0.0 is not -0.0,
     and JSON is text. Where the source deletes (:attr:`.Origin.erodes`), rows that only the lake has
-    are counted as gone, and row numbers are not compared.
+    are counted as gone, and row numbers are not compared. Rows that the database can only have lost
+    in a failover are told apart from differences.
 
     :param dsn: of the origin; tasks connect by themselves
     :param mask: applied to the source's rows, which the lake has with cells erased
@@ -104,6 +109,15 @@ def check(
             done.append(replace(checking.report(), quarantined=_rows(apart)))
             progress(done[-1])
     return Report(done, sorted(set(origin.streams) - set(lake.streams)))
+
+
+class _Looked(NamedTuple):
+    """What was found row by row; see :class:`.StreamReport`."""
+
+    differences: Sequence[Difference] = ()
+    examples: Sequence[Example] = ()
+    lost: Sequence[LostRows] = ()
+    gone: int = 0
 
 
 class _Checking:
@@ -144,12 +158,13 @@ class _Checking:
         again = _TRIMS
         while True:
             at = self._origin.look([stream])[stream]
+            failovers = self._failovers()
             after = max(at.trimmed, self._extent.after)
             if why := self._nothing_above(after, at):
                 upto = self._end.highest
                 return StreamReport(stream, after, upto, not_in_lake=new, not_compared=why)
             try:
-                found = self._from(after)
+                found = self._from(after, failovers)
                 more = at.last if at.last > max(self._table.position.highest, after) else 0
                 return replace(found, goes_on_to=more, not_in_lake=new)
             except PySparkException as error:
@@ -184,17 +199,19 @@ class _Checking:
         beyond = Windows.between(end, PositionVector({}, MAX_TOKEN))
         return self._origin.nth(self._table.stream, beyond, 1) is not None
 
-    def _from(self, after: Token) -> StreamReport:
+    def _from(self, after: Token, failovers: TableFailovers) -> StreamReport:
         start, end = PositionVector({}, after), self._end
         whole = Range(after, max(end.highest, after + 1))
         names = [column.name for column in self._shape.columns]
         stream = self._table.stream
         parts = list(chunks(self._origin, {stream: start}, {stream: end}, {stream: names}))
         down = self._shape.counts_down
-        ranges = Ranges.of_files(self._files, down, whole, self._extent.range_rows)
+        ranges = Ranges.of_files(
+            self._files, down, whole, self._extent.range_rows, failovers.passed_over
+        )
         sums = compare(self._sides(parts, ranges, range(len(ranges))), ranges)
         unequal = [number for number, (source, lake) in sums.items() if source != lake]
-        differences, examples, gone = self._looked_at(parts, ranges, sums, unequal)
+        looked = self._looked_at(parts, ranges, sums, unequal, failovers.lost)
         return StreamReport(
             stream,
             after,
@@ -202,9 +219,10 @@ class _Checking:
             len(ranges),
             sum(source.rows for source, _ in sums.values()),
             sum(lake.rows for _, lake in sums.values()),
-            gone,
-            differences=tuple(differences),
-            examples=tuple(examples),
+            looked.gone,
+            differences=tuple(looked.differences),
+            examples=tuple(looked.examples),
+            lost=tuple(looked.lost),
         )
 
     def _looked_at(
@@ -213,20 +231,33 @@ class _Checking:
         ranges: Ranges,
         sums: Mapping[int, tuple[Sums, Sums]],
         unequal: Sequence[int],
-    ) -> tuple[list[Difference], list[Example], int]:
+        lost: Sequence[LossWindow],
+    ) -> _Looked:
         if not unequal:
-            return [], [], 0
+            return _Looked()
         sides = self._sides(parts, ranges, unequal)
-        counts, examples = differing(sides, ranges, unequal, self._extent.examples)
+        looked = differing(sides, ranges, unequal, self._extent.examples, lost)
         found, gone = [], 0
-        for number, count in sorted(counts.items()):
+        for number, count in sorted(looked.counts.items()):
             if self._origin.erodes:
                 gone += count.only_in_lake
                 count = count._replace(only_in_lake=0)
             if any(count):
                 source, lake = sums[number]
                 found.append(Difference(*ranges[number], source.rows, lake.rows, *count))
-        return found, self._explained(parts, ranges, examples), gone
+        return _Looked(found, self._explained(parts, ranges, looked.examples), looked.lost, gone)
+
+    def _failovers(self) -> TableFailovers:
+        """What the table knows, with the failovers since it was landed last.
+
+        A copy has all that the lake has, and failovers of its own.
+
+        :raises OlderServer:
+        """
+        table = self._table
+        if self._copy:
+            return msgspec.structs.replace(table.failovers, lost=())
+        return up_to_now(table.stream, table.failovers, table.position, self._origin)
 
     def _explained(
         self, parts: Sequence[Chunk], ranges: Ranges, examples: list[Example]

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from synrepl.core.tokens import Token
+from synrepl.pipeline.lake.lost_rows import LostRows
 
 #: What can be wrong with a row, in the words of the report.
 MISSING, ONLY_IN_LAKE, DOUBLED, CHANGED = "missing", "only in the lake", "doubled", "changed"
@@ -17,6 +18,7 @@ class Outcome(StrEnum):
     """What came of one stream, or of all of them; the worst of several counts."""
 
     EQUAL = "equal"
+    LOST = "lost in a failover"
     NOT_COMPARED = "not compared"
     DIFFERENT = "different"
 
@@ -74,6 +76,7 @@ class StreamReport:
     :ivar upto: up to here the lake has the stream
     :ivar source_rows: as many as were compared, and ``lake_rows`` on the other side
     :ivar gone: rows of the lake that the source has had and deleted, as real servers do
+    :ivar lost: rows of the lake that the database lost in failovers
     :ivar goes_on_to: the source's last token, where that is beyond ``upto``; 0 where it is not
     :ivar quarantined: rows that did not fit their columns, and are in the lake's quarantine: not compared
     :ivar not_in_lake: columns that the source has, and the lake not yet: not compared
@@ -92,6 +95,7 @@ class StreamReport:
     not_in_lake: tuple[str, ...] = ()
     differences: tuple[Difference, ...] = ()
     examples: tuple[Example, ...] = ()
+    lost: tuple[LostRows, ...] = ()
     not_compared: str = ""
 
     @property
@@ -99,7 +103,9 @@ class StreamReport:
         """Whether the lake has exactly what it should, as far as it was compared."""
         if self.not_compared:
             return Outcome.NOT_COMPARED
-        return Outcome.DIFFERENT if self.differences else Outcome.EQUAL
+        if self.differences:
+            return Outcome.DIFFERENT
+        return Outcome.LOST if self.lost else Outcome.EQUAL
 
     @property
     def equal(self) -> bool:
@@ -111,7 +117,7 @@ class StreamReport:
         """A line for each thing that is wrong."""
         if self.not_compared:
             return [f"stream {self.stream!r} was not compared: {self.not_compared}"]
-        lines = map(str, (*self.differences, *self.examples))
+        lines = map(str, (*self.differences, *self.examples, *self.lost))
         return [f"stream {self.stream!r}, {line}" for line in lines]
 
 

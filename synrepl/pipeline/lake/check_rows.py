@@ -11,6 +11,8 @@ from pyspark.sql import functions as f
 
 from synrepl.pipeline.lake.check_report import CHANGED, DOUBLED, MISSING, ONLY_IN_LAKE, Example
 from synrepl.pipeline.lake.check_sums import Sides, exactly
+from synrepl.pipeline.lake.failovers import LossWindow
+from synrepl.pipeline.lake.lost_rows import LostRows, incarnation_of, lost_from
 from synrepl.pipeline.lake.ranges import Ranges
 
 _COUNTS = ("missing", "only_in_lake", "doubled", "changed")
@@ -26,22 +28,45 @@ class Counts(NamedTuple):
     changed: int = 0
 
 
+class Found(NamedTuple):
+    """What differs.
+
+    :ivar counts: by number of range
+    :ivar examples: the first few rows
+    :ivar lost: rows of the lake that the database lost in failovers, which are in neither
+    """
+
+    counts: Mapping[int, Counts]
+    examples: list[Example]
+    lost: list[LostRows]
+
+
 def differing(
-    sides: Sides, ranges: Ranges, wanted: Sequence[int], examples: int
-) -> tuple[Mapping[int, Counts], list[Example]]:
-    """What differs, by number of range, and the first few rows.
+    sides: Sides,
+    ranges: Ranges,
+    wanted: Sequence[int],
+    examples: int,
+    failovers: Sequence[LossWindow] = (),
+) -> Found:
+    """Compare some ranges row by row.
 
     :param sides: with at least all rows of the ranges that are wanted
     :param wanted: their numbers
     :param examples: at most so many
+    :param failovers: what they may have lost
     """
     digests = sides.digests(ranges).where(f.col("range").isin(list(wanted)))
-    found = _numbered(digests) if sides.numbered else _by_content(digests)
-    bad = found.where(_any(_COUNTS)).persist()
+    found = _numbered(digests, failovers) if sides.numbered else _by_content(digests)
+    bad = found.where(f"{_any(_COUNTS)} OR incarnation IS NOT NULL").persist()
     # What is only in the lake is no mistake where the source deletes.
     shown = _COUNTS if sides.numbered else [name for name in _COUNTS if name != "only_in_lake"]
     try:
-        totals = bad.groupBy("range").agg(*(f.sum(name).alias(name) for name in _COUNTS))
+        lost = lost_from(bad.where("incarnation IS NOT NULL")) if failovers else []
+        totals = (
+            bad.where(_any(_COUNTS))
+            .groupBy("range")
+            .agg(*(f.sum(name).alias(name) for name in _COUNTS))
+        )
         counts = {
             row["range"]: Counts(*(int(row[name]) for name in _COUNTS))
             for row in totals.toLocalIterator()
@@ -56,7 +81,7 @@ def differing(
         for name, word in zip(_COUNTS, _WORDS, strict=True)
         if name in shown and row[name]
     ]
-    return counts, named[:examples]
+    return Found(counts, named[:examples], lost)
 
 
 def changed_columns(sides: Sides) -> Mapping[tuple[int, int], tuple[str, ...]]:
@@ -76,7 +101,7 @@ def changed_columns(sides: Sides) -> Mapping[tuple[int, int], tuple[str, ...]]:
     return {(row[0], row[1]): tuple(row[2]) for row in rows.toLocalIterator() if row[2]}
 
 
-def _numbered(digests: DataFrame) -> DataFrame:
+def _numbered(digests: DataFrame, failovers: Sequence[LossWindow]) -> DataFrame:
     """Rows that differ where a stream ID and a row number name the same row on both sides."""
     source, lake = f.count_if(~f.col("in_lake")), f.count_if("in_lake")
     keyed = digests.groupBy("stream_id", "row_no").agg(
@@ -84,15 +109,22 @@ def _numbered(digests: DataFrame) -> DataFrame:
         source.alias("source"),
         lake.alias("lake"),
         (f.min("digest") != f.max("digest")).alias("differ"),
+        f.max("writer").alias("writer"),
     )
+    token = f.abs("stream_id")
+    keyed = keyed.withColumns({"token": token, "may_be_lost": incarnation_of(failovers, token)})
+    only_in_lake, lost = f.col("source") == 0, f.col("may_be_lost").isNotNull()
     return keyed.select(
         "range",
         "stream_id",
         "row_no",
         f.when(f.col("lake") == 0, f.col("source")).otherwise(0).alias("missing"),
-        _one(f.col("source") == 0).alias("only_in_lake"),
+        _one(only_in_lake & ~lost).alias("only_in_lake"),
         f.greatest(f.col("lake") - 1, f.lit(0)).alias("doubled"),
         _one((f.col("source") > 0) & (f.col("lake") > 0) & f.col("differ")).alias("changed"),
+        "writer",
+        "token",
+        f.when(only_in_lake, f.col("may_be_lost")).alias("incarnation"),
     )
 
 
@@ -123,6 +155,7 @@ def _by_content(digests: DataFrame) -> DataFrame:
         .where("doubled > 0")
     )
     none = f.lit(0).cast("long")
+    no_failover = f.lit(None).cast("int").alias("incarnation")
     return facts.select(
         "range",
         "stream_id",
@@ -131,6 +164,7 @@ def _by_content(digests: DataFrame) -> DataFrame:
         (f.col("only_lake") - f.col("changed")).alias("only_in_lake"),
         none.alias("doubled"),
         "changed",
+        no_failover,
     ).unionAll(
         doubled.select(
             "range",
@@ -140,6 +174,7 @@ def _by_content(digests: DataFrame) -> DataFrame:
             none.alias("only_in_lake"),
             "doubled",
             none.alias("changed"),
+            no_failover,
         )
     )
 

@@ -43,7 +43,7 @@ class Sides(NamedTuple):
     numbered: bool
 
     def digests(self, ranges: Ranges) -> DataFrame:
-        """``in_lake``, ``range``, ``stream_id``, ``row_no``, ``digest`` of every row."""
+        """``in_lake``, ``range``, ``stream_id``, ``row_no``, ``writer``, ``digest`` of every row."""
 
         def number_of(tokens: pa.Array) -> pa.Array:
             return pa.array(ranges.numbers(tokens.to_numpy(zero_copy_only=False)), pa.int64())
@@ -52,7 +52,12 @@ class Sides(NamedTuple):
         number = arrow_udf(number_of, "long")  # type: ignore[call-overload]
         token = -f.col("stream_id") if self.shape.counts_down else f.col("stream_id")
         # Numbered behind the digest, so that little is sent to Python.
-        wanted = [f.col("stream_id"), f.col("row_no"), self._digest().alias("digest")]
+        wanted = [
+            f.col("stream_id"),
+            f.col("row_no"),
+            f.col("writer"),
+            self._digest().alias("digest"),
+        ]
         both = self.source.select(f.lit(False).alias("in_lake"), *wanted).unionAll(
             self.lake.select(f.lit(True).alias("in_lake"), *wanted)
         )

@@ -14,6 +14,7 @@ from synrepl.pipeline.lake.erase_pending import Pending, Redactions, pending
 from synrepl.pipeline.lake.erasures import Erasures
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.land import Landed, Landing, Vectors
+from synrepl.pipeline.lake.lost_rows import LostRows
 from synrepl.pipeline.lake.marks import Marks
 from synrepl.pipeline.origin.origin import Origin
 from synrepl.pipeline.origin.settle import REAL_TIME, SETTLE_TIMEOUT_S, BlockingClock, Unsettled
@@ -31,6 +32,7 @@ class Kept:
     :ivar apart: of the streams that had some, rows that went into quarantine
     :ivar joined: small files that are part of larger ones now
     :ivar unsettled: by stream, what had been given out when it began, and could not be landed yet
+    :ivar lost: by stream, rows of the lake that the database lost in a failover that was met now
     :ivar left_out: by stream that the database has and that cannot be read, why that is
     """
 
@@ -41,6 +43,7 @@ class Kept:
     upto: dict[str, str] = field(default_factory=dict)
     unsettled: dict[str, Unsettled] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
+    lost: dict[str, list[LostRows]] = field(default_factory=dict)
 
 
 class Keeper:
@@ -71,6 +74,7 @@ class Keeper:
         self._rows: Counter[str] = Counter()
         self._apart: Counter[str] = Counter()
         self._upto: dict[str, str] = {}
+        self._lost: dict[str, list[LostRows]] = {}
         self._landing = Landing(
             spark,
             lake,
@@ -107,6 +111,8 @@ class Keeper:
             self._rows += landed.rows
             self._apart += landed.apart
             self._upto |= {stream: str(at) for stream, at in landed.upto.items()}
+            for stream, rows in landed.lost.items():
+                self._lost.setdefault(stream, []).extend(rows)
             told(landed)
         # Again: what has just been landed may be redactions.
         erased = erase(self._spark, self._lake, self._pending())
@@ -122,8 +128,9 @@ class Keeper:
             self._upto,
             unsettled,
             dict(self._origin.left_out),
+            self._lost,
         )
-        self._rows, self._apart, self._upto = Counter(), Counter(), {}
+        self._rows, self._apart, self._upto, self._lost = Counter(), Counter(), {}, {}
         return kept
 
     def _pending(self) -> Pending:

@@ -9,14 +9,16 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import msgspec
-from pyspark.sql import SparkSession
+from pyspark.sql import Row, SparkSession
 
-from synrepl.core.errors import StorageError
+from synrepl.core.errors import StorageError, Unavailable
 from synrepl.core.tokens import Token
 from synrepl.pipeline.lake.erasures import Erasures
+from synrepl.pipeline.lake.failovers import up_to_now
 from synrepl.pipeline.lake.files import DataFile
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.land_task import LANDED, StreamTask, land_part
+from synrepl.pipeline.lake.lost_rows import LostRows, count_lost
 from synrepl.pipeline.lake.marks import Marks
 from synrepl.pipeline.lake.shared_folder import verify
 from synrepl.pipeline.lake.table import StreamTable
@@ -32,6 +34,7 @@ from synrepl.pipeline.origin.settle import (
 from synrepl.pipeline.origin.shape import Shape
 from synrepl.pipeline.origin.standing import Standing
 from synrepl.pipeline.plan.plan import bounded, check_not_trimmed, chunks
+from synrepl.pipeline.reading.read import ReadElsewhere
 from synrepl.positions.vector import PositionVector
 from synrepl.storage.store import Trimmed
 
@@ -42,6 +45,10 @@ TASK_ROWS = 500_000
 ROUND_ROWS = 4_000_000
 
 Vectors = Mapping[str, PositionVector]
+
+
+class FailedOver(Unavailable):
+    """the database failed over while it was read; nothing of this round was landed, land again"""
 
 
 class GapInSource(StorageError):
@@ -59,6 +66,8 @@ class Landed:
         of the writer who has most; 0 when all is in the lake
     :ivar unsettled: by stream, what had been given out when this began to look, and is not settled
         yet; of all streams that are landed
+    :ivar lost: by stream, rows of the lake that the database lost in a failover, which this round
+        was the first to meet
     """
 
     rows: Counter[str] = field(default_factory=Counter)
@@ -66,6 +75,7 @@ class Landed:
     upto: dict[str, PositionVector] = field(default_factory=dict)
     behind: dict[str, Token] = field(default_factory=dict)
     unsettled: dict[str, Unsettled] = field(default_factory=dict)
+    lost: dict[str, list[LostRows]] = field(default_factory=dict)
 
 
 class Landing:
@@ -118,6 +128,7 @@ class Landing:
         :param settle_timeout_s: how long to look for that, in seconds from now
         :raises NoSuchStream: :raises GapInSource: :raises ShapeChanged: :raises DatabaseAway:
         :raises LakeFailed: :raises TaskFailed: :raises FileNotAsWritten:
+        :raises NotConfirmed: :raises OlderServer: :raises FailedOver:
         :raises ReadingAway: :raises ReadFailed: :raises ReadElsewhere: :raises Trimmed: in a task
         """
         self._origin.refresh()
@@ -148,6 +159,9 @@ class Landing:
 
     def _round(self, standing: Mapping[str, Standing]) -> Landed:
         tables = {stream: self._table(stream) for stream in standing}
+        landed = Landed()
+        for stream, table in tables.items():
+            self._meet_failovers(stream, table, landed)
         starts = {
             stream: self._start(stream, tables[stream], at) for stream, at in standing.items()
         }
@@ -164,9 +178,8 @@ class Landing:
             msgspec.json.encode(part)
             for part in packed(wanted, lambda chunk: chunk.rows, self._task_rows)
         ]
-        landed = Landed()
         files: dict[tuple[str, bool], list[DataFile]] = {}
-        for row in run_tasks(self._spark, parts, self._work(ends), LANDED):
+        for row in self._read(parts, ends):
             stream, apart = row["stream"], row["apart"]
             file = msgspec.json.decode(row["file"], type=DataFile)
             # Before anything is committed, of whichever stream: if one is not here, none may be.
@@ -179,6 +192,29 @@ class Landing:
         self._marks.note_all({stream: end.linear for stream, end in ends.items()}, time.time())
         self._acknowledge(ends)
         return landed
+
+    def _meet_failovers(self, stream: str, table: StreamTable, landed: Landed) -> None:
+        """Find what failovers have lost of the lake's rows, and note that it was found."""
+        known = table.failovers
+        now = up_to_now(stream, known, table.position, self._origin)
+        if now == known:
+            return
+        for window in now.lost[len(known.lost) :]:
+            found = count_lost(self._spark, table, self._origin, self._dsn, window)
+            if found:
+                landed.lost[stream] = found
+        table.know_failovers(now)
+
+    def _read(self, parts: Sequence[bytes], ends: Vectors) -> Iterator[Row]:
+        """What the tasks tell of the files that they have written."""
+        try:
+            yield from run_tasks(self._spark, parts, self._work(ends), LANDED)
+        except ReadElsewhere:
+            before = self._origin.incarnation
+            self._origin.look(list(ends))
+            if self._origin.incarnation != before:
+                raise FailedOver() from None
+            raise
 
     def _table(self, stream: str) -> StreamTable:
         shape = self._origin.shape(stream)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,12 @@ class Ranges:
 
     @classmethod
     def of_files(
-        cls, files: Iterable[DataFile], counts_down: bool, whole: Range, rows: int
+        cls,
+        files: Iterable[DataFile],
+        counts_down: bool,
+        whole: Range,
+        rows: int,
+        gaps: Sequence[Range] = (),
     ) -> Ranges:
         """Cut a range of tokens by how many rows a table's files have where.
 
@@ -33,14 +38,17 @@ class Ranges:
 
         :param whole: not empty
         :param rows: of each range
+        :param gaps: tokens that no row has, in order
         """
         # How many rows begin and end to be at each token; summed up twice, how many there are.
         edges: dict[Token, float] = {whole.after: 0.0, whole.upto: 0.0}
         for file in files:
             low, high = (-file.high, -file.low) if counts_down else (file.low, file.high)
-            density = file.rows / (high - low + 1)
-            edges[low - 1] = edges.get(low - 1, 0.0) + density
-            edges[high] = edges.get(high, 0.0) - density
+            spans = _without(gaps, Range(low - 1, high))
+            density = file.rows / sum(upto - after for after, upto in spans)
+            for after, upto in spans:
+                edges[after] = edges.get(after, 0.0) + density
+                edges[upto] = edges.get(upto, 0.0) - density
         tokens = sorted(edges)
         # Counted from the first one: a double has 53 bits, a token 63.
         at = np.array([token - tokens[0] for token in tokens], dtype=np.float64)
@@ -65,6 +73,22 @@ class Ranges:
     def numbers(self, tokens: Any) -> Any:
         """In which range each of an array of tokens is; the last one has all that are above it, too."""
         return np.searchsorted(np.array(self.ends[:-1], dtype=np.int64), tokens, side="left")
+
+
+def _without(gaps: Iterable[Range], span: Range) -> list[Range]:
+    """What is left of a range; all of it, if that would be nothing."""
+    left = [span]
+    for gap in gaps:
+        left = [
+            part
+            for each in left
+            for part in (
+                Range(each.after, min(each.upto, max(each.after, gap.after))),
+                Range(max(each.after, min(each.upto, gap.upto)), each.upto),
+            )
+            if not part.empty
+        ]
+    return left or [span]
 
 
 def joined(spans: Iterable[Range]) -> list[Range]:

@@ -167,7 +167,8 @@ class _Replaying:
         written = cells = 0
         if total:
             down = self._table.shape.counts_down
-            batches = Ranges.of_files(self._files, down, rest, batch_rows)
+            gaps = self._table.failovers.passed_over
+            batches = Ranges.of_files(self._files, down, rest, batch_rows, gaps)
             for number in range(len(batches)):
                 more, more_cells = self._write(batches[number])
                 written += more

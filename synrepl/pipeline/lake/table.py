@@ -22,6 +22,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from synrepl.core.errors import Refused, StorageError
 from synrepl.core.tokens import Token
+from synrepl.pipeline.lake.failovers import TableFailovers
 from synrepl.pipeline.lake.files import DataFile
 from synrepl.pipeline.lake.shared_folder import verify
 from synrepl.pipeline.origin.shape import HEAD, Shape
@@ -33,9 +34,11 @@ _LINEAR = "synrepl/linear"
 _WRITER = "synrepl/writer/"
 _REWRITES = "synrepl/rewrites"
 
-#: Table properties: the writers whose positions there are, and the direction of the stream.
+#: Table properties: the writers whose positions there are, the direction of the stream, and what is
+#: known of failovers.
 _WRITERS = "synrepl.writers"
 _COUNTS_DOWN = "synrepl.counts_down"
+_FAILOVERS = "synrepl.failovers"
 
 _TYPE = "synrepl.type"
 
@@ -151,6 +154,18 @@ class StreamTable:
     def landed(self) -> bool:
         """True once a position has been committed, also one at the very beginning."""
         return self._version(_LINEAR) is not None
+
+    @property
+    def failovers(self) -> TableFailovers:
+        """What it knows of the database's failovers."""
+        return msgspec.json.decode(self._properties.get(_FAILOVERS, "{}"), type=TableFailovers)
+
+    def know_failovers(self, failovers: TableFailovers) -> None:
+        """Put on record what it knows of them, before anything of the new server is landed."""
+        told = msgspec.json.encode(failovers).decode()
+        with _failing(self.path, "written"):
+            self._delta.alter.set_table_properties({_FAILOVERS: told}, raise_if_not_exists=False)
+        self.refresh()
 
     @property
     def files(self) -> list[DataFile]:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import NamedTuple, TypeVar
 
+from synrepl.core.tokens import Range
 from synrepl.driver.blocking import BlockingDatabase
 from synrepl.pipeline.origin.bounds import ForeignBounds
 from synrepl.pipeline.origin.estimate import planned_rows
@@ -16,6 +17,7 @@ from synrepl.pipeline.origin.shape import RAW, Shape
 from synrepl.pipeline.origin.sql import identifier, in_order, in_windows, literal, selected
 from synrepl.pipeline.origin.standing import Standing
 from synrepl.pipeline.plan.windows import Windows
+from synrepl.positions.vector import PositionVector
 from synrepl.storage.database import Isolation, Transaction
 from synrepl.storage.erased import erased_users
 from synrepl.storage.foreign.paging import MAIN_PROCESS, RAW_CELLS, ForeignFacts
@@ -66,6 +68,7 @@ class ForeignOrigin:
     """
 
     erodes = True
+    incarnation = 1
 
     def __init__(
         self,
@@ -137,6 +140,14 @@ class ForeignOrigin:
             for stream in streams
         }
 
+    def kept_since(self, incarnation: int) -> Mapping[str, PositionVector]:
+        """None: a Synapse does not know what a failover has lost."""
+        return {}
+
+    def gaps(self) -> Mapping[str, Sequence[Range]]:
+        """None: its sequences go on where they were."""
+        return {}
+
     def scan(self, stream: str, windows: Windows, columns: Sequence[str], also: str = "") -> Scan:
         """A statement that gives rows, in the order of their tokens."""
         shape = self.shape(stream)
@@ -169,6 +180,10 @@ class ForeignOrigin:
         between = ids(windows.clip, shape.counts_down)
         statement = self._facts(shape).union(*between, self._unnamed(shape))
         return self._read("estimate", lambda txn: planned_rows(txn, statement))
+
+    def occupied(self, stream: str, span: Range) -> Range:
+        """The range itself: streams lie in several tables, and have no gaps worth looking for."""
+        return span
 
     def nth(self, stream: str, windows: Windows, rows: int) -> int | None:
         """The token of the row at which so many have been read."""

@@ -7,6 +7,11 @@ from typing import NamedTuple
 from synrepl.pipeline.origin.sql import literal
 from synrepl.storage.database import QueryFailed, Transaction
 
+#: A standby has the incarnation of the server that it follows.
+_OF_INCARNATION = """EXISTS (SELECT FROM (SELECT * FROM synrepl._incarnations
+    ORDER BY number DESC LIMIT 1) AS last WHERE number = {} AND CASE WHEN pg_is_in_recovery() THEN true
+    ELSE timeline = left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) END)"""
+
 
 class Identity(NamedTuple):
     """What tells a database from any other, over restarts and failovers.
@@ -24,15 +29,18 @@ class Identity(NamedTuple):
     def __str__(self) -> str:
         return f"{self.system}/{self.name}" if self.system else self.name
 
-    def reached_sql(self, lsn: str) -> str:
+    def reached_sql(self, lsn: str, incarnation: int = 0) -> str:
         """A statement that gives true in this database, once it has everything up to a place in its log.
 
         :param lsn: where it was when somebody looked, as :func:`log_position` tells
+        :param incarnation: that its server has to be of; 0 where nobody counts them
         """
         same = f"current_database() = {literal(self.name)}"
         if self.system:
             system = f"system_identifier::text = {literal(self.system)}"
             same += f" AND EXISTS (SELECT FROM pg_control_system() WHERE {system})"
+        if incarnation:
+            same += f" AND {_OF_INCARNATION.format(incarnation)}"
         there = f"pg_last_wal_replay_lsn() >= CAST({literal(lsn)} AS pg_lsn)"
         return f"SELECT {same} AND (NOT pg_is_in_recovery() OR coalesce({there}, false))"
 

@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence, Set
 from typing import Protocol
 
 from synrepl.core.errors import InputError
+from synrepl.core.tokens import Range
 from synrepl.pipeline.origin.scan import Scan
 from synrepl.pipeline.origin.shape import Shape
 from synrepl.pipeline.origin.standing import Standing
 from synrepl.pipeline.plan.windows import Windows
+from synrepl.positions.vector import PositionVector
 from synrepl.storage.marks import Mark
 
 
@@ -18,10 +20,12 @@ class Origin(Protocol):
 
     :ivar server: tells this database from any other, over restarts and failovers
     :ivar erodes: rows may vanish, or move to a newer ID, after they were read
+    :ivar incarnation: of its server, as it was at the last look; 1 where nobody counts them
     """
 
     server: str
     erodes: bool
+    incarnation: int
 
     @property
     def streams(self) -> Sequence[str]:
@@ -41,7 +45,20 @@ class Origin(Protocol):
         """
 
     def look(self, streams: Sequence[str]) -> Mapping[str, Standing]:
-        """How far each of the streams may be read now."""
+        """How far each of the streams may be read now.
+
+        :raises NotConfirmed: the server was promoted or restored, and is not confirmed yet
+        :raises OlderServer: a newer one was looked at before
+        """
+
+    def kept_since(self, incarnation: int) -> Mapping[str, PositionVector]:
+        """By stream, up to where everything has survived the failovers after an incarnation.
+
+        Streams that no failover concerned are not named.
+        """
+
+    def gaps(self) -> Mapping[str, Sequence[Range]]:
+        """By stream, tokens that failovers have passed over, and nobody was ever given."""
 
     def scan(self, stream: str, windows: Windows, columns: Sequence[str], also: str = "") -> Scan:
         """A statement that gives rows, in the order of their tokens.
@@ -60,6 +77,12 @@ class Origin(Protocol):
 
     def rows(self, stream: str, windows: Windows) -> int:
         """About how many rows there are; from statistics, so it may be far off."""
+
+    def occupied(self, stream: str, span: Range) -> Range:
+        """The tokens of a range between the first and the last that have rows, empty without any.
+
+        At little cost: where that takes more than a look at an index, it is the range itself.
+        """
 
     def nth(self, stream: str, windows: Windows, rows: int) -> int | None:
         """The token at which so many rows have been read; None when there are fewer."""

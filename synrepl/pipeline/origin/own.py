@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 
+from synrepl.core.tokens import Range
 from synrepl.driver.blocking import BlockingDatabase
 from synrepl.pipeline.origin.bounds import StreamBounds
 from synrepl.pipeline.origin.estimate import planned_rows
@@ -21,11 +22,12 @@ from synrepl.pipeline.origin.sql import (
 )
 from synrepl.pipeline.origin.standing import Standing
 from synrepl.pipeline.plan.windows import Windows
-from synrepl.storage import writers
+from synrepl.positions.vector import PositionVector
+from synrepl.storage import incarnations, writers
 from synrepl.storage.database import Isolation, Transaction
 from synrepl.storage.erased import erased_subjects
 from synrepl.storage.marks import Mark
-from synrepl.storage.store import Observation
+from synrepl.storage.store import Observation, OlderServer
 from synrepl.storage.tables import table_name
 from synrepl.streams.columns import Column, ColumnType
 from synrepl.streams.definition import Stream
@@ -55,6 +57,7 @@ class OwnOrigin:
     def __init__(self, database: BlockingDatabase) -> None:
         self._database = database
         self._bounds: dict[str, StreamBounds] = {}
+        self.incarnation = 0
         self.refresh()
 
     def refresh(self) -> None:
@@ -85,18 +88,39 @@ class OwnOrigin:
         """How far each stream may be read: the sequences first, then who holds what of them."""
         wanted = [self._streams[self.shape(stream).stream] for stream in streams]
 
-        def work(txn: Transaction) -> tuple[bool, Mapping[str, Observation], str]:
+        def work(txn: Transaction) -> tuple[bool, int, Mapping[str, Observation], str]:
             standby = txn.execute("SELECT pg_is_in_recovery()").fetchone()[0]
-            return not standby, writers.observe(txn, wanted), log_position(txn)
+            incarnation = incarnations.read(txn, self._identity.system)
+            return not standby, incarnation, writers.observe(txn, wanted), log_position(txn)
 
         # Not in one snapshot: the order of the statements is the proof.
-        locks, seen, self._log = self._database.run(
+        locks, incarnation, seen, self._log = self._database.run(
             "observe", work, read_only=True, isolation=Isolation.READ_COMMITTED
         )
+        if incarnation < self.incarnation:
+            raise OlderServer(found=incarnation, newest=self.incarnation)
+        if incarnation > self.incarnation:
+            # Whoever held tokens of the old server is gone, and others have their identities.
+            self._bounds.clear()
+            self.incarnation = incarnation
         return {
             name: self._bounds.setdefault(name, StreamBounds()).take_in(each, locks)
             for name, each in seen.items()
         }
+
+    def kept_since(self, incarnation: int) -> Mapping[str, PositionVector]:
+        """By stream, up to where everything has survived the failovers after an incarnation."""
+        losses = self._database.run(
+            "read what failovers have lost",
+            lambda txn: incarnations.lost_since(txn, incarnation),
+            read_only=True,
+        )
+        found = {stream: losses.kept(stream) for stream in self.streams}
+        return {stream: kept for stream, kept in found.items() if kept is not None}
+
+    def gaps(self) -> Mapping[str, Sequence[Range]]:
+        """By stream, tokens that failovers have passed over."""
+        return self._database.run("read the gaps", incarnations.gaps, read_only=True)
 
     def scan(self, stream: str, windows: Windows, columns: Sequence[str], also: str = "") -> Scan:
         """A statement that gives rows, in the order of their tokens."""
@@ -135,6 +159,21 @@ class OwnOrigin:
 
         return self._database.run("estimate", work, read_only=True)
 
+    def occupied(self, stream: str, span: Range) -> Range:
+        """The tokens of a range between the first and the last that have rows."""
+        down = self.shape(stream).counts_down
+        statement = (
+            f"SELECT min(stream_id), max(stream_id) FROM {table_name(self._streams[stream])}"
+            " WHERE stream_id BETWEEN {} AND {}".format(*ids(span, down))
+        )
+        low, high = self._database.run(
+            "look for rows", lambda txn: txn.execute(statement).fetchone(), read_only=True
+        )
+        if low is None:
+            return Range(span.after, span.after)
+        first, last = sorted((abs(low), abs(high)))
+        return Range(first - 1, last)
+
     def nth(self, stream: str, windows: Windows, rows: int) -> int | None:
         """The token of the row at which so many have been read."""
         shape = self.shape(stream)
@@ -150,7 +189,7 @@ class OwnOrigin:
 
     def reached_sql(self) -> str:
         """A statement that tells a task whether it reads what was looked at."""
-        return self._identity.reached_sql(self._log)
+        return self._identity.reached_sql(self._log, self.incarnation)
 
     def trimmed_sql(self, stream: str) -> str | None:
         """A statement for up to where facts are gone by now."""

@@ -35,7 +35,8 @@ def chunks(
         for windows in Windows.between(start.get(stream, PositionVector()), upto).parts():
             if windows.empty:
                 continue
-            for part, expected in split(windows, rows, partial(origin.rows, stream)):
+            estimate, occupied = partial(origin.rows, stream), partial(origin.occupied, stream)
+            for part, expected in split(windows, rows, estimate, occupied):
                 yield Chunk(
                     stream,
                     *part.clip,

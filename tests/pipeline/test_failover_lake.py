@@ -1,0 +1,137 @@
+"""A lake of a database that fails over and loses commits, with real servers and Spark."""
+
+from __future__ import annotations
+
+from synrepl.pipeline.lake.check import EVERYTHING, Extent, check
+from synrepl.pipeline.lake.check_report import Outcome, Report
+from synrepl.pipeline.lake.land import Landed
+from synrepl.storage.incarnations import MARGIN
+from synrepl.storage.store import NotConfirmed, OlderServer
+from tests.pipeline.landing import LandingCase
+from tests.storage.failover import FailoverCase
+from tests.storage.samples import NOTES, TAMPERING
+
+CONFIRM = "SELECT synrepl.confirm()"
+
+
+class Failovers(LandingCase, FailoverCase):
+    """Facts that are landed, and lost by the database or not."""
+
+    timeout = 300
+
+    async def begin(self) -> None:
+        """Land some facts that survive, and then some that do not: n1 to n5, and n6 to n9."""
+        self.add_writers("notes", "w1", "w2")
+        self.notes(1, 4)
+        self.notes(5, 5, "w1")
+        await self.process("master").store.record_positions(NOTES, 5, {"sql": 4, "w1": 5})
+        self.land()
+        await self.disconnect()
+        self.notes(6, 7, "w1")
+        self.notes(8, 9, "w2")
+        self.append("everything", {"text": "lost", "whole": 1, "flag": True, "real": 0.5,
+                                   "doc": "{}", "list": []})  # fmt: skip
+
+    def lost_of(self, landed: list[Landed]) -> dict[str, list[tuple[str, int]]]:
+        """By stream: the writers of lost rows, and how many each has."""
+        found: dict[str, list[tuple[str, int]]] = {}
+        for each in landed:
+            for stream, rows in each.lost.items():
+                found.setdefault(stream, []).extend((lost.writer, lost.rows) for lost in rows)
+        return found
+
+    def checked(self, extent: Extent = EVERYTHING) -> Report:
+        return check(self.spark, self.lake, self.origin, self.dsn, extent)
+
+    def texts(self) -> list[object]:
+        return [row[3] for row in self.in_lake("notes")]
+
+    async def test_it_is_landed_from_again_once_it_is_confirmed(self) -> None:
+        await self.begin()
+        self.land()
+        before = {stream: self.lake.table(stream).position for stream in self.lake.streams}
+        self.assertEqual(len(self.texts()), 9)
+        self.fail_over()
+        # Nothing is said to be landed, lost or equal on the word of this server.
+        self.assertRaises(NotConfirmed, self.land)
+        self.assertRaises(NotConfirmed, self.checked)
+        after = {stream: self.lake.table(stream).position for stream in self.lake.streams}
+        self.assertEqual(after, before)
+
+        self.sql(CONFIRM)
+        self.notes(10, 12)
+        self.notes(13, 14, "w2")
+        landed = self.land(task_rows=2)
+        self.assertEqual(
+            self.lost_of(landed), {"notes": [("w1", 2), ("w2", 2)], "everything": [("sql", 1)]}
+        )
+        self.assertEqual(self.texts(), [f"n{n}" for n in range(1, 15)])
+        self.assertGreater(self.lake.table("notes").position.linear, MARGIN)
+        (w1, w2) = landed[0].lost["notes"]
+        self.assertEqual((w1.incarnation, w1.after, w1.upto), (2, 5, 7))
+        self.assertEqual((w2.incarnation, w2.after, w2.upto), (2, 7, 9))
+        # Once, and never twice.
+        self.notes(15, 15)
+        landed = self.land()
+        self.assertEqual(self.lost_of(landed), {})
+        self.assertEqual(sum(each.rows["notes"] for each in landed), 1)
+
+        report = self.checked()
+        self.assertEqual((report.outcome, report.equal), (Outcome.LOST, False))
+        notes = next(each for each in report.streams if each.stream == "notes")
+        self.assertEqual((notes.source_rows, notes.lake_rows), (11, 15))
+        self.assertEqual((notes.differences, notes.examples), ((), ()))
+        self.assertEqual([(each.writer, each.rows) for each in notes.lost], [("w1", 2), ("w2", 2)])
+        self.assertIn(
+            "stream 'notes', 2 rows of writer 'w1', tokens 6 to 7, lost by the database in the"
+            " failover to incarnation 2",
+            report.problems,
+        )
+
+    async def test_what_has_survived_above_what_is_proven_is_landed_once_and_not_lost(self) -> None:
+        self.add_writers("notes", "w1")
+        self.notes(1, 3)
+        self.land()
+        self.notes(4, 5, "w1")
+        await self.disconnect()
+        self.notes(6, 6, "w1")
+        self.fail_over()
+        self.sql(CONFIRM)
+        self.notes(7, 7)
+        self.assertEqual(self.lost_of(self.land()), {})
+        self.assertEqual(self.texts(), ["n1", "n2", "n3", "n4", "n5", "n7"])
+        self.assert_landed("notes")
+        self.assertEqual(self.checked().outcome, Outcome.EQUAL)
+
+    async def test_a_check_before_the_next_landing_tells_what_was_lost(self) -> None:
+        await self.begin()
+        self.land()
+        self.fail_over()
+        self.sql(CONFIRM)
+        # What was not lost by the failover is a difference as ever.
+        on = self.connect()
+        self.sql(TAMPERING, on=on)
+        self.sql("DELETE FROM synrepl.notes WHERE text = 'n2'", on=on)
+        self.sql("UPDATE synrepl.notes SET n = 0 WHERE text = 'n3'", on=on)
+        (notes,) = self.checked(Extent(["notes"])).streams
+        self.assertIs(notes.outcome, Outcome.DIFFERENT)
+        (difference,) = notes.differences
+        self.assertEqual((difference.only_in_lake, difference.changed), (1, 1))
+        self.assertEqual(sum(each.rows for each in notes.lost), 4)
+
+    async def test_an_older_server_is_refused(self) -> None:
+        await self.begin()
+        self.land()
+        self.fail_over()
+        self.sql(CONFIRM)
+        self.land()
+        self.servers.standby.stop()
+        self.servers.primary.start()
+        self.notes(10, 10)
+        for each in (self.land, self.checked):
+            error = self.assertRaises(OlderServer, each)
+            self.assertIn("from before a failover", str(error))
+        # So does a process that has not seen the newer server: the lake has.
+        self.origin = self.opened(type(self.origin)(self.origin._database))  # type: ignore[attr-defined,call-arg]
+        for each in (self.land, self.checked):
+            self.assertRaises(OlderServer, each)
