@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from synrepl.core.errors import InputError, Refused, Unavailable
 from synrepl.core.tokens import Token
-from synrepl.storage import writers
+from synrepl.storage import incarnations, writers
 from synrepl.storage.database import Transaction
 from synrepl.storage.locks import (
     FIRST_RESERVATION,
@@ -86,9 +86,11 @@ def append_preserved(
     the sequence has to be moved (:func:`move_sequence`).
 
     :raises BadReplay: the IDs are not such as the stream gives out
+    :raises NotConfirmed: the server was promoted or restored, and is not confirmed yet
     :raises PositionsTaken: :raises StreamBusy: :raises StagedLost:
     :raises WriterTaken: :raises Drained: :raises WriterRemoved: :raises StreamNotMade:
     """
+    incarnations.confirmed(txn)
     numbers = [each.attempt for each in attempts]
     rows = sum(each.rows for each in attempts)
     before = recall(txn, job, rows)
@@ -120,8 +122,9 @@ def settle(txn: Transaction, stream: str, upto: Token) -> None:
     So nobody is given an ID of these that has no fact, and followers that have heard of them
     elsewhere are right. When it is committed the sequence has to be moved.
 
-    :raises StreamBusy:
+    :raises StreamBusy: :raises NotConfirmed:
     """
+    incarnations.confirmed(txn)
     sql = "SELECT position FROM synrepl._streams WHERE stream = %s"
     if int(value(txn, sql, (stream,))) >= upto:
         return
@@ -164,8 +167,9 @@ def move_sequence(txn: Transaction, stream: str) -> None:
 def register_writers(txn: Transaction, stream: str, attempts: Sequence[Staged]) -> None:
     """Make the writers of staged rows writers of the stream; to be committed before they write.
 
-    :raises WriterRemoved: :raises StreamNotMade:
+    :raises WriterRemoved: :raises StreamNotMade: :raises NotConfirmed:
     """
+    incarnations.confirmed(txn)
     for writer in _writers(txn, stream, [each.attempt for each in attempts]):
         writers.register(txn, stream, writer)
 

@@ -94,6 +94,7 @@ def replay(
     :returns: by stream, in the order in which they were done
     :raises NotTheSame: :raises BeyondTheLake: :raises NotInTheLake:
     :raises NotACopy: :raises SchemaBehind: :raises PositionsTaken: :raises StreamBusy:
+    :raises NotConfirmed: the copy's server was promoted or restored, and is not confirmed yet
     :raises BadRows: the database does not take some rows
     """
     with lake.reading():

@@ -16,7 +16,7 @@ from synrepl.pipeline.lake.table import StreamTable
 from synrepl.pipeline.origin.foreign import ForeignOrigin
 from synrepl.pipeline.origin.open import NoStreams, open_origin
 from synrepl.pipeline.origin.shape import Shape
-from synrepl.storage import migrations, preserved
+from synrepl.storage import incarnations, migrations, preserved
 from synrepl.storage.database import Transaction
 from synrepl.storage.migrations import Migration, Phase
 from synrepl.storage.tables import ensure_tables, table_name
@@ -44,6 +44,7 @@ def prepare(spark: SparkSession, dsn: str, tables: Sequence[StreamTable]) -> dic
 
     :returns: the columns of all streams of the database, by stream
     :raises NotACopy: :raises SchemaBehind: :raises DatabaseAway: :raises BadDeclaration:
+    :raises NotConfirmed:
     """
     with BlockingDatabase(dsn, INSTANCE) as database:
         try:
@@ -57,7 +58,7 @@ def prepare(spark: SparkSession, dsn: str, tables: Sequence[StreamTable]) -> dic
             origin.close()
             if isinstance(origin, ForeignOrigin):
                 raise NotACopy(where=database.address.where)
-            database.run("check the schema", lambda txn: migrations.check(txn, migrations.load()))
+            database.run("check the schema", _check)
         new = [_stream(spark, table) for table in tables if table.stream not in there]
         if new:
             database.run("make tables", lambda txn: ensure_tables(txn, new))
@@ -90,6 +91,11 @@ def highest(dsn: str, table: StreamTable) -> Token:
     with BlockingDatabase(dsn, INSTANCE) as database:
         low, high = database.run("look how far it is", work, read_only=True)
     return max(0, -(low or 0) if table.shape.counts_down else high or 0)
+
+
+def _check(txn: Transaction) -> None:
+    migrations.check(txn, migrations.load())
+    incarnations.confirmed(txn)  # before anything is made
 
 
 def _apply_next(txn: Transaction) -> tuple[Migration, ...]:

@@ -30,17 +30,24 @@ class Offset:
     """Positions in some streams of one database.
 
     :ivar server: which database, as :attr:`.Origin.server` has it
+    :ivar incarnation: of its server, as :attr:`.Origin.incarnation` has it
     """
 
     server: str
     streams: Mapping[str, PositionVector]
+    incarnation: int = 1
 
     def to_json(self) -> dict[str, Any]:
-        """``{"version": 1, "server": "…", "streams": {"events": {"linear": 10, "writers": {…}}}}``."""
+        """``{"version": 1, "server": "…", "streams": {"events": {"linear": 10, "writers": {…}}}}``.
+
+        From the first failover on also with ``"incarnation": 2``.
+        """
+        failovers = {"incarnation": self.incarnation} if self.incarnation > 1 else {}
         return {
             "version": VERSION,
             "server": self.server,
             "streams": {name: at.to_json() for name, at in sorted(self.streams.items())},
+            **failovers,
         }
 
     @classmethod
@@ -60,4 +67,7 @@ class Offset:
             streams = {name: PositionVector.from_json(at) for name, at in value["streams"].items()}
         except BadVector as error:
             raise BadOffset(reason=str(error)) from None
-        return cls(server, streams)
+        incarnation = value.get("incarnation", 1)
+        if type(incarnation) is not int or incarnation < 1:
+            raise BadOffset(reason="'incarnation' is a number, 1 or more")
+        return cls(server, streams, incarnation)

@@ -17,7 +17,7 @@ from synrepl.pipeline.sink.copying import bad_text, copy_text
 from synrepl.pipeline.sink.fitting import fit
 from synrepl.pipeline.sink.options import OnBadRows, SinkOptions
 from synrepl.pipeline.sink.target import INSTANCE, Target
-from synrepl.storage import staged
+from synrepl.storage import incarnations, staged
 from synrepl.storage.database import QueryFailed, Transaction
 from synrepl.storage.staged import Staged
 
@@ -57,6 +57,7 @@ def stage(
 
     :param job: None for the streaming query that the task works for
     :raises NoQuery: :raises StagingInterrupted: :raises DatabaseAway: :raises BadValue:
+    :raises NotConfirmed:
     """
     context = TaskContext.get()
     query = (context and context.getLocalProperty(_QUERY_ID)) or ""
@@ -76,7 +77,7 @@ def stage(
             return staged.stage(txn, target.stream, job, attempt, columns, rows.good(), rows.bad())
 
         # A database that is away is waited for now, while nothing has been read.
-        database.run("begin to stage", lambda txn: txn.execute("SELECT 1"), read_only=True)
+        database.run("begin to stage", incarnations.confirmed, read_only=True)
         try:
             done = database.run("stage rows", work)
         except QueryFailed:

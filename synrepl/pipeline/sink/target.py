@@ -15,7 +15,7 @@ from synrepl.pipeline.origin.open import open_origin
 from synrepl.pipeline.origin.origin import NoSuchStream
 from synrepl.pipeline.origin.shape import HEAD, Shape
 from synrepl.pipeline.sink.options import SinkOptions
-from synrepl.storage import staged
+from synrepl.storage import incarnations, staged
 from synrepl.storage.database import Transaction
 from synrepl.storage.outbox import KeptInMemory
 from synrepl.storage.server_name import check_server
@@ -82,12 +82,14 @@ def resolve(options: SinkOptions, schema: t.StructType) -> Target:
 
     :raises ColumnsMismatch: a column is unknown, missing or of another type
     :raises NoSuchStream: :raises KeptInMemory: :raises NotWritable: :raises WrongServer:
+    :raises NotConfirmed: the server was promoted or restored, and is not confirmed yet
     :raises WriterTaken: :raises Drained: :raises WriterRemoved: :raises DatabaseAway:
     """
     shape = _shape(options)
     columns = match(shape, schema, options.preserve)
 
     def work(txn: Transaction) -> tuple[str, ...] | None:
+        incarnations.confirmed(txn)  # before anything is made
         if options.server_name is not None:
             check_server(txn, options.server_name)
         staged.ensure_staging(txn, shape.stream, shape.cells)

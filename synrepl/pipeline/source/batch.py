@@ -37,7 +37,7 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """What there is to read now, for tasks.
 
-        :raises DatabaseAway: :raises NoSuchStream: :raises MustReland:
+        :raises DatabaseAway: :raises NotConfirmed: :raises NoSuchStream: :raises MustReland:
         :raises NotSettled: :raises EndNotSettled:
         """
         options = self._options

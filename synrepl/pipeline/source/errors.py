@@ -15,6 +15,10 @@ class MustReland(StorageError):
     """stream {stream!r} has been trimmed up to {trimmed}, and this reader stands at {after}: what lies between is gone from the table; must re-land from {trimmed}: take in anew what the stream is about, then start with a new checkpointLocation and starting={trimmed}"""
 
 
+class ReadBeforeFailover(Refused):
+    """the database failed over, and may have lost facts that this query has read: {what}. Look for them in what the query writes to, then start it once with on_failover=warn: it goes on from its checkpoint, misses nothing and reads nothing twice"""
+
+
 class NotSettled(Refused):
     """the read of stream {stream!r} is to end at {ending}, and only {bound} is settled: what lies between may still be committed; wait, or leave the option ending out"""
 

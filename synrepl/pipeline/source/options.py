@@ -10,6 +10,7 @@ from synrepl.core.names import BadName, follower_name
 from synrepl.driver.blocking import PATIENCE_S
 from synrepl.pipeline.given import Given
 from synrepl.pipeline.plan.plan import CHUNK_ROWS
+from synrepl.pipeline.source.failovers import OnFailover
 from synrepl.pipeline.source.place import Place, parse_place
 
 #: For how long facts are kept for a follower that does not come, in seconds.
@@ -19,7 +20,7 @@ LEASE_S = 86_400.0
 SETTLE_WAIT_S = 10.0
 
 _BATCH = ("ending", "push_filters")
-_STREAM = ("max_rows_per_batch", "follower", "follower_lease_s")
+_STREAM = ("max_rows_per_batch", "follower", "follower_lease_s", "on_failover")
 _BOTH = (
     "database",
     "database_path",
@@ -54,6 +55,7 @@ class SourceOptions:
     :ivar chunk_rows: about how many rows a task reads
     :ivar follower: under which name processed positions are acknowledged
     :ivar lease_s: how long facts are kept for the follower, in seconds
+    :ivar on_failover: what a query does when facts that it has read may be lost
     :ivar patience_s: how long a database that is away is tried again, in seconds
     :ivar settle_wait_s: how long a read with an end waits for what is under way, in seconds
     """
@@ -70,6 +72,7 @@ class SourceOptions:
     lease_s: float
     patience_s: float
     settle_wait_s: float
+    on_failover: OnFailover = OnFailover.REFUSE
 
     @property
     def everything(self) -> bool:
@@ -107,6 +110,7 @@ def parse(options: Mapping[str, str], streaming: bool | None = None) -> SourceOp
         lease_s=given.seconds("follower_lease_s", LEASE_S),
         patience_s=given.seconds("patience_s", PATIENCE_S),
         settle_wait_s=given.seconds("settle_wait_s", SETTLE_WAIT_S),
+        on_failover=given.word("on_failover", OnFailover, OnFailover.REFUSE),
     )
 
 

@@ -15,6 +15,7 @@ from synrepl.pipeline.plan.offset import Offset
 from synrepl.pipeline.plan.plan import bounded, chunks
 from synrepl.pipeline.source import place
 from synrepl.pipeline.source.errors import BatchHasStream
+from synrepl.pipeline.source.failovers import check_failovers
 from synrepl.pipeline.source.follower import Follower, NoFollowers
 from synrepl.pipeline.source.newcomers import Newcomers
 from synrepl.pipeline.source.options import SourceOptions
@@ -74,11 +75,13 @@ class Planner:
 
         :param rows: about how many it may have; None for no limit
         :raises MustReland: :raises StreamAppeared:
+        :raises NotConfirmed: :raises OlderServer: :raises ReadBeforeFailover:
         :raises PlaceMissing: the option starting does not have all streams
         """
         if self._follower is not None:
             self._follower.stay()
         standings = self._look()
+        check_failovers(start, self._origin, self._options.on_failover)
         begun = self._begun(start, standings)
         goal: dict[str, PositionVector] = {}
         for stream, at in standings.items():
@@ -97,6 +100,7 @@ class Planner:
         """What lies between two positions.
 
         :raises MustReland: facts of it are gone
+        :raises NotConfirmed: :raises OlderServer: :raises ReadBeforeFailover:
         :raises BatchHasStream: it was planned for other streams
         """
         moved = {
@@ -107,7 +111,10 @@ class Planner:
         for stream in sorted(moved.keys() - set(self._newcomers.known)):
             raise BatchHasStream(stream=stream)
         columns = {stream: self._layout.read_of(self._origin.shape(stream)) for stream in moved}
-        for stream, at in self._origin.look(list(moved)).items():
+        standings = self._origin.look(list(moved))
+        # Planned before a failover, and perhaps half of it in the sink.
+        check_failovers(end, self._origin, self._options.on_failover)
+        for stream, at in standings.items():
             not_trimmed(stream, start.streams[stream], at.trimmed)
         found = chunks(self._origin, start.streams, moved, columns, self._options.chunk_rows)
         for chunk in found:
@@ -151,7 +158,7 @@ class Planner:
         return standings
 
     def _at(self, streams: Mapping[str, PositionVector]) -> Offset:
-        return Offset(self._origin.server, streams)
+        return Offset(self._origin.server, streams, self._origin.incarnation)
 
 
 def _earliest(at: Standing) -> PositionVector:
