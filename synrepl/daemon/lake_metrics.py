@@ -31,6 +31,12 @@ class LakeMetrics:
             ["stream"],
             registry=registry,
         )
+        self._lost = Counter(
+            "synrepl_lake_lost_rows",
+            "Rows of the lake that the database was found to have lost in a failover.",
+            ["stream"],
+            registry=registry,
+        )
         self._position = Gauge(
             "synrepl_lake_position",
             "The token up to which the lake has everything.",
@@ -63,6 +69,8 @@ class LakeMetrics:
 
     def landed(self, landed: Landed) -> None:
         """A round is done."""
+        for stream, lost in landed.lost.items():
+            self._lost.labels(stream).inc(sum(each.rows for each in lost))
         for stream, upto in landed.upto.items():
             self._rows.labels(stream).inc(landed.rows[stream])
             self._apart.labels(stream).inc(landed.apart[stream])

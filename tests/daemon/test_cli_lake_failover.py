@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 
+from synrepl.pipeline.lake.lake import Lake
 from synrepl.testing.postgres import fresh_database
 from tests.daemon.lake_world import LakeCase
+from tests.pipeline.landing import rows_of
 from tests.storage.postgres import prepare
 from tests.storage.samples import TAMPERING
 from tests.storage.test_failover_sql import PROMOTE
@@ -53,3 +55,12 @@ class OneLake(LakeCase):
         self.assertNotIn("DIFFERS", done.out)
         told = json.loads(self.done("check", self.lake, *self.database, "--json", "--accept-lost"))
         self.assertEqual((told["outcome"], told["equal"]), ("lost in a failover", False))
+
+        lines = self.done("drop-lost", self.lake, *self.database).splitlines()
+        self.assertTrue(lines[0].startswith("stream 'notes': dropped 2 rows of writer 'sql'"))
+        self.assertIn("All equal.", self.done("check", self.lake, *self.database))
+        self.assertEqual(
+            json.loads(self.done("drop-lost", self.lake, *self.database, "--json")), {}
+        )
+        texts = [row[3] for row in rows_of(Lake(self.lake).table("notes"))]
+        self.assertEqual(texts, ["one", "two", "five"])

@@ -13,6 +13,10 @@ _COMMANDS = {
     "check": ("synrepl.daemon.cli.lake_check", "Prove that the lake has what the database has."),
     "run": ("synrepl.daemon.cli.lake_run", "Run a job over the lake, or show which there are."),
     "replay": ("synrepl.daemon.cli.lake_replay", "Write the lake's facts into another database."),
+    "drop-lost": (
+        "synrepl.daemon.cli.lake_drop_lost",
+        "Drop rows that the database lost in a failover.",
+    ),
     "compact": ("synrepl.daemon.cli.lake_compact", "Make few large files of many small ones."),
 }
 

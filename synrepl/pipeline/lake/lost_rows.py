@@ -79,6 +79,16 @@ def count_lost(
 
     :raises ReadingAway: :raises ReadFailed: :raises ReadElsewhere: :raises Trimmed:
     """
+    try:
+        return lost_from(lost_keys(spark, table, origin, dsn, window))
+    except PySparkException as error:
+        raise reason(error) or error from None
+
+
+def lost_keys(
+    spark: SparkSession, table: StreamTable, origin: Origin, dsn: str, window: LossWindow
+) -> DataFrame:
+    """``stream_id``, ``row_no``, ``writer``, ``incarnation``, ``token`` of the rows themselves."""
     stream, shape = table.stream, table.shape
     heads = Shape(stream, shape.counts_down, ())
     names = [column.name for column in HEAD]
@@ -95,8 +105,4 @@ def count_lost(
         .where("incarnation IS NOT NULL")
         .withColumn("token", token)
     )
-    lost = mine.join(there.select("stream_id", "row_no"), ["stream_id", "row_no"], "left_anti")
-    try:
-        return lost_from(lost)
-    except PySparkException as error:
-        raise reason(error) or error from None
+    return mine.join(there.select("stream_id", "row_no"), ["stream_id", "row_no"], "left_anti")
