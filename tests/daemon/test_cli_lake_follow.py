@@ -23,6 +23,11 @@ from tests.daemon.cli_world import Command, free_port
 from tests.daemon.lake_world import LakeCase
 from tests.pipeline.landing import rows_of
 from tests.storage.postgres import prepare
+from tests.storage.samples import TAMPERING
+from tests.storage.test_failover_sql import PROMOTE
+
+#: What an earlier state of the database has not.
+LOSE = f"{TAMPERING}; DELETE FROM synrepl.notes WHERE stream_id > 1"
 
 
 class Following(LakeCase):
@@ -98,6 +103,24 @@ class Following(LakeCase):
         self.assertEqual((done.code, done.err), (128 + signal.SIGINT, errors))
         self.assertEqual(alive(java), [])
         self.assertEqual(list(self.scratch.iterdir()), [])
+        self.assertEqual(self.texts(), ["one", "two", "three"])
+
+    async def test_goes_on_when_a_promoted_server_is_confirmed(self) -> None:
+        self.notes(self.dsn, "one", "two")
+        command = self.follow("--json", "--no-acknowledge")
+        await command.lines(1)
+        self.sql(self.dsn, f"{LOSE}; {PROMOTE}")
+        errors = await command.said("landing goes on when it is back")
+        self.assertIn("the database is not confirmed", errors)
+        self.sql(self.dsn, "SELECT synrepl.confirm()")
+        self.notes(self.dsn, "three")
+        errors = await command.said("the database is back")
+        self.assertEqual(errors.count("\n"), 2, errors)
+        told = [json.loads(line) for line in await command.lines(2)]
+        lost = told[1]["lost_in_failover"]["notes"]
+        self.assertEqual([(each["writer"], each["rows"]) for each in lost], [("sql", 1)])
+        command.signal("TERM")
+        await command.done()
         self.assertEqual(self.texts(), ["one", "two", "three"])
 
     async def test_tells_once_of_a_stream_that_somebody_holds(self) -> None:

@@ -2,16 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import pyarrow as pa
+
 from synrepl.pipeline.lake.check import EVERYTHING, Extent, check
 from synrepl.pipeline.lake.check_report import Outcome, Report
-from synrepl.pipeline.lake.land import Landed
+from synrepl.pipeline.lake.land import FailedOver, Landed
 from synrepl.storage.incarnations import MARGIN
 from synrepl.storage.store import NotConfirmed, OlderServer
+from tests.driver.embedded import one
 from tests.pipeline.landing import LandingCase
 from tests.storage.failover import FailoverCase
 from tests.storage.samples import NOTES, TAMPERING
+from tests.storage.test_failover_sql import PROMOTE
 
 CONFIRM = "SELECT synrepl.confirm()"
+
+
+def _failing_over(
+    dsn: str, work: Callable[[], Iterator[pa.RecordBatch]]
+) -> Iterator[pa.RecordBatch]:
+    """Another server takes over before a task has read anything."""
+    one(dsn, PROMOTE)
+    one(dsn, CONFIRM)
+    return work()
+
+
+class Tasks(LandingCase):
+    """A failover between the driver's look and what a task reads."""
+
+    async def test_nothing_is_landed_on_the_word_of_two_servers(self) -> None:
+        self.notes(1, 3)
+        self.assertRaises(FailedOver, self.land, partial(_failing_over, self.dsn))
+        self.assertEqual((self.lake.table("notes").landed, self.in_lake("notes")), (False, []))
+        self.land()
+        self.assert_landed("notes")
 
 
 class Failovers(LandingCase, FailoverCase):

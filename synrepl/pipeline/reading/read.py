@@ -37,6 +37,10 @@ _BATCH_BYTES_OPTION = "adbc.postgresql.batch_size_hint_bytes"
 _IDLE_TOO_LONG = frozenset({"25P03", "25P04"})
 
 
+#: A standby that is far behind, or another database, has not even synrepl's tables.
+_NO_TABLE = "42P01"
+
+
 class ReadFailed(StorageError):
     """tokens {after} to {upto} of stream {stream!r} could not be read (SQLSTATE {sqlstate}): {reason}"""
 
@@ -152,7 +156,13 @@ def _as(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _check_reached(connection: dbapi.Connection, chunk: Chunk) -> None:
-    if not _value(connection, chunk.reached_sql):
+    try:
+        reached = _value(connection, chunk.reached_sql)
+    except manager.Error as error:
+        if _sqlstate(error) != _NO_TABLE:
+            raise
+        reached = False
+    if not reached:
         raise ReadElsewhere(stream=chunk.stream)
 
 
