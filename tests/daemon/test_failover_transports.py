@@ -1,0 +1,91 @@
+"""A failover that loses commits, for workers over Redis, and for workers without a database."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from synrepl.testing.redis import RedisServer
+from tests.daemon.test_failover import FailoverShop
+
+
+class OverRedis(FailoverShop):
+    """A master and workers that hear each other over Redis pub/sub only."""
+
+    async def setUp(self) -> None:  # type: ignore[override]
+        self.redis = RedisServer()
+        self.addCleanup(self.redis.close)
+        await super().setUp()
+
+    async def begin(self, name: str, **settings: str) -> Any:
+        process = self.process(name, redis=f"{{path: {self.redis.path}}}", **settings)
+        await self.until_ready(name)
+        return process
+
+    async def test_a_worker_is_told_what_is_lost_and_misses_nothing_later(self) -> None:
+        await self.begin("w1", handlers=f"[{self.careful()}, {self.totals()}]")
+        kept, lost = await self.lose()
+        self.servers.fail_over()
+        await self.until_all_is_well(await self.ordered("new"))
+        ((writer, told),) = self.losses()
+        self.assertEqual((writer, told.upto), ("master", lost))
+        self.assertLessEqual(told.after, kept + 1)
+        last = await self.order("later1", "later2")
+        await self.wait("w1", "orders", "master", last)
+        self.assertEqual(self.orders_of()[-3:], ["new", "later1", "later2"])
+        self.assertEqual(self.in_totals()[-3:], ["new", "later1", "later2"])
+
+    async def test_facts_of_another_writer_that_are_lost(self) -> None:
+        await self.begin("w1", handlers=f"[{self.careful()}, {self.totals()}]")
+        await self.begin("w2")
+        _, lost = await self.lose(by="w2")
+        self.servers.fail_over()
+        await self.until_all_is_well(await self.ordered("new", at="w2"), "w2")
+        self.assertIn(("w2", lost), [(w, told.upto) for w, told in self.losses()])
+        last = await self.ordered("later", at="w2")
+        await self.wait("w1", "orders", "w2", last)
+        last = await self.order("by-master")
+        await self.wait("w1", "orders", "master", last)
+        self.assertEqual(self.orders_of()[-2:], ["later", "by-master"])
+
+
+class WithoutADatabase(FailoverShop):
+    """A worker that asks the master over HTTP for what it lacks."""
+
+    def recorded(self, worker: str) -> int:
+        """It has nothing on record; that of the master goes with its facts."""
+        ((position,),) = self.sql(
+            "SELECT position FROM synrepl._writers WHERE stream = 'orders' AND writer = 'master'"
+        )
+        return int(position)
+
+    async def over_http(self, **settings: str) -> Any:
+        """Start a worker with a mailer."""
+        url = f"http://127.0.0.1:{self.http['master']}"
+        without = {"database": "~", "catch_up": "http", "stream_writers": "{}"}
+        master = f"{{port: {self.port}, http_url: '{url}'}}"
+        return await self.begin(
+            "w1", handlers=f"[{self.careful()}]", master=master, **without, **settings
+        )
+
+    async def test_it_is_told_what_is_lost_and_misses_nothing_later(self) -> None:
+        await self.over_http()
+        kept, lost = await self.lose()
+        self.servers.fail_over()
+        new = await self.ordered("new")
+        await self.wait("w1", "orders", "master", new)
+        ((writer, told),) = self.losses()
+        self.assertEqual((writer, told.upto), ("master", lost))
+        self.assertLessEqual(told.after, kept + 1)
+        await self.wait("w1", "orders", "master", await self.order("later"))
+        self.assertEqual(self.orders_of()[-2:], ["new", "later"])
+
+    async def test_its_page_is_refused_with_the_lost_range(self) -> None:
+        await self.over_http()
+        kept, lost = await self.lose()
+        self.servers.fail_over()
+        new = await self.ordered("new")
+        path = "/_synapse/replication/get_repl_stream_updates/orders/abcdefghij"
+        query = f"?from_token={lost}&upto_token={new}&limit=10&rows=current&writer=master"
+        status, error, message = await self.ask("master", path + query)
+        self.assertEqual((status, error), (410, "FactsLost"))
+        self.assertIn(f"{kept}", message)
