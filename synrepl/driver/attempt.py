@@ -18,6 +18,13 @@ from synrepl.storage.store import DatabaseAway
 
 T = TypeVar("T")
 
+#: The transaction's ID. It waits for the disk: positions and effects that a process has seen
+#: committed must not be forgotten by a crash of the server that the process survives.
+_IDENTIFY = (
+    "SELECT pg_current_xact_id()::text, CASE current_setting('synchronous_commit')"
+    " WHEN 'off' THEN set_config('synchronous_commit', 'on', true) END"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Ran(Generic[T]):
@@ -79,10 +86,7 @@ class Attempt(Generic[T]):
                 if self.read_only:
                     cursor.execute(f"BEGIN ISOLATION LEVEL {self.isolation} READ ONLY")
                     return None
-                cursor.execute(
-                    f"BEGIN ISOLATION LEVEL {self.isolation} READ WRITE;"
-                    " SELECT pg_current_xact_id()::text"
-                )
+                cursor.execute(f"BEGIN ISOLATION LEVEL {self.isolation} READ WRITE; {_IDENTIFY}")
                 row = cursor.fetchone()
                 assert row is not None
         except psycopg2.Error as error:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
+import subprocess
 from collections.abc import Awaitable, Callable
 from functools import cache
 from itertools import count
@@ -31,6 +32,9 @@ from synrepl.core.errors import StorageError
 from synrepl.storage.launch.postgres import PostgresServer
 
 Prepare = Callable[[str], Awaitable[object]]
+
+#: Settings that make tests fast at the risk of their data.
+_HASTY = ("fsync", "full_page_writes", "wal_init_zero")
 
 _numbers = count(1)
 _spare: list[str] = []
@@ -73,7 +77,6 @@ def server() -> PostgresServer:
     found = PostgresServer(
         directory,
         prefer_system=os.environ.get("SYNREPL_TEST_SYSTEM_POSTGRES") == "1",
-        fsync=False,
     )
 
     def stop() -> None:
@@ -82,7 +85,30 @@ def server() -> PostgresServer:
 
     atexit.register(stop)
     found.start()
+    # Not on its command line, so that a test can have it otherwise.
+    _configure(found, "SET {} = off")
     return found
+
+
+async def with_durable_server(case: HasCleanups) -> None:
+    """Have the server keep its data like one in production, until a test is over."""
+    case.addCleanup(_configure, server(), "SET {} = off")
+    _configure(server(), "RESET {}")
+    # New connections have it once the postmaster has read its files again.
+    while (await _run("psql", "-X", "-A", "-t", "-c", "SHOW fsync", "postgres")).strip() != "on":
+        pass
+
+
+def _configure(running: PostgresServer, change: str) -> None:
+    """Alter the settings that risk the data; blocks."""
+    settings = [f"ALTER SYSTEM {change.format(name)}" for name in _HASTY]
+    statements = [*settings, "SELECT pg_reload_conf()"]
+    subprocess.run(  # noqa: S603
+        [running.program("psql"), "-X", "-q", *(f"-c{each}" for each in statements), "postgres"],
+        env={"PATH": os.defpath, **running.client_environment()},
+        check=True,
+        capture_output=True,
+    )
 
 
 async def fresh_database(case: HasCleanups | None = None, prepare: Prepare | None = None) -> str:
@@ -115,7 +141,7 @@ def _dsn(name: str) -> str:
     return f"{server().dsn.rpartition('/')[0]}/{name}"
 
 
-async def _run(program: str, *arguments: str) -> None:
+async def _run(program: str, *arguments: str) -> str:
     running = server()
     environment = {"PATH": os.defpath, **running.client_environment()}
     path = os.fsencode(running.program(program))
@@ -123,3 +149,5 @@ async def _run(program: str, *arguments: str) -> None:
     if status:
         reason = (errors or output).decode(errors="replace").strip()
         raise DatabaseNotMade(program=program, reason=reason)
+    said: str = output.decode(errors="replace")
+    return said

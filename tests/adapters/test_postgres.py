@@ -104,6 +104,18 @@ class Transactions(DatabaseCase):
             await self.database.run("mine", work)
         self.assertEqual(await self.rows(), [])
 
+    async def test_waits_for_the_disk_where_the_database_does_not(self) -> None:
+        name = extensions.parse_dsn(self.dsn)["dbname"]
+
+        def shown(txn: Transaction) -> str:
+            return str(txn.execute("SHOW synchronous_commit").fetchone()[0])
+
+        for given, wanted in (("off", "on"), ("local", "local"), ("on", "on")):
+            await self.sql(f"ALTER DATABASE {name} SET synchronous_commit = {given}")
+            database = self.open(self.dsn)
+            self.assertEqual(await database.run("show", shown), wanted)
+            self.assertEqual(await database.run("show", shown, read_only=True), given)
+
     async def test_connection_settings(self) -> None:
         shown = {
             name: (await self.sql(f"SHOW {name}"))[0][0]

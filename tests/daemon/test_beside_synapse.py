@@ -16,6 +16,7 @@ import psycopg2
 from twisted.internet import reactor
 
 from synrepl.adapters.scheduler import TwistedScheduler
+from synrepl.testing.postgres import with_durable_server
 from synrepl.testing.redis import RedisServer
 from tests.daemon.cli_world import CliCase, Command
 from tests.storage.foreign_databases import foreign_database
@@ -154,6 +155,10 @@ class Beside(CliCase):
     """One server: its database, its traffic, and ``synrepl`` as processes beside it."""
 
     timeout = 300
+
+    async def setUp(self) -> None:  # type: ignore[override]
+        super().setUp()
+        await with_durable_server(self)
 
     async def beside(self, version: str) -> Database:
         """The database, whose DSN is in ``dsn``."""

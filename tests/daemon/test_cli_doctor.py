@@ -29,7 +29,7 @@ from synrepl.daemon.http_caches import BadAudit, _keys
 from synrepl.daemon.master import MasterProcess
 from synrepl.daemon.worker import WorkerProcess
 from synrepl.storage.database import Database, Transaction
-from synrepl.testing.postgres import fresh_database
+from synrepl.testing.postgres import fresh_database, with_durable_server
 from synrepl.testing.redis import RedisServer
 from tests.daemon.cli_world import CliCase, Master, free_port
 
@@ -92,6 +92,10 @@ INVALIDATE = """SELECT synrepl.append('caches',
 
 class Doctor(CliCase):
     """Processes whose caches are looked at."""
+
+    async def setUp(self) -> None:  # type: ignore[override]
+        super().setUp()
+        await with_durable_server(self)
 
     async def caching_master(self, **settings: str) -> CachingMaster:
         settings = {"catalogue": "[caches]", "audit_caches": "{every: 0s}", **settings}

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 import psycopg2
 
+from synrepl.testing.postgres import with_durable_server
 from tests.daemon.cli_world import CliCase, Done
 from tests.storage.foreign_databases import foreign_database
 
@@ -18,6 +19,10 @@ DOCTOR = ("doctor", "database")
 
 
 class DoctorCase(CliCase):
+    async def setUp(self) -> None:  # type: ignore[override]
+        super().setUp()
+        await with_durable_server(self)
+
     def dsn_file(self, dsn: str, mode: int = 0o600) -> Path:
         path = self.directory / "dsn"
         path.write_text(f"{dsn}\n")

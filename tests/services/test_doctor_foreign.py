@@ -19,7 +19,7 @@ from synrepl.services.doctor.examine import NothingToExamine, NotOurs, examine
 from synrepl.services.doctor.finding import Severity
 from synrepl.services.doctor.report import Report
 from synrepl.storage.foreign.release import MayNotRead
-from synrepl.testing.postgres import fresh_database
+from synrepl.testing.postgres import fresh_database, with_durable_server
 from tests.storage.foreign_databases import foreign_database
 
 #: Every open transaction is too old.
@@ -28,6 +28,9 @@ AT_ONCE = Bounds(transaction_s=-1.0)
 
 class ForeignDoctor(TestCase):
     timeout = 60
+
+    async def setUp(self) -> None:
+        await with_durable_server(self)
 
     async def examine(self, dsn: str, bounds: Bounds = AT_ONCE, **more: Any) -> Report:
         database = PostgresDatabase(reactor, dsn, "doctor")

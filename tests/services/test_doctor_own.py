@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from urllib.parse import urlsplit
 
 from twisted.internet.defer import Deferred
@@ -12,6 +13,7 @@ from synrepl.services.doctor.cure import NoWriterToLend
 from synrepl.services.doctor.examine import examine
 from synrepl.services.doctor.finding import Severity
 from synrepl.services.doctor.report import Report
+from synrepl.storage import follower_repair
 from synrepl.storage.store import Draft
 from synrepl.storage.tables import sequence_name
 from synrepl.streams.definition import Stream
@@ -19,6 +21,7 @@ from synrepl.streams.row import Row
 from synrepl.streams.synapse.account_data import ACCOUNT_DATA
 from synrepl.streams.synapse.backfill import BACKFILL, BackfillRow
 from synrepl.streams.synapse.tag_account_data import TAG_ACCOUNT_DATA, TagAccountDataRow
+from synrepl.testing.postgres import with_durable_server
 from tests.storage.postgres import PostgresCase, Process
 from tests.storage.samples import NOTES, note
 
@@ -31,6 +34,7 @@ OLD = BackfillRow("$e:x", "!r:x", "m.room.message", None, None, None)
 class OwnDoctor(PostgresCase):
     async def setUp(self) -> None:  # type: ignore[override]
         await super().setUp()
+        await with_durable_server(self)
         self.doctor = self.process("doctor")
 
     async def examine(self, bounds: Bounds = AT_ONCE, fix: bool = False) -> Report:
@@ -222,9 +226,17 @@ class OwnDoctor(PostgresCase):
         report = await self.examine(bounds)
         self.assertEqual([(f.id, f.where) for f in report.findings], [("lease-expired", "far")])
         self.assertEqual(report.streams["notes"].kept_for, "near")
-        # What it says is the cure.
-        self.sql(report.findings[0].cure.rpartition(": ")[2])
+        cure = "start that worker; or, if it will not come back: 'synrepl followers remove far'"
+        self.assertEqual(report.findings[0].cure, cure)
+        await self.doctor.database.run("remove", lambda txn: follower_repair.remove(txn, "far"))
         self.assertEqual(await self.found(), [])
+
+    async def test_the_name_in_a_command_is_quoted(self) -> None:
+        store = self.process("follower").store
+        await store.renew_lease("it's far", None, -100.0)
+        (finding,) = (await self.examine()).findings
+        command = finding.cure.partition("'")[2].removesuffix("'")
+        self.assertEqual(shlex.split(command), ["synrepl", "followers", "remove", "it's far"])
 
     async def test_a_follower_without_a_record_is_behind_by_everything(self) -> None:
         await self.append(NOTES, note("a"), 30)

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from synrepl.core.tokens import Token
 from synrepl.services.doctor.bounds import Bounds
+from synrepl.services.doctor.durability_findings import unsafe_settings
 from synrepl.services.doctor.finding import Finding, Severity
 from synrepl.services.doctor.foreign_look import ForeignLook
 from synrepl.services.doctor.open_transactions import locked_tables, old_transactions
@@ -28,7 +29,7 @@ def findings(look: ForeignLook, bounds: Bounds, before: ForeignLook | None = Non
     :param before: what was seen some seconds earlier. A position is recorded a moment
         after its rows are committed, so it is behind only if it was so then as well
     """
-    found: list[Finding] = []
+    found = list(unsafe_settings(look.durability))
     earlier = {} if before is None else _numbered_together(before)
     for names, stream in _numbered_together(look).items():
         where = ", ".join(names)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from synrepl.services.doctor import sessions
 from synrepl.services.doctor.sessions import OpenSession
 from synrepl.storage.database import Transaction
+from synrepl.storage.durability import Durability, durability
 from synrepl.storage.foreign import standing
 from synrepl.storage.foreign.release import Release
 from synrepl.storage.foreign.standing import RECENT_ROWS, ForeignStanding
@@ -23,6 +24,7 @@ class ForeignLook:
     release: Release
     streams: Mapping[str, ForeignStanding]
     sessions: Mapping[int, OpenSession]
+    durability: Durability
 
     def written_by(self, session: OpenSession) -> list[str]:
         """The streams whose tables a transaction writes to or locks."""
@@ -47,7 +49,8 @@ def look(txn: Transaction, release: Release, rows: int = RECENT_ROWS) -> Foreign
     locked = [table for session in seen.values() for table in session.locked]
     shut = _fed_by(release, locked)
     open_ = {name: at for name, at in release.streams.items() if name not in shut}
-    return ForeignLook(release, standing.look(txn, replace(release, streams=open_), rows), seen)
+    found = standing.look(txn, replace(release, streams=open_), rows)
+    return ForeignLook(release, found, seen, durability(txn))
 
 
 def _fed_by(release: Release, tables: Collection[str]) -> list[str]:

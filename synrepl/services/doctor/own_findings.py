@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 
 from synrepl.core.tokens import Token
 from synrepl.services.doctor.bounds import Bounds
+from synrepl.services.doctor.durability_findings import unsafe_settings
 from synrepl.services.doctor.finding import Finding, Severity
 from synrepl.services.doctor.open_transactions import locked_tables, old_transactions
 from synrepl.services.doctor.own_look import AheadFollower, OwnLook, StreamLook, ahead
@@ -30,6 +32,8 @@ _USE_UP = (
 def findings(look: OwnLook, bounds: Bounds) -> list[Finding]:
     """All there is to say; nothing when all is well."""
     found = [*_migrations(look), *_server(look), *_failovers(look)]
+    if look.durability is not None:
+        found += unsafe_settings(look.durability)
     for name, stream in look.streams.items():
         found += _sequence(name, stream)
         found += _dead_writers(name, stream)
@@ -197,8 +201,7 @@ def _followers(look: OwnLook, bounds: Bounds) -> Iterator[Finding]:
                 f"the lease of follower {name} ran out {-left:.0f} s ago:"
                 " what it has not acknowledged is trimmed",
                 name,
-                "start that worker; or, if it will not come back:"
-                f" DELETE FROM synrepl._follower_leases WHERE follower = {_quoted(name)}",
+                _start_or_remove(name),
             )
         elif left < bounds.lease_s:
             yield Finding(
@@ -223,7 +226,7 @@ def _silent(follower: NamedFollower, bounds: Bounds) -> Iterator[Finding]:
             Severity.WARNING,
             f"follower {follower.name} last said {follower.seen_s:.0f} s ago that it runs",
             follower.name,
-            "start that worker; if it runs, its log says what keeps it",
+            f"if it runs, its log says what keeps it; if not, {_start_or_remove(follower.name)}",
         )
 
 
@@ -253,5 +256,6 @@ def _keys(look: OwnLook, bounds: Bounds) -> Iterator[Finding]:
         )
 
 
-def _quoted(name: str) -> str:
-    return "'" + name.replace("'", "''") + "'"
+def _start_or_remove(name: str) -> str:
+    command = shlex.join(("synrepl", "followers", "remove", name))
+    return f"start that worker; or, if it will not come back: '{command}'"

@@ -12,6 +12,7 @@ from synrepl.services.doctor.sessions import OpenSession
 from synrepl.services.standing.follower_lag import FollowerLag, StreamPositions, follower_lags
 from synrepl.storage import followers, incarnations, migrations, writers
 from synrepl.storage.database import Transaction
+from synrepl.storage.durability import Durability, durability
 from synrepl.storage.incarnations import Failover, MayBeLost, ServerLook
 from synrepl.storage.store import NamedFollower, Observation
 from synrepl.storage.tables import table_name
@@ -67,6 +68,7 @@ class OwnLook:
     :ivar unreadable: streams whose tables this user may not read
     :ivar server: whether it was confirmed; None where there is no bookkeeping to tell
     :ivar failovers: the last ones, newest first, and what they may have lost
+    :ivar durability: None where nothing but the migrations was looked at
     """
 
     pending: tuple[migrations.Migration, ...]
@@ -78,6 +80,7 @@ class OwnLook:
     server: ServerLook | None = None
     failovers: Sequence[Failover] = ()
     lost: Sequence[MayBeLost] = ()
+    durability: Durability | None = None
 
     @property
     def leases(self) -> dict[str, float]:
@@ -188,6 +191,7 @@ def look(txn: Transaction, failover_days: float = 30.0) -> OwnLook:
         incarnations.server(txn),
         failovers,
         incarnations.may_be_lost(txn, [each.number for each in failovers]),
+        durability(txn),
     )
 
 
