@@ -30,7 +30,7 @@ from synrepl.driver.attempt import Attempt
 from synrepl.driver.connection import Address, DatabaseRefused
 from synrepl.driver.outcome import Ticket, Verdict
 from synrepl.storage.database import CommitUnknown, Isolation, SerializationFailure, Transaction
-from synrepl.storage.store import DatabaseAway
+from synrepl.storage.store import DatabaseAway, OlderServer
 
 T = TypeVar("T")
 
@@ -96,9 +96,16 @@ class PostgresDatabase:
         attempt = Attempt(self._address, name, work, read_only, isolation)
         losses = _Losses(self._reactor.seconds, self._limits.give_up_s)
         collisions = 0
+        was_older = False
         while True:
             try:
                 ran = await self._pool.run(attempt.run)
+            except OlderServer:
+                # A connection from before a failover; a new one leads to the new server, perhaps.
+                self._pool.discard_idle()
+                if was_older:
+                    raise
+                was_older = True
             except SerializationFailure as error:
                 collisions += 1
                 if collisions >= self._limits.attempts:

@@ -21,6 +21,7 @@ from synrepl.daemon.config import Config
 from synrepl.daemon.database_wait import DatabaseWait, EmbeddedAway
 from synrepl.storage import migrations
 from synrepl.storage.database import Session
+from synrepl.storage.incarnations import Incarnations
 from synrepl.storage.launch.data_dir import named_errors
 from synrepl.storage.launch.postgres import PortTaken
 from synrepl.storage.memory_store import MemoryStore
@@ -86,6 +87,8 @@ class DatabaseOfProcess:
         self.database: PostgresDatabase | None = None
         self._statements: PostgresSingles | None = None
         self._startup: Session | None = None
+        #: Those of the server that any part of the process has met.
+        self.incarnations = Incarnations()
 
     async def start_embedded(self) -> None:
         """Start the embedded database when the configuration asks for one (a master does)."""
@@ -159,6 +162,7 @@ class DatabaseOfProcess:
             holder=f"{instance!r} (process {os.getpid()} on {socket.gethostname()})",
             notify=not as_master,
             statements=self._singles(),
+            incarnations=self.incarnations,
         )
         if as_master:
             made = [stream for stream in streams if not stream.in_memory]

@@ -48,7 +48,7 @@ from synrepl.services.following.possible_tokens import none_refused, not_ahead
 from synrepl.services.following.source import Source
 from synrepl.services.handlers import Access
 from synrepl.services.standing.bus_status import bus_stands, check_name
-from synrepl.services.standing.database_health import DatabaseHealth
+from synrepl.services.standing.database_health import DatabaseHealth, healths
 from synrepl.services.standing.readiness import (
     READY_LAG_S,
     Readiness,
@@ -67,6 +67,7 @@ from synrepl.services.writing.intake import Intake
 from synrepl.services.writing.skip_idle import skip_idle
 from synrepl.services.writing.write import StreamWriter
 from synrepl.storage.foreign.store import ForeignStore
+from synrepl.storage.incarnations import Incarnations
 from synrepl.storage.store import FactStore
 from synrepl.streams.synapse.caches import CACHES as CACHES_STREAM
 from synrepl.streams.synapse.federation import FEDERATION
@@ -127,9 +128,10 @@ class WorkerProcess:
         self.coherence.check()
         shares(config.http).tell(self.log)
         self.http.open()
-        database, store = None, None
+        database, store, incarnations = None, None, Incarnations()
         if self.database is not None:
             database = await self.database.connect(migrate=False)
+            incarnations = self.database.incarnations
             store = await self.database.store(list(self.catalogue), as_master=False)
             self._store = store
             await self._take_lease(store)
@@ -153,10 +155,11 @@ class WorkerProcess:
                 has_foreign_database=self._foreign is not None,
             ),
             linear=not dialect.per_writer,
+            incarnations=incarnations,
             catalogue=self.catalogue,
         )
         await self._wait.until_done(self.delivery.start)
-        self._databases = self._healths(database)
+        self._databases = healths(self._scheduler, self.log, database, incarnations, self._foreign)
         for health in self._databases:
             await self._wait.until_done(health.ask)
             self._scheduler.spawn("watch a database", health.run())
@@ -225,7 +228,9 @@ class WorkerProcess:
         await self.delivery.tell_losses()
         self._follow(commands)
         self._scheduler.spawn("record positions", self._record())
-        watching = watch_positions(self._scheduler, self.follower, self.delivery, self.catalogue)
+        watching = watch_positions(
+            self._scheduler, self.follower, self.delivery, self.catalogue, incarnations
+        )
         self._scheduler.spawn("watch positions", watching)
         self._scheduler.spawn("replay dead letters", self.delivery.dead_letters.run())
         if self.bus is not None and self.writer is not None:
@@ -353,15 +358,6 @@ class WorkerProcess:
         name = self.config.instance_name
         self._foreign = PostgresDatabase(self._reactor, dsn.reveal(), name, limits)
         return RoutedSource(ForeignStore(self._foreign), from_master)
-
-    def _healths(self, own: PostgresDatabase | None) -> list[DatabaseHealth]:
-        """Health of the databases that this worker reads or writes."""
-        found = {"the database": own, "the real server's database": self._foreign}
-        return [
-            DatabaseHealth(self._scheduler, database, what, self.log, database is own)
-            for what, database in found.items()
-            if database is not None
-        ]
 
     def _source(self, store: FactStore | None) -> Source:
         """Where gaps are filled from; those of what is kept in this process, from here."""

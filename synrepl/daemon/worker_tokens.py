@@ -17,6 +17,7 @@ from synrepl.services.following.possible_tokens import GivenOut, PossibleTokens
 from synrepl.services.following.source import Key
 from synrepl.storage.database import Database
 from synrepl.storage.foreign.store import ForeignStore
+from synrepl.storage.incarnations import Incarnations
 from synrepl.storage.store import FactStore
 from synrepl.streams.catalogue import Catalogue
 
@@ -60,11 +61,24 @@ def _source(
 
 
 async def watch_positions(
-    scheduler: Scheduler, follower: Follower, delivery: Delivery, catalogue: Catalogue
+    scheduler: Scheduler,
+    follower: Follower,
+    delivery: Delivery,
+    catalogue: Catalogue,
+    incarnations: Incarnations,
 ) -> None:
-    """See from time to time whether the worker is ahead of its database; to be spawned."""
+    """See from time to time whether the worker is ahead of its database; to be spawned.
+
+    What was refused by the word of a server from before a failover is asked for again.
+
+    :param incarnations: those of the database's server that the process has met
+    """
     streams = {stream.name: stream for stream in catalogue}
+    newest = incarnations.newest
     while True:
+        if incarnations.newest > newest and follower.tokens.refused.total():
+            follower.ask_again()
+        newest = incarnations.newest
         try:
             await follower.tokens.check(streams, _positions(delivery))
         except SynreplError as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from threading import Lock
 
 import msgspec
 
@@ -25,6 +26,8 @@ Announced = Mapping[str, Mapping[str, Token]]
 MARGIN = 10**9
 
 CONFIRMED = "SELECT synrepl.confirmed_incarnation()"
+
+LAST_CONFIRMED = "SELECT max(number) FROM synrepl._incarnations"
 
 FLOOR = "SELECT floor FROM synrepl._streams WHERE stream = %s"
 
@@ -119,10 +122,11 @@ class ServerLook:
 
 
 class Incarnations:
-    """The newest incarnation of the server that one part of a process has met."""
+    """The newest incarnation of the server that a process has met, on any of its connections."""
 
     def __init__(self) -> None:
         self.newest = 0
+        self._lock = Lock()  # transactions run in threads
 
     def check(self, txn: Transaction) -> int:
         """The number of the server's incarnation.
@@ -130,10 +134,21 @@ class Incarnations:
         :raises NotConfirmed: see :func:`confirmed`
         :raises OlderServer: a newer one was met before
         """
-        number = confirmed(txn)
-        if number < self.newest:
-            raise OlderServer(found=number, newest=self.newest)
-        self.newest = number
+        return self._met(confirmed(txn))
+
+    def check_read(self, txn: Transaction) -> None:
+        """As :meth:`check`, for reading: the server may be a standby, or not be confirmed yet.
+
+        :raises OlderServer: a newer one was met before: what is read would be of a server that
+            is out of use
+        """
+        self._met(int(value(txn, LAST_CONFIRMED)))
+
+    def _met(self, number: int) -> int:
+        with self._lock:
+            if number < self.newest:
+                raise OlderServer(found=number, newest=self.newest)
+            self.newest = number
         return number
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from typing import TypeVar
 
 from synrepl.core.clock import Scheduler
 from synrepl.core.errors import SynreplError
@@ -32,6 +33,8 @@ from synrepl.storage.tables import ensure_tables, protect, unprotected
 from synrepl.storage.writers import Claim
 from synrepl.streams.definition import Stream
 
+T = TypeVar("T")
+
 #: How long a predecessor's dying connection may keep a writer's name, in seconds.
 TAKEOVER_S = 5.0
 _TAKEOVER_STEP_S = 0.1
@@ -45,6 +48,7 @@ class PostgresStore:
     :param notify: wake other processes' announcers with every commit; a process
         that announces its own facts to everybody saves the cost
     :param statements: where lone rows are appended with less delay than in the database's pool
+    :param incarnations: those of the server that the process has met
     """
 
     is_late = False
@@ -57,6 +61,7 @@ class PostgresStore:
         holder: str,
         notify: bool = True,
         statements: Statements | None = None,
+        incarnations: Incarnations | None = None,
     ) -> None:
         self._statements = statements
         self._scheduler = scheduler
@@ -65,7 +70,7 @@ class PostgresStore:
         self._holder = holder
         self._notify = notify
         self._tables: dict[str, FactTable] = {}
-        self._incarnations = Incarnations()
+        self._incarnations = Incarnations() if incarnations is None else incarnations
 
     async def prepare(self, streams: Sequence[Stream]) -> Sequence[str]:
         """Make sure that the streams' tables exist as declared, and keep their rows unchanged.
@@ -139,7 +144,7 @@ class PostgresStore:
 
     async def given_out(self, stream: Stream) -> Token:
         """The largest token that can have been given out."""
-        return await self._database.run(
+        return await self._run(
             "given_out", lambda txn: writers.given_out(txn, stream), read_only=True
         )
 
@@ -155,23 +160,19 @@ class PostgresStore:
 
     async def fence(self, stream: Stream, writer: str) -> bool:
         """Raise a dead writer's epoch once nothing of it can still commit."""
-        return await self._database.run(
-            "fence", lambda txn: writers.fence(txn, stream.name, writer)
-        )
+        return await self._run("fence", lambda txn: writers.fence(txn, stream.name, writer))
 
     async def page(self, stream: Stream, span: Range, writer: str | None, limit: int) -> Page:
         """Facts in ``span``, about ``limit`` rows at a time."""
         table = self.table(stream)
-        return await self._database.run(
+        return await self._run(
             "page", lambda txn: table.page(txn, span, writer, limit), read_only=True
         )
 
     async def reached(self, stream: Stream, span: Range) -> Mapping[str, Token]:
         """The largest token in ``span`` of each writer that has one there."""
         table = self.table(stream)
-        return await self._database.run(
-            "reached", lambda txn: table.reached(txn, span), read_only=True
-        )
+        return await self._run("reached", lambda txn: table.reached(txn, span), read_only=True)
 
     async def record_positions(
         self, stream: Stream, linear: Token, at: Mapping[str, Token]
@@ -188,7 +189,7 @@ class PostgresStore:
 
     async def follower_positions(self, follower: str) -> Mapping[tuple[str, str], Token]:
         """A named follower's durable positions by (stream, writer)."""
-        return await self._database.run(
+        return await self._run(
             "follower_positions", lambda txn: followers.positions(txn, follower), read_only=True
         )
 
@@ -196,31 +197,39 @@ class PostgresStore:
         self, follower: str, positions: Mapping[tuple[str, str], Token]
     ) -> None:
         """Make a follower's positions durable."""
-        await self._database.run(
-            "record_follower", lambda txn: followers.record(txn, follower, positions)
-        )
+        await self._run("record_follower", lambda txn: followers.record(txn, follower, positions))
 
     async def renew_lease(
         self, follower: str, streams: Sequence[str] | None, lease_s: float
     ) -> None:
         """Keep for a named follower what it has not acknowledged."""
-        await self._database.run(
+        await self._run(
             "renew_lease",
             lambda txn: followers.renew_lease(txn, follower, streams, lease_s, is_running=True),
         )
 
     async def named_followers(self) -> Sequence[NamedFollower]:
         """All named followers, by name."""
-        return await self._database.run("named_followers", followers.named, read_only=True)
+        return await self._run("named_followers", followers.named, read_only=True)
 
     async def mark(self, stream: Stream, keep_s: float, max_s: float) -> Aged:
         """Note where a stream is on record now, and tell where it was."""
-        return await self._database.run(
-            "mark", lambda txn: retention.mark(txn, stream, keep_s, max_s)
-        )
+        return await self._run("mark", lambda txn: retention.mark(txn, stream, keep_s, max_s))
 
     async def trim(self, stream: Stream, cap: Token, must_go: Token, limit: int) -> Trim:
         """Delete the oldest facts that may go."""
-        return await self._database.run(
-            "trim", lambda txn: retention.trim(txn, stream, cap, must_go, limit)
-        )
+        return await self._run("trim", lambda txn: retention.trim(txn, stream, cap, must_go, limit))
+
+    async def _run(
+        self, name: str, work: Callable[[Transaction], T], *, read_only: bool = False
+    ) -> T:
+        """Run ``work``, but not on a server from before a failover that the process knows of.
+
+        :raises OlderServer: the connection leads to such a server
+        """
+
+        def checked(txn: Transaction) -> T:
+            self._incarnations.check_read(txn)
+            return work(txn)
+
+        return await self._database.run(name, checked, read_only=read_only)

@@ -72,6 +72,10 @@ class PrimaryAndStandby:
     def fail_over(self) -> None:
         """Stop the primary, and promote the standby."""
         self.primary.stop()
+        self.promote()
+
+    def promote(self) -> None:
+        """Promote the standby, and leave the primary as it is."""
         _ask(self.standby, "SELECT pg_promote()")
 
 

@@ -64,7 +64,7 @@ class FailoverShop(ShopCase):
         """What a mailer was told to be lost: writers and ranges."""
         path = self.file(f"{name}.lost")
         lines = path.read_text().split("\n")[:-1] if path.exists() else []
-        return [(w, Range(int(a), int(b))) for w, a, b in (line.split() for line in lines)]
+        return [(w, Range(int(a), int(b))) for w, a, b in (line.rsplit(" ", 2) for line in lines)]
 
     def careful(self) -> str:
         return self.mailer(cls="Careful")

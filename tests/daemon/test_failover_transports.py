@@ -1,10 +1,14 @@
-"""A failover that loses commits, for workers over Redis, and for workers without a database."""
+"""A failover that loses commits, for workers over Redis, without a database, or on the old server."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from psycopg2 import extensions
+from twisted.internet.defer import Deferred
+
 from synrepl.testing.redis import RedisServer
+from tests.adapters.proxy import Proxy
 from tests.daemon.test_failover import FailoverShop
 
 
@@ -89,3 +93,41 @@ class WithoutADatabase(FailoverShop):
         status, error, message = await self.ask("master", path + query)
         self.assertEqual((status, error), (410, "FactsLost"))
         self.assertIn(f"{kept}", message)
+
+
+class OldServer(FailoverShop):
+    """A worker whose connections stay on the old primary, which lives on."""
+
+    async def test_it_takes_nothing_of_it_for_true_and_goes_on_with_the_new_one(self) -> None:
+        await self.stay_on_the_old_one()
+
+    async def test_the_same_in_the_legacy_dialect(self) -> None:
+        await self.stay_on_the_old_one(dialect="legacy")
+
+    async def stay_on_the_old_one(self, **settings: str) -> None:
+        primary = self.servers.primary.dsn
+        proxy = Proxy(int(extensions.parse_dsn(primary)["port"]))
+        self.addCleanup(lambda: Deferred.fromCoroutine(proxy.stop()))
+        by_proxy = extensions.make_dsn(**{**extensions.parse_dsn(primary), "port": proxy.port})
+        await self.worker(self.careful(), self.totals(), database=f'"{by_proxy}"', **settings)
+        kept, lost = await self.lose()
+        await self.stop(self.processes["master"], "KILL")
+        self.servers.promote()
+        await self.begin("master", database=f'"{self.servers.standby.dsn}"')
+        self.dsn = self.servers.standby.dsn
+        new = await self.ordered("new")
+
+        async def refuses() -> bool:
+            last = (await self.ask("w1", "/status"))["tokens"]["last_refused"]
+            return last is not None and last["token"] >= new
+
+        await self.until(refuses)
+        self.assertEqual(self.losses(), [])
+        proxy.target = int(extensions.parse_dsn(self.dsn)["port"])
+        for side in list(proxy.sides):
+            side.transport.abortConnection()
+        await self.until_all_is_well(new)
+        # To a legacy worker it is a loss of the linear view.
+        told = dict(self.losses())["" if "dialect" in settings else "master"]
+        self.assertEqual(told.upto, lost)
+        self.assertLessEqual(told.after, kept + 1)

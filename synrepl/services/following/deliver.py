@@ -21,6 +21,7 @@ from synrepl.services.following.source import LINEAR, Backlog, Key
 from synrepl.services.handlers import Batch
 from synrepl.services.waiting.position_waiters import PositionWaiters
 from synrepl.storage.database import Database
+from synrepl.storage.incarnations import Incarnations
 from synrepl.streams.catalogue import Catalogue
 from synrepl.wire.commands import Command
 
@@ -40,6 +41,7 @@ class Delivery:
         and again after those that change the database
     :param backlog: where facts are fetched for handlers that are not in a lane
     :param linear: the connection gives the linear view
+    :param incarnations: those of the database's server that the process has met
     :param catalogue: the streams whose facts may become dead letters
     :ivar consumers: the handlers
     :ivar failures: the handlers that fail now
@@ -59,13 +61,14 @@ class Delivery:
         *,
         backlog: Backlog | None = None,
         linear: bool = False,
+        incarnations: Incarnations | None = None,
         catalogue: Catalogue = Catalogue(()),  # noqa: B008  # nothing ever changes in one
     ) -> None:
         self._scheduler = scheduler
         self._log = log
         self._follower = follower
         self._coherence = coherence
-        self._record = PositionRecord(database, follower)
+        self._record = PositionRecord(database, follower, incarnations or Incarnations())
         self._streams = {} if backlog is None else backlog.streams
         self.failures = HandlerFailures(scheduler, log)
         self.consumers = [Consumer(each, scheduler, linear) for each in handlers]

@@ -159,6 +159,16 @@ class Follower:
         else:
             self._ask_linear(upstream)
 
+    def ask_again(self) -> None:
+        """Have the master say all positions again: something of it was refused wrongly, perhaps."""
+        upstream = self._upstream
+        if upstream is None:
+            return
+        if upstream.dialect is None or upstream.dialect.per_writer:
+            upstream.send(Replicate())
+        else:  # a legacy server answers to the first question of a connection only
+            upstream.close(CloseReason.LOCAL)
+
     def disconnected(self) -> None:
         """The connection is lost; what was not dealt with will be fetched on the next one."""
         self._upstream = None

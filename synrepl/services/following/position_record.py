@@ -59,9 +59,11 @@ class PositionRecord:
     handlers have reached. It is never recorded ahead of that of a handler.
     """
 
-    def __init__(self, database: Database | None, follower: str | None) -> None:
+    def __init__(
+        self, database: Database | None, follower: str | None, incarnations: Incarnations
+    ) -> None:
         self._kept = None if database is None or follower is None else (database, follower)
-        self._incarnations = Incarnations()
+        self._incarnations = incarnations
         #: Of the server on which the record was loaded, and the floors of its streams.
         self._incarnation = 1
         self._floors: Mapping[str, Token] = {}

@@ -16,14 +16,19 @@ class DatabaseHealth:
     """Asks a database for nothing in particular, so that an idle process knows that it is away.
 
     :param what: whose database it is, for logs and ``/ready``
-    :param ours: it has synrepl's bookkeeping, so its server has to be confirmed
+    :param ours: the incarnations of its server that the process has met; None where the database
+        has no bookkeeping of synrepl, so that its server need not be confirmed
     :ivar trouble: why the last question had no answer; None when it had one
     """
 
     def __init__(
-        self, scheduler: Scheduler, database: Database, what: str, log: Log, ours: bool = False
+        self,
+        scheduler: Scheduler,
+        database: Database,
+        what: str,
+        log: Log,
+        ours: Incarnations | None = None,
     ) -> None:
-        self._incarnations = Incarnations()
         self._ours = ours
         self._scheduler = scheduler
         self._database = database
@@ -50,8 +55,8 @@ class DatabaseHealth:
         await self._database.run("health", self._ask, read_only=True)
 
     def _ask(self, txn: Transaction) -> None:
-        if self._ours:
-            self._incarnations.check(txn)
+        if self._ours is not None:
+            self._ours.check(txn)
         else:
             txn.execute("SELECT 1").fetchone()
 
@@ -65,3 +70,24 @@ class DatabaseHealth:
         elif trouble is None and self.trouble is not None:
             self._log.info("{what} answers again", what=self._what)
         self.trouble = trouble
+
+
+def healths(
+    scheduler: Scheduler,
+    log: Log,
+    own: Database | None,
+    incarnations: Incarnations,
+    foreign: Database | None,
+) -> list[DatabaseHealth]:
+    """Health of the databases that a worker reads or writes.
+
+    :param own: with synrepl's bookkeeping
+    :param incarnations: those of its server that the process has met
+    :param foreign: that of a real Synapse
+    """
+    found = []
+    if own is not None:
+        found.append(DatabaseHealth(scheduler, own, "the database", log, incarnations))
+    if foreign is not None:
+        found.append(DatabaseHealth(scheduler, foreign, "the real server's database", log))
+    return found
