@@ -228,6 +228,11 @@ def _terminate(address: Address, pids: list[int]) -> None:
         connection = address.connect()
         try:
             with connection.cursor() as cursor:
-                cursor.execute("SELECT pg_terminate_backend(unnest(%s))", (pids,))
+                # Of ours only: after a failover it may be another server's.
+                cursor.execute(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = ANY(%s)"
+                    " AND application_name = current_setting('application_name')",
+                    (pids,),
+                )
         finally:
             close(connection)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import psycopg2
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
 
 from synrepl.adapters.postgres_pool import Pool
@@ -108,11 +109,30 @@ class PostgresSession:
             raise self._address.away(ran.reason)
         return ran.result
 
-    async def close(self) -> None:
-        """End the connection, and the locks with it; waits for what runs, but not for long."""
-        if self._watch is not None:
-            self._watch.close()
-        await self._pool.close(_CLOSE_S)
+    async def close(self, last: Callable[[Transaction], object] | None = None) -> None:
+        """End the connection, and the locks with it; waits for what runs, but not for long.
+
+        :param last: run before that, in its turn
+        :raises DatabaseAway: ``last`` could not be run; the connection is ended all the same
+        """
+        try:
+            if last is not None:
+                await self._run_in_time(last)
+        finally:
+            if self._watch is not None:
+                self._watch.close()
+            await self._pool.close(_CLOSE_S)
+
+    async def _run_in_time(self, work: Callable[[Transaction], object]) -> None:
+        running = Deferred.fromCoroutine(self.run(work))
+        timer = self._reactor.callLater(_CLOSE_S, running.cancel)
+        try:
+            await running
+        except CancelledError:
+            raise self._address.away("it does not answer") from None
+        finally:
+            if timer.active():
+                timer.cancel()
 
     def _readable(self) -> None:
         """Something arrived on the idle connection: see whether it is its end."""

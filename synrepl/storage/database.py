@@ -222,5 +222,10 @@ class Session(Protocol):
             transaction that was being committed took effect is not known
         """
 
-    async def close(self) -> None:
-        """End the connection, and the locks with it."""
+    async def close(self, last: Callable[[Transaction], object] | None = None) -> None:
+        """End the connection, and the locks with it.
+
+        :param last: run before that, so that its effects are there when this returns
+        :raises DatabaseAway: ``last`` could not be run, or was not answered in time; the
+            connection is ended all the same
+        """

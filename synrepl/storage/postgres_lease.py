@@ -220,10 +220,7 @@ class PostgresLease:
     async def close(self) -> None:
         """Give the writer's name free."""
         numbers = [claim.number for claim in self._claims.values()]
-        try:
-            await self._session.run(lambda txn: writers.release_session_locks(txn, numbers))
-        finally:
-            await self._session.close()
+        await self._session.close(lambda txn: writers.release_session_locks(txn, numbers))
 
     async def _unlock(self, stream: Stream, locks: Sequence[int]) -> None:
         number = self._claims[stream.name].number

@@ -41,7 +41,7 @@ class WriterTaken(Refused):
 
 
 class Fenced(Refused):
-    """writer {writer!r} of stream {stream!r} was fenced off (its epoch is {current}, this process has {epoch}): another process found it dead and released its reservations; nothing was written, restart this process"""
+    """writer {writer!r} of stream {stream!r} was fenced off (its epoch is {current}, this process has {epoch}): another process found it dead and released its reservations; nothing was written; this process takes the name back, try again"""
 
 
 class Drained(Refused):

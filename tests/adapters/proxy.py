@@ -67,6 +67,11 @@ class Proxy:
         """Refuse no more."""
         self.refusing = False
 
+    def freeze(self) -> None:
+        """Connections that there are stay open, and nothing comes through any more."""
+        for side in self.sides:
+            side.frozen = True
+
     async def stop(self) -> None:
         await self.listener.stopListening()
         for side in list(self.sides):
@@ -78,6 +83,7 @@ class _Side(Protocol):
     transport: Any
     factory: Any
     proxy: Proxy
+    frozen = False
 
     def __init__(self) -> None:
         self.gone: Deferred[None] = Deferred()
@@ -107,6 +113,8 @@ class _ClientSide(_Side):
         connecting.addErrback(lambda _: self.transport.loseConnection())
 
     def dataReceived(self, data: bytes) -> None:
+        if self.frozen:
+            return
         if self.server is None:
             self.held += data
             return
@@ -140,7 +148,7 @@ class _ServerSide(_Side):
         self.client.dataReceived(self.client.held)
 
     def dataReceived(self, data: bytes) -> None:
-        if self.client is None:
+        if self.client is None or self.frozen:
             return
         if COMMITTED in data and self.proxy.cut is Cut.AFTER:
             self.proxy.cut = Cut.NEVER

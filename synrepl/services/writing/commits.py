@@ -54,11 +54,13 @@ class Commits:
                 return await write.after_doubt(verdict, tenure.in_doubt(begun), error)
             except BaseException as error:
                 tenure.rolled_back(begun)
-                if isinstance(error, NotConfirmed):  # our session is with another server
+                if isinstance(error, NotConfirmed | Fenced):
+                    # Our session is with another server, or with one that hangs: it has not
+                    # told that the name is lost, and may never do so.
                     self._name.lost(str(error), tenure)
                 if not tenure.over:
                     self.moved(write.streams)
-                elif isinstance(error, Fenced):  # by us: stopping, or starting over
+                elif isinstance(error, Fenced):
                     raise WriterAway(writer=self._name.writer) from error
                 raise
             self._settle(tenure, begun, done.facts)

@@ -27,6 +27,7 @@ from synrepl.storage.store import (
     Draft,
     Drained,
     FactStore,
+    Fenced,
     Transacted,
     WriterLease,
     Written,
@@ -318,6 +319,9 @@ class StreamWriter:
         except CommitUnknown:
             self._commits.unsure([stream], {stream.name: [fact.rows for fact in facts]})
             self._name.lost("the outcome of a commit is unknown", tenure)
+            raise
+        except Fenced as error:
+            self._name.lost(str(error), tenure)
             raise
 
     async def settle_reserved(

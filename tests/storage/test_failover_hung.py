@@ -1,0 +1,82 @@
+"""A failover from a primary that hangs: connections to it stay open, and say nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from urllib.parse import urlsplit
+
+from psycopg2 import extensions
+from twisted.internet.defer import Deferred
+
+from synrepl.adapters.postgres_session import open_session
+from synrepl.core.errors import Unavailable
+from synrepl.core.tokens import Token
+from synrepl.services.writing.announced_elsewhere import AnnouncedElsewhere
+from synrepl.services.writing.write import StreamWriter
+from synrepl.storage.database import Session
+from synrepl.storage.incarnations import MARGIN
+from tests.adapters.proxy import Proxy
+from tests.services.world import Noting
+from tests.storage.failover import FailoverCase
+from tests.storage.postgres import Process, reactor
+from tests.storage.samples import NOTES, note
+
+
+class TwoWays(Process):
+    """A process whose sessions take another way to the database than its pool.
+
+    :ivar sessions_by: the DSN of sessions
+    """
+
+    sessions_by = ""
+
+    async def open_session(self) -> Session:
+        session = await open_session(reactor, self.sessions_by, self.name)
+        self.sessions.append(session)
+        return session
+
+
+class HungSession(FailoverCase):
+    async def setUp(self) -> None:  # type: ignore[override]
+        await super().setUp()
+        self.dsn = self.servers.primary.dsn
+        self.pool_proxy, pool_dsn = self.way()
+        self.session_proxy, session_dsn = self.way()
+        process = TwoWays(pool_dsn, "one")
+        process.sessions_by = session_dsn
+        self.addCleanup(lambda: Deferred.fromCoroutine(process.close()))
+        self.writer = StreamWriter(
+            process.scheduler, process.store, "one", [NOTES], AnnouncedElsewhere(), Noting()
+        )
+        await self.writer.start()
+        self.addCleanup(lambda: Deferred.fromCoroutine(self.writer.stop()))
+
+    def way(self) -> tuple[Proxy, str]:
+        """A proxy, and the DSN that leads to the primary by it."""
+        proxy = Proxy(urlsplit(self.dsn).port or 0)
+        self.addCleanup(lambda: Deferred.fromCoroutine(proxy.stop()))
+        parts = {**extensions.parse_dsn(self.dsn), "port": proxy.port}
+        return proxy, extensions.make_dsn(**parts)
+
+    async def append(self) -> Sequence[Token]:
+        """Append, and try again while that is not possible."""
+        while True:
+            try:
+                return (await self.writer.append(NOTES, [[note("a")]])).tokens
+            except Unavailable:
+                await self.tick()
+
+    async def test_a_writer_takes_its_name_at_the_new_server(self) -> None:
+        await self.append()
+        await self.disconnect()
+        self.servers.promote()
+        self.session_proxy.freeze()
+        for proxy in (self.pool_proxy, self.session_proxy):
+            proxy.target = urlsplit(self.servers.standby.dsn).port or 0
+        for side in list(self.pool_proxy.sides):
+            side.transport.abortConnection()
+        master = Process(self.servers.standby.dsn, "master")
+        self.addCleanup(lambda: Deferred.fromCoroutine(master.close()))
+        await master.store.confirm({})
+        (token,) = await self.append()
+        self.assertGreater(token, MARGIN)
