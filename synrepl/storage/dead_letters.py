@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from synrepl.core.errors import Refused
 from synrepl.core.tokens import Token
 from synrepl.storage.database import Transaction
 
@@ -41,7 +42,24 @@ LOOK_NEWEST = LOOK.format(order="set_aside_at DESC, stream, writer, token, handl
 REQUEST_REPLAY = """
     UPDATE synrepl._dead_letters SET replay_requested_at = now()
     WHERE follower = %s AND handler = coalesce(%s, handler) AND stream = coalesce(%s, stream)
-        AND token = coalesce(%s, token)
+        AND token = coalesce(%s, token) AND NOT EXISTS (
+            SELECT FROM unnest(%s::text[], %s::bigint[]) AS lost (stream, token)
+            WHERE lost.stream = _dead_letters.stream AND lost.token = _dead_letters.token)
+"""
+
+#: Facts above what a failover is known to have left: they survived if they are in their table.
+#: Below ``trimmed`` that cannot be told any more.
+PERHAPS_LOST = """
+    SELECT d.stream, 'synrepl.' || quote_ident(d.stream), s.counts_down,
+        array_agg(DISTINCT d.token)
+    FROM synrepl._dead_letters AS d JOIN synrepl._streams AS s USING (stream)
+    WHERE d.follower = %s AND d.handler = coalesce(%s, d.handler)
+        AND d.stream = coalesce(%s, d.stream) AND d.token = coalesce(%s, d.token)
+        AND d.token > s.trimmed AND EXISTS (
+            SELECT FROM synrepl._lost_ranges AS l
+            WHERE l.stream = d.stream AND l.writer IN ('', d.fact_writer) AND l.floor > d.token
+            GROUP BY l.incarnation HAVING max(l.kept) < d.token)
+    GROUP BY d.stream, s.counts_down
 """
 
 DISCARD = """
@@ -62,6 +80,14 @@ FAILED_AGAIN = """
         replay_requested_at = NULL
     WHERE follower = %s AND handler = %s AND stream = %s AND writer = %s AND token = %s
 """
+
+
+#: Most lost facts that an error names.
+_NAMED = 5
+
+
+class FactsOfDeadLettersLost(Refused):
+    """a failover of the database has lost the facts of these dead letters: {tokens}{more}; a replay would apply what does not exist any more: append them again if they are to be, and 'synrepl dead-letters discard' these"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +127,13 @@ class DeadLetter:
     """A fact that was set aside.
 
     :ivar replay_requested: the worker is to hand it to the handler again
+    :ivar is_lost: a failover has lost the fact, so it is not handed to the handler again
     """
 
     fact: FailedFact
     set_aside_at: datetime
     replay_requested: bool
+    is_lost: bool = False
 
     @property
     def place(self) -> tuple[str, str, str, Token]:
@@ -125,6 +153,7 @@ class DeadLetter:
             "attempts": fact.attempts,
             "set_aside_at": self.set_aside_at.isoformat(),
             "replay_requested": self.replay_requested,
+            "lost": self.is_lost,
         }
 
 
@@ -176,6 +205,8 @@ def look(
         LOOK_NEWEST if newest else LOOK_OLDEST,
         (follower, selection.handler, selection.stream, selection.token, requested, limit),
     )
+    found = txn.fetchall()
+    gone = lost(txn, follower, selection) if found else frozenset()
     return [
         DeadLetter(
             FailedFact(
@@ -184,15 +215,45 @@ def look(
             ),
             at,
             bool(again),
+            (str(stream), int(token)) in gone,
         )
         for handler, stream, writer, token, fact_writer, rows, error, message, traceback,
-            attempts, at, again in txn.fetchall()
+            attempts, at, again in found
     ]  # fmt: skip
 
 
+def lost(
+    txn: Transaction, follower: str, selection: DeadLetterFilter
+) -> frozenset[tuple[str, Token]]:
+    """The facts among dead letters that a failover has lost, as streams and tokens."""
+    found: set[tuple[str, Token]] = set()
+    txn.execute(PERHAPS_LOST, _values(follower, selection))
+    for stream, table, counts_down, tokens in txn.fetchall():
+        sign = -1 if counts_down else 1
+        txn.execute(
+            f"SELECT stream_id FROM {table} WHERE stream_id = ANY(%s)",
+            ([sign * token for token in tokens],),
+        )
+        left = {abs(int(stream_id)) for (stream_id,) in txn.fetchall()}
+        found |= {(str(stream), int(token)) for token in tokens if token not in left}
+    return frozenset(found)
+
+
 def request_replay(txn: Transaction, follower: str, selection: DeadLetterFilter) -> int:
-    """Have dead letters handed to their handlers again; how many."""
-    return txn.execute(REQUEST_REPLAY, _values(follower, selection)).rowcount
+    """Have dead letters handed to their handlers again, but those of lost facts; how many.
+
+    :raises FactsOfDeadLettersLost: there are no others
+    """
+    gone = sorted(lost(txn, follower, selection))
+    streams, tokens = [stream for stream, _ in gone], [token for _, token in gone]
+    values = (*_values(follower, selection), streams, tokens)
+    count = txn.execute(REQUEST_REPLAY, values).rowcount
+    if gone and not count:
+        raise FactsOfDeadLettersLost(
+            tokens=", ".join(f"{token} of {stream}" for stream, token in gone[:_NAMED]),
+            more=f" and {len(gone) - _NAMED} more" if len(gone) > _NAMED else "",
+        )
+    return count
 
 
 def discard(txn: Transaction, follower: str, selection: DeadLetterFilter) -> int:

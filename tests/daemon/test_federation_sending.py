@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import urllib.request
 from typing import Any
 
@@ -141,6 +143,34 @@ class OverTcp(Sending):
         await self.until_floor(2, "sender1")
         acked = (self.directory / "sender1.acked").read_text().split()
         self.assertEqual(acked[-1], "2")
+
+    async def test_a_sender_that_is_away_until_the_stream_has_grown_again_misses_facts(
+        self,
+    ) -> None:
+        """A known limit: nothing on the wire tells that the stream has started again."""
+        one = "[sender1]"
+        master = await self.keeper(federation_sender_instances=one)
+        sender = self.sender("sender1", federation_sender_instances=one)
+        await self.until_ready("sender1")
+        await self.federate(5)
+        await self.until_floor(5, "sender1")
+        os.kill(sender._process().pid, signal.SIGSTOP)
+        await self.stop(master)
+        http = self.http["master"]
+        self.process(
+            "master",
+            catalogue=self.catalogue,
+            stream_writers="{}",
+            federation_sender_instances=one,
+            http=f"{{port: {http}}}",
+        )
+        self.http["master"] = http
+        await self.until_ready("master")
+        await self.federate(7)
+        os.kill(sender._process().pid, signal.SIGCONT)
+        await self.until_floor(7, "sender1")
+        acked = (self.directory / "sender1.acked").read_text().split()
+        self.assertEqual(acked, ["5", "7"])  # it was given 6 and 7 only
 
 
 class OverRedis(Sending):

@@ -6,7 +6,7 @@ from synrepl.services.following.consumer import Subscription
 from synrepl.services.handlers import Batch
 from synrepl.storage import dead_letters
 from synrepl.storage.database import Transaction
-from synrepl.storage.dead_letters import DeadLetter, DeadLetterFilter
+from synrepl.storage.dead_letters import DeadLetter, DeadLetterFilter, FactsOfDeadLettersLost
 from synrepl.streams.definition import Fact
 from tests.services.handlers_world import ONE, Exact, HandlersCase, Plain, Worker, texts_of
 from tests.storage.samples import note
@@ -233,3 +233,48 @@ class Replayed(DeadLetterCase):
         )
         await other.delivery.dead_letters.look()
         self.assertEqual((plain.replayed, len(await self.letters())), ([], 2))
+
+
+class LostByAFailover(DeadLetterCase):
+    """A failover has lost the fact of one of two dead letters, and left the other one."""
+
+    async def lose(self, plain: Plain) -> Worker:
+        worker = await self.set_aside(plain)
+        self.sql(
+            "INSERT INTO synrepl._incarnations VALUES (2, '', '', now(), now(), 'test');"
+            "INSERT INTO synrepl._lost_ranges VALUES (2, 'notes', '', 2, 1000, 7);"
+            "ALTER TABLE synrepl.notes DISABLE TRIGGER ALL;"
+            "DELETE FROM synrepl.notes WHERE stream_id = 5"
+        )
+        return worker
+
+    async def test_the_lost_one_is_told_from_the_one_that_is_left(self) -> None:
+        await self.lose(Plain())
+        found = await self.letters()
+        self.assertEqual([(one.fact.token, one.is_lost) for one in found], [(3, False), (5, True)])
+        self.assertEqual([one.to_json()["lost"] for one in found], [False, True])
+        self.sql("UPDATE synrepl._streams SET trimmed = 5 WHERE stream = 'notes'")
+        self.assertFalse(any(one.is_lost for one in await self.letters()))
+
+    async def test_only_the_one_that_is_left_is_replayed(self) -> None:
+        plain = Plain()
+        worker = await self.lose(plain)
+        plain.bad = set()
+        await self.replay(worker)
+        self.assertEqual(plain.texts[-1], "bad1")
+        (left,) = await self.letters()
+        self.assertEqual((left.fact.token, left.replay_requested), (5, False))
+        with self.assertRaises(FactsOfDeadLettersLost) as caught:
+            await self.replay(worker, DeadLetterFilter(token=5))
+        self.assertIn("lost the facts of these dead letters: 5 of notes;", str(caught.exception))
+
+    async def test_a_replay_that_was_asked_for_before_is_refused(self) -> None:
+        plain = Plain()
+        worker = await self.lose(plain)
+        plain.bad = set()
+        self.sql("UPDATE synrepl._dead_letters SET replay_requested_at = now() WHERE token = 5")
+        await worker.delivery.dead_letters.look()
+        self.assertNotIn("bad2", plain.texts)
+        found = (await self.letters())[-1]
+        self.assertEqual(found.fact.reason.error, "FactsOfDeadLettersLost")
+        self.assertFalse(found.replay_requested)

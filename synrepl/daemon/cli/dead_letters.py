@@ -102,7 +102,8 @@ def replay(
 
     The running worker does it within seconds, or the next one that starts. What a
     handler takes is gone from the list then; what it cannot take stays there, with
-    the new error. A transactional handler takes each exactly once.
+    the new error. A transactional handler takes each exactly once. Facts that a failover of
+    the database has lost are left out.
     """
     worker, wanted = _worker(config), _meant(handler, stream, token, every)
     known = [each.name_of_positions for each in worker.handlers]

@@ -48,9 +48,15 @@ def dead_letter_table(letters: Iterable[Mapping[str, Any]]) -> Table:
             Text(_cell(letter.get("writer")) if letter.get("writer") else "(all)"),
             *(Text(_cell(letter.get(key))) for key in ("token", "set_aside_at", "attempts")),
             Text(f"{_cell(letter.get('error'))}: {_cell(letter.get('message'))}", style="red"),
-            Text("requested" if letter.get("replay_requested") else ""),
+            Text(_replay(letter)),
         )
     return table
+
+
+def _replay(letter: Mapping[str, Any]) -> str:
+    if letter.get("lost"):
+        return "lost by a failover"
+    return "requested" if letter.get("replay_requested") else ""
 
 
 def starts_at(handler: Mapping[str, Any]) -> str:

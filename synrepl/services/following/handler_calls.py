@@ -18,7 +18,7 @@ from synrepl.services.following.failures import HandlerFailures, reason_of
 from synrepl.services.following.position_record import PositionRecord
 from synrepl.services.handlers import Batch, TransactionalHandler
 from synrepl.storage.database import CommitUnknown, SerializationFailure, Transaction
-from synrepl.storage.dead_letters import DeadLetter, FailedFact
+from synrepl.storage.dead_letters import DeadLetter, FactsOfDeadLettersLost, FailedFact
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.definition import Fact, Generation, Stream
 from synrepl.streams.row import Row
@@ -155,6 +155,8 @@ class HandlerCalls:
         """
         fact = letter.fact
         try:
+            if letter.is_lost:  # since the replay was asked for
+                raise FactsOfDeadLettersLost(tokens=f"{fact.token} of {fact.stream}", more="")
             rows = self._rows_as_text(fact.stream).read(fact.rows)
             facts = [Fact(fact.token, fact.fact_writer, rows)]
             batch = Batch(
