@@ -100,6 +100,12 @@ class Contrib(TestCase):
             for label in kept:
                 self.known_label(expression, label)
 
+    def test_what_an_alert_says_of_followers_is_on_the_dashboard(self) -> None:
+        shown = " ".join(expression for expression, _ in targets())
+        for rule in rules():
+            for metric in re.findall(r"synrepl_(?:named_)?follower_\w+", rule["expr"]):
+                self.assertIn(metric, shown, rule["alert"])
+
     def known_label(self, expression: str, label: str) -> None:
         """A label that one of the metrics has; nothing is known of a metric without samples."""
         if label in OF_PROMETHEUS:
