@@ -214,3 +214,14 @@ class OverRedis(CommandsCase):
         await worker.kill()
         await self.join("w1", self.listener("w1"))
         await self.until_syncing({"w3": 1}, "w2")
+
+    async def test_users_of_a_killed_process_stay_until_somebody_says_that_it_is_gone(self) -> None:
+        await self.join("master", self.listener("master"))
+        worker = await self.join("w1", self.speaker())
+        await self.call(["user_sync", "@u:x", True])
+        await self.until_syncing({"w1": 1})
+        await worker.kill()
+        await self.join("w2", self.listener("w2"))  # which asks everybody
+        self.assertEqual((await self.syncing())["by_instance"], {"w1": 1})
+        self.redis.command("PUBLISH", "example.com", "CLEAR_USER_SYNC w1")
+        await self.until_syncing({})
