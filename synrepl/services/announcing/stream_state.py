@@ -167,7 +167,7 @@ class StreamState:
         self._held.clear()
         self._settling.clear()
         self._linear = LinearTracker(floor)
-        self._scanned = dict.fromkeys({*observation.writers, *self.positions}, floor)
+        self._scanned = dict.fromkeys([*observation.writers, *self.positions], floor)
         for writer in self._scanned:
             self.jump(writer, floor)
         prev, self._announced = self._announced, floor

@@ -116,7 +116,7 @@ class PositionRecord:
         handlers: Mapping[Place, HandlerPosition],
         own: Mapping[Key, Token],
         transactional: Mapping[Place, Track],
-    ) -> set[Place]:
+    ) -> Collection[Place]:
         """Put positions on record; none goes back.
 
         Where another server has taken over, the positions of transactional handlers are not
@@ -127,7 +127,7 @@ class PositionRecord:
         :raises SynreplError: that failed
         """
         if self._kept is None:
-            return set()
+            return ()
         database, follower = self._kept
 
         # By now: positions that are read meanwhile are not those that are written here.
@@ -150,7 +150,7 @@ class PositionRecord:
         stale = await database.run("record positions", work)
         for place, found in stale.items():
             transactional[place].reread(*found)
-        return set(stale)
+        return stale.keys()
 
     async def reread(self, transactional: Mapping[Place, Track]) -> None:
         """Read positions of transactional handlers again where another server has taken over.

@@ -49,8 +49,8 @@ class Progress:
         self._waiters = waiters
         self._left_behind = left_behind
         self._of_lane: dict[str, list[Consumer]] = {}
-        #: Where positions may have moved since the last record.
-        self._moved: set[Key] = set()
+        #: Where positions may have moved since the last record, in this order.
+        self._moved: dict[Key, None] = {}
         self.lanes: dict[Key, LanePosition] = {}
         self.views: dict[str, list[ViewFeed]] = {}
         self.recorded: dict[Key, Token] = {}
@@ -78,14 +78,14 @@ class Progress:
 
     def touch(self, key: Key) -> None:
         """A handler has moved, within a batch of its lane."""
-        self._moved.add(key)
+        self._moved[key] = None
 
     def moved(self, key: Key) -> None:
         """A handler or a lane has moved."""
         keys = [key]
         if self.views.get(key[0]):  # they count for all lanes of the stream
             keys += [lane for lane in self.lanes if lane[0] == key[0]]
-        self._moved.update(keys)
+        self._moved.update(dict.fromkeys(keys))
         if self._waiters is None:
             return
         for each in keys:
@@ -146,7 +146,7 @@ class Progress:
         """
         if not self._record.is_kept or not self._moved:
             return
-        moved, self._moved = self._moved, set()
+        moved, self._moved = self._moved, {}
         handlers: dict[Place, HandlerPosition] = {}
         own: dict[Key, Token] = {}
         for key in moved:
