@@ -386,15 +386,15 @@ class FollowerActor(Actor):
         """What its handlers have been given by now."""
         return [each.checker.checkpoint() for each in self._all]
 
-    def fell_back(self, floor: Token, standby: Sequence[Checkpoint]) -> None:
+    def fell_back(self, floors: Mapping[str, Token], standby: Sequence[Checkpoint]) -> None:
         """A standby has taken over.
 
-        :param floor: positions below it are from before
+        :param floors: by stream: positions below are from before
         :param standby: what handlers had been given when it got its last
         """
-        self._claims.fell_back(floor)
+        self._claims.fell_back(floors)
         for each, checkpoint in zip(self._all, standby, strict=True):
-            each.checker.fell_back(floor, checkpoint)
+            each.checker.fell_back(floors, checkpoint)
 
     def calm(self) -> None:
         """Its handlers do not fail any more."""

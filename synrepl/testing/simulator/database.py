@@ -83,6 +83,7 @@ class SimulatedDatabase(MemoryStore):
         self._transcript = transcript
         self._plan = plan
         self._told: dict[str, Token] = {}
+        self._unused: dict[str, Token] = {}
         self._data = data
         self._commits = CommitChecker(judge, truth)
         self.trims = TrimChecker(judge, truth, clock.seconds, self.on_record, plan.retention)
@@ -198,11 +199,16 @@ class SimulatedDatabase(MemoryStore):
         """A standby that has all that there is now, and nothing of what comes."""
         return Standby(self._all_watched(), self.followers_kept)
 
-    def lose_commits(self, standby: Standby, ahead: int) -> None:
-        """A standby takes over, without what was committed since it had the last of this."""
+    def lose_commits(self, standby: Standby, ahead: int) -> Mapping[str, Token]:
+        """A standby takes over, without what was committed since it had the last of this.
+
+        :returns: by stream: no token from there on was ever given out before
+        """
         self._transcript.add("database", "fails over to a standby that lacks commits")
         self.fail_over((), 0)
         streams = self._all_watched()
+        for name, watched in streams.items():
+            self._unused[name] = max(watched.last + 1, self._unused.get(name, 0))
         standby.take_over(streams, self.followers_kept, ahead)
         for name, watched in streams.items():
             lost = self._truth.lose(name, watched.tokens)
@@ -215,6 +221,7 @@ class SimulatedDatabase(MemoryStore):
         self._told.clear()
         self._records.fell_back()
         self._keys.keep({name: watched.tokens for name, watched in streams.items()})
+        return dict(self._unused)
 
     def followers_record(self, stream: str) -> Iterator[tuple[str, Token]]:
         """What followers have on record of a stream."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
-from synrepl.storage.incarnations import MARGIN
 from synrepl.testing.links import Link
 from synrepl.testing.simulator.actors import (
     Actor,
@@ -162,10 +161,10 @@ class Faults:
     ) -> None:
         if self._database.calm or self._promotions != promotions:  # it was another server's
             return
-        self._database.lose_commits(standby, self._random.randint(0, 32))
+        floors = self._database.lose_commits(standby, self._random.randint(0, 32))
         self._promotions += 1
         for follower, checkpoint in zip(self._followers, checkpoints, strict=True):
-            follower.fell_back(self._promotions * MARGIN, checkpoint)
+            follower.fell_back(floors, checkpoint)
 
     def _amid(self, actor: WritingActor, fault: Callable[[], object]) -> None:
         """Have a fault happen to a writer, most often while it is writing."""

@@ -80,8 +80,8 @@ class FollowerChecker:
         #: All that it was ever given, and what of it a failover has lost, untold.
         self._given: set[tuple[str, str, Token]] = set()
         self._untold: set[tuple[str, str, Token]] = set()
-        #: What it says below is from before the last failover.
-        self._floor: Token = 0
+        #: By stream: what it says below is from before the last failover.
+        self._floors: Mapping[str, Token] = {}
         self.totals = FollowerTotals()
 
     def restarted(self, recorded: Mapping[Key, Token]) -> None:
@@ -155,9 +155,12 @@ class FollowerChecker:
         """What a standby has, which has all that there is now."""
         return Checkpoint(dict(self._covered), dict(self._ever))
 
-    def fell_back(self, floor: Token, standby: Checkpoint) -> None:
-        """The standby has taken over: effects that commit with positions are as they were then."""
-        self._floor = floor
+    def fell_back(self, floors: Mapping[str, Token], standby: Checkpoint) -> None:
+        """The standby has taken over: effects that commit with positions are as they were then.
+
+        :param floors: by stream: positions below are from before
+        """
+        self._floors = floors
         self._recorded.clear()
         self._claimed.clear()
         if self._exactly_once:
@@ -188,7 +191,8 @@ class FollowerChecker:
         :param what: it says so by: its position, or what is on record
         """
         for key, position in positions.items():
-            if position >= self._floor and position != self._claimed.get((what, key)):
+            floor = self._floors.get(key[0], 0)
+            if position >= floor and position != self._claimed.get((what, key)):
                 self._claimed[what, key] = position
                 if bool(key[1]) is self._linear:
                     self._check_other_view(key, position, what)
@@ -201,7 +205,7 @@ class FollowerChecker:
             before = self._recorded.get(key, 0)
             if position != before:
                 self._recorded[key] = position
-                if position < before and before >= self._floor:
+                if position < before and before >= self._floors.get(key[0], 0):
                     self._judge.broken(
                         "R7", "{name}: the record of {key} went back from {before} to {position}",
                         name=self._name, key=key, before=before, position=position,
@@ -310,11 +314,11 @@ class PositionClaims:
         self._judge = judge
         self._name = name
         self._said: dict[tuple[str, Key], Token] = {}
-        self._floor: Token = 0
+        self._floors: Mapping[str, Token] = {}
 
-    def fell_back(self, floor: Token) -> None:
-        """A standby has taken over; positions below the floor are from before."""
-        self._floor = floor
+    def fell_back(self, floors: Mapping[str, Token]) -> None:
+        """A standby has taken over; positions of a stream below its floor are from before."""
+        self._floors = floors
 
     def restarted(self, recorded: Mapping[Key, Token]) -> None:
         """The process begins anew: its position is what is on record by now."""
@@ -331,7 +335,7 @@ class PositionClaims:
         for key, position in positions.items():
             before = self._said.get((what, key), 0)
             self._said[what, key] = position
-            if position < before and before >= self._floor:
+            if position < before and before >= self._floors.get(key[0], 0):
                 self._judge.broken(
                     "R7", "{name}: the {what} of {key} went back from {before} to {position}",
                     name=self._name, what=what, key=key, before=before, position=position,
