@@ -25,6 +25,10 @@ Announced = Mapping[str, Mapping[str, Token]]
 #: How far beyond everything known a failover moves a stream on, as in migration 0009.
 MARGIN = 10**9
 
+#: A position so far ahead of a follower may be beyond a failover. The margin is counted from what
+#: the new server and its master know, and a follower may have heard of more than they.
+JUMP = MARGIN // 2
+
 CONFIRMED = "SELECT synrepl.confirmed_incarnation()"
 
 LAST_CONFIRMED = "SELECT max(number) FROM synrepl._incarnations"

@@ -13,7 +13,7 @@ from synrepl.services.following.consumer import Consumer, Track
 from synrepl.services.following.handler_calls import HandlerCalls
 from synrepl.services.following.source import LINEAR, PAGE_ROWS, Backlog, Key
 from synrepl.services.handlers import Batch
-from synrepl.storage.incarnations import MARGIN
+from synrepl.storage.incarnations import JUMP
 from synrepl.storage.store import FactsLost, Page, Trimmed
 from synrepl.streams.definition import Stream
 
@@ -95,7 +95,7 @@ class PageFeed:
         :param read: called with the page before it is handed over
         """
         track = self._track
-        if self._consumer.is_transactional and upto - (track.position or 0) >= MARGIN:
+        if self._consumer.is_transactional and upto - (track.position or 0) >= JUMP:
             # A failover has moved the writer on, and perhaps rolled the handler back.
             await self._context.reread((self._stream.name, self._writer))
         rewinds, at = track.rewinds, track.position or 0

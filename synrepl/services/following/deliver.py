@@ -197,6 +197,8 @@ class Delivery:
                 if todo is not None:
                     await self._hand_over(consumer, track, key, todo, live)
                     self.progress.touch(key)
+            if batch.ordered:  # who is still fed joins behind this batch, not before it
+                lane.position = batch.upto
         finally:
             lane.is_busy = False
 

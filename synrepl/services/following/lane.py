@@ -17,7 +17,7 @@ from synrepl.positions.gaps import Cursor, Fetch, Reset, Verdict
 from synrepl.services.following.lane_context import Shared, tally
 from synrepl.services.following.source import LINEAR, PAGE_ROWS
 from synrepl.services.handlers import Batch
-from synrepl.storage.incarnations import MARGIN
+from synrepl.storage.incarnations import JUMP
 from synrepl.storage.store import FactsLost, Trimmed
 from synrepl.streams.definition import Fact, Stream
 from synrepl.streams.row import Row
@@ -301,7 +301,7 @@ class Lane:
         meanwhile: what it brought is void, for the next one begins where the lane is.
         """
         at = self.cursor.position if self._half is None else self._half.token
-        far = self.writer == LINEAR and at is not None and upto - at >= MARGIN
+        far = self.writer == LINEAR and at is not None and upto - at >= JUMP
         if far and not self._announced_ahead:
             at = await self._deliver_half()
             await self._shared.delivery.reread(self.key)
@@ -316,7 +316,7 @@ class Lane:
         :param missed: there may have been rows that were not received
         :returns: whether it is filled: not when the connection was lost meanwhile
         """
-        if span.upto - span.after >= MARGIN:  # a failover has moved the writer on
+        if span.upto - span.after >= JUMP:  # a failover has moved the writer on
             await self._shared.delivery.reread(self.key)
         after, attempt, upto = span.after, 0, span.upto
         while after < span.upto and Mark.LOST not in self.inbox:

@@ -9,7 +9,7 @@ from synrepl.core.errors import SynreplError
 from synrepl.core.tokens import Token
 from synrepl.services.announcing.announce import Log
 from synrepl.services.following.catch_up import LanePosition, ViewFeed
-from synrepl.services.following.consumer import Consumer, Track
+from synrepl.services.following.consumer import Consumer, FairLock, Track
 from synrepl.services.following.failures import HandlerFailures
 from synrepl.services.following.handler_calls import pause_after
 from synrepl.services.following.position_record import PositionRecord
@@ -49,6 +49,9 @@ class Progress:
         self._waiters = waiters
         self._left_behind = left_behind
         self._of_lane: dict[str, list[Consumer]] = {}
+        #: Held while the record is written: what moves positions back comes after what was
+        #: under way by then.
+        self._writing = FairLock(scheduler)
         #: Where positions may have moved since the last record, in this order.
         self._moved: dict[Key, None] = {}
         self.lanes: dict[Key, LanePosition] = {}
@@ -144,8 +147,11 @@ class Progress:
 
         :raises SynreplError: when that failed; it will be tried with the next call
         """
-        if not self._record.is_kept or not self._moved:
-            return
+        if self._record.is_kept and self._moved:
+            async with self._writing:
+                await self._record_moved()
+
+    async def _record_moved(self) -> None:
         moved, self._moved = self._moved, {}
         handlers: dict[Place, HandlerPosition] = {}
         own: dict[Key, Token] = {}
@@ -214,7 +220,8 @@ class Progress:
         attempts = 0
         while True:
             try:
-                await write()
+                async with self._writing:
+                    await write()
                 return
             except SynreplError as error:
                 attempts += 1

@@ -1,0 +1,180 @@
+"""What a follower makes of a failover that loses commits, step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+from twisted.internet.defer import Deferred, succeed
+from twisted.trial.unittest import SynchronousTestCase
+
+from synrepl.core.tokens import Range, Token
+from synrepl.services.following.consumer import Subscription
+from synrepl.services.following.deliver import Delivery
+from synrepl.services.following.follow import Follower
+from synrepl.services.following.handler_calls import pause_after
+from synrepl.services.following.source import Backlog, StorePositions, in_order
+from synrepl.services.handlers import Batch, Handler
+from synrepl.storage.incarnations import MARGIN
+from synrepl.storage.store import Draft
+from synrepl.streams.definition import UNTAGGED, Fact, Generation
+from synrepl.streams.rows import RowCodec
+from synrepl.testing.simulator.follower_database import FollowerDatabase, KeptRecords
+from synrepl.wire.commands import Position, Rdata
+from synrepl.wire.dialects import LEGACY
+from tests.services.world import Noting, Upstream, World, done, started
+
+ONE = ("jobs", "one")
+
+
+class Recording(Handler):
+    """Keeps the tokens of the facts that it is given, and what it is told.
+
+    :ivar failures: how often it still fails
+    """
+
+    streams = frozenset({"jobs"})
+
+    def __init__(self) -> None:
+        self.tokens: list[Token] = []
+        self.lost: list[Range | None] = []
+        self.failures = 0
+
+    async def on_rows(self, batch: Batch) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise RuntimeError("not now")
+        self.tokens += [fact.token for fact in batch.facts]
+
+    async def on_reset(
+        self, stream: str, writer: str, position: Token, lost: Range | None = None
+    ) -> None:
+        self.lost.append(lost)
+
+
+class SlowDatabase(FollowerDatabase):
+    """The record of followers, where some transactions wait for a test.
+
+    :ivar slow: by the name of a transaction: for what its next one waits
+    """
+
+    def __init__(self) -> None:
+        self.kept = KeptRecords()
+        self.slow: dict[str, Deferred[None]] = {}
+        super().__init__(lambda name: self.slow.pop(name, succeed(None)), lambda _: "", self.kept)
+
+
+class FollowingCase(SynchronousTestCase):
+    """A follower of the stream ``jobs`` with one handler, under a clock of the test's."""
+
+    def setUp(self) -> None:
+        self.world: World = started()
+        self.addCleanup(self.world.stop)
+        self.addCleanup(self.world.scheduler.stop)
+        self.jobs = self.world.catalogue["jobs"]
+        self.handler = Recording()
+        self.database = SlowDatabase()
+        self.lease = done(self.world.store.open_writer("one", [self.jobs]))
+
+    def deliver(self, linear: bool = False) -> Delivery:
+        """What hands facts to the handler."""
+        world, positions = self.world, StorePositions(self.world.store)
+        backlog = Backlog(in_order(world.catalogue, foreign=False), world.store, positions)
+        made = Delivery(
+            world.scheduler,
+            [Subscription(self.handler, "handler")],
+            Noting(),
+            "worker1",
+            self.database,
+            backlog=backlog,
+            linear=linear,
+        )
+        done(made.start())
+        return made
+
+    def append(self, count: int) -> list[Fact]:
+        """Append that many facts, and hold none back."""
+        job = self.jobs.kinds[UNTAGGED]
+        drafts = [Draft([[job(number, None, None)]]) for number in range(count)]
+        done(self.lease.append(self.jobs, drafts, 0))
+        return self.world.facts("jobs")[-count:]
+
+    def batch(self, after: Token, facts: Sequence[Fact]) -> Batch:
+        """Facts as the connection brings them."""
+        return Batch("jobs", "one", after, facts[-1].token, facts)
+
+    def begin(self, coroutine: Coroutine[Any, Any, object]) -> Deferred[object]:
+        """Begin what may have to wait."""
+        return Deferred.fromCoroutine(coroutine)
+
+    def on_record(self) -> Token:
+        """The position of the handler on record."""
+        return self.database.kept.handler("worker1", "handler")[ONE]
+
+
+class RecordsUnderWay(FollowingCase):
+    """Positions that are on their way to the record when the handler is moved back."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.delivery = self.deliver()
+        self.delivery.open_lane(ONE, earliest=True)
+        done(self.delivery.rows(self.batch(0, self.append(3))))
+        self.delivery.moved(ONE, 3)
+        self.under_way: Deferred[None] = Deferred()
+        self.database.slow["record positions"] = self.under_way
+        self.recording = self.begin(self.delivery.progress.record())
+
+    def finish(self, moving_back: Deferred[object]) -> None:
+        self.under_way.callback(None)
+        for each in (self.recording, moving_back):
+            self.assertIsNone(self.successResultOf(each))
+
+    def test_a_writer_that_starts_again_has_the_record_start_again(self) -> None:
+        self.finish(self.begin(self.delivery.reset("jobs", "one", 3, 0)))
+        self.assertEqual(self.on_record(), 0)
+
+    def test_what_a_failover_may_have_lost_is_not_on_record_again(self) -> None:
+        self.finish(self.begin(self.delivery.lost(ONE, Range(1, 3))))
+        self.assertEqual(self.handler.lost, [Range(1, 3)])
+        self.assertEqual(self.on_record(), 1)
+
+
+class Joining(FollowingCase):
+    """A handler that was behind is in its lane again."""
+
+    def test_it_does_not_join_before_a_batch_that_the_lane_has_handed_over(self) -> None:
+        delivery = self.deliver()
+        delivery.open_lane(ONE, earliest=True)
+        first, second = self.append(2)
+        self.handler.failures = 1
+        done(delivery.rows(self.batch(0, [first])))
+        delivery.moved(ONE, 1)
+        done(delivery.rows(self.batch(1, [second])))
+        self.world.clock.advance(pause_after(1))  # the lane has not said yet that it has moved
+        delivery.moved(ONE, 2)
+        self.world.clock.advance(pause_after(1))
+        self.assertEqual(self.handler.tokens, [1, 2])
+
+
+class LinearView(FollowingCase):
+    """A connection that says nothing of writers."""
+
+    def test_one_that_had_heard_of_more_than_the_new_server_knows_is_told(self) -> None:
+        facts, store = self.append(9), self.world.store
+        done(store.record_positions(self.jobs, 7, {"one": 7}))
+        world, delivery = self.world, self.deliver(linear=True)
+        follower = Follower(world.scheduler, world.catalogue, store, delivery, Noting(), {"jobs"})
+        follower.connected(Upstream(LEGACY))
+        codec = RowCodec(self.jobs).encoder(Generation.LEGACY)
+        rows = [Rdata("jobs", None, fact.token, codec(fact.rows[0])) for fact in facts]
+        follower.received([Position("jobs", None, None, 0), *rows])
+        follower.received([Position("jobs", None, None, 12)])  # 10 to 12 were given back
+        self.assertEqual(follower.positions, {("jobs", ""): 12})
+        store.lose(self.jobs, 7)
+        store.set_sequence(self.jobs, 7)
+        store.server.promote()
+        done(store.confirm({}))
+        follower.received([Position("jobs", None, None, 7 + MARGIN)])
+        self.assertEqual(self.handler.lost, [Range(7, 12)])
+        self.assertEqual(follower.positions, {("jobs", ""): 7 + MARGIN})
