@@ -8,7 +8,7 @@ from random import Random
 
 from twisted.internet.defer import Deferred
 
-from synrepl.core.tokens import Token
+from synrepl.core.tokens import MAX_TOKEN, Range, Token
 from synrepl.storage.database import CommitUnknown
 from synrepl.storage.memory_lease import MemoryLease
 from synrepl.storage.memory_store import MemoryStore
@@ -247,6 +247,11 @@ class SimulatedDatabase(MemoryStore):
         """The smallest token of a writer, or of all, that may still appear."""
         watched = self._streams.get(stream)
         return watched.unsettled(writer) if isinstance(watched, WatchedStream) else None
+
+    def amid_losses(self, stream: str, writer: str, token: Token) -> bool:
+        """Whether who goes on from a token, of a writer or of all, is told of a failover's loss."""
+        watched = self._streams.get(stream)
+        return watched is not None and watched.lost(Range(token, MAX_TOKEN), writer) is not None
 
     def last_taken(self, stream: str, writer: str) -> Token:
         """The last token that a writer was given, 0 when none was."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -12,6 +12,10 @@ from synrepl.testing.simulator.truth import ALL, Judge, Truth
 from synrepl.testing.simulator.wire_checker import TooLong
 
 Key = tuple[str, str]
+
+#: Whether a token of (stream, writer) is among those that a failover may have lost: who begins
+#: there is refused, told of the loss, and sent back.
+AmidLosses = Callable[[str, str, Token], bool]
 
 
 @dataclass(slots=True)
@@ -44,6 +48,7 @@ class FollowerChecker:
     :param alone: its follower's position is its own from the beginning
     :param too_long: facts that its connection cannot carry and that it, being of the
         linear view, cannot fetch either; None for one that can
+    :param amid_losses: by this database
     """
 
     def __init__(
@@ -57,6 +62,7 @@ class FollowerChecker:
         earliest: bool,
         alone: bool,
         too_long: TooLong | None,
+        amid_losses: AmidLosses,
     ) -> None:
         self._judge = judge
         self._truth = truth
@@ -66,6 +72,7 @@ class FollowerChecker:
         self._earliest = earliest
         self._alone = alone
         self._too_long = too_long
+        self._amid_losses = amid_losses
         #: Everything of a lane up to here has been applied, in this life or before it.
         self._covered: dict[Key, Token] = {}
         #: The highest that was ever applied, whatever a process has forgotten since.
@@ -87,12 +94,16 @@ class FollowerChecker:
     def restarted(self, recorded: Mapping[Key, Token]) -> None:
         """The process begins anew, and goes on from what is on record for the handler."""
         self._begun.update(key for key, position in recorded.items() if position)
+        now = dict(recorded)
         for key, position in recorded.items():
-            self._check_covered(key, position, "has on record")
+            if self._binds(key, position):
+                self._check_covered(key, position, "has on record")
+            else:
+                now[key] = min(position, self._covered.get(key, position))
         # Where its record is lost altogether, nobody can know that it was given anything.
         self._untold = self._on_record_of(self._untold, recorded)
         self._given = self._on_record_of(self._given, recorded)
-        self._covered = dict(recorded)
+        self._covered = now
         self._claimed.clear()
         self._lost.clear()
 
@@ -210,7 +221,8 @@ class FollowerChecker:
                         "R7", "{name}: the record of {key} went back from {before} to {position}",
                         name=self._name, key=key, before=before, position=position,
                     )  # fmt: skip
-                self._check_covered(key, position, "has on record")
+                if self._binds(key, position):
+                    self._check_covered(key, position, "has on record")
 
     def missing(self, stream: str, writers: Iterable[str]) -> Sequence[Fact]:
         """Committed facts that the handler has not been given.
@@ -224,6 +236,14 @@ class FollowerChecker:
                 last = self._truth.last(stream, writer)
                 found += self._left(stream, writer, covered or 0, last)
         return found
+
+    def _binds(self, key: Key, position: Token) -> bool:
+        """Whether who goes on from a recorded position has to have all facts up to there.
+
+        Not where a failover may have lost it: a plain handler is told that, perhaps again, and is
+        given again what is left. One whose effects commit with its record is not.
+        """
+        return self._exactly_once or not self._amid_losses(*key, position)
 
     def _check_other_view(self, key: Key, position: Token, what: str) -> None:
         """A position of one view, of a handler with the other one."""

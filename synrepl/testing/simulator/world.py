@@ -283,6 +283,7 @@ class World:
             earliest=kind.earliest or handler.late,
             alone=not any(each.other_view for each in kind.handlers),
             too_long=too_long if kind.legacy and not handler.other_view else None,
+            amid_losses=self._database.amid_losses,
         )
 
     # -- what the parts need -----------------------------------------------------------------
