@@ -12,6 +12,7 @@ from synrepl.core.tokens import Token
 from synrepl.daemon.simulation import Product
 from synrepl.services.following.consumer import Track
 from synrepl.services.following.handler_calls import HandlerCalls
+from synrepl.services.following.position_record import PositionRecord
 from synrepl.storage import memory_stream
 from synrepl.storage.memory_server import MemoryServer
 from synrepl.storage.memory_stream import MemoryStream
@@ -97,3 +98,6 @@ class Mutants(TestCase):
             self.incarnation = incarnation
 
         self.assert_caught("R3 R7 LIVENESS CRASH", Track, "reread", reread)
+
+    def test_facts_of_the_old_server_are_applied_on_the_new_one(self) -> None:
+        self.assert_caught("R3", PositionRecord, "is_void", lambda *_: False)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from twisted.internet.defer import Deferred, succeed
@@ -14,12 +15,18 @@ from synrepl.services.following.deliver import Delivery
 from synrepl.services.following.follow import Follower
 from synrepl.services.following.handler_calls import pause_after
 from synrepl.services.following.source import Backlog, StorePositions, in_order
-from synrepl.services.handlers import Batch, Handler
+from synrepl.services.handlers import Batch, Handler, TransactionalHandler
+from synrepl.storage.database import Transaction
 from synrepl.storage.incarnations import MARGIN
+from synrepl.storage.memory_server import MemoryServer
 from synrepl.storage.store import Draft
 from synrepl.streams.definition import UNTAGGED, Fact, Generation
 from synrepl.streams.rows import RowCodec
-from synrepl.testing.simulator.follower_database import FollowerDatabase, KeptRecords
+from synrepl.testing.simulator.follower_database import (
+    FollowerDatabase,
+    FollowerTransaction,
+    KeptRecords,
+)
 from synrepl.wire.commands import Position, Rdata
 from synrepl.wire.dialects import LEGACY
 from tests.services.world import Noting, Upstream, World, done, started
@@ -52,14 +59,28 @@ class Recording(Handler):
         self.lost.append(lost)
 
 
+class Exact(TransactionalHandler):
+    """Keeps the tokens of the facts that it has applied, once that is committed."""
+
+    streams = frozenset({"jobs"})
+
+    def __init__(self) -> None:
+        self.tokens: list[Token] = []
+
+    def apply(self, txn: Transaction, batch: Batch) -> None:
+        assert isinstance(txn, FollowerTransaction)
+        txn.effects.append(partial(self.tokens.extend, [fact.token for fact in batch.facts]))
+
+
 class SlowDatabase(FollowerDatabase):
     """The record of followers, where some transactions wait for a test.
 
+    :param floors: of streams, after a failover
     :ivar slow: by the name of a transaction: for what its next one waits
     """
 
-    def __init__(self) -> None:
-        self.kept = KeptRecords()
+    def __init__(self, server: MemoryServer, floors: Callable[[], Mapping[str, Token]]) -> None:
+        self.kept = KeptRecords(server, floors=floors)
         self.slow: dict[str, Deferred[None]] = {}
         super().__init__(lambda name: self.slow.pop(name, succeed(None)), lambda _: "", self.kept)
 
@@ -73,16 +94,17 @@ class FollowingCase(SynchronousTestCase):
         self.addCleanup(self.world.scheduler.stop)
         self.jobs = self.world.catalogue["jobs"]
         self.handler = Recording()
-        self.database = SlowDatabase()
+        self.floors: dict[str, Token] = {}
+        self.database = SlowDatabase(self.world.store.server, lambda: self.floors)
         self.lease = done(self.world.store.open_writer("one", [self.jobs]))
 
-    def deliver(self, linear: bool = False) -> Delivery:
+    def deliver(self, linear: bool = False, handler: Handler | None = None) -> Delivery:
         """What hands facts to the handler."""
         world, positions = self.world, StorePositions(self.world.store)
         backlog = Backlog(in_order(world.catalogue, foreign=False), world.store, positions)
         made = Delivery(
             world.scheduler,
-            [Subscription(self.handler, "handler")],
+            [Subscription(handler or self.handler, "handler")],
             Noting(),
             "worker1",
             self.database,
@@ -110,6 +132,43 @@ class FollowingCase(SynchronousTestCase):
     def on_record(self) -> Token:
         """The position of the handler on record."""
         return self.database.kept.handler("worker1", "handler")[ONE]
+
+
+class OfTheOldServer(FollowingCase):
+    """Facts that the connection has brought, and that only the old server had."""
+
+    def fail_over(self, kept: Token) -> None:
+        """A standby takes over that has this much, and nothing on record of the handler."""
+        store = self.world.store
+        store.lose(self.jobs, kept)
+        self.database.kept.records.clear()
+        store.server.promote()
+        done(store.confirm({}))
+        self.floors["jobs"] = done(store.observe([self.jobs]))["jobs"].floor
+
+    def test_they_are_not_applied_by_a_handler_that_has_read_its_record_again(self) -> None:
+        exact = Exact()
+        delivery = self.deliver(handler=exact)
+        delivery.open_lane(ONE, earliest=True)
+        first, second, third = self.append(3)
+        done(delivery.rows(self.batch(0, [first, second])))
+        delivery.moved(ONE, 2)
+        self.assertEqual(exact.tokens, [1, 2])
+        self.fail_over(1)
+        done(delivery.reread(ONE))
+        self.assertEqual(exact.tokens, [1, 2, 1])
+        done(delivery.rows(self.batch(2, [third])))
+        delivery.moved(ONE, 3)
+        self.assertEqual(exact.tokens, [1, 2, 1])
+
+    def test_nor_by_one_that_has_started_since(self) -> None:
+        (fact,) = self.append(1)
+        self.fail_over(0)
+        exact = Exact()
+        delivery = self.deliver(handler=exact)
+        delivery.open_lane(ONE, earliest=True)
+        done(delivery.rows(self.batch(0, [fact])))
+        self.assertEqual(exact.tokens, [])
 
 
 class RecordsUnderWay(FollowingCase):

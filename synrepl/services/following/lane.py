@@ -304,7 +304,6 @@ class Lane:
         far = self.writer == LINEAR and at is not None and upto - at >= JUMP
         if far and not self._announced_ahead:
             at = await self._deliver_half()
-            await self._shared.delivery.reread(self.key)
             if at:
                 self._shared.delivery.moved(self.key, at)  # who waits for the last fact goes on
                 return await self._fetch(Range(at, upto))
