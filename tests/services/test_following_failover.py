@@ -219,21 +219,59 @@ class Joining(FollowingCase):
 class LinearView(FollowingCase):
     """A connection that says nothing of writers."""
 
-    def test_one_that_had_heard_of_more_than_the_new_server_knows_is_told(self) -> None:
-        facts, store = self.append(9), self.world.store
-        done(store.record_positions(self.jobs, 7, {"one": 7}))
-        world, delivery = self.world, self.deliver(linear=True)
-        follower = Follower(world.scheduler, world.catalogue, store, delivery, Noting(), {"jobs"})
-        follower.connected(Upstream(LEGACY))
-        codec = RowCodec(self.jobs).encoder(Generation.LEGACY)
-        rows = [Rdata("jobs", None, fact.token, codec(fact.rows[0])) for fact in facts]
-        follower.received([Position("jobs", None, None, 0), *rows])
-        follower.received([Position("jobs", None, None, 12)])  # 10 to 12 were given back
-        self.assertEqual(follower.positions, {("jobs", ""): 12})
-        store.lose(self.jobs, 7)
-        store.set_sequence(self.jobs, 7)
+    def follow(self, handler: Handler) -> None:
+        """Connect where nothing is there yet."""
+        world = self.world
+        self.delivery = self.deliver(True, handler)
+        self.follower = Follower(
+            world.scheduler, world.catalogue, world.store, self.delivery, Noting(), {"jobs"}
+        )
+        self.follower.connected(Upstream(LEGACY))
+        self.follower.received([Position("jobs", None, None, 0)])
+
+    def rows(self, facts: Sequence[Fact]) -> list[Rdata]:
+        """Facts as the connection brings them."""
+        encode = RowCodec(self.jobs).encoder(Generation.LEGACY)
+        return [Rdata("jobs", None, fact.token, encode(fact.rows[0])) for fact in facts]
+
+    def fail_over(self, kept: Token) -> None:
+        """A standby takes over that has this much."""
+        store = self.world.store
+        store.lose(self.jobs, kept)
+        store.set_sequence(self.jobs, kept)
         store.server.promote()
         done(store.confirm({}))
-        follower.received([Position("jobs", None, None, 7 + MARGIN)])
+        self.floors["jobs"] = done(store.observe([self.jobs]))["jobs"].floor
+
+    def test_one_that_had_heard_of_more_than_the_new_server_knows_is_told(self) -> None:
+        facts = self.append(9)
+        done(self.world.store.record_positions(self.jobs, 7, {"one": 7}))
+        self.follow(self.handler)
+        self.follower.received(self.rows(facts))
+        self.follower.received([Position("jobs", None, None, 12)])  # 10 to 12 were given back
+        self.assertEqual(self.follower.positions, {("jobs", ""): 12})
+        self.fail_over(7)
+        self.follower.received([Position("jobs", None, None, 7 + MARGIN)])
         self.assertEqual(self.handler.lost, [Range(7, 12)])
-        self.assertEqual(follower.positions, {("jobs", ""): 7 + MARGIN})
+        self.assertEqual(self.follower.positions, {("jobs", ""): 7 + MARGIN})
+
+    def test_one_that_hears_of_old_and_new_facts_at_once_is_told(self) -> None:
+        facts = self.append(9)
+        done(self.world.store.record_positions(self.jobs, 7, {"one": 7}))
+        self.follow(self.handler)
+        self.fail_over(7)
+        self.lease = done(self.world.store.open_writer("one", [self.jobs]))
+        (new,) = self.append(1)
+        self.follower.received(self.rows([*facts, new]))
+        self.follower.received([Position("jobs", None, None, new.token)])
+        self.assertEqual(self.handler.lost, [Range(7, 9)])
+        self.assertEqual(self.handler.tokens, [*range(1, 10), new.token])
+
+    def test_one_that_is_at_the_beginning_stays_above_the_floor(self) -> None:
+        self.follow(Exact())
+        done(self.delivery.progress.record())
+        self.fail_over(0)
+        self.follower.received([Position("jobs", None, None, MARGIN)])
+        self.world.store.away = True  # nothing can be read again
+        done(self.delivery.progress.record())
+        self.assertEqual(self.follower.positions, {("jobs", ""): MARGIN})

@@ -230,6 +230,8 @@ class Lane:
                 lines = inbox[0]
                 if not isinstance(lines, Lines) or lines.token > limit:
                     break
+                if facts and self._may_cross_floor(upto, lines.token - 1):
+                    break
                 inbox.popleft()
                 token, raw = lines
                 rows += len(raw)
@@ -301,13 +303,16 @@ class Lane:
         meanwhile: what it brought is void, for the next one begins where the lane is.
         """
         at = self.cursor.position if self._half is None else self._half.token
-        far = self.writer == LINEAR and at is not None and upto - at >= JUMP
-        if far and not self._announced_ahead:
+        if at is not None and self._may_cross_floor(at, upto):
             at = await self._deliver_half()
             if at:
                 self._shared.delivery.moved(self.key, at)  # who waits for the last fact goes on
                 return await self._fetch(Range(at, upto))
+            await self._shared.delivery.reread(self.key)  # below is nothing to look for
         return True
+
+    def _may_cross_floor(self, at: Token, upto: Token) -> bool:
+        return self.writer == LINEAR and upto - at >= JUMP and not self._announced_ahead
 
     async def _fetch(self, span: Range, missed: bool = True) -> bool:
         """Fill a gap, page by page; what goes wrong is tried again while the gap matters.
