@@ -67,7 +67,7 @@ class Faults:
         self._write = write
         self._promotions = 0
         self._stays_dead = plan.stays_dead
-        self._database_s = plan.database_s
+        self._database_s, self._slowest_s = plan.database_s, plan.slowest_s
 
     def happen(self, name: str) -> None:
         """Let one of :data:`_FAULTS` happen."""
@@ -150,11 +150,17 @@ class Faults:
         self._database.fail_over(CATALOGUE, self._random.randint(0, 32))
 
     def _lose_commits(self) -> None:
-        """A standby that has been cut off for a while takes over."""
+        """A standby that has been cut off for a while takes over, while facts are under way."""
         standby = self._database.replicate()
         checkpoints = [follower.checkpoint() for follower in self._followers]
         delay = self._random.random() * 3
+        self._clock.callLater(delay, self._write_something)
+        delay += self._random.random() * 2 * (self._database_s + self._slowest_s)
         self._clock.callLater(delay, self._promote, standby, checkpoints, self._promotions)
+
+    def _write_something(self) -> None:
+        if not self._database.calm:
+            self._write(self._random.choice(writing(self._master, self._writers, self._followers)))
 
     def _promote(
         self, standby: Standby, checkpoints: Sequence[Sequence[Checkpoint]], promotions: int
