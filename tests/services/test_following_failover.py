@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -28,7 +28,7 @@ from synrepl.testing.simulator.follower_database import (
     KeptRecords,
 )
 from synrepl.wire.commands import Position, Rdata
-from synrepl.wire.dialects import LEGACY
+from synrepl.wire.dialects import LEGACY, MODERN, Dialect
 from tests.services.world import Noting, Upstream, World, done, started
 
 ONE = ("jobs", "one")
@@ -79,10 +79,17 @@ class SlowDatabase(FollowerDatabase):
     :ivar slow: by the name of a transaction: for what its next one waits
     """
 
-    def __init__(self, server: MemoryServer, floors: Callable[[], Mapping[str, Token]]) -> None:
-        self.kept = KeptRecords(server, floors=floors)
+    def __init__(self, server: MemoryServer, floors: Mapping[str, Token]) -> None:
+        self.kept = KeptRecords(server, self.lost_since, lambda: floors)
+        self._floors = floors
         self.slow: dict[str, Deferred[None]] = {}
         super().__init__(lambda name: self.slow.pop(name, succeed(None)), lambda _: "", self.kept)
+
+    def lost_since(self, number: int) -> list[tuple[object, ...]]:
+        """Everything, with each failover."""
+        if number == self.kept.server.incarnation:
+            return []
+        return [(stream, "", 0, floor) for stream, floor in self._floors.items()]
 
 
 class FollowingCase(SynchronousTestCase):
@@ -95,7 +102,7 @@ class FollowingCase(SynchronousTestCase):
         self.jobs = self.world.catalogue["jobs"]
         self.handler = Recording()
         self.floors: dict[str, Token] = {}
-        self.database = SlowDatabase(self.world.store.server, lambda: self.floors)
+        self.database = SlowDatabase(self.world.store.server, self.floors)
         self.lease = done(self.world.store.open_writer("one", [self.jobs]))
 
     def deliver(self, linear: bool = False, handler: Handler | None = None) -> Delivery:
@@ -120,6 +127,15 @@ class FollowingCase(SynchronousTestCase):
         drafts = [Draft([[job(number, None, None)]]) for number in range(count)]
         done(self.lease.append(self.jobs, drafts, 0))
         return self.world.facts("jobs")[-count:]
+
+    def connect(self, dialect: Dialect, handler: Handler) -> None:
+        """A process with a connection, on which a test says what comes."""
+        world = self.world
+        self.delivery = self.deliver(not dialect.per_writer, handler)
+        self.follower = Follower(
+            world.scheduler, world.catalogue, world.store, self.delivery, Noting(), {"jobs"}
+        )
+        self.follower.connected(Upstream(dialect))
 
     def batch(self, after: Token, facts: Sequence[Fact]) -> Batch:
         """Facts as the connection brings them."""
@@ -155,7 +171,7 @@ class OfTheOldServer(FollowingCase):
         delivery.moved(ONE, 2)
         self.assertEqual(exact.tokens, [1, 2])
         self.fail_over(1)
-        done(delivery.reread(ONE))
+        done(delivery.cross_floor(ONE))
         self.assertEqual(exact.tokens, [1, 2, 1])
         done(delivery.rows(self.batch(2, [third])))
         delivery.moved(ONE, 3)
@@ -169,6 +185,41 @@ class OfTheOldServer(FollowingCase):
         delivery.open_lane(ONE, earliest=True)
         done(delivery.rows(self.batch(0, [fact])))
         self.assertEqual(exact.tokens, [])
+
+
+class EarlierProcesses(FollowingCase):
+    """Facts that an earlier process handed over, and had no time to record."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        facts = self.append(2)
+        self.connect(MODERN, self.handler)
+        self.follower.received([Position("jobs", "one", 0, 0), *self.rows(facts)])
+        self.assertEqual((self.handler.tokens, self.on_record()), ([1, 2], 0))
+        self.connect(MODERN, self.handler)  # after a crash
+        store = self.world.store
+        store.lose(self.jobs, 0)
+        store.server.promote()
+        done(store.confirm({}))
+        self.floor = done(store.observe([self.jobs]))["jobs"].floor
+        self.floors["jobs"] = self.floor
+
+    def rows(self, facts: Sequence[Fact]) -> list[Rdata]:
+        """Facts as the connection brings them."""
+        encode = RowCodec(self.jobs).encoder(Generation.CURRENT)
+        return [Rdata("jobs", "one", fact.token, encode(fact.rows[0])) for fact in facts]
+
+    def test_a_failover_that_lost_them_is_told_to_the_next_process(self) -> None:
+        self.follower.received([Position("jobs", "one", self.floor, self.floor)])
+        self.assertEqual(self.handler.lost, [Range(0, self.floor - 1)])
+        self.assertEqual(self.follower.positions, {("jobs", "one"): self.floor})
+
+    def test_once(self) -> None:
+        for _ in range(2):
+            self.follower.disconnected()
+            self.follower.connected(Upstream(MODERN))
+            self.follower.received([Position("jobs", "one", self.floor, self.floor)])
+        self.assertEqual(len(self.handler.lost), 1)
 
 
 class RecordsUnderWay(FollowingCase):
@@ -221,12 +272,7 @@ class LinearView(FollowingCase):
 
     def follow(self, handler: Handler) -> None:
         """Connect where nothing is there yet."""
-        world = self.world
-        self.delivery = self.deliver(True, handler)
-        self.follower = Follower(
-            world.scheduler, world.catalogue, world.store, self.delivery, Noting(), {"jobs"}
-        )
-        self.follower.connected(Upstream(LEGACY))
+        self.connect(LEGACY, handler)
         self.follower.received([Position("jobs", None, None, 0)])
 
     def rows(self, facts: Sequence[Fact]) -> list[Rdata]:

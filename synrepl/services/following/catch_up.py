@@ -48,8 +48,7 @@ class FeedContext:
     :ivar begin: records where a handler starts, before it gets its first fact
     :ivar progressed: called with each (stream, writer) whose position has moved
     :ivar lost: tells one handler that a failover has lost facts which it was given
-    :ivar reread: has transactional handlers go on from the record of a server that has
-        taken over
+    :ivar cross_floor: prepares one handler for facts from beyond a failover, if there was one
     """
 
     scheduler: Scheduler
@@ -59,7 +58,7 @@ class FeedContext:
     begin: Callable[[Consumer, Key], Awaitable[None]]
     progressed: Callable[[Key], object]
     lost: Callable[[Consumer, Key, Range], Awaitable[None]]
-    reread: Callable[[Key], Awaitable[None]]
+    cross_floor: Callable[[Consumer, Key], Awaitable[None]]
 
 
 class PageFeed:
@@ -95,9 +94,9 @@ class PageFeed:
         :param read: called with the page before it is handed over
         """
         track = self._track
-        if self._consumer.is_transactional and upto - (track.position or 0) >= JUMP:
-            # A failover has moved the writer on, and perhaps rolled the handler back.
-            await self._context.reread((self._stream.name, self._writer))
+        if upto - (track.position or 0) >= JUMP:
+            key = self._stream.name, self._writer
+            await self._context.cross_floor(self._consumer, key)
         rewinds, at = track.rewinds, track.position or 0
         span = Range(at, min(upto, self._left_upto) if at < self._left_upto else upto)
         try:

@@ -94,6 +94,7 @@ class Track:
     :ivar is_of_new_writer: the writer appeared after the handler had begun with the stream
     :ivar feed: feeds the handler while it is not in the lane
     :ivar in_transaction: a transaction that moves the recorded position is in progress
+    :ivar is_resumed: an earlier process went further, perhaps, than it had put on record
     :ivar rewinds: how often it was moved back by a failover
     :ivar floor: what the connection has brought below it is of a server that is gone
     :ivar incarnation: of the server on which the recorded position was read last; 0 for the
@@ -106,6 +107,7 @@ class Track:
         "in_transaction",
         "incarnation",
         "is_of_new_writer",
+        "is_resumed",
         "position",
         "recorded",
         "rewinds",
@@ -125,6 +127,7 @@ class Track:
         self.is_of_new_writer = is_of_new_writer
         self.feed: Feed | None = None
         self.in_transaction = False
+        self.is_resumed = False
         self.rewinds = 0
         self.incarnation = 0
         self.floor: Token = 0
@@ -132,7 +135,8 @@ class Track:
     def rewind(self, position: Token) -> None:
         """Move back after a failover."""
         self.position = position
-        self.recorded = None if self.recorded is None else position
+        # The record may be further behind already: where no facts were, it follows late.
+        self.recorded = None if self.recorded is None else min(self.recorded, position)
         self.rewinds += 1
 
     def reread(self, recorded: Token | None, incarnation: int, floor: Token) -> None:
@@ -267,4 +271,5 @@ class Consumer:
         for (stream, writer), track in positions.items():
             if self.linear and writer and stream in streams:
                 raise ViewChanged(handler=self.name, stream=stream)
+            track.is_resumed = True
             self.tracks[stream, writer] = track

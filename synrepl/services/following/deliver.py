@@ -98,7 +98,7 @@ class Delivery:
                 self.progress.begin,
                 self.progress.moved,
                 self._lost_to,
-                self.progress.reread,
+                self._cross_floor,
             )
         #: New handlers of a follower that has positions on record.
         self._joining: list[Consumer] = []
@@ -256,9 +256,26 @@ class Delivery:
                 await self._lost_to(consumer, key, Range(lost.after, at))
         await self.progress.reread(key)
 
-    async def reread(self, key: Key) -> None:
-        """Have transactional handlers go on from their record, if another server has taken over."""
+    async def cross_floor(self, key: Key) -> None:
+        """Prepare the handlers in a lane for facts from beyond a failover, if there was one."""
         await self.progress.reread(key)
+        for consumer in self.progress.in_lane(key[0]):
+            if consumer.track(key, False).feed is None:  # else its feed does it
+                await self._tell_unrecorded(consumer, key)
+
+    async def _cross_floor(self, consumer: Consumer, key: Key) -> None:
+        """The same for a handler that is fed."""
+        await self.progress.reread(key)
+        await self._tell_unrecorded(consumer, key)
+
+    async def _tell_unrecorded(self, consumer: Consumer, key: Key) -> None:
+        """Tell a plain handler what an earlier process may have given to it, and not recorded."""
+        track = consumer.track(key, False)
+        if track.is_resumed and not consumer.is_transactional:
+            lost = await self.progress.until_written(lambda: self._record.lost(key))
+            if lost is not None:
+                track.is_resumed = False
+                await self._lost_to(consumer, key, lost)
 
     async def _lost_to(self, consumer: Consumer, key: Key, lost: Range) -> None:
         """Tell one handler that facts which it was given may be lost."""
@@ -267,7 +284,8 @@ class Delivery:
             return
         self._log_loss(consumer, key, lost)
         await self._calls.reset(consumer, *key, lost.after, lost)
-        consumer.track(key, False).rewind(lost.after)
+        track = consumer.track(key, False)
+        track.rewind(min(lost.after, track.position or 0))
         told = [Loss(consumer.name, key, lost)]
         await self.progress.until_written(lambda: self._record.told(told))
 

@@ -308,7 +308,7 @@ class Lane:
             if at:
                 self._shared.delivery.moved(self.key, at)  # who waits for the last fact goes on
                 return await self._fetch(Range(at, upto))
-            await self._shared.delivery.reread(self.key)  # below is nothing to look for
+            await self._shared.delivery.cross_floor(self.key)  # below is nothing to look for
         return True
 
     def _may_cross_floor(self, at: Token, upto: Token) -> bool:
@@ -320,8 +320,8 @@ class Lane:
         :param missed: there may have been rows that were not received
         :returns: whether it is filled: not when the connection was lost meanwhile
         """
-        if span.upto - span.after >= JUMP:  # a failover has moved the writer on
-            await self._shared.delivery.reread(self.key)
+        if span.upto - span.after >= JUMP:
+            await self._shared.delivery.cross_floor(self.key)
         after, attempt, upto = span.after, 0, span.upto
         while after < span.upto and Mark.LOST not in self.inbox:
             try:

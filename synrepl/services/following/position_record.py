@@ -159,6 +159,21 @@ class PositionRecord:
         """
         await self.write({}, {}, transactional)
 
+    async def lost(self, key: Key) -> Range | None:
+        """What of a writer failovers may have lost since the record was loaded.
+
+        :raises SynreplError: it cannot be read
+        """
+        if self._kept is None:
+            return None
+        database, _ = self._kept
+
+        def work(txn: Transaction) -> Range | None:
+            self._incarnations.check(txn)
+            return incarnations.lost_since(txn, self._incarnation).of(*key)
+
+        return await database.run("look for losses", work)
+
     async def told(self, losses: Iterable[Loss]) -> None:
         """Record that handlers were told of losses, and go on from what is kept.
 
@@ -242,6 +257,8 @@ class PositionRecord:
             track.in_transaction = False
         if elsewhere is not None:
             track.reread(*elsewhere)
+        elif self._known(track) != incarnation:
+            pass  # committed on a server that is gone: the track goes by another one's record
         elif batch.ordered:  # otherwise its tokens say nothing; the lane says when it has moved
             track.recorded = max(batch.upto, track.recorded or 0)
 

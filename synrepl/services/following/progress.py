@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from synrepl.core.clock import Scheduler
 from synrepl.core.errors import SynreplError
@@ -16,6 +17,8 @@ from synrepl.services.following.position_record import PositionRecord
 from synrepl.services.following.source import Key
 from synrepl.services.waiting.position_waiters import PositionWaiters
 from synrepl.storage.handler_positions import HandlerPosition, Place
+
+T = TypeVar("T")
 
 
 class Progress:
@@ -181,6 +184,8 @@ class Progress:
     async def reread(self, key: Key) -> None:
         """Have transactional handlers go on from the record of a server that has taken over."""
         tracks = self._transactional([key])
+        if not tracks:
+            return
         before = {place: track.rewinds for place, track in tracks.items()}
         await self.until_written(lambda: self._record.reread(tracks))
         self._go_on_behind(
@@ -215,14 +220,13 @@ class Progress:
         await self.until_written(lambda: self._record.write(at, {}, {}))
         self._wrote(at)
 
-    async def until_written(self, write: Callable[[], Awaitable[object]]) -> None:
-        """Try to write until it succeeds."""
+    async def until_written(self, write: Callable[[], Awaitable[T]]) -> T:
+        """Try to write, or to read what others write, until it succeeds."""
         attempts = 0
         while True:
             try:
                 async with self._writing:
-                    await write()
-                return
+                    return await write()
             except SynreplError as error:
                 attempts += 1
                 self._log.warn("cannot record positions: {error}; trying again", error=error)
