@@ -187,6 +187,28 @@ class OfTheOldServer(FollowingCase):
         self.assertEqual(exact.tokens, [])
 
 
+    def test_a_commit_of_it_that_is_answered_late_moves_nothing(self) -> None:
+        answer: Deferred[None] = Deferred()
+
+        class AnsweredLate(Exact):
+            def apply(handler, txn: Transaction, batch: Batch) -> None:  # noqa: N805
+                super().apply(txn, batch)
+                assert isinstance(txn, FollowerTransaction)
+                txn.effects.append(lambda: self.database.slow.update({"apply": answer}))
+
+        delivery = self.deliver(handler=AnsweredLate())
+        delivery.open_lane(ONE, earliest=True)
+        applying = self.begin(delivery.rows(self.batch(0, self.append(2))))
+        self.fail_over(1)
+        rereading = self.begin(delivery.cross_floor(ONE))
+        self.database.slow.clear()
+        answer.callback(None)
+        for each in (applying, rereading):
+            self.successResultOf(each)
+        (consumer,) = delivery.consumers
+        self.assertLess(consumer.tracks[ONE].recorded or 0, 2)
+
+
 class EarlierProcesses(FollowingCase):
     """Facts that an earlier process handed over, and had no time to record."""
 
