@@ -186,7 +186,6 @@ class OfTheOldServer(FollowingCase):
         done(delivery.rows(self.batch(0, [fact])))
         self.assertEqual(exact.tokens, [])
 
-
     def test_a_commit_of_it_that_is_answered_late_moves_nothing(self) -> None:
         answer: Deferred[None] = Deferred()
 
