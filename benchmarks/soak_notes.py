@@ -31,7 +31,7 @@ class Noting(Handler):
 
     async def on_rows(self, batch: Batch) -> None:
         """Write a batch down."""
-        entries = (entry(fact.token, fact.writer, fact.rows) for fact in batch.facts)
+        entries = (entry(fact.token, batch.writer, fact.rows) for fact in batch.facts)
         lines = [_line(batch.stream, each) for each in entries]
         self._write("".join(lines))
 

@@ -96,6 +96,13 @@ class Comparing(TestCase):
         compared = compare(self.facts, found)
         self.assertEqual(compared.differences, [Difference(Fault.DIFFERENT, 5, 5, 1)])
 
+    def test_takes_a_fact_in_any_form_that_is_as_good(self) -> None:
+        whole = self.facts[0]._replace(digest=b"with all columns")
+        for found, differences in ((self.facts[0], 0), (whole, 0), (a_fact(1), 1)):
+            comparison = Comparison([found])
+            comparison.expect(self.facts[0], whole)
+            self.assertEqual(comparison.finish().wrong, differences)
+
     def test_a_wrong_number_of_rows_and_a_wrong_writer(self) -> None:
         found = [self.facts[0]._replace(rows=1), self.facts[1]._replace(writer="x")]
         compared = compare(self.facts[:2], found)

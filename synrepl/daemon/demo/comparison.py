@@ -69,8 +69,11 @@ class Comparison:
         self._differences: list[Difference] = []
         self._before: Fault | None = None
 
-    def expect(self, entry: Entry) -> None:
-        """Say what comes next; tokens ascend."""
+    def expect(self, entry: Entry, *others: Entry) -> None:
+        """Say what comes next; tokens ascend.
+
+        :param others: forms of the same fact that are as good
+        """
         while self._next is not None and self._next[0] < entry.token:
             self._take(*self._next, Fault.UNEXPECTED)
         if self._next is None or self._next[0] > entry.token:
@@ -78,7 +81,7 @@ class Comparison:
         elif len(self._next[1]) > 1:
             self._take(*self._next, Fault.DOUBLED)
         else:
-            same = self._next[1] == [entry]
+            same = self._next[1][0] in (entry, *others)
             self._take(*self._next, None if same else Fault.DIFFERENT)
 
     def finish(self) -> Compared:

@@ -123,7 +123,8 @@ class Tally(TransactionalHandler):
         """Write a batch down."""
         if batch.after == 0 and (batch.stream, batch.writer) in self._started_again:
             self._table.forget(txn, batch.stream, batch.writer)
-        entries = [entry(fact.token, fact.writer, fact.rows) for fact in batch.facts]
+        # In the linear view the connection does not tell the writer of a fact, the database does.
+        entries = [entry(fact.token, batch.writer, fact.rows) for fact in batch.facts]
         self._table.add(txn, batch.stream, entries)
         if self._delay_s:
             time.sleep(self._delay_s * sum(each.rows for each in entries))

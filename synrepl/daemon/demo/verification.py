@@ -124,10 +124,11 @@ class _Applied:
         self._comparison = Comparison(_tallied(txn, stream, worker.name))
 
     def expect(self, fact: Fact) -> None:
-        """A fact should be there."""
-        rows = [self._decode(self._encode(row)) for row in fact.rows]
+        """A fact should be there: as the connection brings it, or whole, from the database."""
         writer = fact.writer if self._writer is None else self._writer
-        self._comparison.expect(entry(fact.token, writer, rows))
+        rows = [self._decode(self._encode(row)) for row in fact.rows]
+        whole = entry(fact.token, writer, fact.rows)
+        self._comparison.expect(entry(fact.token, writer, rows), whole)
 
     def finish(self) -> Compared:
         """That was all."""
