@@ -183,6 +183,7 @@ class Losses(Base):
             earliest=True,
             alone=True,
             too_long=(lambda stream, fact: False) if legacy else None,
+            amid_losses=lambda stream, writer, token: False,
         )
         if at:
             checker.applied("caches", "" if legacy else "w", 0, 1, [fact(1)])
