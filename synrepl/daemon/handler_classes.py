@@ -8,12 +8,21 @@ import os
 import sys
 import traceback
 from collections.abc import Collection, Iterator
+from typing import Any, cast
+
+from zope.interface.exceptions import (
+    BrokenImplementation,
+    BrokenMethodImplementation,
+    Invalid,
+    MultipleInvalid,
+)
+from zope.interface.verify import verifyClass, verifyObject
 
 from synrepl.core.errors import ConfigError
 from synrepl.daemon.config import Config, WorkerConfig
 from synrepl.daemon.config_handlers import Handler
 from synrepl.services import handlers
-from synrepl.services.handlers import TransactionalHandler
+from synrepl.services.handler_interfaces import IHandler, ITransactionalHandler
 from synrepl.streams.catalogue import Catalogue, UnknownStream
 from synrepl.wire.dialects import CLIENT_DIALECTS
 
@@ -35,17 +44,18 @@ def handler_class(path: str) -> type[handlers.Handler]:
     """Import a class of the user's.
 
     :param path: ``package.module:Class``
-    :raises HandlerUnusable: it cannot be imported, or is no subclass of ``Handler``
+    :raises HandlerUnusable: it cannot be imported, or does not implement
+        :class:`~synrepl.services.handler_interfaces.IHandler`
     """
     module, _, name = path.partition(":")
     try:
         found = getattr(importlib.import_module(module), name)
     except (Exception, SystemExit) as error:  # a user's module may fail in any way
         raise unusable(path, error) from error
-    if not isinstance(found, type) or not issubclass(found, handlers.Handler):
-        reason = "it is no subclass of synrepl.services.handlers.Handler"
-        raise HandlerUnusable(path=path, reason=reason)
-    return found
+    faults = list(_contract_faults(found))
+    if faults:
+        raise HandlerUnusable(path=path, reason="; ".join(faults))
+    return cast(type[handlers.Handler], found)
 
 
 def check_handler(item: Handler, config: Config, catalogue: Catalogue) -> None:
@@ -59,6 +69,17 @@ def check_handler(item: Handler, config: Config, catalogue: Catalogue) -> None:
         raise HandlerUnusable(path=item.path, reason="; ".join(reasons))
 
 
+def verify_instance(path: str, handler: handlers.Handler) -> None:
+    """Verify a handler that was made: it may have its attributes from its constructor.
+
+    :raises HandlerUnusable: it lacks ``streams`` or ``view``
+    """
+    try:
+        verifyObject(_interface_of(type(handler)), handler)
+    except Invalid as error:
+        raise HandlerUnusable(path=path, reason="; ".join(_sentences(error))) from None
+
+
 def unusable(path: str, error: BaseException) -> HandlerUnusable:
     """What a user's code raised, and in which line of which file."""
     reason = " ".join("".join(traceback.format_exception_only(error)).split())
@@ -67,6 +88,54 @@ def unusable(path: str, error: BaseException) -> HandlerUnusable:
     if theirs and not isinstance(error, SyntaxError):  # which names its place itself
         reason = f"{reason} ({theirs[-1].filename}, line {theirs[-1].lineno})"
     return HandlerUnusable(path=path, reason=reason)
+
+
+def _contract_faults(found: object) -> Iterator[str]:
+    """What keeps an object of the user's from being the class of a handler."""
+    if not isinstance(found, type):
+        yield "it is not a class"
+        return
+    if not IHandler.implementedBy(found):
+        yield (
+            "it does not implement synrepl.IHandler: inherit from synrepl.Handler or"
+            " synrepl.TransactionalHandler, or declare it with"
+            " @zope.interface.implementer(synrepl.IHandler)"
+        )
+        return
+    interface = _interface_of(found)
+    try:
+        verifyClass(interface, found)
+    except Invalid as error:
+        yield from _sentences(error)
+        return
+    if abstract := sorted(getattr(found, "__abstractmethods__", ())):
+        yield f"it does not define {', '.join(abstract)}"
+    elif interface is ITransactionalHandler and inspect.iscoroutinefunction(
+        getattr(found, "apply", None)
+    ):
+        yield "its method apply must be a plain 'def': it runs in a thread of the database pool"
+
+
+def _interface_of(cls: type) -> Any:
+    return ITransactionalHandler if ITransactionalHandler.implementedBy(cls) else IHandler
+
+
+def _sentences(error: Invalid) -> Iterator[str]:
+    """A sentence for each violation of an interface."""
+    for each in error.exceptions if isinstance(error, MultipleInvalid) else [error]:
+        if isinstance(each, BrokenMethodImplementation):
+            wanted, name = each.method.getSignatureString(), each.method.getName()
+            yield f"its method {name} must accept {wanted}, but {each.mess}"
+        elif isinstance(each, BrokenImplementation):
+            yield _missing(each.name)
+        else:
+            yield str(each)
+
+
+def _missing(member: Any) -> str:
+    if hasattr(member, "getSignatureString"):
+        return f"it has no method {member.getName()}{member.getSignatureString()}"
+    return f"it has no attribute '{member.getName()}', {member.getDoc()}"
 
 
 def _misfits(
@@ -80,10 +149,10 @@ def _misfits(
         if not _overrides(cls, "on_start", "on_command"):
             yield "it takes facts only, and a master hands none to its handlers: let a worker have it"
         return
-    if issubclass(cls, TransactionalHandler) and not config.has_database:
+    if ITransactionalHandler.implementedBy(cls) and not config.has_database:
         yield "it is transactional, and works in the database; configure 'database'"
     yield from _bad_view(cls, config)
-    streams = cls.streams
+    streams = getattr(cls, "streams", None)  # a class of another base may set it when it is made
     if isinstance(streams, str):
         yield f"its 'streams' must be a set of names, not the text {streams!r}"
     elif isinstance(streams, Collection):  # nor a property, of which only an instance knows
@@ -96,14 +165,17 @@ def _overrides(cls: type[handlers.Handler], *methods: str) -> bool:
 
 
 def _bad_view(cls: type[handlers.Handler], config: WorkerConfig) -> Iterator[str]:
-    if cls.view not in (None, "per_writer", "linear"):
-        yield f"its 'view' must be 'per_writer' or 'linear' or None, not {cls.view!r}"
+    view = getattr(cls, "view", None)
+    if inspect.isdatadescriptor(view):  # only an instance knows
+        return
+    if view not in (None, "per_writer", "linear"):
+        yield f"its 'view' must be 'per_writer' or 'linear' or None, not {view!r}"
         return
     given = "per_writer" if CLIENT_DIALECTS[config.dialect].per_writer else "linear"
-    if config.master.foreign and cls.view not in (None, given):
-        dialect = "legacy" if cls.view == "linear" else "modern"
+    if config.master.foreign and view not in (None, given):
+        dialect = "legacy" if view == "linear" else "modern"
         yield (
-            f"it wants the {cls.view} view, which a real Synapse gives in the {dialect} dialect"
+            f"it wants the {view} view, which a real Synapse gives in the {dialect} dialect"
             f" only: set 'dialect: {dialect}', or leave 'view' out of the class"
         )
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from synrepl.core.errors import SynreplError
 from synrepl.daemon.config import Config, WorkerConfig
 from synrepl.daemon.config_handlers import Handler as HandlerSettings
-from synrepl.daemon.handler_classes import handler_class, unusable
+from synrepl.daemon.handler_classes import HandlerUnusable, handler_class, unusable, verify_instance
 from synrepl.services.following.consumer import Start, StartAt, Subscription
 from synrepl.services.handlers import Access, Handler
 
@@ -15,7 +15,7 @@ from synrepl.services.handlers import Access, Handler
 def load(config: Config) -> list[Subscription]:
     """Import and make the handlers; a handler's ``config`` becomes its keyword arguments.
 
-    :raises HandlerUnusable: it cannot be imported or made, or is no :class:`Handler`
+    :raises HandlerUnusable: it cannot be imported or made, or is no handler
     """
     return [_subscription(config, item, _make(item)) for item in config.handlers]
 
@@ -54,6 +54,10 @@ def _start(value: str | int) -> Start:
 def _make(item: HandlerSettings) -> Handler:
     cls = handler_class(item.path)
     try:
-        return cls(**item.config)
+        handler = cls(**item.config)
+        verify_instance(item.path, handler)
+    except HandlerUnusable:
+        raise
     except Exception as error:  # a user's class may fail in any way
         raise unusable(item.path, error) from error
+    return handler

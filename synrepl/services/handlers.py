@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol, cast
+
+from zope.interface import implementer
 
 from synrepl.caches.registry import Caches
 from synrepl.core.tokens import Range, Token
 from synrepl.services.coherence.invalidate import Changes
+from synrepl.services.handler_interfaces import IHandler, ITransactionalHandler
 from synrepl.services.sending.commands import Commands
 from synrepl.storage.database import Database, Transaction
 from synrepl.streams.definition import Fact
@@ -99,6 +103,7 @@ class Batch:
         return [row for fact in self.facts for row in fact.rows]
 
 
+@implementer(IHandler)
 class Handler:
     """Base of handlers; override what you need.
 
@@ -162,7 +167,8 @@ class Handler:
         """
 
 
-class TransactionalHandler(Handler):
+@implementer(ITransactionalHandler)
+class TransactionalHandler(Handler, ABC):
     """A handler whose effects are in the same database: each fact is applied exactly once.
 
     Only what a real Synapse sends without order (:attr:`Batch.ordered`) may be
@@ -173,6 +179,13 @@ class TransactionalHandler(Handler):
     change nothing outside the transaction.
     """
 
+    @abstractmethod
     def apply(self, txn: Transaction, batch: Batch) -> None:
         """Apply the facts, using ``txn`` only; called in a thread of the database pool."""
-        raise NotImplementedError
+
+
+def as_transactional(handler: Handler) -> TransactionalHandler | None:
+    """The handler if it works in the transaction that moves its position, or None."""
+    if ITransactionalHandler.providedBy(handler):
+        return cast(TransactionalHandler, handler)
+    return None

@@ -36,8 +36,20 @@ class Handlers(InDirectory):
         for handler, reason in (
             ("nowhere.to.be:Found", "No module named 'nowhere'"),
             ("tests.daemon.misfits:Gone", "has no attribute 'Gone'"),
-            ("tests.daemon.misfits:NoHandler", "it is no subclass of synrepl.services.handlers"),
-            ("tests.daemon.misfits:instance", "it is no subclass of synrepl.services.handlers"),
+            (
+                "tests.daemon.misfits:NoHandler",
+                "it does not implement synrepl.IHandler: inherit from synrepl.Handler",
+            ),
+            ("tests.daemon.misfits:instance", "it is not a class"),
+            ("tests.daemon.misfits:Incomplete", "no method on_reset(stream, writer, position)"),
+            ("tests.daemon.misfits:Incomplete", "its method on_rows must accept (batch), but"),
+            ("tests.daemon.misfits:NarrowRows", "its method on_rows must accept (batch), but"),
+            ("tests.daemon.misfits:NoApply", "it does not define apply"),
+            ("tests.daemon.misfits:AsyncApply", "its method apply must be a plain 'def'"),
+            (
+                "{class: 'tests.daemon.misfits:IndependentTotals', config: {streams: [orders]}}",
+                "it is transactional, and works in the database",
+            ),
             ("tests.daemon.misfits:Wanting", "missing a required argument: 'path'"),
             (
                 "{class: 'tests.daemon.misfits:Orders', config: {a: 1}}",
@@ -55,6 +67,13 @@ class Handlers(InDirectory):
                 told = self.refusal(handler if handler[0] == "{" else f"'{handler}'")
                 self.assertTrue(told.startswith(f"{path} cannot be used: "), told)
                 self.assertIn(reason, told)
+
+    def test_accepts_a_class_that_provides_the_interface_without_inheriting(self) -> None:
+        path = self.directory / "worker.yaml"
+        handler = "{class: 'tests.daemon.misfits:Independent', config: {streams: [orders]}}"
+        path.write_text(f"{WORKER}handlers:\n  - {handler}\n")
+        result = run("check-config", "-c", path)
+        self.assertEqual(result.exit_code, 0, result.output)
 
     def test_a_handler_of_streams_that_are_not_followed(self) -> None:
         told = self.refusal("tests.daemon.misfits:Orders", "follow: [jobs]\n")

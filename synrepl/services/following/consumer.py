@@ -13,7 +13,7 @@ from synrepl.core.clock import Promise, Scheduler
 from synrepl.core.errors import ConfigError
 from synrepl.core.tokens import Token
 from synrepl.services.following.source import LINEAR, Key
-from synrepl.services.handlers import Batch, Handler, TransactionalHandler
+from synrepl.services.handlers import Batch, Handler, as_transactional
 
 
 class StartAt(StrEnum):
@@ -211,7 +211,7 @@ class Consumer:
     @property
     def is_transactional(self) -> bool:
         """Its effects commit together with its position."""
-        return isinstance(self.handler, TransactionalHandler)
+        return as_transactional(self.handler) is not None
 
     def receives(self, stream: str) -> bool:
         """Whether it subscribes to a stream."""

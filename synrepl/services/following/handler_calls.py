@@ -16,7 +16,7 @@ from synrepl.services.coherence.coherence import Coherence
 from synrepl.services.following.consumer import Consumer, Track
 from synrepl.services.following.failures import HandlerFailures, reason_of
 from synrepl.services.following.position_record import PositionRecord
-from synrepl.services.handlers import Batch, TransactionalHandler
+from synrepl.services.handlers import Batch, as_transactional
 from synrepl.storage.database import CommitUnknown, SerializationFailure, Transaction
 from synrepl.storage.dead_letters import DeadLetter, FactsOfDeadLettersLost, FailedFact
 from synrepl.streams.catalogue import Catalogue
@@ -164,8 +164,9 @@ class HandlerCalls:
             )
             async with consumer.lock((fact.stream, fact.writer)):
                 handler = consumer.handler
-                if isinstance(handler, TransactionalHandler):
-                    apply = handler.apply
+                transactional = as_transactional(handler)
+                if transactional is not None:
+                    apply = transactional.apply
                     await self._record.replay(letter, lambda txn: apply(txn, batch))
                     self._may_be_stale(batch)
                 else:
@@ -189,8 +190,8 @@ class HandlerCalls:
         :param attempts: how many, when this is the last one: facts that cannot be applied
             become dead letters; otherwise 0
         """
-        handler = consumer.handler
-        assert isinstance(handler, TransactionalHandler)
+        handler = as_transactional(consumer.handler)
+        assert handler is not None
         left_out: list[FailedFact] = []
 
         def whole(txn: Transaction, todo: Batch) -> Sequence[FailedFact]:
