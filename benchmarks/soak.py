@@ -24,6 +24,7 @@ from benchmarks.soak_site import SoakSite
 from benchmarks.soak_verdict import Accounts, audit, due, recorded_otherwise
 from synrepl.adapters.postgres import Limits, PostgresDatabase
 from synrepl.adapters.scheduler import TwistedScheduler
+from synrepl.client.client import Client
 from synrepl.core.errors import Unavailable
 from synrepl.daemon.catalogue import catalogue
 from synrepl.daemon.cli.running import aside
@@ -34,7 +35,6 @@ from synrepl.daemon.demo.site import MASTER
 from synrepl.daemon.demo.tally import TallyTable
 from synrepl.daemon.demo.traffic import Request, Traffic
 from synrepl.daemon.demo.watched import Watched
-from synrepl.daemon.http_blocking import BlockingClient
 from synrepl.services.following.source import LINEAR
 from synrepl.services.standing.standing import writer_label
 from synrepl.storage.database import Isolation, Transaction
@@ -110,7 +110,7 @@ class Soak:
         self._tell = tell
         self._catalogue = catalogue(load_master([site.config(MASTER)]))
         self._traffic = Traffic(self._catalogue, _MOST_ROWS)
-        self._clients = {name: BlockingClient(url) for name, url in site.urls.items()}
+        self._clients = {name: Client(url) for name, url in site.urls.items()}
         self._senders = Senders(self._client_for, self._traffic.requests())
         self._watched = {name: Watched(url) for name, url in site.urls.items()}
         self._processes = {name: site.process(self._scheduler, name) for name in site.urls}
@@ -263,7 +263,7 @@ class Soak:
         finally:
             await database.close()
 
-    def _client_for(self, request: Request) -> BlockingClient:
+    def _client_for(self, request: Request) -> Client:
         writers = self._site.writers_of(request.stream)
         return self._clients[writers[request.number % len(writers)]]
 

@@ -24,7 +24,7 @@ LAYERS = (
     ("driver",),
     ("storage", "caches"),
     ("streams",),
-    ("wire", "positions", "rooms"),
+    ("wire", "positions", "rooms", "client"),
     ("core",),
 )
 
@@ -34,6 +34,8 @@ ONLY = {
     "txredisapi": {"adapters", "testing"},
     "pyspark": {"pipeline"},
     "psycopg2": {"adapters", "driver"},
+    "httpx2": {"client"},
+    "anyio": {"client"},
 }
 
 #: Packages of which others import nothing but the package itself, and whose tests may look inside.

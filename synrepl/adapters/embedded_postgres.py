@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
-from synrepl.adapters.backoff import pause
 from synrepl.adapters.postgres_pool import DaemonThreadPool
 from synrepl.adapters.reactor import Reactor
+from synrepl.core.backoff import pause
 from synrepl.core.clock import DelayedCall
 from synrepl.core.errors import SynreplError
 from synrepl.storage.launch.postgres import PostgresServer

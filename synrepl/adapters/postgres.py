@@ -20,9 +20,9 @@ from typing import TypeVar
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
-from synrepl.adapters.backoff import pause
 from synrepl.adapters.postgres_pool import Pool
 from synrepl.adapters.reactor import Reactor
+from synrepl.core.backoff import pause
 from synrepl.core.clock import DelayedCall
 from synrepl.core.errors import Unavailable
 from synrepl.driver import outcome

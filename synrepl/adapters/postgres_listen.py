@@ -15,10 +15,10 @@ from psycopg2 import extensions
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
-from synrepl.adapters.backoff import pause
 from synrepl.adapters.postgres_pool import DaemonThreadPool
 from synrepl.adapters.postgres_watch import Watch
 from synrepl.adapters.reactor import Reactor
+from synrepl.core.backoff import pause
 from synrepl.core.clock import DelayedCall
 from synrepl.driver.connection import Address, Connection, Keepalive, close
 

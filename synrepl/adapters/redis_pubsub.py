@@ -15,10 +15,10 @@ from twisted.internet.defer import CancelledError, Deferred, gatherResults
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from synrepl.adapters.backoff import pause
 from synrepl.adapters.redis_address import RedisAddress
 from synrepl.adapters.redis_connection import Listener, RedisAway, RedisConnection, Speaker
 from synrepl.adapters.redis_sentinel import Sentinels
+from synrepl.core.backoff import pause
 from synrepl.core.clock import Scheduler
 
 #: Connections that stood for so many seconds do not count as a failure.

@@ -18,6 +18,23 @@ class BadName(InputError):
     """{kind} {value!r} is not a valid name: use {rule}"""
 
 
+class BadKey(InputError):
+    """the idempotency key is not acceptable: 1 to 255 visible ASCII characters are needed, without spaces"""
+
+
+_IDEMPOTENCY_KEY = re.compile(r"[\x21-\x7e]{1,255}", re.ASCII)
+
+
+def idempotency_key(value: str) -> str:
+    """Return ``value`` when it is a valid idempotency key.
+
+    :raises BadKey: otherwise
+    """
+    if not _IDEMPOTENCY_KEY.fullmatch(value):
+        raise BadKey()
+    return value
+
+
 def _checker(kind: str, pattern: str, rule: str, longest: int) -> Callable[[str], str]:
     compiled = re.compile(pattern, re.ASCII)
 

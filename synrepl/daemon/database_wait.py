@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from synrepl.adapters.backoff import pause
+from synrepl.core.backoff import pause
 from synrepl.core.clock import Scheduler
 from synrepl.core.errors import Unavailable
 from synrepl.driver.connection import DatabaseRefused

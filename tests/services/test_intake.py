@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from synrepl.core.errors import InputError
+from synrepl.core.names import BadKey
 from synrepl.services.writing import intake
-from synrepl.services.writing.intake import BadBody, BadFact, BadKey, TooManyRows
+from synrepl.services.writing.intake import BadBody, BadFact, TooManyRows
 from synrepl.services.writing.write import EmptyAppend, NotAWriter, WriterAway
 from synrepl.storage.store import DatabaseAway, KeyReused
 from synrepl.streams.catalogue import UnknownStream

@@ -3,33 +3,26 @@
 from __future__ import annotations
 
 import os
-import secrets
 import stat
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import count
 from pathlib import Path
-from typing import Any
 
 import click
 
-from synrepl.adapters.backoff import pause
+from synrepl.client.calls import Appended
+from synrepl.client.client import Client
+from synrepl.client.errors import AppendRefused, AppendUnconfirmed
 from synrepl.core import jsons
-from synrepl.core.errors import ProtocolError, Unavailable
+from synrepl.core.errors import Unavailable
 from synrepl.daemon.catalogue import catalogue
 from synrepl.daemon.cli.addresses import writer_http
 from synrepl.daemon.cli.append_input import BadLine, FactLine, FactReader, LineReader
 from synrepl.daemon.cli.conventions import config_option
 from synrepl.daemon.cli.terminal import interruptible, write_out
 from synrepl.daemon.config import load
-from synrepl.daemon.http_blocking import (
-    BlockingClient,
-    ProcessAway,
-    ProcessBusy,
-    RequestFailed,
-)
 
 #: What goes in one request at most: as much as a master writes in one transaction.
 REQUEST_LINES = 5_000
@@ -41,10 +34,6 @@ _ABOUT_ROWS = (400, 413)
 
 class NoAnswer(Unavailable):
     """lines {first} to {last}: given up after {seconds:g} s ({reason}); those before are appended, these may be or may not"""
-
-
-class WrongAnswer(ProtocolError):
-    """lines {first} to {last}: they are appended, but the answer has not one id for each"""
 
 
 #: Told of progress: lines appended, bytes read.
@@ -85,9 +74,12 @@ def command(
     loaded = load(config)
     reader = FactReader(catalogue(loaded)[stream])
     address = writer_http(loaded, stream, url)
-    client = BlockingClient(address.url, address.secret, timeout)
     descriptor = 0 if str(file) == "-" else os.open(file, os.O_RDONLY)
-    with interruptible(), progress(descriptor) as tell:
+    with (
+        Client(address.url, address.secret, timeout_s=timeout) as client,
+        interruptible(),
+        progress(descriptor) as tell,
+    ):
         append_lines(LineReader(descriptor), reader, Appender(client, stream, timeout), tell)
 
 
@@ -97,65 +89,44 @@ class Appender:
     :param timeout_s: for how long one request is tried
     """
 
-    def __init__(self, client: BlockingClient, stream: str, timeout_s: float) -> None:
+    def __init__(self, client: Client, stream: str, timeout_s: float) -> None:
         self._client = client
         self._stream = stream
         self._timeout_s = timeout_s
-        self._prefix = secrets.token_hex(16)
-        self._numbers = count(1)
 
     def append(self, facts: Sequence[FactLine]) -> None:
         """Append facts, and print an answer for each.
 
         :raises BadLine: the master refuses one; those before it are appended
-        :raises NoAnswer: :raises RequestFailed: and others of :mod:`~synrepl.daemon.http_blocking`
+        :raises NoAnswer: :raises SynreplError: what :meth:`.Client.append_body` raises
         """
+        body = b'{"facts":[%b]}' % b",".join([fact.rows for fact in facts])
         try:
-            answer = self._request(facts)
-        except RequestFailed as refused:
-            if refused.facts["status"] not in _ABOUT_ROWS:
+            appended = self._client.append_body(self._stream, body, len(facts))
+        except AppendRefused as refused:
+            if refused.status not in _ABOUT_ROWS:
                 raise
             if len(facts) == 1:
-                message = refused.facts["message"]
-                raise BadLine(number=facts[0].number, reason=message) from None
+                raise BadLine(number=facts[0].number, reason=refused.message) from None
             # Nothing was written; which line it is, halving finds out.
             middle = len(facts) // 2
             self.append(facts[:middle])
             self.append(facts[middle:])
+        except Unavailable as error:
+            raise NoAnswer(
+                first=facts[0].number,
+                last=facts[-1].number,
+                seconds=self._timeout_s,
+                reason=error.facts.get("reason", error)
+                if isinstance(error, AppendUnconfirmed)
+                else error,
+            ) from None
         else:
-            self._print(facts, answer)
+            self._print(appended)
 
-    def _request(self, facts: Sequence[FactLine]) -> dict[str, Any]:
-        body = b'{"facts":[%b]}' % b",".join([fact.rows for fact in facts])
-        key = f"{self._prefix}-{next(self._numbers)}"
-        give_up = time.monotonic() + self._timeout_s
-        tries = 0
-        while True:
-            try:
-                return self._client.append(self._stream, body, key)
-            except (ProcessAway, ProcessBusy) as error:
-                failed: Exception = error
-            except RequestFailed as error:
-                if error.facts["error"] != "CommitUnknown":  # which the key makes safe to repeat
-                    raise
-                failed = error
-            tries += 1
-            wait = pause(tries, base=0.1, longest=2.0)
-            if time.monotonic() + wait > give_up:
-                raise NoAnswer(
-                    first=facts[0].number,
-                    last=facts[-1].number,
-                    seconds=self._timeout_s,
-                    reason=failed,
-                ) from None
-            time.sleep(wait)
-
-    def _print(self, facts: Sequence[FactLine], answer: dict[str, Any]) -> None:
-        ids = answer.get("ids")
-        if not isinstance(ids, list) or len(ids) != len(facts):
-            raise WrongAnswer(first=facts[0].number, last=facts[-1].number)
-        head = {"stream": answer.get("stream"), "writer": answer.get("writer")}
-        write_out(b"".join([jsons.encode({**head, "ids": [one]}) + b"\n" for one in ids]))
+    def _print(self, appended: Appended) -> None:
+        head = {"stream": appended.stream, "writer": appended.writer}
+        write_out(b"".join([jsons.encode({**head, "ids": [one]}) + b"\n" for one in appended.ids]))
 
 
 def append_lines(lines: LineReader, reader: FactReader, appender: Appender, tell: Tell) -> None:

@@ -10,14 +10,13 @@ from typing import Any
 import click
 import rich.console
 
-from synrepl.core import jsons
+from synrepl.client.client import Client
 from synrepl.daemon.cli import EXIT_FAILED
 from synrepl.daemon.cli.addresses import HttpAddress, own_http
 from synrepl.daemon.cli.conventions import config_option, json_option, print_json
 from synrepl.daemon.cli.doctor_tables import tables
 from synrepl.daemon.cli.terminal import interruptible, show
 from synrepl.daemon.config import load
-from synrepl.daemon.http_blocking import BlockingClient
 from synrepl.daemon.http_caches import KEYS
 from synrepl.services.auditing.audit import AUDIT_S, MOST_KEYS
 
@@ -86,28 +85,11 @@ def audit_caches(address: HttpAddress, keys: int = KEYS) -> Audited:
     """Have a process audit its caches.
 
     :param keys: how many entries
-    :raises SynreplError: what :meth:`.BlockingClient.status` raises
+    :raises SynreplError: what :meth:`.Client.status` raises
     """
-    client = _Client(address.url, address.secret, TIMEOUT_S)
-    with interruptible():
-        return Audited(client.caches(), client.audit(keys))
-
-
-class _Client(BlockingClient):
-    """Asks a process about its caches."""
-
-    def caches(self) -> dict[str, Any]:
-        """What each cache has counted.
-
-        :raises SynreplError: what :meth:`.BlockingClient.status` raises
-        """
-        told = self._ask("GET", "/caches").get("caches")
-        return told if isinstance(told, dict) else {}
-
-    def audit(self, keys: int) -> dict[str, Any]:
-        """The report of an audit, as :class:`~synrepl.services.auditing.audit_report.Report` tells it.
-
-        :raises SynreplError: what :meth:`.BlockingClient.status` raises
-        """
-        headers = {"Content-Type": "application/json"}
-        return self._ask("POST", "/caches/audit", jsons.encode({"keys": keys}), headers)
+    with (
+        Client(address.url, address.secret, timeout_s=TIMEOUT_S, retries=False) as client,
+        interruptible(),
+    ):
+        counts = client.caches().get("caches")
+        return Audited(counts if isinstance(counts, dict) else {}, client.audit_caches(keys))

@@ -11,6 +11,8 @@ import rich.console
 from rich.live import Live
 from rich.text import Text
 
+from synrepl.client.client import Client
+from synrepl.client.errors import ServerBusy
 from synrepl.core.errors import ProtocolError, Unavailable
 from synrepl.daemon.cli import EXIT_FAILED
 from synrepl.daemon.cli.addresses import HttpAddress, master_http, own_http
@@ -18,7 +20,6 @@ from synrepl.daemon.cli.conventions import config_option, console, json_option, 
 from synrepl.daemon.cli.status_tables import tables
 from synrepl.daemon.cli.terminal import interruptible, show
 from synrepl.daemon.config import MasterConfig, WorkerConfig, load
-from synrepl.daemon.http_blocking import BlockingClient, ProcessBusy
 
 #: Seconds between two looks of --watch, and for which an answer is waited.
 WATCH_S = 1.0
@@ -37,7 +38,7 @@ def command(config: tuple[Path, ...], as_json: bool, watch: bool) -> None:
     process is ready, with 1 when it is not or cannot be reached.
     """
     address = find_address(load(config))
-    client = BlockingClient(address.url, address.secret, TIMEOUT_S)
+    client = Client(address.url, address.secret, timeout_s=TIMEOUT_S, retries=False)
     if watch:
         with interruptible():
             _watch(client, as_json)
@@ -60,10 +61,10 @@ def find_address(config: MasterConfig | WorkerConfig) -> HttpAddress:
     return own_http(config)
 
 
-def look(client: BlockingClient) -> dict[str, Any]:
+def look(client: Client) -> dict[str, Any]:
     """The status of a process, led by ``ready``, ``reasons`` and ``warnings``; only these while it starts.
 
-    :raises SynreplError: what :meth:`.BlockingClient.status` raises
+    :raises SynreplError: what :meth:`.Client.status` raises
     """
     ready = client.ready()
     led = {
@@ -73,11 +74,11 @@ def look(client: BlockingClient) -> dict[str, Any]:
     }
     try:
         return {**led, **client.status()}
-    except ProcessBusy:
+    except ServerBusy:
         return led  # it is starting, and can say no more than why it is not ready
 
 
-def _watch(client: BlockingClient, as_json: bool) -> None:
+def _watch(client: Client, as_json: bool) -> None:
     output = console()
     if as_json or not output.is_terminal:
         while True:
@@ -89,7 +90,7 @@ def _watch(client: BlockingClient, as_json: bool) -> None:
             live.update(_shown(client), refresh=True)
 
 
-def _seen(client: BlockingClient) -> dict[str, Any]:
+def _seen(client: Client) -> dict[str, Any]:
     """What is seen, also when that is nothing."""
     try:
         return look(client)
@@ -97,7 +98,7 @@ def _seen(client: BlockingClient) -> dict[str, Any]:
         return {"ready": False, "reasons": [str(error)], "warnings": []}
 
 
-def _shown(client: BlockingClient) -> rich.console.RenderableType:
+def _shown(client: Client) -> rich.console.RenderableType:
     try:
         return tables(look(client))
     except (Unavailable, ProtocolError) as error:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Awaitable, Callable, Collection, Sequence
 
-from synrepl.adapters.backoff import pause
+from synrepl.core.backoff import pause
 from synrepl.core.clock import DelayedCall, Scheduler
 from synrepl.core.errors import InputError, Refused, Unavailable
 from synrepl.core.tokens import Range

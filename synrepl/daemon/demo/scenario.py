@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from synrepl.adapters.postgres import Limits, PostgresDatabase
 from synrepl.adapters.scheduler import TwistedScheduler
+from synrepl.client.client import Client
 from synrepl.core.errors import Unavailable
 from synrepl.daemon.cli.running import aside
 from synrepl.daemon.demo.child_process import DaemonProcess
@@ -19,7 +20,6 @@ from synrepl.daemon.demo.tally import TallyTable
 from synrepl.daemon.demo.traffic import Request, Traffic
 from synrepl.daemon.demo.verification import Verification, Verified
 from synrepl.daemon.demo.watched import COUNTS, Watched
-from synrepl.daemon.http_blocking import BlockingClient
 from synrepl.services.following.source import LINEAR
 from synrepl.services.standing.standing import writer_label
 from synrepl.storage.database import Isolation, Transaction
@@ -67,14 +67,14 @@ class Scenario:
         self._screen = screen
         self._redis = redis
         self._traffic = Traffic(catalogue, rows)
-        self._clients = {MASTER: BlockingClient(site.url)}
+        self._clients = {MASTER: Client(site.url)}
         self._senders = Senders(self._client_for, self._traffic.requests())
         self._processes = {MASTER: self._process("master", MASTER)}
         self._watched = {MASTER: Watched(site.url)}
         for worker in site.workers:
             self._processes[worker.name] = self._process("worker", worker.name)
             self._watched[worker.name] = Watched(worker.url)
-            self._clients[worker.name] = BlockingClient(worker.url)
+            self._clients[worker.name] = Client(worker.url)
         self._down = dict.fromkeys(self._processes, "starting")
         self._history = History()
 
@@ -323,7 +323,7 @@ class Scenario:
         finally:
             await database.close()
 
-    def _client_for(self, request: Request) -> BlockingClient:
+    def _client_for(self, request: Request) -> Client:
         writers = self._site.writers_of(request.stream)
         return self._clients[writers[request.number % len(writers)]]
 

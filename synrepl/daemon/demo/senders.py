@@ -9,24 +9,22 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from threading import Condition, Thread
 
-from synrepl.adapters.backoff import pause
-from synrepl.core.errors import ProtocolError, SynreplError, Unavailable
+from synrepl.client.client import Client
+from synrepl.core.errors import Unavailable
 from synrepl.core.tokens import Token
 from synrepl.daemon.demo.traffic import Request
-from synrepl.daemon.http_blocking import BlockingClient, ProcessAway, ProcessBusy, RequestFailed
 
 CONNECTIONS = 4
 
 #: For how long a request is tried, in seconds: much longer than a master takes to start.
 PATIENCE_S = 120.0
 
+#: One call of a client, in seconds; then it is seen whether to go on.
+CALL_S = 30.0
+
 
 class NotAppended(Unavailable):
     """request {number} (stream {stream!r}) was not appended within {seconds:g} s: {reason}"""
-
-
-class WrongAnswer(ProtocolError):
-    """the answer to request {number} (stream {stream!r}) has not a writer, and one id for each of its facts"""
 
 
 class Acknowledged:
@@ -54,11 +52,11 @@ class Acknowledged:
 class Senders:
     """Threads that send requests, in order, up to a limit that the scenario raises.
 
-    :param client_for: who takes a request, always the same; it uses a connection for each
+    :param client_for: who takes a request, always the same
     """
 
     def __init__(
-        self, client_for: Callable[[Request], BlockingClient], requests: Iterator[Request]
+        self, client_for: Callable[[Request], Client], requests: Iterator[Request]
     ) -> None:
         self.acknowledged = Acknowledged()
         self._client_for = client_for
@@ -167,39 +165,32 @@ class Senders:
             return request
 
     def _send(self, request: Request) -> None:
-        client, body = self._client_for(request), request.body
+        client, count = self._client_for(request), len(request.facts)
         key = f"{self._prefix}-{request.number}"
         give_up = time.monotonic() + PATIENCE_S
-        tries = 0
+        attempts = 0
         while True:
+            attempts += 1
             try:
-                answer = client.append(request.stream, body, key)
+                appended = client.append_body(
+                    request.stream, request.body, count, key=key, timeout_s=CALL_S
+                )
                 break
-            except (ProcessAway, ProcessBusy) as error:
-                failed: SynreplError = error
-            except RequestFailed as error:
-                if error.facts["error"] != "CommitUnknown":  # the key makes that safe to repeat
-                    raise
-                failed = error
-            tries += 1
-            wait = pause(tries, base=0.1, longest=1.0)
-            if self._stopped or time.monotonic() + wait > give_up:
-                raise NotAppended(
-                    number=request.number, stream=request.stream, seconds=PATIENCE_S, reason=failed
-                ) from None
-            time.sleep(wait)
-        ids, writer = answer.get("ids"), answer.get("writer")
-        if not (
-            isinstance(writer, str) and isinstance(ids, list) and len(ids) == len(request.facts)
-        ):
-            raise WrongAnswer(number=request.number, stream=request.stream)
+            except Unavailable as error:
+                if self._stopped or time.monotonic() > give_up:
+                    raise NotAppended(
+                        number=request.number,
+                        stream=request.stream,
+                        seconds=PATIENCE_S,
+                        reason=error,
+                    ) from None
+        ids = appended.ids
         with self._changed:
             told = self.acknowledged
             told.ids[request.number] = array("q", ids)
-            told.writers[request.number] = writer
+            told.writers[request.number] = appended.writer
             told.rows[request.stream] += request.rows
             told.facts[request.stream] += len(ids)
-            last = max(map(abs, ids))
-            told.last[request.stream] = max(last, told.last.get(request.stream, 0))
-            told.again += tries > 0
-            told.replayed += bool(answer.get("replayed"))
+            told.last[request.stream] = max(appended.token, told.last.get(request.stream, 0))
+            told.again += attempts > 1 or appended.attempts > 1
+            told.replayed += appended.replayed

@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from synrepl.client.client import Client
+from synrepl.client.errors import ServerBusy, ServerUnreachable
 from synrepl.core.tokens import Token
-from synrepl.daemon.http_blocking import BlockingClient, ProcessAway, ProcessBusy
 from synrepl.services.following.source import LINEAR
 from synrepl.services.standing.standing import writer_label
 
@@ -24,7 +25,7 @@ class Watched:
     """
 
     def __init__(self, url: str) -> None:
-        self._client = BlockingClient(url, timeout_s=10.0)
+        self._client = Client(url, timeout_s=10.0, retries=False)
         self._before: dict[str, Counter[str]] = {name: Counter() for name in COUNTS}
         self.status: dict[str, Any] | None = None
         self.away = True
@@ -33,7 +34,7 @@ class Watched:
         """Ask whether it is ready; blocks."""
         try:
             return bool(self._client.ready()["ready"])
-        except (ProcessAway, ProcessBusy):
+        except (ServerUnreachable, ServerBusy):
             return False
 
     def look(self) -> None:
@@ -41,7 +42,7 @@ class Watched:
         try:
             self.status = self._client.status()
             self.away = False
-        except (ProcessAway, ProcessBusy):
+        except (ServerUnreachable, ServerBusy):
             self.away = True
 
     def restarted(self, rows: Counter[str] | None = None) -> None:

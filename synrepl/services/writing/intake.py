@@ -12,7 +12,6 @@ Nothing is written, and no token is taken, unless every row is good.
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from dataclasses import dataclass
 import msgspec
 
 from synrepl.core.errors import InputError, SynreplError
+from synrepl.core.names import idempotency_key
 from synrepl.services.writing.write import StreamWriter
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.definition import Stream
@@ -29,8 +29,6 @@ from synrepl.streams.storable import first_fault
 
 #: Rows of one request; more go in several requests, each whole by itself.
 MAX_ROWS = 100_000
-
-_KEY = re.compile(r"[\x21-\x7e]{1,255}", re.ASCII)
 
 
 class BadBody(InputError):
@@ -43,10 +41,6 @@ class BadFact(InputError):
 
 class TooManyRows(InputError):
     """the request has {rows} rows, {limit} is the most that one may have; send several requests"""
-
-
-class BadKey(InputError):
-    """the idempotency key is not acceptable: 1 to 255 visible ASCII characters are needed, without spaces"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +114,8 @@ class Intake:
         return answer
 
     async def _append(self, stream: Stream, body: bytes, key: str | None) -> Appended:
-        if key is not None and not _KEY.fullmatch(key):
-            raise BadKey()
+        if key is not None:
+            idempotency_key(key)
         self._check()
         facts = self._decode(stream, body)
         written = await self._writer.append(stream, facts, key)

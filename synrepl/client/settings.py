@@ -1,0 +1,150 @@
+"""What the clients have in common: where they connect, with which headers, and what a failure means."""
+
+from __future__ import annotations
+
+import os
+import re
+import ssl
+import time
+from collections.abc import Generator
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import httpx2
+
+from synrepl.client.errors import BadSecret, BadUrl, ServerUnreachable, UnusableAnswer
+from synrepl.client.exchange import (
+    ClientCall,
+    HttpReply,
+    NoReply,
+    Send,
+    SendOutcome,
+    Step,
+    exchange,
+    retry_after,
+)
+
+T = TypeVar("T")
+
+#: Longest answer that is read, in bytes.
+MAX_ANSWER = 64 * 2**20
+
+#: The longest that connecting may take, in seconds; then it is tried again.
+CONNECT_S = 5.0
+
+#: What is said of a call in time, when nothing else is: in seconds.
+TIMEOUT_S = 30.0
+
+#: Problems before anything was sent.
+_NOT_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
+
+_CREDENTIALS = re.compile(r"(?<=//)[^/]*@")
+
+
+class ClientSettings:
+    """What both clients are made from, checked.
+
+    :raises BadUrl: :raises BadSecret:
+    """
+
+    def __init__(
+        self,
+        url: str,
+        secret: str | None,
+        timeout_s: float,
+        retries: bool,
+        unix_socket: str | os.PathLike[str] | None,
+        tls: ssl.SSLContext | None,
+    ) -> None:
+        self.url = _checked_url(url)
+        if secret is not None and not re.fullmatch(r"[\x21-\x7e]+", secret, re.ASCII):
+            raise BadSecret()
+        self.timeout_s = timeout_s
+        self.retries = retries
+        self.headers = {
+            "Accept": "application/json",
+            "Accept-Encoding": "identity",  # what comes is bounded, so nothing may unfold
+            "User-Agent": "synrepl",
+        }
+        if secret is not None:
+            self.headers["Authorization"] = f"Bearer {secret}"
+        secure = self.url.startswith("https:")
+        self.transport: dict[str, Any] = {
+            "verify": (tls or ssl.create_default_context()) if secure else False,
+            "uds": None if unix_socket is None else os.fspath(unix_socket),
+            "trust_env": False,  # a proxy of the environment gets neither facts nor the secret
+            "limits": httpx2.Limits(max_connections=100, max_keepalive_connections=20),
+        }
+
+    def steps(
+        self, call: ClientCall[T], timeout_s: float | None
+    ) -> Generator[Step, SendOutcome, T]:
+        """The steps of a call, within ``timeout_s`` or the client's own limit."""
+        limit = self.timeout_s if timeout_s is None else timeout_s
+        return exchange(call, self.url, limit, self.retries, time.monotonic)
+
+    def no_reply(self, error: Exception, timeout_s: float) -> NoReply:
+        """Why there is no answer: nobody there, no answer in time, or something that is none."""
+        if isinstance(error, (httpx2.RemoteProtocolError, httpx2.DecodingError)):
+            reason = f"{type(error).__name__} {error}".strip()[:200]
+            if "without sending" not in reason and "incomplete" not in reason:
+                return NoReply(UnusableAnswer(url=self.url, reason=reason), True)
+            reason = "the answer broke off"
+        elif isinstance(error, (httpx2.TimeoutException, TimeoutError)):
+            reason = f"no answer within {timeout_s:g} s"
+        else:
+            reason = _system_reason(error)
+        unreachable = ServerUnreachable(url=self.url, reason=reason)
+        return NoReply(unreachable, not isinstance(error, _NOT_SENT))
+
+    def too_long(self) -> NoReply:
+        """An answer that is not read to its end."""
+        reason = f"it is longer than {MAX_ANSWER} bytes"
+        return NoReply(UnusableAnswer(url=self.url, reason=reason), True)
+
+
+def _checked_url(url: str) -> str:
+    """The URL without a trailing slash.
+
+    :raises BadUrl: it is none of a process; its credentials are not repeated
+    """
+    shown = _CREDENTIALS.sub("***@", url)[:200]
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        raise BadUrl(url=shown) from None
+    bare = parts.path in ("", "/") and not (parts.query or parts.fragment or "@" in parts.netloc)
+    if parts.scheme not in ("http", "https") or not host or not bare:
+        raise BadUrl(url=shown)
+    return f"{parts.scheme}://{parts.netloc}"
+
+
+def request_of(send: Send) -> dict[str, Any]:
+    """The arguments of a request."""
+    limit = send.timeout_s
+    return {
+        "method": send.method,
+        "url": send.path,
+        "content": send.body,
+        "headers": send.headers,
+        "timeout": httpx2.Timeout(limit, connect=min(limit, CONNECT_S)),
+    }
+
+
+def reply_of(response: httpx2.Response, body: bytearray) -> HttpReply:
+    """An answer whose body was read."""
+    after = retry_after(response.headers.get("Retry-After"))
+    return HttpReply(response.status_code, bytes(body), after)
+
+
+def _system_reason(error: BaseException) -> str:
+    """What the operating system says, from the innermost cause that has it."""
+    found: BaseException | None = error
+    while found is not None:
+        if isinstance(found, ConnectionError) and found.errno:
+            return os.strerror(found.errno)  # asyncio puts words of its own in place of this
+        if isinstance(found, OSError) and found.strerror:
+            return found.strerror
+        found = found.__cause__ or found.__context__
+    return str(error) or type(error).__name__
