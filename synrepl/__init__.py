@@ -2,6 +2,184 @@
 
 Append-only streams with several writers, fanned out to workers over the
 replication protocol of Synapse (the Matrix server), old dialect and new.
+
+Everything that an application needs is imported from here. A name is loaded when it is first used,
+so ``import synrepl`` costs little, and what is not used is not loaded.
 """
 
+from typing import TYPE_CHECKING
+
 __version__ = "0.1.0"
+
+__all__ = [
+    "Access",
+    "AppendRefused",
+    "AppendUnconfirmed",
+    "Appended",
+    "AsyncClient",
+    "BadCache",
+    "BadInvalidation",
+    "BadKey",
+    "BadRows",
+    "BadSecret",
+    "BadUrl",
+    "Batch",
+    "Caches",
+    "ChangeIndex",
+    "ChangeOutbox",
+    "Changed",
+    "Changes",
+    "Client",
+    "Command",
+    "CommitUnknown",
+    "ConfigError",
+    "Database",
+    "Expansion",
+    "Fact",
+    "Handler",
+    "HasChanged",
+    "IHandler",
+    "ITransactionalHandler",
+    "InputError",
+    "Invalidates",
+    "Isolation",
+    "Marks",
+    "ProtocolError",
+    "QueryFailed",
+    "Refused",
+    "Row",
+    "SecretRequired",
+    "ServerBusy",
+    "ServerRefused",
+    "ServerUnreachable",
+    "StorageError",
+    "SynreplError",
+    "Transaction",
+    "TransactionalHandler",
+    "Unavailable",
+    "UniqueViolation",
+    "UnknownStream",
+    "UnusableAnswer",
+    "UnusableKey",
+    "WaitExpired",
+    "WaitTimedOut",
+    "__version__",
+    "cache_registry",
+    "cached",
+    "cached_list",
+    "columns_key",
+]
+
+if TYPE_CHECKING:
+    from synrepl.adapters.caches import cache_registry, cached, cached_list
+    from synrepl.caches.cache import BadCache, UnusableKey
+    from synrepl.caches.changes import ChangeIndex, HasChanged
+    from synrepl.caches.registry import Caches
+    from synrepl.client.async_client import AsyncClient
+    from synrepl.client.calls import Appended
+    from synrepl.client.client import Client
+    from synrepl.client.errors import (
+        AppendRefused,
+        AppendUnconfirmed,
+        BadRows,
+        BadSecret,
+        BadUrl,
+        SecretRequired,
+        ServerBusy,
+        ServerRefused,
+        ServerUnreachable,
+        UnusableAnswer,
+        WaitExpired,
+    )
+    from synrepl.core.errors import (
+        ConfigError,
+        InputError,
+        ProtocolError,
+        Refused,
+        StorageError,
+        SynreplError,
+        Unavailable,
+    )
+    from synrepl.core.names import BadKey
+    from synrepl.services.coherence.invalidate import (
+        BadInvalidation,
+        Changed,
+        ChangeOutbox,
+        Changes,
+    )
+    from synrepl.services.handler_interfaces import IHandler, ITransactionalHandler
+    from synrepl.services.handlers import Access, Batch, Handler, TransactionalHandler
+    from synrepl.services.waiting.wait_for import WaitTimedOut
+    from synrepl.storage.database import (
+        CommitUnknown,
+        Database,
+        Isolation,
+        QueryFailed,
+        Transaction,
+        UniqueViolation,
+    )
+    from synrepl.streams.catalogue import UnknownStream
+    from synrepl.streams.definition import Fact
+    from synrepl.streams.effects import Expansion, Invalidates, Marks, columns_key
+    from synrepl.streams.row import Row
+    from synrepl.wire.commands import Command
+else:
+    from synrepl.core.lazy import lazy_names
+
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "synrepl.adapters.caches": ("cache_registry", "cached", "cached_list"),
+            "synrepl.caches.cache": ("BadCache", "UnusableKey"),
+            "synrepl.caches.changes": ("ChangeIndex", "HasChanged"),
+            "synrepl.caches.registry": ("Caches",),
+            "synrepl.client.async_client": ("AsyncClient",),
+            "synrepl.client.calls": ("Appended",),
+            "synrepl.client.client": ("Client",),
+            "synrepl.client.errors": (
+                "AppendRefused",
+                "AppendUnconfirmed",
+                "BadRows",
+                "BadSecret",
+                "BadUrl",
+                "SecretRequired",
+                "ServerBusy",
+                "ServerRefused",
+                "ServerUnreachable",
+                "UnusableAnswer",
+                "WaitExpired",
+            ),
+            "synrepl.core.errors": (
+                "ConfigError",
+                "InputError",
+                "ProtocolError",
+                "Refused",
+                "StorageError",
+                "SynreplError",
+                "Unavailable",
+            ),
+            "synrepl.core.names": ("BadKey",),
+            "synrepl.services.coherence.invalidate": (
+                "BadInvalidation",
+                "ChangeOutbox",
+                "Changed",
+                "Changes",
+            ),
+            "synrepl.services.handler_interfaces": ("IHandler", "ITransactionalHandler"),
+            "synrepl.services.handlers": ("Access", "Batch", "Handler", "TransactionalHandler"),
+            "synrepl.services.waiting.wait_for": ("WaitTimedOut",),
+            "synrepl.storage.database": (
+                "CommitUnknown",
+                "Database",
+                "Isolation",
+                "QueryFailed",
+                "Transaction",
+                "UniqueViolation",
+            ),
+            "synrepl.streams.catalogue": ("UnknownStream",),
+            "synrepl.streams.definition": ("Fact",),
+            "synrepl.streams.effects": ("Expansion", "Invalidates", "Marks", "columns_key"),
+            "synrepl.streams.row": ("Row",),
+            "synrepl.wire.commands": ("Command",),
+        },
+    )

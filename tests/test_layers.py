@@ -2,6 +2,9 @@
 
 Every import counts: at the top, inside functions, under TYPE_CHECKING, and
 ``import_module`` of a literal. A new package has to be declared here first.
+
+``synrepl`` itself is the front door: it may name anything, which it imports when it is used, and
+nothing inside imports from it except a ``__dunder__``.
 """
 
 from __future__ import annotations
@@ -89,7 +92,8 @@ def _targets(node: ast.AST, package: str, known: dict[str, Path]) -> Iterator[st
             base = ".".join([*above, base] if base else above)
         for alias in node.names:
             inner = f"{base}.{alias.name}"
-            yield inner if inner in known else base
+            through_front_door = base == PACKAGE and not alias.name.startswith("__")
+            yield inner if inner in known or through_front_door else base
     elif isinstance(node, ast.Call) and node.args:
         name = node.func.attr if isinstance(node.func, ast.Attribute) else None
         name = node.func.id if isinstance(node.func, ast.Name) else name
@@ -132,7 +136,9 @@ def _reasons(one: Import) -> Iterator[str]:
     yield from _insides(one.importer, one.imported)
     there = layer(one.imported)
     if one.importer == PACKAGE:
-        yield f"the package itself imports {one.imported}"
+        return
+    if there and there not in RANK and one.imported.count(".") == 1:
+        yield f"imports {there} from the front door; import it from its own module"
     elif there and there != here and here in RANK and there in RANK:
         if RANK[there] == RANK[here]:
             yield f"imports its sibling {one.imported}"
@@ -166,7 +172,7 @@ def cycles(root: Path, all_imports: list[Import]) -> list[list[str]]:
     """Groups of modules that import one another, directly or in a circle (Tarjan)."""
     graph: dict[str, set[str]] = {name: set() for name in modules(root)}
     for one in all_imports:
-        if one.imported in graph:
+        if one.imported in graph and one.importer != PACKAGE:  # which imports when it is used
             graph[one.importer].add(one.imported)
     index: dict[str, int] = {}
     low: dict[str, int] = {}
@@ -305,9 +311,15 @@ class TheChecker(TestCase):
         found = self.check({"synrepl/core/b.py": "from tests.core import x"})
         self.assert_only(found, "imports tests.core")
 
-    def test_the_package_itself_imports_nothing_of_its_own(self) -> None:
-        found = self.check({"synrepl/__init__.py": "from synrepl.core import a"})
-        self.assert_only(found, "the package itself imports synrepl.core.a")
+    def test_the_front_door_may_name_anything(self) -> None:
+        self.assertEqual(self.check({"synrepl/__init__.py": "from synrepl.core.a import b"}), [])
+        self.assertEqual(self.check({"synrepl/core/b.py": "from synrepl import __version__"}), [])
+
+    def test_nothing_inside_imports_from_the_front_door(self) -> None:
+        for text in ("from synrepl import Thing", "from .. import Thing"):
+            with self.subTest(text):
+                found = self.check({"synrepl/core/b.py": text})
+                self.assert_only(found, "imports Thing from the front door")
 
     def test_cycles(self) -> None:
         found = self.check(

@@ -1,6 +1,6 @@
 """The caches of this process, waiting as Twisted waits.
 
-from synrepl.adapters.caches import cached
+from synrepl import cached
 
 class Users:
     @cached(max_entries=10_000, by_name=True)
@@ -29,7 +29,7 @@ def _promise() -> Promise[Any]:
 
 
 #: Where everything is registered that does not say otherwise.
-CACHES = make_caches()
+cache_registry = make_caches()
 
-cached = CACHES.cached
-cached_list = CACHES.cached_list
+cached = cache_registry.cached
+cached_list = cache_registry.cached_list

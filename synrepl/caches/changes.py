@@ -24,7 +24,7 @@ class TooFewEntries(InputError):
     """change index {index!r} needs room for at least one entity, not {given}"""
 
 
-class Answer(Enum):
+class HasChanged(Enum):
     """Whether something has changed."""
 
     YES = "yes"
@@ -103,7 +103,7 @@ class ChangeIndex:
 
     # -- questions ----------------------------------------------------------------
 
-    def has_changed(self, entity: Entity, since: Token) -> Answer:
+    def has_changed(self, entity: Entity, since: Token) -> HasChanged:
         """Whether an entity has changed above ``since``.
 
         :raises BadEntity: it is no JSON scalar
@@ -116,9 +116,9 @@ class ChangeIndex:
 
         :raises BadEntity: one is no JSON scalar
         """
-        return [each for each in entities if self.has_changed(each, since) is not Answer.NO]
+        return [each for each in entities if self.has_changed(each, since) is not HasChanged.NO]
 
-    def any_since(self, since: Token) -> Answer:
+    def any_since(self, since: Token) -> HasChanged:
         """Whether anything at all has changed above ``since``."""
         return self._answer(self._at.peekitem()[0] if self._at else 0, since)
 
@@ -137,10 +137,10 @@ class ChangeIndex:
     def _knows(self, since: Token) -> bool:
         return self._begun and since >= self._floor
 
-    def _answer(self, last: Token, since: Token) -> Answer:
+    def _answer(self, last: Token, since: Token) -> HasChanged:
         if self._begun and last > since:
-            return Answer.YES
-        return Answer.NO if self._knows(since) else Answer.MAYBE
+            return HasChanged.YES
+        return HasChanged.NO if self._knows(since) else HasChanged.MAYBE
 
     def _forget(self, entity: Entity, token: Token) -> None:
         there = self._at[token]

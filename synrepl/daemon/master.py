@@ -8,7 +8,7 @@ from typing import Any
 from twisted.logger import Logger
 
 from synrepl import __version__
-from synrepl.adapters.caches import CACHES
+from synrepl.adapters.caches import cache_registry
 from synrepl.adapters.postgres_listen import PostgresListener
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.caches.registry import Caches
@@ -87,7 +87,7 @@ class MasterProcess:
 
     log = Logger()
 
-    def __init__(self, reactor: Any, config: MasterConfig, caches: Caches = CACHES) -> None:
+    def __init__(self, reactor: Any, config: MasterConfig, caches: Caches = cache_registry) -> None:
         self.config = config
         self.catalogue = catalogue(config)
         self.own_streams = own_streams(config, self.catalogue)

@@ -8,7 +8,7 @@ from typing import Any
 from twisted.logger import Logger
 
 from synrepl import __version__
-from synrepl.adapters.caches import CACHES
+from synrepl.adapters.caches import cache_registry
 from synrepl.adapters.http_client import HttpClient
 from synrepl.adapters.http_source import HttpSource
 from synrepl.adapters.postgres import Limits as PoolLimits
@@ -83,7 +83,7 @@ class WorkerProcess:
 
     log = Logger()
 
-    def __init__(self, reactor: Any, config: WorkerConfig, caches: Caches = CACHES) -> None:
+    def __init__(self, reactor: Any, config: WorkerConfig, caches: Caches = cache_registry) -> None:
         self.config = config
         self.catalogue = catalogue(config)
         self._reactor = reactor

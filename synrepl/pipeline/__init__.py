@@ -1,5 +1,23 @@
 """The data pipeline: streams into Spark and into a lake, and jobs over them.
 
-Wants the extra ``synrepl[spark]``. Ask
-:func:`synrepl.pipeline.session.available.require_spark` before importing anything else of it.
+Wants the extra ``synrepl[spark]``. What queries of your own need is imported from here; a name is
+loaded when it is first used.
 """
+
+from typing import TYPE_CHECKING
+
+__all__ = ["register", "tokens_behind"]
+
+if TYPE_CHECKING:
+    from synrepl.pipeline.datasource import register
+    from synrepl.pipeline.source.progress import tokens_behind
+else:
+    from synrepl.core.lazy import lazy_names
+
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "synrepl.pipeline.datasource": ("register",),
+            "synrepl.pipeline.source.progress": ("tokens_behind",),
+        },
+    )

@@ -15,9 +15,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from synrepl.caches.changes import Answer, BadEntity, ChangeIndex, TooFewEntries
+from synrepl.caches.changes import BadEntity, ChangeIndex, HasChanged, TooFewEntries
 
-YES, NO, MAYBE = Answer.YES, Answer.NO, Answer.MAYBE
+YES, NO, MAYBE = HasChanged.YES, HasChanged.NO, HasChanged.MAYBE
 
 ENTITIES = st.sampled_from(["!a", "!b", "!c", "!d", "!e", 1, 2.5, None, "", "1"])
 TOKENS = st.integers(0, 20)

@@ -285,7 +285,7 @@ class Registry(SynchronousTestCase):
             self.registry.expand(expansion)
 
     def test_the_registry_of_this_process(self) -> None:
-        self.assertIs(of_this_process.cached.__self__, of_this_process.CACHES)  # type: ignore[attr-defined]
+        self.assertIs(of_this_process.cached.__self__, of_this_process.cache_registry)  # type: ignore[attr-defined]
         registry = make_caches()
         made = []
 

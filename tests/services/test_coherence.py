@@ -9,7 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from synrepl.adapters.caches import make_caches
 from synrepl.caches.cache import BadCache
-from synrepl.caches.changes import Answer, ChangeIndex
+from synrepl.caches.changes import ChangeIndex, HasChanged
 from synrepl.services.coherence.coherence import MOMENTS, Coherence, NeverInvalidated, NoSuchRows
 from synrepl.services.coherence.coherence import SourceNotFollowed as NotFollowed
 from synrepl.streams.catalogue import Catalogue
@@ -25,7 +25,7 @@ from synrepl.streams.synapse.push_rules import PushRulesRow
 from synrepl.streams.synapse.tag_account_data import TagAccountDataRow
 from tests.services.world import Noting
 
-YES, NO, MAYBE = Answer.YES, Answer.NO, Answer.MAYBE
+YES, NO, MAYBE = HasChanged.YES, HasChanged.NO, HasChanged.MAYBE
 
 ORDERS = declare("orders", {"customer": "text", "data": "json?"})
 OrderRow = ORDERS.kinds[UNTAGGED]

@@ -6,7 +6,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 from random import Random
 from typing import Any, Protocol
 
-from synrepl.caches.changes import Answer
+from synrepl.caches.changes import HasChanged
 from synrepl.core.errors import SynreplError
 from synrepl.core.tokens import Token
 from synrepl.testing.simulator.application import Application, LoadFailed
@@ -147,7 +147,7 @@ class Readers:
         for key in TALLIES:
             since = self._random.randint(0, max(at.values(), default=0))
             answer = application.index.has_changed(key[1], since)
-            if answer is Answer.NO and self._data.has_changed(key, since, at):
+            if answer is HasChanged.NO and self._data.has_changed(key, since, at):
                 self._judge.broken(
                     "R4", "{name} was told that {key} is unchanged since {since}, at {at} it is not",
                     name=actor.name, key=key, since=since, at=dict(at),
