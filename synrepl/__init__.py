@@ -34,6 +34,7 @@ __all__ = [
     "CommitUnknown",
     "ConfigError",
     "Database",
+    "DatabaseAway",
     "Expansion",
     "Fact",
     "Handler",
@@ -118,6 +119,7 @@ if TYPE_CHECKING:
         Transaction,
         UniqueViolation,
     )
+    from synrepl.storage.store import DatabaseAway
     from synrepl.streams.catalogue import UnknownStream
     from synrepl.streams.definition import Fact
     from synrepl.streams.effects import Expansion, Invalidates, Marks, columns_key
@@ -176,6 +178,7 @@ else:
                 "Transaction",
                 "UniqueViolation",
             ),
+            "synrepl.storage.store": ("DatabaseAway",),
             "synrepl.streams.catalogue": ("UnknownStream",),
             "synrepl.streams.definition": ("Fact",),
             "synrepl.streams.effects": ("Expansion", "Invalidates", "Marks", "columns_key"),

@@ -66,6 +66,17 @@ class Caches:
     ) -> Callable[[F], F]:
         """Keep what a function returns; for plain ones, those that return Deferreds, and coroutines.
 
+        >>> from synrepl import cached
+        >>> @cached(max_entries=1_000, immutable=True)
+        ... def squared(number: int) -> int:
+        ...     print("computing")
+        ...     return number * number
+        >>> squared(7)
+        computing
+        49
+        >>> squared(7)
+        49
+
         Arguments are strings, numbers, booleans or None. What is returned is shared
         by all callers: do not change it. Errors are not kept.
 

@@ -37,8 +37,7 @@ class AsyncClient:
     >>> asyncio.run(order()) >= 1
     True
 
-    :param url: :param secret: :param timeout_s: :param retries: :param unix_socket: :param tls:
-        as for :class:`Client`
+    Its parameters, and its methods, are those of :class:`Client`.
     """
 
     def __init__(

@@ -57,7 +57,8 @@ class Access:
     """What of its process a handler may use.
 
     :ivar caches: the caches that are kept coherent here
-    :ivar wait_for: waits until this process has what was written elsewhere
+    :ivar wait_for: ``await wait_for(stream, writer, token, timeout_s=10.0)`` waits until this
+        process has what was written elsewhere
     :ivar commands: sends USER_SYNC, FEDERATION_ACK and so on
     :ivar syncing: who syncs through any process; None in a worker that follows over TCP,
         which is not told
@@ -78,8 +79,11 @@ class Access:
 class Batch:
     """Consecutive facts of one writer of one stream, complete and in order.
 
-    :ivar after: the position before, ``upto`` the position once this is dealt with
-    :ivar writer: "" in the linear view, which is of all writers
+    :ivar stream: the name of the stream
+    :ivar writer: the name of the writer; "" in the linear view, which is of all writers
+    :ivar after: the position before
+    :ivar upto: the position once this is handled
+    :ivar facts: the facts above ``after``, up to ``upto``
     :ivar ordered: False for rows that a real Synapse sends without order and
         repeats: their tokens say nothing, and each may come again
     :ivar replayed: True for a fact that had been set aside as a dead letter: those
@@ -106,6 +110,14 @@ class Batch:
 @implementer(IHandler)
 class Handler:
     """Base of handlers; override what you need.
+
+    >>> from synrepl import Batch, Handler
+    >>> class Mailer(Handler):
+    ...     streams = frozenset({"orders"})
+    ...
+    ...     async def on_rows(self, batch: Batch) -> None:
+    ...         for row in batch.rows:
+    ...             print("thank you for", row.order_id)
 
     Batches of one writer of one stream come one at a time and in order: the next
     call comes when the coroutine has ended. Those of different streams may
@@ -170,6 +182,14 @@ class Handler:
 @implementer(ITransactionalHandler)
 class TransactionalHandler(Handler, ABC):
     """A handler whose effects are in the same database: each fact is applied exactly once.
+
+    >>> from synrepl import Batch, Transaction, TransactionalHandler
+    >>> class Totals(TransactionalHandler):
+    ...     streams = frozenset({"orders"})
+    ...
+    ...     def apply(self, txn: Transaction, batch: Batch) -> None:
+    ...         totals = [(row.order_id, row.amount) for row in batch.rows]
+    ...         txn.insert_many("INSERT INTO totals VALUES %s", totals)
 
     Only what a real Synapse sends without order (:attr:`Batch.ordered`) may be
     applied again: make that harmless.

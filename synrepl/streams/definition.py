@@ -112,7 +112,7 @@ def numbered_together(streams: Iterable[Stream]) -> dict[str, frozenset[str]]:
 
 
 class Fact(msgspec.Struct, frozen=True, gc=False):
-    """One fact: its token, who wrote it, and its rows (none, one or several)."""
+    """One fact: its token, the name of its writer, and its rows (none, one or several)."""
 
     token: Token
     writer: str

@@ -13,6 +13,12 @@ from synrepl.positions.vector import BadVector, PositionVector
 def tokens_behind(source: Mapping[str, Any]) -> dict[str, Token]:
     """By stream, how many tokens were settled and not yet read when a batch ended.
 
+    >>> from synrepl.pipeline import tokens_behind
+    >>> read = {"events": {"linear": 100, "writers": {"master": 100}}}
+    >>> settled = {"events": {"linear": 120, "writers": {"master": 120}}}
+    >>> tokens_behind({"endOffset": {"streams": read}, "latestOffset": {"streams": settled}})
+    {'events': 20}
+
     :param source: one of the ``sources`` of ``query.lastProgress``, of any kind
     :returns: empty for what is no source of ours
     """

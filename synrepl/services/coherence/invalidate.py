@@ -131,7 +131,8 @@ class ChangeOutbox:
     def invalidate_all(self, cache: str) -> None:
         """The whole cache is stale once this commits.
 
-        :raises BadInvalidation: :raises BadKeys: as :meth:`invalidate`
+        :raises BadInvalidation: as :meth:`invalidate`
+        :raises BadKeys: as :meth:`invalidate`
         """
         self._keys[cache] = {(): self._invalidations.row(cache, None)}
 
