@@ -20,7 +20,7 @@ from tests.daemon.cli_world import CliCase, Master, free_port
 from tests.test_front_door import facades
 
 #: Where the examples have a master and a worker.
-MASTER, WORKER = "http://127.0.0.1:9093", "http://127.0.0.1:9094"
+MASTER, WORKER = "http://127.0.0.1:9393", "http://127.0.0.1:9394"
 
 
 def examples() -> Iterator[tuple[str, dict[str, str]]]:

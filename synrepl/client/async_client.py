@@ -31,7 +31,7 @@ class AsyncClient:
     >>> import asyncio
     >>> from synrepl import AsyncClient
     >>> async def order() -> int:
-    ...     async with AsyncClient("http://127.0.0.1:9093") as client:
+    ...     async with AsyncClient("http://127.0.0.1:9393") as client:
     ...         appended = await client.append("orders", [["o1", 5]], key="order-o1")
     ...         return await client.wait(appended)
     >>> asyncio.run(order()) >= 1

@@ -29,7 +29,7 @@ class Client:
     """Appends facts to a process, and waits for its positions; blocks the calling thread.
 
     >>> from synrepl import Client
-    >>> with Client("http://127.0.0.1:9093") as client:
+    >>> with Client("http://127.0.0.1:9393") as client:
     ...     appended = client.append("orders", [["o1", 5], ["o2", 7]])
     >>> appended.writer, appended.tokens
     ('master', (1, 2))
@@ -40,7 +40,7 @@ class Client:
     A client keeps connections open: make one per process of your application and use it in all
     threads; make it after a fork. Proxies that the environment names are not used.
 
-    :param url: such as ``http://127.0.0.1:9093``: the ``http`` listener of the process
+    :param url: such as ``http://127.0.0.1:9393``: the ``http`` listener of the process
     :param secret: sent as ``Authorization: Bearer …``; never in a message or a log
     :param timeout_s: seconds that one call may take, with all its attempts
     :param retries: False to report at once that a process is away or busy
@@ -165,7 +165,7 @@ class Client:
         Read your writes: after this, handlers of that process have handled the facts, and its
         caches are not older.
 
-        >>> with Client("http://127.0.0.1:9094") as worker:
+        >>> with Client("http://127.0.0.1:9394") as worker:
         ...     position = worker.wait(client.append("orders", [["o6", 5]]))
         >>> position > 5
         True

@@ -6,7 +6,7 @@ from synrepl.core.errors import InputError, ProtocolError, Refused, Unavailable
 
 
 class BadUrl(InputError):
-    """{url!r} is not the address of a process; it looks like http://127.0.0.1:9093"""
+    """{url!r} is not the address of a process; it looks like http://127.0.0.1:9393"""
 
 
 class BadSecret(InputError):
