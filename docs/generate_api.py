@@ -118,6 +118,7 @@ SECTIONS = (
             "DatabaseAway": None,
             "Refused": None,
             "SecretRequired": None,
+            "ServerUntrusted": None,
             "ServerRefused": None,
             "AppendRefused": None,
             "ProtocolError": None,

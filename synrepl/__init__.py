@@ -53,6 +53,7 @@ __all__ = [
     "ServerBusy",
     "ServerRefused",
     "ServerUnreachable",
+    "ServerUntrusted",
     "StorageError",
     "SynreplError",
     "Transaction",
@@ -89,6 +90,7 @@ if TYPE_CHECKING:
         ServerBusy,
         ServerRefused,
         ServerUnreachable,
+        ServerUntrusted,
         UnusableAnswer,
         WaitExpired,
     )
@@ -148,6 +150,7 @@ else:
                 "ServerBusy",
                 "ServerRefused",
                 "ServerUnreachable",
+                "ServerUntrusted",
                 "UnusableAnswer",
                 "WaitExpired",
             ),

@@ -38,7 +38,8 @@ class Client:
     is over. Appends carry an idempotency key, so a repeated one is not appended twice.
 
     A client keeps connections open: make one per process of your application and use it in all
-    threads; make it after a fork. Proxies that the environment names are not used.
+    threads; make it after a fork. Proxies that the environment names are not used. The logger
+    ``synrepl.client`` has a line of level INFO for each attempt that failed.
 
     :param url: such as ``http://127.0.0.1:9393``: the ``http`` listener of the process
     :param secret: sent as ``Authorization: Bearer …``; never in a message or a log

@@ -29,6 +29,10 @@ class UnusableAnswer(ProtocolError):
     """the answer of {url} cannot be used: {reason}; is this synrepl's http listener?"""
 
 
+class ServerUntrusted(Refused):
+    """the certificate of {url} is not accepted: {reason}; pass as 'tls' an ssl.SSLContext that knows its authority"""
+
+
 class SecretRequired(Refused):
     """{url} wants its secret, or another one; pass it as 'secret', or in a configuration by 'secret_path'"""
 

@@ -6,6 +6,7 @@ blocking and the asynchronous client share all decisions.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
@@ -25,6 +26,8 @@ from synrepl.core.backoff import pause
 from synrepl.core.errors import InputError, SynreplError, Unavailable
 
 T = TypeVar("T")
+
+_log = logging.getLogger("synrepl.client")
 
 #: Limits of the back-off between two attempts, in seconds.
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
@@ -142,6 +145,7 @@ def exchange(
             if maybe_done and call.unconfirmed is not None:
                 raise call.unconfirmed(timeout_s, error)
             raise error
+        _log.info("attempt %d failed, again in %.1f s: %s", tries, wait, error)
         yield Pause(wait)
 
 

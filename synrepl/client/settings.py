@@ -12,7 +12,13 @@ from urllib.parse import urlsplit
 
 import httpx2
 
-from synrepl.client.errors import BadSecret, BadUrl, ServerUnreachable, UnusableAnswer
+from synrepl.client.errors import (
+    BadSecret,
+    BadUrl,
+    ServerUnreachable,
+    ServerUntrusted,
+    UnusableAnswer,
+)
 from synrepl.client.exchange import (
     ClientCall,
     HttpReply,
@@ -25,6 +31,7 @@ from synrepl.client.exchange import (
 )
 
 T = TypeVar("T")
+X = TypeVar("X", bound=BaseException)
 
 #: Longest answer that is read, in bytes.
 MAX_ANSWER = 64 * 2**20
@@ -85,6 +92,10 @@ class ClientSettings:
 
     def no_reply(self, error: Exception, timeout_s: float) -> NoReply:
         """Why there is no answer: nobody there, no answer in time, or something that is none."""
+        untrusted = _cause(error, ssl.SSLCertVerificationError)
+        if untrusted is not None:
+            reason = untrusted.verify_message
+            return NoReply(ServerUntrusted(url=self.url, reason=reason), False)
         if isinstance(error, (httpx2.RemoteProtocolError, httpx2.DecodingError)):
             reason = f"{type(error).__name__} {error}".strip()[:200]
             if "without sending" not in reason and "incomplete" not in reason:
@@ -140,11 +151,18 @@ def reply_of(response: httpx2.Response, body: bytearray) -> HttpReply:
 
 def _system_reason(error: BaseException) -> str:
     """What the operating system says, from the innermost cause that has it."""
+    refused = _cause(error, ConnectionError)
+    if refused is not None and refused.errno:
+        return os.strerror(refused.errno)  # asyncio puts words of its own in place of this
+    failed = _cause(error, OSError)
+    return (failed.strerror if failed is not None else None) or str(error) or type(error).__name__
+
+
+def _cause(error: BaseException, kind: type[X]) -> X | None:
+    """The first of an error and its causes that is of a kind."""
     found: BaseException | None = error
     while found is not None:
-        if isinstance(found, ConnectionError) and found.errno:
-            return os.strerror(found.errno)  # asyncio puts words of its own in place of this
-        if isinstance(found, OSError) and found.strerror:
-            return found.strerror
+        if isinstance(found, kind):
+            return found
         found = found.__cause__ or found.__context__
-    return str(error) or type(error).__name__
+    return None
