@@ -396,7 +396,10 @@ class Doors(OverRedis):
 
 
 def certificate(folder: Path) -> Any:
-    """A server's side of TLS, for localhost; ``ca.pem`` is what clients have to trust."""
+    """A server's side of TLS, for localhost; ``ca.pem`` is what clients have to trust.
+
+    Both parts are in the folder, too: ``ca.pem`` and ``key.pem``.
+    """
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
     now = datetime.now(UTC)
@@ -419,4 +422,5 @@ def certificate(folder: Path) -> Any:
         serialization.PrivateFormat.PKCS8,
         serialization.NoEncryption(),
     )
+    (folder / "key.pem").write_bytes(private)
     return ssl.PrivateCertificate.loadPEM(private + pem).options()

@@ -10,19 +10,17 @@ import json
 import logging
 import socket
 import ssl
-import subprocess
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from threading import Thread
 from typing import Any, ClassVar, TypeVar, cast
 
 from twisted.internet import reactor as _reactor
 from twisted.internet.defer import Deferred
-from twisted.internet.endpoints import TCP4ClientEndpoint, connectProtocol
-from twisted.internet.protocol import Factory, Protocol
+from twisted.internet.ssl import DefaultOpenSSLContextFactory
 from twisted.internet.task import Clock
 from twisted.internet.threads import deferToThread
+from twisted.protocols.portforward import ProxyFactory
 from twisted.trial.unittest import TestCase
 
 from synrepl.adapters.http_messages import HttpAnswer, HttpRequest, json_answer
@@ -48,6 +46,7 @@ from synrepl.core.errors import Refused, SynreplError, Unavailable
 from synrepl.core.names import BadKey
 from synrepl.storage.database import CommitUnknown
 from tests.adapters.raw_http import Listening
+from tests.adapters.test_redis_pubsub import certificate
 
 E = TypeVar("E", bound=SynreplError)
 
@@ -361,7 +360,7 @@ class OtherTransports(ListenerCase):
 
     async def test_over_a_unix_socket(self) -> None:
         path = self.mktemp()
-        factory = Factory.forProtocol(partial(_Relay, self.listening.port))  # type: ignore[arg-type]
+        factory = ProxyFactory("127.0.0.1", self.listening.port)
         port = reactor.listenUNIX(path, factory)
         self.addCleanup(port.stopListening)
         self.url = "http://localhost"
@@ -370,51 +369,19 @@ class OtherTransports(ListenerCase):
             self.assertEqual(await self.ask("status"), {})
 
     async def test_over_tls_with_an_authority_that_is_named_and_no_other(self) -> None:
-        from twisted.internet.ssl import DefaultOpenSSLContextFactory
-
-        key, certificate = self.mktemp(), self.mktemp()
-        subprocess.run(
-            ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out",
-             certificate, "-days", "2", "-subj", "/CN=localhost", "-addext",
-             "subjectAltName=IP:127.0.0.1"],
-            check=True, capture_output=True, timeout=20,
-        )  # fmt: skip
-        context = DefaultOpenSSLContextFactory(key, certificate)
+        folder = Path(self.mktemp())
+        folder.mkdir()
+        certificate(folder)
+        context = DefaultOpenSSLContextFactory(str(folder / "key.pem"), str(folder / "ca.pem"))
         port = reactor.listenSSL(0, self.server, context, interface="127.0.0.1")
         self.addCleanup(port.stopListening)
-        self.url = f"https://127.0.0.1:{port.getHost().port}"
+        self.url = f"https://localhost:{port.getHost().port}"
         for self.is_async in (False, True):
-            self.options["tls"] = ssl.create_default_context(cafile=certificate)
+            self.options["tls"] = ssl.create_default_context(cafile=folder / "ca.pem")
             self.assertEqual(await self.ask("status"), {})
             del self.options["tls"]
             error = await self.refused(ServerUntrusted, "status")  # at once: it will not change
             self.assertIn("self-signed certificate", str(error))
-
-
-class _Relay(Protocol):
-    """Relays a connection to a port of this machine."""
-
-    def __init__(self, port: int) -> None:
-        self._endpoint = TCP4ClientEndpoint(reactor, "127.0.0.1", port)
-
-    def connectionMade(self) -> None:
-        near: Any = self.transport
-
-        class Far(Protocol):
-            def dataReceived(self, data: bytes) -> None:
-                near.write(data)
-
-        self._far: Deferred[Any] = connectProtocol(self._endpoint, Far())
-
-    def dataReceived(self, data: bytes) -> None:
-        def send(far: Any) -> Any:
-            far.transport.write(data)
-            return far
-
-        self._far.addCallback(send)
-
-    def connectionLost(self, reason: object = None) -> None:
-        self._far.addCallback(lambda far: far.transport.loseConnection())
 
 
 class AgainstNothing(TestCase):
