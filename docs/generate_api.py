@@ -209,7 +209,7 @@ class Page:
             if _shows_signature(found):
                 yield f"```python\n{_signature(found, name)}\n```\n"
             if known:
-                yield f"A {', '.join(known)}.\n"
+                yield f"Inherits from {', '.join(known)}.\n"
         elif found.is_function:
             yield f"```python\n{_signature(found, name)}\n```\n"
         yield from self._docstring(found)

@@ -1,4 +1,4 @@
-"""What the clients ask of a process, and how they read its answers."""
+"""The requests of the clients, and the decoding of their answers."""
 
 from __future__ import annotations
 
@@ -87,9 +87,7 @@ def append_call(
         body,
         {**_JSON_BODY, "Idempotency-Key": used},
         refused=lambda **facts: AppendRefused(stream=stream, **facts),
-        unconfirmed=lambda seconds, reason: AppendUnconfirmed(
-            stream=stream, key=used, seconds=seconds, reason=reason
-        ),
+        unconfirmed=lambda reason: AppendUnconfirmed(stream=stream, key=used, reason=reason),
     )
 
 

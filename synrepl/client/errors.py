@@ -61,7 +61,7 @@ class AppendRefused(ServerRefused):
 
 
 class AppendUnconfirmed(Unavailable):
-    """facts for stream {stream!r} may or may not have been appended: no answer within {seconds:g} s ({reason}); to append them exactly once, repeat the call with key={key!r}"""
+    """facts for stream {stream!r} may or may not have been appended ({reason}); to append them exactly once, repeat the call with key={key!r}"""
 
     @property
     def key(self) -> str:

@@ -1,7 +1,7 @@
-"""Carrying a call out: what is sent, what is tried again and when, and what becomes of it; no I/O.
+"""Retries and outcomes of a client call, without I/O.
 
-:func:`exchange` is a generator that asks its driver to send a request or to pause, so that the
-blocking and the asynchronous client share all decisions.
+:func:`exchange` is a generator that asks its driver to send a request or to pause, so the blocking
+and the asynchronous client share all decisions.
 """
 
 from __future__ import annotations
@@ -35,12 +35,19 @@ SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
 #: Statuses after which the same request may succeed: the server's own 503, and those of proxies.
 _TRANSIENT = frozenset({429, 502, 503, 504})
 
+#: Statuses after which the request may have been carried out: 200 with an unusable body, errors
+#: while it was carried out, and those of proxies that lost the server's answer.
+_AMBIGUOUS = frozenset({200, 500, 502, 504})
+
+#: Refusals of the body or of the key: the same request was refused each time.
+_ABOUT_CONTENT = frozenset({400, 413, 422})
+
 
 @dataclass(frozen=True, slots=True)
 class HttpReply:
-    """An HTTP answer.
+    """An HTTP answer that was received completely.
 
-    :ivar retry_after_s: seconds, from the header; None without it
+    :ivar retry_after_s: the Retry-After header in seconds; None without it
     """
 
     status: int
@@ -50,14 +57,14 @@ class HttpReply:
 
 @dataclass(frozen=True, slots=True)
 class ClientCall(Generic[T]):
-    """One question to a process.
+    """A request and the decoding of its answer.
 
-    :ivar path: gives the path and query, from the seconds that are left for the call
-    :ivar read: makes the result of the decoded body
-    :ivar accept: the statuses of answers to be read
+    :ivar path: path and query, given the seconds that are left for the call
+    :ivar read: makes the result from the decoded body and the number of attempts
+    :ivar accept: statuses whose body is the result
     :ivar refused: makes the error of a refusal
-    :ivar unconfirmed: makes the error of a call that was given up although a request may have been
-        carried out; None where that does no harm
+    :ivar unconfirmed: makes the error of a failed call that may have been carried out; None for
+        calls that change nothing
     """
 
     method: str
@@ -67,14 +74,14 @@ class ClientCall(Generic[T]):
     headers: Mapping[str, str] = field(default_factory=dict)
     accept: frozenset[int] = frozenset({200})
     refused: Callable[..., SynreplError] = ServerRefused
-    unconfirmed: Callable[[float, SynreplError], SynreplError] | None = None
+    unconfirmed: Callable[[SynreplError], SynreplError] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send a request, and bring the answer, or the error that there is none.
+    """Asks the driver to send a request.
 
-    :ivar timeout_s: the most that it may take
+    :ivar timeout_s: limit of this attempt
     """
 
     method: str
@@ -86,16 +93,16 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Wait before the next step."""
+    """Asks the driver to wait before the next step."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class NoReply:
-    """Why there is no answer.
+    """An attempt without an answer.
 
-    :ivar maybe_received: the process may have carried the request out
+    :ivar maybe_received: the process may have received the request
     """
 
     error: SynreplError
@@ -109,55 +116,58 @@ SendOutcome = HttpReply | NoReply | None
 def exchange(
     call: ClientCall[T], url: str, timeout_s: float, retries: bool, now: Callable[[], float]
 ) -> Generator[Step, SendOutcome, T]:
-    """Carry a call out; its driver sends an answer, or why there is none, after each :class:`Send`.
+    """Carry out a call. The driver answers each :class:`Send` with a reply or a :class:`NoReply`.
 
-    :param timeout_s: for all attempts and pauses together
-    :param retries: repeat what failed for now
+    :param timeout_s: limit of all attempts and pauses together
+    :param retries: repeat the request after a temporary failure
     :raises SynreplError: the call failed
     """
     deadline = now() + timeout_s
     tries = 0
-    maybe_done = False
+    may_have_happened = False
     while True:
         tries += 1
         left = max(deadline - now(), 0.001)
         outcome = yield Send(call.method, call.path(left), call.body, call.headers, left)
+        assert outcome is not None
         retry_after_s: float | None = None
         if isinstance(outcome, NoReply):
             error = outcome.error
-            maybe_done |= outcome.maybe_received
+            may_have_happened |= outcome.maybe_received
         else:
-            assert outcome is not None
             try:
                 return _result(call, url, outcome, tries)
             except SynreplError as failed:
                 error = failed
             retry_after_s = outcome.retry_after_s
-            maybe_done |= outcome.status in (502, 504) or _commit_unknown(error)
-        if not (isinstance(error, Unavailable) or _commit_unknown(error)) or isinstance(
-            error, WaitExpired
-        ):
-            raise error
+            may_have_happened |= outcome.status in _AMBIGUOUS
         wait = max(
             pause(tries, base=SHORTEST_PAUSE_S, longest=LONGEST_PAUSE_S), retry_after_s or 0.0
         )
-        if not retries or now() + wait >= deadline:
-            if maybe_done and call.unconfirmed is not None:
-                raise call.unconfirmed(timeout_s, error)
+        if not retries or not _is_temporary(error) or now() + wait >= deadline:
+            if may_have_happened and call.unconfirmed and not _is_about_content(error):
+                raise call.unconfirmed(error)
             raise error
         _log.info("attempt %d failed, again in %.1f s: %s", tries, wait, error)
         yield Pause(wait)
 
 
-def _commit_unknown(error: SynreplError) -> bool:
-    """The process itself does not know whether it has committed."""
-    return isinstance(error, ServerRefused) and error.code == "CommitUnknown"
+def _is_temporary(error: SynreplError) -> bool:
+    """Whether the same request may succeed later."""
+    if isinstance(error, ServerRefused):
+        return error.code == "CommitUnknown"
+    return isinstance(error, Unavailable) and not isinstance(error, WaitExpired)
+
+
+def _is_about_content(error: SynreplError) -> bool:
+    """Whether a refusal holds for every attempt, including those without an answer."""
+    return isinstance(error, ServerRefused) and error.status in _ABOUT_CONTENT
 
 
 def _result(call: ClientCall[T], url: str, answer: HttpReply, tries: int) -> T:
-    """The result of a call.
+    """Decode the result of a call.
 
-    :raises SynreplError: the answer is none, or a refusal
+    :raises SynreplError: the answer is a refusal, or cannot be used
     """
     status = answer.status
     try:

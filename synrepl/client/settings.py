@@ -1,4 +1,4 @@
-"""What the clients have in common: where they connect, with which headers, and what a failure means."""
+"""Connection settings of the clients, and the meaning of transport errors."""
 
 from __future__ import annotations
 
@@ -36,22 +36,23 @@ X = TypeVar("X", bound=BaseException)
 #: Longest answer that is read, in bytes.
 MAX_ANSWER = 64 * 2**20
 
-#: The longest that connecting may take, in seconds; then it is tried again.
+#: Limit of one attempt to connect, in seconds.
 CONNECT_S = 5.0
 
-#: What is said of a call in time, when nothing else is: in seconds.
+#: Default limit of a call, in seconds.
 TIMEOUT_S = 30.0
 
-#: Problems before anything was sent.
+#: Errors before anything was sent.
 _NOT_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 
 _CREDENTIALS = re.compile(r"(?<=//)[^/]*@")
 
 
 class ClientSettings:
-    """What both clients are made from, checked.
+    """The arguments of both clients, validated.
 
-    :raises BadUrl: :raises BadSecret:
+    :raises BadUrl: ``url`` is not acceptable
+    :raises BadSecret: ``secret`` cannot be sent in a header
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class ClientSettings:
         self.retries = retries
         self.headers = {
             "Accept": "application/json",
-            "Accept-Encoding": "identity",  # what comes is bounded, so nothing may unfold
+            "Accept-Encoding": "identity",  # the limit of answers counts these bytes
             "User-Agent": "synrepl",
         }
         if secret is not None:
@@ -91,14 +92,14 @@ class ClientSettings:
         return exchange(call, self.url, limit, self.retries, time.monotonic)
 
     def no_reply(self, error: Exception, timeout_s: float) -> NoReply:
-        """Why there is no answer: nobody there, no answer in time, or something that is none."""
+        """Translate an error of the HTTP library."""
         untrusted = _cause(error, ssl.SSLCertVerificationError)
         if untrusted is not None:
             reason = untrusted.verify_message
             return NoReply(ServerUntrusted(url=self.url, reason=reason), False)
         if isinstance(error, (httpx2.RemoteProtocolError, httpx2.DecodingError)):
             reason = f"{type(error).__name__} {error}".strip()[:200]
-            if "without sending" not in reason and "incomplete" not in reason:
+            if "without sending" not in reason:  # the only mark of a lost connection
                 return NoReply(UnusableAnswer(url=self.url, reason=reason), True)
             reason = "the answer broke off"
         elif isinstance(error, (httpx2.TimeoutException, TimeoutError)):
@@ -109,7 +110,7 @@ class ClientSettings:
         return NoReply(unreachable, not isinstance(error, _NOT_SENT))
 
     def too_long(self) -> NoReply:
-        """An answer that is not read to its end."""
+        """The error of an answer that exceeds :data:`MAX_ANSWER`."""
         reason = f"it is longer than {MAX_ANSWER} bytes"
         return NoReply(UnusableAnswer(url=self.url, reason=reason), True)
 

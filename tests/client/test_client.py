@@ -236,7 +236,8 @@ class Refusals(ListenerCase):
         for told in ({}, {"ids": [1]}, {"ids": ["1"], "writer": "w"}, {"ids": [], "writer": "w"},
                      {"ids": 1, "writer": "w"}, {"ids": [1], "writer": 2}):  # fmt: skip
             self.answers = [lambda request, told=told: json_answer(told)]  # type: ignore[misc]
-            await self.refused(UnusableAnswer, "append", "jobs", [[1]])
+            error = await self.refused(AppendUnconfirmed, "append", "jobs", [[1]])
+            self.assertIn("cannot be used", str(error))
         await self.refused(UnusableAnswer, "wait_for", "jobs", "w", 1)
 
     async def test_rows_and_keys_that_cannot_be_sent(self) -> None:

@@ -127,6 +127,24 @@ class Repeating(TestCase):
             Driver().run(append(), *outcomes, AWAY)
         self.assertEqual(caught.exception.key, "key")
 
+    def test_a_refusal_after_an_attempt_that_may_have_arrived_leaves_the_outcome_unknown(
+        self,
+    ) -> None:
+        for refusal in (CONFLICT, HttpReply(401, b"{}"), HttpReply(404, b"<html>")):
+            with self.assertRaises(AppendUnconfirmed):
+                Driver().run(append(), LOST, refusal)
+        for status in (400, 413, 422):  # these hold for the first attempt, too
+            with self.assertRaises(AppendRefused):
+                Driver().run(append(), LOST, HttpReply(status, CONFLICT.body))
+
+    def test_an_error_of_the_server_while_it_appends_leaves_the_outcome_unknown(self) -> None:
+        internal = HttpReply(500, b'{"error":"InternalError","message":"see the log"}')
+        for reply in (internal, HttpReply(200, b"<html>"), HttpReply(200, b"{}")):
+            driver = Driver()
+            with self.assertRaises(AppendUnconfirmed):
+                driver.run(append(), reply)
+            self.assertEqual(len(driver.sends), 1)
+
     def test_a_refusal_ends_the_call(self) -> None:
         driver = Driver()
         with self.assertRaises(AppendRefused):
@@ -135,7 +153,9 @@ class Repeating(TestCase):
 
     def test_an_answer_that_is_none_ends_the_call(self) -> None:
         with self.assertRaises(UnusableAnswer):
-            Driver().run(append(), HttpReply(200, b"<html>"))
+            Driver().run(append(), HttpReply(404, b"<html>"))
+        with self.assertRaises(UnusableAnswer):
+            Driver().run(get_call("/status"), HttpReply(200, b"<html>"))
 
     def test_counts_the_requests_of_an_append(self) -> None:
         self.assertEqual(Driver().run(append(), AWAY, LOST, DONE).attempts, 3)
