@@ -18,6 +18,7 @@ __all__ = [
     "Appended",
     "AsyncClient",
     "BadCache",
+    "BadCommand",
     "BadInvalidation",
     "BadKey",
     "BadRows",
@@ -29,25 +30,32 @@ __all__ = [
     "ChangeOutbox",
     "Changed",
     "Changes",
+    "ClearUserSync",
     "Client",
     "Command",
+    "CommandNotInDialect",
+    "Commands",
     "CommitUnknown",
     "ConfigError",
     "Database",
     "DatabaseAway",
     "Expansion",
     "Fact",
+    "FederationAck",
     "Handler",
     "HasChanged",
     "IHandler",
     "ITransactionalHandler",
     "InputError",
+    "InvalidateCache",
     "Invalidates",
     "Isolation",
     "Marks",
     "ProtocolError",
     "QueryFailed",
     "Refused",
+    "RemoteServerUp",
+    "RemovePusher",
     "Row",
     "SecretRequired",
     "ServerBusy",
@@ -55,7 +63,9 @@ __all__ = [
     "ServerUnreachable",
     "ServerUntrusted",
     "StorageError",
+    "SyncingUsers",
     "SynreplError",
+    "TooManyUnsent",
     "Transaction",
     "TransactionalHandler",
     "Unavailable",
@@ -63,6 +73,8 @@ __all__ = [
     "UnknownStream",
     "UnusableAnswer",
     "UnusableKey",
+    "UserIp",
+    "UserSync",
     "WaitExpired",
     "WaitTimedOut",
     "__version__",
@@ -111,7 +123,9 @@ if TYPE_CHECKING:
         Changes,
     )
     from synrepl.services.handler_interfaces import IHandler, ITransactionalHandler
-    from synrepl.services.handlers import Access, Batch, Handler, TransactionalHandler
+    from synrepl.services.handlers import Access, Batch, Handler, SyncingUsers, TransactionalHandler
+    from synrepl.services.sending.commands import BadCommand, CommandNotInDialect, Commands
+    from synrepl.services.sending.outgoing import TooManyUnsent
     from synrepl.services.waiting.wait_for import WaitTimedOut
     from synrepl.storage.database import (
         CommitUnknown,
@@ -126,7 +140,16 @@ if TYPE_CHECKING:
     from synrepl.streams.definition import Fact
     from synrepl.streams.effects import Expansion, Invalidates, Marks, columns_key
     from synrepl.streams.row import Row
-    from synrepl.wire.commands import Command
+    from synrepl.wire.commands import (
+        ClearUserSync,
+        Command,
+        FederationAck,
+        InvalidateCache,
+        RemoteServerUp,
+        RemovePusher,
+        UserIp,
+        UserSync,
+    )
 else:
     from synrepl.core.lazy import lazy_names
 
@@ -171,7 +194,19 @@ else:
                 "Changes",
             ),
             "synrepl.services.handler_interfaces": ("IHandler", "ITransactionalHandler"),
-            "synrepl.services.handlers": ("Access", "Batch", "Handler", "TransactionalHandler"),
+            "synrepl.services.handlers": (
+                "Access",
+                "Batch",
+                "Handler",
+                "SyncingUsers",
+                "TransactionalHandler",
+            ),
+            "synrepl.services.sending.commands": (
+                "BadCommand",
+                "CommandNotInDialect",
+                "Commands",
+            ),
+            "synrepl.services.sending.outgoing": ("TooManyUnsent",),
             "synrepl.services.waiting.wait_for": ("WaitTimedOut",),
             "synrepl.storage.database": (
                 "CommitUnknown",
@@ -186,6 +221,15 @@ else:
             "synrepl.streams.definition": ("Fact",),
             "synrepl.streams.effects": ("Expansion", "Invalidates", "Marks", "columns_key"),
             "synrepl.streams.row": ("Row",),
-            "synrepl.wire.commands": ("Command",),
+            "synrepl.wire.commands": (
+                "ClearUserSync",
+                "Command",
+                "FederationAck",
+                "InvalidateCache",
+                "RemoteServerUp",
+                "RemovePusher",
+                "UserIp",
+                "UserSync",
+            ),
         },
     )
