@@ -1,15 +1,13 @@
-"""The auditor of a process's caches, wired from its configuration."""
+"""The auditor of a process's caches, wired."""
 
 from __future__ import annotations
 
 from random import SystemRandom
 
 from synrepl.core.clock import Scheduler
-from synrepl.daemon.config import AuditCaches
 from synrepl.services.announcing.announce import Log
 from synrepl.services.auditing.audit import Auditor
 from synrepl.services.auditing.missed_rows import MissedRows
-from synrepl.services.auditing.sample_caches import sample_caches
 from synrepl.services.auditing.settlement import Settlement
 from synrepl.services.coherence.coherence import Coherence
 from synrepl.services.waiting.own_positions import OwnPositions
@@ -18,9 +16,8 @@ from synrepl.storage.store import FactStore
 from synrepl.streams.catalogue import Catalogue
 
 
-def start_auditor(
+def auditor_of(
     scheduler: Scheduler,
-    wanted: AuditCaches,
     coherence: Coherence,
     catalogue: Catalogue,
     store: FactStore,
@@ -28,14 +25,12 @@ def start_auditor(
     waiting: WaitFor,
     log: Log,
     *,
-    as_master: bool,
+    in_memory: bool,
 ) -> Auditor:
-    """An auditor, and the sampler that has it look at a few entries all the time."""
-    settlement = Settlement(scheduler, catalogue, store, own, waiting, in_memory=as_master)
+    """The auditor of a process's caches.
+
+    :param in_memory: streams in memory are in ``store``, too
+    """
+    settlement = Settlement(scheduler, catalogue, store, own, waiting, in_memory=in_memory)
     rows = MissedRows(coherence, catalogue, store)
-    auditor = Auditor(scheduler, coherence, settlement, rows, log, SystemRandom())
-    if wanted.every:
-        scheduler.spawn(
-            "audit caches", sample_caches(scheduler, auditor, wanted.every, wanted.keys)
-        )
-    return auditor
+    return Auditor(scheduler, coherence, settlement, rows, log, SystemRandom())

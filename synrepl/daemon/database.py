@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,6 @@ from synrepl.core.clock import Scheduler
 from synrepl.daemon.config import Config
 from synrepl.daemon.database_wait import DatabaseWait, EmbeddedAway
 from synrepl.storage import migrations
-from synrepl.storage.database import Session
 from synrepl.storage.incarnations import Incarnations
 from synrepl.storage.launch.data_dir import named_errors
 from synrepl.storage.launch.postgres import PortTaken
@@ -63,10 +64,26 @@ class LastPort:
         self._path.write_text(f"{urlsplit(dsn).port or 0}\n", encoding="ascii")
 
 
-class DatabaseOfProcess:
-    """Finds, starts and prepares the database, and waits for it as long as it takes.
+@dataclass(frozen=True, slots=True)
+class ProcessDatabase:
+    """The database of a process that could be reached, and found to fit.
 
-    :param wait: for the steps of the start that need the database
+    :ivar dsn: its present DSN
+    :ivar store: of the process's streams
+    :ivar incarnations: those of the server that any part of the process has met
+    """
+
+    dsn: str
+    database: PostgresDatabase
+    store: FactStore
+    incarnations: Incarnations
+
+
+class DatabaseStart:
+    """Finds, starts and prepares the database of a process, and waits for it as long as it takes.
+
+    :param wait: for the steps that need the database
+    :param stops: is told how to stop what was started
     """
 
     _log = Logger()
@@ -77,112 +94,118 @@ class DatabaseOfProcess:
         scheduler: Scheduler,
         config: Config,
         wait: DatabaseWait,
+        stops: AsyncExitStack,
     ) -> None:
         self._wait = wait
         self._reactor = reactor
         self._scheduler = scheduler
         self._config = config
-        self._embedded: EmbeddedPostgres | None = None
-        self.dsn = ""
-        self.database: PostgresDatabase | None = None
-        self._statements: PostgresSingles | None = None
-        self._startup: Session | None = None
-        #: Those of the server that any part of the process has met.
-        self.incarnations = Incarnations()
+        self._stops = stops
+        #: The database in use, by its DSN, which changes when an embedded one starts anew.
+        self._reached: dict[str, PostgresDatabase] = {}
+        #: Shuts an embedded database down, after the connections are closed.
+        self._embedded = AsyncExitStack()
+        stops.push_async_callback(self._embedded.aclose)
+        stops.push_async_callback(self._disconnect)
+        self._incarnations = Incarnations()
+        #: The session that keeps others from starting under the same name.
+        self._claim = AsyncExitStack()
+        stops.push_async_callback(self.finish)
 
-    async def start_embedded(self) -> None:
-        """Start the embedded database when the configuration asks for one (a master does)."""
-        if not self._config.uses_embedded:
-            return
-        assert self._config.data_dir is not None
-        wanted = self._config.embedded.port
-        last = LastPort(self._config.data_dir / "postgres.port")
+    async def as_master(self, streams: Sequence[Stream]) -> ProcessDatabase:
+        """Start the database if it is an embedded one, and prepare it for a master.
+
+        The schema is changed as far as is safe while older processes run, once it is sure that
+        this process may be the master; missing tables are made. Nobody else starts under its
+        name before :meth:`finish`.
+
+        :param streams: that the process knows
+        :raises DatabaseRefused: :raises WrongServer: it belongs to another server
+        :raises WriterTaken: :raises NameStarting: another process is the master; nothing is changed
+        :raises DeclarationChanged: a declaration contradicts its table
+        """
+        embedded = await self._start_embedded() if self._config.uses_embedded else None
+        present = self._configured if embedded is None else lambda: embedded
+        schema, server = migrations.load(), self._config.server_name
+
+        async def prepared() -> tuple[str, PostgresDatabase]:
+            dsn, database = await self._reach(present())
+            await self._claim_startup(dsn)
+            await migrations.migrate(database, schema, migrations.Phase.PRE)
+            await database.run("record server", lambda txn: record_server(txn, server))
+            return dsn, database
+
+        dsn, database = await self._wait.until_done(prepared)
+        # Nobody has to be woken by a commit: the master announces its own facts itself.
+        tables = self._tables(dsn, database, notify=False)
+        made = [stream for stream in streams if not stream.in_memory]
+        for name in await self._wait.until_done(lambda: tables.prepare(made)):
+            self._log.warn(
+                "rows of stream {stream} can still be changed by plain SQL: a transaction "
+                "that writes there kept its table busy; the next start of the master tries "
+                "again to protect them",
+                stream=name,
+            )
+        return self._process_database(dsn, database, tables)
+
+    async def as_worker(self) -> ProcessDatabase:
+        """Wait for the database, and for the master to prepare it.
+
+        :raises DatabaseRefused: :raises WrongServer: it belongs to another server
+        """
+        schema, server = migrations.load(), self._config.server_name
+
+        async def checked() -> tuple[str, PostgresDatabase]:
+            dsn, database = await self._reach(self._configured())
+            await database.run("check server", lambda txn: check_server(txn, server))
+            await database.run(
+                "check schema", lambda txn: migrations.check(txn, schema), read_only=True
+            )
+            return dsn, database
+
+        dsn, database = await self._wait.until_done(checked)
+        return self._process_database(dsn, database, self._tables(dsn, database, notify=True))
+
+    async def finish(self) -> None:
+        """Let others start under this name: from now on they find that it is taken."""
+        await self._claim.aclose()
+
+    async def _start_embedded(self) -> str:
+        """The DSN of the embedded database, which runs from now on."""
+        directory, wanted = self._config.data_dir, self._config.embedded.port
+        assert directory is not None
+        last = LastPort(directory / "postgres.port")
         try:
-            self.dsn = await self._start_embedded(wanted or last.read())
+            dsn = await self._start_at(directory, wanted or last.read())
         except PortTaken:
             if wanted:
                 raise
-            self.dsn = await self._start_embedded(0)
-        with named_errors(self._config.data_dir):
-            last.write(self.dsn)
+            dsn = await self._start_at(directory, 0)
+        with named_errors(directory):
+            last.write(dsn)
+        return dsn
 
-    async def _start_embedded(self, port: int) -> str:
-        assert self._config.data_dir is not None
+    async def _start_at(self, directory: Path, port: int) -> str:
         wanted = self._config.embedded
-        self._embedded = EmbeddedPostgres(
+        embedded = EmbeddedPostgres(
             self._reactor,
-            self._config.data_dir,
+            directory,
             port=port,
             prefer_system=wanted.prefer_system,
             fsync=wanted.fsync,
         )
-        return await self._embedded.start()
+        self._embedded.push_async_callback(embedded.stop)
+        return await embedded.start()
 
-    async def connect(self, *, migrate: bool) -> PostgresDatabase:
-        """Wait until the database answers, make sure that it is ours, and that its schema fits.
-
-        :param migrate: apply what is safe to apply while older processes run, as a master,
-            once it is sure that this process may be the master;
-            otherwise wait for whoever does
-        :raises DatabaseRefused: :raises WrongServer: it belongs to another server
-        :raises WriterTaken: :raises NameStarting: another process is the master; nothing is changed
-        :raises SynreplError: and other errors that waiting does not cure
-        """
-        schema = migrations.load()
-        server = self._config.server_name
-
-        async def connected() -> PostgresDatabase:
-            database = await self._reachable()
-            if migrate:
-                await self._claim_startup()
-                await migrations.migrate(database, schema, migrations.Phase.PRE)
-                await database.run("record server", lambda txn: record_server(txn, server))
-            else:
-                await database.run("check server", lambda txn: check_server(txn, server))
-                await database.run(
-                    "check schema", lambda txn: migrations.check(txn, schema), read_only=True
-                )
-            return database
-
-        return await self._wait.until_done(connected)
-
-    async def store(self, streams: Sequence[Stream], *, as_master: bool) -> FactStore:
-        """The store of the streams.
-
-        :param as_master: make the tables that are missing; and wake nobody with each
-            commit, for the master announces its own facts itself
-        :raises DeclarationChanged: a declaration contradicts its table
-        """
-        assert self.database is not None
-        instance = self._config.instance_name
-        tables = PostgresStore(
-            self._scheduler,
-            self.database,
-            partial(open_session, self._reactor, self.dsn, instance),
-            holder=f"{instance!r} (process {os.getpid()} on {socket.gethostname()})",
-            notify=not as_master,
-            statements=self._singles(),
-            incarnations=self.incarnations,
-        )
-        if as_master:
-            made = [stream for stream in streams if not stream.in_memory]
-            for name in await self._wait.until_done(lambda: tables.prepare(made)):
-                self._log.warn(
-                    "rows of stream {stream} can still be changed by plain SQL: a transaction "
-                    "that writes there kept its table busy; the next start of the master tries "
-                    "again to protect them",
-                    stream=name,
-                )
-        return RoutedStore(tables, MemoryStore(self._scheduler))
-
-    async def _claim_startup(self) -> None:
+    async def _claim_startup(self, dsn: str) -> None:
         """Make sure that this process may be the master, before it changes anything.
 
         :raises WrongServer: :raises WriterTaken: :raises NameStarting:
         """
-        await self.finish_startup()
+        await self.finish()
         name, server = self._config.instance_name, self._config.server_name
-        session = self._startup = await open_session(self._reactor, self.dsn, name)
+        session = await open_session(self._reactor, dsn, name)
+        self._claim.push_async_callback(session.close)
         await session.run(lambda txn: check_server(txn, server))
         give_up = self._scheduler.seconds() + TAKEOVER_S
         while True:
@@ -193,45 +216,46 @@ class DatabaseOfProcess:
                     raise
             await self._scheduler.sleep(_LOOK_S)
 
-    async def finish_startup(self) -> None:
-        """Let others start under this name: from now on they find that it is taken."""
-        session, self._startup = self._startup, None
-        if session is not None:
-            await session.close()
-
-    async def stop(self) -> None:
-        """Close the connections, and shut an embedded database down."""
-        await self.finish_startup()
-        if self._statements is not None:
-            self._statements.close()
-        if self.database is not None:
-            await self.database.close()
-        if self._embedded is not None:
-            await self._embedded.stop()
-
-    def _singles(self) -> PostgresSingles | None:
-        if self._statements is None and PostgresSingles.can_reach(self.dsn):
-            self._statements = PostgresSingles(self._reactor, self.dsn, self._config.instance_name)
-        return self._statements
-
-    async def _reachable(self) -> PostgresDatabase:
-        """The database under its present DSN: that of an embedded one may have changed."""
-        dsn = self._present_dsn()
-        if self.database is not None and dsn != self.dsn:
-            await self.database.close()
-            self.database = None
-        if self.database is None:
-            self.dsn = dsn
+    async def _reach(self, dsn: str) -> tuple[str, PostgresDatabase]:
+        if dsn not in self._reached:
+            await self._disconnect()
             limits = Limits(connections=self._config.database_pool.max, give_up_s=GIVE_UP_S)
             name = self._config.instance_name
-            self.database = PostgresDatabase(self._reactor, self.dsn, name, limits)
-        return self.database
+            self._reached[dsn] = PostgresDatabase(self._reactor, dsn, name, limits)
+        return dsn, self._reached[dsn]
 
-    def _present_dsn(self) -> str:
+    async def _disconnect(self) -> None:
+        while self._reached:
+            _, database = self._reached.popitem()
+            await database.close()
+
+    def _tables(self, dsn: str, database: PostgresDatabase, *, notify: bool) -> PostgresStore:
+        """The store of the streams that have tables."""
+        instance = self._config.instance_name
+        statements = None
+        if PostgresSingles.can_reach(dsn):
+            statements = PostgresSingles(self._reactor, dsn, instance)
+            self._stops.callback(statements.close)
+        return PostgresStore(
+            self._scheduler,
+            database,
+            partial(open_session, self._reactor, dsn, instance),
+            holder=f"{instance!r} (process {os.getpid()} on {socket.gethostname()})",
+            notify=notify,
+            statements=statements,
+            incarnations=self._incarnations,
+        )
+
+    def _process_database(
+        self, dsn: str, database: PostgresDatabase, tables: PostgresStore
+    ) -> ProcessDatabase:
+        store = RoutedStore(tables, MemoryStore(self._scheduler))
+        return ProcessDatabase(dsn, database, store, self._incarnations)
+
+    def _configured(self) -> str:
+        """The DSN now: that of an embedded database, which the master runs, changes."""
         if self._config.dsn is not None:
             return self._config.dsn.reveal()
-        if self._embedded is not None:
-            return self.dsn
         return running_dsn(self._config.embedded_dsn_path)
 
 

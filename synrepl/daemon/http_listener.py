@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 from typing import Any
 
 from twisted.internet.error import CannotListenError
@@ -15,8 +16,7 @@ from synrepl.adapters.http_server import HttpServer
 from synrepl.adapters.listening_port import ListeningPort
 from synrepl.adapters.tcp_master import MasterFactory
 from synrepl.core.errors import ConfigError, Unavailable
-from synrepl.daemon.config import Http
-from synrepl.daemon.descriptors import shares
+from synrepl.daemon.config import Config, Http
 from synrepl.daemon.listener_status import http_status
 
 
@@ -46,64 +46,47 @@ def listen(
 
 
 class HttpListener:
-    """One listener, from before the start of a process to after its end.
+    """The HTTP listener of a process, from before its start to after its end.
 
-    :param config: None for a process without one; then nothing here does anything
-    :param connections: limits on connections, where the process has other listeners too
+    :param connections: limits on connections
     :ivar waiting: why the process has not started yet
     """
 
     def __init__(
-        self,
-        reactor: Any,
-        clock: Any,
-        config: Http | None,
-        connections: ConnectionLimits | None = None,
+        self, reactor: Any, clock: Any, config: Http, connections: ConnectionLimits
     ) -> None:
-        self._reactor = reactor
-        self._config = config
-        self._port: Any = None
         self.waiting = "just begun"
-        self.server: HttpServer | None = None
-        if config is not None:
-            secret = None if config.secret is None else config.secret.reveal()
-            most = shares(config).http if connections is None else connections
-            limits = HttpLimits(max_body=config.max_body, connections=most)
-            names = (*config.allowed_hosts, config.bind_address)
-            self.server = HttpServer(
-                clock, self._until_started(), secret, limits, names, sliced=True
-            )
-
-    def open(self) -> None:
-        """Listen.
-
-        :raises PortInUse: it is taken, or the address is not ours
-        """
-        if self._config is not None:
-            where = self._config.bind_address
-            assert self.server is not None
-            self._port = listen(self._reactor, "http", self._config.port, self.server, where)
+        self.server = HttpServer(
+            clock,
+            self._until_started(),
+            None if config.secret is None else config.secret.reveal(),
+            HttpLimits(max_body=config.max_body, connections=connections),
+            (*config.allowed_hosts, config.bind_address),
+            sliced=True,
+        )
+        self._port = listen(reactor, "http", config.port, self.server, config.bind_address)
 
     @property
-    def port(self) -> int | None:
+    def port(self) -> int:
         """The port that is listened on."""
-        return None if self._port is None else int(self._port.getHost().port)
+        return int(self._port.getHost().port)
 
-    def status(self) -> dict[str, int] | None:
-        """Its connections and requests; None for a process without a listener."""
-        return None if self.server is None else http_status(self.server)
+    def wait(self, reason: str) -> None:
+        """Requests are refused for this reason until the process has started."""
+        self.waiting = reason
+
+    def status(self) -> dict[str, int]:
+        """Its connections and requests."""
+        return http_status(self.server)
 
     def started(self, routes: Sequence[Route]) -> None:
         """The process has started: answer by these routes."""
-        if self.server is not None:
-            self.server.serve(routes)
+        self.server.serve(routes)
 
     async def close(self) -> None:
         """Stop listening, and close what is open once it is answered."""
-        if self._port is not None:
-            await self._port.stopListening()
-        if self.server is not None:
-            self.server.close_connections()
+        await self._port.stopListening()
+        self.server.close_connections()
 
     def _until_started(self) -> list[Route]:
         async def alive(request: HttpRequest) -> HttpAnswer:
@@ -134,3 +117,39 @@ class HttpListener:
                 )
             ),
         ]
+
+
+def open_http(
+    reactor: Any,
+    clock: Any,
+    config: Http,
+    connections: ConnectionLimits,
+    stops: AsyncExitStack,
+) -> HttpListener:
+    """Listen for HTTP.
+
+    :param connections: limits on connections
+    :param stops: is told how to stop it
+    :raises PortInUse: the port is taken, or the address is not ours
+    """
+    http = HttpListener(reactor, clock, config, connections)
+    stops.push_async_callback(http.close)
+    return http
+
+
+def open_configured_http(
+    reactor: Any,
+    clock: Any,
+    config: Config,
+    connections: ConnectionLimits,
+    stops: AsyncExitStack,
+) -> HttpListener | None:
+    """Listen for HTTP, if the configuration says so; see :func:`open_http`."""
+    if config.http is None:
+        return None
+    return open_http(reactor, clock, config.http, connections, stops)
+
+
+def waiting_of(http: HttpListener | None) -> Callable[[str], object]:
+    """What is told why a process waits."""
+    return (lambda reason: None) if http is None else http.wait

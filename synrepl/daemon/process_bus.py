@@ -1,14 +1,14 @@
-"""The bus of a process, wired from its configuration."""
+"""The place of a process on the bus, wired from its configuration."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import cache
+from typing import Protocol
 
 from synrepl.core.backlog import Capacity
 from synrepl.core.clock import Scheduler
 from synrepl.daemon.config import Config
-from synrepl.daemon.redis_link import redis_link
 from synrepl.services.announcing.announce import Log
 from synrepl.services.announcing.publish import Publisher
 from synrepl.services.bus.attendant import Attendant
@@ -20,10 +20,7 @@ from synrepl.services.bus.namesakes import Namesakes
 from synrepl.services.bus.own_writer import OwnWriter
 from synrepl.services.bus.relay import CommandRelay
 from synrepl.services.bus.spokesman import Spokesman, speak_for_the_dead
-from synrepl.services.bus.syncing_repeater import SyncingRepeater
 from synrepl.services.bus.voice import Spoken, Voice
-from synrepl.services.serving.peer_states import BUS, CommandSource
-from synrepl.services.serving.user_sync import UserSyncs
 from synrepl.services.standing.bus_status import BusStatus
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.definition import Stream
@@ -31,9 +28,33 @@ from synrepl.streams.rows import RowCodec
 from synrepl.wire.commands import Command
 
 
+class PubSub(Protocol):
+    """The connections of a process to Redis, or to something like it.
+
+    :ivar fault: why they cannot be used now; None while they can
+    :ivar connections: how often they were made
+    :ivar cut_off: how often they were closed because one side did not read
+    """
+
+    fault: str | None
+    connections: int
+    cut_off: int
+
+    def start(self) -> None:
+        """Connect, and again whenever they are lost."""
+
+    async def stop(self) -> None:
+        """Close them."""
+
+
+#: Makes the connections: given the channels to subscribe to, and what hears and speaks.
+Join = Callable[[Collection[str], Bus], PubSub]
+
+
 class ProcessBus:
     """A process's place on the bus.
 
+    :param join: makes its connections
     :param spoken: the writers that it speaks for, whose moves ``publisher`` gets
     :param hears: the names of the streams that ``ear`` follows
     :param user_ip: it is the one that takes USER_IP
@@ -43,8 +64,7 @@ class ProcessBus:
 
     def __init__(
         self,
-        reactor: Any,
-        scheduler: Scheduler,
+        join: Join,
         config: Config,
         catalogue: Catalogue,
         publisher: Publisher,
@@ -74,9 +94,7 @@ class ProcessBus:
             asked,
         )
         heard = channels.heard(hears, user_ip, name)
-        self._pubsub = redis_link(
-            reactor, scheduler, config.redis, heard, self._bus, log.info, warn=log.warn
-        )
+        self._pubsub = join(heard, self._bus)
 
     @property
     def standing(self) -> bool:
@@ -131,7 +149,9 @@ class MasterBus:
 
     :param mirrored: the streams that another process keeps in memory, each with its writer
     :param handle: gets what others say that is not about streams
+    :param joined: called whenever the bus can be heard again
     :param left: called when the bus cannot be heard any more
+    :param asked: called when another process has joined
     :ivar spokesman: to be told of all movements
     :ivar mirror: has the mirrored streams
     :ivar relay: to be told of what TCP clients say
@@ -139,36 +159,36 @@ class MasterBus:
 
     def __init__(
         self,
-        reactor: Any,
+        join: Join,
         scheduler: Scheduler,
         config: Config,
         catalogue: Catalogue,
         mirrored: Iterable[tuple[Stream, str]],
         handle: Callable[[Command], object],
+        joined: Callable[[], object],
         left: Callable[[], object],
+        asked: Callable[[], object],
         log: Log,
     ) -> None:
-        publisher = bus_publisher(scheduler, catalogue)
+        publisher = publisher_of(scheduler, catalogue)
         self.spokesman = Spokesman(config.instance_name, publisher)
         self.mirror = Mirror(mirrored, log)
         self._scheduler = scheduler
         self._place = ProcessBus(
-            reactor,
-            scheduler,
+            join,
             config,
             catalogue,
             publisher,
             self.spokesman,
-            Attendant(handle, self.mirror, self._joined, left),
+            Attendant(handle, self.mirror, joined, left),
             log,
             hears=self.mirror.streams,
             user_ip=True,
-            asked=self._asked,
+            asked=asked,
         )
         self.relay = CommandRelay(
             config.instance_name, self._place.say, log, lambda: self._place.standing
         )
-        self._repeater: SyncingRepeater | None = None
 
     @property
     def standing(self) -> bool:
@@ -184,34 +204,19 @@ class MasterBus:
         """How it is with the bus now."""
         return self._place.status()
 
-    def start(self, user_syncs: UserSyncs[CommandSource]) -> None:
-        """Join; see :meth:`ProcessBus.start`.
-
-        :param user_syncs: who is syncing, to be said to all
-        """
-        self._repeater = SyncingRepeater(self._scheduler, self.relay, user_syncs, BUS)
+    def start(self) -> None:
+        """Join; see :meth:`ProcessBus.start`."""
         self._place.start()
         look = speak_for_the_dead(self._scheduler, self.spokesman, self._place.voice)
         self._scheduler.spawn("speak for the dead", look)
 
     async def stop(self) -> None:
         """Leave."""
-        if self._repeater is not None:
-            self._repeater.stop()
         await self._place.stop()
-
-    def _joined(self) -> None:
-        if self._repeater is not None:
-            self._repeater.joined()
-
-    def _asked(self) -> None:
-        if self._repeater is not None:
-            self._repeater.asked()
 
 
 def worker_bus(
-    reactor: Any,
-    scheduler: Scheduler,
+    join: Join,
     config: Config,
     catalogue: Catalogue,
     publisher: Publisher,
@@ -229,8 +234,7 @@ def worker_bus(
     """
     hears = [stream.name for stream in catalogue] if followed is None else followed
     return ProcessBus(
-        reactor,
-        scheduler,
+        join,
         config,
         catalogue,
         publisher,
@@ -243,6 +247,12 @@ def worker_bus(
     )
 
 
-def bus_publisher(scheduler: Scheduler, catalogue: Catalogue) -> Publisher:
-    """A publisher for the bus alone."""
-    return Publisher(scheduler, {stream.name: RowCodec(stream) for stream in catalogue})
+def publisher_of(scheduler: Scheduler, catalogue: Catalogue) -> Publisher:
+    """A publisher for all streams."""
+    return Publisher(scheduler, codecs(catalogue))
+
+
+@cache
+def codecs(catalogue: Catalogue) -> Mapping[str, RowCodec]:
+    """One codec per stream: they are costly to make, and the same for all processes."""
+    return {stream.name: RowCodec(stream) for stream in catalogue}

@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from synrepl.core.clock import Scheduler
 from synrepl.core.errors import ConfigError
+from synrepl.daemon.config import Config
 from synrepl.daemon.config_redis import Redis
+from synrepl.daemon.process_bus import Join
 from synrepl.daemon.secret import Secret
+from synrepl.services.announcing.announce import Log
 
 if TYPE_CHECKING:
     from synrepl.adapters.redis_address import RedisAddress
@@ -18,6 +21,16 @@ if TYPE_CHECKING:
 
 class NeedsRedis(ConfigError):
     """redis: {missing} is not installed; install synrepl[redis]"""
+
+
+def joining(reactor: Any, scheduler: Scheduler, config: Config, log: Log) -> Join | None:
+    """What makes a process's connections to Redis; None where it is not configured."""
+    redis = config.redis
+    if redis is None:
+        return None
+    return lambda channels, bus: redis_link(
+        reactor, scheduler, redis, channels, bus, log.info, warn=log.warn
+    )
 
 
 def redis_link(

@@ -31,13 +31,26 @@ def open_listener(
     :param slices: budget for parsing input, shared by all listeners
     :returns: the port, as ``listenTCP`` does
     """
+    factory = listener_factory(scheduler, config, listener, master, connections, slices)
+    return listen(reactor, "listeners", listener.port, factory, listener.bind_address)
+
+
+def listener_factory(
+    scheduler: Scheduler,
+    config: MasterConfig,
+    listener: Listener,
+    master: Master,
+    connections: ConnectionLimits,
+    slices: Slices,
+) -> MasterFactory:
+    """What makes the protocols of one listener; see :func:`open_listener`."""
     limits = Limits(
         line=listener.line_limit,
         peer_line=listener.line_limit,
         queued_lines=config.live_queue_commands,
         ping_timeout=config.ping_timeout,
     )
-    factory = MasterFactory(
+    return MasterFactory(
         scheduler,
         master,
         config.server_name,
@@ -48,4 +61,3 @@ def open_listener(
         connections,
         slices,
     )
-    return listen(reactor, "listeners", listener.port, factory, listener.bind_address)

@@ -8,8 +8,9 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred
@@ -23,16 +24,9 @@ from synrepl.daemon import logs, supervisor
 from synrepl.daemon.cli import EXIT_FAILED, report
 from synrepl.daemon.config import Config
 from synrepl.daemon.handler_classes import include_working_directory
+from synrepl.daemon.process import DaemonProcess
 
 C = TypeVar("C", bound=Config)
-
-
-class Process(Protocol):
-    """What a service runs; see :class:`~.master.MasterProcess`, :class:`~.worker.WorkerProcess`."""
-
-    async def start(self) -> None: ...
-
-    async def stop(self) -> None: ...
 
 
 class ProcessService(Service):
@@ -43,11 +37,10 @@ class ProcessService(Service):
 
     _log = Logger()
 
-    def __init__(self, reactor: Any, make: Callable[[], Process]) -> None:
+    def __init__(self, reactor: Any, make: Callable[[], DaemonProcess[Any]]) -> None:
         self._reactor = reactor
         self._make = make
-        self._process: Process | None = None
-        self._watchdog: LoopingCall | None = None
+        self._stops = AsyncExitStack()
         self.exit_code = 0
 
     def startService(self) -> None:
@@ -61,13 +54,15 @@ class ProcessService(Service):
         return Deferred.fromCoroutine(self._stop())
 
     async def _start(self) -> None:
-        self._process = self._make()
+        process = self._make()
+        self._stops.push_async_callback(process.stop)
         seconds = supervisor.watchdog_interval()
         if seconds is not None:
-            self._watchdog = LoopingCall(supervisor.notify, "WATCHDOG=1")
-            self._watchdog.clock = self._reactor
-            self._watchdog.start(seconds)
-        await self._process.start()
+            watchdog = LoopingCall(supervisor.notify, "WATCHDOG=1")
+            watchdog.clock = self._reactor
+            watchdog.start(seconds)
+            self._stops.callback(watchdog.stop)
+        await process.start()
         # Objects created so far are permanent. Traversing them in every full garbage collection
         # would stop the process for up to a tenth of a second.
         gc.collect()
@@ -76,10 +71,7 @@ class ProcessService(Service):
 
     async def _stop(self) -> None:
         supervisor.notify("STOPPING=1")
-        if self._watchdog is not None and self._watchdog.running:
-            self._watchdog.stop()
-        if self._process is not None:
-            await self._process.stop()
+        await self._stops.aclose()
 
     def _failed(self, failure: Failure) -> None:
         if not self.running:
@@ -112,7 +104,7 @@ class Options(usage.Options):
             raise usage.UsageError("-c FILE is needed")
 
 
-def run(config: Config, make: Callable[[Any], Process]) -> None:
+def run(config: Config, make: Callable[[Any], DaemonProcess[Any]]) -> None:
     """Run a process in the foreground until a signal ends it; exits with its code."""
     from twisted.internet import reactor
 
@@ -128,7 +120,9 @@ def run(config: Config, make: Callable[[Any], Process]) -> None:
 
 
 def service_of(
-    options: Options, load: Callable[[Sequence[Path]], C], make: Callable[[Any, C], Process]
+    options: Options,
+    load: Callable[[Sequence[Path]], C],
+    make: Callable[[Any, C], DaemonProcess[Any]],
 ) -> ProcessService:
     """A process as a service of twistd. A configuration that is not acceptable ends the program.
 

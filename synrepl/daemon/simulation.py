@@ -1,46 +1,44 @@
-"""The product's own processes as they play in the simulator, wired as the daemons wire them."""
+"""The product's own processes as they play in the simulator, assembled as the daemons are."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
 
-from synrepl.adapters.tcp_master import MasterFactory
+from synrepl.adapters.caches import make_caches
+from synrepl.adapters.connection_table import ConnectionLimits
 from synrepl.adapters.tcp_worker import WorkerFactory
-from synrepl.core import slices
-from synrepl.core.errors import SynreplError
+from synrepl.caches.registry import Caches
 from synrepl.core.tokens import Range, Token
-from synrepl.daemon.simulation_bus import (
-    SERVER_NAME,
-    SimulatedMasterBus,
-    SimulatedVoice,
-    publisher_of,
+from synrepl.daemon.assemble import (
+    Ports,
+    WorkerPorts,
+    assemble_master,
+    assemble_worker,
+    worker_coherence,
 )
-from synrepl.daemon.simulation_writer import SimulatedWriter, WriterProcess, coherence_of
-from synrepl.services import trim
-from synrepl.services.announcing import announce, stream_state
-from synrepl.services.announcing.announce import Announcer
-from synrepl.services.announcing.stream_state import Movements
-from synrepl.services.bus.both import BothMovements
-from synrepl.services.coherence import invalidate
-from synrepl.services.coherence.coherent import CoherentMovements
-from synrepl.services.following import catch_up, follow, lane
+from synrepl.daemon.config import AuditCaches, Listener, MasterAddress, MasterConfig, WorkerConfig
+from synrepl.daemon.config import Retention as RetentionConfig
+from synrepl.daemon.config_redis import Redis
+from synrepl.daemon.process_bus import Join
+from synrepl.daemon.replication_listener import listener_factory
+from synrepl.daemon.secret import Secret
+from synrepl.services.coherence.coherence import Coherence
+from synrepl.services.coherence.invalidate import Changes
 from synrepl.services.following.consumer import StartAt, Subscription
-from synrepl.services.following.deliver import Delivery
-from synrepl.services.following.follow import Follower
-from synrepl.services.following.leases import FollowerLease
 from synrepl.services.following.possible_tokens import PossibleTokens
 from synrepl.services.following.source import LINEAR, Backlog, StorePositions, in_order
 from synrepl.services.handlers import Batch, Handler, TransactionalHandler
 from synrepl.services.membership.membership import Membership
-from synrepl.services.serving import client_catch_up
-from synrepl.services.serving.serve import Master
-from synrepl.services.trim import Trimmer
-from synrepl.services.waiting.own_positions import FollowerPositions
-from synrepl.services.waiting.position_waiters import PositionWaiters
-from synrepl.services.waiting.wait_for import WaitFor
+from synrepl.services.sizes import Sizes
+from synrepl.services.writing.reservation import Reservation
+from synrepl.services.writing.write import StreamWriter
 from synrepl.storage.database import Database, Transaction
+from synrepl.storage.incarnations import Incarnations
+from synrepl.storage.store import Written
+from synrepl.streams.definition import Stream
+from synrepl.streams.row import Row
 from synrepl.testing.simulator.clock import Life
 from synrepl.testing.simulator.parts import (
     LINE_LIMIT,
@@ -50,63 +48,48 @@ from synrepl.testing.simulator.parts import (
     Key,
     Place,
     Receiver,
+    StaleOutbox,
     Watch,
 )
-from synrepl.wire.dialects import LEGACY, MODERN, Dialect
-from synrepl.wire.session import Limits
 
+T = TypeVar("T")
+
+SERVER_NAME = "simulated.example"
 MASTER = "master"
 
-#: Seconds between two records of a follower's positions, as in the worker.
-RECORD_S = 1.0
-
-#: Sizes of pages and buffers that a few facts reach: module, constant, value.
-_SMALL: Sequence[tuple[Any, str, float]] = (
-    (announce, "PAGE_ROWS", 3),
-    (client_catch_up, "PAGE_ROWS", 3),
-    (client_catch_up, "PAGES_AT_A_TIME", 1),
-    (slices, "UNITS", 15),
-    (lane, "PAGE_ROWS", 3),
-    (catch_up, "PAGE_ROWS", 3),
-    (follow, "HIGH_WATER_ROWS", 6),
-    (follow, "LOW_WATER_ROWS", 2),
-    (stream_state, "HELD_ROWS", 4),
-    (invalidate, "MAX_KEYS", 2),
-    (trim, "AT_ONCE", 2),
-)
+#: Nobody connects to it: the store is a port.
+_DSN = Secret("dbname=simulated", "dbname=simulated")
 
 #: Looks at a stream that is held up are many, and all alike.
-_RARE: Sequence[tuple[Any, str, float]] = (
-    (announce, "LOOK_AGAIN_S", 0.1),
-    (announce, "LOOK_SELDOM_S", 0.5),
+_ORDINARY = Sizes(look_again_s=0.1, look_seldom_s=0.5)
+
+#: Sizes of pages and buffers that a few facts reach.
+_SMALL = replace(
+    _ORDINARY,
+    page_rows=3,
+    pages_at_a_time=1,
+    turn_units=15,
+    high_water_rows=6,
+    low_water_rows=2,
+    held_rows=4,
+    invalidation_keys=2,
+    trim_rows=2,
 )
 
-_LIMITS = Limits(line=LINE_LIMIT, peer_line=LINE_LIMIT, queued_lines=QUEUED_LINES)
+#: Facts stay in runs without an application, whose caches alone can tell what was trimmed.
+_NEVER_S = 1e9
 
 
 class Product:
     """Plays all parts with the product's services (see ``synrepl.testing.simulator.parts``)."""
 
-    @contextmanager
-    def sizes(self, small: bool) -> Iterator[None]:
-        """Make pages and buffers small for a while."""
-        sizes = (*_SMALL, *_RARE) if small else _RARE
-        before = [(module, name, getattr(module, name)) for module, name, _ in sizes]
-        for module, name, value in sizes:
-            setattr(module, name, value)
-        try:
-            yield
-        finally:
-            for module, name, value in before:
-                setattr(module, name, value)
-
     def master(self, place: Place, watch: Watch) -> SimulatedMaster:
         """A master, whose announcements go through ``watch``."""
         return SimulatedMaster(place, watch)
 
-    def writer(self, place: Place, name: str, watch: Watch) -> WriterProcess:
+    def writer(self, place: Place, name: str, watch: Watch) -> SimulatedWriterProcess:
         """A process that only writes."""
-        return WriterProcess(place, name, watch)
+        return SimulatedWriterProcess(place, name, watch)
 
     def follower(
         self,
@@ -125,75 +108,61 @@ class Product:
 
 
 class SimulatedMaster:
-    """Wired like :class:`synrepl.daemon.master.MasterProcess`."""
+    """A master on the simulator's ports."""
 
     def __init__(self, place: Place, watch: Watch) -> None:
-        life, catalogue = place.life, place.catalogue
-        publisher = publisher_of(place)
-        coherence = self._coherence = coherence_of(place)
-        self._bus: SimulatedMasterBus | None = None
-        movements: Movements = publisher
-        if place.bus is not None:
-            self._bus = SimulatedMasterBus(place, place.bus, MASTER)
-            movements = BothMovements(publisher, self._bus.spokesman)
-        movements = watch(movements)
-        if coherence is not None:
-            movements = CoherentMovements(coherence, MASTER, movements)
-        self._store = place.store
-        announcer = self._announcer = Announcer(
-            life,
-            place.store,
-            catalogue,
-            movements,
-            place.log,
-            failed_over=lambda incarnation: self.writer.failed_over(incarnation),
+        retention = place.retention
+        listener = Listener(port=0, line_limit=LINE_LIMIT)
+        config = MasterConfig(
+            server_name=SERVER_NAME,
+            instance_name=MASTER,
+            database=_DSN,
+            listeners=(listener,),
+            live_queue_commands=QUEUED_LINES,
+            redis=_redis(place),
+            audit_caches=AuditCaches(every=0.0),
+            retention=RetentionConfig(
+                every=_NEVER_S if place.application is None else retention.every_s,
+                keep=retention.keep_s,
+                max=retention.max_s,
+            ),
         )
-        if self._bus is not None:
-            self._bus.spokesman.begin(announcer.states)
-        self.writer = SimulatedWriter(place, MASTER, announcer, coherence)
-        self._life = life
-        self._trimmer = Trimmer(
-            life,
-            place.store,
-            [stream for stream in catalogue if stream.ephemeral],
-            lambda stream: announcer.states[stream.name].linear,
-            place.log,
-            every_s=place.retention.every_s,
-            keep_s=place.retention.keep_s,
-            max_s=place.retention.max_s,
+        coherence = Coherence(_caches(place), place.catalogue, place.log)
+        coherence.check()
+        ports = Ports(
+            scheduler=place.life,
+            log=place.log,
+            coherence=coherence,
+            until_done=_AtOnce(),
+            join=_join(place),
+            watched=watch,
+            sizes=_sizes(place),
         )
-        master = Master(
-            life,
-            catalogue,
-            announcer.states,
-            publisher,
-            place.store,
-            lambda source, command: None,
-            place.log,
+        streams = list(place.catalogue)
+        services = assemble_master(
+            config, ports, place.store, place.database, place.catalogue, streams
         )
-        self._master = master
-        self.listener = MasterFactory(life, master, SERVER_NAME, limits=_LIMITS)
+        self._services = services
+        self.writer = SimulatedWriter(services.writer, services.changes)
+        self.listener = listener_factory(
+            place.life, config, listener, services.master, ConnectionLimits(), services.slices
+        )
 
     async def start(self) -> None:
         """Returns once connections can be taken."""
-        await self._store.confirm({})
-        await self.writer.start()
-        await self._announcer.start()
-        if self._coherence is not None:
-            for (stream, writer), position in self.positions().items():
-                self._coherence.begin(stream, writer, position)
-            self._life.spawn("trim", self._trimmer.run())
-        if self._bus is not None:
-            self._bus.start()
+        await self._services.take_name()
+        await self._services.begin()
+        if self._services.bus is not None:
+            self._services.bus.start()
 
     def wake(self, stream: str) -> None:
         """A NOTIFY has arrived."""
-        self._announcer.wake(stream)
+        self._services.announcer.wake(stream)
 
     def positions(self) -> Mapping[Key, Token]:
         """Where every writer of every stream stands."""
         found: dict[Key, Token] = {}
-        for name, state in self._announcer.states.items():
+        for name, state in self._services.announcer.states.items():
             found[name, LINEAR] = state.linear
             for writer, position in state.positions.items():
                 found[name, writer] = position
@@ -201,15 +170,16 @@ class SimulatedMaster:
 
     async def stop(self) -> None:
         """End in good order."""
-        self._master.shut_down()
-        if self._bus is not None:
-            await self._bus.stop()
-        await self._announcer.stop()
-        await self.writer.stop()
+        await self._services.stop()
+        await self._services.writer.stop()
 
 
 class SimulatedFollower:
-    """Wired like :class:`synrepl.daemon.worker.WorkerProcess`."""
+    """A worker on the simulator's ports.
+
+    :ivar dialler: makes the connections that it asks for; None over Redis
+    :ivar writer: None unless it writes
+    """
 
     def __init__(
         self,
@@ -219,91 +189,181 @@ class SimulatedFollower:
         handlers: Sequence[tuple[HandlerKind, Receiver]],
         watch: Watch,
     ) -> None:
-        life, retention = place.life, place.retention
-        self._life = life
-        self._log = place.log
-        waiters = PositionWaiters(life)
-        self._lease: FollowerLease | None = None
-        if kind.named:
-            self._lease = FollowerLease(life, place.store, name, None, retention.lease_s, place.log)
-        coherence = coherence_of(place, leaves_out=kind.legacy)
-        voice = SimulatedVoice(place, name, watch)
-        self.writer: SimulatedWriter | None = None
-        if kind.writes:
-            self.writer = SimulatedWriter(place, name, voice.settled, coherence)
-        self._delivery = Delivery(
-            life,
-            [_subscription(kind, each, receiver) for each, receiver in handlers],
-            place.log,
-            name if kind.named else None,
-            place.database if kind.named else None,
-            waiters,
-            coherence,
-            backlog=Backlog(
-                in_order(place.catalogue, foreign=False), place.store, StorePositions(place.store)
+        config = replace(
+            _worker_config(place, name),
+            dialect="legacy" if kind.legacy else "modern",
+            starting="earliest" if kind.earliest else "now",
+        )
+        coherence = worker_coherence(config, place.catalogue, _caches(place), place.log)
+        coherence.check()
+        services = self._services = assemble_worker(
+            config,
+            _worker_ports(
+                place,
+                coherence,
+                watch,
+                [_subscription(kind, each, receiver) for each, receiver in handlers],
+                has_database=kind.named,
+                has_store=kind.named or kind.writes,
             ),
-            linear=kind.legacy,
-            catalogue=place.catalogue,
-        )
-        follower = self._follower = Follower(
-            life,
             place.catalogue,
-            place.store,
-            self._delivery,
-            place.log,
-            earliest=kind.earliest,
-            tokens=PossibleTokens(life, place.store, place.log),
+            list(place.catalogue) if kind.writes else [],
         )
-        self._bus = voice.bus(follower)
+        self.writer: SimulatedWriter | None = None
+        if services.writer is not None:
+            self.writer = SimulatedWriter(services.writer, services.changes)
         self.dialler: WorkerFactory | None = None
-        if self._bus is None:
-            self.dialler = self._dial(name, LEGACY if kind.legacy else MODERN)
-        own = FollowerPositions(follower, self._delivery, self._connected, None, linear=kind.legacy)
-        self._waiting = WaitFor(place.catalogue, own, waiters)
-
-    def _dial(self, name: str, dialect: Dialect) -> WorkerFactory:
-        life, log = self._life, self._log.info
-        dialler = WorkerFactory(life, self._follower, name, SERVER_NAME, dialect, log, _LIMITS)
-        dialler.clock = life  # type: ignore[assignment]  # all it needs is callLater
-        dialler.jitter = None  # type: ignore[assignment]  # only the seed decides
-        return dialler
-
-    def _connected(self) -> bool:
-        if self._bus is not None:
-            return self._bus.standing
-        return self.dialler is not None and self.dialler.handshaken
+        if services.bus is None:
+            self.dialler = services.factory
+            self.dialler.clock = place.life  # type: ignore[assignment]  # callLater is all it needs
+            self.dialler.jitter = None  # type: ignore[assignment]  # only the seed decides
 
     async def start(self) -> None:
         """Take the lease and the name, read what is on record, and keep all up to date."""
-        if self._lease is not None:
-            await self._lease.start()
-        if self.writer is not None:
-            await self.writer.start()
-        await self._delivery.start()
-        await self._delivery.tell_losses()
-        if self._bus is not None:
-            self._bus.start()
-            if self.writer is not None:
-                self.writer.skip_idle()
-        self._life.spawn("record positions", self._record())
+        await self._services.take_names()
+        await self._services.begin()
+        self._services.follow()
 
     def positions(self) -> Mapping[Key, Token]:
         """Where it stands."""
-        return self._follower.positions
+        return self._services.follower.positions
 
     async def wait_for(
         self, stream: str, writer: str | None, token: Token, timeout_s: float
     ) -> None:
         """Wait until it stands there."""
-        await self._waiting.wait_for(stream, writer, token, timeout_s)
+        await self._services.waiting.wait_for(stream, writer, token, timeout_s)
 
-    async def _record(self) -> None:
-        while True:
-            await self._life.sleep(RECORD_S)
-            try:
-                await self._delivery.progress.record()
-            except SynreplError as error:
-                self._log.warn("cannot record positions: {error}", error=error)
+
+class SimulatedWriter:
+    """The writer of a process."""
+
+    def __init__(self, writer: StreamWriter, changes: Changes | None) -> None:
+        self._writer = writer
+        self._changes = changes
+
+    async def start(self) -> None:
+        """Take the name."""
+        await self._writer.start()
+
+    async def append(
+        self, stream: Stream, facts: Sequence[Sequence[Row]], key: str | None
+    ) -> Written:
+        """Append facts."""
+        return await self._writer.append(stream, facts, key)
+
+    async def change(
+        self, name: str, work: Callable[[Transaction, StaleOutbox], T], streams: Sequence[Stream]
+    ) -> T:
+        """Run a transaction that says what it makes stale."""
+        assert self._changes is not None
+        return (await self._changes.run(name, work, streams)).result
+
+    async def reserve(self, stream: Stream, count: int) -> Reservation:
+        """Take tokens before writing."""
+        return await self._writer.reserve(stream, count)
+
+    def positions(self) -> Mapping[Key, Token]:
+        """Where it stands itself."""
+        writer = self._writer
+        return {(s.name, writer.writer): writer.ledger(s.name).position for s in writer.streams}
+
+    async def stop(self) -> None:
+        """Give the name back."""
+        await self._writer.stop()
+
+
+class SimulatedWriterProcess(SimulatedWriter):
+    """A worker that follows nothing."""
+
+    def __init__(self, place: Place, name: str, watch: Watch) -> None:
+        coherence = Coherence(_caches(place), place.catalogue, place.log)
+        coherence.check()
+        services = self._services = assemble_worker(
+            replace(_worker_config(place, name), follow=()),
+            _worker_ports(place, coherence, watch, (), has_database=False, has_store=True),
+            place.catalogue,
+            list(place.catalogue),
+        )
+        assert services.writer is not None
+        super().__init__(services.writer, services.changes)
+
+    async def start(self) -> None:
+        """Take the name, then join the bus."""
+        await self._services.take_names()
+        self._services.follow()
+
+    async def stop(self) -> None:
+        """Leave the bus, and give the name back."""
+        if self._services.bus is not None:
+            await self._services.bus.stop()
+        await super().stop()
+
+
+class _AtOnce:
+    """Runs the steps of a start once: a process whose database is away is started again."""
+
+    def __call__(self, step: Callable[[], Any]) -> Any:
+        return step()
+
+
+def _worker_config(place: Place, name: str) -> WorkerConfig:
+    return WorkerConfig(
+        server_name=SERVER_NAME,
+        instance_name=name,
+        database=_DSN,
+        master=MasterAddress(port=1),
+        redis=_redis(place),
+        lease=place.retention.lease_s,
+        line_limit=LINE_LIMIT,
+        audit_caches=AuditCaches(every=0.0),
+    )
+
+
+def _worker_ports(
+    place: Place,
+    coherence: Coherence,
+    watch: Watch,
+    handlers: Sequence[Subscription],
+    *,
+    has_database: bool,
+    has_store: bool,
+) -> WorkerPorts:
+    life, store = place.life, place.store
+    order = in_order(place.catalogue, foreign=False)
+    ports = WorkerPorts(
+        scheduler=life,
+        log=place.log,
+        coherence=coherence,
+        until_done=_AtOnce(),
+        join=_join(place),
+        handlers=handlers,
+        sizes=_sizes(place),
+        store=store if has_store else None,
+        database=place.database if has_database else None,
+        incarnations=Incarnations(),
+        source=store,
+        backlog=Backlog(order, store, StorePositions(store)),
+        tokens=PossibleTokens(life, store, place.log),
+    )
+    # Over TCP it is the master that announces what a worker writes.
+    return ports if place.bus is None else replace(ports, watched=watch)
+
+
+def _caches(place: Place) -> Caches:
+    return make_caches() if place.application is None else place.application.caches
+
+
+def _sizes(place: Place) -> Sizes:
+    return _SMALL if place.small else _ORDINARY
+
+
+def _redis(place: Place) -> Redis | None:
+    return None if place.bus is None else Redis(channel_per_stream=place.bus.per_stream)
+
+
+def _join(place: Place) -> Join | None:
+    return None if place.bus is None else place.bus.join
 
 
 def _subscription(kind: FollowerKind, handler: HandlerKind, receiver: Receiver) -> Subscription:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from synrepl.adapters.http_client import HttpClient
 from synrepl.adapters.http_positions import HttpPositions
+from synrepl.adapters.http_source import HttpSource
 from synrepl.core.tokens import Range
+from synrepl.daemon.config import WorkerConfig
+from synrepl.daemon.memory_sources import SomeElsewhere
 from synrepl.services.following.source import (
     Backlog,
     PositionSource,
@@ -12,9 +17,36 @@ from synrepl.services.following.source import (
     StorePositions,
     in_order,
 )
+from synrepl.storage.database import Database
+from synrepl.storage.foreign.store import ForeignStore
 from synrepl.storage.store import FactStore, Page, Trimmed
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.definition import Stream
+
+
+def source_of(
+    config: WorkerConfig,
+    own: Sequence[Stream],
+    store: FactStore | None,
+    foreign: Database | None,
+    client: HttpClient | None,
+) -> Source:
+    """Where a worker fills gaps.
+
+    :param own: the streams that it writes; those in memory are read from ``store``
+    :param foreign: the database of a real Synapse
+    :param client: of the master; facts that other processes keep in memory are read there
+    """
+    from_master: Source = OutOfReach() if client is None else HttpSource(client)
+    others = from_master
+    if config.catch_up == "database" and foreign is not None:
+        others = RoutedSource(ForeignStore(foreign), from_master)
+    elif config.catch_up == "database" and store is not None and not config.master.foreign:
+        others = RoutedSource(store, from_master)
+    kept = [stream.name for stream in own if stream.in_memory]
+    if store is None or not kept:
+        return others
+    return SomeElsewhere(kept, store.page, others)
 
 
 def handlers_backlog(

@@ -9,11 +9,9 @@ from synrepl.core.clock import Scheduler
 from synrepl.core.errors import SynreplError
 from synrepl.core.tokens import Token
 from synrepl.services.announcing.announce import Log
+from synrepl.services.sizes import DEFAULT_SIZES
 from synrepl.storage.store import FactStore
 from synrepl.streams.definition import Stream
-
-#: Rows deleted in one transaction, so that none is long.
-AT_ONCE = 2_000
 
 
 @dataclass(slots=True)
@@ -50,6 +48,7 @@ class Trimmer:
         every_s: float,
         keep_s: float,
         max_s: float,
+        rows: int = DEFAULT_SIZES.trim_rows,
     ) -> None:
         self._scheduler = scheduler
         self._store = store
@@ -59,6 +58,7 @@ class Trimmer:
         self._every_s = every_s
         self._keep_s = keep_s
         self._max_s = max_s
+        self._rows = rows
         self.streams = {stream.name: Trimming() for stream in streams}
 
     async def run(self) -> None:
@@ -76,9 +76,9 @@ class Trimmer:
         cap = min(aged.kept, self._linear(stream))
         told = self.streams[stream.name]
         while True:
-            trim = await self._store.trim(stream, cap, aged.over, AT_ONCE)
+            trim = await self._store.trim(stream, cap, aged.over, self._rows)
             told.rows += trim.rows
             told.held_by = trim.held_by
-            if trim.rows < AT_ONCE:
+            if trim.rows < self._rows:
                 return
             await self._scheduler.sleep(0)

@@ -72,6 +72,8 @@ class MemoryPubSub:
     :param splits: others may be heard amid what is said at once, as happens where a server
         reads a part of it
     :ivar connections: how often both have stood
+    :ivar cut_off: not counted here
+    :ivar fault: not told here
     """
 
     def __init__(
@@ -87,6 +89,8 @@ class MemoryPubSub:
         self.name = name
         self._splits = splits
         self.connections = 0
+        self.cut_off = 0
+        self.fault: str | None = None
         self.reachable = True
         self._redis = redis
         self._clock = clock

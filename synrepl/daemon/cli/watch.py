@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import AsyncExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,8 @@ from synrepl.daemon.cli.terminal import show
 from synrepl.daemon.cli.watch_ears import Ears, Where, given_ears
 from synrepl.daemon.cli.watch_view import View
 from synrepl.daemon.config import Http
-from synrepl.daemon.http_listener import HttpListener
+from synrepl.daemon.descriptors import shares
+from synrepl.daemon.http_listener import open_http
 from synrepl.services.watching import in_database
 from synrepl.services.watching.board import Board
 from synrepl.services.watching.heard import Heard
@@ -83,27 +84,23 @@ def command(
 
     async def main(reactor: Any) -> View:
         scheduler = TwistedScheduler(reactor)
-        heard = Heard(scheduler)
-        ears = where.open(reactor, scheduler, heard)
-        watching = _Watching(scheduler, where, ears, Board(scheduler, heard))
-        told = None if metrics_port is None else Http(port=metrics_port)
-        http = HttpListener(reactor, scheduler, told)
-        http.open()
-        http.started(watching.routes())
-        database = None
-        if given is not None:
-            limits = Limits(connections=1, give_up_s=EVERY_S)
-            database = PostgresDatabase(reactor, given, "synrepl-watch", limits)
-            scheduler.spawn("read the database", watching.read(ForeignStore(database)))
-        ears.start()
-        try:
+        async with AsyncExitStack() as stops:
+            heard = Heard(scheduler)
+            ears = where.open(reactor, scheduler, heard)
+            watching = _Watching(scheduler, where, ears, Board(scheduler, heard))
+            if given is not None:
+                limits = Limits(connections=1, give_up_s=EVERY_S)
+                database = PostgresDatabase(reactor, given, "synrepl-watch", limits)
+                stops.push_async_callback(database.close)
+                scheduler.spawn("read the database", watching.read(ForeignStore(database)))
+            if metrics_port is not None:
+                config = Http(port=metrics_port)
+                http = open_http(reactor, scheduler, config, shares(config).http, stops)
+                http.started(watching.routes())
+            stops.callback(scheduler.stop)
+            ears.start()
+            stops.push_async_callback(ears.stop)
             return await watching.show(as_json, seconds)
-        finally:
-            await ears.stop()
-            scheduler.stop()
-            await http.close()
-            if database is not None:
-                await database.close()
 
     last = run(main)
     if not last.well:

@@ -14,18 +14,10 @@ from synrepl.core.errors import SynreplError
 from synrepl.core.tokens import Range, Token
 from synrepl.positions.ledger import Ledger
 from synrepl.services.announcing.stream_state import Movements, StreamState
+from synrepl.services.sizes import DEFAULT_SIZES, Sizes
 from synrepl.storage.store import FactStore, NotConfirmed, Observation
 from synrepl.streams.definition import Fact, Stream
 from synrepl.streams.row import Row
-
-#: Rows read at a time when other writers' facts are announced.
-PAGE_ROWS = 2_000
-
-#: How soon after a look the next one may follow, in seconds, while a hole waits.
-LOOK_AGAIN_S = 0.02
-
-#: The same, in the end, while nothing moves.
-LOOK_SELDOM_S = 0.1
 
 
 class Log(Protocol):
@@ -56,6 +48,7 @@ class Announcer:
         poll_s: float = 1.0,
         lost: Callable[[str, str, Token], object] = lambda stream, writer, upto: None,
         failed_over: Callable[[int], object] = lambda incarnation: None,
+        sizes: Sizes = DEFAULT_SIZES,
     ) -> None:
         self._scheduler = scheduler
         self._store = store
@@ -63,7 +56,10 @@ class Announcer:
         self._poll_s = poll_s
         self._lost = lost
         self._failed_over = failed_over
-        self.states: dict[str, StreamState] = {s.name: StreamState(s, movements) for s in streams}
+        self._sizes = sizes
+        self.states: dict[str, StreamState] = {
+            stream.name: StreamState(stream, movements, sizes.held_rows) for stream in streams
+        }
         self._streams = [state.stream for state in self.states.values()]
         self._dirty: set[str] = set()
         self._looking = False
@@ -149,7 +145,7 @@ class Announcer:
             await self._record()
 
     async def _look_while_dirty(self) -> None:
-        pause = LOOK_AGAIN_S
+        pause = self._sizes.look_again_s
         stuck_at: dict[str, Token] = {}
         try:
             while self._dirty and self._watching:
@@ -159,7 +155,8 @@ class Announcer:
                 again = {name for name in dirty if self.states[name].hole}
                 standing = {name: self.states[name].linear for name in again}
                 # Behind a long transaction there is nothing new to see for a while.
-                pause = min(2 * pause, LOOK_SELDOM_S) if standing == stuck_at else LOOK_AGAIN_S
+                longer = min(2 * pause, self._sizes.look_seldom_s)
+                pause = longer if standing == stuck_at else self._sizes.look_again_s
                 stuck_at = standing
                 if (again or self._dirty) and self._watching:
                     await self._scheduler.sleep(pause)
@@ -234,7 +231,7 @@ class Announcer:
         incarnation = state.incarnation
         while state.scanned(writer) < bound:
             span = Range(state.scanned(writer), bound)
-            page = await self._store.page(state.stream, span, writer, PAGE_ROWS)
+            page = await self._store.page(state.stream, span, writer, self._sizes.page_rows)
             if state.incarnation != incarnation:
                 return
             state.found(writer, page.upto, page.facts)

@@ -17,12 +17,9 @@ from synrepl.positions.ledger import Ledger
 from synrepl.positions.linear import LinearTracker
 from synrepl.positions.settling import Settling
 from synrepl.services.announcing.waiting_facts import WaitingFacts
+from synrepl.services.sizes import DEFAULT_SIZES
 from synrepl.storage.store import Observation
 from synrepl.streams.definition import Fact, Stream
-
-#: Settled facts that wait for the linear position, in rows; beyond it followers
-#: of the linear view read them from the table.
-HELD_ROWS = 50_000
 
 
 class Movements(Protocol):
@@ -49,8 +46,14 @@ class StreamState:
     :param movements: told of every move, in order
     """
 
-    def __init__(self, stream: Stream, movements: Movements) -> None:
+    def __init__(
+        self,
+        stream: Stream,
+        movements: Movements,
+        held_rows: int = DEFAULT_SIZES.held_rows,
+    ) -> None:
         self.stream = stream
+        self._held_rows = held_rows
         self._movements = movements
         self.positions: dict[str, Token] = {}
         self._own = ""
@@ -261,7 +264,7 @@ class StreamState:
         if facts and facts[0].token <= self._announced:
             facts = [fact for fact in facts if fact.token > self._announced]
         self._held.add(facts)
-        if self._held.rows > HELD_ROWS:
+        if self._held.rows > self._held_rows:
             self._spilled_upto = max(self._spilled_upto, self._held.last)
             self._held.clear()
 

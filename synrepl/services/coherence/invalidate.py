@@ -12,6 +12,7 @@ from synrepl.core.errors import InputError
 from synrepl.core.tokens import Token
 from synrepl.services.announcing.announce import Log
 from synrepl.services.coherence.coherence import Coherence
+from synrepl.services.sizes import DEFAULT_SIZES
 from synrepl.services.writing.write import StreamWriter
 from synrepl.storage.database import Transaction
 from synrepl.storage.outbox import Outbox
@@ -22,9 +23,6 @@ from synrepl.streams.rows import BadRow, RowCodec
 from synrepl.streams.synapse.caches import CACHES, CachesRow
 
 T = TypeVar("T")
-
-#: Keys of one cache that one transaction names at most; beyond it, the whole cache is stale.
-MAX_KEYS = 1_000
 
 #: Names of caches that nobody here knows, and of which this was said.
 MAX_WARNINGS = 100
@@ -41,7 +39,15 @@ class Invalidations:
     have one. It is logged once, for it may be a slip of the pen.
     """
 
-    def __init__(self, clock: Clock, caches: Caches, coherence: Coherence, log: Log) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        caches: Caches,
+        coherence: Coherence,
+        log: Log,
+        max_keys: int = DEFAULT_SIZES.invalidation_keys,
+    ) -> None:
+        self.max_keys = max_keys
         self._clock = clock
         self._caches = caches
         self._coherence = coherence
@@ -125,7 +131,7 @@ class ChangeOutbox:
         if () in keys:
             return  # all of it is stale
         keys[tuple(key)] = row
-        if len(keys) > MAX_KEYS and self._invalidations.has_whole(cache):
+        if len(keys) > self._invalidations.max_keys and self._invalidations.has_whole(cache):
             self.invalidate_all(cache)
 
     def invalidate_all(self, cache: str) -> None:
@@ -163,11 +169,14 @@ class Changed(Generic[T]):
 
 
 class Changes:
-    """Runs transactions that tell every process which cache entries they make stale."""
+    """Runs transactions that tell every process which cache entries they make stale.
+
+    :ivar invalidations: makes the rows that say so
+    """
 
     def __init__(self, writer: StreamWriter, invalidations: Invalidations) -> None:
         self._writer = writer
-        self._invalidations = invalidations
+        self.invalidations = invalidations
 
     async def run(
         self,
@@ -188,7 +197,7 @@ class Changes:
         """
 
         def both(txn: Transaction, facts: Outbox) -> T:
-            outbox = ChangeOutbox(facts, self._invalidations)
+            outbox = ChangeOutbox(facts, self.invalidations)
             result = work(txn, outbox)
             outbox.close()
             return result

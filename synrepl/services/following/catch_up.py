@@ -11,7 +11,7 @@ from synrepl.core.tokens import Range, Token
 from synrepl.services.announcing.announce import Log
 from synrepl.services.following.consumer import Consumer, Track
 from synrepl.services.following.handler_calls import HandlerCalls
-from synrepl.services.following.source import LINEAR, PAGE_ROWS, Backlog, Key
+from synrepl.services.following.source import LINEAR, Backlog, Key
 from synrepl.services.handlers import Batch
 from synrepl.storage.incarnations import JUMP
 from synrepl.storage.store import FactsLost, Page, Trimmed
@@ -49,6 +49,7 @@ class FeedContext:
     :ivar progressed: called with each (stream, writer) whose position has moved
     :ivar lost: tells one handler that a failover has lost facts which it was given
     :ivar cross_floor: prepares one handler for facts from beyond a failover, if there was one
+    :ivar page_rows: rows read at a time
     """
 
     scheduler: Scheduler
@@ -59,6 +60,7 @@ class FeedContext:
     progressed: Callable[[Key], object]
     lost: Callable[[Consumer, Key, Range], Awaitable[None]]
     cross_floor: Callable[[Consumer, Key], Awaitable[None]]
+    page_rows: int
 
 
 class PageFeed:
@@ -101,7 +103,7 @@ class PageFeed:
         span = Range(at, min(upto, self._left_upto) if at < self._left_upto else upto)
         try:
             page = await self._context.backlog.source.page(
-                self._stream, span, self._writer or None, PAGE_ROWS
+                self._stream, span, self._writer or None, self._context.page_rows
             )
         except Trimmed as error:
             await self._step_over(error)

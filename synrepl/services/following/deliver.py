@@ -19,6 +19,7 @@ from synrepl.services.following.position_record import Loss, PositionRecord
 from synrepl.services.following.progress import Progress
 from synrepl.services.following.source import LINEAR, Backlog, Key
 from synrepl.services.handlers import Batch
+from synrepl.services.sizes import DEFAULT_SIZES, Sizes
 from synrepl.services.waiting.position_waiters import PositionWaiters
 from synrepl.storage.database import Database
 from synrepl.storage.incarnations import Incarnations
@@ -63,6 +64,7 @@ class Delivery:
         linear: bool = False,
         incarnations: Incarnations | None = None,
         catalogue: Catalogue = Catalogue(()),  # noqa: B008  # nothing ever changes in one
+        sizes: Sizes = DEFAULT_SIZES,
     ) -> None:
         self._scheduler = scheduler
         self._log = log
@@ -73,7 +75,9 @@ class Delivery:
         self.failures = HandlerFailures(scheduler, log)
         self.consumers = [Consumer(each, scheduler, linear) for each in handlers]
         named = {each.name: each.handler for each in self.consumers}
-        self._commands = CommandQueue(scheduler, Slices(scheduler), named, self.failures, log)
+        self._commands = CommandQueue(
+            scheduler, Slices(scheduler, sizes.turn_units), named, self.failures, log
+        )
         calls = self._calls = HandlerCalls(
             scheduler, self._record, self.failures, log, catalogue, coherence
         )
@@ -99,6 +103,7 @@ class Delivery:
                 self.progress.moved,
                 self._lost_to,
                 self._cross_floor,
+                sizes.page_rows,
             )
         #: New handlers of a follower that has positions on record.
         self._joining: list[Consumer] = []

@@ -20,6 +20,7 @@ from synrepl.services.following.lane import Item, Lane, Mark
 from synrepl.services.following.lane_context import FollowerCounts, Shared, tally
 from synrepl.services.following.possible_tokens import PossibleTokens
 from synrepl.services.following.source import LINEAR, Source
+from synrepl.services.sizes import DEFAULT_SIZES, Sizes
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.definition import Generation, numbered_together
 from synrepl.streams.rows import RowCodec
@@ -27,10 +28,6 @@ from synrepl.wire.batching import BatchAssembler, BatchTooLarge
 from synrepl.wire.closing import CloseReason, reason_and_text
 from synrepl.wire.commands import Command, Error, Ping, Position, Rdata, Replicate, Server
 from synrepl.wire.dialects import Dialect
-
-#: Rows that may wait for handlers before the upstream is asked to stop, and to go on.
-HIGH_WATER_ROWS = 20_000
-LOW_WATER_ROWS = 5_000
 
 #: Maximum number of writers per stream, and of unknown streams counted by name. Both names come
 #: from the peer, which may be any process that can publish on the Redis.
@@ -102,7 +99,9 @@ class Follower:
         foreign: bool = False,
         wanted: Collection[str] = (),
         tokens: PossibleTokens | None = None,
+        sizes: Sizes = DEFAULT_SIZES,
     ) -> None:
+        self._sizes = sizes
         self._scheduler = scheduler
         self._unannounced = set(wanted)
         self._look: DelayedCall | None = None
@@ -136,6 +135,7 @@ class Follower:
             self._consumed,
             self._say,
             self._give_up,
+            sizes.page_rows,
         )
 
     # -- the connection ---------------------------------------------------------------
@@ -351,10 +351,10 @@ class Follower:
     def _throttle(self) -> None:
         if self._upstream is None:
             return
-        if not self._paused and self._waiting_rows > HIGH_WATER_ROWS:
+        if not self._paused and self._waiting_rows > self._sizes.high_water_rows:
             self._paused = True
             self._upstream.pause()
-        elif self._paused and self._waiting_rows < LOW_WATER_ROWS:
+        elif self._paused and self._waiting_rows < self._sizes.low_water_rows:
             self._paused = False
             self._upstream.resume()
 

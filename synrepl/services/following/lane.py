@@ -15,7 +15,7 @@ from synrepl.core.errors import SynreplError
 from synrepl.core.tokens import Range, Token
 from synrepl.positions.gaps import Cursor, Fetch, Reset, Verdict
 from synrepl.services.following.lane_context import Shared, tally
-from synrepl.services.following.source import LINEAR, PAGE_ROWS
+from synrepl.services.following.source import LINEAR
 from synrepl.services.handlers import Batch
 from synrepl.storage.incarnations import JUMP
 from synrepl.storage.store import FactsLost, Trimmed
@@ -226,7 +226,7 @@ class Lane:
         last, ordered, writer = cursor.position, cursor.in_order, self.writer
         upto, rows = facts[0].token if facts else 0, 0
         try:
-            while inbox and rows < PAGE_ROWS:
+            while inbox and rows < self._shared.page_rows:
                 lines = inbox[0]
                 if not isinstance(lines, Lines) or lines.token > limit:
                     break
@@ -326,7 +326,7 @@ class Lane:
         while after < span.upto and Mark.LOST not in self.inbox:
             try:
                 page = await self._shared.source.page(
-                    self.stream, Range(after, upto), self.writer or None, PAGE_ROWS
+                    self.stream, Range(after, upto), self.writer or None, self._shared.page_rows
                 )
             except FactsLost as error:
                 await self._lost(error, after)

@@ -35,6 +35,7 @@ class Shared:
     :ivar consumed: told how many rows no longer wait
     :ivar say: sends a command to the master, if there is a connection
     :ivar give_up: closes the connection, if there is one
+    :ivar page_rows: rows fetched, or handed over, at a time
     """
 
     scheduler: Scheduler
@@ -46,6 +47,7 @@ class Shared:
     consumed: Callable[[int], None]
     say: Callable[[Command], None]
     give_up: Callable[[CloseReason, str], None]
+    page_rows: int
 
 
 def tally(counts: dict[str, int], name: str, by: int = 1) -> int:

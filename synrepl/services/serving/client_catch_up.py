@@ -14,11 +14,8 @@ from synrepl.services.announcing.stream_state import StreamState
 from synrepl.services.following.source import Source
 from synrepl.services.serving.connection import Connection, audience
 from synrepl.services.serving.leftover import leftover
+from synrepl.services.sizes import DEFAULT_SIZES, Sizes
 from synrepl.streams.definition import Stream
-
-#: Rows per page, and number of pages read concurrently for all connections.
-PAGE_ROWS = 2_000
-PAGES_AT_A_TIME = 4
 
 #: Fixed cost of a REPLICATE, and lines per unit, for :class:`Slices`.
 _COST = 20
@@ -64,14 +61,16 @@ class CatchUpLane:
         source: Source,
         connected: Callable[[Connection], bool],
         log: Log,
+        sizes: Sizes = DEFAULT_SIZES,
     ) -> None:
+        self._page_rows = sizes.page_rows
         self._slices = slices
         self._states = states
         self._publisher = publisher
         self._source = source
         self._connected = connected
         self._log = log
-        self._reading = Semaphore(scheduler, PAGES_AT_A_TIME)
+        self._reading = Semaphore(scheduler, sizes.pages_at_a_time)
 
     async def run(self, connection: Connection, stream: Stream, catch_up: ClientCatchUp) -> bool:
         """Send all rows from the requested token up to the current position.
@@ -104,7 +103,7 @@ class CatchUpLane:
                     return True
                 span = Range(after, state.linear)
                 page = await leftover(
-                    self._source, stream, span, PAGE_ROWS, connection.name, self._log
+                    self._source, stream, span, self._page_rows, connection.name, self._log
                 )
             if catch_up.asked or not page.facts:
                 chunks = encoder.catch_up(stream, page.facts)

@@ -10,7 +10,8 @@ from synrepl.core.errors import SynreplError
 from synrepl.core.tokens import Token
 from synrepl.services.announcing.announce import Log
 from synrepl.services.serving.federation_acks import FederationAcks
-from synrepl.services.trim import AT_ONCE, Trimming
+from synrepl.services.sizes import DEFAULT_SIZES
+from synrepl.services.trim import Trimming
 from synrepl.storage.store import FactStore, Trim
 from synrepl.streams.definition import Stream
 
@@ -86,9 +87,9 @@ class FederationTrim:
     async def _run(self) -> None:
         try:
             while (floor := self._acks.floor) is not None and floor > self._done:
-                trim = await self._trim(floor, AT_ONCE)
+                trim = await self._trim(floor, DEFAULT_SIZES.trim_rows)
                 self._rows += trim.rows
-                if trim.rows < AT_ONCE:
+                if trim.rows < DEFAULT_SIZES.trim_rows:
                     self._done = floor
                 await self._scheduler.sleep(0)
         except SynreplError as error:

@@ -23,6 +23,7 @@ from synrepl.services.serving.federation_acks import FederationAcks, TooManySend
 from synrepl.services.serving.peer_states import BUS, CommandSource, NamedSource, PeerStates
 from synrepl.services.serving.slow_clients import SlowClients
 from synrepl.services.serving.user_sync import UserSyncs
+from synrepl.services.sizes import DEFAULT_SIZES, Sizes
 from synrepl.streams.catalogue import Catalogue, UnknownStream
 from synrepl.streams.definition import Stream
 from synrepl.streams.synapse.federation import FEDERATION
@@ -105,6 +106,7 @@ class Master:
         capacity: Capacity = UNLIMITED,
         name: str = "master",
         senders: Collection[str] = (),
+        sizes: Sizes = DEFAULT_SIZES,
     ) -> None:
         self._scheduler = scheduler
         self._catalogue = catalogue
@@ -113,7 +115,7 @@ class Master:
         self._events = events
         self._log = log
         self._invalidate = invalidate
-        self._slices = Slices(scheduler) if slices is None else slices
+        self._slices = Slices(scheduler, sizes.turn_units) if slices is None else slices
         self._capacity = capacity
         self.followers: dict[Connection, FollowerState] = {}
         self._lane = CatchUpLane(
@@ -124,6 +126,7 @@ class Master:
             source,
             lambda connection: connection in self.followers,
             log,
+            sizes,
         )
         self._relay = ClientRelay(scheduler, self._slices, lambda: self.followers)
         self._own = NamedSource(name)

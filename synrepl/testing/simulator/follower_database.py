@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Self, TypeVar
 
 from synrepl.core.tokens import Token
-from synrepl.storage import followers, handler_positions, incarnations
+from synrepl.storage import dead_letters, followers, handler_positions, incarnations
 from synrepl.storage.database import CommitUnknown, Isolation, Record, Transaction, Values
 from synrepl.storage.handler_positions import HandlerPosition, Place
 from synrepl.storage.memory_server import MemoryServer
@@ -74,6 +74,9 @@ class FollowerTransaction:
             incarnations.LOST_SINCE: self._lost_since,
             incarnations.FLOOR: self._floor,
             incarnations.FLOORS: self._floors,
+            dead_letters.COUNTS: self._no_dead_letters,
+            dead_letters.LOOK_OLDEST: self._no_dead_letters,
+            dead_letters.LOOK_NEWEST: self._no_dead_letters,
         }
         if sql not in known:
             raise UnknownFollowerStatement(sql)
@@ -135,6 +138,10 @@ class FollowerTransaction:
         self._found = self._kept.lost_since(number)
 
     # -- followers --------------------------------------------------------------------
+
+    def _no_dead_letters(self, follower: str, *selection: object) -> None:
+        """No handler gives up here."""
+        self._found = []
 
     def _positions(self, follower: str) -> None:
         found = self.records.get(follower, FollowerRecords()).positions()

@@ -7,7 +7,6 @@ the parts: :mod:`synrepl.daemon.simulation` wires the real ones.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -49,7 +48,11 @@ class Retention:
 
 
 class PubSub(Protocol):
-    """A process's connections to Redis."""
+    """A process's connections to Redis; see :class:`synrepl.daemon.process_bus.PubSub`."""
+
+    fault: str | None
+    connections: int
+    cut_off: int
 
     def start(self) -> None:
         """Connect, and again whenever they are lost."""
@@ -79,6 +82,7 @@ class Place:
     :ivar database: for a follower's record and transactional handlers
     :ivar application: whose caches are to be kept coherent; None in a run without caches
     :ivar bus: None for a process that is not on Redis
+    :ivar small: pages and buffers are small, so that few facts reach their ends
     """
 
     life: Life
@@ -89,6 +93,7 @@ class Place:
     application: Application | None
     retention: Retention
     bus: BusPlace | None
+    small: bool
 
 
 #: Puts a checker in front of whoever is told of movements.
@@ -275,9 +280,6 @@ class MembershipPart(Protocol):
 
 class Cast(Protocol):
     """Who plays the parts; processes with a place on the bus announce through ``watch``."""
-
-    def sizes(self, small: bool) -> AbstractContextManager[None]:
-        """Make pages and buffers small, so that few facts reach their ends."""
 
     def master(self, place: Place, watch: Watch) -> MasterPart:
         """A master, whose announcements go through ``watch``."""

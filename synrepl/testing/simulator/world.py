@@ -158,23 +158,22 @@ class World:
         """Play the whole run; stops at the first broken rule."""
         for sentence in self.plan.sentences():
             self.transcript.add("plan", "{sentence}", sentence=sentence)
-        with self._cast.sizes(self.plan.small):
-            for actor in self._actors:
-                self._clock.callLater(self._random.random() * 0.2, self._supervisor.begin, actor)
-            self._wait(0.5)
-            names = list(self.plan.faults)
-            weights = [self.plan.faults[name] for name in names]
-            for _ in range(steps):
-                if self.judge.violations:
-                    break
-                self._step(names, weights)
-            if not self.judge.violations:
-                self._settle()
-            result = Result(self.seed, list(self.judge.violations), self.transcript, self._counts())
-            self.transcript.close()
-            self._database.over = True
-            for life in self._lives:
-                life.bury()
+        for actor in self._actors:
+            self._clock.callLater(self._random.random() * 0.2, self._supervisor.begin, actor)
+        self._wait(0.5)
+        names = list(self.plan.faults)
+        weights = [self.plan.faults[name] for name in names]
+        for _ in range(steps):
+            if self.judge.violations:
+                break
+            self._step(names, weights)
+        if not self.judge.violations:
+            self._settle()
+        result = Result(self.seed, list(self.judge.violations), self.transcript, self._counts())
+        self.transcript.close()
+        self._database.over = True
+        for life in self._lives:
+            life.bury()
         return result
 
     def _step(self, names: list[str], weights: list[int]) -> None:
@@ -304,6 +303,7 @@ class World:
             None if loading is None else Application(life, self._data, self._random, loading),
             self.plan.retention,
             self._bus.place_of(life) if on_bus and self._bus is not None else None,
+            self.plan.small,
         )
 
     def _make_writer(self, name: str) -> WriterActor:

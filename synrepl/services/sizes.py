@@ -1,0 +1,43 @@
+"""How much the services of a process take at a time, and how much they hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from synrepl.core.slices import UNITS
+from synrepl.services.following.source import PAGE_ROWS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """Sizes of pages, buffers and batches; nothing that users see depends on them.
+
+    Simulations and tests use small ones, so that a few facts reach every limit.
+
+    :ivar page_rows: rows read from a source, or handed to a handler, at a time
+    :ivar pages_at_a_time: pages that a master reads for its clients concurrently
+    :ivar turn_units: budget of one turn of the reactor, see :class:`~synrepl.core.slices.Slices`
+    :ivar high_water_rows: rows that may wait for handlers before a follower stops reading
+    :ivar low_water_rows: rows at which it reads again
+    :ivar held_rows: rows of a stream that are kept for the linear view; beyond that they are
+        read from the store again
+    :ivar invalidation_keys: keys of one cache in one transaction, before the whole cache is
+        invalidated instead
+    :ivar trim_rows: rows deleted in one transaction
+    :ivar look_again_s: seconds between two looks at a stream whose position is held up
+    :ivar look_seldom_s: the same, for one that has been held up for longer
+    """
+
+    page_rows: int = PAGE_ROWS
+    pages_at_a_time: int = 4
+    turn_units: int = UNITS
+    high_water_rows: int = 20_000
+    low_water_rows: int = 5_000
+    held_rows: int = 50_000
+    invalidation_keys: int = 1_000
+    trim_rows: int = 2_000
+    look_again_s: float = 0.02
+    look_seldom_s: float = 0.1
+
+
+DEFAULT_SIZES = Sizes()
