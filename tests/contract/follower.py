@@ -9,7 +9,7 @@ from twisted.internet.defer import Deferred
 from twisted.trial.unittest import TestCase
 
 from synrepl.core.tokens import Token
-from synrepl.services.following import follow
+from synrepl.services.sizes import DEFAULT_SIZES, Sizes
 from synrepl.streams.definition import Stream
 from synrepl.streams.row import Row
 from tests.contract.world import MOODS, NOTES, Following, Site, Transport
@@ -45,9 +45,11 @@ class FollowerContract(Base):
         await self.net.begin()
         self.addCleanup(lambda: Deferred.fromCoroutine(self.net.end()))
 
-    async def following(self, name: str = "f", *, earliest: bool = True) -> Following:
+    async def following(
+        self, name: str = "f", *, earliest: bool = True, sizes: Sizes = DEFAULT_SIZES
+    ) -> Following:
         """A process that follows from now on."""
-        made = Following(self.site, name, earliest)
+        made = Following(self.site, name, earliest, sizes)
         self.addCleanup(lambda: Deferred.fromCoroutine(self.net.leave(made)))
         await self.join(made)
         return made
@@ -177,9 +179,9 @@ class FollowerContract(Base):
         await self.has_all(following, token, ONE, MOODS)
 
     async def test_a_slow_one_holds_up_nobody_and_keeps_little(self) -> None:
-        self.patch(follow, "HIGH_WATER_ROWS", 300)
-        self.patch(follow, "LOW_WATER_ROWS", 100)
-        slow, quick = await self.following("slow"), await self.following("quick")
+        sizes = Sizes(high_water_rows=300, low_water_rows=100)
+        slow = await self.following("slow", sizes=sizes)
+        quick = await self.following("quick", sizes=sizes)
         await self.has_all(quick, await self.say("a"))
         await slow.reaches(NOTES, ONE, 1)
         begun = slow.applied.hold()

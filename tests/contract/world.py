@@ -16,6 +16,7 @@ from synrepl.services.following.consumer import Subscription
 from synrepl.services.following.deliver import Delivery
 from synrepl.services.following.follow import Follower, Upstream
 from synrepl.services.handlers import Batch, Handler
+from synrepl.services.sizes import Sizes
 from synrepl.services.waiting.position_waiters import PositionWaiters
 from synrepl.storage.memory_store import MemoryStore
 from synrepl.storage.store import Page
@@ -121,7 +122,7 @@ class Following:
     :ivar most_waiting: the most rows that waited for the handler at a time
     """
 
-    def __init__(self, site: Site, name: str, earliest: bool) -> None:
+    def __init__(self, site: Site, name: str, earliest: bool, sizes: Sizes) -> None:
         self.name = name
         self.applied = Applied()
         self.stutter = False
@@ -132,7 +133,7 @@ class Following:
             site.scheduler, [Subscription(self.applied)], site.log, waiters=self._waiters
         )
         self.follower = Follower(
-            site.scheduler, CATALOGUE, site, delivery, site.log, earliest=earliest
+            site.scheduler, CATALOGUE, site, delivery, site.log, earliest=earliest, sizes=sizes
         )
         self._to_lose = 0
         self._broken: tuple[int, Callable[[], object]] | None = None

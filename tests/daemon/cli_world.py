@@ -24,8 +24,9 @@ from twisted.trial.unittest import TestCase
 import synrepl
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.core.tokens import MAX_TOKEN, Range
+from synrepl.daemon.assemble import MasterServices
 from synrepl.daemon.config import load_master
-from synrepl.daemon.master import MasterProcess
+from synrepl.daemon.master import MasterProcess, RunningMaster
 from synrepl.storage.facts import FactTable
 from synrepl.streams.definition import Stream
 from synrepl.testing.postgres import fresh_database
@@ -202,7 +203,7 @@ class Master:
     def __init__(self, path: Path, dsn: str, settings: dict[str, str]) -> None:
         self.path = path
         self.port, self.http_port = free_port(), free_port()
-        self.process: MasterProcess | None = None
+        self.processes: list[tuple[MasterProcess, RunningMaster]] = []
         written = {
             "server_name": "example.com",
             "database": dsn,
@@ -222,45 +223,53 @@ class Master:
     @property
     def requests(self) -> int:
         """How many HTTP requests it has answered."""
-        assert self.process is not None
-        assert self.process.http.server is not None
-        return sum(self.process.http.server.responses.values())
+        assert self.running.http is not None
+        return sum(self.running.http.server.responses.values())
+
+    @property
+    def running(self) -> RunningMaster:
+        """What runs now."""
+        return self.processes[-1][1]
+
+    @property
+    def services(self) -> MasterServices:
+        """Its services."""
+        return self.running.services
 
     async def start(self, at: int | None = None) -> None:
         """Start it.
 
         :param at: listen there for followers, for this once
         """
-        assert self.process is None
+        assert not self.processes
         config = load_master([self.path])
         if at is not None:
             config = replace(config, listeners=(replace(config.listeners[0], port=at),))
-        self.process = MasterProcess(reactor, config)
-        await self.process.start()
+        await self.run(MasterProcess(reactor, config))
+
+    async def run(self, process: MasterProcess) -> None:
+        """Start a process."""
+        self.processes.append((process, await process.start()))
 
     async def stop(self) -> None:
         """Stop it, if it runs."""
-        process, self.process = self.process, None
-        if process is not None:
+        while self.processes:
+            process, _ = self.processes.pop()
             await process.stop()
 
     async def append(self, *facts: list[list[Any]]) -> list[int]:
         """Append facts to ``orders`` without a command; their tokens."""
-        assert self.process is not None
-        assert self.process.writer is not None
-        stream: Stream = self.process.catalogue["orders"]
+        stream: Stream = self.services.catalogue["orders"]
         (row,) = stream.kinds.values()
         made = [[row(*cells) for cells in rows] for rows in facts]
-        written = await self.process.writer.append(stream, made)
+        written = await self.services.writer.append(stream, made)
         return list(written.tokens)
 
     async def stored(self) -> list[list[list[Any]]]:
         """The facts of ``orders``, each as its rows."""
-        assert self.process is not None
-        assert self.process.database.database is not None
-        table = FactTable(self.process.catalogue["orders"])
+        table = FactTable(self.services.catalogue["orders"])
         span = Range(0, MAX_TOKEN)
-        page = await self.process.database.database.run(
+        page = await self.running.database.database.run(
             "stored", lambda txn: table.page(txn, span, None, 100_000)
         )
         return [[list(msgspec.structs.astuple(row)) for row in fact.rows] for fact in page.facts]

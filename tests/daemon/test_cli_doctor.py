@@ -27,7 +27,7 @@ from synrepl.daemon.config import AuditCaches, load_master, load_worker
 from synrepl.daemon.config_decode import BadSetting
 from synrepl.daemon.http_caches import BadAudit, _keys
 from synrepl.daemon.master import MasterProcess
-from synrepl.daemon.worker import WorkerProcess
+from synrepl.daemon.worker import RunningWorker, WorkerProcess
 from synrepl.storage.database import Database, Transaction
 from synrepl.testing.postgres import fresh_database, with_durable_server
 from synrepl.testing.redis import RedisServer
@@ -64,9 +64,8 @@ class CachingMaster(Master):
 
     async def start(self, at: int | None = None) -> None:
         """Start it, with a table of names."""
-        self.process = MasterProcess(reactor, load_master([self.path]), self.names.caches)
-        await self.process.start()
-        self.names.database = self.process.database.database
+        await self.run(MasterProcess(reactor, load_master([self.path]), self.names.caches))
+        self.names.database = self.running.database.database
         await self.sql("CREATE TABLE IF NOT EXISTS names (key text PRIMARY KEY, name text)")
         await self.sql(f"INSERT INTO names VALUES ('a', '{SECRET}'), ('b', 'Bob')")
 
@@ -106,7 +105,7 @@ class Doctor(CliCase):
             await master.names.of(key)
         return master
 
-    async def worker(self, master: CachingMaster, **settings: str) -> tuple[WorkerProcess, Names]:
+    async def worker(self, master: CachingMaster, **settings: str) -> tuple[RunningWorker, Names]:
         names = Names()
         written = {
             "server_name": "example.com",
@@ -120,12 +119,11 @@ class Doctor(CliCase):
         }
         path = self.directory / "worker.yaml"
         path.write_text("".join(f"{key}: {value}\n" for key, value in written.items() if value))
-        worker = WorkerProcess(reactor, load_worker([path]), names.caches)
-        self.addCleanup(lambda: Deferred.fromCoroutine(worker.stop()))
-        await worker.start()
+        process = WorkerProcess(reactor, load_worker([path]), names.caches)
+        self.addCleanup(lambda: Deferred.fromCoroutine(process.stop()))
+        worker = await process.start()
         names.database = master.names.database
-        assert worker.follower is not None
-        while not worker.follower.positions:
+        while not worker.services.follower.positions:
             await TwistedScheduler(reactor).sleep(0.01)
         for key in "ab":
             await names.of(key)
@@ -219,7 +217,7 @@ stale: name_of ["a"]
             (found["key"], found["positions"]["caches"][label]),
             (["a"], {"at_load": 6, "now": 6}),
         )
-        status, text = await self.ask(worker.http.port or 0, "/metrics")
+        status, text = await self.ask(0 if worker.http is None else worker.http.port, "/metrics")
         self.assertEqual(status, 200)
         self.assertIn('synrepl_cache_incoherent_total{cache="name_of"} 1.0', text)
 
@@ -283,12 +281,10 @@ stale: name_of ["a"]
 
     async def test_the_sampler(self) -> None:
         master = await self.caching_master(audit_caches="{every: 200ms, keys: 20}")
-        assert master.process is not None
-        assert master.process.auditor is not None
         await master.change()
-        while not master.process.auditor.incoherent:
+        while not master.services.auditor.incoherent:
             await TwistedScheduler(reactor).sleep(0.01)
-        self.assertEqual(master.process.auditor.incoherent, {"name_of": 1})
+        self.assertEqual(master.services.auditor.incoherent, {"name_of": 1})
 
     async def test_unreachable(self) -> None:
         master = await self.caching_master()

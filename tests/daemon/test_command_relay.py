@@ -101,9 +101,7 @@ class Relaying(CliCase):
         self.server = await self.master(
             redis=f"{{path: {redis.path}}}", handlers=f"['{__name__}:Kept']"
         )
-        process = self.server.process
-        assert process is not None
-        bus = process.bus
+        bus = self.server.services.bus
         assert bus is not None
         while not bus.standing:
             await TwistedScheduler(reactor).sleep(0.01)

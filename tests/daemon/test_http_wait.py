@@ -13,6 +13,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.threads import deferToThread
 
 from synrepl.adapters.scheduler import TwistedScheduler
+from synrepl.daemon.assemble import WorkerServices
 from synrepl.daemon.config import load_worker
 from synrepl.daemon.worker import WorkerProcess
 from tests.adapters.raw_http import connect, request, turn
@@ -42,8 +43,8 @@ class Waiting(CliCase):
         answered: Deferred[tuple[int, Any]] = deferToThread(ask)
         return answered
 
-    async def worker(self, master: Master, **settings: str) -> WorkerProcess:
-        """A worker in this process, that has heard of the master's positions."""
+    async def worker(self, master: Master, **settings: str) -> tuple[WorkerServices, int]:
+        """A worker in this process that has heard of the master's positions, and its HTTP port."""
         written = {
             "server_name": "example.com",
             "instance_name": "w",
@@ -58,11 +59,11 @@ class Waiting(CliCase):
         path.write_text("".join(f"{key}: {value}\n" for key, value in written.items()))
         worker = WorkerProcess(reactor, load_worker([path]))
         self.workers.append(worker)
-        await worker.start()
-        assert worker.follower is not None
-        while not worker.follower.positions:
+        running = await worker.start()
+        while not running.services.follower.positions:
             await TwistedScheduler(reactor).sleep(0.01)
-        return worker
+        assert running.http is not None
+        return running.services, running.http.port
 
     async def until_waiting(self, process: Any, count: int = 1) -> None:
         while len(process.waiters) < count:
@@ -70,14 +71,12 @@ class Waiting(CliCase):
 
     async def test_read_your_writes(self) -> None:
         master = await self.master()
-        worker = await self.worker(master)
-        port = worker.http.port
-        assert port is not None
+        worker, port = await self.worker(master)
         wanted = {"stream": "orders", "writer": "master", "token": 1}
         early = self.ask(port, writer="master", token=1)
         at_master = self.ask(master.http_port, token=1)
         await self.until_waiting(worker)
-        await self.until_waiting(master.process)
+        await self.until_waiting(master.services)
         self.assertEqual(await master.append([["a", 1]]), [1])
         self.assertEqual(await early, (200, {**wanted, "position": 1}))
         self.assertEqual(await at_master, (200, {**wanted, "writer": None, "position": 1}))
@@ -88,28 +87,24 @@ class Waiting(CliCase):
 
     async def test_the_linear_view(self) -> None:
         master = await self.master()
-        worker = await self.worker(master, dialect="legacy")
-        assert worker.http.port is not None
+        _, port = await self.worker(master, dialect="legacy")
         await master.append([["a", 1]])
         for query in ({"writer": "master"}, {"writer": "whoever"}, {}):
-            status, answer = await self.ask(worker.http.port, token=1, **query)
+            status, answer = await self.ask(port, token=1, **query)
             self.assertEqual((status, answer["position"]), (200, 1), answer)
 
     async def test_time_is_up(self) -> None:
         master = await self.master()
-        worker = await self.worker(master)
-        assert worker.http.port is not None
-        status, answer = await self.ask(worker.http.port, writer="master", token=7, timeout="10ms")
+        _, port = await self.worker(master)
+        status, answer = await self.ask(port, writer="master", token=7, timeout="10ms")
         self.assertEqual((status, answer["error"]), (504, "WaitTimedOut"))
         self.assertEqual(
             answer["message"],
             "waited 0.01 s for token 7 of 'orders' by 'master', which is at 0: "
             "the master has announced it only up to 0",
         )
-        assert master.process is not None
-        assert master.process.writer is not None
-        stream = master.process.catalogue["orders"]
-        async with await master.process.writer.reserve(stream, 1):
+        stream = master.services.catalogue["orders"]
+        async with await master.services.writer.reserve(stream, 1):
             await master.append([["a", 1]])
             while True:  # the first look at the database may be still to come
                 status, answer = await self.ask(master.http_port, token=2, timeout="0.01")
@@ -121,8 +116,7 @@ class Waiting(CliCase):
 
     async def test_refusals(self) -> None:
         master = await self.master()
-        worker = await self.worker(master)
-        assert worker.http.port is not None
+        _, port = await self.worker(master)
         for query, status, error in (
             ({"token": 1, "stream": "nosuch"}, 404, "UnknownStream"),
             ({}, 400, "MissingParameter"),
@@ -137,33 +131,30 @@ class Waiting(CliCase):
             ({"token": 1, "writer": "master", "timeout": ""}, 400, "BadWait"),
         ):
             with self.subTest(query):
-                found, answer = await self.ask(worker.http.port, **query)
+                found, answer = await self.ask(port, **query)
                 self.assertEqual((found, answer["error"]), (status, error))
 
     async def test_a_worker_that_follows_other_streams(self) -> None:
-        worker = await self.worker(await self.master(), follow="[events]")
-        assert worker.http.port is not None
-        found, answer = await self.ask(worker.http.port, token=1, writer="master")
+        _, port = await self.worker(await self.master(), follow="[events]")
+        found, answer = await self.ask(port, token=1, writer="master")
         self.assertEqual((found, answer["error"]), (400, "NotFollowed"))
 
     async def test_a_client_that_goes_away(self) -> None:
         master = await self.master()
-        assert master.process is not None
         client = await connect(master.http_port)
         client.send(request("GET", "/streams/orders/wait?token=1"))
-        await self.until_waiting(master.process)
+        await self.until_waiting(master.services)
         await client.close()
-        while len(master.process.waiters):
+        while len(master.services.waiters):
             await turn()
 
     async def test_a_process_that_stops(self) -> None:
         master = await self.master()
-        worker = await self.worker(master)
-        assert worker.http.port is not None
-        of_worker = self.ask(worker.http.port, writer="master", token=1)
+        worker, port = await self.worker(master)
+        of_worker = self.ask(port, writer="master", token=1)
         of_master = self.ask(master.http_port, token=1)
         await self.until_waiting(worker)
-        await self.until_waiting(master.process)
+        await self.until_waiting(master.services)
         await self.workers.pop().stop()
         await master.stop()
         for answered in (of_worker, of_master):

@@ -23,11 +23,9 @@ class LaterStreams(CliCase):
         return master
 
     async def append(self, master: Master, stream: str, *rows: list[Any]) -> None:
-        assert master.process is not None
-        assert master.process.writer is not None
-        declared = master.process.catalogue[stream]
+        declared = master.services.catalogue[stream]
         made = [[declared.kinds[""](*row)] for row in rows]
-        await master.process.writer.append(declared, made)
+        await master.services.writer.append(declared, made)
 
     def worker(self, master: Master, streams: str, tokens: int) -> tuple[Command, Path]:
         """A worker that catches up over HTTP, and where it notes tokens."""

@@ -59,15 +59,13 @@ class Served(CliCase):
         return netcat
 
     async def append(self, master: Master, stream: str, row: list[Any]) -> None:
-        assert master.process is not None
-        assert master.process.writer is not None
-        declared = master.process.catalogue[stream]
+        declared = master.services.catalogue[stream]
         if declared.tagged:
             kind, cells = row
             made = declared.kinds[kind](*cells)
         else:
             made = declared.kinds[""](*row)
-        await master.process.writer.append(declared, [[made]])
+        await master.services.writer.append(declared, [[made]])
 
     async def test_a_transitional_listener(self) -> None:
         master = await self.master(catalogue="all")

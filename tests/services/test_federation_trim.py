@@ -11,7 +11,7 @@ from synrepl.services.serving.federation_trim import (
     federation_status,
     trims_store,
 )
-from synrepl.services.trim import AT_ONCE
+from synrepl.services.sizes import DEFAULT_SIZES
 from synrepl.storage.store import Trim
 from synrepl.streams.synapse.federation import FEDERATION, FederationRow
 from tests.services.world import Noting, World, done, started
@@ -64,9 +64,9 @@ class Trimming(SynchronousTestCase):
 
     def test_many_rows_in_several_steps(self) -> None:
         world = self.begin()
-        self.append(world, 2 * AT_ONCE + 5)
+        self.append(world, 2 * DEFAULT_SIZES.trim_rows + 5)
         for sender in ("one", "two"):
-            self.acknowledge(world, sender, 2 * AT_ONCE + 3)
+            self.acknowledge(world, sender, 2 * DEFAULT_SIZES.trim_rows + 3)
         self.assertEqual(self.kept(world), 2)
 
     def test_a_sender_that_never_acknowledges_does_not_fill_the_memory(self) -> None:

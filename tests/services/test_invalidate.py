@@ -14,13 +14,13 @@ from synrepl.services.announcing.announce import Announcer
 from synrepl.services.coherence.coherence import Coherence
 from synrepl.services.coherence.coherent import CoherentSettled
 from synrepl.services.coherence.invalidate import (
-    MAX_KEYS,
     MAX_WARNINGS,
     BadInvalidation,
     ChangeOutbox,
     Changes,
     Invalidations,
 )
+from synrepl.services.sizes import DEFAULT_SIZES
 from synrepl.services.writing.write import StreamWriter
 from synrepl.storage.database import CommitUnknown, Transaction
 from synrepl.storage.outbox import NotNamed, Outbox, OutboxFull
@@ -141,7 +141,12 @@ class Committed(SiteCase):
         for name, make_whole in (
             ("said so", lambda out: out.invalidate_all("get_user")),
             ("the empty key", lambda out: out.invalidate("get_user", ())),
-            ("too many", lambda out: [out.invalidate("get_user", (n,)) for n in range(MAX_KEYS)]),
+            (
+                "too many",
+                lambda out: [
+                    out.invalidate("get_user", (n,)) for n in range(DEFAULT_SIZES.invalidation_keys)
+                ],
+            ),
         ):
             with self.subTest(name):
                 self.setUp()
@@ -157,12 +162,12 @@ class Committed(SiteCase):
 
     def test_as_many_keys_as_there_may_be(self) -> None:
         def work(txn: Transaction, out: ChangeOutbox) -> None:
-            for n in range(MAX_KEYS):
+            for n in range(DEFAULT_SIZES.invalidation_keys):
                 out.invalidate("get_user", (n,))
 
         self.run_changes(work)
         ((_, rows),) = self.stored()
-        self.assertEqual(len(rows), MAX_KEYS)
+        self.assertEqual(len(rows), DEFAULT_SIZES.invalidation_keys)
 
     def test_only_the_last_run_counts(self) -> None:
         def work(txn: Transaction, out: ChangeOutbox) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from synrepl.core.tokens import MAX_TOKEN, Token
 from synrepl.services.following.consumer import Subscription
 from synrepl.services.following.deliver import Delivery
-from synrepl.services.following.follow import HIGH_WATER_ROWS, Follower
+from synrepl.services.following.follow import Follower
 from synrepl.services.following.possible_tokens import (
     LOOK_EVERY_S,
     NEWS_S,
@@ -19,6 +19,7 @@ from synrepl.services.following.possible_tokens import (
     not_ahead,
 )
 from synrepl.services.handlers import Batch, Handler
+from synrepl.services.sizes import DEFAULT_SIZES
 from synrepl.storage.store import Draft
 from synrepl.streams.definition import Stream
 from synrepl.wire.commands import Command, Position, Rdata
@@ -271,7 +272,9 @@ class Refusals(TestCase):
         self.append(1)
         self.follow()
         self.world.store.away = True
-        forged = [Position("jobs", "master", 1, FAR + n) for n in range(HIGH_WATER_ROWS + 1)]
+        forged = [
+            Position("jobs", "master", 1, FAR + n) for n in range(DEFAULT_SIZES.high_water_rows + 1)
+        ]
         self.follower.received(forged)
         self.assertEqual(self.upstream.paused, 1)
         self.world.store.away = False

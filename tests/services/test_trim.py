@@ -14,6 +14,7 @@ from synrepl.services.following.follow import Follower
 from synrepl.services.following.leases import HEARTBEAT_S, FollowerLease
 from synrepl.services.handlers import Batch, Handler
 from synrepl.services.serving.leftover import leftover
+from synrepl.services.sizes import DEFAULT_SIZES
 from synrepl.storage.store import DatabaseAway, Draft, Page, Trimmed
 from synrepl.streams.definition import Stream
 from synrepl.streams.synapse.caches import CachesRow
@@ -106,10 +107,12 @@ class Rounds(Base):
             return found
 
         self.world.store.trim = noting  # type: ignore[method-assign]
-        self.append(2 * trim.AT_ONCE + 5)
+        self.append(2 * DEFAULT_SIZES.trim_rows + 5)
         self.run_trimmer()
         self.wait(13 * MINUTE)
-        self.assertEqual([rows for rows, _ in batches], [trim.AT_ONCE, trim.AT_ONCE, 5])
+        self.assertEqual(
+            [rows for rows, _ in batches], [DEFAULT_SIZES.trim_rows, DEFAULT_SIZES.trim_rows, 5]
+        )
         self.assertEqual(len({at for _, at in batches}), 1)  # in one round
 
     def test_it_goes_on_after_the_database_was_away(self) -> None:

@@ -1,0 +1,22 @@
+"""The services of a process, wired from a configuration and ports.
+
+This is the only place where they are wired: the daemons, the simulator and the tests differ in
+the ports alone. An assembled process is complete and has done nothing yet; its methods say in
+which order its parts begin.
+"""
+
+from __future__ import annotations
+
+from synrepl.daemon.assemble.master import MasterServices, assemble_master
+from synrepl.daemon.assemble.ports import Ports, WorkerPorts
+from synrepl.daemon.assemble.worker import WorkerServices, assemble_worker, worker_coherence
+
+__all__ = [
+    "MasterServices",
+    "Ports",
+    "WorkerPorts",
+    "WorkerServices",
+    "assemble_master",
+    "assemble_worker",
+    "worker_coherence",
+]

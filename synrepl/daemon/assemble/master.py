@@ -1,0 +1,295 @@
+"""The services of a master, wired from a configuration and ports."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from synrepl.core.backlog import AllOf
+from synrepl.core.slices import Slices
+from synrepl.core.tokens import Token
+from synrepl.daemon import handlers
+from synrepl.daemon.assemble.ports import Ports, begin_sampling, changes_of
+from synrepl.daemon.auditing import auditor_of
+from synrepl.daemon.config import MasterConfig
+from synrepl.daemon.federation import refusals
+from synrepl.daemon.memory_sources import SomeElsewhere
+from synrepl.daemon.own_streams import kept_elsewhere
+from synrepl.daemon.process_bus import MasterBus, publisher_of
+from synrepl.services.announcing.announce import Announcer
+from synrepl.services.announcing.publish import Publisher
+from synrepl.services.announcing.stream_state import Movements
+from synrepl.services.announcing.throughput import Throughput
+from synrepl.services.auditing.audit import Auditor
+from synrepl.services.bus.both import BothMovements
+from synrepl.services.bus.syncing_repeater import SyncingRepeater
+from synrepl.services.coherence.coherent import CoherentMovements, CoherentSettled
+from synrepl.services.coherence.invalidate import Changes
+from synrepl.services.coherence.relay_invalidations import InvalidationRelay
+from synrepl.services.command_queue import CommandQueue
+from synrepl.services.following.failures import HandlerFailures
+from synrepl.services.following.source import Source
+from synrepl.services.handlers import Access
+from synrepl.services.sending.commands import Commands
+from synrepl.services.serving.federation_trim import FederationTrim, trims_mirror, trims_store
+from synrepl.services.serving.peer_states import BUS
+from synrepl.services.serving.serve import Master
+from synrepl.services.standing.expected_followers import ExpectedFollowers
+from synrepl.services.trim import Trimmer
+from synrepl.services.waiting.own_positions import MasterPositions
+from synrepl.services.waiting.position_waiters import PositionWaiters
+from synrepl.services.waiting.wait_for import WaitFor
+from synrepl.services.waiting.waking_movements import WakingMovements
+from synrepl.services.writing.write import StreamWriter
+from synrepl.storage.database import Database
+from synrepl.storage.store import FactStore
+from synrepl.streams.catalogue import Catalogue
+from synrepl.streams.definition import Stream
+from synrepl.streams.synapse.federation import FEDERATION
+from synrepl.wire.commands import Command
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MasterServices:
+    """The services of a master.
+
+    :ivar bus: None without Redis
+    :ivar changes: None where it does not write the ``caches`` stream; so is ``relay``
+    """
+
+    config: MasterConfig
+    ports: Ports
+    store: FactStore
+    catalogue: Catalogue
+    publisher: Publisher
+    throughput: Throughput
+    slices: Slices
+    handler_commands: CommandQueue
+    announcer: Announcer
+    writer: StreamWriter
+    waiters: PositionWaiters
+    waiting: WaitFor
+    auditor: Auditor
+    trimmer: Trimmer
+    changes: Changes | None
+    relay: InvalidationRelay | None
+    bus: MasterBus | None
+    repeater: SyncingRepeater | None
+    source: Source
+    master: Master
+    federation: FederationTrim
+    followers: ExpectedFollowers
+    access: Access
+
+    async def take_name(self) -> None:
+        """Become the writer, on a server that is confirmed.
+
+        :raises WriterTaken: another live process has the name
+        :raises DatabaseAway:
+        """
+        await self.store.confirm({})
+        await self.writer.start()
+
+    async def begin(self) -> None:
+        """Begin to announce, and let the handlers start; clients can be accepted afterwards.
+
+        :raises SynreplError: a handler cannot start
+        """
+        scheduler, until_done = self.ports.scheduler, self.ports.until_done
+        await until_done(self.announcer.start)
+        for name, state in self.announcer.states.items():
+            for writer, position in state.positions.items():
+                self.ports.coherence.begin(name, writer, position)
+        scheduler.spawn("trim", self.trimmer.run())
+        begin_sampling(self.ports, self.config, self.auditor)
+        self.handler_commands.hold()  # on_start of one handler may send what another one hears
+        for handler in self.ports.handlers:
+            await until_done(partial(handlers.start, [handler], self.access))
+        self.handler_commands.release()
+
+    async def stop(self) -> None:
+        """Tell clients and the bus, and record the positions; the name is still held."""
+        self.master.shut_down()
+        if self.repeater is not None:
+            self.repeater.stop()
+        if self.bus is not None:
+            await self.bus.stop()
+        await self.announcer.stop()
+
+
+def assemble_master(
+    config: MasterConfig,
+    ports: Ports,
+    store: FactStore,
+    database: Database | None,
+    catalogue: Catalogue,
+    own: Sequence[Stream],
+) -> MasterServices:
+    """A master.
+
+    :param database: for handlers
+    :param own: the streams that it writes itself
+    """
+    scheduler, log, sizes, name = ports.scheduler, ports.log, ports.sizes, config.instance_name
+    publisher = publisher_of(scheduler, catalogue)
+    slices = Slices(scheduler, sizes.turn_units)
+    handler_commands = CommandQueue(
+        scheduler,
+        slices,
+        {each.name: each.handler for each in ports.handlers if each.name is not None},
+        HandlerFailures(scheduler, log),
+        log,
+    )
+
+    # What comes from the bus reaches the master, which is made further down.
+    def heard_on_bus(command: Command) -> None:
+        master.heard_on_bus(command)
+        handler_commands.put("bus", command)
+
+    def joined() -> None:
+        if repeater is not None:
+            repeater.joined()
+
+    def asked() -> None:
+        if repeater is not None:
+            repeater.asked()
+
+    def said_by_client(source: str, command: Command) -> None:
+        if bus is not None:
+            bus.relay.from_client(source, command)
+        handler_commands.put(source, command)
+
+    def started_again(stream: Stream, writer: str, position: Token, known: bool) -> None:
+        started = coherence.reset if known else coherence.begin
+        started(stream.name, writer, position)
+        if stream is FEDERATION:
+            federation.started_again()
+        master.started_again(stream)
+
+    bus: MasterBus | None = None
+    if ports.join is not None:
+        bus = MasterBus(
+            ports.join,
+            scheduler,
+            config,
+            catalogue,
+            kept_elsewhere(config, catalogue),
+            heard_on_bus,
+            joined,
+            lambda: master.bus_lost(),
+            asked,
+            log,
+        )
+    onward: Movements = publisher if bus is None else BothMovements(publisher, bus.spokesman)
+    throughput = Throughput(ports.watched(onward))
+    coherence = ports.coherence
+    waiters = PositionWaiters(scheduler)
+    announcer = Announcer(
+        scheduler,
+        store,
+        catalogue,
+        CoherentMovements(coherence, name, WakingMovements(throughput, waiters)),
+        log,
+        config.poll_interval,
+        coherence.reset,
+        lambda incarnation: writer.failed_over(incarnation),
+        sizes,
+    )
+    writer = StreamWriter(
+        scheduler,
+        store,
+        name,
+        own,
+        CoherentSettled(coherence, name, announcer),
+        log,
+        config.writers_of,
+        refusals(config),
+    )
+    positions = MasterPositions(announcer, writer)
+    waiting = WaitFor(catalogue, positions, waiters)
+    auditor = auditor_of(
+        scheduler, coherence, catalogue, store, positions, waiting, log, in_memory=True
+    )
+    trimmer = Trimmer(
+        scheduler,
+        store,
+        # Streams in memory are bounded by themselves.
+        [stream for stream in catalogue if stream.ephemeral and not stream.in_memory],
+        lambda stream: announcer.states[stream.name].linear,
+        log,
+        every_s=config.retention.every,
+        keep_s=config.retention.keep,
+        max_s=config.retention.max,
+        rows=sizes.trim_rows,
+    )
+    changes = changes_of(ports, coherence, writer, own)
+    relay = None
+    if changes is not None:
+        relay = InvalidationRelay(scheduler, writer, changes.invalidations, log)
+    source: Source = store
+    if bus is not None:
+        source = SomeElsewhere(bus.mirror.streams, bus.mirror.page, store)
+    master = Master(
+        scheduler,
+        catalogue,
+        announcer.states,
+        publisher,
+        source,
+        said_by_client,
+        log,
+        None if relay is None else relay.take,
+        slices,
+        AllOf([handler_commands] if bus is None else [handler_commands, bus.capacity]),
+        name,
+        config.federation_sender_instances,
+        sizes,
+    )
+    repeater = None
+    trim = trims_store(store, FEDERATION)
+    if bus is not None:
+        repeater = SyncingRepeater(scheduler, bus.relay, master.user_syncs, BUS)
+        if FEDERATION.name in bus.mirror.streams:
+            trim = trims_mirror(bus.mirror, FEDERATION)
+        bus.spokesman.begin(announcer.states)
+        bus.mirror.begin(announcer.states, started_again)
+    federation = FederationTrim(scheduler, master.federation_acks, trim, log)
+    return MasterServices(
+        config=config,
+        ports=ports,
+        store=store,
+        catalogue=catalogue,
+        publisher=publisher,
+        throughput=throughput,
+        slices=slices,
+        handler_commands=handler_commands,
+        announcer=announcer,
+        writer=writer,
+        waiters=waiters,
+        waiting=waiting,
+        auditor=auditor,
+        trimmer=trimmer,
+        changes=changes,
+        relay=relay,
+        bus=bus,
+        repeater=repeater,
+        source=source,
+        master=master,
+        federation=federation,
+        followers=ExpectedFollowers(
+            scheduler,
+            store,
+            announcer.states,
+            lambda: {connection.name for connection in master.followers},
+            config.followers.limits,
+            log,
+        ),
+        access=Access(
+            coherence.caches,
+            waiting.wait_for,
+            Commands(name, master, scheduler.seconds),
+            master.user_syncs,
+            database,
+            changes,
+        ),
+    )

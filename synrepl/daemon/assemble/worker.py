@@ -1,0 +1,288 @@
+"""The services of a worker, wired from a configuration and ports."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from synrepl.adapters.tcp_worker import WorkerFactory
+from synrepl.caches.registry import Caches
+from synrepl.core.errors import SynreplError
+from synrepl.daemon import handlers
+from synrepl.daemon.assemble.ports import WorkerPorts, begin_sampling, changes_of
+from synrepl.daemon.auditing import auditor_of
+from synrepl.daemon.config import WorkerConfig
+from synrepl.daemon.federation import refusals
+from synrepl.daemon.process_bus import ProcessBus, publisher_of, worker_bus
+from synrepl.daemon.worker_commands import WorkerCommands
+from synrepl.services.announcing.announce import Log
+from synrepl.services.auditing.audit import Auditor
+from synrepl.services.bus.own_writer import OwnWriter
+from synrepl.services.coherence.coherence import Coherence
+from synrepl.services.coherence.coherent import CoherentSettled
+from synrepl.services.coherence.invalidate import Changes
+from synrepl.services.following.consumer import Subscription
+from synrepl.services.following.deliver import Delivery
+from synrepl.services.following.follow import Follower
+from synrepl.services.following.leases import FollowerLease
+from synrepl.services.handlers import Access
+from synrepl.services.waiting.own_positions import FollowerPositions
+from synrepl.services.waiting.position_waiters import PositionWaiters
+from synrepl.services.waiting.wait_for import WaitFor
+from synrepl.services.writing.announced_elsewhere import AnnouncedElsewhere
+from synrepl.services.writing.settled import Settled
+from synrepl.services.writing.skip_idle import skip_idle
+from synrepl.services.writing.write import StreamWriter
+from synrepl.streams.catalogue import Catalogue
+from synrepl.streams.definition import Stream
+from synrepl.streams.synapse.federation import FEDERATION
+from synrepl.wire.dialects import CLIENT_DIALECTS
+from synrepl.wire.session import Limits
+
+#: Seconds between two records of a worker's positions.
+RECORD_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerServices:
+    """The services of a worker.
+
+    :ivar writer: None where it writes no stream; so is ``changes`` where not ``caches``
+    :ivar lease: None where it leaves nothing on record
+    :ivar auditor: None without a database of its own
+    :ivar bus: None over TCP
+    :ivar factory: makes the connections over TCP
+    """
+
+    config: WorkerConfig
+    ports: WorkerPorts
+    catalogue: Catalogue
+    own_streams: Sequence[Stream]
+    own_writer: OwnWriter
+    waiters: PositionWaiters
+    delivery: Delivery
+    follower: Follower
+    commands: WorkerCommands
+    writer: StreamWriter | None
+    changes: Changes | None
+    lease: FollowerLease | None
+    factory: WorkerFactory
+    bus: ProcessBus | None
+    waiting: WaitFor
+    auditor: Auditor | None
+    access: Access
+
+    @property
+    def is_connected(self) -> bool:
+        """It hears its master, or the bus."""
+        return self.factory.handshaken if self.bus is None else self.bus.standing
+
+    async def take_names(self) -> None:
+        """Have what this worker has not acknowledged kept, and become a writer if it is one.
+
+        :raises WriterTaken: another live process has the name; :raises WriterRemoved:
+        """
+        if self.lease is not None:
+            await self.ports.until_done(self.lease.start)
+        if self.writer is not None:
+            await self.ports.until_done(self.writer.start)
+
+    async def begin(self) -> None:
+        """Read what is on record, and let the handlers start; it can follow afterwards.
+
+        :raises SynreplError: a handler cannot start
+        """
+        until_done = self.ports.until_done
+        await until_done(self.delivery.start)
+        for handler in self.ports.handlers:
+            await until_done(partial(handlers.start, [handler], self.access))
+        await self.delivery.tell_losses()
+
+    def follow(self) -> None:
+        """Join the bus, if there is one, and keep the record up to date from now on."""
+        scheduler = self.ports.scheduler
+        if self.bus is not None:
+            self.bus.start()
+            if self.writer is not None:
+                scheduler.spawn("skip idle", skip_idle(scheduler, self.writer, self.ports.log))
+        scheduler.spawn("record positions", self._record())
+        scheduler.spawn("replay dead letters", self.delivery.dead_letters.run())
+        if self.auditor is not None:
+            begin_sampling(self.ports, self.config, self.auditor)
+
+    async def _record(self) -> None:
+        while True:
+            await self.ports.scheduler.sleep(RECORD_S)
+            try:
+                await self.delivery.progress.record()
+            except SynreplError as error:
+                self.ports.log.warn("cannot record positions: {error}", error=error)
+
+
+def worker_coherence(
+    config: WorkerConfig, catalogue: Catalogue, caches: Caches, log: Log
+) -> Coherence:
+    """What keeps the caches of a worker coherent."""
+    is_linear = not CLIENT_DIALECTS[config.dialect].per_writer
+    return Coherence(
+        caches,
+        catalogue,
+        log,
+        None if config.follow == "all" else config.follow,
+        # Ours leaves facts out of the linear view whose rows are too long for a line.
+        leaves_out=is_linear and not config.master.foreign,
+    )
+
+
+def assemble_worker(
+    config: WorkerConfig,
+    ports: WorkerPorts,
+    catalogue: Catalogue,
+    own: Sequence[Stream],
+) -> WorkerServices:
+    """A worker.
+
+    :param own: the streams that it writes
+    """
+    scheduler, log, sizes, store = ports.scheduler, ports.log, ports.sizes, ports.store
+    name, followed = config.instance_name, None if config.follow == "all" else config.follow
+    dialect = CLIENT_DIALECTS[config.dialect]
+    is_linear, coherence = not dialect.per_writer, ports.coherence
+    waiters = PositionWaiters(scheduler)
+    publisher = publisher_of(scheduler, catalogue)
+    own_writer = OwnWriter(ports.watched(publisher))
+    delivery = Delivery(
+        scheduler,
+        ports.handlers,
+        log,
+        config.name_as_follower,
+        ports.database,
+        waiters,
+        coherence,
+        backlog=ports.backlog,
+        linear=is_linear,
+        incarnations=ports.incarnations,
+        catalogue=catalogue,
+        sizes=sizes,
+    )
+    follower = Follower(
+        scheduler,
+        catalogue,
+        ports.source,
+        delivery,
+        log,
+        followed,
+        earliest=config.starting == "earliest",
+        foreign=config.master.foreign,
+        wanted=_wanted(followed, ports.handlers),
+        tokens=ports.tokens,
+        sizes=sizes,
+    )
+    commands = WorkerCommands(
+        scheduler,
+        config,
+        follower,
+        delivery.command,
+        own_writer.states if FEDERATION in own else None,
+        store,
+        log,
+    )
+    factory = WorkerFactory(
+        scheduler,
+        commands.link,
+        name,
+        config.server_name,
+        dialect,
+        log.info,
+        Limits(line=config.line_limit, ping_timeout=config.ping_timeout),
+    )
+    bus: ProcessBus | None = None
+    if ports.join is not None:
+        bus = worker_bus(
+            ports.join,
+            config,
+            catalogue,
+            publisher,
+            own_writer,
+            commands.link,
+            followed,
+            commands.outgoing.asked,
+            log,
+        )
+    writer = None
+    if store is not None and own:
+        settled: Settled = AnnouncedElsewhere() if bus is None else own_writer
+        writer = StreamWriter(
+            scheduler,
+            store,
+            name,
+            own,
+            CoherentSettled(coherence, name, settled),
+            log,
+            config.writers_of,
+            refusals(config),
+        )
+    positions = FollowerPositions(
+        follower,
+        delivery,
+        lambda: services.is_connected,
+        followed,
+        linear=is_linear,
+    )
+    waiting = WaitFor(catalogue, positions, waiters)
+    is_ours = store is not None and not config.master.foreign
+    changes = None if writer is None else changes_of(ports, coherence, writer, own)
+    services = WorkerServices(
+        config=config,
+        ports=ports,
+        catalogue=catalogue,
+        own_streams=own,
+        own_writer=own_writer,
+        waiters=waiters,
+        delivery=delivery,
+        follower=follower,
+        commands=commands,
+        writer=writer,
+        changes=changes,
+        lease=_lease(config, ports, catalogue),
+        factory=factory,
+        bus=bus,
+        waiting=waiting,
+        auditor=auditor_of(
+            scheduler, coherence, catalogue, store, positions, waiting, log, in_memory=False
+        )
+        if is_ours and store is not None
+        else None,
+        access=Access(
+            coherence.caches,
+            waiting.wait_for,
+            commands.commands,
+            commands.syncing,
+            ports.database,
+            changes,
+        ),
+    )
+    return services
+
+
+def _lease(config: WorkerConfig, ports: WorkerPorts, catalogue: Catalogue) -> FollowerLease | None:
+    """What has the worker's unacknowledged facts kept; a real Synapse trims as it likes."""
+    if ports.store is None or ports.database is None or config.master.foreign:
+        return None
+    return FollowerLease(
+        ports.scheduler,
+        ports.store,
+        config.name_as_follower,
+        [stream.name for stream in catalogue] if config.follow == "all" else config.follow,
+        config.lease,
+        ports.log,
+    )
+
+
+def _wanted(followed: Sequence[str] | None, subscriptions: Sequence[Subscription]) -> list[str]:
+    """The streams that are followed by name, in the configuration or by a handler."""
+    names = set(followed or ())
+    for each in subscriptions:
+        names.update(each.handler.streams or ())
+    return sorted(names)
