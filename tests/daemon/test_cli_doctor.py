@@ -204,10 +204,10 @@ stale: name_of ["a"]
         master = await self.caching_master()
         await master.change(INVALIDATE)
         worker, names = await self.worker(master, dialect=dialect)
-        assert worker.auditor is not None
+        assert worker.services.auditor is not None
         for _ in range(5):  # the fact may be anywhere when the audit looks
             await master.change(INVALIDATE)
-            counts = (await worker.auditor.audit(100)).to_json()
+            counts = (await worker.services.auditor.audit(100)).to_json()
             self.assertEqual((counts["incoherent"], counts["behind"], counts["failed"]), (0, 0, 0))
             await names.of("a")
         await master.change()

@@ -16,7 +16,7 @@ from twisted.trial.unittest import TestCase
 from synrepl.daemon import database, database_wait
 from synrepl.daemon.config import load_master, load_worker
 from synrepl.daemon.master import MasterProcess
-from synrepl.daemon.service import Process
+from synrepl.daemon.process import DaemonProcess
 from synrepl.daemon.worker import WorkerProcess
 from synrepl.testing.postgres import fresh_database
 from tests.adapters.proxy import Proxy
@@ -61,7 +61,7 @@ class AwayAtTheStart(TestCase):
         text = f"instance_name: worker1\nmaster: {{port: {free_port()}}}\n"
         return WorkerProcess(reactor, load_worker(self.configure("worker", self.dsn, text)))
 
-    async def cut_everywhere(self, make: Callable[[], Process]) -> int:
+    async def cut_everywhere(self, make: Callable[[], DaemonProcess[Any]]) -> int:
         """Start processes, each cut one query later; the number of queries of a start."""
         for n in count(1):
             self.proxy.cut_at = n
