@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from inspect import Parameter, signature
@@ -273,3 +273,19 @@ class Consumer:
                 raise ViewChanged(handler=self.name, stream=stream)
             track.is_resumed = True
             self.tracks[stream, writer] = track
+
+    def describe_start(self, streams: Iterable[str]) -> str:
+        """Where it starts in these streams as a new handler, for the log."""
+        starts = {stream: self.start(stream) for stream in streams if self.receives(stream)}
+        parts = []
+        for start in dict.fromkeys(starts.values()):
+            names = ", ".join(sorted(stream for stream, each in starts.items() if each == start))
+            if start is StartAt.NOW:
+                parts.append(
+                    f"it starts at the worker's position in {names}, without earlier facts"
+                )
+            elif isinstance(start, int):
+                parts.append(f"it starts at token {start} of {names}, without facts up to there")
+            else:
+                parts.append(f"it starts at the oldest fact of {names}")
+        return "; ".join(parts) or "it receives nothing that this follower has seen"

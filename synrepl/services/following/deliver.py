@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from synrepl.core.clock import Scheduler
 from synrepl.core.slices import Slices
@@ -75,9 +75,8 @@ class Delivery:
         self.failures = HandlerFailures(scheduler, log)
         self.consumers = [Consumer(each, scheduler, linear) for each in handlers]
         named = {each.name: each.handler for each in self.consumers}
-        self._commands = CommandQueue(
-            scheduler, Slices(scheduler, sizes.turn_units), named, self.failures, log
-        )
+        slices = Slices(scheduler, sizes.turn_units)
+        self._commands = CommandQueue(scheduler, slices, named, self.failures, log)
         calls = self._calls = HandlerCalls(
             scheduler, self._record, self.failures, log, catalogue, coherence
         )
@@ -131,7 +130,7 @@ class Delivery:
                     "handler {handler} joins follower {follower}: {where}",
                     handler=consumer.name,
                     follower=self._follower,
-                    where=_where(consumer, {stream for stream, _ in own}),
+                    where=consumer.describe_start({stream for stream, _ in own}),
                 )
 
     async def tell_losses(self) -> None:
@@ -438,18 +437,3 @@ class Delivery:
             of, lane = self._streams[stream], self.progress.lane(key)
             feed = CatchUp(self._feeding, consumer, track, lane, of, writer)
             self._scheduler.spawn(f"retry {consumer.name} at {stream}", feed.run(batch))
-
-
-def _where(consumer: Consumer, streams: Iterable[str]) -> str:
-    """Where a new handler starts, for the log."""
-    starts = {stream: consumer.start(stream) for stream in streams if consumer.receives(stream)}
-    told = []
-    for start in dict.fromkeys(starts.values()):
-        names = ", ".join(sorted(stream for stream, each in starts.items() if each == start))
-        if start is StartAt.NOW:
-            told.append(f"it starts at the worker's position in {names}, without earlier facts")
-        elif isinstance(start, int):
-            told.append(f"it starts at token {start} of {names}, without facts up to there")
-        else:
-            told.append(f"it starts at the oldest fact of {names}")
-    return "; ".join(told) or "it receives nothing that this follower has seen"
