@@ -58,7 +58,7 @@ def synrepl(*arguments: object, text: str = "") -> str:
 
 
 class OurMaster:
-    """A master as ``synrepl init`` configures it: embedded PostgreSQL and one listener.
+    """A master as ``synrepl init --synapse`` configures it: embedded PostgreSQL and one listener.
 
     A ``with`` block that ends it; in between it may be ended and started again.
 
@@ -74,7 +74,7 @@ class OurMaster:
         self.directory = directory
         self.port, self.http = free_ports(2)
         ports = ["--replication-port", self.port, "--http-port", self.http]
-        synrepl("init", directory, "--server-name", server_name, *ports)
+        synrepl("init", directory, "--server-name", server_name, "--synapse", *ports)
         self.config = directory / "master.yaml"
         self.process: Process | None = None
         found = yaml.safe_load(self.config.read_text())

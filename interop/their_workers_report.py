@@ -12,7 +12,7 @@ from interop.releases import RELEASES, Release
 from interop.report import Section, Table, difference
 
 _STORY = """\
-`synrepl init` and `synrepl master`: embedded PostgreSQL, a listener for each release (`legacy_rows:
+`synrepl init --synapse` and `synrepl master`: embedded PostgreSQL, a listener for each release (`legacy_rows:
 oldest` for 1.0.0, `dialect: transitional` for 1.20.1). Real synchrotrons of 1.0.0 and 1.11.1 and real
 generic_workers of 1.20.1 and 1.43.0, each on a database of its own that holds the schema of its
 release and nothing else, follow it at the same time. Facts of every stream are appended with

@@ -16,10 +16,12 @@ import yaml
 from click.testing import CliRunner, Result
 
 import synrepl
+from synrepl.daemon.catalogue import catalogue
 from synrepl.daemon.cli import COMMANDS, cli, init
 from synrepl.daemon.config import load_master, load_worker
 from synrepl.storage.launch.data_dir import can_enter
 from synrepl.storage.launch.postgres import account_for
+from synrepl.streams.synapse import SYNAPSE_STREAMS
 
 
 def run(*arguments: object) -> Result:
@@ -109,7 +111,8 @@ class Init(InDirectory):
     def test_what_it_writes_can_be_loaded(self) -> None:
         target = self.directory / "deep" / "x"
         result = run(
-            "init", target, "--server-name", "[::1]:8448", "--replication-port", 5, "--http-port", 6
+            *("init", target, "--server-name", "[::1]:8448"),
+            *("--replication-port", 5, "--http-port", 6, "--worker-http-port", 7),
         )
         self.assertEqual(result.exit_code, 0, result.output)
         master = load_master([target / "master.yaml"])
@@ -119,9 +122,70 @@ class Init(InDirectory):
         self.assertEqual([each.port for each in master.listeners], [5])
         self.assertEqual(worker.master.port, 5)
         assert master.http is not None
-        self.assertEqual(master.http.port, 6)
+        assert worker.http is not None
+        self.assertEqual((master.http.port, worker.http.port), (6, 7))
         self.assertEqual(worker.embedded_dsn_path, master.embedded_dsn_path)
         self.assertEqual((target / "data").stat().st_mode & 0o777, 0o700)
+
+    def test_without_a_matrix_server_only_own_streams_and_caches_are_served(self) -> None:
+        run("init", self.directory, "--server-name", "x.org")
+        master = load_master([self.directory / "master.yaml"])
+        worker = load_worker([self.directory / "worker.yaml"])
+        for config in (master, worker):
+            self.assertEqual(config.catalogue, ("caches",))
+            self.assertEqual([stream.name for stream in catalogue(config)], ["caches"])
+
+    def test_synapse_adds_the_streams_of_synapse(self) -> None:
+        run("init", self.directory, "--server-name", "x.org", "--synapse")
+        master = load_master([self.directory / "master.yaml"])
+        worker = load_worker([self.directory / "worker.yaml"])
+        for config in (master, worker):
+            self.assertEqual(list(catalogue(config)), list(SYNAPSE_STREAMS))
+
+    def test_the_help_says_whom_synapse_is_for(self) -> None:
+        self.assertIn("--synapse", run("init", "--help").output)
+
+    def test_streams_named_on_the_command_line_are_declared_in_both_files(self) -> None:
+        columns = {"order_id": "text", "total": "bigint", "note": "json?"}
+        result = run(
+            *("init", self.directory, "--server-name", "x.org"),
+            *("--stream", "orders: {order_id: text, total: bigint, note: 'json?'}"),
+            *("--stream", "refunds: {order_id: text}"),
+        )
+        self.assertEqual(result.exit_code, 0, result.output)
+        for name, load in (("master.yaml", load_master), ("worker.yaml", load_worker)):
+            config = load([self.directory / name])
+            self.assertEqual([each.name for each in config.streams], ["orders", "refunds"])
+            self.assertEqual(config.streams[0].columns, columns)
+            self.assertEqual(list(config.streams[0].columns), list(columns))
+
+    def test_refuses_a_stream_that_cannot_be_declared(self) -> None:
+        for option, reason in (
+            ("orders", "not a map"),
+            ("orders: [a", "--stream"),
+            ("orders: {}", "columns must map"),
+            ("orders: text", "columns must map"),
+            ("orders: {a: 1}", "columns must map"),
+            ("orders: {ctid: text}", "system column"),
+            ("orders: {a: txt}", "txt"),
+            ("Orders: {a: text}", "not a valid name"),
+            ("now: {a: text}", "cannot be declared"),
+            ("caches: {a: text}", "declared twice"),
+            ("a: {a: text}, b: {a: text}", "--stream"),
+        ):
+            with self.subTest(option):
+                arguments = ("--server-name", "x.org", "--stream", option)
+                result = run("init", self.directory, *arguments)
+                self.assertEqual(result.exit_code, 2, result.output)
+                self.assertIn(reason, result.stderr)
+                self.assertIn("write it like --stream 'orders: {order_id", result.stderr)
+                self.assertEqual(list(self.directory.iterdir()), [])
+
+    def test_a_worker_answers_over_http(self) -> None:
+        run("init", self.directory, "--server-name", "x.org")
+        http = load_worker([self.directory / "worker.yaml"]).http
+        assert http is not None
+        self.assertEqual((http.bind_address, http.port), ("127.0.0.1", 9394))
 
     def test_commented_settings_are_the_defaults(self) -> None:
         """Uncommenting a line of the templates changes nothing but examples."""
@@ -132,7 +196,7 @@ class Init(InDirectory):
             lines = path.read_text().splitlines()
             for number, line in enumerate(lines):
                 setting = line.lstrip().removeprefix("#")
-                examples = ("server_name", "streams:", "stream_writers:", "handlers:", "http:")
+                examples = ("streams:", "stream_writers:", "handlers:", "federation_sender")
                 if not line.lstrip().startswith("#") or setting.startswith((" ", *examples)):
                     continue
                 if "_path" in setting or "http_url" in setting:
@@ -160,6 +224,8 @@ class Init(InDirectory):
             (["--server-name", "a b"], 2),
             (["--server-name", "x.org", "--http-port", "0"], 2),
             (["--server-name", "x.org", "--http-port", "9392"], 2),
+            (["--server-name", "x.org", "--worker-http-port", "9393"], 2),
+            (["--server-name", "x.org", "--worker-http-port", "9392"], 2),
         ):
             with self.subTest(arguments):
                 self.assertEqual(run("init", self.directory, *arguments).exit_code, code)
