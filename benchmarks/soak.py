@@ -30,11 +30,10 @@ from synrepl.daemon.catalogue import catalogue
 from synrepl.daemon.cli.running import aside
 from synrepl.daemon.cli.running import run as run_under_reactor
 from synrepl.daemon.config import load_master
-from synrepl.daemon.demo.senders import Senders
-from synrepl.daemon.demo.site import MASTER
-from synrepl.daemon.demo.tally import TallyTable
-from synrepl.daemon.demo.traffic import Request, Traffic
-from synrepl.daemon.demo.watched import Watched
+from synrepl.daemon.demo.deployment import MASTER
+from synrepl.daemon.demo.progress import StatusPoller
+from synrepl.daemon.demo.recorder import AppliedTable
+from synrepl.daemon.demo.traffic import AppendRequest, Senders, Traffic
 from synrepl.services.following.source import LINEAR
 from synrepl.services.standing.standing import writer_label
 from synrepl.storage.database import Isolation, Transaction
@@ -112,7 +111,7 @@ class Soak:
         self._traffic = Traffic(self._catalogue, _MOST_ROWS)
         self._clients = {name: Client(url) for name, url in site.urls.items()}
         self._senders = Senders(self._client_for, self._traffic.requests())
-        self._watched = {name: Watched(url) for name, url in site.urls.items()}
+        self._pollers = {name: StatusPoller(url) for name, url in site.urls.items()}
         self._processes = {name: site.process(self._scheduler, name) for name in site.urls}
         self._fate = Fate(self._scheduler, self._processes, redis, servers, tell)
         self._pacing = True
@@ -143,7 +142,7 @@ class Soak:
             accounts.facts,
             accounts.rows,
             Counter(map(str, self._fate.counts.elements())),
-            told.again,
+            told.resent,
             told.replayed,
             accounts.lost,
             accounts.repeated,
@@ -188,7 +187,7 @@ class Soak:
         since = self._scheduler.seconds()
         while True:
             self._check()
-            for look in [aside(self._reactor, each.look) for each in self._watched.values()]:
+            for look in [aside(self._reactor, each.poll) for each in self._pollers.values()]:
                 await look
             behind = self._behind()
             if not behind:
@@ -203,7 +202,7 @@ class Soak:
     async def _end(self) -> None:
         master, *workers = self._processes.values()
         for worker in workers:
-            worker.ask_to_stop()
+            worker.terminate()
         for process in (*workers, master):
             await process.stop()
 
@@ -215,11 +214,13 @@ class Soak:
 
     def _behind(self) -> list[str]:
         """Who is not where it has to be."""
-        found = [f"{name} does not answer" for name, each in self._watched.items() if each.away]
+        found = [
+            f"{name} does not answer" for name, each in self._pollers.items() if each.unreachable
+        ]
         if found:
             return found
         positions = self._positions()
-        for stream, last in self._senders.acknowledged.last.items():
+        for stream, last in self._senders.acknowledged.last_tokens.items():
             linear = positions[MASTER][stream].get(writer_label(LINEAR)) or 0
             if linear < last:
                 found.append(f"{stream}: the master stands at {linear} of {last}")
@@ -234,13 +235,13 @@ class Soak:
     def _positions(self) -> dict[str, dict[str, dict[str, int | None]]]:
         """Where everybody stands, by process, stream and writer."""
         return {
-            name: {stream.name: watched.positions(stream.name) for stream in self._catalogue}
-            for name, watched in self._watched.items()
+            name: {stream.name: poller.positions(stream.name) for stream in self._catalogue}
+            for name, poller in self._pollers.items()
         }
 
     async def _ready(self, name: str) -> None:
         give_up = self._scheduler.seconds() + STUCK_S
-        while not await aside(self._reactor, self._watched[name].ready):
+        while not await aside(self._reactor, self._pollers[name].is_ready):
             self._processes[name].check()
             if self._scheduler.seconds() > give_up:
                 raise NotReady(name=name, seconds=STUCK_S)
@@ -250,7 +251,7 @@ class Soak:
 
     def _make_tables(self, txn: Transaction) -> None:
         for account in self._site.accounts:
-            TallyTable(account.name).create(txn)
+            AppliedTable(account.name).create(txn)
 
     def _audit(self, txn: Transaction) -> Accounts:
         return audit(txn, self._site, self._catalogue, self._traffic, self._senders.acknowledged)
@@ -263,7 +264,7 @@ class Soak:
         finally:
             await database.close()
 
-    def _client_for(self, request: Request) -> Client:
+    def _client_for(self, request: AppendRequest) -> Client:
         writers = self._site.writers_of(request.stream)
         return self._clients[writers[request.number % len(writers)]]
 

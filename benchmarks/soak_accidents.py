@@ -14,7 +14,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.threads import deferToThread
 
 from synrepl.core.clock import Scheduler
-from synrepl.daemon.demo.child_process import DaemonProcess
+from synrepl.daemon.demo.deployment import DaemonProcess
 from synrepl.testing.redis import RedisServer
 from synrepl.testing.standby import PrimaryAndStandby
 

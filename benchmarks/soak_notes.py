@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from synrepl.core.tokens import Range, Token
-from synrepl.daemon.demo.tally import Entry, entry
+from synrepl.daemon.demo.recorder import FactDigest, digest_fact
 from synrepl.services.handlers import Batch, Handler
 
 #: The last cell: a line that lacks it was not finished.
@@ -31,7 +31,7 @@ class Noting(Handler):
 
     async def on_rows(self, batch: Batch) -> None:
         """Write a batch down."""
-        entries = (entry(fact.token, batch.writer, fact.rows) for fact in batch.facts)
+        entries = (digest_fact(fact.token, batch.writer, fact.rows) for fact in batch.facts)
         lines = [_line(batch.stream, each) for each in entries]
         self._write("".join(lines))
 
@@ -58,7 +58,7 @@ class Noted(NamedTuple):
     :ivar lost: stream, writer and range of facts that the handler was told to be lost
     """
 
-    entries: dict[str, list[Entry]]
+    entries: dict[str, list[FactDigest]]
     repeated: int
     changed: int
     lost: list[tuple[str, str, Range]]
@@ -72,7 +72,7 @@ def read_notes(path: Path) -> Noted:
 
 def once(lines: Iterable[str]) -> Noted:
     """The facts of lines; one that was not finished comes again."""
-    seen: dict[tuple[str, str, Token], Entry] = {}
+    seen: dict[tuple[str, str, Token], FactDigest] = {}
     found = Noted({}, 0, 0, [])
     repeated = changed = 0
     for line in lines:
@@ -83,7 +83,7 @@ def once(lines: Iterable[str]) -> Noted:
         if digest == _LOST:
             found.lost.append((stream, writer, Range(int(token), int(rows))))
             continue
-        one = Entry(int(token), writer, int(rows), bytes.fromhex(digest))
+        one = FactDigest(int(token), writer, int(rows), bytes.fromhex(digest))
         before = seen.setdefault((stream, writer, one.token), one)
         if before is one:
             found.entries.setdefault(stream, []).append(one)
@@ -93,5 +93,5 @@ def once(lines: Iterable[str]) -> Noted:
     return found._replace(repeated=repeated, changed=changed)
 
 
-def _line(stream: str, one: Entry) -> str:
+def _line(stream: str, one: FactDigest) -> str:
     return f"{stream}\t{one.token}\t{one.writer}\t{one.rows}\t{one.digest.hex()}\t{_END}\n"

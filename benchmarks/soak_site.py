@@ -13,9 +13,8 @@ from benchmarks.child import REPOSITORY
 from benchmarks.soak_notes import Noting
 from synrepl.core.clock import Scheduler
 from synrepl.daemon.config import LOOPBACK
-from synrepl.daemon.demo.child_process import DaemonProcess
-from synrepl.daemon.demo.site import MASTER, Worker, free_ports
-from synrepl.daemon.demo.tally import Tally
+from synrepl.daemon.demo.deployment import MASTER, DaemonProcess, WorkerSpec, free_ports
+from synrepl.daemon.demo.recorder import FactRecorder
 from synrepl.daemon.demo.traffic import ORDER_COLUMNS, ORDERS
 
 SERVER_NAME = "soak.example"
@@ -87,7 +86,7 @@ class SoakSite:
         }
 
     @property
-    def accounts(self) -> Sequence[Worker]:
+    def accounts(self) -> Sequence[WorkerSpec]:
         """Whose accounts of applied facts there are: one for each handler."""
         others = filter(None, map(_plain_account, self.workers))
         return (*(each for each in self.workers if each.name != NOTING), *others)
@@ -133,10 +132,10 @@ class SoakSite:
             "http": {"port": http_port},
         }
 
-    def _follower(self, worker: Worker) -> dict[str, Any]:
+    def _follower(self, worker: WorkerSpec) -> dict[str, Any]:
         handlers: list[dict[str, Any]] = []
         if worker.name != NOTING:
-            handlers.append({"class": _name(Tally), "config": {"worker": worker.name}})
+            handlers.append({"class": _name(FactRecorder), "config": {"worker": worker.name}})
         if _plain_account(worker) is not None:
             path = str(self._notes(worker.name))
             handlers.append({"class": _name(Noting), "config": {"path": path}})
@@ -149,13 +148,13 @@ class SoakSite:
         }
 
 
-def _worker(name: str, port: int) -> Worker:
+def _worker(name: str, port: int) -> WorkerSpec:
     if name == "legacy":
-        return Worker(name, "legacy", "0ms", port)
-    return Worker(name, "modern", "0ms", port, over_redis=name != "modern")
+        return WorkerSpec(name, "legacy", "0ms", port)
+    return WorkerSpec(name, "modern", "0ms", port, over_redis=name != "modern")
 
 
-def _plain_account(worker: Worker) -> Worker | None:
+def _plain_account(worker: WorkerSpec) -> WorkerSpec | None:
     """The account of a worker's plain handler, if it has one."""
     if worker.name == NOTING:
         return worker

@@ -9,12 +9,10 @@ from typing import NamedTuple
 from benchmarks.soak_notes import read_notes
 from benchmarks.soak_site import SoakSite
 from synrepl.core.tokens import Range, Token
-from synrepl.daemon.demo.comparison import Compared
-from synrepl.daemon.demo.senders import Acknowledged
-from synrepl.daemon.demo.site import MASTER, Worker
-from synrepl.daemon.demo.tally import TallyTable
-from synrepl.daemon.demo.traffic import Traffic
-from synrepl.daemon.demo.verification import Verification
+from synrepl.daemon.demo.deployment import MASTER, WorkerSpec
+from synrepl.daemon.demo.recorder import AppliedTable
+from synrepl.daemon.demo.traffic import Acknowledged, Traffic
+from synrepl.daemon.demo.verification import ComparisonResult, Verification
 from synrepl.services.following.source import LINEAR
 from synrepl.services.standing.standing import writer_label
 from synrepl.storage import followers
@@ -57,7 +55,7 @@ def audit(
         repeated += noted.repeated
         for stream, entries in noted.entries.items():
             survivors = [each for each in entries if (stream, each.token) not in lost]
-            TallyTable(name).add(txn, stream, survivors)
+            AppliedTable(name).insert(txn, stream, survivors)
             untold = [
                 each.token
                 for each in entries
@@ -82,7 +80,7 @@ def audit(
         for whose, compared in accounts.items():
             problems += _told(f"{name}, {whose}", compared)
     for account in site.accounts:
-        for name, late in TallyTable(account.name).out_of_order(txn).items():
+        for name, late in AppliedTable(account.name).count_out_of_order(txn).items():
             problems.append(f"{name}, account {account.name}: {late} facts came out of order")
     facts, rows = acknowledged.facts.total(), acknowledged.rows.total()
     return Accounts(facts, rows, repeated, len(lost), problems)
@@ -113,7 +111,7 @@ def lost_facts(
     )
 
 
-def due(worker: Worker, positions: Mapping[str, Positions]) -> Iterator[tuple[str, str, Token]]:
+def due(worker: WorkerSpec, positions: Mapping[str, Positions]) -> Iterator[tuple[str, str, Token]]:
     """Where a worker has to be in the end: stream, writer (see :func:`writer_label`) and token.
 
     Over TCP the master says where a writer is: at its last fact. Over Redis each says it
@@ -160,7 +158,7 @@ def recorded_otherwise(
     return found
 
 
-def _told(where: str, compared: Compared | None) -> Iterator[str]:
+def _told(where: str, compared: ComparisonResult | None) -> Iterator[str]:
     if compared is not None:
-        for difference in compared.differences:
+        for difference in compared.runs:
             yield f"{where}: {difference}"

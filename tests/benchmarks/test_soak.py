@@ -21,7 +21,7 @@ from benchmarks.soak_accidents import REDIS, Kind, accidents, failing_over
 from benchmarks.soak_notes import once
 from benchmarks.soak_site import NOTING, SoakSite
 from benchmarks.soak_verdict import Positions, due
-from synrepl.daemon.demo.site import Worker
+from synrepl.daemon.demo.deployment import WorkerSpec
 from synrepl.testing.redis import RedisServer
 from synrepl.testing.standby import PrimaryAndStandby
 
@@ -86,7 +86,7 @@ class Places(PlainTestCase):
         }
 
         def places(over_redis: bool, dialect: Literal["modern", "legacy"]) -> set[tuple[str, int]]:
-            worker = Worker("f", dialect, "0ms", 1, over_redis)
+            worker = WorkerSpec("f", dialect, "0ms", 1, over_redis)
             return {(writer, token) for _, writer, token in due(worker, positions)}
 
         self.assertEqual(places(True, "modern"), {("master", 9), ("w1", 8)})

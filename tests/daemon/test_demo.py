@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,7 +16,7 @@ from unittest.mock import patch
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rich.console import Console
+from rich.console import Console, RenderableType
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
@@ -22,20 +24,42 @@ from twisted.internet.task import Clock
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.core.clock import Scheduler
 from synrepl.core.tokens import Range
-from synrepl.daemon.cli.demo import how_to_look
+from synrepl.daemon.cli.demo import instructions
 from synrepl.daemon.cli.redis_url import given_redis
 from synrepl.daemon.config import load_master, load_worker
 from synrepl.daemon.database import LastPort
-from synrepl.daemon.demo.child_process import DaemonProcess, Ended
-from synrepl.daemon.demo.comparison import MAX_RUNS, Compared, Comparison, Difference, Fault
-from synrepl.daemon.demo.history import History
-from synrepl.daemon.demo.outcome import Appended, Behind, Outcome
-from synrepl.daemon.demo.report import report
-from synrepl.daemon.demo.site import MASTER, NotEmpty, Site
-from synrepl.daemon.demo.tally import Entry, entry
-from synrepl.daemon.demo.traffic import FLEETING_SHARE, ORDER_COLUMNS, ORDERS, Request, Traffic
-from synrepl.daemon.demo.verification import Verified
-from synrepl.daemon.demo.watched import COUNTS
+from synrepl.daemon.demo.deployment import (
+    MASTER,
+    DaemonEnded,
+    DaemonProcess,
+    Deployment,
+    NotEmpty,
+)
+from synrepl.daemon.demo.lake import JobResult, LakeResult, lake_report
+from synrepl.daemon.demo.progress import COUNTERS, ProgressDisplay, WorkerProgress
+from synrepl.daemon.demo.recorder import FactDigest, digest_fact
+from synrepl.daemon.demo.report import (
+    AppendSummary,
+    DemoResult,
+    LaggingWorker,
+    closing,
+    report,
+)
+from synrepl.daemon.demo.traffic import (
+    IN_MEMORY_SHARE,
+    ORDER_COLUMNS,
+    ORDERS,
+    AppendRequest,
+    Traffic,
+)
+from synrepl.daemon.demo.verification import (
+    MAX_RUNS,
+    Comparison,
+    ComparisonResult,
+    Mismatch,
+    MismatchRun,
+    StreamVerification,
+)
 from synrepl.daemon.sources import OutOfReach, RoutedSource
 from synrepl.services.announcing.announce import Announcer
 from synrepl.services.announcing.publish import Publisher
@@ -51,73 +75,73 @@ from tests.services.world import Silent
 
 CATALOGUE = Catalogue((*SYNAPSE_STREAMS, declare(ORDERS, ORDER_COLUMNS)))
 
-WORKERS = ("mortal", "slow", "legacy")
+WORKERS = ("flaky", "slow", "legacy")
 
 
-def a_fact(token: int, writer: str = MASTER, rows: int = 1, digest: bytes = b"d") -> Entry:
-    return Entry(token, writer, rows, digest)
+def fact(token: int, writer: str = MASTER, rows: int = 1, digest: bytes = b"d") -> FactDigest:
+    return FactDigest(token, writer, rows, digest)
 
 
-def compare(expected: list[Entry], found: list[Entry]) -> Compared:
+def compare(expected: list[FactDigest], found: list[FactDigest]) -> ComparisonResult:
     comparison = Comparison(found)
     for each in expected:
         comparison.expect(each)
     return comparison.finish()
 
 
-class Comparing(TestCase):
-    """Each thing that can be wrong is reported, with where it is."""
+class ComparisonOfFacts(TestCase):
+    """Each kind of mismatch is reported with its tokens."""
 
-    facts = [a_fact(token, rows=2) for token in (1, 2, 3, 5, 6)]  # noqa: RUF012
+    facts = [fact(token, rows=2) for token in (1, 2, 3, 5, 6)]  # noqa: RUF012
 
-    def test_equal(self) -> None:
-        self.assertEqual(compare(self.facts, self.facts), Compared(5, 10, 0, []))
-        self.assertEqual(compare([], []), Compared(0, 0, 0, []))
+    def test_equal_facts_have_no_mismatch(self) -> None:
+        self.assertEqual(compare(self.facts, self.facts), ComparisonResult(5, 10, 0, []))
+        self.assertEqual(compare([], []), ComparisonResult(0, 0, 0, []))
 
-    def test_missing_facts(self) -> None:
+    def test_reports_missing_facts(self) -> None:
         compared = compare(self.facts, [self.facts[0], self.facts[-1]])
         self.assertEqual(compared.wrong, 3)
-        self.assertEqual(compared.differences, [Difference(Fault.MISSING, 2, 5, 3)])
-        self.assertEqual(str(compared.differences[0]), "3 facts at tokens 2 to 5 are missing")
+        self.assertEqual(compared.runs, [MismatchRun(Mismatch.MISSING, 2, 5, 3)])
+        self.assertEqual(str(compared.runs[0]), "3 facts at tokens 2 to 5 are missing")
 
-    def test_missing_at_the_end(self) -> None:
+    def test_reports_a_missing_fact_at_the_end(self) -> None:
         compared = compare(self.facts, self.facts[:-1])
-        self.assertEqual(compared.differences, [Difference(Fault.MISSING, 6, 6, 1)])
-        self.assertEqual(str(compared.differences[0]), "the fact at token 6 is missing")
+        self.assertEqual(compared.runs, [MismatchRun(Mismatch.MISSING, 6, 6, 1)])
+        self.assertEqual(str(compared.runs[0]), "the fact at token 6 is missing")
 
-    def test_a_fact_that_is_there_twice(self) -> None:
+    def test_reports_a_fact_that_is_there_twice(self) -> None:
         other = self.facts[1]._replace(writer="")
         compared = compare(self.facts, sorted([*self.facts, other]))
-        self.assertEqual(compared.differences, [Difference(Fault.DOUBLED, 2, 2, 1)])
+        self.assertEqual(compared.runs, [MismatchRun(Mismatch.DUPLICATED, 2, 2, 1)])
         self.assertEqual((compared.facts, compared.rows), (5, 10))
 
-    def test_a_wrong_digest(self) -> None:
+    def test_reports_other_contents(self) -> None:
         found = [*self.facts[:3], self.facts[3]._replace(digest=b"other"), self.facts[4]]
         compared = compare(self.facts, found)
-        self.assertEqual(compared.differences, [Difference(Fault.DIFFERENT, 5, 5, 1)])
+        self.assertEqual(compared.runs, [MismatchRun(Mismatch.DIFFERENT, 5, 5, 1)])
 
     def test_takes_a_fact_in_any_form_that_is_as_good(self) -> None:
         whole = self.facts[0]._replace(digest=b"with all columns")
-        for found, differences in ((self.facts[0], 0), (whole, 0), (a_fact(1), 1)):
+        for found, wrong in ((self.facts[0], 0), (whole, 0), (fact(1), 1)):
             comparison = Comparison([found])
             comparison.expect(self.facts[0], whole)
-            self.assertEqual(comparison.finish().wrong, differences)
+            self.assertEqual(comparison.finish().wrong, wrong)
 
-    def test_a_wrong_number_of_rows_and_a_wrong_writer(self) -> None:
+    def test_reports_a_wrong_number_of_rows_and_a_wrong_writer(self) -> None:
         found = [self.facts[0]._replace(rows=1), self.facts[1]._replace(writer="x")]
         compared = compare(self.facts[:2], found)
-        self.assertEqual(compared.differences, [Difference(Fault.DIFFERENT, 1, 2, 2)])
+        self.assertEqual(compared.runs, [MismatchRun(Mismatch.DIFFERENT, 1, 2, 2)])
 
-    def test_facts_that_nobody_expects(self) -> None:
-        found = [a_fact(0), *self.facts[:3], a_fact(4), *self.facts[3:], a_fact(9)]
+    def test_reports_facts_that_nobody_acknowledged(self) -> None:
+        found = [fact(0), *self.facts[:3], fact(4), *self.facts[3:], fact(9)]
         compared = compare(self.facts, found)
-        unexpected = [Difference(Fault.UNEXPECTED, token, token, 1) for token in (0, 4, 9)]
-        self.assertEqual(compared.differences, unexpected)
+        unexpected = [MismatchRun(Mismatch.UNEXPECTED, token, token, 1) for token in (0, 4, 9)]
+        self.assertEqual(compared.runs, unexpected)
 
-    def test_what_is_told_is_bounded_and_all_is_counted(self) -> None:
-        facts = [a_fact(token) for token in range(1, 3 * MAX_RUNS)]
+    def test_lists_a_bounded_number_of_runs_and_counts_all(self) -> None:
+        facts = [fact(token) for token in range(1, 3 * MAX_RUNS)]
         compared = compare(facts, facts[::2])
-        self.assertEqual(len(compared.differences), MAX_RUNS)
+        self.assertEqual(len(compared.runs), MAX_RUNS)
         self.assertEqual(compared.wrong, len(facts) - len(facts[::2]))
 
     @settings(max_examples=100)
@@ -125,73 +149,199 @@ class Comparing(TestCase):
     def test_exactly_the_tokens_of_one_side_are_wrong(
         self, left: set[int], right: set[int]
     ) -> None:
-        compared = compare([a_fact(t) for t in sorted(left)], [a_fact(t) for t in sorted(right)])
+        compared = compare([fact(t) for t in sorted(left)], [fact(t) for t in sorted(right)])
         self.assertEqual(compared.wrong, len(left ^ right))
-        self.assertEqual(sum(each.facts for each in compared.differences), len(left ^ right))
+        self.assertEqual(sum(each.facts for each in compared.runs), len(left ^ right))
         self.assertEqual(compared.facts, len(right))
 
-    def test_the_digest_is_of_all_cells(self) -> None:
+    def test_the_digest_depends_on_every_cell(self) -> None:
         row = CATALOGUE[ORDERS].kinds[""]
-        first = entry(1, MASTER, [row("o1", "anvil", 1, None)])
-        self.assertEqual(first, entry(1, MASTER, [row("o1", "anvil", 1, None)]))
+        first = digest_fact(1, MASTER, [row("o1", "anvil", 1, None)])
+        self.assertEqual(first, digest_fact(1, MASTER, [row("o1", "anvil", 1, None)]))
         for cells in (("o2", "anvil", 1, None), ("o1", "anvil", 1, {"a": 1})):
-            self.assertNotEqual(first, entry(1, MASTER, [row(*cells)]))
+            self.assertNotEqual(first, digest_fact(1, MASTER, [row(*cells)]))
 
 
-class Judging(TestCase):
-    """From comparisons to a verdict."""
+class Report(TestCase):
+    """From comparisons to a table and a verdict."""
 
-    def outcome(self, found: Compared, *behind: Behind) -> Outcome:
-        good = Compared(3, 4, 0, [])
-        stream = Verified(3, 4, good, {"slow": found, "legacy": None})
-        counts = {name: Counter({"events": 1}) for name in COUNTS}
-        return Outcome(
-            appended=Appended(1.0, 0, 0),
+    equal = ComparisonResult(3, 4, 0, [])
+
+    def result(
+        self, applied: ComparisonResult, *lagging: LaggingWorker, late: int = 0
+    ) -> DemoResult:
+        stream = StreamVerification(3, 4, self.equal, {"slow": applied, "legacy": None})
+        counters = {name: Counter({"events": 1}) for name in COUNTERS}
+        return DemoResult(
+            appends=AppendSummary(1.0, 0, 0),
             streams={"events": stream},
-            fleeting=frozenset(),
-            counts={"slow": counts, "legacy": counts},
+            in_memory=frozenset(),
+            counters={"slow": counters, "legacy": counters},
+            out_of_order={"slow": Counter({"events": late}), "legacy": Counter()},
             positions={"events": {MASTER: {MASTER: 3, "(all)": 3}}},
-            behind=behind,
+            lagging=lagging,
         )
 
-    def shown(self, outcome: Outcome) -> str:
-        console = Console(width=200, no_color=True)
-        with console.capture() as captured:
-            console.print(*report(outcome), sep="\n")
-        return captured.get()
+    def with_streams(self, rows: dict[str, int], wrong: str = "") -> DemoResult:
+        """A result with streams of so many rows, and a mismatch in one."""
+        run = MismatchRun(Mismatch.MISSING, 1, 1, 1)
+        streams = {}
+        for name, number in rows.items():
+            runs = [run] if name == wrong else []
+            applied = ComparisonResult(number, number, len(runs), runs)
+            equal = ComparisonResult(number, number, 0, [])
+            stored = None if name == "typing" else equal
+            streams[name] = StreamVerification(number, number, stored, {"slow": applied})
+        counters = {name: Counter(rows.keys()) for name in COUNTERS}
+        return DemoResult(
+            appends=AppendSummary(1.0, 4, 1),
+            streams=streams,
+            in_memory=frozenset({"typing"} & rows.keys()),
+            counters={"slow": counters},
+            out_of_order={"slow": Counter()},
+            positions={name: {} for name in rows},
+            lagging=(),
+        )
 
-    def test_all_equal(self) -> None:
-        outcome = self.outcome(Compared(3, 4, 0, []))
-        self.assertEqual(outcome.problems, [])
-        self.assertTrue(outcome.to_json()["equal"])
-        self.assertIn("All equal", self.shown(outcome))
+    def shown(self, result: DemoResult, show_all: bool = False, width: int = 200) -> str:
+        parts = [*report(result, show_all), *closing(result, None, "--no-lake was given")]
+        return rendered(parts, width)
 
-    def test_a_difference_names_stream_worker_and_tokens(self) -> None:
-        outcome = self.outcome(Compared(1, 2, 2, [Difference(Fault.MISSING, 2, 3, 2)]))
+    def test_equal_facts_are_verified(self) -> None:
+        result = self.result(self.equal)
+        self.assertEqual(result.problems, [])
+        self.assertTrue(result.to_json()["equal"])
+        self.assertIn("Verified, fact by fact:", self.shown(result))
+
+    def test_a_mismatch_names_stream_worker_and_tokens(self) -> None:
+        run = MismatchRun(Mismatch.MISSING, 2, 3, 2)
+        result = self.result(ComparisonResult(1, 2, 2, [run]))
         problem = "events, worker slow: 2 facts at tokens 2 to 3 are missing"
-        self.assertEqual(outcome.problems, [problem])
-        self.assertEqual(outcome.to_json()["problems"], [problem])
-        self.assertFalse(outcome.to_json()["equal"])
-        self.assertIn(problem, self.shown(outcome))
-        self.assertNotIn("All equal", self.shown(outcome))
+        self.assertEqual(result.problems, [problem])
+        self.assertEqual(result.to_json()["problems"], [problem])
+        self.assertFalse(result.to_json()["equal"])
+        shown = self.shown(result)
+        self.assertIn(problem, shown)
+        self.assertIn("FAILED", shown)
+        self.assertNotIn("Verified,", shown)
 
-    def test_what_is_not_told_one_by_one_is_counted(self) -> None:
-        outcome = self.outcome(Compared(1, 2, 9, [Difference(Fault.MISSING, 2, 3, 2)]))
-        self.assertIn("events, worker slow: and 7 more facts are wrong", outcome.problems)
+    def test_mismatches_that_are_not_listed_are_counted(self) -> None:
+        run = MismatchRun(Mismatch.MISSING, 2, 3, 2)
+        result = self.result(ComparisonResult(1, 2, 9, [run]))
+        self.assertIn("events, worker slow: and 7 more facts are wrong", result.problems)
 
-    def test_a_worker_that_stays_behind(self) -> None:
-        behind = Behind("events", "slow", MASTER, 2, 3)
-        outcome = self.outcome(Compared(3, 4, 0, []), behind)
+    def test_a_worker_that_lags_is_a_problem(self) -> None:
+        lagging = LaggingWorker("events", "slow", MASTER, 2, 3)
+        result = self.result(self.equal, lagging)
         self.assertEqual(
-            outcome.problems, ["events, worker slow: it stands at 2 of master, the master at 3"]
+            result.problems,
+            ["events, worker slow: its position of writer master is 2, the master's 3"],
         )
-        self.assertIn("1 difference:", self.shown(outcome))
+        self.assertIn("1 problem:", self.shown(result))
+
+    def test_a_worker_that_lags_in_a_stream_without_facts_is_a_problem(self) -> None:
+        result = self.result(self.equal, LaggingWorker("groups", "slow", MASTER, 0, 1))
+        self.assertEqual(len(result.problems), 1)
+
+    def test_facts_out_of_order_are_a_problem(self) -> None:
+        result = self.result(self.equal, late=2)
+        problem = "events, worker slow: 2 facts applied out of order"
+        self.assertEqual(result.problems, [problem])
+        worker = result.to_json()["streams"]["events"]["workers"]["slow"]
+        self.assertEqual(worker["out_of_order_facts"], 2)
+
+    def test_shows_the_largest_streams_and_the_sum_of_the_others(self) -> None:
+        rows = {f"s{n}": 10 * n for n in range(1, 9)} | {ORDERS: 1}
+        lines = self.shown(self.with_streams(rows)).splitlines()
+        cells = [line.split() for line in lines if " 361" not in line and line.count("  ") >= 2]
+        self.assertEqual([c[0] for c in cells[1:6]], [ORDERS, "s8", "s7", "s6", "s5"])
+        self.assertEqual(cells[6], ["4", "others", "(--all)", *["100"] * 3])
+        self.assertIn(["total", *["361"] * 3], [line.split() for line in lines])
+
+    def test_shows_every_stream_on_request(self) -> None:
+        rows = {f"s{n}": 10 * n for n in range(1, 9)} | {ORDERS: 1}
+        shown = self.shown(self.with_streams(rows), show_all=True)
+        for name in rows:
+            self.assertRegex(shown, rf"(?m)^{name} ")
+        self.assertNotIn("others", shown)
+        for heading in ("duplicates", "gaps"):
+            self.assertIn(heading, shown)
+
+    def test_always_shows_a_stream_with_a_problem(self) -> None:
+        rows = {f"s{n}": 10 * n for n in range(1, 9)} | {ORDERS: 1}
+        shown = self.shown(self.with_streams(rows, wrong="s1"))
+        self.assertRegex(shown, r"(?m)^s1 +10 ")
+        self.assertIn("3 others", shown)
+
+    def test_explains_every_total_that_is_smaller(self) -> None:
+        shown = self.shown(self.with_streams({"events": 10, "typing": 3}))
+        self.assertIn("typing: kept in memory, not stored", shown)
+        shown = self.shown(self.result(self.equal))
+        self.assertIn("events: not in the protocol of legacy (4 rows).", shown)
+
+    def test_says_what_was_not_verified(self) -> None:
+        shown = self.shown(self.with_streams({"events": 10}))
+        for text in ("Not verified:", "The lake: --no-lake was given.", "failover", "interop"):
+            self.assertIn(text, shown)
+
+    def test_fits_into_80_columns(self) -> None:
+        rows = dict.fromkeys(sorted(stream.name for stream in CATALOGUE), 123_456)
+        for width in map(len, self.shown(self.with_streams(rows), width=80).splitlines()):
+            self.assertLessEqual(width, 80)
+
+    def test_a_lake_that_differs_is_a_failure(self) -> None:
+        lake = LakeResult({"events": 4}, ("events: 1 row is missing",), JobResult("t", (), ()))
+        shown = rendered(closing(self.result(self.equal), lake, ""), 200)
+        self.assertIn("FAILED", shown)
+        self.assertIn("events: 1 row is missing", rendered(lake_report(lake, False), 200))
+
+    def test_the_job_is_shown_with_its_largest_lines(self) -> None:
+        lines = tuple((None if n % 2 else "2026-11-20", f"s{n}", n) for n in range(9))
+        lake = LakeResult({}, (), JobResult("Activity", ("day", "stream", "rows"), lines))
+        shown = rendered(lake_report(lake, False), 200)
+        self.assertIn("s8", shown)
+        self.assertNotIn("s3", shown)
+        self.assertIn("(and 4 more lines with --all)", shown)
+        self.assertIn("s0", rendered(lake_report(lake, True), 200))
 
 
-class Playing(TestCase):
+class Display(TestCase):
+    """Progress while the demo runs."""
+
+    def test_shows_bars_on_a_terminal(self) -> None:
+        console = Console(file=io.StringIO(), force_terminal=True, width=80, no_color=True)
+        display = ProgressDisplay(console)
+        display.log("worker [flaky] killed")
+        display.update(50, 100, {"slow": WorkerProgress(20, 30, None)})
+        display.close()
+        shown = console.file.getvalue()  # type: ignore[attr-defined]
+        for text in ("worker [flaky] killed", "appended", "lag 30 rows"):
+            self.assertIn(text, shown)
+
+    def test_shows_lines_elsewhere(self) -> None:
+        console = Console(file=io.StringIO(), width=20)
+        display = ProgressDisplay(console)
+        with patch("synrepl.daemon.demo.progress._LINE_INTERVAL_S", 0.0):
+            display.update(50, 100, {"slow": WorkerProgress(20, 0, "killed")})
+        display.close()
+        self.assertEqual(
+            console.file.getvalue(),  # type: ignore[attr-defined]
+            "  50 of 100 rows appended; slow applied 20 (killed)\n",
+        )
+
+
+def rendered(parts: Iterable[RenderableType], width: int) -> str:
+    """What a console of this width shows."""
+    console = Console(width=width, no_color=True)
+    with console.capture() as captured:
+        console.print(*parts, sep="\n")
+    return captured.get()
+
+
+class TrafficOfTheDemo(TestCase):
     """The traffic."""
 
-    def requests(self, rows: int) -> list[Request]:
+    def requests(self, rows: int) -> list[AppendRequest]:
         return list(Traffic(CATALOGUE, rows).requests())
 
     def test_it_is_as_long_as_wanted_and_the_same_each_time(self) -> None:
@@ -206,17 +356,17 @@ class Playing(TestCase):
         rows = last = 0
         for request in requests:
             rows += request.rows
-            self.assertEqual(request.fleeting, CATALOGUE[request.stream].in_memory)
-            if request.fleeting:
+            self.assertEqual(request.in_memory, CATALOGUE[request.stream].in_memory)
+            if request.in_memory:
                 last = rows
-        self.assertTrue(any(request.fleeting for request in requests))
-        self.assertLess(last, 20_000 * FLEETING_SHARE + 100)
+        self.assertTrue(any(request.in_memory for request in requests))
+        self.assertLess(last, 20_000 * IN_MEMORY_SHARE + 100)
 
     def test_every_row_is_one_of_its_stream(self) -> None:
         traffic = Traffic(CATALOGUE, 20_000)
         seen = set()
         for request in traffic.requests():
-            rows = sum(map(len, traffic.facts_of(request)))
+            rows = sum(map(len, traffic.decode(request)))
             self.assertEqual(rows, request.rows)
             self.assertEqual(
                 json.loads(request.body)["facts"],
@@ -227,29 +377,33 @@ class Playing(TestCase):
         self.assertIn(ORDERS, seen)
 
 
-class TheDirectory(TestCase):
+class DeploymentDirectory(TestCase):
     """What is written into it."""
 
     def setUp(self) -> None:
         directory = TemporaryDirectory()
         self.addCleanup(directory.cleanup)
-        self.site = Site(Path(directory.name) / "demo")
+        self.deployment = Deployment(Path(directory.name) / "demo")
 
     def test_the_configurations_can_be_read(self) -> None:
-        self.site.write()
-        master = load_master([self.site.config(MASTER)])
-        self.assertEqual(master.listeners[0].port, self.site.port)
-        for worker in self.site.workers:
-            config = load_worker([self.site.config(worker.name)])
+        self.deployment.write()
+        master = load_master([self.deployment.config(MASTER)])
+        self.assertEqual(master.listeners[0].port, self.deployment.port)
+        for worker in self.deployment.workers:
+            config = load_worker([self.deployment.config(worker.name)])
             self.assertEqual(
                 (config.name_as_follower, config.dialect), (worker.name, worker.dialect)
             )
-            self.assertEqual(config.master.port, self.site.port)
-        ports = {self.site.port, self.site.http_port, *(each.port for each in self.site.workers)}
+            self.assertEqual(config.master.port, self.deployment.port)
+        ports = {
+            self.deployment.port,
+            self.deployment.http_port,
+            *(each.port for each in self.deployment.workers),
+        }
         self.assertEqual(len(ports), 5)
 
     def test_a_redis_that_is_there(self) -> None:
-        directory = self.site.directory.parent
+        directory = self.deployment.directory.parent
         secret = directory / "secret"
         secret.touch(mode=0o600)
         secret.write_text("sesame\n")
@@ -260,11 +414,11 @@ class TheDirectory(TestCase):
         ):
             with self.subTest(url):
                 redis = given_redis(url, secret)
-                site = Site(directory / f"demo-{len(url)}", redis)
-                site.write()
+                deployment = Deployment(directory / f"demo-{len(url)}", redis)
+                deployment.write()
                 for config in (
-                    load_master([site.config(MASTER)]),
-                    load_worker([site.config("slow")]),
+                    load_master([deployment.config(MASTER)]),
+                    load_worker([deployment.config("slow")]),
                 ):
                     found = config.redis
                     assert found is not None
@@ -275,36 +429,19 @@ class TheDirectory(TestCase):
                     same = replace(found, password=redis.password, host=host)
                     self.assertEqual(same, replace(redis, ca_file=ca_file))
                 self.assertEqual(config.stream_writers[ORDERS], (MASTER, "writer"))
-                self.assertIsNone(load_worker([site.config("legacy")]).redis)
+                self.assertIsNone(load_worker([deployment.config("legacy")]).redis)
 
-    def test_nobody_s_files_are_touched(self) -> None:
-        self.site.write()
+    def test_refuses_a_directory_with_content(self) -> None:
+        self.deployment.write()
         with self.assertRaises(NotEmpty):
-            self.site.write()
+            self.deployment.write()
 
     def test_the_commands_to_look_at_it(self) -> None:
-        told = how_to_look(self.site)
-        self.assertIn(f"printf 'REPLICATE events NOW\\n' | nc 127.0.0.1 {self.site.port}\n", told)
-        self.assertIn(f"printf 'REPLICATE\\n' | nc 127.0.0.1 {self.site.port}\n", told)
-
-
-class TheHistory(TestCase):
-    """Lag and rate."""
-
-    def test_lag_is_the_age_of_what_is_missing(self) -> None:
-        history = History()
-        for now, total in ((1.0, 0), (2.0, 100), (3.0, 100), (4.0, 300)):
-            history.note(now, total)
-        self.assertEqual(history.when(50, 9.0), 2.0)
-        self.assertEqual(history.when(100, 9.0), 4.0)
-        self.assertEqual(history.when(300, 9.0), 9.0)
-
-    def test_rate_is_of_the_last_seconds(self) -> None:
-        history = History()
-        self.assertEqual(history.rate(1.0), 0.0)
-        for now, total in ((1.0, 0), (8.0, 1000), (9.0, 1500)):
-            history.note(now, total)
-        self.assertAlmostEqual(history.rate(10.0), 250.0)
+        text = instructions(self.deployment)
+        self.assertIn(
+            f"printf 'REPLICATE events NOW\\n' | nc 127.0.0.1 {self.deployment.port}\n", text
+        )
+        self.assertIn(f"printf 'REPLICATE\\n' | nc 127.0.0.1 {self.deployment.port}\n", text)
 
 
 class Missed(CliCase):
@@ -394,15 +531,15 @@ class Processes(CliCase):
         process.check()
         await process.stop()  # never started: fine
         process.start()
-        await process.ended()
-        with self.assertRaises(Ended) as caught:
+        await process.wait()
+        with self.assertRaises(DaemonEnded) as caught:
             process.check()
         self.assertIn("none.yaml", str(caught.exception))
         self.assertIn("exit status 2", str(caught.exception))
 
 
-class TheRealOne(CliCase):
-    """All of it, with few rows."""
+class RealDemo(CliCase):
+    """The whole demo, with few rows."""
 
     timeout = 400
 
@@ -425,13 +562,13 @@ class TheRealOne(CliCase):
             "demo", "--lake", "--rows", "3000", "--json", "--directory", self.directory / "demo"
         )
         self.assertEqual(done.code, 0, done)
-        told = json.loads(done.out)
-        self.assertEqual((told["equal"], told["problems"]), (True, []))
-        self.assertGreaterEqual(told["rows"], 3000)
+        data = json.loads(done.out)
+        self.assertEqual((data["equal"], data["problems"]), (True, []))
+        self.assertGreaterEqual(data["rows"], 3000)
         self.assertEqual(
-            sum(each["appended"]["rows"] for each in told["streams"].values()), told["rows"]
+            sum(each["appended"]["rows"] for each in data["streams"].values()), data["rows"]
         )
-        for name, stream in told["streams"].items():
+        for name, stream in data["streams"].items():
             with self.subTest(name):
                 if not stream["in_memory"]:
                     self.assertEqual(stream["stored"], {**stream["appended"], "wrong_facts": 0})
@@ -440,19 +577,19 @@ class TheRealOne(CliCase):
                     if found is not None:
                         self.assertEqual(found["facts"], stream["appended"]["facts"])
                         self.assertEqual(found["rows"], stream["appended"]["rows"])
-        lake = told["lake"]
+        lake = data["lake"]
         self.assertEqual(lake["problems"], [])
         stored = {
-            n: each["stored"]["rows"] for n, each in told["streams"].items() if each["stored"]
+            n: each["stored"]["rows"] for n, each in data["streams"].items() if each["stored"]
         }
         self.assertEqual(lake["landed"], stored)
         rows = lake["job"]["columns"].index("rows")
         self.assertEqual(sum(row[rows] for row in lake["job"]["rows"]), sum(stored.values()))
-        unknown = [n for n, each in told["streams"].items() if each["workers"]["legacy"] is None]
+        unknown = [n for n, each in data["streams"].items() if each["workers"]["legacy"] is None]
         self.assertEqual(unknown, ["presence_federation"])
-        self.assertTrue(told["streams"]["typing"]["in_memory"])
-        self.assertGreater(told["streams"]["events"]["workers"]["mortal"]["gaps"], 0)
-        for happened in ("killed (SIGKILL)", "started again", "restarted"):
+        self.assertTrue(data["streams"]["typing"]["in_memory"])
+        self.assertGreater(data["streams"]["events"]["workers"]["flaky"]["gaps"], 0)
+        for happened in ("killed (SIGKILL)", "flaky started again", "restarted"):
             self.assertIn(happened, done.err)
         self.assertEqual(self.processes(), [])
 
@@ -462,9 +599,9 @@ class TheRealOne(CliCase):
             "demo", "--redis", "--no-lake", "--rows", "3000", "--json", "--directory", where
         )
         self.assertEqual(done.code, 0, done)
-        told = json.loads(done.out)
-        self.assertEqual((told["equal"], told["problems"]), (True, []))
-        streams = told["streams"]
+        data = json.loads(done.out)
+        self.assertEqual((data["equal"], data["problems"]), (True, []))
+        streams = data["streams"]
         for name, writers in (ORDERS, [MASTER, "writer"]), ("to_device", ["writer"]):
             self.assertLessEqual(set(writers), set(streams[name]["positions"]["slow"]))
             for writer in writers:
@@ -472,7 +609,7 @@ class TheRealOne(CliCase):
         # The workers over Redis know what is on it, the one over TCP what its dialect has.
         self.assertIsNone(streams["groups"]["workers"]["writer"])
         self.assertIsNotNone(streams["groups"]["workers"]["legacy"])
-        for happened in ("Redis killed (SIGKILL)", "Redis is started again", "master and"):
+        for happened in ("Redis killed (SIGKILL)", "Redis started again", "master and"):
             self.assertIn(happened, done.err)
         self.assertEqual(self.processes(), [])
 

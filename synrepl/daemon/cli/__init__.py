@@ -50,7 +50,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Hold what a real server announces against its database.",
     ),
     "lake": ("synrepl.daemon.cli.lake", "Land streams in a lake through Spark, and use it."),
-    "demo": ("synrepl.daemon.cli.demo", "Run everything at once and see that nothing is lost."),
+    "demo": (
+        "synrepl.daemon.cli.demo",
+        "Run a master and workers through failures, and verify every fact.",
+    ),
     "check-config": ("synrepl.daemon.cli.check_config", "Show what a configuration amounts to."),
 }
 

@@ -1,4 +1,4 @@
-"""``synrepl demo``: the whole product in one command."""
+"""``synrepl demo``: the product's main job in one command."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from synrepl.daemon.cli.running import run
 from synrepl.daemon.cli.terminal import show
 from synrepl.daemon.config import LOOPBACK, load_master
 from synrepl.daemon.config_redis import Redis
-from synrepl.daemon.demo.lake_act import lake_report, play_lake
-from synrepl.daemon.demo.report import report
+from synrepl.daemon.demo.deployment import MASTER, Deployment, free_ports
+from synrepl.daemon.demo.lake import lake_report, run_lake
+from synrepl.daemon.demo.progress import ProgressDisplay
+from synrepl.daemon.demo.report import closing, report
 from synrepl.daemon.demo.scenario import Scenario
-from synrepl.daemon.demo.screen import open_screen
-from synrepl.daemon.demo.site import MASTER, Site, free_ports
 from synrepl.daemon.demo.traffic import ORDERS
 from synrepl.pipeline.session.available import SPARK, missing, require_spark
 from synrepl.storage.launch.redis import RedisServer
@@ -37,31 +37,33 @@ DEFAULT_ROWS = 100_000
     type=click.IntRange(2_000, 5_000_000),
     default=DEFAULT_ROWS,
     show_default=True,
-    help="How many rows are appended.",
+    help="Number of rows to append.",
 )
+@click.option("--all", "show_all", is_flag=True, help="Show every stream.")
 @click.option(
     "--redis",
     "over_redis",
     is_flag=True,
-    help="Processes hear each other over Redis, a worker writes too, and Redis is killed.",
+    help="Follow over Redis, with a worker that also writes, and kill Redis meanwhile.",
 )
-@click.option("--redis-url", help="The same over a Redis that is there, and is left alone.")
+@click.option("--redis-url", help="Follow over an existing Redis, which is not killed.")
 @password_option
 @click.option(
     "--lake/--no-lake",
     "wants_lake",
     default=None,
-    help="Land the streams in a lake in the end, and check it. Default: if Spark is installed.",
+    help="Land the streams in a lake at the end, and check it. Default: if Spark is installed.",
 )
-@click.option("--keep", is_flag=True, help="Leave everything running until Ctrl-C.")
+@click.option("--keep", is_flag=True, help="Keep everything running afterwards, until Ctrl-C.")
 @click.option(
     "--directory",
     type=click.Path(path_type=Path, file_okay=False),
-    help="An empty directory for data, configurations and logs; it stays. Default: a temporary one.",
+    help="Empty directory for data, configurations and logs, which is kept. Default: a temporary one.",
 )
 @json_option
 def command(
     rows: int,
+    show_all: bool,
     over_redis: bool,
     redis_url: str | None,
     redis_password_path: Path | None,
@@ -70,19 +72,20 @@ def command(
     directory: Path | None,
     as_json: bool,
 ) -> None:
-    """Run PostgreSQL, a master and three workers, and see that nothing is lost.
+    """Run PostgreSQL, a master and three workers, and verify that no fact is lost.
 
-    Recorded traffic of a real Synapse is appended over HTTP at speed. Meanwhile
-    one worker is killed and started again, one is slow, one speaks the legacy
-    dialect, and the master is restarted with its database. In the end every
-    fact that was acknowledged is compared with what is stored and with what
-    each worker applied. Then, with Spark, the streams are landed in a lake,
-    compared with it, and a job tells what happened. Exits with 1 when there is
-    any difference.
+    Recorded traffic of a real Synapse is appended over HTTP. Meanwhile, one
+    worker is killed and started again, one is slow, one speaks the legacy
+    dialect, and the master is restarted with its database. Afterwards, every
+    acknowledged fact is compared with what is stored and with what each
+    worker applied. With Spark installed, the streams are then landed in a lake
+    and compared with it, and a job reads them. Exits with 1 on any difference.
     """
     if wants_lake:
         require_spark()
-    lacking = missing(SPARK)
+    no_lake = "--no-lake was given" if wants_lake is False else ""
+    if wants_lake is None and missing(SPARK):
+        no_lake = "Spark is not installed (pip install 'synrepl[spark]')"
 
     port = next(free_ports())
     redis = Redis(port=port) if over_redis else None
@@ -90,70 +93,68 @@ def command(
         redis = given_redis(redis_url, redis_password_path)
 
     async def main(reactor: Any) -> bool:
-        with directory_of(directory) as where:
-            site = Site(where, redis)
-            site.write()
-            own = over_redis and redis_url is None
-            server = RedisServer(site.directory, port) if own else None
-            streams = catalogue(load_master([site.config(MASTER)]))
-            screen = open_screen()
-            scenario = Scenario(reactor, site, streams, rows, screen, server)
+        with _directory(directory) as path:
+            deployment = Deployment(path, redis)
+            deployment.write()
+            starts_redis = over_redis and redis_url is None
+            server = RedisServer(path, port) if starts_redis else None
+            streams = catalogue(load_master([deployment.config(MASTER)]))
+            display = ProgressDisplay()
+            scenario = Scenario(reactor, deployment, streams, rows, display, server)
             try:
                 try:
-                    outcome = await scenario.play()
+                    result = await scenario.run()
                 finally:
-                    screen.close()
+                    display.close()
                 if not as_json:
-                    show(*report(outcome))
+                    show(*report(result, show_all))
                 lake = None
-                if wants_lake or (wants_lake is None and not lacking):
-                    screen.happened("landing the streams in a lake, with Spark")
-                    lake = await play_lake(reactor, site.directory / "lake", site.dsn)
-                elif wants_lake is None:
-                    screen.happened(
-                        "the lake is left out, for Spark is not installed (synrepl[spark])"
-                    )
+                if not no_lake:
+                    display.log("landing the streams in a lake, with Spark")
+                    lake = await run_lake(reactor, path / "lake", deployment.dsn)
                 if as_json:
-                    told = {} if lake is None else {"lake": lake.to_json()}
-                    print_json({**outcome.to_json(), **told})
-                elif lake is not None:
-                    show(*lake_report(lake))
+                    lake_json = {} if lake is None else {"lake": lake.to_json()}
+                    print_json({**result.to_json(), **lake_json})
+                else:
+                    if lake is not None:
+                        show(*lake_report(lake, show_all))
+                    show(*closing(result, lake, no_lake))
                 if keep:
-                    click.echo(how_to_look(site), err=as_json)
-                    await scenario.stay()
+                    click.echo(instructions(deployment), err=as_json)
+                    await scenario.keep_running()
             finally:
-                await scenario.end()
-        return not outcome.problems and not (lake and lake.problems)
+                await scenario.stop()
+        return not result.problems and not (lake and lake.problems)
 
     if not run(main):
         sys.exit(EXIT_FAILED)
 
 
-def how_to_look(site: Site) -> str:
-    """What to type in another terminal while everything runs."""
-    where = f"{LOOPBACK} {site.port}"
-    master = site.config(MASTER)
+def instructions(deployment: Deployment) -> str:
+    """Commands with which to inspect the running processes from another terminal."""
+    address = f"{LOOPBACK} {deployment.port}"
+    master = deployment.config(MASTER)
     return f"""
-All of it still runs, in {site.directory}. Look at it from another terminal, the rows
-as they come (legacy dialect, then modern), with netcat or without:
+All processes keep running, in {deployment.directory}. In another terminal,
+watch rows arrive, with netcat (legacy dialect, then modern) or without:
 
-  printf 'REPLICATE events NOW\\n' | nc {where}
-  printf 'REPLICATE\\n' | nc {where}
-  synrepl tail -c {site.config(site.slow.name)}
+  printf 'REPLICATE events NOW\\n' | nc {address}
+  printf 'REPLICATE\\n' | nc {address}
+  synrepl tail -c {deployment.config(deployment.slow.name)}
 
-append some, and see how everybody is, here or in a browser at {site.url}/:
+append a row, and show the status, here or in a browser at {deployment.url}/:
 
   echo '["o1", "anvil", 1, null]' | synrepl append -c {master} {ORDERS}
   synrepl status -c {master}
 
-Ctrl-C stops all of it."""
+Ctrl-C stops everything."""
 
 
 @contextmanager
-def directory_of(wanted: Path | None) -> Iterator[Path]:
-    """The directory of the demo; a temporary one is gone afterwards."""
+def _directory(wanted: Path | None) -> Iterator[Path]:
+    """The directory of the demo; a temporary one is deleted afterwards."""
     if wanted is not None:
         yield wanted.absolute()
         return
-    with TemporaryDirectory(prefix="synrepl-demo-") as made:
-        yield Path(made)
+    with TemporaryDirectory(prefix="synrepl-demo-") as path:
+        yield Path(path)

@@ -33,6 +33,8 @@ DEFAULT_WORKER_HTTP_PORT = 9394
 #: The built-in stream that everyone needs: it carries cache invalidations.
 CACHES = "caches"
 
+EXAMPLE_STREAM = "orders: {order_id: text, total: bigint}"
+
 #: Parent of the data directories when the command runs as root and PostgreSQL's user cannot enter
 #: DIRECTORY.
 SYSTEM_DATA = Path("/var/lib/synrepl")
@@ -55,7 +57,10 @@ class DataDirClosed(ConfigError):
 
 
 class BadStreamOption(ConfigError):
-    """--stream {text!r}: {reason}; write it like --stream 'orders: {{order_id: text, total: bigint}}'"""
+    """--stream {text!r}: {reason}; write it like --stream {example!r}"""
+
+    def __init__(self, *, text: str, reason: object, example: object = EXAMPLE_STREAM) -> None:
+        super().__init__(text=text, reason=reason, example=example)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +88,7 @@ _PORT = click.IntRange(1, 65535)
     "streams",
     multiple=True,
     metavar="'NAME: {COLUMN: TYPE, ...}'",
-    help="Declare a stream, such as 'orders: {order_id: text, total: bigint}'; repeatable.",
+    help=f"Declare a stream, such as {EXAMPLE_STREAM!r}; repeatable.",
 )
 @click.option(
     "--synapse",
