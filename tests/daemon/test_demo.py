@@ -1,4 +1,4 @@
-"""``synrepl demo``: the real one with few rows, and what it would say if something were wrong."""
+"""``synrepl demo``: a real run with few rows, and what it reports when something is wrong."""
 
 from __future__ import annotations
 
@@ -339,19 +339,19 @@ def rendered(parts: Iterable[RenderableType], width: int) -> str:
 
 
 class TrafficOfTheDemo(TestCase):
-    """The traffic."""
+    """The requests that the demo sends."""
 
     def requests(self, rows: int) -> list[AppendRequest]:
         return list(Traffic(CATALOGUE, rows).requests())
 
-    def test_it_is_as_long_as_wanted_and_the_same_each_time(self) -> None:
+    def test_has_the_requested_length_and_is_repeatable(self) -> None:
         traffic = Traffic(CATALOGUE, 20_000)
         requests = list(traffic.requests())
         self.assertEqual(requests, list(traffic.requests()))
         self.assertEqual([request.number for request in requests], list(range(len(requests))))
         self.assertLess(abs(sum(request.rows for request in requests) - 20_000), 100)
 
-    def test_streams_in_memory_come_early(self) -> None:
+    def test_appends_in_memory_streams_before_the_restart(self) -> None:
         requests = self.requests(20_000)
         rows = last = 0
         for request in requests:
@@ -362,7 +362,7 @@ class TrafficOfTheDemo(TestCase):
         self.assertTrue(any(request.in_memory for request in requests))
         self.assertLess(last, 20_000 * IN_MEMORY_SHARE + 100)
 
-    def test_every_row_is_one_of_its_stream(self) -> None:
+    def test_every_row_fits_its_stream(self) -> None:
         traffic = Traffic(CATALOGUE, 20_000)
         seen = set()
         for request in traffic.requests():
@@ -378,14 +378,14 @@ class TrafficOfTheDemo(TestCase):
 
 
 class DeploymentDirectory(TestCase):
-    """What is written into it."""
+    """The files of a deployment."""
 
     def setUp(self) -> None:
         directory = TemporaryDirectory()
         self.addCleanup(directory.cleanup)
         self.deployment = Deployment(Path(directory.name) / "demo")
 
-    def test_the_configurations_can_be_read(self) -> None:
+    def test_writes_configurations_that_load(self) -> None:
         self.deployment.write()
         master = load_master([self.deployment.config(MASTER)])
         self.assertEqual(master.listeners[0].port, self.deployment.port)
@@ -402,7 +402,7 @@ class DeploymentDirectory(TestCase):
         }
         self.assertEqual(len(ports), 5)
 
-    def test_a_redis_that_is_there(self) -> None:
+    def test_configures_an_existing_redis(self) -> None:
         directory = self.deployment.directory.parent
         secret = directory / "secret"
         secret.touch(mode=0o600)
@@ -436,7 +436,7 @@ class DeploymentDirectory(TestCase):
         with self.assertRaises(NotEmpty):
             self.deployment.write()
 
-    def test_the_commands_to_look_at_it(self) -> None:
+    def test_prints_commands_to_inspect_the_processes(self) -> None:
         text = instructions(self.deployment)
         self.assertIn(
             f"printf 'REPLICATE events NOW\\n' | nc 127.0.0.1 {self.deployment.port}\n", text
@@ -444,10 +444,10 @@ class DeploymentDirectory(TestCase):
         self.assertIn(f"printf 'REPLICATE\\n' | nc 127.0.0.1 {self.deployment.port}\n", text)
 
 
-class Missed(CliCase):
-    """Where a worker gets what it missed of streams in memory."""
+class MissedFacts(CliCase):
+    """Where a worker fetches missed facts."""
 
-    async def test_each_stream_from_its_source(self) -> None:
+    async def test_fetches_each_stream_from_its_source(self) -> None:
         class Named:
             def __init__(self, name: str) -> None:
                 self.asked: list[str] = []
@@ -464,7 +464,7 @@ class Missed(CliCase):
             await source.page(CATALOGUE[name], Range(0, 5), MASTER, 10)
         self.assertEqual((tables.asked, memory.asked), (["events"], ["typing"]))
 
-    async def test_what_is_out_of_reach_is_said_to_be_gone(self) -> None:
+    async def test_reports_unreachable_facts_as_trimmed(self) -> None:
         page = await OutOfReach().page(CATALOGUE["typing"], Range(5, 5), MASTER, 10)
         self.assertEqual(page, Page((), 5, limited=False))
         with self.assertRaises(Trimmed) as caught:
@@ -485,8 +485,8 @@ class Suspended(MemoryStore):
             await self.waiting
 
 
-class Found(CliCase):
-    """What the demo brought to light."""
+class Regressions(CliCase):
+    """Defects that the demo has found."""
 
     async def test_an_append_caught_by_the_end_of_its_process_may_be_tried_again(self) -> None:
         stream = CATALOGUE["orders"]
@@ -521,10 +521,10 @@ class Found(CliCase):
             self.assertEqual(last.read(), 0)
 
 
-class Processes(CliCase):
-    """The daemons as children."""
+class DaemonProcesses(CliCase):
+    """Daemons as child processes."""
 
-    async def test_one_that_cannot_run_is_told_with_what_it_said(self) -> None:
+    async def test_reports_a_daemon_that_cannot_run_with_its_output(self) -> None:
         config, log = self.directory / "none.yaml", self.directory / "log"
         self.enterContext(patch.dict(os.environ, PYTHONPATH=str(REPOSITORY)))
         process = DaemonProcess(TwistedScheduler(reactor), "master", "m", config, log)
@@ -544,7 +544,7 @@ class RealDemo(CliCase):
     timeout = 400
 
     def processes(self) -> list[str]:
-        """Command lines of living processes that have to do with this test's directory."""
+        """Command lines of running processes that name this test's directory."""
         found = []
         for each in Path("/proc").iterdir():
             if not each.name.isdigit() or int(each.name) == os.getpid():
@@ -557,7 +557,7 @@ class RealDemo(CliCase):
                 found.append(line)
         return found
 
-    async def test_nothing_is_lost_and_nothing_is_left(self) -> None:
+    async def test_loses_no_fact_and_leaves_no_process(self) -> None:
         done = await self.run_it(
             "demo", "--lake", "--rows", "3000", "--json", "--directory", self.directory / "demo"
         )
@@ -593,7 +593,7 @@ class RealDemo(CliCase):
             self.assertIn(happened, done.err)
         self.assertEqual(self.processes(), [])
 
-    async def test_over_redis(self) -> None:
+    async def test_loses_no_fact_over_redis(self) -> None:
         where = self.directory / "demo"
         done = await self.run_it(
             "demo", "--redis", "--no-lake", "--rows", "3000", "--json", "--directory", where
@@ -613,7 +613,7 @@ class RealDemo(CliCase):
             self.assertIn(happened, done.err)
         self.assertEqual(self.processes(), [])
 
-    async def test_an_interrupt_leaves_nothing_behind(self) -> None:
+    async def test_an_interrupt_leaves_no_process(self) -> None:
         command = self.start("demo", "--keep", "--directory", self.directory / "demo")
         await command.said("are up")
         # A child of PostgreSQL has the command line of its parent for a moment.

@@ -179,8 +179,8 @@ def closing(
     else:
         yield Text("Verified, fact by fact:", "bold green")
         yield from _items(
-            "Every acknowledged row is in its table exactly once, with its contents; no other row is"
-            " (in-memory streams have no table).",
+            "Every acknowledged row (except of in-memory streams) is stored exactly once, with its"
+            " contents, and no other row is stored.",
             "Every worker applied every row of its streams exactly once, with its contents, in order"
             " per writer, and ended at the master's positions.",
         )
