@@ -193,9 +193,9 @@ def closing(
 
 
 def _table(result: DemoResult, show_all: bool) -> Table:
-    details = ("duplicates>", "gaps>") if show_all else ()
     workers = [f"{name}>" for name in result.workers]
-    table = plain_table("stream", "appended>", "stored>", *workers, *details)
+    gaps = ["gaps>"] if show_all else []
+    table = plain_table("stream", "appended>", "stored>", *workers, *gaps)
     shown = list(result.streams) if show_all else _default_streams(result)
     others = [name for name in result.streams if name not in shown]
     for name in shown:
@@ -224,13 +224,13 @@ def _add_line(
 ) -> None:
     """Add a line with the sums over some streams."""
     streams = [result.streams[name] for name in names]
-    details = ("duplicates", "gaps") if show_all else ()
+    gaps = [_number(result.total("gaps", names))] if show_all else []
     table.add_row(
         label,
         _number(sum(stream.rows for stream in streams)),
         _sum_cell([stream.stored for stream in streams]),
         *(_sum_cell([stream.workers[worker] for stream in streams]) for worker in result.workers),
-        *(_number(result.total(counter, names)) for counter in details),
+        *gaps,
         style=style,
     )
 
