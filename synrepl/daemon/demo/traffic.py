@@ -152,7 +152,7 @@ def _order(number: int) -> list[bytes]:
 
 
 def _read_recording() -> list[tuple[str, Sequence[bytes]]]:
-    packed = files("synrepl.daemon").joinpath("demo_data", "traffic.jsonl.gz").read_bytes()
+    packed = files("synrepl.daemon.demo").joinpath("data", "traffic.jsonl.gz").read_bytes()
     decode = msgspec.json.Decoder(RecordedFact).decode
     facts = [decode(line) for line in gzip.decompress(packed).splitlines()]
     return [(fact.stream, [bytes(row) for row in fact.rows]) for fact in facts]
