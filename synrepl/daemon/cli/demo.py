@@ -112,6 +112,8 @@ def command(
                 if not no_lake:
                     display.log("landing the streams in a lake, with Spark")
                     lake = await run_lake(reactor, path / "lake", deployment.dsn)
+                elif as_json:
+                    display.log(f"no lake: {no_lake}")
                 if as_json:
                     lake_json = {} if lake is None else {"lake": lake.to_json()}
                     print_json({**result.to_json(), **lake_json})
