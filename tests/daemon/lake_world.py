@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from synrepl.daemon.cli import cli
 from synrepl.daemon.cli.given import ENVIRONMENT
-from synrepl.pipeline.session import named
+from synrepl.pipeline.session import session
 from tests.daemon.cli_world import CliCase, Done
 from tests.pipeline.spark import shared_session
 
@@ -37,7 +37,7 @@ class LakeCase(CliCase):
 
     def in_process(self, *arguments: object) -> Done:
         """Run ``synrepl lake`` with these arguments in this process."""
-        self.patch(named, "open_session", lambda options: nullcontext(shared_session()))
+        self.patch(session, "open_session", lambda options: nullcontext(shared_session()))
         return self.without_session(*arguments)
 
     def without_session(self, *arguments: object) -> Done:

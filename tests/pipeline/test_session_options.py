@@ -11,19 +11,20 @@ from unittest.mock import patch
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from synrepl.pipeline.session.available import (
-    ConnectMissing,
-    SparkMissing,
-    require_connect,
-    require_spark,
-)
-from synrepl.pipeline.session.masters import MasterUnreachable, make_sure_it_listens
 from synrepl.pipeline.session.options import (
     BadMaster,
     BadMemory,
     BadSetting,
     OwnSetting,
     SessionOptions,
+)
+from synrepl.pipeline.session.requirements import (
+    ConnectMissing,
+    MasterUnreachable,
+    SparkMissing,
+    require_connect,
+    require_listening,
+    require_spark,
 )
 from synrepl.pipeline.session.settings import settings
 from tests.pipeline.spark import play
@@ -141,23 +142,23 @@ class Masters(SynchronousTestCase):
         self.nobody: int = bound.getsockname()[1]
 
     def test_local_is_not_asked(self) -> None:
-        make_sure_it_listens("local[2]")
-        make_sure_it_listens("local-cluster[2,1,1024]")
+        require_listening("local[2]")
+        require_listening("local-cluster[2,1,1024]")
 
     def test_nobody(self) -> None:
         for master in (
             f"spark://127.0.0.1:{self.nobody}",
             f"sc://127.0.0.1:{self.nobody}/;token=hush",
         ):
-            error = self.assertRaises(MasterUnreachable, make_sure_it_listens, master)
+            error = self.assertRaises(MasterUnreachable, require_listening, master)
             self.assertIn(f"127.0.0.1:{self.nobody}", str(error))
             self.assertIn("Connection refused", str(error))
             self.assertNotIn("hush", str(error))
 
     def test_no_port_like_that(self) -> None:
-        self.assertRaises(MasterUnreachable, make_sure_it_listens, "spark://127.0.0.1:99999")
+        self.assertRaises(MasterUnreachable, require_listening, "spark://127.0.0.1:99999")
 
     def test_one_of_a_group(self) -> None:
         with closing(socket.create_server(("127.0.0.1", 0))) as listening:
             port = listening.getsockname()[1]
-            make_sure_it_listens(f"spark://127.0.0.1:{self.nobody},127.0.0.1:{port}")
+            require_listening(f"spark://127.0.0.1:{self.nobody},127.0.0.1:{port}")

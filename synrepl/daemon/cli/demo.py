@@ -25,7 +25,7 @@ from synrepl.daemon.demo.progress import ProgressDisplay
 from synrepl.daemon.demo.report import closing, report
 from synrepl.daemon.demo.scenario import Scenario
 from synrepl.daemon.demo.traffic import ORDERS
-from synrepl.pipeline.session.available import SPARK, missing, require_spark
+from synrepl.pipeline.session.requirements import SPARK, missing, require_spark
 from synrepl.storage.launch.redis import RedisServer
 
 DEFAULT_ROWS = 100_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from synrepl.daemon.cli import CommandTable
-from synrepl.pipeline.session.available import require_spark
+from synrepl.pipeline.session.requirements import require_spark
 
 _COMMANDS = {
     "land": ("synrepl.daemon.cli.lake_land", "Bring what is new into the lake."),

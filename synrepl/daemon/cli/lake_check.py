@@ -27,8 +27,8 @@ from synrepl.pipeline.lake.check_report import Outcome, Report, StreamReport
 from synrepl.pipeline.lake.erase_mask import mask
 from synrepl.pipeline.lake.erase_pending import pending
 from synrepl.pipeline.lake.lake import Lake
-from synrepl.pipeline.session.named import named_session
 from synrepl.pipeline.session.options import SessionOptions
+from synrepl.pipeline.session.session import named_session
 
 _WORDS = {
     Outcome.EQUAL: "equal",

@@ -18,8 +18,8 @@ from synrepl.daemon.cli.terminal import plain_table, show
 from synrepl.pipeline.lake.compact import compact
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.marks import Marks
-from synrepl.pipeline.session.named import named_session
 from synrepl.pipeline.session.options import SessionOptions
+from synrepl.pipeline.session.session import named_session
 
 
 @click.command("compact")

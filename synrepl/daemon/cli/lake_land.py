@@ -32,8 +32,8 @@ from synrepl.pipeline.lake.land import Landed, Vectors
 from synrepl.pipeline.origin.origin import Origin
 from synrepl.pipeline.origin.settle import SETTLE_TIMEOUT_S
 from synrepl.pipeline.plan.offset import Offset
-from synrepl.pipeline.session.named import named_session
 from synrepl.pipeline.session.options import SessionOptions
+from synrepl.pipeline.session.session import named_session
 from synrepl.pipeline.source.follower import Follower
 from synrepl.storage.store import DatabaseAway
 

@@ -24,8 +24,8 @@ from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.replay import replay, spans_of
 from synrepl.pipeline.lake.replay_target import INSTANCE, NotACopy
 from synrepl.pipeline.origin.open import NoStreams, open_origin
-from synrepl.pipeline.session.named import named_session
 from synrepl.pipeline.session.options import SessionOptions
+from synrepl.pipeline.session.session import named_session
 
 
 @click.command("replay")

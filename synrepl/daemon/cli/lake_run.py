@@ -17,8 +17,8 @@ from synrepl.pipeline.jobs.job import Job
 from synrepl.pipeline.jobs.longform import streams_for
 from synrepl.pipeline.jobs.run import explain, run
 from synrepl.pipeline.lake.lake import Lake
-from synrepl.pipeline.session.named import named_session
 from synrepl.pipeline.session.options import SessionOptions
+from synrepl.pipeline.session.session import named_session
 
 #: Rows that are shown, unless told otherwise.
 SHOWN = 50

@@ -124,7 +124,7 @@ def land_and_check(folder: Path, dsn: str) -> None:
     from synrepl.pipeline.lake.keep import Keeper
     from synrepl.pipeline.lake.lake import Lake
     from synrepl.pipeline.origin.open import open_origin
-    from synrepl.pipeline.session.named import named_session
+    from synrepl.pipeline.session.session import named_session
     from synrepl.pipeline.session.options import SessionOptions
 
     job = find(JOB)

@@ -1,1 +1,1 @@
-"""A Spark session that begins and ends cleanly: which Java, which settings, which processes."""
+"""Spark sessions, in reading order: ``options``, ``requirements``, ``settings``, ``session``."""

@@ -1,4 +1,4 @@
-"""What a caller says about a Spark session, checked before anything is started."""
+"""Options of a Spark session, validated before anything is started."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _STANDALONE = re.compile(rf"spark://{_ADDRESS}:\d{{1,5}}(?:,{_ADDRESS}:\d{{1,5}}
 _CONNECT = re.compile(rf"sc://{_ADDRESS}(?::\d{{1,5}})?(?:/.*)?")
 _MEMORY = re.compile(r"[1-9]\d*[kmgt]", re.IGNORECASE)
 
-#: Settings that have an option of their own, which would contradict them.
+#: Settings that have a field of :class:`SessionOptions`.
 _OWN = {
     "spark.master": "the master",
     "spark.remote": "the master",
@@ -51,12 +51,12 @@ class SessionOptions:
 
     :ivar master: ``local[N]``, ``local[*]``, ``local-cluster[workers,cores,MiB]``,
         ``spark://host:port``, or ``sc://host:port`` for a Spark Connect server
-    :ivar app_name: how the session is called in Spark's page and logs
-    :ivar local_dir: where scratch files go, in a directory of their own that is removed at the
-        end; the system's place for temporary files by default
+    :ivar app_name: the name of the session in Spark's web page and logs
+    :ivar local_dir: parent of the session's scratch directory, which is removed at the end; the
+        system's directory for temporary files by default
     :ivar driver_memory: heap of the JVM, with a unit: ``512m``, ``2g``
-    :ivar ui: whether Spark serves its page
-    :ivar conf: further settings of Spark; they win over ours
+    :ivar ui: whether Spark serves its web page
+    :ivar conf: further settings of Spark; they override ours
     :ivar python_path: directories that executors import from, besides their installed packages
     :raises BadMaster: :raises BadMemory: :raises BadSetting: :raises OwnSetting:
     """
@@ -83,17 +83,17 @@ class SessionOptions:
 
     @property
     def connect(self) -> bool:
-        """Whether the session is one of a Spark Connect server, which has a JVM of its own."""
+        """Whether the session is on a Spark Connect server, which has its own JVM."""
         return self.master.startswith("sc://")
 
     @property
     def own_machine(self) -> bool:
-        """Whether everything of Spark runs on this machine, started and ended by us."""
+        """Whether all of Spark runs on this machine, started and ended by us."""
         return self.master.startswith("local")
 
     @property
     def own_cluster(self) -> bool:
-        """Whether executors are processes of their own, on this machine."""
+        """Whether executors are separate processes on this machine."""
         return _CLUSTER.fullmatch(self.master) is not None
 
     @property
@@ -108,7 +108,7 @@ class SessionOptions:
 
 
 def hide_parameters(master: str) -> str:
-    """A master as it may be shown: what follows an address may have a token in it."""
+    """``master`` without the parameters after its address, which may hold a token."""
     scheme, slashes, rest = master.partition("://")
     address, slash, _ = rest.partition("/")
     return scheme + slashes + address + (slash and "/…")

@@ -1,25 +1,30 @@
-"""The settings a session starts with, and the file they are handed to Spark in."""
+"""What a JVM of our own starts with: its settings, its environment and its scratch directory."""
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
 import sys
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from secrets import token_hex
+from tempfile import TemporaryDirectory, gettempdir
 
 import synrepl
+from synrepl.core.errors import ConfigError
 from synrepl.pipeline.session.options import SessionOptions
 
-#: What Spark must not show of settings, and of a source's options, in plans and on its page.
+#: Settings, and options of data sources, that Spark hides in plans and on its web page.
 HIDDEN_KEYS = "(?i)secret|password|passwd|token|access[.]?key|dsn|conninfo|credential"
 HIDDEN_OPTIONS = "(?i)url|uri|dsn|conninfo|password|secret|token|credential"
 
-#: What has the look of a password inside a text.
+#: Matches passwords inside a text.
 HIDDEN_TEXTS = r"(?i)password\s*=\s*('(\\.|[^'])*'|\S+)|(?<=://)[^\s/@]*:[^\s/@]*@"
 
-#: Of a session, wherever it runs; what a Connect session can set, too.
+#: Settings of every session, also on a Connect server.
 SQL = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
@@ -28,12 +33,14 @@ SQL = {
     "spark.sql.python.filterPushdown.enabled": "true",
 }
 
-#: What comes over Arrow was written by pyarrow, whose lengths are right: to compare each cell's place
-#: with them again costs a tenth of what a read takes.
+#: Arrow data comes from pyarrow, whose lengths are right: checking the bounds of each cell again
+#: costs a tenth of a read.
 _ARROW = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
 
 _LOOPBACK = "127.0.0.1"
 
+_PREFIX = "synrepl-spark-"
+_LOCK = "owner.lock"
 _TMP = "tmp"
 
 #: A socket's path has 107 bytes at most, and the name that Spark gives it has 42.
@@ -51,10 +58,14 @@ appender.err.layout.pattern = %p %c{1}: %m%n%ex{short}
 """
 
 
-def settings(options: SessionOptions, scratch: Path) -> dict[str, str]:
-    """Every setting of a session in a JVM of our own; those of the caller win.
+class NoScratch(ConfigError):
+    """there can be no scratch directory for Spark in {where}: {reason}"""
 
-    :param scratch: the session's own directory
+
+def settings(options: SessionOptions, scratch: Path) -> dict[str, str]:
+    """All settings of a session in a JVM of our own; those of the caller override ours.
+
+    :param scratch: the session's scratch directory
     """
     ours = {
         "spark.master": options.master,
@@ -74,52 +85,40 @@ def settings(options: SessionOptions, scratch: Path) -> dict[str, str]:
         ours["spark.sql.shuffle.partitions"] = str(options.cores)
     if options.own_machine:
         ours["spark.driver.bindAddress"] = ours["spark.driver.host"] = _LOOPBACK
-        # Every user of this machine reaches the port that executors speak to.
+        # Every user of this machine can reach the port that executors connect to.
         ours["spark.authenticate"] = "true"
         ours["spark.authenticate.secret"] = token_hex(32)
         if len(str(scratch / _TMP)) <= _LONGEST_TMP:
-            # Cheaper than TCP by a tenth of what a read takes, and nobody else can connect.
+            # A tenth cheaper than TCP for a read, and closed to other users.
             ours["spark.python.unix.domain.socket.enabled"] = "true"
             ours["spark.python.unix.domain.socket.dir"] = str(scratch / _TMP)
-    apart = not options.own_machine or options.own_cluster  # executors are other processes
-    if apart and (path := python_path(options)):
+    separate = not options.own_machine or options.own_cluster  # executors are other processes
+    if separate and (path := _python_path(options)):
         ours["spark.executorEnv.PYTHONPATH"] = path
     ours.update(options.conf)
-    for process, needed in ("driver", _java_options(scratch)), ("executor", _ARROW):
+    driver = [
+        f'"-Djava.io.tmpdir={scratch / _TMP}"',
+        f'"-Dlog4j2.configurationFile={(scratch / "log4j2.properties").as_uri()}"',
+        "-XX:-UsePerfData",  # files elsewhere, which a killed JVM leaves there
+        _ARROW,
+    ]
+    for process, needed in ("driver", " ".join(driver)), ("executor", _ARROW):
         key = f"spark.{process}.extraJavaOptions"
         ours[key] = f"{needed} {ours.get(key, '')}".strip()
     return ours
 
 
-def python_path(options: SessionOptions) -> str:
-    """What workers import from besides installed packages: a checkout is not one.
-
-    On this machine that is also what this process was told to import from.
-    """
-    root = Path(synrepl.__file__).resolve().parent.parent
-    installed = {Path(sysconfig.get_path(name)).resolve() for name in ("purelib", "platlib")}
-    paths = [*options.python_path] if root in installed else [root, *options.python_path]
-    told = os.environ.get("PYTHONPATH", "") if options.own_machine else ""
-    names = [*map(str, paths), *filter(None, told.split(os.pathsep))]
-    return os.pathsep.join(dict.fromkeys(names))
-
-
 def environment(options: SessionOptions, java_home: Path, scratch: Path) -> dict[str, str | None]:
-    """What the environment of the JVM has that ours has not; None takes a variable away.
+    """Changes to the environment for the start of the JVM; None removes a variable.
 
-    :param java_home: see :meth:`synrepl.pipeline.session.java.Java.home_for_spark`
+    :param java_home: see :meth:`synrepl.pipeline.session.requirements.Java.home_for_spark`
     """
     changes: dict[str, str | None] = {
         "JAVA_HOME": str(java_home),
-        "PYSPARK_SUBMIT_ARGS": " ".join(
-            [
-                # Not on the command line, which every user of this machine can read. What an
-                # administrator has put into spark-defaults.conf still counts, after ours.
-                *("--properties-file", f"'{scratch / 'spark.properties'}'"),
-                *("--load-spark-defaults", "pyspark-shell"),
-            ]
-        ),
-        # The session is one of our own JVM, whatever this process was started by.
+        # Settings are in a file because every user of this machine can read a command line. An
+        # administrator's spark-defaults.conf still counts, after ours.
+        "PYSPARK_SUBMIT_ARGS": f"--properties-file '{_properties(scratch)}' --load-spark-defaults pyspark-shell",
+        # The session runs in a JVM of our own, whatever started this process.
         "PYSPARK_GATEWAY_PORT": None,
         "PYSPARK_GATEWAY_SECRET": None,
         "SPARK_REMOTE": None,
@@ -130,59 +129,105 @@ def environment(options: SessionOptions, java_home: Path, scratch: Path) -> dict
     }
     if options.own_machine:
         changes |= {
-            # Else a "python3" on PATH, which has none of our packages.
+            # The default is the python3 on PATH, which lacks our packages.
             "PYSPARK_PYTHON": sys.executable,
             "PYSPARK_DRIVER_PYTHON": sys.executable,
-            "SPARK_HOME": str(_spark_home(scratch)),
-            # Else the first outward interface.
+            "SPARK_HOME": str(scratch / "home"),
+            # The default is the first outward interface.
             "SPARK_LOCAL_IP": _LOOPBACK,
             "SPARK_LOCAL_HOSTNAME": _LOOPBACK,
-            "SPARK_LOCAL_DIRS": None,  # would win over spark.local.dir
+            "SPARK_LOCAL_DIRS": None,  # would override spark.local.dir
             "SPARK_CONF_DIR": None,
-            "PYTHONPATH": python_path(options) or None,
+            "PYTHONPATH": _python_path(options) or None,
         }
     return changes
 
 
+@contextmanager
+def changed_environ(changes: Mapping[str, str | None]) -> Iterator[None]:
+    """Change this process's environment for the time of a ``with``; None removes a variable."""
+
+    def change(values: Mapping[str, str | None]) -> None:
+        for name, value in values.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+    before = {name: os.environ.get(name) for name in changes}
+    change(changes)
+    try:
+        yield
+    finally:
+        change(before)
+
+
+@contextmanager
+def scratch_directory(parent: Path | None) -> Iterator[Path]:
+    """A new private directory, removed at the end, and so are those of killed processes.
+
+    :param parent: where it is made; by default the system's directory for temporary files
+    :raises NoScratch: it cannot be made there
+    """
+    place = Path(gettempdir()) if parent is None else parent
+    with ExitStack() as stack:
+        try:
+            made = TemporaryDirectory(prefix=_PREFIX, dir=place, ignore_cleanup_errors=True)
+            scratch = Path(stack.enter_context(made)).resolve()
+            # Locked before it has its name: an unlocked one is a dead process's.
+            lock = stack.enter_context(open(scratch / "new.lock", "wb"))
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            (scratch / "new.lock").rename(scratch / _LOCK)
+        except OSError as error:
+            raise NoScratch(where=parent or "TMPDIR", reason=error.strerror or error) from None
+        for other in place.glob(f"{_PREFIX}*"):
+            with suppress(OSError):  # locked, being removed, or not a scratch directory
+                if other.lstat().st_uid == os.getuid():
+                    with open(other / _LOCK, "r+b") as dead:
+                        fcntl.flock(dead, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        shutil.rmtree(other, ignore_errors=True)
+        yield scratch
+
+
 def write_files(scratch: Path, configured: Mapping[str, str]) -> None:
-    """Lay down what the JVM reads as it starts; ``scratch`` is private."""
-    for name in ("local", _TMP):
+    """Write the files that the JVM reads at its start into its private scratch directory."""
+    for name in ("local", _TMP, "home"):
         (scratch / name).mkdir(mode=0o700)
     (scratch / "log4j2.properties").write_text(_LOG4J, encoding="utf-8")
     lines = [f"{_escaped(key)}={_escaped(value)}\n" for key, value in sorted(configured.items())]
-    (scratch / "spark.properties").write_text("".join(lines), encoding="ascii")
-
-
-def _java_options(scratch: Path) -> str:
-    return " ".join(
-        [
-            f'"-Djava.io.tmpdir={scratch / _TMP}"',
-            f'"-Dlog4j2.configurationFile={(scratch / "log4j2.properties").as_uri()}"',
-            "-XX:-UsePerfData",  # files elsewhere, which a killed JVM leaves there
-            _ARROW,
-        ]
-    )
-
-
-def _spark_home(scratch: Path) -> Path:
-    """The pip package, as links in the scratch directory, without some of it.
-
-    The workers of a local cluster keep their files in ``work``: nothing is written among the
-    installed packages. And without its archive of itself, Python processes import the installed
-    PySpark, which is compiled; the archive is compiled by each anew, for half a second.
-    """
+    _properties(scratch).write_text("".join(lines), encoding="ascii")
+    # SPARK_HOME is the installed package, as links, but for two folders. The workers of a local
+    # cluster write to "work", and the package may be read-only. Without the archive in "python",
+    # Python processes import the installed PySpark, which is compiled; each would compile the
+    # archive's anew, which takes half a second.
     import pyspark
 
-    home = scratch / "home"
-    home.mkdir(mode=0o700)
     for entry in Path(pyspark.__file__).parent.iterdir():
         if entry.name not in ("work", "python"):
-            (home / entry.name).symlink_to(entry)
-    return home
+            (scratch / "home" / entry.name).symlink_to(entry)
+
+
+def remove_secrets(scratch: Path) -> None:
+    """Remove the file with the settings, once the JVM has read it."""
+    _properties(scratch).unlink(missing_ok=True)
+
+
+def _properties(scratch: Path) -> Path:
+    return scratch / "spark.properties"
+
+
+def _python_path(options: SessionOptions) -> str:
+    """Where Python workers import from besides installed packages, such as a checkout of ours."""
+    root = Path(synrepl.__file__).resolve().parent.parent
+    installed = {Path(sysconfig.get_path(name)).resolve() for name in ("purelib", "platlib")}
+    paths = [*options.python_path] if root in installed else [root, *options.python_path]
+    inherited = os.environ.get("PYTHONPATH", "") if options.own_machine else ""
+    names = [*map(str, paths), *filter(None, inherited.split(os.pathsep))]
+    return os.pathsep.join(dict.fromkeys(names))
 
 
 def _escaped(text: str) -> str:
-    """As a key or value of a Java properties file."""
+    """``text`` as a key or value of a Java properties file."""
     units = text.encode("utf-16-be", "surrogatepass")
     codes = [int.from_bytes(units[at : at + 2], "big") for at in range(0, len(units), 2)]
     return "".join(
