@@ -11,7 +11,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from synrepl.core.errors import InputError
 from synrepl.driver.connection import DatabaseRefused
-from synrepl.pipeline.given import BadOption, NoDsnFile, OptionMissing, UnknownOption
+from synrepl.pipeline.options import BadOption, NoDsnFile, OptionMissing, UnknownOption
 from synrepl.pipeline.sink.finishing import RowsQuarantined, finish
 from synrepl.pipeline.sink.options import parse
 from synrepl.pipeline.sink.staging import NoQuery, StagingInterrupted, TaskDone, stage

@@ -7,7 +7,7 @@ from threading import Thread
 from typing import Any
 
 from synrepl.driver.blocking import BlockingDatabase
-from synrepl.pipeline.given import UnknownOption
+from synrepl.pipeline.options import UnknownOption
 from synrepl.pipeline.origin.origin import NoSuchStream
 from synrepl.pipeline.reading.read import ReadingAway
 from synrepl.pipeline.source.errors import EndNotSettled, MustReland, NotSettled

@@ -9,7 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from synrepl.core.errors import SynreplError
 from synrepl.driver.dsn import PlainTextDatabase
-from synrepl.pipeline import given as g
+from synrepl.pipeline import options as g
 from synrepl.pipeline.plan.offset import OtherServer
 from synrepl.pipeline.source import options as o
 from synrepl.pipeline.source.errors import MustReland, Raised, reason

@@ -20,8 +20,8 @@ from synrepl.daemon.cli.lake_source import source
 from synrepl.daemon.cli.terminal import show
 from synrepl.pipeline.lake.drop_lost import drop_lost
 from synrepl.pipeline.lake.lake import Lake
-from synrepl.pipeline.session.session import named_session
 from synrepl.pipeline.session.options import SessionOptions
+from synrepl.pipeline.session.session import named_session
 
 
 @click.command("drop-lost")

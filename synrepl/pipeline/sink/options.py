@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from synrepl.core import names
 from synrepl.driver.blocking import PATIENCE_S
-from synrepl.pipeline.given import Given
+from synrepl.pipeline.options import DataSourceOptions
 
 #: The writer that rows are appended as when none is named.
 WRITER = "spark"
@@ -74,7 +74,7 @@ def parse(given: Mapping[str, str]) -> SinkOptions:
     :raises UnknownOption: :raises OptionMissing: :raises BadOption: :raises NoDsnFile:
     :raises BadName: the name of the writer or of the server is none
     """
-    options = Given("sink", given, _KNOWN, _SPARKS)
+    options = DataSourceOptions("sink", given, _KNOWN, _SPARKS)
     stream = options.needed("stream", "the stream that the rows are appended to")
     positions = options.word("positions", Positions, Positions.RESERVE)
     preserve = positions is Positions.PRESERVE
@@ -97,12 +97,12 @@ def parse(given: Mapping[str, str]) -> SinkOptions:
     )
 
 
-def _server_name(options: Given) -> str | None:
+def _server_name(options: DataSourceOptions) -> str | None:
     name = options.text("server_name")
     return None if name is None else names.server_name(name)
 
 
-def _key(options: Given) -> str | None:
+def _key(options: DataSourceOptions) -> str | None:
     key = options.text("key")
     if key is not None and not (0 < len(key) <= 200 and key.isprintable()):
         raise options.bad("key", "1 to 200 printable characters")

@@ -14,7 +14,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from synrepl.core.errors import ConfigError
-from synrepl.pipeline.given import BadOption
+from synrepl.pipeline.options import BadOption
 from synrepl.pipeline.sink.finishing import finish, give_up
 from synrepl.pipeline.sink.options import SinkOptions, parse
 from synrepl.pipeline.sink.staging import TaskDone, stage

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from synrepl.core.errors import ConfigError
 from synrepl.core.names import BadName, follower_name
 from synrepl.driver.blocking import PATIENCE_S
-from synrepl.pipeline.given import Given
+from synrepl.pipeline.options import DataSourceOptions
 from synrepl.pipeline.plan.plan import CHUNK_ROWS
 from synrepl.pipeline.source.failovers import OnFailover
 from synrepl.pipeline.source.place import Place, parse_place
@@ -92,7 +92,7 @@ def parse(options: Mapping[str, str], streaming: bool | None = None) -> SourceOp
     :raises UnknownOption: :raises OptionMissing: :raises BadOption: :raises OptionElsewhere:
     :raises NoDsnFile: :raises BadPlace:
     """
-    given = Given("source", options, (*_BOTH, *_BATCH, *_STREAM))
+    given = DataSourceOptions("source", options, (*_BOTH, *_BATCH, *_STREAM))
     if streaming is not None:
         _check_use(given, streaming)
     ending = (given.text("ending") or "").strip()
@@ -114,7 +114,7 @@ def parse(options: Mapping[str, str], streaming: bool | None = None) -> SourceOp
     )
 
 
-def _check_use(given: Given, streaming: bool) -> None:
+def _check_use(given: DataSourceOptions, streaming: bool) -> None:
     reads = ("batch reads (spark.read)", "streaming reads (spark.readStream)")
     here, there = reads[streaming], reads[not streaming]
     for option in _BATCH if streaming else _STREAM:
@@ -122,7 +122,7 @@ def _check_use(given: Given, streaming: bool) -> None:
             raise OptionElsewhere(option=option, there=there, here=f"one of the {here}")
 
 
-def _streams(given: Given) -> tuple[str, ...]:
+def _streams(given: DataSourceOptions) -> tuple[str, ...]:
     text = given.needed("stream", f"a name, several with ',' between them, or {ALL} for all")
     names = _names(given, "stream", text)
     if ALL in names and len(names) > 1:
@@ -130,14 +130,14 @@ def _streams(given: Given) -> tuple[str, ...]:
     return names
 
 
-def _names(given: Given, option: str, text: str) -> tuple[str, ...]:
+def _names(given: DataSourceOptions, option: str, text: str) -> tuple[str, ...]:
     names = tuple(name.strip() for name in text.split(","))
     if not all(names) or len(set(names)) < len(names):
         raise given.bad(option, "different names with ',' between them")
     return names
 
 
-def _follower(given: Given) -> str | None:
+def _follower(given: DataSourceOptions) -> str | None:
     text = given.text("follower")
     if text is None:
         return None

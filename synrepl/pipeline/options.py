@@ -35,7 +35,7 @@ class NoDsnFile(ConfigError):
     """the file of option database_path, {path}, {problem}"""
 
 
-class Given:
+class DataSourceOptions:
     """The options of one source or sink, each read by what it has to be.
 
     :param end: ``source`` or ``sink``, for messages
