@@ -25,7 +25,7 @@ class LakeMetrics:
     def __init__(self, port: int | None) -> None:
         registry = CollectorRegistry()
         self._rows = Counter("synrepl_lake_rows", "Rows landed.", ["stream"], registry=registry)
-        self._apart = Counter(
+        self._quarantined = Counter(
             "synrepl_lake_quarantined_rows",
             "Rows that did not fit their columns.",
             ["stream"],
@@ -73,7 +73,7 @@ class LakeMetrics:
             self._lost.labels(stream).inc(sum(each.rows for each in lost))
         for stream, upto in landed.upto.items():
             self._rows.labels(stream).inc(landed.rows[stream])
-            self._apart.labels(stream).inc(landed.apart[stream])
+            self._quarantined.labels(stream).inc(landed.quarantined[stream])
             self._position.labels(stream).set(upto.linear)
             self._behind.labels(stream).set(landed.behind[stream])
             kept = landed.unsettled.get(stream)

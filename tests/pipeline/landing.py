@@ -72,8 +72,8 @@ class LandingCase(SourceCase):
         return rows_of(self.lake.table(stream))
 
     def in_quarantine(self, stream: str) -> list[tuple[Any, ...]]:
-        """All rows of a stream that are set apart."""
-        table = self.lake.apart(stream)
+        """All rows of a stream that are quarantined."""
+        table = self.lake.quarantine(stream)
         return [] if table is None else rows_of(table)
 
     def in_table(self, stream: str, where: str = "true") -> list[tuple[Any, ...]]:

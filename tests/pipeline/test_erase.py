@@ -321,10 +321,10 @@ class ForeignStreams(ErasingCase):
         self.land()
         for stream in self.lake.streams:
             DeltaTable(self.lake.table(stream).path).create_checkpoint()
-        apart = self.lake.apart("receipts")
-        assert apart is not None
+        quarantined = self.lake.quarantine("receipts")
+        assert quarantined is not None
         before = holding(self.lake, self.USER)
-        self.assertTrue(any(apart.path in path.parents for path in before))
+        self.assertTrue(any(quarantined.path in path.parents for path in before))
         self.assertGreater(len({path.parent for path in before}), 5)
         rows = self.heads()
         self.sql("INSERT INTO erased_users VALUES (%s)", self.USER)

@@ -8,7 +8,7 @@ from unittest import TestCase
 
 import pyarrow as pa
 
-from synrepl.pipeline.lake.erase_mask import mask, mask_apart
+from synrepl.pipeline.lake.erase_mask import mask, mask_quarantined
 from synrepl.pipeline.lake.erase_text import strings
 from synrepl.pipeline.lake.erasures import Erasures
 from synrepl.pipeline.origin.shape import HEAD, Shape
@@ -131,7 +131,7 @@ class Subjects(TestCase):
         self.assertEqual(after.column("tags").to_pylist(), [[None], [BOB]])
         self.assertEqual(after.column("text").to_pylist(), [None, BOB])
 
-    def test_apart(self) -> None:
+    def test_erases_in_the_quarantine(self) -> None:
         schema = pa.schema([("writer", pa.string()), ("n", pa.int64()), ("reason", pa.string())])
         rows = [
             {"writer": ALICE, "n": 1, "reason": f"bad value of {ALICE}!"},
@@ -140,12 +140,12 @@ class Subjects(TestCase):
             {"writer": "x", "n": 4, "reason": None},
         ]
         before = pa.RecordBatch.from_pylist(rows, schema=schema)
-        after = mask_apart(before, Erasures(frozenset({ALICE})))
+        after = mask_quarantined(before, Erasures(frozenset({ALICE})))
         self.assertEqual(
             after.column("reason").to_pylist(), [None, None, f"bad value of {BOB}", None]
         )
         self.assertEqual(after.column("writer").to_pylist(), [ALICE, "x", "x", "x"])
-        self.assertIs(mask_apart(before, Erasures()), before)
+        self.assertIs(mask_quarantined(before, Erasures()), before)
 
     def test_strings_of_what_is_no_json(self) -> None:
         self.assertEqual(list(strings('{"a": "b')), ["a"])

@@ -171,20 +171,20 @@ class Streams(LakeCase):
         lake = self.begin()
         for folder in ("streams", "quarantine"):
             (lake.path / folder / "notes" / "_delta_log").mkdir(parents=True)
-        self.assertEqual((lake.streams, lake.apart("notes")), ([], None))
+        self.assertEqual((lake.streams, lake.quarantine("notes")), ([], None))
         self.assertEqual(lake.ensure_table(SHAPE).shape, SHAPE)
-        self.assertEqual(lake.ensure_apart(SHAPE).files, [])
+        self.assertEqual(lake.ensure_quarantine(SHAPE).files, [])
         self.assertEqual(lake.streams, ["notes"])
 
     def test_a_quarantine_is_made_when_it_is_needed(self) -> None:
         lake = self.begin()
-        self.assertIsNone(lake.apart("notes"))
-        made = lake.ensure_apart(SHAPE)
+        self.assertIsNone(lake.quarantine("notes"))
+        made = lake.ensure_quarantine(SHAPE)
         names = [column.name for column in made.shape.columns]
         self.assertEqual(names, ["stream_id", "row_no", "writer", "reason", "cells"])
-        again = lake.apart("notes")
+        again = lake.quarantine("notes")
         assert again is not None
-        self.assertEqual(again.path, lake.ensure_apart(SHAPE).path)
+        self.assertEqual(again.path, lake.ensure_quarantine(SHAPE).path)
         self.assertEqual(lake.streams, [])
 
 

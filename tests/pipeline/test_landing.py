@@ -54,7 +54,7 @@ class Rows(LandingCase):
         for first in (1, 5, 9):
             self.notes(first, first + 3)
             (landed,) = landing.rounds(self.origin.streams)
-            self.assertEqual((landed.rows["notes"], landed.apart["notes"]), (4, 0))
+            self.assertEqual((landed.rows["notes"], landed.quarantined["notes"]), (4, 0))
             self.assertEqual(landed.upto["notes"], self.lake.table("notes").position)
             self.assert_landed()
         before = self.lake.table("notes").files

@@ -87,7 +87,7 @@ class AllOfIt(ForeignCase):
         self.assertTrue(self.lake.marker.erodes)
         (landed,) = self.land()
         self.assertGreater(sum(landed.rows.values()), 500)
-        self.assertEqual(landed.apart.total(), 0)
+        self.assertEqual(landed.quarantined.total(), 0)
         for stream in self.origin.streams:
             facts = self.facts(stream)
             self.assertEqual(self.landed_facts(stream), facts, stream)
@@ -101,7 +101,7 @@ class Died(BaseException):
 
 
 class BadValues(ForeignCase):
-    """Facts with values that do not fit are set apart, with the reason."""
+    """Facts with values that do not fit are quarantined, with the reason."""
 
     def spoil(self, some: str) -> int:
         """Make the JSON of some receipts no JSON; how many rows that is."""
@@ -118,14 +118,15 @@ class BadValues(ForeignCase):
             )
             return [row[0] for row in cursor.fetchall()]
 
-    def test_set_apart(self) -> None:
+    def test_quarantines_values_that_do_not_fit(self) -> None:
         ids = self.ids()
         bad = {ids[0], ids[len(ids) // 2], ids[-1]}
         self.spoil(f"stream_id IN ({', '.join(map(str, bad))})")
         whole = self.facts("events")
         (landed,) = self.land()
         self.assertEqual(
-            landed.apart, {"receipts": 3} | dict.fromkeys(landed.rows.keys() - {"receipts"}, 0)
+            landed.quarantined,
+            {"receipts": 3} | dict.fromkeys(landed.rows.keys() - {"receipts"}, 0),
         )
         self.assertEqual(landed.rows["receipts"], len(ids) - 3)
         self.assertEqual([row[0] for row in self.in_lake("receipts")],
@@ -137,7 +138,7 @@ class BadValues(ForeignCase):
         self.assertEqual(len(self.bad()), 3)
         self.assertEqual(self.landed_facts("events"), whole)
         (again,) = self.land()
-        self.assertEqual((again.apart.total(), len(self.bad())), (0, 3))
+        self.assertEqual((again.quarantined.total(), len(self.bad())), (0, 3))
 
     def test_once_also_when_the_process_dies_between_the_two_commits(self) -> None:
         ids = self.ids()
@@ -172,9 +173,9 @@ class BadValues(ForeignCase):
         landing = self.landing(round_rows=-(-len(ids) // 3))
         at = PositionVector()
         for _ in landing.rounds(["receipts"]):
-            apart = self.lake.apart("receipts")
-            assert apart is not None
-            self.assertTrue(apart.position.covers(at))
-            at = apart.position
+            quarantined = self.lake.quarantine("receipts")
+            assert quarantined is not None
+            self.assertTrue(quarantined.position.covers(at))
+            at = quarantined.position
         self.assertEqual([stream_id for stream_id, _ in self.bad()], ids)
         self.assertEqual(self.in_lake("receipts"), [])

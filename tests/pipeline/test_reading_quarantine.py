@@ -1,4 +1,4 @@
-"""Values that do not fit: their facts are set apart, all others are read."""
+"""Values that do not fit: their facts are quarantined, all others are read."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Bisecting(PostgresCase):
 
     async def setUp(self) -> None:  # type: ignore[override]
         await super().setUp()
-        self.apart: list[Quarantined] = []
+        self.quarantined: list[Quarantined] = []
         self.reader = Reader(self.dsn, "reader")
 
     def chunk(self, sign: str = "", trimmed_sql: str | None = None) -> Chunk:
@@ -78,7 +78,7 @@ class Bisecting(PostgresCase):
 
     def read(self, chunk: Chunk) -> list[tuple[int, int]]:
         found: list[tuple[int, int]] = []
-        for batch in read_or_quarantine(self.reader, chunk, SCHEMA, self.apart.extend):
+        for batch in read_or_quarantine(self.reader, chunk, SCHEMA, self.quarantined.extend):
             found += zip(*(column.to_pylist() for column in batch.columns), strict=True)
         return found
 
@@ -89,13 +89,13 @@ class Bisecting(PostgresCase):
         every = [(sign * fact, row) for fact in range(1, facts + 1) for row in (0, 1)]
         self.assertEqual(found, [row for row in every if abs(row[0]) not in of_bad])
         self.assertEqual(
-            [(row.stream_id, row.row_no) for row in self.apart],
+            [(row.stream_id, row.row_no) for row in self.quarantined],
             [row for row in every if abs(row[0]) in of_bad],
         )
-        for row in self.apart:
+        for row in self.quarantined:
             self.assertIn("invalid input syntax for type json", row.reason)
             self.assertEqual((row.stream, row.writer), ("notes", "w"))
-        self.assertEqual([row.cells for row in self.apart].count("{bad"), len(bad))
+        self.assertEqual([row.cells for row in self.quarantined].count("{bad"), len(bad))
 
     def test_nothing_is_bad(self) -> None:
         self.check(100, [])
@@ -120,7 +120,7 @@ class Bisecting(PostgresCase):
             "notes", 0, 10, Scan("SELECT a", False), Scan("", False), "SELECT true", None, 0
         )
         self.assertRaises(ReadFailed, self.read, chunk)
-        self.assertEqual(self.apart, [])
+        self.assertEqual(self.quarantined, [])
 
     def test_what_was_trimmed_meanwhile_is_not_taken_for_none(self) -> None:
         """Also when it is not in the part that has to be read again."""
@@ -140,11 +140,11 @@ class Real(TestCase):
         names = {stream: [column.name for column in columns]}
         (chunk,) = chunks(origin, {}, {stream: PositionVector({}, 10_000)}, names, 10**9)
         rows: list[Any] = []
-        apart: list[Quarantined] = []
+        quarantined: list[Quarantined] = []
         schema = arrow_schema(columns)
-        for batch in read_or_quarantine(Reader(dsn, "tests"), chunk, schema, apart.extend):
+        for batch in read_or_quarantine(Reader(dsn, "tests"), chunk, schema, quarantined.extend):
             rows += batch.to_pylist()
-        return rows, apart
+        return rows, quarantined
 
     async def test_a_receipt_of_a_real_server_with_broken_json(self) -> None:
         dsn = await foreign_database("1.20.1", self)
@@ -162,9 +162,9 @@ class Real(TestCase):
                 "UPDATE receipts_linearized SET data = '{\"ts\":' WHERE stream_id = %s",
                 (broken["stream_id"],),
             )
-        rows, apart = self.read(dsn, origin, "receipts")
+        rows, quarantined = self.read(dsn, origin, "receipts")
         self.assertEqual(rows, [row for row in before if row["stream_id"] != broken["stream_id"]])
-        (one,) = apart
+        (one,) = quarantined
         self.assertEqual((one.stream_id, one.writer), (broken["stream_id"], broken["writer"]))
         cells = json.loads(one.cells)
         self.assertEqual((cells["data"], cells["user_id"]), ('{"ts":', broken["user_id"]))
@@ -220,9 +220,9 @@ class Real(TestCase):
             )
         origin = OwnOrigin(BlockingDatabase(dsn, "tests"))
         self.addCleanup(origin.close)
-        rows, apart = self.read(dsn, origin, "notes")
+        rows, quarantined = self.read(dsn, origin, "notes")
         self.assertEqual([(row["stream_id"], row["text"]) for row in rows], [(1, "é"), (3, "é")])
-        (one,) = apart
+        (one,) = quarantined
         self.assertEqual((one.stream_id, json.loads(one.cells)["text"]), (2, "a\\377"))
 
 

@@ -60,7 +60,7 @@ def print_kept(kept: Kept, as_json: bool, following: bool = False) -> None:
 
 def _anything(kept: Kept) -> bool:
     erased = kept.erased
-    return bool(kept.rows or kept.apart or kept.lost or erased.subjects or erased.redactions)
+    return bool(kept.rows or kept.quarantined or kept.lost or erased.subjects or erased.redactions)
 
 
 def _show(kept: Kept) -> None:
@@ -77,8 +77,8 @@ def _show(kept: Kept) -> None:
 
 def _notes(kept: Kept) -> Iterator[str]:
     erased = kept.erased
-    if kept.apart:
-        yield f"set apart, for they do not fit their columns: {_counts(kept.apart)} rows"
+    if kept.quarantined:
+        yield f"set apart, for they do not fit their columns: {_counts(kept.quarantined)} rows"
     subjects = [_many(erased.subjects, "subject")] if erased.subjects else []
     events = [_many(erased.redactions, "redacted event")] if erased.redactions else []
     if subjects or events:
@@ -107,7 +107,7 @@ def _data(kept: Kept) -> dict[str, object]:
     erased = kept.erased
     return {
         "rows": kept.rows,
-        "quarantined": kept.apart,
+        "quarantined": kept.quarantined,
         "positions": kept.upto,
         "erased": {
             "files": erased.files,

@@ -19,23 +19,25 @@ from synrepl.pipeline.lake.table import StreamTable
 def command(path: Path, as_json: bool) -> None:
     """Show the streams of the folder LAKE: rows, files, bytes, and up to where they were landed."""
     lake = Lake(path)
-    tables = [(lake.table(stream), lake.apart(stream)) for stream in lake.streams]
+    tables = [(lake.table(stream), lake.quarantine(stream)) for stream in lake.streams]
     if as_json:
-        streams = {table.stream: _json(table, apart) for table, apart in tables}
+        streams = {table.stream: _json(table, quarantined) for table, quarantined in tables}
         print_json({"server": lake.marker.server, "streams": streams})
         return
     empty = 0
     shown = plain_table("stream", "rows>", "quarantined>", "files>", "MiB>", "position")
-    for table, apart in tables:
+    for table, quarantined in tables:
         files = table.files
-        set_apart = 0 if apart is None else sum(file.rows for file in apart.files)
-        if not files and not set_apart:
+        quarantined_rows = (
+            0 if quarantined is None else sum(file.rows for file in quarantined.files)
+        )
+        if not files and not quarantined_rows:
             empty += 1
             continue
         shown.add_row(
             table.stream,
             f"{sum(file.rows for file in files):,}",
-            f"{set_apart:,}" if set_apart else "-",
+            f"{quarantined_rows:,}" if quarantined_rows else "-",
             f"{len(files):,}",
             f"{sum(file.size for file in files) / (1 << 20):,.1f}",
             str(table.position),
@@ -49,11 +51,11 @@ def command(path: Path, as_json: bool) -> None:
         show("Nothing has been landed yet.")
 
 
-def _json(table: StreamTable, apart: StreamTable | None) -> dict[str, object]:
+def _json(table: StreamTable, quarantined: StreamTable | None) -> dict[str, object]:
     files = table.files
     return {
         "rows": sum(file.rows for file in files),
-        "quarantined": 0 if apart is None else sum(file.rows for file in apart.files),
+        "quarantined": 0 if quarantined is None else sum(file.rows for file in quarantined.files),
         "files": len(files),
         "bytes": sum(file.size for file in files),
         "position": table.position.to_json(),

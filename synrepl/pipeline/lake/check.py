@@ -104,9 +104,9 @@ def check(
     with lake.reading():
         tables = [lake.table(name) for name in extent.streams or lake.streams]
         for table in tables:
-            apart = lake.apart(table.stream)
+            quarantined = lake.quarantine(table.stream)
             checking = _Checking(spark, table, origin, dsn, extent, mask, copy)
-            done.append(replace(checking.report(), quarantined=_rows(apart)))
+            done.append(replace(checking.report(), quarantined=_rows(quarantined)))
             progress(done[-1])
     return Report(done, sorted(set(origin.streams) - set(lake.streams)))
 

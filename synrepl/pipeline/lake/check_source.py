@@ -29,7 +29,7 @@ def source_rows(
 ) -> DataFrame:
     """The rows of chunks, read by a task each whenever the DataFrame is used.
 
-    Facts with values that do not fit are not among them: landing sets them apart, too.
+    Facts with values that do not fit are not among them: landing quarantines them, too.
 
     :param shape: the columns that the chunks select
     """
@@ -69,4 +69,4 @@ class _Tasks:
 
 
 def _leave_out(rows: Sequence[Quarantined]) -> None:
-    """What is set apart is in the lake's quarantine, not in its tables."""
+    """What is quarantined is in the lake's quarantine, not in its tables."""

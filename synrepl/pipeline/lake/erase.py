@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from synrepl.core.errors import StorageError
-from synrepl.pipeline.lake.erase_mask import mask, mask_apart
+from synrepl.pipeline.lake.erase_mask import mask, mask_quarantined
 from synrepl.pipeline.lake.erase_memory import write_memory
 from synrepl.pipeline.lake.erase_pending import Pending
 from synrepl.pipeline.lake.erasures import Erasures
@@ -94,30 +94,30 @@ def erase(
 class _Masking:
     """What becomes of a table's rows; sent to tasks.
 
-    :ivar apart: it is a quarantine
+    :ivar quarantined: it is a quarantine
     """
 
     shape: Shape
     erasures: Erasures
-    apart: bool
+    quarantined: bool
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        if self.apart:
-            return mask_apart(batch, self.erasures)
+        if self.quarantined:
+            return mask_quarantined(batch, self.erasures)
         return mask(batch, self.shape, self.erasures)
 
 
 def _jobs(lake: Lake, erasures: Erasures) -> Iterator[tuple[StreamTable, _Masking]]:
     for stream in lake.streams:
-        for apart, table in (False, lake.table(stream)), (True, lake.apart(stream)):
+        for quarantined, table in (False, lake.table(stream)), (True, lake.quarantine(stream)):
             if table is not None:
-                yield table, _Masking(table.shape, erasures, apart)
+                yield table, _Masking(table.shape, erasures, quarantined)
 
 
 def _remove_strays(lake: Lake) -> None:
-    """Remove what a landing that died has set apart for a stream without a quarantine."""
+    """Remove what a landing that died has quarantined for a stream without a quarantine."""
     for folder in (lake.path / "quarantine").glob("*"):
-        if lake.apart(folder.name) is None:
+        if lake.quarantine(folder.name) is None:
             shutil.rmtree(folder)
 
 

@@ -50,7 +50,7 @@ def mask(batch: pa.RecordBatch, shape: Shape, erasures: Erasures) -> pa.RecordBa
     return _replaced(batch, columns)
 
 
-def mask_apart(batch: pa.RecordBatch, erasures: Erasures) -> pa.RecordBatch:
+def mask_quarantined(batch: pa.RecordBatch, erasures: Erasures) -> pa.RecordBatch:
     """Rows that do not fit their columns, with every text emptied that has a subject *in* it.
 
     That goes for the reason, too, which may quote a value. Stream ID, row number and writer stay.

@@ -29,7 +29,7 @@ class Kept:
     """What one run did.
 
     :ivar rows: that were landed, by stream
-    :ivar apart: of the streams that had some, rows that went into quarantine
+    :ivar quarantined: of the streams that had some, rows that went into quarantine
     :ivar joined: small files that are part of larger ones now
     :ivar unsettled: by stream, what had been given out when it began, and could not be landed yet
     :ivar lost: by stream, rows of the lake that the database lost in a failover that was met now
@@ -39,7 +39,7 @@ class Kept:
     erased: Erased
     joined: int
     rows: dict[str, int] = field(default_factory=dict)
-    apart: dict[str, int] = field(default_factory=dict)
+    quarantined: dict[str, int] = field(default_factory=dict)
     upto: dict[str, str] = field(default_factory=dict)
     unsettled: dict[str, Unsettled] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
@@ -72,7 +72,7 @@ class Keeper:
         self._redactions = Redactions()
         self._marks: Mapping[str, Sequence[Mark]] = {}
         self._rows: Counter[str] = Counter()
-        self._apart: Counter[str] = Counter()
+        self._quarantined: Counter[str] = Counter()
         self._upto: dict[str, str] = {}
         self._lost: dict[str, list[LostRows]] = {}
         self._landing = Landing(
@@ -109,7 +109,7 @@ class Keeper:
         for landed in self._landing.rounds(streams, settle_timeout_s):
             unsettled = landed.unsettled
             self._rows += landed.rows
-            self._apart += landed.apart
+            self._quarantined += landed.quarantined
             self._upto |= {stream: str(at) for stream, at in landed.upto.items()}
             for stream, rows in landed.lost.items():
                 self._lost.setdefault(stream, []).extend(rows)
@@ -124,13 +124,13 @@ class Keeper:
             erased,
             joined,
             dict(self._rows),
-            dict(self._apart),
+            dict(self._quarantined),
             self._upto,
             unsettled,
             dict(self._origin.left_out),
             self._lost,
         )
-        self._rows, self._apart, self._upto, self._lost = Counter(), Counter(), {}, {}
+        self._rows, self._quarantined, self._upto, self._lost = Counter(), Counter(), {}, {}
         return kept
 
     def _pending(self) -> Pending:

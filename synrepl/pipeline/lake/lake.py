@@ -23,8 +23,8 @@ from pathlib import Path
 import msgspec
 
 from synrepl.core.errors import InputError, Refused, StorageError
-from synrepl.pipeline.lake.apart import apart_shape
 from synrepl.pipeline.lake.local_path import local_path
+from synrepl.pipeline.lake.quarantine import quarantine_shape
 from synrepl.pipeline.lake.table import StreamTable
 from synrepl.pipeline.origin.shape import Shape
 
@@ -134,20 +134,20 @@ class Lake:
         table = StreamTable(folder) if shape.stream in self.streams else None
         return StreamTable.make(folder, shape) if table is None else table.widened(shape)
 
-    def apart_folder(self, stream: str) -> Path:
+    def quarantine_folder(self, stream: str) -> Path:
         """Where the quarantine of a stream is, if there is one."""
         return self.path / "quarantine" / stream
 
-    def apart(self, stream: str) -> StreamTable | None:
+    def quarantine(self, stream: str) -> StreamTable | None:
         """The quarantine of a stream; None when all its rows fit."""
-        folder = self.apart_folder(stream)
+        folder = self.quarantine_folder(stream)
         return StreamTable(folder) if StreamTable.there(folder) else None
 
-    def ensure_apart(self, shape: Shape) -> StreamTable:
+    def ensure_quarantine(self, shape: Shape) -> StreamTable:
         """The quarantine of a stream, made if need be."""
-        found = self.apart(shape.stream)
-        folder = self.apart_folder(shape.stream)
-        return StreamTable.make(folder, apart_shape(shape)) if found is None else found
+        found = self.quarantine(shape.stream)
+        folder = self.quarantine_folder(shape.stream)
+        return StreamTable.make(folder, quarantine_shape(shape)) if found is None else found
 
     def _folder(self, stream: str) -> Path:
         return self.path / "streams" / stream

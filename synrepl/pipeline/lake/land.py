@@ -60,7 +60,7 @@ class Landed:
     """What one round brought into the lake.
 
     :ivar rows: by stream
-    :ivar apart: by stream, the rows that went into quarantine
+    :ivar quarantined: by stream, the rows that went into quarantine
     :ivar upto: by stream, where the lake stands now
     :ivar behind: by stream, tokens between that and where it was settled when it was looked at,
         of the writer who has most; 0 when all is in the lake
@@ -71,7 +71,7 @@ class Landed:
     """
 
     rows: Counter[str] = field(default_factory=Counter)
-    apart: Counter[str] = field(default_factory=Counter)
+    quarantined: Counter[str] = field(default_factory=Counter)
     upto: dict[str, PositionVector] = field(default_factory=dict)
     behind: dict[str, Token] = field(default_factory=dict)
     unsettled: dict[str, Unsettled] = field(default_factory=dict)
@@ -180,11 +180,13 @@ class Landing:
         ]
         files: dict[tuple[str, bool], list[DataFile]] = {}
         for row in self._read(parts, ends):
-            stream, apart = row["stream"], row["apart"]
+            stream, quarantined = row["stream"], row["quarantined"]
             file = msgspec.json.decode(row["file"], type=DataFile)
             # Before anything is committed, of whichever stream: if one is not here, none may be.
-            verify(self._lake.apart_folder(stream) if apart else tables[stream].path, [file])
-            files.setdefault((stream, apart), []).append(file)
+            verify(
+                self._lake.quarantine_folder(stream) if quarantined else tables[stream].path, [file]
+            )
+            files.setdefault((stream, quarantined), []).append(file)
         for stream, end in ends.items():
             self._commit(stream, starts[stream], end, files, landed)
             landed.upto[stream] = end
@@ -242,12 +244,12 @@ class Landing:
     def _work(self, ends: Vectors) -> partial[Iterator[object]]:
         tasks = {}
         for stream in ends:
-            apart = self._lake.apart(stream)
+            quarantined = self._lake.quarantine(stream)
             tasks[stream] = StreamTask(
                 self._shapes[stream],
                 self._tables[stream].path,
-                self._lake.apart_folder(stream),
-                PositionVector() if apart is None else apart.position,
+                self._lake.quarantine_folder(stream),
+                PositionVector() if quarantined is None else quarantined.position,
             )
         return partial(land_part, self._dsn, tasks, self._erasures())
 
@@ -259,17 +261,17 @@ class Landing:
         files: Mapping[tuple[str, bool], list[DataFile]],
         landed: Landed,
     ) -> None:
-        apart = files.get((stream, True), [])
-        if apart:
+        quarantined = files.get((stream, True), [])
+        if quarantined:
             # First: if what follows is not done, the next round finds that these are there.
-            quarantine = self._lake.ensure_apart(self._shapes[stream])
-            quarantine.append(apart, quarantine.position, quarantine.position.merge(end))
+            quarantine = self._lake.ensure_quarantine(self._shapes[stream])
+            quarantine.append(quarantined, quarantine.position, quarantine.position.merge(end))
         mine = files.get((stream, False), [])
         table = self._tables[stream]
         if mine or end != start or not table.landed:
             table.append(mine, start, end)
         landed.rows[stream] += sum(file.rows for file in mine)
-        landed.apart[stream] += sum(file.rows for file in apart)
+        landed.quarantined[stream] += sum(file.rows for file in quarantined)
 
 
 def _between(at: PositionVector, goal: PositionVector) -> Token:

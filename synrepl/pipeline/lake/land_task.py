@@ -9,10 +9,10 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 
-from synrepl.pipeline.lake.apart import APART_CELLS
-from synrepl.pipeline.lake.erase_mask import mask, mask_apart
+from synrepl.pipeline.lake.erase_mask import mask, mask_quarantined
 from synrepl.pipeline.lake.erasures import Erasures
 from synrepl.pipeline.lake.files import DataFile
+from synrepl.pipeline.lake.quarantine import QUARANTINE_CELLS
 from synrepl.pipeline.lake.write import FileWriter
 from synrepl.pipeline.origin.shape import HEAD, Shape
 from synrepl.pipeline.plan.chunk import Chunk
@@ -22,9 +22,9 @@ from synrepl.pipeline.reading.schema import arrow_schema
 from synrepl.positions.vector import PositionVector
 
 #: What a task tells the driver of each file.
-LANDED = pa.schema([("stream", pa.string()), ("apart", pa.bool_()), ("file", pa.string())])
+LANDED = pa.schema([("stream", pa.string()), ("quarantined", pa.bool_()), ("file", pa.string())])
 
-_APART_SCHEMA = arrow_schema((*HEAD, *APART_CELLS))
+_QUARANTINE_SCHEMA = arrow_schema((*HEAD, *QUARANTINE_CELLS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +32,14 @@ class StreamTask:
     """How the chunks of one stream are landed.
 
     :ivar folder: of its table
-    :ivar apart: of its quarantine
-    :ivar apart_upto: what is in quarantine already
+    :ivar quarantine: folder of its quarantine
+    :ivar quarantined_upto: what is in quarantine already
     """
 
     shape: Shape
     folder: Path
-    apart: Path
-    apart_upto: PositionVector
+    quarantine: Path
+    quarantined_upto: PositionVector
 
 
 def land_part(
@@ -54,9 +54,9 @@ def land_part(
     chunks = msgspec.json.decode(part, type=list[Chunk])
     for stream in dict.fromkeys(chunk.stream for chunk in chunks):
         mine = [chunk for chunk in chunks if chunk.stream == stream]
-        for apart, file in _land(reader, streams[stream], erasures, mine):
+        for quarantined, file in _land(reader, streams[stream], erasures, mine):
             told = msgspec.json.encode(file).decode()
-            files.append({"stream": stream, "apart": apart, "file": told})
+            files.append({"stream": stream, "quarantined": quarantined, "file": told})
     yield pa.RecordBatch.from_pylist(files, schema=LANDED)
 
 
@@ -65,24 +65,24 @@ def _land(
 ) -> Iterator[tuple[bool, DataFile]]:
     schema = arrow_schema(task.shape.columns)
     file = FileWriter(task.folder, _all_nullable(schema))
-    apart = FileWriter(task.apart, _all_nullable(_APART_SCHEMA))
+    quarantined = FileWriter(task.quarantine, _all_nullable(_QUARANTINE_SCHEMA))
 
-    def set_apart(rows: Sequence[Quarantined]) -> None:
-        new = [row for row in rows if abs(row.stream_id) > task.apart_upto[row.writer]]
+    def quarantine(rows: Sequence[Quarantined]) -> None:
+        new = [row for row in rows if abs(row.stream_id) > task.quarantined_upto[row.writer]]
         if new:
-            task.apart.mkdir(parents=True, exist_ok=True)
-            apart.write(mask_apart(_apart_batch(new), erasures))
+            task.quarantine.mkdir(parents=True, exist_ok=True)
+            quarantined.write(mask_quarantined(_quarantine_batch(new), erasures))
 
     for chunk in chunks:
-        for batch in read_or_quarantine(reader, chunk, schema, set_apart):
+        for batch in read_or_quarantine(reader, chunk, schema, quarantine):
             file.write(_as_file(mask(batch, task.shape, erasures)))
-    for is_apart, writer in (False, file), (True, apart):
+    for is_quarantined, writer in (False, file), (True, quarantined):
         written = writer.close()
         if written is not None:
-            yield is_apart, written
+            yield is_quarantined, written
 
 
-def _apart_batch(rows: Sequence[Quarantined]) -> pa.RecordBatch:
+def _quarantine_batch(rows: Sequence[Quarantined]) -> pa.RecordBatch:
     columns = [
         [row.stream_id for row in rows],
         [row.row_no for row in rows],
@@ -91,9 +91,10 @@ def _apart_batch(rows: Sequence[Quarantined]) -> pa.RecordBatch:
         [row.cells for row in rows],
     ]
     arrays = [
-        pa.array(cells, field.type) for cells, field in zip(columns, _APART_SCHEMA, strict=True)
+        pa.array(cells, field.type)
+        for cells, field in zip(columns, _QUARANTINE_SCHEMA, strict=True)
     ]
-    return pa.RecordBatch.from_arrays(arrays, schema=_all_nullable(_APART_SCHEMA))
+    return pa.RecordBatch.from_arrays(arrays, schema=_all_nullable(_QUARANTINE_SCHEMA))
 
 
 def _as_file(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -1,4 +1,4 @@
-"""Chunks with values that do not fit: the facts they are in are set apart, all others are read."""
+"""Chunks with values that do not fit: the facts they are in are quarantined, all others are read."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ class Quarantined(NamedTuple):
 
 
 #: Takes the rows of one fact, or a part of one that is large.
-SetApart = Callable[[Sequence[Quarantined]], object]
+Quarantine = Callable[[Sequence[Quarantined]], object]
 
 
 def read_or_quarantine(
-    reader: Reader, chunk: Chunk, schema: pa.Schema, set_apart: SetApart
+    reader: Reader, chunk: Chunk, schema: pa.Schema, quarantine: Quarantine
 ) -> Iterator[pa.RecordBatch]:
     """Read a chunk, and where values do not fit, all facts but those they are in.
 
     A chunk without any costs what it costs to read. Else it is bisected: per bad fact one
     statement for each halving of the tokens that are left. Facts stay whole: of one with a
-    bad row, all rows are set apart, so the same range gives the same rows whenever it is read.
+    bad row, all rows are quarantined, so the same range gives the same rows whenever it is read.
 
     :param schema: of the columns that the chunk selects; ``stream_id`` has to be one
-    :param set_apart: called in the order of tokens, between the batches
+    :param quarantine: called in the order of tokens, between the batches
     :raises ReadFailed: not because of a value :raises ReadingAway: :raises Trimmed:
     """
     with reader.keeping_connection():
@@ -67,7 +67,7 @@ def read_or_quarantine(
                     middle = (rest.after + rest.upto) // 2
                     waiting += [rest.within(middle, rest.upto), rest.within(rest.after, middle)]
                 else:
-                    _set_apart(reader, rest, str(error.facts["reason"]), set_apart)
+                    _quarantine(reader, rest, str(error.facts["reason"]), quarantine)
 
 
 class _WholeFacts:
@@ -97,8 +97,8 @@ class _WholeFacts:
         self.held.append(batch.slice(begins))
 
 
-def _set_apart(reader: Reader, chunk: Chunk, reason: str, set_apart: SetApart) -> None:
+def _quarantine(reader: Reader, chunk: Chunk, reason: str, quarantine: Quarantine) -> None:
     for batch in reader.batches(chunk.as_text(), RAW_SCHEMA):
         rows = zip(*(column.to_pylist() for column in batch.columns), strict=True)
-        set_apart([Quarantined(chunk.stream, id_, no, writer, reason, cells)
+        quarantine([Quarantined(chunk.stream, id_, no, writer, reason, cells)
                    for id_, no, writer, cells in rows])  # fmt: skip

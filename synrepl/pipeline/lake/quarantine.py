@@ -6,12 +6,12 @@ from synrepl.pipeline.origin.shape import Shape
 from synrepl.streams.columns import Column, ColumnType
 
 #: Why a row is here, and its cells as a JSON object of texts.
-APART_CELLS = (
+QUARANTINE_CELLS = (
     Column("reason", ColumnType.TEXT, True),
     Column("cells", ColumnType.JSON, True),
 )
 
 
-def apart_shape(shape: Shape) -> Shape:
+def quarantine_shape(shape: Shape) -> Shape:
     """The columns of the quarantine of a stream."""
-    return Shape(shape.stream, shape.counts_down, APART_CELLS)
+    return Shape(shape.stream, shape.counts_down, QUARANTINE_CELLS)
