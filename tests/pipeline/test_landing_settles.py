@@ -9,8 +9,8 @@ import psycopg2
 from psycopg2 import extensions
 
 from synrepl.driver.blocking import BlockingDatabase
-from synrepl.pipeline.lake.keep import Keeper, Kept
 from synrepl.pipeline.lake.lake import Lake
+from synrepl.pipeline.lake.maintenance import LakeMaintenance, MaintenanceReport
 from synrepl.pipeline.lake.table import StreamTable
 from synrepl.pipeline.origin.foreign import SETTLE_S, ForeignOrigin
 from synrepl.pipeline.origin.settle import BlockingClock
@@ -49,23 +49,25 @@ class Releases(ForeignCase):
         self.origin = self.opened(ForeignOrigin(database, now=lambda: self.time.now))
         self.lake = Lake.begin(Path(self.mktemp()), self.origin.server, True)
 
-    def run_once(self, settle_timeout_s: float = 60.0) -> Kept:
+    def run_once(self, settle_timeout_s: float = 60.0) -> MaintenanceReport:
         """What one run does; nothing was looked at before."""
-        keeper = Keeper(self.spark, self.lake, self.origin, self.dsn, clock=self.time.clock)
+        maintenance = LakeMaintenance(
+            self.spark, self.lake, self.origin, self.dsn, clock=self.time.clock
+        )
         with self.lake.changing():
-            return keeper.run(self.origin.streams, settle_timeout_s=settle_timeout_s)
+            return maintenance.run(self.origin.streams, settle_timeout_s=settle_timeout_s)
 
     async def landed_at_once(self, version: str) -> None:
         await self.begin(version)
-        kept = self.run_once()
-        self.assertEqual((kept.unsettled, kept.left_out), ({}, {}))
+        report = self.run_once()
+        self.assertEqual((report.unsettled, report.left_out), ({}, {}))
         self.assertGreaterEqual(self.time.now, SETTLE_S)
         rows = 0
         for stream in self.origin.streams:
             facts = self.facts(stream)
             self.assertEqual(self.landed_facts(stream), facts, stream)
             rows += sum(len(fact.rows) for fact in facts)
-        self.assertEqual(sum(kept.rows.values()), rows)
+        self.assertEqual(sum(report.rows.values()), rows)
         self.assertGreater(rows, 500)
 
     async def test_every_stream_of_1_0_0_is_landed_by_one_run(self) -> None:
@@ -89,8 +91,8 @@ class Releases(ForeignCase):
         database = BlockingDatabase(self.dsn, "tests")
         self.origin = self.opened(ForeignOrigin(database, now=lambda: self.time.now))
         begun = self.time.now
-        kept = self.run_once()
-        self.assertEqual((kept.rows, kept.unsettled, self.time.now), ({}, {}, begun))
+        report = self.run_once()
+        self.assertEqual((report.rows, report.unsettled, self.time.now), ({}, {}, begun))
 
     async def test_names_what_an_open_transaction_keeps_and_lands_it_when_that_is_over(
         self,
@@ -99,26 +101,26 @@ class Releases(ForeignCase):
         with closing(psycopg2.connect(self.dsn)) as other, other.cursor() as cursor:
             cursor.execute("SELECT pg_backend_pid()")
             (pid,) = cursor.fetchone() or (0,)
-            kept = self.run_once()
+            report = self.run_once()
             self.assertGreaterEqual(self.time.now, 59.0)
-            caches = kept.unsettled["caches"]
+            caches = report.unsettled["caches"]
             self.assertEqual((caches.settled, caches.last), (PositionVector(), 503))
             self.assertEqual(caches.waits_for, (f"the transaction of PID {pid}",))
-            self.assertNotIn("caches", kept.rows)
+            self.assertNotIn("caches", report.rows)
             # What is on record needs no proof: nothing of it is kept.
             self.assertEqual(self.landed_facts("receipts"), self.facts("receipts"))
-        kept = self.run_once()
-        self.assertEqual(kept.unsettled, {})
+        report = self.run_once()
+        self.assertEqual(report.unsettled, {})
         self.assertEqual(self.landed_facts("caches"), self.facts("caches"))
 
     async def test_ends_at_once_when_it_is_not_to_wait(self) -> None:
         await self.begin("1.11.1")
-        kept = self.run_once(settle_timeout_s=0)
-        self.assertEqual((kept.rows, self.time.now), ({}, 0.0))
+        report = self.run_once(settle_timeout_s=0)
+        self.assertEqual((report.rows, self.time.now), ({}, 0.0))
         rows = {stream for stream in self.origin.streams if self.facts(stream)}
-        self.assertEqual(set(kept.unsettled), rows)
+        self.assertEqual(set(report.unsettled), rows)
         self.assertEqual(
-            kept.unsettled["events"].waits_for, ("transactions that may begin within 5 s",)
+            report.unsettled["events"].waits_for, ("transactions that may begin within 5 s",)
         )
 
     async def test_looks_once_more_when_landing_the_rest_took_all_the_time(self) -> None:
@@ -130,8 +132,8 @@ class Releases(ForeignCase):
             real(table, *args)  # type: ignore[arg-type]
 
         self.patch(StreamTable, "append", slow)
-        kept = self.run_once(settle_timeout_s=1.0)
-        self.assertEqual(kept.unsettled, {})
+        report = self.run_once(settle_timeout_s=1.0)
+        self.assertEqual(report.unsettled, {})
         self.assertEqual(self.landed_facts("caches"), self.facts("caches"))
 
     async def test_a_stream_whose_newest_row_is_deleted_meanwhile_is_not_waited_for(self) -> None:
@@ -147,8 +149,8 @@ class Releases(ForeignCase):
             real(seconds)
 
         self.time.clock = BlockingClock(lambda: self.time.now, pause)
-        kept = self.run_once()
-        self.assertEqual((kept.unsettled, kept.rows["receipts"]), ({}, 64))
+        report = self.run_once()
+        self.assertEqual((report.unsettled, report.rows["receipts"]), ({}, 64))
         self.assertLess(self.time.now, 20.0)
 
 
@@ -159,10 +161,12 @@ class Own(LandingCase):
         await super().setUp()
         self.time = Time()
 
-    def run_once(self, settle_timeout_s: float = 60.0) -> Kept:
-        keeper = Keeper(self.spark, self.lake, self.origin, self.dsn, clock=self.time.clock)
+    def run_once(self, settle_timeout_s: float = 60.0) -> MaintenanceReport:
+        maintenance = LakeMaintenance(
+            self.spark, self.lake, self.origin, self.dsn, clock=self.time.clock
+        )
         with self.lake.changing():
-            return keeper.run(self.origin.streams, settle_timeout_s=settle_timeout_s)
+            return maintenance.run(self.origin.streams, settle_timeout_s=settle_timeout_s)
 
     def test_what_commits_while_it_looks_is_landed_by_the_same_run(self) -> None:
         slow = self.open()
@@ -175,17 +179,17 @@ class Own(LandingCase):
             real(seconds)
 
         self.time.clock = BlockingClock(lambda: self.time.now, pause)
-        kept = self.run_once()
-        self.assertEqual((kept.unsettled, kept.rows), ({}, {"notes": 3}))
+        report = self.run_once()
+        self.assertEqual((report.unsettled, report.rows), ({}, {"notes": 3}))
         self.assert_landed()
 
     def test_who_holds_a_token_is_named(self) -> None:
         slow = self.open()
         self.notes(1, 1, on=slow)
         self.notes(2, 3)
-        kept = self.run_once()
-        notes = kept.unsettled["notes"]
-        self.assertEqual((set(kept.unsettled), notes.last), ({"notes"}, 3))
+        report = self.run_once()
+        notes = report.unsettled["notes"]
+        self.assertEqual((set(report.unsettled), notes.last), ({"notes"}, 3))
         (who,) = notes.waits_for
         self.assertIn(f"writer 'sql' (backend {pid_of(slow)}", who)
         slow.rollback()
@@ -198,8 +202,8 @@ class Own(LandingCase):
         await lease.reserve(NOTES, 1, 0)
         self.notes(1, 2)
         self.sql("SELECT pg_terminate_backend(%s, 10000)", process.session_of(lease).backend_pid)
-        kept = self.run_once()
-        self.assertIn("'doomed', which died", kept.unsettled["notes"].waits_for[0])
+        report = self.run_once()
+        self.assertIn("'doomed', which died", report.unsettled["notes"].waits_for[0])
         await self.process("other").store.fence(NOTES, "doomed")
         self.assertEqual(self.run_once().unsettled, {})
         self.assert_landed()
@@ -216,8 +220,8 @@ class Unknown(ForeignCase):
         self.execute("ALTER TABLE presence_stream RENAME COLUMN state TO condition")
         self.origin = self.opened(ForeignOrigin(BlockingDatabase(self.dsn, "tests"), settle_s=0.0))
         with self.lake.changing():
-            keeper = Keeper(self.spark, self.lake, self.origin, self.dsn)
-            kept = keeper.run(self.origin.streams)
-        self.assertEqual(list(kept.left_out), ["presence"])
-        self.assertIn("presence_stream.state", kept.left_out["presence"])
-        self.assertGreater(kept.rows["events"], 0)
+            maintenance = LakeMaintenance(self.spark, self.lake, self.origin, self.dsn)
+            report = maintenance.run(self.origin.streams)
+        self.assertEqual(list(report.left_out), ["presence"])
+        self.assertIn("presence_stream.state", report.left_out["presence"])
+        self.assertGreater(report.rows["events"], 0)

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 import click
 
 from synrepl.driver.connection import DatabaseRefused
-from synrepl.pipeline.lake.keep import Kept
 from synrepl.pipeline.lake.land import FailedOver
+from synrepl.pipeline.lake.maintenance import MaintenanceReport
 from synrepl.pipeline.reading.read import ReadingAway
 from synrepl.positions.vector import PositionVector
 from synrepl.storage.store import DatabaseAway, NotConfirmed, OlderServer
@@ -26,21 +26,21 @@ class StuckStreams:
         self._since: dict[str, tuple[PositionVector, float]] = {}
         self._told: set[str] = set()
 
-    def update(self, kept: Kept, now: float) -> None:
+    def update(self, report: MaintenanceReport, now: float) -> None:
         """Take in what one run did.
 
         :param now: when it ended, in seconds of a clock that does not go back
         """
         since = {}
-        for stream, each in kept.unsettled.items():
+        for stream, each in report.unsettled.items():
             settled, begun = self._since.get(stream, (each.settled, now))
             since[stream] = (each.settled, begun if settled == each.settled else now)
             if now - since[stream][1] >= self._after_s:
                 self._say(stream, f"not settled for {self._after_s:g} s: {each}")
         self._since = since
-        for stream, why in kept.left_out.items():
+        for stream, why in report.left_out.items():
             self._say(stream, why)
-        for stream in sorted(self._told - since.keys() - kept.left_out.keys()):
+        for stream in sorted(self._told - since.keys() - report.left_out.keys()):
             click.echo(f"synrepl: stream {stream!r} is settled again", err=True)
             self._told.discard(stream)
 
@@ -50,7 +50,9 @@ class StuckStreams:
             self._told.add(stream)
 
 
-def again_and_again(run: Callable[[], Kept], every_s: float) -> Iterator[Kept]:
+def again_and_again(
+    run: Callable[[], MaintenanceReport], every_s: float
+) -> Iterator[MaintenanceReport]:
     """What each run did, without end.
 
     A database that is away, or whose server is not confirmed after a failover, ends nothing: it is
@@ -64,7 +66,7 @@ def again_and_again(run: Callable[[], Kept], every_s: float) -> Iterator[Kept]:
     while True:
         begun = time.monotonic()
         try:
-            kept = run()
+            report = run()
         except DatabaseRefused:
             raise
         except FailedOver:
@@ -77,5 +79,5 @@ def again_and_again(run: Callable[[], Kept], every_s: float) -> Iterator[Kept]:
             if away:
                 click.echo("synrepl: the database is back", err=True)
             away = False
-            yield kept
+            yield report
         time.sleep(max(0.0, every_s - (time.monotonic() - begun)))

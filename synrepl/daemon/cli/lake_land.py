@@ -14,7 +14,7 @@ from synrepl.core.names import follower_name
 from synrepl.daemon.cli.conventions import json_option
 from synrepl.daemon.cli.lake_ending import ending_well
 from synrepl.daemon.cli.lake_follow import StuckStreams, again_and_again
-from synrepl.daemon.cli.lake_kept import check_all_landed, check_nothing_lost, print_kept
+from synrepl.daemon.cli.lake_maintenance import check_all_landed, check_nothing_lost, print_report
 from synrepl.daemon.cli.lake_options import (
     chosen,
     database_options,
@@ -26,9 +26,9 @@ from synrepl.daemon.cli.lake_screen import LandingScreen
 from synrepl.daemon.cli.lake_source import source, wanted_of
 from synrepl.daemon.lake_metrics import LakeMetrics
 from synrepl.driver.blocking import BlockingDatabase
-from synrepl.pipeline.lake.keep import Keeper, Kept
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.land import Landed, Vectors
+from synrepl.pipeline.lake.maintenance import LakeMaintenance, MaintenanceReport
 from synrepl.pipeline.origin.origin import Origin
 from synrepl.pipeline.origin.settle import SETTLE_TIMEOUT_S
 from synrepl.pipeline.plan.offset import Offset
@@ -130,7 +130,7 @@ def command(
                     if not follow:
                         raise
 
-            keeper = Keeper(
+            maintenance = LakeMaintenance(
                 spark, lake, origin, dsn, accept_gaps=accept_gaps, acknowledge=acknowledge
             )
 
@@ -138,22 +138,22 @@ def command(
                 screen.landed(landed)
                 metrics.landed(landed)
 
-            def run(wait_s: float = 0.0) -> Kept:
+            def run(wait_s: float = 0.0) -> MaintenanceReport:
                 begun = time.monotonic()
-                kept = keeper.run(wanted, told, wait_s)
+                report = maintenance.run(wanted, told, wait_s)
                 metrics.ran(time.monotonic() - begun)
-                return kept
+                return report
 
             if not follow:
-                kept = run(settle_timeout_s)
-                print_kept(kept, as_json)
-                check_all_landed(kept, everything=not streams)
-                check_nothing_lost(kept)
+                report = run(settle_timeout_s)
+                print_report(report, as_json)
+                check_all_landed(report, everything=not streams)
+                check_nothing_lost(report)
                 return
             stuck = StuckStreams(settle_timeout_s)
-            for kept in again_and_again(run, every):
-                print_kept(kept, as_json, following=True)
-                stuck.update(kept, time.monotonic())
+            for report in again_and_again(run, every):
+                print_report(report, as_json, following=True)
+                stuck.update(report, time.monotonic())
                 wanted = chosen(streams, origin.streams)
 
 

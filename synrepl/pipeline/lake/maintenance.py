@@ -1,4 +1,4 @@
-"""One run of keeping a lake: land what is new, erase what is to be erased, tidy up."""
+"""Lake maintenance: land new rows, apply erasures, compact files and remove unused ones."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Told = Callable[[Landed], object]
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class MaintenanceReport:
     """What one run did.
 
     :ivar rows: that were landed, by stream
@@ -46,8 +46,8 @@ class Kept:
     lost: dict[str, list[LostRows]] = field(default_factory=dict)
 
 
-class Keeper:
-    """Keeps a lake; to be used within :meth:`.Lake.changing`.
+class LakeMaintenance:
+    """Maintains a lake; to be used within :meth:`.Lake.changing`.
 
     :param dsn: where tasks find the database
     :param accept_gaps: see :class:`.land.Landing`
@@ -91,7 +91,7 @@ class Keeper:
         streams: Sequence[str],
         told: Told = lambda landed: None,
         settle_timeout_s: float = SETTLE_TIMEOUT_S,
-    ) -> Kept:
+    ) -> MaintenanceReport:
         """Land all that there is now, as far as it can be proven to be settled, then erase, then compact.
 
         What is erased in the source while this runs is erased here by the next run. What a run
@@ -120,7 +120,7 @@ class Keeper:
         if joined:
             self._remove_unused(streams)
         # Counters that were added to have no zeros.
-        kept = Kept(
+        report = MaintenanceReport(
             erased,
             joined,
             dict(self._rows),
@@ -131,7 +131,7 @@ class Keeper:
             self._lost,
         )
         self._rows, self._quarantined, self._upto, self._lost = Counter(), Counter(), {}, {}
-        return kept
+        return report
 
     def _pending(self) -> Pending:
         return pending(self._spark, self._origin, self._lake, self._redactions)
