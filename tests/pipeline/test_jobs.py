@@ -14,7 +14,7 @@ from twisted.trial.unittest import TestCase
 from synrepl.pipeline.jobs.catalogue import JOBS, find
 from synrepl.pipeline.jobs.run import run
 from synrepl.pipeline.lake.lake import Lake
-from synrepl.pipeline.lake.marks import Marks
+from synrepl.pipeline.lake.watermarks import Watermarks
 from synrepl.pipeline.origin.shape import Shape
 from synrepl.storage.marks import Mark
 from synrepl.streams.columns import Column, ColumnType
@@ -201,7 +201,7 @@ class WrittenRows(TestCase):
         marks += [("caches", 3 * 60 * n, NOON + 3600 * n + 30) for n in range(1, 24)]
         marks += [("receipts", 1, NOON), ("receipts", 9, NOON + 3 * DAY + 10)]
         marks += [("orders", 4, NOON), ("orders", 8, NOON + DAY)]
-        self.assertEqual(Marks(lake).take_in(marked(marks)), len(marks))
+        self.assertEqual(Watermarks(lake).take_in(marked(marks)), len(marks))
         answers = Answers(lake)
         answers.check(self, streams, marks)
         answers.check_sums(self, streams)
@@ -232,7 +232,7 @@ class RecordedRows(TestCase):
         marks += [("caches", 48 * n, now + 20 * n) for n in range(1, 11)]
         marks += [("receipts", 5 * n, now + 140 + n) for n in range(1, 10)]
         marks += [("backfill", 20, now + 60), ("backfill", 40, now + 2 * DAY)]
-        Marks(lake).take_in(marked(marks))
+        Watermarks(lake).take_in(marked(marks))
         answers = Answers(lake)
         answers.check(self, streams, marks)
         answers.check_sums(self, streams)

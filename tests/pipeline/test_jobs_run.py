@@ -16,7 +16,7 @@ from synrepl.pipeline.jobs.catalogue import JOBS, NoSuchJob, find
 from synrepl.pipeline.jobs.job import Job, Kind
 from synrepl.pipeline.jobs.longform import NothingToRead
 from synrepl.pipeline.jobs.run import OtherSchema, explain, run
-from synrepl.pipeline.lake.marks import Marks
+from synrepl.pipeline.lake.watermarks import Watermarks
 from tests.pipeline.jobs_lake import add, begin, shape_of
 from tests.pipeline.spark import shared_session
 
@@ -98,7 +98,7 @@ class Asked(TestCase):
 
     def test_plans(self) -> None:
         self.fill()
-        marks = Marks(self.lake)
+        marks = Watermarks(self.lake)
         for n in range(3):
             marks.note_all({"caches": 1 + 3 * n, "receipts": 2 + n}, 1_750_000_000 + 100 * n)
         # Each aggregation and each window shuffles once, different values of two columns twice,

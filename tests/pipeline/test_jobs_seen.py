@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from synrepl.pipeline.jobs.seen import Seen, seen
-from synrepl.pipeline.lake import marks as lake_marks
+from synrepl.pipeline.lake import watermarks as lake_marks
 
 Marks = list[tuple[str, int, int]]
 """Stream, token, and the time in ms."""

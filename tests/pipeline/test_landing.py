@@ -9,8 +9,8 @@ from synrepl.driver.blocking import BlockingDatabase
 from synrepl.pipeline.lake.frame import frame
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.land import GapInSource
-from synrepl.pipeline.lake.marks import Marks
 from synrepl.pipeline.lake.table import ShapeChanged
+from synrepl.pipeline.lake.watermarks import Watermarks
 from synrepl.pipeline.origin.origin import NoSuchStream
 from synrepl.pipeline.origin.own import OwnOrigin
 from synrepl.pipeline.plan.offset import Offset
@@ -97,7 +97,7 @@ class Rows(LandingCase):
     def test_marks_tell_when_a_stream_was_where(self) -> None:
         self.notes(1, 3)
         self.land()
-        rows = Marks(self.lake).table().to_pylist()
+        rows = Watermarks(self.lake).table().to_pylist()
         self.assertIn(("notes", 3), [(row["stream"], row["token"]) for row in rows])
 
 

@@ -17,7 +17,7 @@ from synrepl.daemon.cli.lake_options import (
 from synrepl.daemon.cli.terminal import plain_table, show
 from synrepl.pipeline.lake.compact import compact
 from synrepl.pipeline.lake.lake import Lake
-from synrepl.pipeline.lake.marks import Marks
+from synrepl.pipeline.lake.watermarks import Watermarks
 from synrepl.pipeline.session.options import SessionOptions
 from synrepl.pipeline.session.session import named_session
 
@@ -40,7 +40,7 @@ def command(path: Path, streams: tuple[str, ...], session: SessionOptions, as_js
         done = [compact(spark, lake, stream, full=True) for stream in wanted]
         with lake.removing():
             removed = {stream: lake.table(stream).remove_unused() for stream in wanted}
-            Marks(lake).remove_unused()
+            Watermarks(lake).remove_unused()
     if as_json:
         print_json(
             {

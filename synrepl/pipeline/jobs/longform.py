@@ -26,9 +26,9 @@ from synrepl.pipeline.jobs.rules import ROOM, USER, text_of, time_of
 from synrepl.pipeline.jobs.seen import seen
 from synrepl.pipeline.lake.frame import frame
 from synrepl.pipeline.lake.lake import Lake
-from synrepl.pipeline.lake.marks import SCHEMA as MARKS
-from synrepl.pipeline.lake.marks import Marks
 from synrepl.pipeline.lake.table import StreamTable
+from synrepl.pipeline.lake.watermarks import SCHEMA as MARKS
+from synrepl.pipeline.lake.watermarks import Watermarks
 from synrepl.pipeline.reading.schema import spark_schema
 
 _DAY_MS = 86_400_000
@@ -58,7 +58,7 @@ def longform(spark: SparkSession, lake: Lake, reads: Reads) -> DataFrame:
     :raises NothingToRead: no such stream is in the lake
     """
     names = streams_for(lake, reads)
-    when = seen(Marks(lake).table() if reads.seen else MARKS.empty_table())
+    when = seen(Watermarks(lake).table() if reads.seen else MARKS.empty_table())
     tables = [lake.table(name) for name in sorted(names)]
     # Spark starts tasks for each, also for those with nothing in them.
     filled = [table for table in tables if table.files] or tables[:1]

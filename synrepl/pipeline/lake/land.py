@@ -19,10 +19,10 @@ from synrepl.pipeline.lake.files import DataFile
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.land_task import LANDED, StreamTask, land_part
 from synrepl.pipeline.lake.lost_rows import LostRows, count_lost
-from synrepl.pipeline.lake.marks import Marks
 from synrepl.pipeline.lake.shared_folder import verify
 from synrepl.pipeline.lake.table import StreamTable
 from synrepl.pipeline.lake.tasks import packed, run_tasks
+from synrepl.pipeline.lake.watermarks import Watermarks
 from synrepl.pipeline.origin.origin import Origin
 from synrepl.pipeline.origin.settle import (
     PAUSE_S,
@@ -115,7 +115,7 @@ class Landing:
         self._task_rows = task_rows
         self._round_rows = round_rows
         self._clock = clock
-        self._marks = Marks(lake)
+        self._marks = Watermarks(lake)
         self._tables: dict[str, StreamTable] = {}
         self._shapes: dict[str, Shape] = {}
 

@@ -15,7 +15,7 @@ from synrepl.pipeline.lake.erasures import Erasures
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.land import Landed, Landing, Vectors
 from synrepl.pipeline.lake.lost_rows import LostRows
-from synrepl.pipeline.lake.marks import Marks
+from synrepl.pipeline.lake.watermarks import Watermarks
 from synrepl.pipeline.origin.origin import Origin
 from synrepl.pipeline.origin.settle import REAL_TIME, SETTLE_TIMEOUT_S, BlockingClock, Unsettled
 from synrepl.storage.marks import Mark
@@ -103,7 +103,7 @@ class LakeMaintenance:
         self._known = self._pending().known
         marks = self._origin.marks()
         if marks != self._marks:  # to tell what is new, all that the lake has are read
-            Marks(self._lake).take_in(marks)
+            Watermarks(self._lake).take_in(marks)
             self._marks = marks
         unsettled: dict[str, Unsettled] = {}
         for landed in self._landing.rounds(streams, settle_timeout_s):

@@ -7,9 +7,9 @@ from pathlib import Path
 from twisted.trial.unittest import TestCase
 
 from synrepl.driver.blocking import BlockingDatabase
-from synrepl.pipeline.lake import marks as module
-from synrepl.pipeline.lake.marks import Marks
+from synrepl.pipeline.lake import watermarks as module
 from synrepl.pipeline.lake.table import LakeFailed
+from synrepl.pipeline.lake.watermarks import Watermarks
 from synrepl.pipeline.origin.own import OwnOrigin
 from synrepl.storage.marks import Mark
 from tests.pipeline.jobs_lake import begin
@@ -26,11 +26,11 @@ class Noting(TestCase):
     def all(self) -> list[tuple[str, int, float]]:
         return sorted(
             (row["stream"], row["token"], row["at"].timestamp())
-            for row in Marks(self.lake).table().to_pylist()
+            for row in Watermarks(self.lake).table().to_pylist()
         )
 
     def test_once_a_minute_and_stream(self) -> None:
-        marks = Marks(self.lake)
+        marks = Watermarks(self.lake)
         self.assertTrue(marks.note("events", 10, NOON))
         self.assertFalse(marks.note("events", 11, NOON + 59.9))
         self.assertTrue(marks.note("caches", 5, NOON + 59.9))
@@ -41,29 +41,29 @@ class Noting(TestCase):
         )
 
     def test_only_what_moved(self) -> None:
-        marks = Marks(self.lake)
+        marks = Watermarks(self.lake)
         self.assertEqual(marks.note_all({"events": 10, "caches": 5}, NOON), 2)
         self.assertEqual(marks.note_all({"events": 10, "caches": 6}, NOON + 100), 1)
         self.assertEqual(marks.note_all({}, NOON + 200), 0)
         self.assertEqual(len(self.all()), 3)
 
     def test_the_next_process_knows_the_newest(self) -> None:
-        Marks(self.lake).note("events", 10, NOON)
-        Marks(self.lake).note("events", 20, NOON + 100)
-        self.assertFalse(Marks(self.lake).note("events", 21, NOON + 150))
-        self.assertFalse(Marks(self.lake).note("events", 20, NOON + 500))
-        self.assertTrue(Marks(self.lake).note("events", 21, NOON + 160))
+        Watermarks(self.lake).note("events", 10, NOON)
+        Watermarks(self.lake).note("events", 20, NOON + 100)
+        self.assertFalse(Watermarks(self.lake).note("events", 21, NOON + 150))
+        self.assertFalse(Watermarks(self.lake).note("events", 20, NOON + 500))
+        self.assertTrue(Watermarks(self.lake).note("events", 21, NOON + 160))
 
     def test_a_clock_that_was_set_back_does_not_stop_them(self) -> None:
-        Marks(self.lake).note("events", 10, NOON)
-        marks = Marks(self.lake)
+        Watermarks(self.lake).note("events", 10, NOON)
+        marks = Watermarks(self.lake)
         self.assertTrue(marks.note("events", 11, NOON - 86_400))
         self.assertFalse(marks.note("events", 12, NOON - 86_390))
-        self.assertFalse(Marks(self.lake).note("events", 12, NOON - 86_390))
+        self.assertFalse(Watermarks(self.lake).note("events", 12, NOON - 86_390))
 
     def test_small_files_become_one(self) -> None:
         self.patch(module, "FILES", 8)
-        marks = Marks(self.lake)
+        marks = Watermarks(self.lake)
         wanted = [("events", token, NOON + 60 * token) for token in range(1, 21)]
         for stream, token, at in wanted:
             marks.note(stream, token, at)
@@ -73,14 +73,14 @@ class Noting(TestCase):
         self.assertEqual(self.all(), wanted)
 
     def test_nothing_yet(self) -> None:
-        marks = Marks(self.lake)
+        marks = Watermarks(self.lake)
         self.assertEqual(marks.table().num_rows, 0)
         self.assertEqual(marks.remove_unused(), 0)
         self.assertEqual(marks.frame(shared_session()).count(), 0)
         self.assertFalse(marks.path.exists())
 
     def test_as_a_frame(self) -> None:
-        marks = Marks(self.lake)
+        marks = Watermarks(self.lake)
         marks.note_all({"events": 10, "caches": 5}, NOON)
         marks.note("events", 11, NOON + 90)
         frame = marks.frame(shared_session())
@@ -93,12 +93,12 @@ class Noting(TestCase):
         )
 
     def test_a_damaged_table_is_named(self) -> None:
-        marks = Marks(self.lake)
+        marks = Watermarks(self.lake)
         marks.note("events", 10, NOON)
         (log,) = (marks.path / "_delta_log").glob("*1.json")
         log.write_text("{")
         with self.assertRaises(LakeFailed) as caught:
-            Marks(self.lake).note("events", 11, NOON + 90)
+            Watermarks(self.lake).note("events", 11, NOON + 90)
         self.assertIn(f"the lake's table {marks.path} cannot be read", str(caught.exception))
 
 
@@ -113,7 +113,7 @@ class TakingIn(PostgresCase):
         self.addCleanup(origin.close)
         found = origin.marks()
         self.assertEqual(found, {"notes": [Mark(NOON + n, n) for n in (1, 2, 3)]})
-        marks = Marks(begin(Path(self.mktemp())))
+        marks = Watermarks(begin(Path(self.mktemp())))
         marks.note("notes", 2, NOON + 2)
         self.assertEqual(marks.take_in(found), 2)
         self.assertEqual(marks.take_in(found), 0)

@@ -1,7 +1,7 @@
-"""When each stream was where: rows have no time of their own, so the lake keeps marks.
+"""Watermarks: at which time each stream was at which token.
 
-A mark says that at a time a stream stood at a token, on record or landed. What lies above one
-mark and no further than the next came in between.
+Rows have no time of their own. Each mark says that a stream was on record, or landed, up to a token
+at a time; rows between two marks of a stream arrived between their times.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from synrepl.storage.marks import Mark
 
 T = TypeVar("T")
 
-#: The marks of one stream are at least so far apart, in seconds.
-APART_S = 60.0
+#: Minimum time between two marks of one stream, in seconds.
+MIN_SPACING_S = 60.0
 
-#: Each noting writes a small file; so many are made one.
+#: Number of small files, one for each append, that are compacted into one.
 FILES = 100
 
 SCHEMA = pa.schema(
@@ -44,11 +44,8 @@ _DDL = "stream string, token bigint, at timestamp"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class Marks:
-    """The marks of a lake.
-
-    Whoever adds some does it within :meth:`.Lake.changing`, and makes this within it, too.
-    """
+class Watermarks:
+    """The marks of a lake; to add some, construct and use this within :meth:`.Lake.changing`."""
 
     def __init__(self, lake: Lake) -> None:
         self.path: Path = lake.path / "marks"
@@ -178,7 +175,7 @@ def _worth_it(last: Mark | None, token: Token, at: float) -> bool:
     if last is None:
         return True
     # A clock that was set back must not keep marks away until it is where it was.
-    return token > last.token and not 0 <= at - last.at < APART_S
+    return token > last.token and not 0 <= at - last.at < MIN_SPACING_S
 
 
 def _time(mark: Mark) -> datetime:
