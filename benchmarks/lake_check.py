@@ -16,12 +16,12 @@ import pyarrow.parquet as pq
 
 from benchmarks.harness import Row, Scale, at_least, at_most
 from benchmarks.lake_table import filled, land, scratch
+from synrepl.pipeline.database.open import open_source_database
 from synrepl.pipeline.lake.check import check
 from synrepl.pipeline.lake.check_report import CHANGED, DOUBLED, MISSING, Report
 from synrepl.pipeline.lake.files import DataFile
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.table import StreamTable
-from synrepl.pipeline.origin.open import open_origin
 from synrepl.pipeline.session.options import SessionOptions
 from synrepl.pipeline.session.session import open_session
 
@@ -42,7 +42,7 @@ def run(scale: Scale, seed: int | None) -> Iterator[Row]:
         land(spark, dsn, folder / "lake")
         landed = perf_counter() - begun
         lake = Lake(folder / "lake")
-        origin = open_origin(dsn, "benchmark")
+        origin = open_source_database(dsn, "benchmark")
         begun = perf_counter()
         whole = check(spark, lake, origin, dsn)
         checked = perf_counter() - begun

@@ -28,9 +28,9 @@ from benchmarks.child import REPOSITORY
 from benchmarks.descendants import descendants
 from benchmarks.harness import Row, at_most
 from benchmarks.lake_table import fill, make
+from synrepl.pipeline.database.open import open_source_database
 from synrepl.pipeline.lake.check import check
 from synrepl.pipeline.lake.lake import Lake
-from synrepl.pipeline.origin.open import open_origin
 from synrepl.pipeline.session.options import SessionOptions
 from synrepl.pipeline.session.session import open_session
 from synrepl.storage.launch.postgres import PostgresServer
@@ -63,7 +63,7 @@ def run(kills: int, seed: int | None) -> Iterator[Row]:
             if site.kill(victim):
                 done[victim] += 1
             site.wait_beyond(before)
-            origin = open_origin(site.dsn, "benchmark")
+            origin = open_source_database(site.dsn, "benchmark")
             report = check(spark, site.lake(), origin, site.dsn)
             origin.close()
             problems += report.problems

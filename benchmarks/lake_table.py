@@ -19,9 +19,9 @@ import psycopg2
 
 from benchmarks.database import postgres
 from synrepl.driver.blocking import BlockingDatabase
+from synrepl.pipeline.database.open import open_source_database
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.land import Landing
-from synrepl.pipeline.origin.open import open_origin
 from synrepl.storage.migrations import Phase, apply_next, load
 from synrepl.storage.tables import ensure_tables
 from synrepl.streams.definition import UNTAGGED, Stream
@@ -117,8 +117,8 @@ def rate(way: Callable[[Path], object], to: Path, rows: int) -> float:
 
 def land(spark: Any, dsn: str, to: Path, stream: str = "events") -> None:
     """Land all of a stream in one round."""
-    origin = open_origin(dsn, "benchmark")
-    lake = Lake.begin(to, origin.server, origin.erodes)
+    origin = open_source_database(dsn, "benchmark")
+    lake = Lake.begin(to, origin.server, origin.is_lossy)
     for _ in Landing(spark, lake, origin, dsn, round_rows=10**9).rounds([stream]):
         pass
     origin.close()

@@ -18,7 +18,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from synrepl.pipeline.origin.open import open_origin
+from synrepl.pipeline.database.open import open_source_database
 from synrepl.pipeline.sink.writers import batch_writer, stream_writer
 from synrepl.pipeline.source.batch import BatchReader, FilteringReader
 from synrepl.pipeline.source.options import parse
@@ -40,7 +40,7 @@ class SynreplDataSource(DataSource):
         :raises NoSuchStream: :raises ColumnsDisagree: :raises DatabaseAway:
         """
         options = parse(self.options)
-        origin = open_origin(options.dsn, "source", options.patience_s)
+        origin = open_source_database(options.dsn, "source", options.patience_s)
         try:
             return layout_of(origin, options).schema
         finally:

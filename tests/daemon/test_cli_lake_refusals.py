@@ -7,8 +7,8 @@ from contextlib import closing
 from pathlib import Path
 
 from synrepl.daemon.cli.lake_options import BadSparkSetting, NoDatabaseGiven
+from synrepl.pipeline.database.open import open_source_database
 from synrepl.pipeline.lake.lake import Lake
-from synrepl.pipeline.origin.open import open_origin
 from synrepl.testing.postgres import fresh_database
 from tests.daemon.cli_world import free_port
 from tests.daemon.lake_world import LakeCase
@@ -26,7 +26,7 @@ class Refusals(LakeCase):
         super().setUp()
         self.dsn = await fresh_database(self, prepare)
         self.database = ("--database-path", self.dsn_file(self.dsn))
-        with closing(open_origin(self.dsn, "tests")) as origin:
+        with closing(open_source_database(self.dsn, "tests")) as origin:
             self.server = origin.server
 
     def begun(self) -> Lake:

@@ -9,13 +9,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from synrepl.driver.blocking import BlockingDatabase
+from synrepl.pipeline.database.own import OwnDatabase
+from synrepl.pipeline.database.source_database import SourceDatabase
 from synrepl.pipeline.lake.check import check
 from synrepl.pipeline.lake.check_report import Report
 from synrepl.pipeline.lake.files import DataFile
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.table import StreamTable
-from synrepl.pipeline.origin.origin import Origin
-from synrepl.pipeline.origin.own import OwnOrigin
 from synrepl.pipeline.plan.plan import chunks
 from synrepl.pipeline.reading.read import Reader
 from synrepl.pipeline.reading.schema import arrow_schema
@@ -32,11 +32,11 @@ class LakeCase(PostgresCase):
     async def setUp(self) -> None:  # type: ignore[override]
         await super().setUp()
         self.spark = shared_session()
-        self.origin: Origin = self.origin_of(self.dsn)
-        self.lake = Lake.begin(Path(self.mktemp()), self.origin.server, self.origin.erodes)
+        self.origin: SourceDatabase = self.origin_of(self.dsn)
+        self.lake = Lake.begin(Path(self.mktemp()), self.origin.server, self.origin.is_lossy)
 
-    def origin_of(self, dsn: str) -> OwnOrigin:
-        origin = OwnOrigin(BlockingDatabase(dsn, "tests"))
+    def origin_of(self, dsn: str) -> OwnDatabase:
+        origin = OwnDatabase(BlockingDatabase(dsn, "tests"))
         self.addCleanup(origin.close)
         return origin
 

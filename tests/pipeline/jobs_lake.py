@@ -9,10 +9,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from synrepl.pipeline.database.open import open_source_database
+from synrepl.pipeline.database.shape import Shape
 from synrepl.pipeline.lake.files import DataFile
 from synrepl.pipeline.lake.lake import Lake
-from synrepl.pipeline.origin.open import open_origin
-from synrepl.pipeline.origin.shape import Shape
 from synrepl.pipeline.plan.plan import chunks
 from synrepl.pipeline.reading.read import Reader
 from synrepl.pipeline.reading.schema import arrow_schema
@@ -58,7 +58,7 @@ def add(lake: Lake, shape: Shape, rows: Rows, files: int = 1) -> None:
 
 def foreign_rows(dsn: str) -> dict[str, tuple[Shape, list[dict[str, Any]]]]:
     """All rows of a real Synapse's database, by stream."""
-    origin = open_origin(dsn, "tests")
+    origin = open_source_database(dsn, "tests")
     reader = Reader(dsn)
     found = {}
     try:

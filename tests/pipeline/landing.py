@@ -10,13 +10,13 @@ from typing import Any
 import pyarrow as pa
 
 from synrepl.driver.blocking import BlockingDatabase
+from synrepl.pipeline.database.own import OwnDatabase
+from synrepl.pipeline.database.source_database import SourceDatabase
+from synrepl.pipeline.database.sql import selected
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.land import Landed, Landing
 from synrepl.pipeline.lake.read import batches
 from synrepl.pipeline.lake.table import StreamTable
-from synrepl.pipeline.origin.origin import Origin
-from synrepl.pipeline.origin.own import OwnOrigin
-from synrepl.pipeline.origin.sql import selected
 from synrepl.pipeline.reading.schema import arrow_schema
 from synrepl.positions.vector import PositionVector
 from tests.pipeline.source import SourceCase
@@ -43,7 +43,7 @@ class LandingCase(SourceCase):
 
     async def setUp(self) -> None:  # type: ignore[override]
         await super().setUp()
-        self.origin: Origin = self.opened(OwnOrigin(BlockingDatabase(self.dsn, "tests")))
+        self.origin: SourceDatabase = self.opened(OwnDatabase(BlockingDatabase(self.dsn, "tests")))
         self.lake = self.new_lake()
 
     def opened(self, origin: Any) -> Any:
@@ -53,7 +53,7 @@ class LandingCase(SourceCase):
 
     def new_lake(self) -> Lake:
         """An empty one."""
-        return Lake.begin(Path(self.mktemp()), self.origin.server, self.origin.erodes)
+        return Lake.begin(Path(self.mktemp()), self.origin.server, self.origin.is_lossy)
 
     def landing(self, hook: Hook | None = None, **options: Any) -> Landing:
         """A landing of all that there is."""

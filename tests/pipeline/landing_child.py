@@ -13,10 +13,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from synrepl.pipeline.database.open import open_source_database
 from synrepl.pipeline.lake import land
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.table import StreamTable
-from synrepl.pipeline.origin.open import open_origin
 from synrepl.pipeline.reading.read import Reader
 from synrepl.pipeline.session.session import open_session
 from tests.pipeline.landing import HookedLanding, rows_of
@@ -92,8 +92,8 @@ def main(dsn: str, folder: str, point: str) -> None:
     elif where in ("worker", "executor"):
         options = CLUSTER
         hook = partial(die_once, Path(which), executor=where == "executor")
-    origin = open_origin(dsn, "child")
-    lake = Lake.begin(Path(folder), origin.server, origin.erodes)
+    origin = open_source_database(dsn, "child")
+    lake = Lake.begin(Path(folder), origin.server, origin.is_lossy)
     with open_session(options) as spark, lake.changing():
         landing = HookedLanding(spark, lake, origin, dsn, task_rows=100)
         landing.hook = hook

@@ -15,8 +15,8 @@ from hypothesis.stateful import (
 )
 from twisted.trial.unittest import SynchronousTestCase
 
-from synrepl.pipeline.origin.bounds import ForeignBounds, StreamBounds
-from synrepl.pipeline.origin.standing import Standing
+from synrepl.pipeline.database.bounds import ForeignBounds, StreamBounds
+from synrepl.pipeline.database.safe_bound import SafeBound
 from synrepl.positions.vector import PositionVector
 from synrepl.storage.store import Holder, Observation, WriterState
 
@@ -141,7 +141,7 @@ class Own(RuleBasedStateMachine):
         if not locks:
             assert standing.complete
 
-    def look(self, sequence: int, locks: bool) -> Standing:
+    def look(self, sequence: int, locks: bool) -> SafeBound:
         standing = self.bounds.take_in(
             Observation(
                 sequence,
@@ -263,7 +263,7 @@ class Foreign(RuleBasedStateMachine):
         self.look(self.sequence)
         self.sequence = None
 
-    def look(self, sequence: int) -> Standing:
+    def look(self, sequence: int) -> SafeBound:
         open_ = [use.transaction for use in self.uses.values() if use.transaction is not None]
         standing = self.bounds.take_in(self.recorded, sequence, [*open_, *self.others], self.now)
         assert standing.bound.covers(self.bound)

@@ -14,11 +14,11 @@ import pyarrow.parquet as pq
 
 from synrepl.core.tokens import Range
 from synrepl.driver.blocking import BlockingDatabase
+from synrepl.pipeline.database.foreign import SynapseDatabase
+from synrepl.pipeline.database.shape import Shape
 from synrepl.pipeline.lake.check import Extent
 from synrepl.pipeline.lake.check_report import Difference, Example, Outcome
 from synrepl.pipeline.lake.lake import Lake, LakeOfAnother
-from synrepl.pipeline.origin.foreign import ForeignOrigin
-from synrepl.pipeline.origin.shape import Shape
 from synrepl.positions.vector import PositionVector
 from synrepl.testing.postgres import fresh_database
 from tests.pipeline.checking import LakeCase
@@ -315,14 +315,14 @@ class Eroding(LakeCase):
     async def setUp(self) -> None:  # type: ignore[override]
         await super().setUp()
         self.dsn = await foreign_database("1.163.2", self)
-        origin = ForeignOrigin(BlockingDatabase(self.dsn, "tests"), 0.0)
+        origin = SynapseDatabase(BlockingDatabase(self.dsn, "tests"), 0.0)
         self.addCleanup(origin.close)
         self.origin = origin
-        self.lake = Lake.begin(Path(self.mktemp()), origin.server, origin.erodes)
+        self.lake = Lake.begin(Path(self.mktemp()), origin.server, origin.is_lossy)
 
     def test_what_is_gone_is_counted_and_the_rest_is_compared(self) -> None:
         stream = self.stream
-        table = self.land(stream, self.origin.look([stream])[stream].bound)
+        table = self.land(stream, self.origin.observe([stream])[stream].bound)
         ids = sorted(set(self.ids(table)))
         self.assertGreater(len(ids), 4)
         whole = self.checked().streams[0]

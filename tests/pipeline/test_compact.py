@@ -11,12 +11,12 @@ import pyarrow.parquet as pq
 from twisted.trial.unittest import TestCase
 
 from synrepl.core.tokens import Token
+from synrepl.pipeline.database.shape import Shape
 from synrepl.pipeline.lake.compact import compact
 from synrepl.pipeline.lake.files import DataFile
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.table import LakeFailed, StreamTable
 from synrepl.pipeline.lake.write import FileWriter
-from synrepl.pipeline.origin.shape import Shape
 from synrepl.pipeline.reading.schema import arrow_schema
 from synrepl.positions.vector import PositionVector
 from synrepl.streams.columns import Column, ColumnType

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from twisted.trial.unittest import TestCase
 
+from synrepl.pipeline.database.shape import HEAD
 from synrepl.pipeline.lake.compact_merge import Source, merged
-from synrepl.pipeline.origin.shape import HEAD
 from synrepl.pipeline.reading.schema import arrow_schema
 from synrepl.streams.columns import Column, ColumnType
 

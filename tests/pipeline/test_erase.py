@@ -15,6 +15,9 @@ from twisted.trial.unittest import TestCase
 
 from synrepl.adapters.postgres import PostgresDatabase
 from synrepl.driver.blocking import BlockingDatabase
+from synrepl.pipeline.database.foreign import SynapseDatabase
+from synrepl.pipeline.database.open import open_source_database
+from synrepl.pipeline.database.source_database import SourceDatabase
 from synrepl.pipeline.lake import erase as erasing
 from synrepl.pipeline.lake.compact import compact
 from synrepl.pipeline.lake.erase import Erased, erase
@@ -23,9 +26,6 @@ from synrepl.pipeline.lake.erase_pending import pending
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.land import Landing
 from synrepl.pipeline.lake.table import StreamTable
-from synrepl.pipeline.origin.foreign import ForeignOrigin
-from synrepl.pipeline.origin.open import open_origin
-from synrepl.pipeline.origin.origin import Origin
 from synrepl.storage.migrations import load, migrate
 from synrepl.storage.tables import ensure_tables
 from synrepl.streams.synapse.backfill import BACKFILL
@@ -62,13 +62,13 @@ class ErasingCase(TestCase):
 
     timeout = 300
     dsn: str
-    origin: Origin
+    origin: SourceDatabase
 
-    def begin(self, dsn: str, origin: Origin) -> None:
+    def begin(self, dsn: str, origin: SourceDatabase) -> None:
         self.dsn, self.origin = dsn, origin
         self.addCleanup(origin.close)
         self.spark = shared_session()
-        self.lake = Lake.begin(Path(self.mktemp()), origin.server, origin.erodes)
+        self.lake = Lake.begin(Path(self.mktemp()), origin.server, origin.is_lossy)
 
     def sql(self, statement: str, *params: object) -> Any:
         connection = psycopg2.connect(self.dsn)
@@ -87,7 +87,7 @@ class ErasingCase(TestCase):
                 self.spark, self.lake, self.origin, self.dsn, erasures=lambda: todo, task_rows=200
             )
             streams = list(self.origin.streams)
-            self.origin.look(streams)
+            self.origin.observe(streams)
             for _ in landing.rounds(streams):
                 pass
 
@@ -121,7 +121,7 @@ class OwnStreams(ErasingCase):
             await database.close()
 
         dsn = await fresh_database(self, prepare)
-        self.begin(dsn, open_origin(dsn, "tests"))
+        self.begin(dsn, open_source_database(dsn, "tests"))
 
     def append(self, stream: str, *rows: dict[str, Any]) -> None:
         self.sql("SELECT synrepl.append(%s, %s)", stream, json.dumps(rows))
@@ -310,7 +310,7 @@ class ForeignStreams(ErasingCase):
 
     async def setUp(self) -> None:  # type: ignore[override]
         dsn = await foreign_database("1.163.2", self)
-        self.begin(dsn, ForeignOrigin(BlockingDatabase(dsn, "tests"), settle_s=0.0))
+        self.begin(dsn, SynapseDatabase(BlockingDatabase(dsn, "tests"), settle_s=0.0))
 
     def test_nothing_of_a_user_is_left_in_any_file(self) -> None:
         self.sql(

@@ -8,10 +8,10 @@ from unittest import TestCase
 
 import pyarrow as pa
 
+from synrepl.pipeline.database.shape import HEAD, Shape
 from synrepl.pipeline.lake.erase_mask import mask, mask_quarantined
 from synrepl.pipeline.lake.erase_text import strings
 from synrepl.pipeline.lake.erasures import Erasures
-from synrepl.pipeline.origin.shape import HEAD, Shape
 from synrepl.pipeline.reading.schema import arrow_schema
 from synrepl.streams.columns import Column, ColumnType, columns
 from synrepl.streams.synapse.backfill import BACKFILL

@@ -127,7 +127,7 @@ class Replays(LakeCase):
         self.sql(CONFIRM)
         floor = self.sql("SELECT floor FROM synrepl._streams WHERE stream = 'notes'")
         self.notes(20, first=floor + 1)
-        self.origin.look(["notes"])
+        self.origin.observe(["notes"])
         table = self.land("notes", PositionVector({}, floor + 20))
         table.know_failovers(up_to_now("notes", table.failovers, table.position, self.origin))
         copy = await fresh_database(self)

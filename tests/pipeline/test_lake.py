@@ -10,6 +10,7 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from synrepl.pipeline.database.shape import Shape
 from synrepl.pipeline.lake.lake import (
     LOCK,
     MARKER,
@@ -22,7 +23,6 @@ from synrepl.pipeline.lake.lake import (
     OtherFormat,
 )
 from synrepl.pipeline.lake.local_path import LakeAtUrl
-from synrepl.pipeline.origin.shape import Shape
 from synrepl.positions.vector import PositionVector
 from synrepl.streams.columns import columns
 from tests.pipeline.spark import play

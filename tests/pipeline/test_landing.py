@@ -6,13 +6,13 @@ from itertools import pairwise
 from pathlib import Path
 
 from synrepl.driver.blocking import BlockingDatabase
+from synrepl.pipeline.database.own import OwnDatabase
+from synrepl.pipeline.database.source_database import NoSuchStream
 from synrepl.pipeline.lake.frame import frame
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.land import GapInSource
 from synrepl.pipeline.lake.table import ShapeChanged
 from synrepl.pipeline.lake.watermarks import Watermarks
-from synrepl.pipeline.origin.origin import NoSuchStream
-from synrepl.pipeline.origin.own import OwnOrigin
 from synrepl.pipeline.plan.offset import Offset
 from synrepl.pipeline.source.follower import Follower
 from synrepl.positions.vector import PositionVector
@@ -184,8 +184,8 @@ class Writers(LandingCase):
         self.notes(6, 6, writer="slow", on=slow)
         self.notes(7, 7, writer="quick", on=slow)
         # A new process sees that both hold tokens, and nothing is on record.
-        self.origin = self.opened(OwnOrigin(BlockingDatabase(self.dsn, "tests")))
-        bound = self.origin.look(["notes"])["notes"].bound
+        self.origin = self.opened(OwnDatabase(BlockingDatabase(self.dsn, "tests")))
+        bound = self.origin.observe(["notes"])["notes"].bound
         self.assertFalse(bound.covers(before))
         (landed,) = self.land()
         at = self.lake.table("notes").position

@@ -12,8 +12,8 @@ import psycopg2
 
 from synrepl.core.tokens import Range
 from synrepl.driver.blocking import BlockingDatabase
+from synrepl.pipeline.database.foreign import SynapseDatabase
 from synrepl.pipeline.lake.table import StreamTable
-from synrepl.pipeline.origin.foreign import ForeignOrigin
 from synrepl.positions.vector import PositionVector
 from synrepl.storage.database import Transaction
 from synrepl.storage.foreign.paging import MAIN_PROCESS, ForeignFacts
@@ -40,7 +40,7 @@ class ForeignCase(LandingCase):
         self.spark = shared_session()
         database = BlockingDatabase(self.dsn, "tests")
         # Nobody writes here, so nobody needs time.
-        self.origin = self.opened(ForeignOrigin(database, settle_s=0.0))
+        self.origin = self.opened(SynapseDatabase(database, settle_s=0.0))
         self.lake = self.new_lake()
 
     def facts(self, stream: str) -> list[Fact]:

@@ -12,9 +12,9 @@ from pathlib import Path
 from threading import Thread
 
 from synrepl.driver.blocking import BlockingDatabase
+from synrepl.pipeline.database.own import OwnDatabase
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.tasks import TaskFailed
-from synrepl.pipeline.origin.own import OwnOrigin
 from synrepl.pipeline.reading.read import ReadingAway
 from synrepl.storage.launch.postgres import PostgresServer
 from tests.driver.embedded import used_folder
@@ -167,7 +167,7 @@ class Servers(KillCase):
         self.sql("DROP SCHEMA IF EXISTS synrepl CASCADE")
         await prepare(self.dsn)
         self.spark = shared_session()
-        self.origin = self.opened(OwnOrigin(BlockingDatabase(self.dsn, "tests")))
+        self.origin = self.opened(OwnDatabase(BlockingDatabase(self.dsn, "tests")))
         self.lake = Lake.begin(Path(self.mktemp()), self.origin.server, False)
 
     def test_killed_while_it_is_read(self) -> None:

@@ -9,11 +9,11 @@ import psycopg2
 from psycopg2 import extensions
 
 from synrepl.driver.blocking import BlockingDatabase
+from synrepl.pipeline.database.foreign import SETTLE_S, SynapseDatabase
+from synrepl.pipeline.database.settle import BlockingClock
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.maintenance import LakeMaintenance, MaintenanceReport
 from synrepl.pipeline.lake.table import StreamTable
-from synrepl.pipeline.origin.foreign import SETTLE_S, ForeignOrigin
-from synrepl.pipeline.origin.settle import BlockingClock
 from synrepl.positions.vector import PositionVector
 from tests.pipeline.landing import LandingCase
 from tests.pipeline.spark import shared_session
@@ -46,7 +46,7 @@ class Releases(ForeignCase):
     async def begin(self, version: str, case: Releases | None = None) -> None:
         self.dsn = await foreign_database(version, case)
         database = BlockingDatabase(self.dsn, "tests")
-        self.origin = self.opened(ForeignOrigin(database, now=lambda: self.time.now))
+        self.origin = self.opened(SynapseDatabase(database, now=lambda: self.time.now))
         self.lake = Lake.begin(Path(self.mktemp()), self.origin.server, True)
 
     def run_once(self, settle_timeout_s: float = 60.0) -> MaintenanceReport:
@@ -89,7 +89,7 @@ class Releases(ForeignCase):
         await self.begin("1.20.1")
         self.run_once()
         database = BlockingDatabase(self.dsn, "tests")
-        self.origin = self.opened(ForeignOrigin(database, now=lambda: self.time.now))
+        self.origin = self.opened(SynapseDatabase(database, now=lambda: self.time.now))
         begun = self.time.now
         report = self.run_once()
         self.assertEqual((report.rows, report.unsettled, self.time.now), ({}, {}, begun))
@@ -218,7 +218,9 @@ class Unknown(ForeignCase):
 
     def test_a_stream_that_cannot_be_read_is_named(self) -> None:
         self.execute("ALTER TABLE presence_stream RENAME COLUMN state TO condition")
-        self.origin = self.opened(ForeignOrigin(BlockingDatabase(self.dsn, "tests"), settle_s=0.0))
+        self.origin = self.opened(
+            SynapseDatabase(BlockingDatabase(self.dsn, "tests"), settle_s=0.0)
+        )
         with self.lake.changing():
             maintenance = LakeMaintenance(self.spark, self.lake, self.origin, self.dsn)
             report = maintenance.run(self.origin.streams)

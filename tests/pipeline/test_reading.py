@@ -15,8 +15,8 @@ from psycopg2 import extensions
 from twisted.trial.unittest import SynchronousTestCase
 
 from synrepl.driver.blocking import BlockingDatabase
-from synrepl.pipeline.origin.own import OwnOrigin
-from synrepl.pipeline.origin.scan import Scan
+from synrepl.pipeline.database.own import OwnDatabase
+from synrepl.pipeline.database.scan import Scan
 from synrepl.pipeline.plan.chunk import Chunk
 from synrepl.pipeline.plan.plan import chunks
 from synrepl.pipeline.reading import read
@@ -57,7 +57,7 @@ class ReadingCase(PostgresCase):
 
     async def setUp(self) -> None:  # type: ignore[override]
         await super().setUp()
-        self.origin = OwnOrigin(BlockingDatabase(self.dsn, "tests"))
+        self.origin = OwnDatabase(BlockingDatabase(self.dsn, "tests"))
         self.addCleanup(lambda: self.origin.close())
         self.reader = Reader(self.dsn, "reader")
 

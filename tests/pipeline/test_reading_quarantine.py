@@ -13,9 +13,9 @@ from psycopg2 import extensions
 from twisted.trial.unittest import TestCase
 
 from synrepl.driver.blocking import BlockingDatabase
-from synrepl.pipeline.origin.foreign import ForeignOrigin
-from synrepl.pipeline.origin.own import OwnOrigin
-from synrepl.pipeline.origin.scan import Scan
+from synrepl.pipeline.database.foreign import SynapseDatabase
+from synrepl.pipeline.database.own import OwnDatabase
+from synrepl.pipeline.database.scan import Scan
 from synrepl.pipeline.plan.chunk import Chunk
 from synrepl.pipeline.plan.plan import chunks
 from synrepl.pipeline.plan.windows import Windows
@@ -148,7 +148,7 @@ class Real(TestCase):
 
     async def test_a_receipt_of_a_real_server_with_broken_json(self) -> None:
         dsn = await foreign_database("1.20.1", self)
-        origin = ForeignOrigin(BlockingDatabase(dsn, "tests"))
+        origin = SynapseDatabase(BlockingDatabase(dsn, "tests"))
         self.addCleanup(origin.close)
         before, none = self.read(dsn, origin, "receipts")
         self.assertEqual(none, [])
@@ -171,7 +171,7 @@ class Real(TestCase):
 
     async def test_the_raw_rows_of_every_stream_are_those_that_are_read(self) -> None:
         dsn = await fresh_database(self, prepare)
-        origin = OwnOrigin(BlockingDatabase(dsn, "tests"))
+        origin = OwnDatabase(BlockingDatabase(dsn, "tests"))
         self.addCleanup(origin.close)
         with (
             closing(psycopg2.connect(dsn)) as connection,
@@ -218,7 +218,7 @@ class Real(TestCase):
                 "INSERT INTO synrepl.notes SELECT n, 0, 'w', CASE n WHEN 2 THEN"
                 " convert_from('\\x61ff'::bytea, 'SQL_ASCII') ELSE convert_from('\\xc3a9'::bytea, 'SQL_ASCII') END FROM generate_series(1, 3) n"
             )
-        origin = OwnOrigin(BlockingDatabase(dsn, "tests"))
+        origin = OwnDatabase(BlockingDatabase(dsn, "tests"))
         self.addCleanup(origin.close)
         rows, quarantined = self.read(dsn, origin, "notes")
         self.assertEqual([(row["stream_id"], row["text"]) for row in rows], [(1, "é"), (3, "é")])

@@ -7,8 +7,8 @@ from threading import Thread
 from typing import Any
 
 from synrepl.driver.blocking import BlockingDatabase
+from synrepl.pipeline.database.source_database import NoSuchStream
 from synrepl.pipeline.options import UnknownOption
-from synrepl.pipeline.origin.origin import NoSuchStream
 from synrepl.pipeline.reading.read import ReadingAway
 from synrepl.pipeline.source.errors import EndNotSettled, MustReland, NotSettled
 from synrepl.pipeline.source.layout import ColumnsDisagree, NoSuchColumn, OtherColumn

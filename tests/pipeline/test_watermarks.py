@@ -7,10 +7,10 @@ from pathlib import Path
 from twisted.trial.unittest import TestCase
 
 from synrepl.driver.blocking import BlockingDatabase
+from synrepl.pipeline.database.own import OwnDatabase
 from synrepl.pipeline.lake import watermarks as module
 from synrepl.pipeline.lake.table import LakeFailed
 from synrepl.pipeline.lake.watermarks import Watermarks
-from synrepl.pipeline.origin.own import OwnOrigin
 from synrepl.storage.marks import Mark
 from tests.pipeline.jobs_lake import begin
 from tests.pipeline.spark import shared_session
@@ -109,7 +109,7 @@ class TakingIn(PostgresCase):
             " to_timestamp(1750000000.25 + n) FROM generate_series(1, 3) n"
         )
         database = BlockingDatabase(self.dsn, "tests")
-        origin = OwnOrigin(database)
+        origin = OwnDatabase(database)
         self.addCleanup(origin.close)
         found = origin.marks()
         self.assertEqual(found, {"notes": [Mark(NOON + n, n) for n in (1, 2, 3)]})

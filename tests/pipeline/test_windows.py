@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from synrepl.core.tokens import Range
-from synrepl.pipeline.origin.scan import ids
-from synrepl.pipeline.origin.shape import Shape
-from synrepl.pipeline.origin.sql import in_windows
+from synrepl.pipeline.database.scan import ids
+from synrepl.pipeline.database.shape import Shape
+from synrepl.pipeline.database.sql import in_windows
 from synrepl.pipeline.plan.split import MAX_PARTS, split
 from synrepl.pipeline.plan.windows import Windows, stop_at
 from synrepl.positions.vector import PositionVector

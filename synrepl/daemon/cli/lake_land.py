@@ -26,11 +26,11 @@ from synrepl.daemon.cli.lake_screen import LandingScreen
 from synrepl.daemon.cli.lake_source import source, wanted_of
 from synrepl.daemon.lake_metrics import LakeMetrics
 from synrepl.driver.blocking import BlockingDatabase
+from synrepl.pipeline.database.settle import SETTLE_TIMEOUT_S
+from synrepl.pipeline.database.source_database import SourceDatabase
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.land import Landed, Vectors
 from synrepl.pipeline.lake.maintenance import LakeMaintenance, MaintenanceReport
-from synrepl.pipeline.origin.origin import Origin
-from synrepl.pipeline.origin.settle import SETTLE_TIMEOUT_S
 from synrepl.pipeline.plan.offset import Offset
 from synrepl.pipeline.session.options import SessionOptions
 from synrepl.pipeline.session.session import named_session
@@ -111,9 +111,9 @@ def command(
     with ending_well(), source(dsn, "lake", patience_s) as origin:
         wanted = wanted_of(origin, streams)
         wanted_of(origin, accept_gaps)
-        lake = Lake.begin(path, origin.server, origin.erodes)
+        lake = Lake.begin(path, origin.server, origin.is_lossy)
         # What takes time to be settled may take it while Spark starts.
-        origin.look(wanted)
+        origin.observe(wanted)
         metrics = LakeMetrics(metrics_port)
         with (
             lake.changing(),
@@ -159,10 +159,15 @@ def command(
 
 @contextmanager
 def _follower(
-    dsn: str, patience_s: float, origin: Origin, name: str, silent: bool, streams: Sequence[str]
+    dsn: str,
+    patience_s: float,
+    origin: SourceDatabase,
+    name: str,
+    silent: bool,
+    streams: Sequence[str],
 ) -> Iterator[Any]:
     """What puts the lake's positions on record in the database, so that trimming waits for it."""
-    if silent or origin.erodes:  # a database of somebody else's is only read
+    if silent or origin.is_lossy:  # a database of somebody else's is only read
         yield lambda upto: None
         return
     database = BlockingDatabase(dsn, "lake", patience_s)

@@ -19,11 +19,11 @@ from synrepl.daemon.cli.lake_options import (
 )
 from synrepl.daemon.cli.terminal import plain_table, show
 from synrepl.driver.connection import Address
+from synrepl.pipeline.database.open import NoStreams, open_source_database
 from synrepl.pipeline.lake.check import Extent
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.replay import replay, spans_of
 from synrepl.pipeline.lake.replay_target import INSTANCE, NotACopy
-from synrepl.pipeline.origin.open import NoStreams, open_origin
 from synrepl.pipeline.session.options import SessionOptions
 from synrepl.pipeline.session.session import named_session
 
@@ -101,9 +101,9 @@ def command(
 def _look(dsn: str, patience_s: float) -> None:
     """See that the database is there, and may be written to."""
     try:
-        origin = open_origin(dsn, INSTANCE, patience_s)
+        origin = open_source_database(dsn, INSTANCE, patience_s)
     except NoStreams:
         return  # it will have some
     origin.close()
-    if origin.erodes:
+    if origin.is_lossy:
         raise NotACopy(where=Address(dsn, INSTANCE).where)

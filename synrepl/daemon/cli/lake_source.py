@@ -6,26 +6,26 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from synrepl.daemon.cli.lake_options import chosen
-from synrepl.pipeline.origin.open import open_origin
-from synrepl.pipeline.origin.origin import Origin
+from synrepl.pipeline.database.open import open_source_database
+from synrepl.pipeline.database.source_database import SourceDatabase
 
 
 @contextmanager
-def source(dsn: str, instance: str, patience_s: float) -> Iterator[Origin]:
+def source(dsn: str, instance: str, patience_s: float) -> Iterator[SourceDatabase]:
     """The streams of a database, for the time of a command.
 
     :param instance: who asks, for the server's list of sessions
     :param patience_s: how long a database that is away is tried again, in seconds
     :raises BadDsn: :raises DatabaseAway: :raises DatabaseRefused: :raises NoStreams:
     """
-    origin = open_origin(dsn, instance, patience_s)
+    origin = open_source_database(dsn, instance, patience_s)
     try:
         yield origin
     finally:
         origin.close()
 
 
-def wanted_of(origin: Origin, streams: Sequence[str]) -> list[str]:
+def wanted_of(origin: SourceDatabase, streams: Sequence[str]) -> list[str]:
     """The streams that are meant, all of which are there.
 
     :raises NoSuchStream:

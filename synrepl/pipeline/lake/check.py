@@ -12,6 +12,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from synrepl.core.tokens import MAX_TOKEN, Range, Token
+from synrepl.pipeline.database.safe_bound import SafeBound
+from synrepl.pipeline.database.shape import Shape
+from synrepl.pipeline.database.source_database import NoSuchStream, SourceDatabase
 from synrepl.pipeline.lake.check_report import CHANGED, Difference, Example, Report, StreamReport
 from synrepl.pipeline.lake.check_rows import changed_columns, differing
 from synrepl.pipeline.lake.check_source import Mask, as_they_are, narrowed, source_rows
@@ -24,9 +27,6 @@ from synrepl.pipeline.lake.lost_rows import LostRows
 from synrepl.pipeline.lake.ranges import Ranges, joined
 from synrepl.pipeline.lake.replay_fill import filled
 from synrepl.pipeline.lake.table import StreamTable
-from synrepl.pipeline.origin.origin import NoSuchStream, Origin
-from synrepl.pipeline.origin.shape import Shape
-from synrepl.pipeline.origin.standing import Standing
 from synrepl.pipeline.plan.chunk import Chunk
 from synrepl.pipeline.plan.plan import chunks
 from synrepl.pipeline.plan.windows import Windows, stop_at
@@ -71,7 +71,7 @@ EVERYTHING = Extent()
 def check(
     spark: SparkSession,
     lake: Lake,
-    origin: Origin,
+    origin: SourceDatabase,
     dsn: str,
     extent: Extent = EVERYTHING,
     *,
@@ -86,7 +86,7 @@ def check(
 
     Each side is read once, and the ranges that differ once more; the driver holds a few sums
     for each range. Values are equal when all bytes are: NULL is not ``''``, 0.0 is not -0.0,
-    and JSON is text. Where the source deletes (:attr:`.Origin.erodes`), rows that only the lake has
+    and JSON is text. Where the source deletes (:attr:`.SourceDatabase.is_lossy`), rows that only the lake has
     are counted as gone, and row numbers are not compared. Rows that the database can only have lost
     in a failover are told apart from differences.
 
@@ -127,7 +127,7 @@ class _Checking:
         self,
         spark: SparkSession,
         table: StreamTable,
-        origin: Origin,
+        origin: SourceDatabase,
         dsn: str,
         extent: Extent,
         mask: Mask,
@@ -157,7 +157,7 @@ class _Checking:
         new = tuple(column.name for column in there.cells if column.name not in known)
         again = _TRIMS
         while True:
-            at = self._origin.look([stream])[stream]
+            at = self._origin.observe([stream])[stream]
             failovers = self._failovers()
             after = max(at.trimmed, self._extent.after)
             if why := self._nothing_above(after, at):
@@ -179,7 +179,7 @@ class _Checking:
         end, upto = self._table.position, self._extent.upto
         return end if upto is None else stop_at(PositionVector(), end, upto)
 
-    def _nothing_above(self, after: Token, at: Standing) -> str:
+    def _nothing_above(self, after: Token, at: SafeBound) -> str:
         """Why there is nothing to compare above a token; "" when there is, or nothing is there at all."""
         end, landed = self._end, self._table.position
         if end.highest > after:
@@ -239,7 +239,7 @@ class _Checking:
         looked = differing(sides, ranges, unequal, self._extent.examples, lost)
         found, gone = [], 0
         for number, count in sorted(looked.counts.items()):
-            if self._origin.erodes:
+            if self._origin.is_lossy:
                 gone += count.only_in_lake
                 count = count._replace(only_in_lake=0)
             if any(count):
@@ -294,7 +294,7 @@ class _Checking:
         if self._copy:  # where the mask leaves NULL, too
             there = self._origin.shape(self._table.stream)
             source, lake = filled(source, there), filled(lake, there)
-        return Sides(source, lake, self._shape, numbered=not self._origin.erodes)
+        return Sides(source, lake, self._shape, numbered=not self._origin.is_lossy)
 
     def _lake_rows(self, spans: Sequence[Range]) -> DataFrame:
         """The lake's rows in some ranges, and perhaps others from the same files."""

@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from synrepl.core.tokens import Range
-from synrepl.pipeline.origin.shape import Shape
+from synrepl.pipeline.database.shape import Shape
 from synrepl.pipeline.plan.chunk import Chunk
 from synrepl.pipeline.reading.quarantine import Quarantined, read_or_quarantine
 from synrepl.pipeline.reading.read import Reader

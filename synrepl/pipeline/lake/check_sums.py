@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.functions import arrow_udf
 
+from synrepl.pipeline.database.shape import Shape
 from synrepl.pipeline.lake.ranges import Ranges
-from synrepl.pipeline.origin.shape import Shape
 from synrepl.streams.columns import Column, ColumnType
 
 

@@ -12,13 +12,13 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from synrepl.core.errors import StorageError
+from synrepl.pipeline.database.shape import Shape
 from synrepl.pipeline.lake.compact_merge import Source, merged
 from synrepl.pipeline.lake.compact_policy import joins
 from synrepl.pipeline.lake.files import DataFile
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.tasks import run_tasks
 from synrepl.pipeline.lake.write import FileWriter
-from synrepl.pipeline.origin.shape import Shape
 from synrepl.pipeline.reading.schema import arrow_schema
 
 #: How many bytes a file should have.

@@ -13,6 +13,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from synrepl.core.errors import StorageError
+from synrepl.pipeline.database.shape import Shape
+from synrepl.pipeline.database.source_database import SourceDatabase
 from synrepl.pipeline.lake.failovers import LossWindow, up_to_now
 from synrepl.pipeline.lake.files import DataFile
 from synrepl.pipeline.lake.lake import Lake
@@ -21,8 +23,6 @@ from synrepl.pipeline.lake.read import batches
 from synrepl.pipeline.lake.table import StreamTable
 from synrepl.pipeline.lake.tasks import packed, run_tasks
 from synrepl.pipeline.lake.write import FileWriter
-from synrepl.pipeline.origin.origin import Origin
-from synrepl.pipeline.origin.shape import Shape
 from synrepl.pipeline.reading.schema import arrow_schema
 from synrepl.pipeline.source.errors import reason
 
@@ -40,7 +40,7 @@ class OtherRowsDropped(StorageError):
 
 
 def drop_lost(
-    spark: SparkSession, lake: Lake, origin: Origin, dsn: str, streams: Sequence[str]
+    spark: SparkSession, lake: Lake, origin: SourceDatabase, dsn: str, streams: Sequence[str]
 ) -> dict[str, list[LostRows]]:
     """Take rows out of the lake that the database lost in failovers.
 
@@ -52,7 +52,7 @@ def drop_lost(
     :raises LakeFailed: :raises ReadingAway: :raises ReadFailed: :raises ReadElsewhere:
     """
     dropped = {}
-    origin.look(streams)
+    origin.observe(streams)
     for stream in streams:
         table = lake.table(stream)
         known = table.failovers
@@ -71,7 +71,7 @@ def drop_lost(
 
 
 def _drop(
-    spark: SparkSession, table: StreamTable, origin: Origin, dsn: str, window: LossWindow
+    spark: SparkSession, table: StreamTable, origin: SourceDatabase, dsn: str, window: LossWindow
 ) -> list[LostRows]:
     keys = lost_keys(spark, table, origin, dsn, window).persist()
     try:

@@ -13,6 +13,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from synrepl.core.errors import StorageError
+from synrepl.pipeline.database.shape import Shape
 from synrepl.pipeline.lake.erase_mask import mask, mask_quarantined
 from synrepl.pipeline.lake.erase_memory import write_memory
 from synrepl.pipeline.lake.erase_pending import Pending
@@ -23,7 +24,6 @@ from synrepl.pipeline.lake.read import batches
 from synrepl.pipeline.lake.table import StreamTable
 from synrepl.pipeline.lake.tasks import packed, run_tasks
 from synrepl.pipeline.lake.write import FileWriter
-from synrepl.pipeline.origin.shape import Shape
 from synrepl.pipeline.reading.schema import arrow_schema
 
 #: Bytes of files that one task looks through.

@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from synrepl.pipeline.database.shape import HEAD, Shape
 from synrepl.pipeline.lake.erase_text import Texts
 from synrepl.pipeline.lake.erasures import Erasures, rules_for
-from synrepl.pipeline.origin.shape import HEAD, Shape
 
 _HEADS = frozenset(column.name for column in HEAD)
 

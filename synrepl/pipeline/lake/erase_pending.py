@@ -10,12 +10,12 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from synrepl.pipeline.database.source_database import SourceDatabase
 from synrepl.pipeline.lake.erase_memory import Memory, read_memory, write_memory
 from synrepl.pipeline.lake.erasures import RULES, ErasureRule, Erasures, RoomEvent
 from synrepl.pipeline.lake.frame import frame
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.table import StreamTable
-from synrepl.pipeline.origin.origin import Origin
 from synrepl.positions.vector import PositionVector
 
 #: Token, writer, and what is redacted.
@@ -58,7 +58,7 @@ class Redactions:
 
 
 def pending(
-    spark: SparkSession, origin: Origin, lake: Lake, redactions: Redactions | None = None
+    spark: SparkSession, origin: SourceDatabase, lake: Lake, redactions: Redactions | None = None
 ) -> Pending:
     """Find what is to be erased from a lake.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from synrepl.pipeline.origin.shape import Shape
+from synrepl.pipeline.database.shape import Shape
 
 #: An event in a room; with "" for the room, in whichever room it is.
 RoomEvent = tuple[str, str]

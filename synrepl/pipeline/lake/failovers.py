@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from synrepl.core.tokens import Range
-from synrepl.pipeline.origin.origin import Origin
+from synrepl.pipeline.database.source_database import SourceDatabase
 from synrepl.pipeline.plan.windows import Windows
 from synrepl.positions.vector import PositionVector
 from synrepl.storage.store import OlderServer
@@ -66,7 +66,7 @@ class TableFailovers(msgspec.Struct, frozen=True):
 
 
 def up_to_now(
-    stream: str, known: TableFailovers, position: PositionVector, origin: Origin
+    stream: str, known: TableFailovers, position: PositionVector, origin: SourceDatabase
 ) -> TableFailovers:
     """What a table has to know, after the failovers that it has not heard of.
 

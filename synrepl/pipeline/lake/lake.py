@@ -23,10 +23,10 @@ from pathlib import Path
 import msgspec
 
 from synrepl.core.errors import InputError, Refused, StorageError
+from synrepl.pipeline.database.shape import Shape
 from synrepl.pipeline.lake.local_path import local_path
 from synrepl.pipeline.lake.quarantine import quarantine_shape
 from synrepl.pipeline.lake.table import StreamTable
-from synrepl.pipeline.origin.shape import Shape
 
 MARKER = "synrepl-lake.json"
 LOCK = "synrepl-lake.lock"
@@ -66,8 +66,8 @@ class NotInTheLake(InputError):
 class Marker(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the marker file says.
 
-    :ivar server: the database that was landed, as :attr:`.Origin.server` has it
-    :ivar erodes: as :attr:`.Origin.erodes` of that database
+    :ivar server: the database that was landed, as :attr:`.SourceDatabase.server` has it
+    :ivar erodes: as :attr:`.SourceDatabase.is_lossy` of that database
     """
 
     format: int

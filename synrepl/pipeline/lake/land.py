@@ -13,6 +13,16 @@ from pyspark.sql import Row, SparkSession
 
 from synrepl.core.errors import StorageError, Unavailable
 from synrepl.core.tokens import Token
+from synrepl.pipeline.database.safe_bound import SafeBound
+from synrepl.pipeline.database.settle import (
+    PAUSE_S,
+    REAL_TIME,
+    BlockingClock,
+    SettlementPoller,
+    Unsettled,
+)
+from synrepl.pipeline.database.shape import Shape
+from synrepl.pipeline.database.source_database import SourceDatabase
 from synrepl.pipeline.lake.erasures import Erasures
 from synrepl.pipeline.lake.failovers import up_to_now
 from synrepl.pipeline.lake.files import DataFile
@@ -23,16 +33,6 @@ from synrepl.pipeline.lake.shared_folder import verify
 from synrepl.pipeline.lake.table import StreamTable
 from synrepl.pipeline.lake.tasks import packed, run_tasks
 from synrepl.pipeline.lake.watermarks import Watermarks
-from synrepl.pipeline.origin.origin import Origin
-from synrepl.pipeline.origin.settle import (
-    PAUSE_S,
-    REAL_TIME,
-    BlockingClock,
-    SettlementPoller,
-    Unsettled,
-)
-from synrepl.pipeline.origin.shape import Shape
-from synrepl.pipeline.origin.standing import Standing
 from synrepl.pipeline.plan.plan import bounded, check_not_trimmed, chunks
 from synrepl.pipeline.reading.read import ReadElsewhere
 from synrepl.positions.vector import PositionVector
@@ -95,7 +95,7 @@ class Landing:
         self,
         spark: SparkSession,
         lake: Lake,
-        origin: Origin,
+        origin: SourceDatabase,
         dsn: str,
         *,
         erasures: Callable[[], Erasures] = Erasures,
@@ -133,9 +133,9 @@ class Landing:
         """
         self._origin.refresh()
         give_up = self._clock.now() + settle_timeout_s
-        poller = SettlementPoller(lambda: self._origin.look(streams), self._clock)
+        poller = SettlementPoller(lambda: self._origin.observe(streams), self._clock)
         known: dict[str, PositionVector] = {}
-        standings: Mapping[str, Standing] = poller.standings
+        standings: Mapping[str, SafeBound] = poller.standings
         late = not settle_timeout_s
         while True:
             for landed in self._all_of(standings):
@@ -149,7 +149,7 @@ class Landing:
             if not standings:  # nothing to land; but what holds the rest back may be another one
                 yield Landed(unsettled=poller.unsettled(known))
 
-    def _all_of(self, standing: Mapping[str, Standing]) -> Iterator[Landed]:
+    def _all_of(self, standing: Mapping[str, SafeBound]) -> Iterator[Landed]:
         """Land all that is settled, in as many rounds as it takes."""
         while standing:
             landed = self._round(standing)
@@ -157,7 +157,7 @@ class Landing:
             if not any(landed.behind.values()):
                 return
 
-    def _round(self, standing: Mapping[str, Standing]) -> Landed:
+    def _round(self, standing: Mapping[str, SafeBound]) -> Landed:
         tables = {stream: self._table(stream) for stream in standing}
         landed = Landed()
         for stream, table in tables.items():
@@ -213,7 +213,7 @@ class Landing:
             yield from run_tasks(self._spark, parts, self._work(ends), LANDED)
         except ReadElsewhere:
             before = self._origin.incarnation
-            self._origin.look(list(ends))
+            self._origin.observe(list(ends))
             if self._origin.incarnation != before:
                 raise FailedOver() from None
             raise
@@ -227,7 +227,7 @@ class Landing:
             self._tables[stream].refresh()
         return self._tables[stream]
 
-    def _start(self, stream: str, table: StreamTable, at: Standing) -> PositionVector:
+    def _start(self, stream: str, table: StreamTable, at: SafeBound) -> PositionVector:
         if not table.landed:
             return PositionVector({}, at.trimmed)
         start = table.position

@@ -9,12 +9,12 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 
+from synrepl.pipeline.database.shape import HEAD, Shape
 from synrepl.pipeline.lake.erase_mask import mask, mask_quarantined
 from synrepl.pipeline.lake.erasures import Erasures
 from synrepl.pipeline.lake.files import DataFile
 from synrepl.pipeline.lake.quarantine import QUARANTINE_CELLS
 from synrepl.pipeline.lake.write import FileWriter
-from synrepl.pipeline.origin.shape import HEAD, Shape
 from synrepl.pipeline.plan.chunk import Chunk
 from synrepl.pipeline.reading.quarantine import Quarantined, read_or_quarantine
 from synrepl.pipeline.reading.read import Reader

@@ -11,12 +11,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from synrepl.core.tokens import Token
+from synrepl.pipeline.database.shape import HEAD, Shape
+from synrepl.pipeline.database.source_database import SourceDatabase
 from synrepl.pipeline.lake.check_source import as_they_are, source_rows
 from synrepl.pipeline.lake.failovers import LossWindow
 from synrepl.pipeline.lake.frame import frame
 from synrepl.pipeline.lake.table import StreamTable
-from synrepl.pipeline.origin.origin import Origin
-from synrepl.pipeline.origin.shape import HEAD, Shape
 from synrepl.pipeline.plan.plan import chunks
 from synrepl.pipeline.source.errors import reason
 
@@ -71,7 +71,7 @@ def incarnation_of(windows: Sequence[LossWindow], token: SparkColumn) -> SparkCo
 
 
 def count_lost(
-    spark: SparkSession, table: StreamTable, origin: Origin, dsn: str, window: LossWindow
+    spark: SparkSession, table: StreamTable, origin: SourceDatabase, dsn: str, window: LossWindow
 ) -> list[LostRows]:
     """Find what one failover has lost of what a table has.
 
@@ -86,7 +86,7 @@ def count_lost(
 
 
 def lost_keys(
-    spark: SparkSession, table: StreamTable, origin: Origin, dsn: str, window: LossWindow
+    spark: SparkSession, table: StreamTable, origin: SourceDatabase, dsn: str, window: LossWindow
 ) -> DataFrame:
     """``stream_id``, ``row_no``, ``writer``, ``incarnation``, ``token`` of the rows themselves."""
     stream, shape = table.stream, table.shape

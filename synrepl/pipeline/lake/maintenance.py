@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 
 from pyspark.sql import SparkSession
 
+from synrepl.pipeline.database.settle import REAL_TIME, SETTLE_TIMEOUT_S, BlockingClock, Unsettled
+from synrepl.pipeline.database.source_database import SourceDatabase
 from synrepl.pipeline.lake.compact import compact
 from synrepl.pipeline.lake.erase import Erased, erase
 from synrepl.pipeline.lake.erase_pending import Pending, Redactions, pending
@@ -16,8 +18,6 @@ from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.land import Landed, Landing, Vectors
 from synrepl.pipeline.lake.lost_rows import LostRows
 from synrepl.pipeline.lake.watermarks import Watermarks
-from synrepl.pipeline.origin.origin import Origin
-from synrepl.pipeline.origin.settle import REAL_TIME, SETTLE_TIMEOUT_S, BlockingClock, Unsettled
 from synrepl.storage.marks import Mark
 
 #: Told each round of landing.
@@ -58,7 +58,7 @@ class LakeMaintenance:
         self,
         spark: SparkSession,
         lake: Lake,
-        origin: Origin,
+        origin: SourceDatabase,
         dsn: str,
         *,
         accept_gaps: Iterable[str] = (),

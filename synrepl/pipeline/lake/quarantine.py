@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from synrepl.pipeline.origin.shape import Shape
+from synrepl.pipeline.database.shape import Shape
 from synrepl.streams.columns import Column, ColumnType
 
 #: Why a row is here, and its cells as a JSON object of texts.

@@ -11,6 +11,8 @@ from pyspark.sql import functions as f
 
 from synrepl.core.errors import Refused
 from synrepl.core.tokens import Range, Token
+from synrepl.pipeline.database.open import open_source_database
+from synrepl.pipeline.database.shape import Shape
 from synrepl.pipeline.datasource import register
 from synrepl.pipeline.lake.check import EVERYTHING, Extent, check
 from synrepl.pipeline.lake.frame import frame
@@ -19,8 +21,6 @@ from synrepl.pipeline.lake.ranges import Ranges
 from synrepl.pipeline.lake.replay_fill import cells_to_fill, filled
 from synrepl.pipeline.lake.replay_target import INSTANCE, finish, highest, prepare
 from synrepl.pipeline.lake.table import StreamTable
-from synrepl.pipeline.origin.open import open_origin
-from synrepl.pipeline.origin.shape import Shape
 from synrepl.pipeline.source.errors import reason
 
 #: About how many rows are written in one transaction.
@@ -191,7 +191,7 @@ class _Replaying:
         if span.empty:
             return 0
         stream = self._table.stream
-        origin = open_origin(self._dsn, INSTANCE)
+        origin = open_source_database(self._dsn, INSTANCE)
         try:
             extent = Extent([stream], span.after, span.upto, examples=1)
             found = check(self._spark, self._lake, origin, self._dsn, extent, copy=True)

@@ -11,7 +11,7 @@ from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from synrepl.pipeline.origin.shape import Shape
+from synrepl.pipeline.database.shape import Shape
 from synrepl.streams.columns import Column, ColumnType
 
 #: In Spark's SQL: the value of a type that holds nothing.

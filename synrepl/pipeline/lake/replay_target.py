@@ -11,11 +11,11 @@ from pyspark.sql import functions as f
 from synrepl.core.errors import Refused
 from synrepl.core.tokens import Token
 from synrepl.driver.blocking import BlockingDatabase
+from synrepl.pipeline.database.foreign import SynapseDatabase
+from synrepl.pipeline.database.open import NoStreams, open_source_database
+from synrepl.pipeline.database.shape import Shape
 from synrepl.pipeline.lake.frame import frame
 from synrepl.pipeline.lake.table import StreamTable
-from synrepl.pipeline.origin.foreign import ForeignOrigin
-from synrepl.pipeline.origin.open import NoStreams, open_origin
-from synrepl.pipeline.origin.shape import Shape
 from synrepl.storage import incarnations, migrations, preserved
 from synrepl.storage.database import Transaction
 from synrepl.storage.migrations import Migration, Phase
@@ -48,7 +48,7 @@ def prepare(spark: SparkSession, dsn: str, tables: Sequence[StreamTable]) -> dic
     """
     with BlockingDatabase(dsn, INSTANCE) as database:
         try:
-            origin = open_origin(dsn, INSTANCE)
+            origin = open_source_database(dsn, INSTANCE)
         except NoStreams:
             while database.run("migrate", _apply_next):
                 pass
@@ -56,13 +56,13 @@ def prepare(spark: SparkSession, dsn: str, tables: Sequence[StreamTable]) -> dic
         else:
             there = set(origin.streams)
             origin.close()
-            if isinstance(origin, ForeignOrigin):
+            if isinstance(origin, SynapseDatabase):
                 raise NotACopy(where=database.address.where)
             database.run("check the schema", _check)
         new = [_stream(spark, table) for table in tables if table.stream not in there]
         if new:
             database.run("make tables", lambda txn: ensure_tables(txn, new))
-    origin = open_origin(dsn, INSTANCE)
+    origin = open_source_database(dsn, INSTANCE)
     try:
         return {stream: origin.shape(stream) for stream in origin.streams}
     finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from synrepl.core.tokens import Range, Token
-from synrepl.pipeline.origin.scan import Scan
+from synrepl.pipeline.database.scan import Scan
 
 
 class Chunk(msgspec.Struct, frozen=True):
@@ -14,8 +14,8 @@ class Chunk(msgspec.Struct, frozen=True):
     :ivar after: tokens above it and
     :ivar upto: no further are in it, though perhaps not of every writer
     :ivar scan: of its rows, in order
-    :ivar raw: of the same rows as text, see :meth:`.Origin.raw`
-    :ivar reached_sql: gives true where it may be read, see :meth:`.Origin.reached_sql`
+    :ivar raw: of the same rows as text, see :meth:`.SourceDatabase.raw`
+    :ivar reached_sql: gives true where it may be read, see :meth:`.SourceDatabase.reached_sql`
     :ivar trimmed_sql: gives up to where facts are gone; None where nobody trims
     :ivar rows: about how many there are
     """

@@ -29,8 +29,8 @@ class OtherVersion(Refused):
 class Offset:
     """Positions in some streams of one database.
 
-    :ivar server: which database, as :attr:`.Origin.server` has it
-    :ivar incarnation: of its server, as :attr:`.Origin.incarnation` has it
+    :ivar server: which database, as :attr:`.SourceDatabase.server` has it
+    :ivar incarnation: of its server, as :attr:`.SourceDatabase.incarnation` has it
     """
 
     server: str

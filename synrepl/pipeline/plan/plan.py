@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
-from synrepl.pipeline.origin.origin import Origin
+from synrepl.pipeline.database.source_database import SourceDatabase
 from synrepl.pipeline.plan.chunk import Chunk
 from synrepl.pipeline.plan.split import split
 from synrepl.pipeline.plan.windows import Windows, stop_at
@@ -19,7 +19,7 @@ Vectors = Mapping[str, PositionVector]
 
 
 def chunks(
-    origin: Origin,
+    origin: SourceDatabase,
     start: Vectors,
     end: Vectors,
     columns: Mapping[str, Sequence[str]],
@@ -48,7 +48,9 @@ def chunks(
                 )
 
 
-def bounded(origin: Origin, start: Vectors, end: Vectors, rows: int) -> dict[str, PositionVector]:
+def bounded(
+    origin: SourceDatabase, start: Vectors, end: Vectors, rows: int
+) -> dict[str, PositionVector]:
     """The position up to ``end`` before which there are about ``rows`` rows, shared by the streams.
 
     Facts are never split, so one alone may have more.

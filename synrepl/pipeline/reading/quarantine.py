@@ -8,12 +8,12 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from synrepl.core.tokens import Token
-from synrepl.pipeline.origin.shape import RAW
+from synrepl.pipeline.database.shape import RAW
 from synrepl.pipeline.plan.chunk import Chunk
 from synrepl.pipeline.reading.read import Reader, ReadFailed
 from synrepl.pipeline.reading.schema import arrow_schema
 
-#: Of a row in quarantine, as :meth:`.Origin.raw` gives it.
+#: Of a row in quarantine, as :meth:`.SourceDatabase.raw` gives it.
 RAW_SCHEMA = arrow_schema(RAW)
 
 

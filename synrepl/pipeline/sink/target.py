@@ -10,10 +10,10 @@ from pyspark.sql import types as t
 
 from synrepl.core.errors import InputError
 from synrepl.driver.blocking import BlockingDatabase
-from synrepl.pipeline.origin.foreign import ForeignOrigin
-from synrepl.pipeline.origin.open import open_origin
-from synrepl.pipeline.origin.origin import NoSuchStream
-from synrepl.pipeline.origin.shape import HEAD, Shape
+from synrepl.pipeline.database.foreign import SynapseDatabase
+from synrepl.pipeline.database.open import open_source_database
+from synrepl.pipeline.database.shape import HEAD, Shape
+from synrepl.pipeline.database.source_database import NoSuchStream
 from synrepl.pipeline.sink.options import SinkOptions
 from synrepl.storage import incarnations, staged
 from synrepl.storage.database import Transaction
@@ -128,9 +128,9 @@ def match(shape: Shape, schema: t.StructType, preserve: bool) -> tuple[Column, .
 
 def _shape(options: SinkOptions) -> Shape:
     known = Catalogue(SYNAPSE_STREAMS)
-    origin = open_origin(options.database, INSTANCE, options.patience_s)
+    origin = open_source_database(options.database, INSTANCE, options.patience_s)
     try:
-        if isinstance(origin, ForeignOrigin):
+        if isinstance(origin, SynapseDatabase):
             raise NotWritable(stream=options.stream)
         return origin.shape(options.stream)
     except NoSuchStream:

@@ -9,8 +9,8 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
-from synrepl.pipeline.origin.open import open_origin
-from synrepl.pipeline.origin.origin import Origin
+from synrepl.pipeline.database.open import open_source_database
+from synrepl.pipeline.database.source_database import SourceDatabase
 from synrepl.pipeline.plan.plan import chunks
 from synrepl.pipeline.plan.windows import stop_at
 from synrepl.pipeline.source import filters, place
@@ -41,7 +41,7 @@ class BatchReader(DataSourceReader):
         :raises NotSettled: :raises EndNotSettled:
         """
         options = self._options
-        origin = open_origin(options.dsn, "source", options.patience_s)
+        origin = open_source_database(options.dsn, "source", options.patience_s)
         try:
             streams = chosen(origin, options)
             layout = layout_of(origin, options).fitted(self._schema, ", ".join(streams))
@@ -56,7 +56,7 @@ class BatchReader(DataSourceReader):
 
     def _planned(
         self,
-        origin: Origin,
+        origin: SourceDatabase,
         layout: Layout,
         start: Mapping[str, PositionVector],
         end: Mapping[str, PositionVector],
@@ -78,10 +78,10 @@ class BatchReader(DataSourceReader):
                 yield Part(chunk, columns)
 
     def _ends(
-        self, origin: Origin, streams: Sequence[str]
+        self, origin: SourceDatabase, streams: Sequence[str]
     ) -> tuple[dict[str, PositionVector], dict[str, PositionVector]]:
         wait_s, wanted = self._options.settle_wait_s, self._options.ending
-        look = partial(origin.look, streams)
+        look = partial(origin.observe, streams)
         standings, left = settled(origin, look, wait_s, _asked(wanted, streams))
         if wanted is None and left:
             raise EndNotSettled(wait_s=f"{wait_s:g}", what="; ".join(map(str, left.values())))

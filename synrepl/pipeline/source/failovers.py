@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterator
 from enum import StrEnum
 
-from synrepl.pipeline.origin.origin import Origin
+from synrepl.pipeline.database.source_database import SourceDatabase
 from synrepl.pipeline.plan.offset import Offset
 from synrepl.pipeline.plan.windows import Windows
 from synrepl.pipeline.source.errors import ReadBeforeFailover
@@ -27,7 +27,7 @@ class ReadFactsLost(UserWarning):
     """The database may have lost facts in a failover that a query has read."""
 
 
-def check_failovers(offset: Offset, origin: Origin, on_failover: OnFailover) -> None:
+def check_failovers(offset: Offset, origin: SourceDatabase, on_failover: OnFailover) -> None:
     """Find out whether facts before an offset may be lost since it was made.
 
     Nothing above it is missed, however that ends: whatever has survived is still above it, and
@@ -52,7 +52,7 @@ def check_failovers(offset: Offset, origin: Origin, on_failover: OnFailover) -> 
     warnings.warn(words, ReadFactsLost, stacklevel=2)
 
 
-def _may_be_lost(offset: Offset, origin: Origin) -> Iterator[str]:
+def _may_be_lost(offset: Offset, origin: SourceDatabase) -> Iterator[str]:
     for stream, kept in sorted(origin.kept_since(offset.incarnation).items()):
         at = offset.streams.get(stream)
         if at is not None and not Windows.between(kept, at).empty:

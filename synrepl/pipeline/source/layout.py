@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from synrepl.core.errors import ConfigError, InputError
-from synrepl.pipeline.origin.shape import HEAD, Shape
+from synrepl.pipeline.database.shape import HEAD, Shape
 from synrepl.pipeline.reading.schema import arrow_schema, spark_schema
 from synrepl.streams.columns import Column, ColumnType
 

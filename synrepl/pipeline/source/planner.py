@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from pyspark.sql.types import StructType
 
 from synrepl.driver.blocking import BlockingDatabase
-from synrepl.pipeline.origin.open import open_origin
-from synrepl.pipeline.origin.origin import Origin
-from synrepl.pipeline.origin.own import OwnOrigin
-from synrepl.pipeline.origin.standing import Standing
+from synrepl.pipeline.database.open import open_source_database
+from synrepl.pipeline.database.own import OwnDatabase
+from synrepl.pipeline.database.safe_bound import SafeBound
+from synrepl.pipeline.database.source_database import SourceDatabase
 from synrepl.pipeline.plan.offset import Offset
 from synrepl.pipeline.plan.plan import bounded, chunks
 from synrepl.pipeline.source import place
@@ -34,7 +34,7 @@ class Planner:
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
-        self._origin = open_origin(options.dsn, "source", options.patience_s)
+        self._origin = open_source_database(options.dsn, "source", options.patience_s)
         self._follower: Follower | None = None
         self.latest: Offset | None = None
         self._end: Mapping[str, PositionVector] | None = None
@@ -111,7 +111,7 @@ class Planner:
         for stream in sorted(moved.keys() - set(self._newcomers.known)):
             raise BatchHasStream(stream=stream)
         columns = {stream: self._layout.read_of(self._origin.shape(stream)) for stream in moved}
-        standings = self._origin.look(list(moved))
+        standings = self._origin.observe(list(moved))
         # Planned before a failover, and perhaps half of it in the sink.
         check_failovers(end, self._origin, self._options.on_failover)
         for stream, at in standings.items():
@@ -132,7 +132,7 @@ class Planner:
             self._follower.close()
 
     def _begun(
-        self, start: Offset, standings: Mapping[str, Standing]
+        self, start: Offset, standings: Mapping[str, SafeBound]
     ) -> Mapping[str, PositionVector]:
         """Where streams begin that the query has not had.
 
@@ -148,12 +148,12 @@ class Planner:
         first = self._options.starting if not start.streams else place.Word.EARLIEST
         return place.find("starting", first, new)
 
-    def _look(self) -> Mapping[str, Standing]:
+    def _look(self) -> Mapping[str, SafeBound]:
         if self._options.everything:
             self._origin.refresh()
             for stream in self._origin.streams:
                 self._newcomers.admit(self._origin.shape(stream))
-        standings = self._origin.look(self._newcomers.known)
+        standings = self._origin.observe(self._newcomers.known)
         self.latest = self._at({stream: at.bound for stream, at in standings.items()})
         return standings
 
@@ -161,12 +161,12 @@ class Planner:
         return Offset(self._origin.server, streams, self._origin.incarnation)
 
 
-def _earliest(at: Standing) -> PositionVector:
+def _earliest(at: SafeBound) -> PositionVector:
     return PositionVector(linear=at.trimmed)
 
 
-def _follower(origin: Origin, options: SourceOptions, name: str) -> Follower:
-    if not isinstance(origin, OwnOrigin):
+def _follower(origin: SourceDatabase, options: SourceOptions, name: str) -> Follower:
+    if not isinstance(origin, OwnDatabase):
         raise NoFollowers()
     database = BlockingDatabase(options.dsn, f"follower {name}", options.patience_s)
     streams = None if options.everything else options.streams

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from synrepl.pipeline.origin.origin import Origin
-from synrepl.pipeline.origin.settle import PAUSE_S, SettlementPoller, Unsettled
-from synrepl.pipeline.origin.standing import Standing
+from synrepl.pipeline.database.safe_bound import SafeBound
+from synrepl.pipeline.database.settle import PAUSE_S, SettlementPoller, Unsettled
+from synrepl.pipeline.database.source_database import SourceDatabase
 from synrepl.pipeline.plan.plan import check_not_trimmed
 from synrepl.pipeline.source.errors import MustReland
 from synrepl.pipeline.source.layout import Layout, layout
@@ -16,7 +16,7 @@ from synrepl.positions.vector import PositionVector
 from synrepl.storage.store import Trimmed
 
 
-def chosen(origin: Origin, options: SourceOptions) -> Sequence[str]:
+def chosen(origin: SourceDatabase, options: SourceOptions) -> Sequence[str]:
     """The streams that the options name.
 
     :raises NoSuchStream: one of them is not there
@@ -28,7 +28,7 @@ def chosen(origin: Origin, options: SourceOptions) -> Sequence[str]:
     return options.streams
 
 
-def layout_of(origin: Origin, options: SourceOptions) -> Layout:
+def layout_of(origin: SourceDatabase, options: SourceOptions) -> Layout:
     """The columns of these streams together, as far as they are wanted.
 
     :raises NoSuchStream: :raises ColumnsDisagree: :raises StreamColumnTaken: :raises NoSuchColumn:
@@ -49,11 +49,11 @@ def not_trimmed(stream: str, start: PositionVector, trimmed: int) -> None:
 
 
 def settled(
-    origin: Origin,
-    look: Callable[[], Mapping[str, Standing]],
+    origin: SourceDatabase,
+    look: Callable[[], Mapping[str, SafeBound]],
     wait_s: float,
     ending: Mapping[str, PositionVector],
-) -> tuple[Mapping[str, Standing], Mapping[str, Unsettled]]:
+) -> tuple[Mapping[str, SafeBound], Mapping[str, Unsettled]]:
     """Look until what is wanted is settled, but no longer than ``wait_s`` seconds.
 
     :param look: asks the origin
@@ -66,7 +66,7 @@ def settled(
         known = {stream: at.bound for stream, at in poller.standings.items()}
         # A real Synapse's bound is found by looking for a while; our own is there at once, and
         # what is under way there may stay so.
-        left = poller.unsettled(known) if origin.erodes else {}
+        left = poller.unsettled(known) if origin.is_lossy else {}
         left = {stream: each for stream, each in left.items() if stream not in ending}
         asked = [known[stream].covers(at) for stream, at in ending.items() if stream in known]
         if (all(asked) and not left) or time.monotonic() + PAUSE_S > give_up:

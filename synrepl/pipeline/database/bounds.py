@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 
 from synrepl.core.tokens import Token
-from synrepl.pipeline.origin.standing import Standing
+from synrepl.pipeline.database.safe_bound import SafeBound
 from synrepl.positions.settling import Settling
 from synrepl.positions.vector import PositionVector
 from synrepl.storage.store import Holder, Observation
@@ -24,7 +24,7 @@ class StreamBounds:
         self._settling: dict[str, Settling] = {}
         self._bound = PositionVector()
 
-    def take_in(self, seen: Observation, locks: bool) -> Standing:
+    def take_in(self, seen: Observation, locks: bool) -> SafeBound:
         """Take in one look.
 
         :param locks: who holds tokens was visible, as on a primary; on a standby only
@@ -46,7 +46,7 @@ class StreamBounds:
             linear = max(linear, min([*at.values(), seen.last]))
         self._bound = PositionVector(at, linear)
         last = max(seen.last, linear) if locks else linear
-        return Standing(self._bound, last, seen.trimmed, tuple(waits_for))
+        return SafeBound(self._bound, last, seen.trimmed, tuple(waits_for))
 
 
 def _kept_by(
@@ -85,7 +85,7 @@ class ForeignBounds:
         last: Token,
         open_transactions: Iterable[Hashable],
         now: float,
-    ) -> Standing:
+    ) -> SafeBound:
         """Take in one look.
 
         :param recorded: by writer, the position on record
@@ -113,4 +113,4 @@ class ForeignBounds:
         if waiting and not waits_for:
             # Unless somebody is known, it is who has a token and has not begun.
             waits_for = (f"transactions that may begin within {self._settle_s:g} s",)
-        return Standing(self._bound, max(last, linear), 0, waits_for)
+        return SafeBound(self._bound, max(last, linear), 0, waits_for)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 
-from synrepl.pipeline.origin.origin import NoSuchStream
+from synrepl.pipeline.database.source_database import NoSuchStream
 
 
 def no_such_stream(name: str, streams: Sequence[str]) -> NoSuchStream:

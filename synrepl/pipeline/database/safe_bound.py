@@ -8,7 +8,7 @@ from synrepl.core.tokens import Token
 from synrepl.positions.vector import PositionVector
 
 
-class Standing(NamedTuple):
+class SafeBound(NamedTuple):
     """One stream at one look.
 
     :ivar bound: nothing at or below it can still be committed (R5)

@@ -7,24 +7,24 @@ from typing import Protocol
 
 from synrepl.core.errors import InputError
 from synrepl.core.tokens import Range
-from synrepl.pipeline.origin.scan import Scan
-from synrepl.pipeline.origin.shape import Shape
-from synrepl.pipeline.origin.standing import Standing
+from synrepl.pipeline.database.safe_bound import SafeBound
+from synrepl.pipeline.database.scan import Scan
+from synrepl.pipeline.database.shape import Shape
 from synrepl.pipeline.plan.windows import Windows
 from synrepl.positions.vector import PositionVector
 from synrepl.storage.marks import Mark
 
 
-class Origin(Protocol):
+class SourceDatabase(Protocol):
     """Where streams come from. Kept for as long as its bounds are asked for: they are found by repeated looks.
 
     :ivar server: tells this database from any other, over restarts and failovers
-    :ivar erodes: rows may vanish, or move to a newer ID, after they were read
+    :ivar is_lossy: rows may vanish, or move to a newer ID, after they were read
     :ivar incarnation: of its server, as it was at the last look; 1 where nobody counts them
     """
 
     server: str
-    erodes: bool
+    is_lossy: bool
     incarnation: int
 
     @property
@@ -44,7 +44,7 @@ class Origin(Protocol):
         :raises NoSuchStream: there is none of that name
         """
 
-    def look(self, streams: Sequence[str]) -> Mapping[str, Standing]:
+    def observe(self, streams: Sequence[str]) -> Mapping[str, SafeBound]:
         """How far each of the streams may be read now.
 
         :raises NotConfirmed: the server was promoted or restored, and is not confirmed yet

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from synrepl.pipeline.origin.sql import literal
+from synrepl.pipeline.database.sql import literal
 from synrepl.storage.database import QueryFailed, Transaction
 
 #: A standby has the incarnation of the server that it follows.

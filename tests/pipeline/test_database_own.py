@@ -11,9 +11,9 @@ import psycopg2
 from twisted.trial.unittest import SynchronousTestCase
 
 from synrepl.driver.blocking import BlockingDatabase
-from synrepl.pipeline.origin.open import NoStreams, open_origin
-from synrepl.pipeline.origin.origin import NoSuchStream
-from synrepl.pipeline.origin.own import OwnOrigin
+from synrepl.pipeline.database.open import NoStreams, open_source_database
+from synrepl.pipeline.database.own import OwnDatabase
+from synrepl.pipeline.database.source_database import NoSuchStream
 from synrepl.pipeline.plan.plan import bounded, chunks
 from synrepl.pipeline.plan.windows import Windows
 from synrepl.positions.vector import PositionVector
@@ -32,7 +32,7 @@ class OwnCase(PostgresCase):
 
     async def setUp(self) -> None:  # type: ignore[override]
         await super().setUp()
-        self.origin = OwnOrigin(BlockingDatabase(self.dsn, "tests"))
+        self.origin = OwnDatabase(BlockingDatabase(self.dsn, "tests"))
         self.addCleanup(lambda: self.origin.close())
 
     def append(self, text: str, writer: str = "sql", on: Any = None, rows: int = 1) -> int:
@@ -46,7 +46,7 @@ class OwnCase(PostgresCase):
         return connection
 
     def bound(self) -> PositionVector:
-        return self.origin.look(["notes"])["notes"].bound
+        return self.origin.observe(["notes"])["notes"].bound
 
 
 class Shapes(OwnCase):
@@ -65,11 +65,11 @@ class Shapes(OwnCase):
                 (shape.cells, shape.counts_down), (columns(stream), stream.counts_down)
             )
         # Streams that share a sequence are looked at by it.
-        looked = self.origin.look(self.origin.streams)
+        looked = self.origin.observe(self.origin.streams)
         self.assertEqual({standing.last for standing in looked.values()}, {0})
 
     def test_a_stream_that_is_not_there(self) -> None:
-        for ask in (self.origin.shape, lambda name: self.origin.look([name])):
+        for ask in (self.origin.shape, lambda name: self.origin.observe([name])):
             error = self.assertRaises(NoSuchStream, ask, "note")
             self.assertEqual(
                 str(error),
@@ -91,14 +91,14 @@ class Shapes(OwnCase):
         self.assertIn("new", self.origin.streams)
 
     def test_opened_by_what_is_there(self) -> None:
-        origin = open_origin(self.dsn, "tests")
-        self.assertIsInstance(origin, OwnOrigin)
+        origin = open_source_database(self.dsn, "tests")
+        self.assertIsInstance(origin, OwnDatabase)
         self.assertEqual(origin.server, self.origin.server)
         origin.close()
 
     async def test_a_database_with_neither(self) -> None:
         dsn = await fresh_database(self)
-        error = self.assertRaises(NoStreams, open_origin, dsn, "tests")
+        error = self.assertRaises(NoStreams, open_source_database, dsn, "tests")
         self.assertIn("has neither synrepl's tables nor those of a Synapse", str(error))
         self.assertNotIn(psycopg2.extensions.parse_dsn(dsn)["password"], str(error))
 
@@ -224,7 +224,7 @@ class Bounds(OwnCase):
         one.commit()
         self.assertEqual(self.bound().linear, 5)
         three.commit()
-        standing = self.origin.look(["notes"])["notes"]
+        standing = self.origin.observe(["notes"])["notes"]
         self.assertEqual((standing.bound.linear, standing.complete), (6, True))
 
     def test_an_open_transaction_holds_the_bound_for_as_long_as_it_is_open(self) -> None:
@@ -234,7 +234,7 @@ class Bounds(OwnCase):
             self.append("x", "w2")
             bound = self.bound()
             self.assertEqual((bound.linear, bound["w1"]), (held - 1, held - 1))
-            self.assertFalse(self.origin.look(["notes"])["notes"].complete)
+            self.assertFalse(self.origin.observe(["notes"])["notes"].complete)
         lasting.commit()
         self.assertEqual(self.bound().linear, 31)
 
@@ -256,9 +256,9 @@ class Bounds(OwnCase):
         await self.process("master").store.record_positions(NOTES, 1, {"w1": 2})
         held = self.transaction()
         self.append("c", "w1", held)
-        fresh = OwnOrigin(BlockingDatabase(self.dsn, "tests"))
+        fresh = OwnDatabase(BlockingDatabase(self.dsn, "tests"))
         self.addCleanup(fresh.close)
-        bound = fresh.look(["notes"])["notes"].bound
+        bound = fresh.observe(["notes"])["notes"].bound
         self.assertEqual((bound.linear, bound["w1"], bound["sql"]), (2, 2, 3))
 
 
@@ -271,11 +271,11 @@ class OtherLives(SynchronousTestCase):
         self.addCleanup(server.stop)
         with BlockingDatabase(server.dsn, "tests") as database:
             database.run("schema", _few_tables)
-            before = OwnOrigin(database).server
+            before = OwnDatabase(database).server
             assert server.child is not None
             server.child.end([(signal.SIGINT, 30.0)])
             server.restart()
-            origin = OwnOrigin(database)
+            origin = OwnDatabase(database)
             self.assertEqual(origin.server, before)
             database.run("other", lambda txn: txn.execute("DROP SCHEMA synrepl CASCADE"))
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from synrepl.core.errors import InputError
 from synrepl.driver.blocking import PATIENCE_S, BlockingDatabase
-from synrepl.pipeline.origin.foreign import ForeignOrigin
-from synrepl.pipeline.origin.origin import Origin
-from synrepl.pipeline.origin.own import OwnOrigin
+from synrepl.pipeline.database.foreign import SynapseDatabase
+from synrepl.pipeline.database.own import OwnDatabase
+from synrepl.pipeline.database.source_database import SourceDatabase
 from synrepl.storage.foreign.release import NotSynapse
 
 
@@ -14,7 +14,7 @@ class NoStreams(InputError):
     """the database at {where} has neither synrepl's tables nor those of a Synapse; start a master on it once, or correct the DSN"""
 
 
-def open_origin(dsn: str, instance: str, patience_s: float = PATIENCE_S) -> Origin:
+def open_source_database(dsn: str, instance: str, patience_s: float = PATIENCE_S) -> SourceDatabase:
     """Connect, and find out whose streams there are.
 
     :param instance: who asks, for the server's list of sessions
@@ -28,7 +28,7 @@ def open_origin(dsn: str, instance: str, patience_s: float = PATIENCE_S) -> Orig
             lambda txn: txn.execute("SELECT to_regclass('synrepl._streams')").fetchone()[0],
             read_only=True,
         )
-        return OwnOrigin(database) if own else ForeignOrigin(database)
+        return OwnDatabase(database) if own else SynapseDatabase(database)
     except NotSynapse:
         where = database.address.where
         database.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from synrepl.core.errors import InputError
-from synrepl.pipeline.origin.shape import Shape
+from synrepl.pipeline.database.shape import Shape
 from synrepl.pipeline.plan.windows import Windows
 from synrepl.streams.columns import Column, ColumnType
 

@@ -8,14 +8,14 @@ from typing import NamedTuple, TypeVar
 
 from synrepl.core.tokens import Range
 from synrepl.driver.blocking import BlockingDatabase
-from synrepl.pipeline.origin.bounds import ForeignBounds
-from synrepl.pipeline.origin.estimate import planned_rows
-from synrepl.pipeline.origin.identity import Identity, identify, log_position
-from synrepl.pipeline.origin.named import no_such_stream
-from synrepl.pipeline.origin.scan import HIGH, LOW, Scan, ids
-from synrepl.pipeline.origin.shape import RAW, Shape
-from synrepl.pipeline.origin.sql import identifier, in_order, in_windows, literal, selected
-from synrepl.pipeline.origin.standing import Standing
+from synrepl.pipeline.database.bounds import ForeignBounds
+from synrepl.pipeline.database.estimate import planned_rows
+from synrepl.pipeline.database.identity import Identity, identify, log_position
+from synrepl.pipeline.database.named import no_such_stream
+from synrepl.pipeline.database.safe_bound import SafeBound
+from synrepl.pipeline.database.scan import HIGH, LOW, Scan, ids
+from synrepl.pipeline.database.shape import RAW, Shape
+from synrepl.pipeline.database.sql import identifier, in_order, in_windows, literal, selected
 from synrepl.pipeline.plan.windows import Windows
 from synrepl.positions.vector import PositionVector
 from synrepl.storage.database import Isolation, Transaction
@@ -56,8 +56,8 @@ class _OpenTransaction(NamedTuple):
         return f"the transaction of PID {self.pid}"
 
 
-class ForeignOrigin:
-    """Implements :class:`.origin.Origin` over a real Synapse's tables.
+class SynapseDatabase:
+    """Implements :class:`.SourceDatabase` over a real Synapse's tables.
 
     Real servers delete what has been superseded or delivered, so a range that is read
     twice may give less the second time.
@@ -67,7 +67,7 @@ class ForeignOrigin:
     :raises NotSynapse: the tables that every release has are not there
     """
 
-    erodes = True
+    is_lossy = True
     incarnation = 1
 
     def __init__(
@@ -114,7 +114,7 @@ class ForeignOrigin:
         known = self._catalogue[stream]
         return Shape(stream, known.counts_down, columns_of(known))
 
-    def look(self, streams: Sequence[str]) -> Mapping[str, Standing]:
+    def observe(self, streams: Sequence[str]) -> Mapping[str, SafeBound]:
         """How far each stream may be read, by what is on record, and by looks that were before."""
         for stream in streams:
             self.shape(stream)

@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence, Set
 
 from synrepl.core.tokens import Range
 from synrepl.driver.blocking import BlockingDatabase
-from synrepl.pipeline.origin.bounds import StreamBounds
-from synrepl.pipeline.origin.estimate import planned_rows
-from synrepl.pipeline.origin.identity import Identity, identify, log_position
-from synrepl.pipeline.origin.named import no_such_stream
-from synrepl.pipeline.origin.scan import HIGH, LOW, Scan, ids
-from synrepl.pipeline.origin.shape import HEAD, Shape
-from synrepl.pipeline.origin.sql import (
+from synrepl.pipeline.database.bounds import StreamBounds
+from synrepl.pipeline.database.estimate import planned_rows
+from synrepl.pipeline.database.identity import Identity, identify, log_position
+from synrepl.pipeline.database.named import no_such_stream
+from synrepl.pipeline.database.safe_bound import SafeBound
+from synrepl.pipeline.database.scan import HIGH, LOW, Scan, ids
+from synrepl.pipeline.database.shape import HEAD, Shape
+from synrepl.pipeline.database.sql import (
     identifier,
     in_order,
     in_windows,
@@ -20,7 +21,6 @@ from synrepl.pipeline.origin.sql import (
     readable,
     selected,
 )
-from synrepl.pipeline.origin.standing import Standing
 from synrepl.pipeline.plan.windows import Windows
 from synrepl.positions.vector import PositionVector
 from synrepl.storage import incarnations, writers
@@ -49,10 +49,10 @@ _MARKS = """
 """
 
 
-class OwnOrigin:
-    """Implements :class:`.origin.Origin` over a database of synrepl's."""
+class OwnDatabase:
+    """Implements :class:`.SourceDatabase` over a database of synrepl's."""
 
-    erodes = False
+    is_lossy = False
 
     def __init__(self, database: BlockingDatabase) -> None:
         self._database = database
@@ -84,7 +84,7 @@ class OwnOrigin:
         except KeyError:
             raise no_such_stream(stream, self.streams) from None
 
-    def look(self, streams: Sequence[str]) -> Mapping[str, Standing]:
+    def observe(self, streams: Sequence[str]) -> Mapping[str, SafeBound]:
         """How far each stream may be read: the sequences first, then who holds what of them."""
         wanted = [self._streams[self.shape(stream).stream] for stream in streams]
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from synrepl.driver.blocking import BlockingDatabase
-from synrepl.pipeline.origin.own import OwnOrigin
-from synrepl.pipeline.origin.standing import Standing
+from synrepl.pipeline.database.own import OwnDatabase
+from synrepl.pipeline.database.safe_bound import SafeBound
 from synrepl.pipeline.plan.plan import chunks
 from synrepl.pipeline.reading.read import ReadElsewhere, Reader
 from synrepl.pipeline.reading.schema import arrow_schema
@@ -35,11 +35,11 @@ class Bounds(StandbyCase):
     """What a reader of the standby may take for settled."""
 
     async def test_only_what_is_on_record(self) -> None:
-        origin = OwnOrigin(BlockingDatabase(self.standby.dsn, "tests"))
+        origin = OwnDatabase(BlockingDatabase(self.standby.dsn, "tests"))
         self.addCleanup(origin.close)
 
-        def look() -> Standing:
-            return origin.look(["notes"])["notes"]
+        def look() -> SafeBound:
+            return origin.observe(["notes"])["notes"]
 
         append = "SELECT synrepl.append('notes', %s)"
         self.sql(append, '[{"text": "a"}]')
@@ -69,11 +69,11 @@ class Readers(StandbyCase):
     """A task that comes to a standby, where the driver came to the primary."""
 
     async def test_refuses_a_standby_that_is_behind_what_was_looked_at(self) -> None:
-        origin = OwnOrigin(BlockingDatabase(self.dsn, "tests"))
+        origin = OwnDatabase(BlockingDatabase(self.dsn, "tests"))
         self.addCleanup(origin.close)
         one(self.standby.dsn, "SELECT pg_wal_replay_pause()")
         self.sql("SELECT synrepl.append('notes', %s)", '[{"text": "a"}]')
-        bound = origin.look(["notes"])["notes"].bound
+        bound = origin.observe(["notes"])["notes"].bound
         self.assertEqual(bound["sql"], 1)
         shape = origin.shape("notes")
         names = [column.name for column in shape.columns]

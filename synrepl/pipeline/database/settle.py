@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from synrepl.core.tokens import Token
-from synrepl.pipeline.origin.standing import Standing
+from synrepl.pipeline.database.safe_bound import SafeBound
 from synrepl.positions.vector import PositionVector
 
 #: For how long a run that ends looks, unless told otherwise, in seconds.
@@ -61,17 +61,17 @@ Known = Mapping[str, PositionVector]
 class SettlementPoller:
     """Repeated looks at streams, of which the first one sets the goal.
 
-    :param look: looks once, see :meth:`.Origin.look`; may find streams that are new
+    :param look: looks once, see :meth:`.SourceDatabase.observe`; may find streams that are new
     :ivar standings: what the last look found
     """
 
     def __init__(
-        self, look: Callable[[], Mapping[str, Standing]], clock: BlockingClock = REAL_TIME
+        self, look: Callable[[], Mapping[str, SafeBound]], clock: BlockingClock = REAL_TIME
     ) -> None:
         self._look = look
         self._clock = clock
         self._goal: dict[str, Token] = {}
-        self.standings: Mapping[str, Standing] = {}
+        self.standings: Mapping[str, SafeBound] = {}
         self.look()
 
     def look(self) -> None:
@@ -90,7 +90,7 @@ class SettlementPoller:
                 found[stream] = Unsettled(stream, settled, self._goal[stream], at.waits_for)
         return found
 
-    def poll(self, known: Known, give_up: float) -> dict[str, Standing]:
+    def poll(self, known: Known, give_up: float) -> dict[str, SafeBound]:
         """Look, at least once, until more is settled of some stream that is not settled yet.
 
         :param give_up: the time until which that is worth it

@@ -15,9 +15,9 @@ from twisted.trial.unittest import TestCase
 
 from synrepl.core.tokens import Range
 from synrepl.driver.blocking import BlockingDatabase
-from synrepl.pipeline.origin.foreign import ForeignOrigin
-from synrepl.pipeline.origin.open import open_origin
-from synrepl.pipeline.origin.origin import NoSuchStream
+from synrepl.pipeline.database.foreign import SynapseDatabase
+from synrepl.pipeline.database.open import open_source_database
+from synrepl.pipeline.database.source_database import NoSuchStream
 from synrepl.pipeline.plan.plan import chunks
 from synrepl.pipeline.plan.windows import Windows
 from synrepl.pipeline.reading.read import Reader
@@ -43,8 +43,8 @@ class ForeignCase(TestCase):
 
     timeout = 120
 
-    def origin(self, dsn: str, settle_s: float = 0.0) -> ForeignOrigin:
-        origin = ForeignOrigin(BlockingDatabase(dsn, "tests"), settle_s)
+    def origin(self, dsn: str, settle_s: float = 0.0) -> SynapseDatabase:
+        origin = SynapseDatabase(BlockingDatabase(dsn, "tests"), settle_s)
         self.addCleanup(origin.close)
         return origin
 
@@ -74,7 +74,7 @@ class Scans(ForeignCase):
                     self.assertEqual(self.scanned(reader, origin, name, parts), facts)
 
     def scanned(
-        self, reader: Reader, origin: ForeignOrigin, name: str, cuts: list[int]
+        self, reader: Reader, origin: SynapseDatabase, name: str, cuts: list[int]
     ) -> list[Fact]:
         """All facts, by the pipeline's reader, in some parts."""
         wanted = origin.shape(name).columns
@@ -136,8 +136,8 @@ class Looking(ForeignCase):
     async def test_every_release_has_its_streams(self) -> None:
         for version in RECORDINGS:
             origin = self.origin(await foreign_database(version))
-            self.assertTrue(origin.erodes)
-            standings = origin.look(origin.streams)
+            self.assertTrue(origin.is_lossy)
+            standings = origin.observe(origin.streams)
             for name, standing in standings.items():
                 # Nobody is in a transaction, and nobody needs time: all of it is settled.
                 self.assertTrue(standing.complete, (version, name, standing))
@@ -152,24 +152,24 @@ class Looking(ForeignCase):
             "SELECT setval('events_stream_seq', 1000000)",
         )
         origin = self.origin(dsn, settle_s=3600.0)
-        standing = origin.look(["events"])["events"]
+        standing = origin.observe(["events"])["events"]
         self.assertEqual(standing.bound, PositionVector({"w1": 20, "w2": 10}, 10))
         self.assertEqual((standing.last, standing.complete), (1_000_000, False))
-        at_once = self.origin(dsn).look(["events"])["events"]
+        at_once = self.origin(dsn).observe(["events"])["events"]
         self.assertEqual(at_once.bound, PositionVector({"w1": 20, "w2": 10}, 1_000_000))
 
     async def test_an_open_transaction_holds_the_bound(self) -> None:
         dsn = await foreign_database("1.163.2", self)
         origin = self.origin(dsn)
-        before = origin.look(["events"])["events"].last
+        before = origin.observe(["events"])["events"].last
         with closing(psycopg2.connect(dsn)) as other, other.cursor() as cursor:
             cursor.execute("SELECT nextval('events_stream_seq')")
             fresh = self.origin(dsn)
-            standing = fresh.look(["events"])["events"]
+            standing = fresh.observe(["events"])["events"]
             self.assertFalse(standing.complete)
             self.assertEqual(standing.last, before + 1)
             other.rollback()
-            self.assertEqual(fresh.look(["events"])["events"].bound.linear, before + 1)
+            self.assertEqual(fresh.observe(["events"])["events"].bound.linear, before + 1)
 
     async def test_a_user_who_may_not_see_what_others_do_sees_that_they_do(self) -> None:
         dsn = await foreign_database("1.163.2", self)
@@ -181,13 +181,13 @@ class Looking(ForeignCase):
         )
         self.addCleanup(self.execute, dsn, "DROP OWNED BY onlooker; DROP ROLE onlooker")
         parts = {**extensions.parse_dsn(dsn), "user": "onlooker", "password": "p"}
-        origin = open_origin(extensions.make_dsn(**parts), "tests")
+        origin = open_source_database(extensions.make_dsn(**parts), "tests")
         self.addCleanup(origin.close)
-        assert isinstance(origin, ForeignOrigin)
+        assert isinstance(origin, SynapseDatabase)
         origin._settle_s = 0.0
         with closing(psycopg2.connect(dsn)) as other, other.cursor() as cursor:
             cursor.execute("SELECT nextval('events_stream_seq')")
-            self.assertFalse(origin.look(["events"])["events"].complete)
+            self.assertFalse(origin.observe(["events"])["events"].complete)
         # Its name for the server lacks what only others may ask for.
         self.assertEqual(origin.server.rpartition("/")[2], extensions.parse_dsn(dsn)["dbname"])
 
