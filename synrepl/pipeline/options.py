@@ -1,4 +1,4 @@
-"""What a user writes after ``.option(``: names in any case, values as text, refused by name."""
+"""Options of Spark data sources and sinks: validated, and named in the error when they are wrong."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from synrepl.driver.dsn import refuse_plain_text
 Number = TypeVar("Number", int, float)
 Word = TypeVar("Word", bound=StrEnum)
 
-#: Characters of a value that a message shows.
+#: Maximum number of characters of a value in an error message.
 _SHOWN = 100
 
 
@@ -36,13 +36,13 @@ class NoDsnFile(ConfigError):
 
 
 class DataSourceOptions:
-    """The options of one source or sink, each read by what it has to be.
+    """The options of one source or sink; names are case-insensitive, values are text.
 
     :param end: ``source`` or ``sink``, for messages
-    :param options: as Spark hands them over
-    :param known: the names that there are
+    :param options: as Spark passes them
+    :param known: the names of all options
     :param ignored: names that Spark itself adds, in lower case
-    :raises UnknownOption:
+    :raises UnknownOption: an option is not ``known``
     """
 
     def __init__(
@@ -68,19 +68,19 @@ class DataSourceOptions:
         return option in self._values
 
     def bad(self, option: str, wanted: str) -> BadOption:
-        """The error that an option's value is not what it has to be."""
+        """The error for an option whose value is invalid."""
         value = self._values.get(option, "")[:_SHOWN]
         return BadOption(end=self._end, option=option, value=value, wanted=wanted)
 
     def text(self, option: str) -> str | None:
-        """Its value; None when it was not given."""
+        """The value of an option; None if it was not set."""
         return self._values.get(option)
 
     def needed(self, option: str, what: str) -> str:
-        """Its value, which must be more than blanks.
+        """The value of a required option.
 
-        :param what: it is, for the message
-        :raises OptionMissing:
+        :param what: describes the option in the error message
+        :raises OptionMissing: it is not set, or blank
         """
         text = self._values.get(option, "").strip()
         if not text:
@@ -88,7 +88,7 @@ class DataSourceOptions:
         return text
 
     def dsn(self) -> str:
-        """Where the database is: option ``database``, or the file that ``database_path`` names.
+        """The DSN: the option ``database``, or the contents of the file ``database_path``.
 
         :raises OptionMissing: :raises BadOption: :raises NoDsnFile:
         :raises PlainTextDatabase: it is on another machine, not encrypted, and not ``insecure``
@@ -109,7 +109,7 @@ class DataSourceOptions:
         return found
 
     def flag(self, option: str) -> bool:
-        """True or false; false when it was not given.
+        """True or false; false if it was not set.
 
         :raises BadOption:
         """
@@ -133,7 +133,7 @@ class DataSourceOptions:
         return self._number(option, float, default, 0.0, "a number of seconds, 0 or more")
 
     def word(self, option: str, words: type[Word], default: Word) -> Word:
-        """One of some words, in any case.
+        """One of ``words``, case-insensitive.
 
         :raises BadOption:
         """
@@ -161,7 +161,7 @@ class DataSourceOptions:
             value = read(text)
         except ValueError:
             raise self.bad(option, wanted) from None
-        # Neither NaN nor infinity is in between.
+        # False for NaN and infinity, too.
         if not least <= value <= 2**53:
             raise self.bad(option, wanted)
         return value

@@ -1,4 +1,4 @@
-"""Up to where a stream may be read, found by repeated looks from outside (R5)."""
+"""Safe bounds of streams, computed from repeated observations of the database (R5)."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from synrepl.storage.store import Holder, Observation
 
 
 class StreamBounds:
-    """The safe bound of one stream of synrepl's own. It never goes back.
+    """The safe bound of one stream in a database of synrepl's. It never decreases.
 
-    What is on record is safe at once. Beyond it, a writer is safe up to the last token that
-    the sequence had given out when nobody held one of that writer's; :class:`.Settling` tells
-    when those who did are gone. A writer that died and has not been fenced off proves nothing.
+    Recorded positions are safe at once. Beyond them, a writer is safe up to the last token of the
+    sequence at a moment when no transaction held a token of that writer; :class:`.Settling` tells
+    when the transactions that did are over. A dead writer that has not been fenced holds the bound.
     """
 
     def __init__(self) -> None:
@@ -25,10 +25,10 @@ class StreamBounds:
         self._bound = PositionVector()
 
     def take_in(self, seen: Observation, locks: bool) -> SafeBound:
-        """Take in one look.
+        """Update the bound from one observation.
 
-        :param locks: who holds tokens was visible, as on a primary; on a standby only
-            what is on record counts
+        :param locks: the locks on tokens were visible, as on a primary; on a standby only
+            recorded positions count
         """
         at = dict(self._bound.writers)
         waits_for: list[str] = []
@@ -52,7 +52,7 @@ class StreamBounds:
 def _kept_by(
     writer: str, dead: bool, holders: Iterable[Holder], keeping: Collection[Hashable]
 ) -> Iterator[str]:
-    """What keeps a writer's bound, for a person."""
+    """Descriptions of what holds a writer's bound back."""
     if dead:
         yield f"writer {writer!r}, which died and has not been fenced off (a running master does it)"
     for holder in holders:
@@ -61,21 +61,21 @@ def _kept_by(
 
 
 class ForeignBounds:
-    """The safe bound of one stream in a real Synapse's database. It never goes back.
+    """The safe bound of one stream in a real Synapse's database. It never decreases.
 
-    What Synapse has on record is safe, writer by writer, and what all of them have is to those
-    who are not on record what it is to Synapse itself. For streams of which it records
-    nothing there is no proof from outside, for a token may be taken before the transaction
-    that uses it begins. There the bound is what the stream had reached at some look, once
-    ``settle_s`` seconds have passed and every transaction that was open *at their end* is over.
+    The positions that Synapse records are safe, writer by writer, and the least of them is safe for
+    writers without a record, as it is for Synapse itself. For streams without records there is no
+    proof from outside, because a token may be allocated before its transaction begins. There the
+    bound is the last token observed once ``settle_s`` seconds have passed and every transaction
+    that was open *at the end of that time* is over.
 
-    :param settle_s: how long a process may take from a token to its transaction, in seconds
+    :param settle_s: maximum time between allocating a token and beginning its transaction, in seconds
     """
 
     def __init__(self, settle_s: float) -> None:
         self._settle_s = settle_s
         self._settling = Settling()
-        self._waiting: deque[tuple[float, Token]] = deque()  # when and what; both rise
+        self._waiting: deque[tuple[float, Token]] = deque()  # time and token, both increasing
         self._begun: Token = 0
         self._bound = PositionVector()
 
@@ -86,22 +86,24 @@ class ForeignBounds:
         open_transactions: Iterable[Hashable],
         now: float,
     ) -> SafeBound:
-        """Take in one look.
+        """Update the bound from one observation.
 
-        :param recorded: by writer, the position on record
-        :param last: the last token that the stream is known to have given out
-        :param open_transactions: of this database, each by what tells it from all others, and
-            as text for a person; looked for after ``last``
-        :param now: when that was, of a clock that does not go back, in seconds
+        :param recorded: by writer, the recorded position
+        :param last: the last token that the stream is known to have allocated
+        :param open_transactions: identities of the open transactions in this database, read after
+            ``last``; their text describes them
+        :param now: the time of the observation on a monotonic clock, in seconds
         """
         waiting = self._waiting
-        while waiting and waiting[-1][1] > last:  # it went back, and may give them out again
+        while (
+            waiting and waiting[-1][1] > last
+        ):  # the sequence was set back, and may allocate them again
             waiting.pop()
         if last > (waiting[-1][1] if waiting else self._begun):
             waiting.append((now, last))
         self._begun = min(self._begun, last)
         while waiting and now - waiting[0][0] >= self._settle_s:
-            # Whoever has a token up to here is in its transaction by now, or done with it.
+            # The transactions of tokens up to here have begun by now, or are over.
             self._begun = waiting.popleft()[1]
         settled = self._settling.observe(self._begun, list(open_transactions))
         at = dict(self._bound.writers)
@@ -111,6 +113,6 @@ class ForeignBounds:
         self._bound = PositionVector(at, linear)
         waits_for = tuple(sorted(map(str, self._settling.holders)))
         if waiting and not waits_for:
-            # Unless somebody is known, it is who has a token and has not begun.
+            # No transaction is open: wait for those that may not have begun yet.
             waits_for = (f"transactions that may begin within {self._settle_s:g} s",)
         return SafeBound(self._bound, max(last, linear), 0, waits_for)

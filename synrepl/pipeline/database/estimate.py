@@ -1,4 +1,4 @@
-"""What the database's planner expects of a statement."""
+"""Row counts estimated by the planner of PostgreSQL."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from synrepl.storage.database import Transaction
 
 
 def planned_rows(txn: Transaction, statement: str) -> int:
-    """About how many rows ``statement`` will give; as good as the statistics are."""
+    """The estimated number of rows of ``statement``; as accurate as the table statistics."""
     plan = txn.execute(f"EXPLAIN (FORMAT JSON) {statement}").fetchone()[0]
     return int(plan[0]["Plan"]["Plan Rows"])

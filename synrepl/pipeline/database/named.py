@@ -1,4 +1,4 @@
-"""Names that are not there, and the nearest that are."""
+"""The error for an unknown stream, with the closest known name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from synrepl.pipeline.database.source_database import NoSuchStream
 
 
 def no_such_stream(name: str, streams: Sequence[str]) -> NoSuchStream:
-    """The error for a stream that is not in a database."""
+    """The error for a stream that is not in the database."""
     near = difflib.get_close_matches(name[:100], streams, n=1)
     return NoSuchStream(
         stream=name[:100],

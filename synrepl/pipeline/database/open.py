@@ -1,4 +1,4 @@
-"""Whatever a DSN leads to."""
+"""Opens the source database of a DSN: synrepl's own, or a real Synapse's."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class NoStreams(InputError):
 
 
 def open_source_database(dsn: str, instance: str, patience_s: float = PATIENCE_S) -> SourceDatabase:
-    """Connect, and find out whose streams there are.
+    """Connect, and find out which kind of database it is.
 
-    :param instance: who asks, for the server's list of sessions
-    :param patience_s: how long a database that is away is tried again, in seconds
+    :param instance: the ``application_name`` of the connection
+    :param patience_s: how long to retry while the database is unreachable, in seconds
     :raises BadDsn: :raises DatabaseAway: :raises NoStreams:
     """
     database = BlockingDatabase(dsn, instance, patience_s)

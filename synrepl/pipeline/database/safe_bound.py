@@ -1,4 +1,4 @@
-"""How far a stream may be read."""
+"""The safe bound of a stream: how far it may be read."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from synrepl.positions.vector import PositionVector
 
 
 class SafeBound(NamedTuple):
-    """One stream at one look.
+    """How far one stream may be read, as observed once.
 
-    :ivar bound: nothing at or below it can still be committed (R5)
-    :ivar last: the last token that anybody may have taken
-    :ivar trimmed: facts at or below it are gone
-    :ivar waits_for: what holds the bound back, for a person
+    :ivar bound: no fact at or below it can still be committed (R5)
+    :ivar last: the last token that a writer may have allocated
+    :ivar trimmed: facts at or below it have been trimmed
+    :ivar waits_for: descriptions of what holds the bound back
     """
 
     bound: PositionVector
@@ -24,5 +24,5 @@ class SafeBound(NamedTuple):
 
     @property
     def complete(self) -> bool:
-        """True when nothing is under way: the bound is where the stream ends."""
+        """True if no write is in flight: the bound is the end of the stream."""
         return self.bound.linear >= self.last

@@ -1,4 +1,4 @@
-"""Statements that read part of a stream, whichever part."""
+"""SQL statements that read a range of a stream."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import msgspec
 
 from synrepl.core.tokens import Range
 
-#: Where the least and the greatest stream ID belong. No SQL can hold a NUL, so whatever
-#: text somebody compares with, this is not in it.
+#: Placeholders of the least and the greatest stream ID. SQL cannot contain NUL, so no literal
+#: contains them.
 LOW, HIGH = "\0low\0", "\0high\0"
 
 
 class Scan(msgspec.Struct, frozen=True):
-    """A statement without parameters, but for the stream IDs that it is to be about.
+    """A statement without parameters, with placeholders for the range of stream IDs.
 
     :ivar template: with :data:`LOW` and :data:`HIGH` in it
     :ivar counts_down: the stream's IDs are its tokens negated
@@ -28,6 +28,6 @@ class Scan(msgspec.Struct, frozen=True):
 
 
 def ids(span: Range, counts_down: bool) -> tuple[str, str]:
-    """The least and the greatest stream ID of the tokens in a range, for a statement."""
+    """The least and the greatest stream ID of a range of tokens, as SQL."""
     low, high = span.after + 1, span.upto
     return (str(-high), str(-low)) if counts_down else (str(low), str(high))

@@ -1,8 +1,7 @@
-"""Looking at streams until what they had given out is settled.
+"""Polls streams until the tokens allocated so far are settled.
 
-Some bounds are found by repeated looks alone (:mod:`.bounds`): who looks once, and goes, never learns
-that anything is settled. So whoever reads up to an end looks until that is proven, and says so where
-it cannot be.
+Some bounds need repeated observations (:mod:`.bounds`): a single observation never proves that
+anything is settled. So a read with an end polls until that is proven, and reports what is not.
 """
 
 from __future__ import annotations
@@ -15,17 +14,17 @@ from synrepl.core.tokens import Token
 from synrepl.pipeline.database.safe_bound import SafeBound
 from synrepl.positions.vector import PositionVector
 
-#: For how long a run that ends looks, unless told otherwise, in seconds.
+#: Default time limit of polling, in seconds.
 SETTLE_TIMEOUT_S = 60.0
 
-#: Between two looks, in seconds.
+#: Time between two observations, in seconds.
 PAUSE_S = 0.25
 
 
 class BlockingClock(NamedTuple):
     """Time for callers that wait in their own thread.
 
-    :ivar now: in seconds, of a clock that does not go back
+    :ivar now: the time of a monotonic clock, in seconds
     :ivar pause: waits that many seconds
     """
 
@@ -37,11 +36,11 @@ REAL_TIME = BlockingClock()
 
 
 class Unsettled(NamedTuple):
-    """What is not settled of what a stream had given out.
+    """Tokens of a stream that are allocated and not settled.
 
-    :ivar settled: up to where everything is
-    :ivar last: the last token that had been given out at the first look
-    :ivar waits_for: what holds the rest back, for a person
+    :ivar settled: every token up to it is settled
+    :ivar last: the last token that was allocated at the first observation
+    :ivar waits_for: descriptions of what holds the rest back
     """
 
     stream: str
@@ -54,15 +53,15 @@ class Unsettled(NamedTuple):
         return f"stream {self.stream!r} above {self.settled} up to {self.last}{whom}"
 
 
-#: By stream, what is known to be settled, also from elsewhere.
+#: By stream, the position known to be settled, also from elsewhere.
 Known = Mapping[str, PositionVector]
 
 
 class SettlementPoller:
-    """Repeated looks at streams, of which the first one sets the goal.
+    """Observes streams repeatedly; the first observation sets the goal.
 
-    :param look: looks once, see :meth:`.SourceDatabase.observe`; may find streams that are new
-    :ivar standings: what the last look found
+    :param look: observes once, see :meth:`.SourceDatabase.observe`; may find new streams
+    :ivar standings: by stream, the last observation
     """
 
     def __init__(
@@ -75,26 +74,26 @@ class SettlementPoller:
         self.look()
 
     def look(self) -> None:
-        """Look once."""
+        """Observe once."""
         self.standings = self._look()
         for stream, at in self.standings.items():
             self._goal.setdefault(stream, at.last)
 
     def unsettled(self, known: Known) -> dict[str, Unsettled]:
-        """The streams that had given out more at the first look than is settled by now."""
+        """The streams in which tokens allocated at the first observation are not settled yet."""
         found = {}
         for stream, at in self.standings.items():
             settled = known.get(stream, PositionVector()).merge(at.bound)
-            # Where rows are deleted, a stream may end earlier by now.
+            # If rows were deleted, the stream may end earlier now.
             if settled.linear < min(self._goal[stream], at.last):
                 found[stream] = Unsettled(stream, settled, self._goal[stream], at.waits_for)
         return found
 
     def poll(self, known: Known, give_up: float) -> dict[str, SafeBound]:
-        """Look, at least once, until more is settled of some stream that is not settled yet.
+        """Observe, at least once, until the bound of an unsettled stream advances.
 
-        :param give_up: the time until which that is worth it
-        :returns: those streams; none when the time is up, or all is settled as it is
+        :param give_up: the deadline on the clock of this poller
+        :returns: the streams that advanced; empty at the deadline, or if everything is settled
         """
         wanted = self.unsettled(known)
         while True:

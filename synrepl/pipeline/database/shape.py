@@ -1,4 +1,4 @@
-"""A stream as rows in columns."""
+"""The columns of a stream's rows."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from dataclasses import dataclass
 
 from synrepl.streams.columns import Column, ColumnType
 
-#: What every row begins with: the fact's ID in the table, its place in the fact, who wrote it.
+#: The first columns of every row: the stream ID of its fact, its index in the fact, the writer.
 HEAD = (
     Column("stream_id", ColumnType.BIGINT, False),
     Column("row_no", ColumnType.BIGINT, False),
     Column("writer", ColumnType.TEXT, False),
 )
 
-#: A row of which no value is read: the cells are a JSON object of text, by column.
+#: A row whose values are not decoded: the cells are a JSON object of strings, by column.
 RAW = (*HEAD, Column("cells", ColumnType.TEXT, False))
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a reader has to know of one stream.
+    """The schema of one stream.
 
     :ivar counts_down: stream IDs are −1, −2, … (the token is the ID negated)
-    :ivar cells: the columns of a row, in order, without :data:`HEAD`
+    :ivar cells: the stream's own columns, in order, after :data:`HEAD`
     """
 
     stream: str

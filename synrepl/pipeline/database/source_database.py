@@ -1,4 +1,4 @@
-"""What the pipeline asks of a database that has streams."""
+"""The interface of a database whose streams the pipeline reads."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from synrepl.storage.marks import Mark
 
 
 class SourceDatabase(Protocol):
-    """Where streams come from. Kept for as long as its bounds are asked for: they are found by repeated looks.
+    """A database that streams are read from. Keep one object, because safe bounds need repeated observations.
 
-    :ivar server: tells this database from any other, over restarts and failovers
-    :ivar is_lossy: rows may vanish, or move to a newer ID, after they were read
-    :ivar incarnation: of its server, as it was at the last look; 1 where nobody counts them
+    :ivar server: identifies this database, across restarts and failovers
+    :ivar is_lossy: rows may be deleted, or move to a newer ID, after they were read
+    :ivar incarnation: of its server, as last observed; always 1 where incarnations are not recorded
     """
 
     server: str
@@ -29,11 +29,11 @@ class SourceDatabase(Protocol):
 
     @property
     def streams(self) -> Sequence[str]:
-        """The names of all streams that are in tables here."""
+        """The names of all streams that can be read."""
 
     @property
     def left_out(self) -> Mapping[str, str]:
-        """The streams that are in tables here, and cannot be read; why not, for a person."""
+        """The streams that have tables and cannot be read, each with the reason."""
 
     def refresh(self) -> None:
         """Read again which streams there are, and their columns."""
@@ -48,63 +48,62 @@ class SourceDatabase(Protocol):
         """How far each of the streams may be read now.
 
         :raises NotConfirmed: the server was promoted or restored, and is not confirmed yet
-        :raises OlderServer: a newer one was looked at before
+        :raises OlderServer: a newer one was observed before
         """
 
     def kept_since(self, incarnation: int) -> Mapping[str, PositionVector]:
-        """By stream, up to where everything has survived the failovers after an incarnation.
+        """By stream, the position up to which all facts survived the failovers since an incarnation.
 
-        Streams that no failover concerned are not named.
+        Streams that no failover affected are left out.
         """
 
     def gaps(self) -> Mapping[str, Sequence[Range]]:
-        """By stream, tokens that failovers have passed over, and nobody was ever given."""
+        """By stream, ranges of tokens that failovers skipped and that were never allocated."""
 
     def scan(self, stream: str, windows: Windows, columns: Sequence[str], also: str = "") -> Scan:
-        """A statement that gives rows, in the order of their tokens.
+        """A statement that selects rows in the order of their tokens.
 
-        :param windows: the tokens wanted
-        :param columns: which, of :attr:`.Shape.columns`, in order
+        :param windows: the tokens to read
+        :param columns: names of :attr:`.Shape.columns`, in order
         :param also: a condition on columns, in SQL
         """
 
     def raw(self, stream: str, windows: Windows) -> Scan:
-        """A statement that gives :data:`.shape.RAW`: all rows, of which no value is read as its type.
+        """A statement that selects :data:`.shape.RAW`: all rows, with values not decoded.
 
-        It succeeds where :meth:`scan` fails because of a value. What ``also`` asked for is not
-        looked at.
+        It succeeds where :meth:`scan` fails because of a value. It has no condition ``also``.
         """
 
     def rows(self, stream: str, windows: Windows) -> int:
-        """About how many rows there are; from statistics, so it may be far off."""
+        """The estimated number of rows; from table statistics, so it may be far off."""
 
     def occupied(self, stream: str, span: Range) -> Range:
         """The tokens of a range between the first and the last that have rows, empty without any.
 
-        At little cost: where that takes more than a look at an index, it is the range itself.
+        Cheap: returns the range itself where more than an index lookup would be needed.
         """
 
     def nth(self, stream: str, windows: Windows, rows: int) -> int | None:
-        """The token at which so many rows have been read; None when there are fewer."""
+        """The token of the row number ``rows``; None if there are fewer rows."""
 
     def reached_sql(self) -> str:
-        """A statement that gives true in the database that was looked at last, as far as it was then.
+        """A statement that is true in the database last observed, if it has replayed its log as far.
 
-        A DSN may lead somewhere else from another machine, or to a standby that is behind:
-        there, rows up to a bound that was found here may be missing.
+        On another machine a DSN may lead to another database, or to a standby that is behind and
+        lacks rows below a bound that was observed here.
         """
 
     def trimmed_sql(self, stream: str) -> str | None:
-        """A statement for up to where facts are gone by now; None where nobody trims."""
+        """A statement for the token up to which facts have been trimmed; None if there is no trimming."""
 
     def marks(self) -> Mapping[str, Sequence[Mark]]:
-        """By stream, where it was on record at some times, as far as the database tells; in seconds since the epoch."""
+        """By stream, the recorded positions and their times, in seconds since the epoch."""
 
     def subjects(self) -> Set[str]:
-        """Who is to be erased from what was copied: user IDs, or other texts that stand for somebody."""
+        """The subjects to erase from copies: user IDs, or other identifying strings."""
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
 
 
 class NoSuchStream(InputError):

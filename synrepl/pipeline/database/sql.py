@@ -1,4 +1,4 @@
-"""SQL without parameters: the reader that is fast takes none."""
+"""SQL text without parameters, because the ADBC reader takes none."""
 
 from __future__ import annotations
 

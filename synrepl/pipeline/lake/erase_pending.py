@@ -39,7 +39,7 @@ class Pending:
 
 
 class Redactions:
-    """What the rows of a lake redact. Kept from one asking to the next, it reads only files that are new."""
+    """The redactions among the rows of a lake. Keep one object: it reads each file once."""
 
     def __init__(self) -> None:
         self._read: dict[str, frozenset[str]] = {}

@@ -20,20 +20,20 @@ from synrepl.pipeline.lake.lost_rows import LostRows
 from synrepl.pipeline.lake.watermarks import Watermarks
 from synrepl.storage.marks import Mark
 
-#: Told each round of landing.
+#: Called after each round of landing.
 Told = Callable[[Landed], object]
 
 
 @dataclass(frozen=True, slots=True)
 class MaintenanceReport:
-    """What one run did.
+    """The result of one run of maintenance.
 
-    :ivar rows: that were landed, by stream
-    :ivar quarantined: of the streams that had some, rows that went into quarantine
-    :ivar joined: small files that are part of larger ones now
-    :ivar unsettled: by stream, what had been given out when it began, and could not be landed yet
-    :ivar lost: by stream, rows of the lake that the database lost in a failover that was met now
-    :ivar left_out: by stream that the database has and that cannot be read, why that is
+    :ivar rows: by stream, the number of rows landed
+    :ivar quarantined: by stream, the number of rows quarantined, if any
+    :ivar joined: number of small files compacted into larger ones
+    :ivar unsettled: by stream, tokens allocated before the run that could not be landed yet
+    :ivar lost: by stream, rows of the lake that the database lost in a failover found in this run
+    :ivar left_out: by stream that cannot be read, the reason
     """
 
     erased: Erased
@@ -47,11 +47,11 @@ class MaintenanceReport:
 
 
 class LakeMaintenance:
-    """Maintains a lake; to be used within :meth:`.Lake.changing`.
+    """Lands, erases and compacts; use it within :meth:`.Lake.changing`.
 
-    :param dsn: where tasks find the database
+    :param dsn: the DSN that tasks connect to
     :param accept_gaps: see :class:`.land.Landing`
-    :param acknowledge: told what is in the lake for good
+    :param acknowledge: called with the positions that are durable in the lake
     """
 
     def __init__(
@@ -92,17 +92,17 @@ class LakeMaintenance:
         told: Told = lambda landed: None,
         settle_timeout_s: float = SETTLE_TIMEOUT_S,
     ) -> MaintenanceReport:
-        """Land all that there is now, as far as it can be proven to be settled, then erase, then compact.
+        """Land everything that is settled now, then erase, then compact.
 
-        What is erased in the source while this runs is erased here by the next run. What a run
-        that failed had landed is told by the next one that does not.
+        What is erased in the source during a run is erased in the lake by the next run. Rows landed
+        by a run that failed are in the report of the next run that succeeds.
 
-        :param settle_timeout_s: how long to look for that proof, see :meth:`.Landing.rounds`
+        :param settle_timeout_s: how long to wait for facts to settle, see :meth:`.Landing.rounds`
         :raises: what :meth:`.Landing.rounds`, :func:`.pending` and :func:`.erase` raise
         """
         self._known = self._pending().known
         marks = self._origin.marks()
-        if marks != self._marks:  # to tell what is new, all that the lake has are read
+        if marks != self._marks:  # finding the new ones reads all marks of the lake
             Watermarks(self._lake).take_in(marks)
             self._marks = marks
         unsettled: dict[str, Unsettled] = {}
@@ -114,12 +114,12 @@ class LakeMaintenance:
             for stream, rows in landed.lost.items():
                 self._lost.setdefault(stream, []).extend(rows)
             told(landed)
-        # Again: what has just been landed may be redactions.
+        # Again, as the rows just landed may be redactions.
         erased = erase(self._spark, self._lake, self._pending())
         joined = sum(compact(self._spark, self._lake, stream).joined for stream in streams)
         if joined:
             self._remove_unused(streams)
-        # Counters that were added to have no zeros.
+        # Adding to a Counter drops zeros.
         report = MaintenanceReport(
             erased,
             joined,
@@ -137,7 +137,7 @@ class LakeMaintenance:
         return pending(self._spark, self._origin, self._lake, self._redactions)
 
     def _remove_unused(self, streams: Sequence[str]) -> None:
-        # Somebody who reads keeps the files for now; a later run removes them.
+        # While somebody reads, the files stay; a later run removes them.
         with self._lake.removing(wait=False) as nobody_reads:
             if nobody_reads:
                 for stream in streams:

@@ -1,11 +1,11 @@
-"""Rows that do not fit their columns: a table of their own for each stream that has some."""
+"""The quarantine of a stream: a separate table for rows that do not fit their columns."""
 
 from __future__ import annotations
 
 from synrepl.pipeline.database.shape import Shape
 from synrepl.streams.columns import Column, ColumnType
 
-#: Why a row is here, and its cells as a JSON object of texts.
+#: The reason why a row is quarantined, and its cells as a JSON object of strings.
 QUARANTINE_CELLS = (
     Column("reason", ColumnType.TEXT, True),
     Column("cells", ColumnType.JSON, True),
@@ -13,5 +13,5 @@ QUARANTINE_CELLS = (
 
 
 def quarantine_shape(shape: Shape) -> Shape:
-    """The columns of the quarantine of a stream."""
+    """The columns of a stream's quarantine table."""
     return Shape(shape.stream, shape.counts_down, QUARANTINE_CELLS)

@@ -52,15 +52,15 @@ class Watermarks:
         self._newest: dict[str, Mark] | None = None
 
     def note(self, stream: str, token: Token, at: float) -> bool:
-        """Note where one stream is; see :meth:`note_all`. True when that was worth it."""
+        """Record the position of one stream, see :meth:`note_all`; True if a mark was added."""
         return bool(self.note_all({stream: token}, at))
 
     def note_all(self, tokens: Mapping[str, Token], at: float) -> int:
-        """Note where streams are, in one commit; those that moved, and have no mark of the last minute.
+        """Record the positions of streams in one commit: of those that advanced and have no mark of the last minute.
 
         :param tokens: by stream, the linear position
-        :param at: when each was seen there, in seconds since the epoch
-        :returns: how many were noted
+        :param at: the time at which the positions were read, in seconds since the epoch
+        :returns: the number of marks added
         :raises LakeFailed: the table could not be read or written
         """
         newest = self._newest_marks()
@@ -74,7 +74,7 @@ class Watermarks:
         return len(new)
 
     def take_in(self, marks: Mapping[str, Iterable[Mark]]) -> int:
-        """Add marks that were made elsewhere, by stream, and are not there yet; how many those were.
+        """Add marks from elsewhere, by stream, unless they are present; return the number added.
 
         :raises LakeFailed: the table could not be read or written
         """
@@ -93,7 +93,7 @@ class Watermarks:
         return len(new)
 
     def table(self) -> pa.Table:
-        """All of them, in no order: as :data:`SCHEMA` says."""
+        """All marks, unordered, with the columns of :data:`SCHEMA`."""
         found = self._open()
         if found is None:
             return SCHEMA.empty_table()
@@ -101,14 +101,14 @@ class Watermarks:
         return self._guarded("read", lambda: delta.to_pyarrow_table().cast(SCHEMA))
 
     def frame(self, spark: SparkSession) -> DataFrame:
-        """All of them: ``stream``, ``token``, ``at``; for as long as :meth:`.Lake.reading` says."""
+        """All marks (``stream``, ``token``, ``at``) as a data frame; use it within :meth:`.Lake.reading`."""
         found = self._open()
         return parquet(spark, _DDL, [] if found is None else found.file_uris())
 
     def remove_unused(self) -> int:
-        """Delete files that no longer belong to the table; how many.
+        """Delete files that no longer belong to the table, and return their number.
 
-        To be called within :meth:`.Lake.changing` and :meth:`.Lake.removing`.
+        Call it within :meth:`.Lake.changing` and :meth:`.Lake.removing`.
         """
         found = self._open()
         if found is None:
@@ -136,7 +136,7 @@ class Watermarks:
                 Schema.from_arrow(SCHEMA),
                 mode="ignore",
                 name="marks",
-                # There is a commit a minute, and nobody asks what there was some time ago.
+                # There is a commit a minute, and older versions are not read.
                 configuration={"delta.logRetentionDuration": "interval 1 days"},
             )
             delta = DeltaTable(self.path)
@@ -174,7 +174,7 @@ class Watermarks:
 def _worth_it(last: Mark | None, token: Token, at: float) -> bool:
     if last is None:
         return True
-    # A clock that was set back must not keep marks away until it is where it was.
+    # If the clock was set back, marks are added at once, not when it has caught up.
     return token > last.token and not 0 <= at - last.at < MIN_SPACING_S
 
 
