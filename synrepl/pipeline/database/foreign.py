@@ -9,13 +9,19 @@ from typing import NamedTuple, TypeVar
 from synrepl.core.tokens import Range
 from synrepl.driver.blocking import BlockingDatabase
 from synrepl.pipeline.database.bounds import ForeignBounds
-from synrepl.pipeline.database.estimate import planned_rows
 from synrepl.pipeline.database.identity import Identity, identify, log_position
-from synrepl.pipeline.database.named import no_such_stream
 from synrepl.pipeline.database.safe_bound import SafeBound
 from synrepl.pipeline.database.scan import HIGH, LOW, Scan, ids
 from synrepl.pipeline.database.shape import RAW, Shape
-from synrepl.pipeline.database.sql import identifier, in_order, in_windows, literal, selected
+from synrepl.pipeline.database.source_database import no_such_stream
+from synrepl.pipeline.database.sql import (
+    identifier,
+    in_order,
+    in_windows,
+    literal,
+    planned_rows,
+    selected,
+)
 from synrepl.pipeline.plan.windows import Windows
 from synrepl.positions.vector import PositionVector
 from synrepl.storage.database import Isolation, Transaction

@@ -7,17 +7,17 @@ from collections.abc import Mapping, Sequence, Set
 from synrepl.core.tokens import Range
 from synrepl.driver.blocking import BlockingDatabase
 from synrepl.pipeline.database.bounds import StreamBounds
-from synrepl.pipeline.database.estimate import planned_rows
 from synrepl.pipeline.database.identity import Identity, identify, log_position
-from synrepl.pipeline.database.named import no_such_stream
 from synrepl.pipeline.database.safe_bound import SafeBound
 from synrepl.pipeline.database.scan import HIGH, LOW, Scan, ids
 from synrepl.pipeline.database.shape import HEAD, Shape
+from synrepl.pipeline.database.source_database import no_such_stream
 from synrepl.pipeline.database.sql import (
     identifier,
     in_order,
     in_windows,
     literal,
+    planned_rows,
     readable,
     selected,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping, Sequence, Set
 from typing import Protocol
 
@@ -108,3 +109,13 @@ class SourceDatabase(Protocol):
 
 class NoSuchStream(InputError):
     """there is no stream {stream!r} in this database{hint}; it has {streams}"""
+
+
+def no_such_stream(name: str, streams: Sequence[str]) -> NoSuchStream:
+    """The error for a stream that is not in the database."""
+    near = difflib.get_close_matches(name[:100], streams, n=1)
+    return NoSuchStream(
+        stream=name[:100],
+        hint=f"; did you mean {near[0]!r}?" if near else "",
+        streams=", ".join(streams) or "none",
+    )

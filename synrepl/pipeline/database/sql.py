@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from synrepl.core.errors import InputError
 from synrepl.pipeline.database.shape import Shape
 from synrepl.pipeline.plan.windows import Windows
+from synrepl.storage.database import Transaction
 from synrepl.streams.columns import Column, ColumnType
 
 
@@ -76,3 +77,9 @@ def in_order(shape: Shape) -> str:
     order no index has, and all rows would be sorted again.
     """
     return f"ORDER BY rows.stream_id{' DESC' if shape.counts_down else ''}, rows.row_no"
+
+
+def planned_rows(txn: Transaction, statement: str) -> int:
+    """The estimated number of rows of ``statement``; as accurate as the table statistics."""
+    plan = txn.execute(f"EXPLAIN (FORMAT JSON) {statement}").fetchone()[0]
+    return int(plan[0]["Plan"]["Plan Rows"])
