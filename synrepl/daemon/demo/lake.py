@@ -116,31 +116,31 @@ def lake_report(result: LakeResult, show_all: bool) -> Iterator[rich.console.Ren
 
 def land_and_check(folder: Path, dsn: str) -> None:
     """Land all streams, check them, run the job, and print the result."""
+    from synrepl.pipeline.database.open import open_source_database
     from synrepl.pipeline.jobs.catalogue import find
     from synrepl.pipeline.jobs.run import run
     from synrepl.pipeline.lake.check import check
     from synrepl.pipeline.lake.erase_mask import mask
     from synrepl.pipeline.lake.erase_pending import pending
-    from synrepl.pipeline.lake.keep import Keeper
     from synrepl.pipeline.lake.lake import Lake
-    from synrepl.pipeline.origin.open import open_origin
-    from synrepl.pipeline.session.session import named_session
+    from synrepl.pipeline.lake.maintenance import LakeMaintenance
     from synrepl.pipeline.session.options import SessionOptions
+    from synrepl.pipeline.session.session import named_session
 
     job = find(JOB)
-    origin = open_origin(dsn, "demo lake")
+    database = open_source_database(dsn, "demo lake")
     with named_session(SessionOptions(app_name="synrepl demo")) as spark:
-        lake = Lake.begin(folder, origin.server, origin.erodes)
+        lake = Lake.begin(folder, database.server, database.is_lossy)
         with lake.changing():
-            kept = Keeper(spark, lake, origin, dsn).run(origin.streams)
-            known = pending(spark, origin, lake).known
-            report = check(spark, lake, origin, dsn, mask=partial(mask, erasures=known))
+            landed = LakeMaintenance(spark, lake, database, dsn).run(database.streams)
+            known = pending(spark, database, lake).known
+            report = check(spark, lake, database, dsn, mask=partial(mask, erasures=known))
         with lake.reading():
             rows = [[_to_json(cell) for cell in row] for row in run(spark, lake, job).collect()]
     columns = [field.name for field in job.schema]
     print_json(
         {
-            "landed": kept.rows,
+            "landed": landed.rows,
             "problems": report.problems,
             "job": {"title": job.title, "columns": columns, "rows": rows},
         }
