@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from random import random
 from typing import Any, TypeVar
 
 from twisted.internet.defer import Deferred
@@ -16,12 +17,14 @@ from twisted.logger import Logger
 
 from synrepl.adapters.postgres_pool import DaemonThreadPool
 from synrepl.adapters.reactor import Reactor
-from synrepl.core.backoff import pause
 from synrepl.core.clock import DelayedCall
 from synrepl.core.errors import SynreplError
+from synrepl.core.retry import BackOff, Retry
 from synrepl.storage.launch.postgres import PostgresServer
 
 T = TypeVar("T")
+
+_BACK_OFF = BackOff(0.2, 30.0)
 
 
 class EmbeddedPostgres:
@@ -51,8 +54,8 @@ class EmbeddedPostgres:
         self._on_crash = on_crash
         self._keeper = DaemonThreadPool(1, 1, name="embedded postgres")
         self._stopping = False
-        self._retry: DelayedCall | None = None
-        self._failures = 0
+        self._retry = Retry(_BACK_OFF, random)
+        self._next_attempt: DelayedCall | None = None
 
     @property
     def pid(self) -> int | None:
@@ -84,8 +87,8 @@ class EmbeddedPostgres:
         if self._stopping:
             return
         self._stopping = True
-        if self._retry is not None and self._retry.active():
-            self._retry.cancel()
+        if self._next_attempt is not None and self._next_attempt.active():
+            self._next_attempt.cancel()
         self._reactor.removeReader(self)
         await self._keep(self._server.stop)
         self._keeper.stop()
@@ -131,17 +134,15 @@ class EmbeddedPostgres:
         self._keep(self._server.restart).addCallbacks(self._restarted, self._not_restarted)
 
     def _restarted(self, _: object) -> None:
-        self._failures = 0
+        self._retry.succeeded()
         self._log.info("the embedded PostgreSQL runs again")
         self._watch()
 
     def _not_restarted(self, failure: Any) -> None:
         failure.trap(SynreplError, OSError)
-        self._failures += 1
         self._log.error("{reason}", reason=failure.getErrorMessage())
         if not self._stopping:
-            delay = pause(self._failures, base=0.2, longest=30.0)
-            self._retry = self._reactor.callLater(delay, self._restart)
+            self._next_attempt = self._reactor.callLater(self._retry.failed(), self._restart)
 
     def _keep(self, job: Callable[[], T]) -> Deferred[T]:
         """Run a blocking job in the keeper's thread, after those before."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from random import random
 from typing import TypeVar
 
 from twisted.internet.defer import Deferred
@@ -22,9 +23,9 @@ from twisted.logger import Logger
 
 from synrepl.adapters.postgres_pool import Pool
 from synrepl.adapters.reactor import Reactor
-from synrepl.core.backoff import pause
 from synrepl.core.clock import DelayedCall
 from synrepl.core.errors import Unavailable
+from synrepl.core.retry import BackOff, Patience, Retry
 from synrepl.driver import outcome
 from synrepl.driver.attempt import Attempt
 from synrepl.driver.connection import Address, DatabaseRefused
@@ -33,6 +34,10 @@ from synrepl.storage.database import CommitUnknown, Isolation, SerializationFail
 from synrepl.storage.store import DatabaseAway, OlderServer
 
 T = TypeVar("T")
+
+#: After a collision with other transactions; while the database is away; and while the outcome of
+#: a commit is not known yet.
+_COLLIDED, _AWAY, _IN_DOUBT = BackOff(0.005, 0.5), BackOff(0.05, 2.0), BackOff(0.02, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +99,8 @@ class PostgresDatabase:
     ) -> T:
         """Run ``work`` in one transaction; see :meth:`synrepl.storage.database.Database.run`."""
         attempt = Attempt(self._address, name, work, read_only, isolation)
-        losses = _Losses(self._reactor.seconds, self._limits.give_up_s)
-        collisions = 0
+        losses = self._losses(_AWAY)
+        collisions = Retry(_COLLIDED, random)
         was_older = False
         while True:
             try:
@@ -107,10 +112,10 @@ class PostgresDatabase:
                     raise
                 was_older = True
             except SerializationFailure as error:
-                collisions += 1
-                if collisions >= self._limits.attempts:
-                    raise SerializationFailure(**{**error.facts, "attempts": collisions}) from error
-                await self._nap(pause(collisions, base=0.005, longest=0.5))
+                delay_s = collisions.failed()
+                if (attempts := collisions.failures) >= self._limits.attempts:
+                    raise SerializationFailure(**{**error.facts, "attempts": attempts}) from error
+                await self._nap(delay_s)
             except DatabaseAway as error:
                 await self._after_loss(name, error, losses)
             else:
@@ -124,10 +129,11 @@ class PostgresDatabase:
         :raises DatabaseAway: ``error``, when there is no point in another
         """
         self._pool.discard_idle()
-        if isinstance(error, DatabaseRefused) or self._pool.closed or losses.too_long():
+        delay_s = losses.delay_s()
+        if isinstance(error, DatabaseRefused) or self._pool.closed or delay_s is None:
             raise error
         self._log.info("{name} is tried again: {error}", name=name, error=error)
-        await self._nap(pause(losses.count, base=0.05, longest=2.0))
+        await self._nap(delay_s)
 
     async def close(self) -> None:
         """Refuse new transactions, wait for running ones, end them when they take too long."""
@@ -143,7 +149,7 @@ class PostgresDatabase:
         :raises CommitUnknown: nobody can say, or not in time
         """
         self._pool.discard_idle()  # for they may be to what a crashed server left behind
-        losses = _Losses(self._reactor.seconds, self._limits.give_up_s)
+        losses = self._losses(_IN_DOUBT)
         while True:
             verdict, reason = Verdict.PENDING, Verdict.PENDING.value
             try:
@@ -154,9 +160,14 @@ class PostgresDatabase:
             if verdict.known:
                 self._log.info("{name} lost its connection: {reason}", name=name, reason=reason)
                 return verdict is Verdict.COMMITTED
-            if verdict is not Verdict.PENDING or self._pool.closed or losses.too_long():
+            delay_s = losses.delay_s()
+            if verdict is not Verdict.PENDING or self._pool.closed or delay_s is None:
                 raise CommitUnknown(name=name, where=self.where, xid=ticket.xid, reason=reason)
-            await self._nap(pause(losses.count, base=0.02, longest=1.0))
+            await self._nap(delay_s)
+
+    def _losses(self, back_off: BackOff) -> _Losses:
+        patience = Patience(self._reactor.seconds, self._limits.give_up_s)
+        return _Losses(Retry(back_off, random), patience)
 
     async def _nap(self, seconds: float) -> None:
         """Sleep, but not through :meth:`close`."""
@@ -170,18 +181,14 @@ class PostgresDatabase:
             del self._naps[nap]
 
 
+@dataclass(frozen=True, slots=True)
 class _Losses:
-    """Counts tries since the first loss, and knows when it has been too long."""
+    """Attempts that have lost the database."""
 
-    def __init__(self, seconds: Callable[[], float], give_up_s: float) -> None:
-        self._seconds = seconds
-        self._give_up_s = give_up_s
-        self._since: float | None = None
-        self.count = 0
+    retry: Retry
+    patience: Patience
 
-    def too_long(self) -> bool:
-        """Count one more."""
-        self.count += 1
-        if self._since is None:
-            self._since = self._seconds()
-        return self._seconds() - self._since >= self._give_up_s
+    def delay_s(self) -> float | None:
+        """Count one more; seconds until the next attempt, None when it is too late for one."""
+        delay_s = self.retry.failed()
+        return delay_s if self.patience.allows(delay_s) else None

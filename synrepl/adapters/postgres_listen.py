@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from random import random
 from typing import Any
 
 import psycopg2
@@ -18,11 +19,13 @@ from twisted.logger import Logger
 from synrepl.adapters.postgres_pool import DaemonThreadPool
 from synrepl.adapters.postgres_watch import Watch
 from synrepl.adapters.reactor import Reactor
-from synrepl.core.backoff import pause
 from synrepl.core.clock import DelayedCall
+from synrepl.core.retry import BackOff, Retry
 from synrepl.driver.connection import Address, Connection, Keepalive, close
 
 _KEEPALIVE = Keepalive(idle_s=5, interval_s=2, count=3)
+
+_BACK_OFF = BackOff(0.05, 5.0)
 
 
 class PostgresListener:
@@ -59,8 +62,8 @@ class PostgresListener:
         self._watch: Watch | None = None
         self._connecting = False
         self._stopped: Deferred[None] | None = None
-        self._retry: DelayedCall | None = None
-        self._failures = 0
+        self._retry = Retry(_BACK_OFF, random)
+        self._next_attempt: DelayedCall | None = None
 
     def start(self) -> None:
         """Begin to connect; goes on trying until :meth:`stop`. Once."""
@@ -72,8 +75,8 @@ class PostgresListener:
         if self._stopped is not None:
             return
         self._stopped = Deferred()
-        if self._retry is not None and self._retry.active():
-            self._retry.cancel()
+        if self._next_attempt is not None and self._next_attempt.active():
+            self._next_attempt.cancel()
         self._drop()
         if self._connecting:
             await self._stopped
@@ -104,7 +107,7 @@ class PostgresListener:
                 close(outcome)
             self._stopped.callback(None)
         elif ok:
-            self._failures = 0
+            self._retry.succeeded()
             self._connection = outcome
             self._watch = Watch(self._reactor, outcome, partial(self._readable, outcome))
             self._watch.resume()
@@ -143,8 +146,5 @@ class PostgresListener:
             self._connection = None
 
     def _try_again(self, reason: str) -> None:
-        self._failures += 1
         self._log.warn("not listening to notifications: {reason}", reason=reason)
-        self._retry = self._reactor.callLater(
-            pause(self._failures, base=0.05, longest=5.0), self._connect
-        )
+        self._next_attempt = self._reactor.callLater(self._retry.failed(), self._connect)

@@ -18,11 +18,13 @@ from twisted.python.failure import Failure
 from synrepl.adapters.redis_address import RedisAddress
 from synrepl.adapters.redis_connection import Listener, RedisAway, RedisConnection, Speaker
 from synrepl.adapters.redis_sentinel import Sentinels
-from synrepl.core.backoff import pause
 from synrepl.core.clock import Scheduler
+from synrepl.core.retry import BackOff, Retry
 
 #: Connections that stood for so many seconds do not count as a failure.
 STEADY_S = 10.0
+
+_BACK_OFF = BackOff(0.1, 10.0)
 
 
 class Owner(Interface):
@@ -132,7 +134,7 @@ class RedisPubSub:
             self._logger.failure("the bus on Redis is no longer kept", failure=failure)
 
     async def _run(self) -> None:
-        failures = 0
+        retry = Retry(_BACK_OFF, self._scheduler.random)
         while not self._stopping:
             began = self._scheduler.seconds()
             try:
@@ -148,9 +150,9 @@ class RedisPubSub:
                 )
             else:
                 self._log("no bus on Redis at {where}: {why}", where=self._address, why=self.fault)
-            steady = self._scheduler.seconds() - began > STEADY_S
-            failures = 1 if steady else failures + 1
-            await self._scheduler.sleep(pause(failures, base=0.1, longest=10.0))
+            if self._scheduler.seconds() - began > STEADY_S:
+                retry.succeeded()
+            await self._scheduler.sleep(retry.failed())
 
     async def _stand(self) -> str:
         """Make both connections; returns when one is lost, with the reason.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random as system_random
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -10,24 +11,31 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from synrepl.core.clock import Clock, DelayedCall
+from synrepl.core.retry import RandomSource
 
 
 class TwistedScheduler:
     """Implements :class:`synrepl.core.clock.Scheduler`.
 
     :param clock: a reactor, ``task.Clock`` or ``MemoryReactorClock``
+    :param random: source of :meth:`random`
     """
 
     _log = Logger()
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, random: RandomSource = system_random.random) -> None:
         self._clock = clock
+        self._random = random
         self._sleeping: set[Deferred[None]] = set()
         self._stopped = False
 
     def seconds(self) -> float:
         """Now, in seconds."""
         return self._clock.seconds()
+
+    def random(self) -> float:
+        """A number from 0 up to 1, for jitter."""
+        return self._random()
 
     def callLater(self, delay: float, call: Callable[..., object], *args: object) -> DelayedCall:
         """Run ``call(*args)`` once, ``delay`` seconds from now."""

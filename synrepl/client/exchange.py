@@ -7,6 +7,7 @@ and the asynchronous client share all decisions.
 from __future__ import annotations
 
 import logging
+import random as system_random
 import re
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
@@ -22,15 +23,15 @@ from synrepl.client.errors import (
     WaitExpired,
 )
 from synrepl.core import jsons
-from synrepl.core.backoff import pause
 from synrepl.core.errors import InputError, SynreplError, Unavailable
+from synrepl.core.retry import BackOff, RandomSource, Retry
 
 T = TypeVar("T")
 
 _log = logging.getLogger("synrepl.client")
 
-#: Limits of the back-off between two attempts, in seconds.
-SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
+#: Between two attempts.
+BACK_OFF = BackOff(0.1, 2.0)
 
 #: Statuses after which the same request may succeed: the server's own 503, and those of proxies.
 _TRANSIENT = frozenset({429, 502, 503, 504})
@@ -114,19 +115,24 @@ SendOutcome = HttpReply | NoReply | None
 
 
 def exchange(
-    call: ClientCall[T], url: str, timeout_s: float, retries: bool, now: Callable[[], float]
+    call: ClientCall[T],
+    url: str,
+    timeout_s: float,
+    retries: bool,
+    now: Callable[[], float],
+    random: RandomSource = system_random.random,
 ) -> Generator[Step, SendOutcome, T]:
     """Carry out a call. The driver answers each :class:`Send` with a reply or a :class:`NoReply`.
 
     :param timeout_s: limit of all attempts and pauses together
     :param retries: repeat the request after a temporary failure
+    :param random: source of the jitter
     :raises SynreplError: the call failed
     """
     deadline = now() + timeout_s
-    tries = 0
+    retry = Retry(BACK_OFF, random)
     may_have_happened = False
     while True:
-        tries += 1
         left = max(deadline - now(), 0.001)
         outcome = yield Send(call.method, call.path(left), call.body, call.headers, left)
         assert outcome is not None
@@ -136,19 +142,17 @@ def exchange(
             may_have_happened |= outcome.maybe_received
         else:
             try:
-                return _result(call, url, outcome, tries)
+                return _result(call, url, outcome, retry.failures + 1)
             except SynreplError as failed:
                 error = failed
             retry_after_s = outcome.retry_after_s
             may_have_happened |= outcome.status in _AMBIGUOUS
-        wait = max(
-            pause(tries, base=SHORTEST_PAUSE_S, longest=LONGEST_PAUSE_S), retry_after_s or 0.0
-        )
+        wait = max(retry.failed(), retry_after_s or 0.0)
         if not retries or not _is_temporary(error) or now() + wait >= deadline:
             if may_have_happened and call.unconfirmed and not _is_about_content(error):
                 raise call.unconfirmed(error)
             raise error
-        _log.info("attempt %d failed, again in %.1f s: %s", tries, wait, error)
+        _log.info("attempt %d failed, again in %.1f s: %s", retry.failures, wait, error)
         yield Pause(wait)
 
 

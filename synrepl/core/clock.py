@@ -52,6 +52,9 @@ class Promise(Protocol[T]):
 class Scheduler(Clock, Protocol):
     """A clock that can also start coroutines and make promises for them to await."""
 
+    def random(self) -> float:
+        """A number from 0 up to 1, for jitter; as reproducible as the clock is."""
+
     def promise(self) -> Promise[Any]:
         """A new, unresolved promise."""
 

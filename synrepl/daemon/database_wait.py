@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from synrepl.core.backoff import pause
 from synrepl.core.clock import Scheduler
 from synrepl.core.errors import Unavailable
+from synrepl.core.retry import BackOff, Retry
 from synrepl.driver.connection import DatabaseRefused
 from synrepl.services.announcing.announce import Log
 from synrepl.storage.database import CommitUnknown, DatabaseBusy
@@ -16,8 +16,7 @@ from synrepl.storage.store import DatabaseAway, StreamNotMade
 
 T = TypeVar("T")
 
-#: Seconds between two attempts, at first and at most.
-_FIRST_S, _LONGEST_S = 0.2, 5.0
+_BACK_OFF = BackOff(0.2, 5.0)
 
 #: The first attempts that fail are logged, and then one in so many.
 _LOGGED_FIRST, _LOGGED_THEN = 3, 10
@@ -49,7 +48,7 @@ class DatabaseWait:
         :raises DatabaseRefused: waiting does not help
         :raises SynreplError: and what else the step raises
         """
-        failures = 0
+        retry = Retry(_BACK_OFF, self._scheduler.random)
         while True:
             try:
                 result = await step()
@@ -57,11 +56,10 @@ class DatabaseWait:
                 raise
             except _PASSES as error:
                 self._waiting(str(error))
-                if failures < _LOGGED_FIRST or failures % _LOGGED_THEN == 0:
+                if retry.failures < _LOGGED_FIRST or retry.failures % _LOGGED_THEN == 0:
                     self._log.warn("waiting for the database: {error}", error=error)
-                failures += 1
-                await self._scheduler.sleep(pause(failures, base=_FIRST_S, longest=_LONGEST_S))
+                await self._scheduler.sleep(retry.failed())
             else:
-                if failures:
+                if retry.failures:
                     self._waiting("starting")
                 return result

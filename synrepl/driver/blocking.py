@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from random import random
 from typing import Self, TypeVar
 
+from synrepl.core.retry import BackOff, Patience, Retry
 from synrepl.driver.attempt import Attempt
 from synrepl.driver.connection import Address, Connection, DatabaseRefused, close
 from synrepl.storage.database import Isolation, Transaction
@@ -16,8 +18,7 @@ T = TypeVar("T")
 #: Seconds for which a database that is away is tried again.
 PATIENCE_S = 30.0
 
-#: Seconds between two attempts, the first and the longest.
-_PAUSES_S = (0.1, 2.0)
+_BACK_OFF = BackOff(0.1, 2.0)
 
 
 class BlockingDatabase:
@@ -64,8 +65,8 @@ class BlockingDatabase:
         :raises DatabaseRefused: at once, for waiting does not help
         """
         attempt = Attempt(self.address, name, work, read_only, isolation)
-        give_up: float | None = None
-        pause, longest = _PAUSES_S
+        retry = Retry(_BACK_OFF, random)
+        patience = Patience(time.monotonic, self._patience_s)
         while True:
             try:
                 ran = attempt.run(self._connected())
@@ -77,12 +78,10 @@ class BlockingDatabase:
             except DatabaseAway as error:
                 away = error
             self.close()
-            if give_up is None:  # not before: work that takes its time has its patience, too
-                give_up = time.monotonic() + self._patience_s
-            if time.monotonic() + pause > give_up:
+            delay_s = retry.failed()
+            if not patience.allows(delay_s):
                 raise away
-            time.sleep(pause)
-            pause = min(2 * pause, longest)
+            time.sleep(delay_s)
 
     def _connected(self) -> Connection:
         if self._connection is None or self._connection.closed:

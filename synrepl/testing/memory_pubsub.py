@@ -11,8 +11,11 @@ from functools import partial
 from typing import Protocol
 
 from synrepl.core.clock import Clock
+from synrepl.core.retry import BackOff, RandomSource, Retry
 from synrepl.testing.links import AT_ONCE, Pace
 from synrepl.testing.memory_redis import Connections, MemoryRedis
+
+_BACK_OFF = BackOff(0.1, 10.0)
 
 
 class Owner(Protocol):
@@ -71,6 +74,7 @@ class MemoryPubSub:
     :param channels: what to subscribe to
     :param splits: others may be heard amid what is said at once, as happens where a server
         reads a part of it
+    :param random: source of the jitter between attempts to connect; without it, there is none
     :ivar connections: how often both have stood
     :ivar cut_off: not counted here
     :ivar fault: not told here
@@ -85,6 +89,7 @@ class MemoryPubSub:
         owner: Owner,
         pace: Pace = AT_ONCE,
         splits: bool = False,
+        random: RandomSource = lambda: 0.0,
     ) -> None:
         self.name = name
         self._splits = splits
@@ -98,7 +103,7 @@ class MemoryPubSub:
         self._owner = owner
         self._pace = pace
         self._running = False
-        self._failures = 0
+        self._retry = Retry(_BACK_OFF, random)
         self._tries = 0
         self._now: Connections | None = None
         self._standing = False
@@ -173,7 +178,7 @@ class MemoryPubSub:
     def _stand(self, now: Connections) -> None:
         if now is self._now and self._running:
             self.connections += 1
-            self._failures = 0
+            self._retry.succeeded()
             self._standing = True
             give_up = partial(self._give_up, now)
             self._owner.connected(MemoryWires(now, give_up, self._splits))
@@ -200,6 +205,4 @@ class MemoryPubSub:
             self._owner.disconnected()
 
     def _come_back(self) -> None:
-        self._failures += 1
-        pause = min(0.1 * 2 ** min(self._failures - 1, 7), 10.0)
-        self._clock.callLater(pause, self._connect)
+        self._clock.callLater(self._retry.failed(), self._connect)

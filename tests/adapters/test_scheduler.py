@@ -27,6 +27,10 @@ class Scheduling(SynchronousTestCase):
         self.clock.advance(2)
         self.assertEqual(calls, [5.0])
 
+    def test_random_numbers_come_from_the_given_source(self) -> None:
+        scheduler = TwistedScheduler(self.clock, iter([0.25, 0.75]).__next__)
+        self.assertEqual([scheduler.random(), scheduler.random()], [0.25, 0.75])
+
     def test_sleep(self) -> None:
         async def nap() -> str:
             await self.scheduler.sleep(1.5)

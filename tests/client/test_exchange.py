@@ -19,7 +19,7 @@ from synrepl.client.errors import (
     UnusableAnswer,
 )
 from synrepl.client.exchange import (
-    LONGEST_PAUSE_S,
+    BACK_OFF,
     HttpReply,
     NoReply,
     Pause,
@@ -83,7 +83,7 @@ class Repeating(TestCase):
         result = driver.run(get_call("/status"), *[AWAY] * 9, HttpReply(200, b"{}"))
         self.assertEqual(result, {})
         for number, pause in enumerate(driver.pauses):
-            longest = min(0.1 * 2**number, LONGEST_PAUSE_S)
+            longest = min(0.1 * 2**number, BACK_OFF.longest_s)
             self.assertTrue(longest / 2 <= pause <= longest, driver.pauses)
 
     def test_pauses_for_as_long_as_the_process_asks(self) -> None:

@@ -107,7 +107,7 @@ class Lives(TestCase):
     def setUp(self) -> None:
         self.clock = VirtualClock()
         self.failures: list[str] = []
-        self.life = Life(self.clock, "somebody", self.failed)
+        self.life = Life(self.clock, "somebody", self.failed, lambda: 0.0)
         self.seen: list[str] = []
 
     def failed(self, name: str, failure: Failure) -> None:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Awaitable, Callable, Collection, Sequence
 
-from synrepl.core.backoff import pause
 from synrepl.core.clock import DelayedCall, Scheduler
 from synrepl.core.errors import InputError, Refused, Unavailable
+from synrepl.core.retry import BackOff, Retry
 from synrepl.core.tokens import Range
 from synrepl.daemon.cli.tail_gaps import UnfilledGaps
 from synrepl.daemon.cli.tail_lines import ShownRow
@@ -38,6 +38,9 @@ A_ROUND = 3
 
 #: Rows fetched at a time when a gap is filled.
 PAGE_ROWS = 2_000
+
+#: Between attempts to connect, or to fetch rows.
+_BACK_OFF = BackOff(0.5, 30.0)
 
 
 class NotAMaster(Refused):
@@ -105,17 +108,15 @@ class Tail:
         :raises NotAMaster: :raises NotAnnounced: :raises MasterRefuses:
         :raises ConnectionRefused: another try would end in the same way
         """
-        tries, before = 0, False
+        retry, before = Retry(_BACK_OFF, self._scheduler.random), False
         while True:
             try:
                 peer = await self._connect()
             except NoMaster as error:
                 if not before:
                     raise
-                tries += 1
-                wait = pause(tries, base=0.5, longest=30.0)
                 self._say(f"{error}; trying again")
-                await self._scheduler.sleep(wait)
+                await self._scheduler.sleep(retry.failed())
                 continue
             if before:
                 self._say(f"connected to {peer.address} again")
@@ -127,13 +128,12 @@ class Tail:
                 self._forget_connection()
             reason = peer.why_it_ended()
             if peer.greeted:
-                tries, before = 0, True
-            elif before:
-                tries += 1  # whoever lets us in and then drops us must not be hammered
-            else:
+                retry.succeeded()
+                before = True
+            elif not before:
                 raise NotAMaster(where=peer.address, reason=reason)
             self._say(f"connection lost: {reason}; connecting again")
-            await self._scheduler.sleep(pause(tries + 1, base=0.5, longest=30.0))
+            await self._scheduler.sleep(retry.failed())
 
     async def _follow(self, peer: TailUpstream) -> bool:
         """Deal with one connection; False when enough was shown."""
@@ -227,7 +227,8 @@ class Tail:
     async def _fetch(
         self, source: Source, stream: Stream, writer: str, cursor: Cursor, span: Range
     ) -> bool:
-        after, tries, upto = span.after, 0, span.upto
+        after, upto = span.after, span.upto
+        retry = Retry(_BACK_OFF, self._scheduler.random)
         while after < span.upto:
             try:
                 page = await source.page(stream, Range(after, upto), writer, PAGE_ROWS)
@@ -239,13 +240,13 @@ class Tail:
                 self._say(str(error))
                 after = int(str(error.facts["trimmed"]))
             except Unavailable as error:
-                tries += 1
                 self._say(f"{error}; trying again")
-                await self._scheduler.sleep(pause(tries, base=0.5, longest=30.0))
+                await self._scheduler.sleep(retry.failed())
             else:
                 if not await self._show(self._fetched(stream, writer, page.facts)):
                     return False
-                after, tries = page.upto, 0
+                retry.succeeded()
+                after = page.upto
                 upto = span.upto if after >= upto else upto
             cursor.caught_up(after)
         return True

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import cycle
 
-from synrepl.core.backoff import pause
 from synrepl.core.clock import Scheduler
 from synrepl.core.errors import Unavailable
+from synrepl.core.retry import BackOff, Retry
 from synrepl.daemon.cli.tail_peer import TailPeer
 from synrepl.daemon.cli.terminal import printable
 from synrepl.services.watching.heard import Heard
@@ -17,6 +17,8 @@ from synrepl.wire.dialects import LEGACY, TRANSITIONAL_OR_MODERN, Dialect
 
 #: The order in which dialects are tried: a legacy server refuses the newer ones' command.
 DIALECTS = (TRANSITIONAL_OR_MODERN, LEGACY)
+
+_BACK_OFF = BackOff(0.5, 10.0)
 
 
 class Listening:
@@ -52,7 +54,7 @@ class Listening:
 
     async def run(self) -> None:
         """Listen, over one connection after the other; ends by being cancelled."""
-        tries, dialects = 0, cycle(DIALECTS)
+        retry, dialects = Retry(_BACK_OFF, self._scheduler.random), cycle(DIALECTS)
         spoken = next(dialects)
         while True:
             try:
@@ -67,14 +69,13 @@ class Listening:
                 self.hears = False
                 self.trouble = _why(peer)
                 if understood:
-                    tries = 0
+                    retry.succeeded()
                     self.bad += peer.session.fault is not None
                 else:
                     last, spoken = spoken, next(dialects)
                     if last is not DIALECTS[-1]:
                         continue  # the next one, at once
-            tries += 1
-            await self._scheduler.sleep(pause(tries, base=0.5, longest=10.0))
+            await self._scheduler.sleep(retry.failed())
 
     async def _listen(self, peer: TailPeer, dialect: Dialect) -> bool:
         """Listen to one connection; whether anything was understood on it."""

@@ -10,6 +10,7 @@ from itertools import islice
 
 from synrepl.core.clock import Scheduler
 from synrepl.core.errors import SynreplError, Unavailable
+from synrepl.core.retry import BackOff, Retry
 from synrepl.services.announcing.announce import Log
 from synrepl.services.coherence.invalidate import Invalidations
 from synrepl.services.writing.write import StreamWriter
@@ -21,7 +22,7 @@ from synrepl.wire.commands import InvalidateCache
 MAX_WAITING = 10_000
 ROWS_OF_A_FACT = 500
 
-_BACK_OFF_S = (0.1, 0.5, 1.0, 2.0, 5.0)
+_BACK_OFF = BackOff(0.1, 5.0)
 
 
 class TooManyInvalidations(Unavailable):
@@ -85,16 +86,14 @@ class InvalidationRelay:
             raise
 
     async def _write(self) -> None:
-        attempt = 0
+        retry = Retry(_BACK_OFF, self._scheduler.random)
         try:
             while self._waiting:
                 try:
                     await self._write_some()
-                    attempt = 0
+                    retry.succeeded()
                 except SynreplError as error:
                     self._log.warn("invalidations wait: {error}", error=error)
-                    pause = _BACK_OFF_S[min(attempt, len(_BACK_OFF_S) - 1)]
-                    attempt += 1
-                    await self._scheduler.sleep(pause)
+                    await self._scheduler.sleep(retry.failed())
         finally:
             self._busy = False

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from synrepl.core.clock import Promise, Scheduler
 from synrepl.core.errors import SynreplError
+from synrepl.core.retry import BackOff, Retry
 from synrepl.core.tokens import Range, Token
 from synrepl.services.announcing.announce import Log
 from synrepl.services.following.consumer import Consumer, Track
@@ -17,8 +18,8 @@ from synrepl.storage.incarnations import JUMP
 from synrepl.storage.store import FactsLost, Page, Trimmed
 from synrepl.streams.definition import Stream
 
-#: Seconds between attempts to read; the last value repeats.
-_BACK_OFF_S = (0.1, 0.5, 1.0, 2.0, 5.0)
+#: Between attempts to read.
+_BACK_OFF = BackOff(0.1, 5.0)
 
 #: Seconds between polls of the recorded positions.
 POLL_S = 1.0
@@ -84,7 +85,7 @@ class PageFeed:
         self._stream = stream
         self._writer = writer
         self._stopped = source_fails
-        self._attempts = 0
+        self._retry = Retry(_BACK_OFF, context.scheduler.random)
         #: Up to here it reads what a failover has left.
         self._left_upto: Token = 0
 
@@ -117,7 +118,7 @@ class PageFeed:
             self._stopped()
             await self._pause(error)
             return
-        self._attempts = 0
+        self._retry.succeeded()
         if track.rewinds != rewinds:  # it was read on a server that is gone, perhaps
             return
         read(page)
@@ -129,10 +130,12 @@ class PageFeed:
             track.reach(page.upto)
         self._context.progressed((self._stream.name, self._writer))
 
-    async def deal(self, batch: Batch, attempts: int = 0, rewinds: int | None = None) -> None:
+    async def deal(
+        self, batch: Batch, retry: Retry | None = None, rewinds: int | None = None
+    ) -> None:
         """Hand a batch over until the handler has dealt with it."""
         await self._context.calls.deal(
-            self._consumer, self._track, batch, attempts, failed=self._stopped, rewinds=rewinds
+            self._consumer, self._track, batch, retry, failed=self._stopped, rewinds=rewinds
         )
         self._context.progressed((batch.stream, batch.writer))
 
@@ -164,8 +167,7 @@ class PageFeed:
             stream=self._stream.name,
             error=error,
         )
-        await self._context.scheduler.sleep(_BACK_OFF_S[min(self._attempts, len(_BACK_OFF_S) - 1)])
-        self._attempts += 1
+        await self._context.scheduler.sleep(self._retry.failed())
 
 
 class CatchUp:
@@ -195,13 +197,14 @@ class CatchUp:
         self._moved: Promise[None] | None = None
         track.feed = self
 
-    async def run(self, first: Batch | None = None) -> None:
+    async def run(self, first: Batch | None = None, retry: Retry | None = None) -> None:
         """Feed the handler until it has joined.
 
-        :param first: a batch at which the handler has failed once
+        :param first: a batch at which the handler has failed
+        :param retry: the attempts at it
         """
         if first is not None:
-            await self._pages.deal(first, attempts=1)
+            await self._pages.deal(first, retry)
         track, lane = self._track, self._lane
         while True:
             goal = lane.position or 0
@@ -274,11 +277,11 @@ class ViewFeed:
 
     async def run(self) -> None:
         """Feed the handler for as long as the process runs."""
-        attempts = 0
+        retry = Retry(_BACK_OFF, self._scheduler.random)
         while True:
             try:
                 moved = await self._look()
-                attempts = 0
+                retry.succeeded()
             except SynreplError as error:
                 self._context.log.warn(
                     "cannot look how far {stream} is, for handler {handler}: {error}; trying again",
@@ -286,8 +289,7 @@ class ViewFeed:
                     handler=self.consumer.name,
                     error=error,
                 )
-                await self._scheduler.sleep(_BACK_OFF_S[min(attempts, len(_BACK_OFF_S) - 1)])
-                attempts += 1
+                await self._scheduler.sleep(retry.failed())
                 continue
             if not moved:
                 await self._wait()

@@ -429,11 +429,12 @@ class Delivery:
             await self._calls.deal(consumer, track, batch)
             return
         is_void = live and consumer.is_transactional and self._record.is_void(track, batch)
-        if is_void or await self._calls.attempt(consumer, track, batch, 1):
+        retry = self._calls.retry()
+        if is_void or await self._calls.attempt(consumer, track, batch, retry):
             if (track.position or 0) < batch.upto:  # another server has taken over
                 self.progress.lane(key).position = batch.upto
                 self._left_behind(consumer, key)
         else:
             of, lane = self._streams[stream], self.progress.lane(key)
             feed = CatchUp(self._feeding, consumer, track, lane, of, writer)
-            self._scheduler.spawn(f"retry {consumer.name} at {stream}", feed.run(batch))
+            self._scheduler.spawn(f"retry {consumer.name} at {stream}", feed.run(batch, retry))

@@ -10,6 +10,7 @@ import msgspec
 
 from synrepl.core.clock import Scheduler
 from synrepl.core.errors import Unavailable
+from synrepl.core.retry import BackOff, Retry
 from synrepl.core.tokens import Range, Token
 from synrepl.services.announcing.announce import Log
 from synrepl.services.coherence.coherence import Coherence
@@ -24,16 +25,11 @@ from synrepl.streams.definition import Fact, Generation, Stream
 from synrepl.streams.row import Row
 from synrepl.streams.rows import RowCodec
 
-#: Seconds between attempts; the last value repeats.
-BACK_OFF_S = (0.5, 1.0, 2.0, 5.0, 15.0)
+#: Between attempts of a handler, and to record positions.
+BACK_OFF = BackOff(0.5, 15.0)
 
 #: Errors that are not caused by the facts in the batch.
 _NOT_THE_FACT = (Unavailable, CommitUnknown, SerializationFailure)
-
-
-def pause_after(attempts: int) -> float:
-    """Seconds until the next attempt."""
-    return BACK_OFF_S[min(attempts, len(BACK_OFF_S)) - 1]
 
 
 class HandlerCalls:
@@ -61,27 +57,31 @@ class HandlerCalls:
         self._catalogue = catalogue
         self._texts: dict[str, _RowsAsText] = {}
 
+    def retry(self) -> Retry:
+        """The attempts of one call, none of which has been made."""
+        return Retry(BACK_OFF, self._scheduler.random)
+
     async def deal(
         self,
         consumer: Consumer,
         track: Track,
         batch: Batch,
-        attempts: int = 0,
+        retry: Retry | None = None,
         failed: Callable[[], object] = lambda: None,
         rewinds: int | None = None,
     ) -> None:
         """Hand a batch over until the handler has dealt with it, or was moved back by a failover.
 
-        :param attempts: how many have failed already
+        :param retry: the attempts that were made already; None for none
         :param failed: called after each attempt that fails
         :param rewinds: of the track when the batch was read; None for now
         """
         rewinds = track.rewinds if rewinds is None else rewinds
+        retry = self.retry() if retry is None else retry
         while track.rewinds == rewinds:
-            if attempts:
-                await self._scheduler.sleep(pause_after(attempts))
-            attempts += 1
-            if await self.attempt(consumer, track, batch, attempts, rewinds):
+            if retry.failures:
+                await self._scheduler.sleep(retry.delay_s)
+            if await self.attempt(consumer, track, batch, retry, rewinds):
                 return
             failed()
 
@@ -90,16 +90,16 @@ class HandlerCalls:
         consumer: Consumer,
         track: Track,
         batch: Batch,
-        attempts: int,
+        retry: Retry,
         rewinds: int | None = None,
     ) -> bool:
         """Hand a batch over once; False when the handler failed.
 
-        :param rewinds: as in :meth:`deal`
-
-        :param attempts: including this one; in the last one that the handler's policy
+        :param retry: the attempts before this one; in the last one that the handler's policy
             allows, facts that it cannot take become dead letters
+        :param rewinds: as in :meth:`deal`
         """
+        attempts = retry.failures + 1
         last = consumer.attempts is not None and attempts >= consumer.attempts
         rewinds = track.rewinds if rewinds is None else rewinds
         try:
@@ -116,7 +116,7 @@ class HandlerCalls:
                 if batch.ordered and track.rewinds == rewinds:
                     track.reach(batch.upto)
         except Exception as error:  # a user's handler may raise anything
-            self._failures.failed(consumer.name, batch, error, attempts, pause_after(attempts))
+            self._failures.failed(consumer.name, batch, error, attempts, retry.failed())
             return False
         self._failures.succeeded(consumer.name, batch.stream, batch.writer)
         return True
@@ -130,7 +130,7 @@ class HandlerCalls:
         lost: Range | None = None,
     ) -> None:
         """Tell a handler of a reset, until it succeeds; see :meth:`.Handler.on_reset`."""
-        batch, attempts = Batch(stream, writer, 0, position, ()), 0
+        batch, retry = Batch(stream, writer, 0, position, ()), self.retry()
         while True:
             try:
                 async with consumer.lock((stream, writer)):
@@ -140,9 +140,8 @@ class HandlerCalls:
                     else:
                         await handler.on_reset(stream, writer, position)
             except Exception as error:  # a user's handler may raise anything
-                attempts += 1
-                pause = pause_after(attempts)
-                self._failures.failed(consumer.name, batch, error, attempts, pause, "reset")
+                pause = retry.failed()
+                self._failures.failed(consumer.name, batch, error, retry.failures, pause, "reset")
                 await self._scheduler.sleep(pause)
             else:
                 self._failures.succeeded(consumer.name, stream, writer)

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from enum import Enum
 
 from synrepl.core.errors import SynreplError
+from synrepl.core.retry import BackOff, Retry
 from synrepl.core.tokens import Range, Token
 from synrepl.positions.gaps import Cursor, Fetch, Reset, Verdict
 from synrepl.services.following.lane_context import Shared, tally
@@ -26,7 +27,7 @@ from synrepl.wire.batching import Batch as Lines
 from synrepl.wire.closing import CloseReason
 from synrepl.wire.commands import Position, Replicate
 
-_BACK_OFF_S = (0.1, 0.5, 1.0, 2.0, 5.0)
+_BACK_OFF = BackOff(0.1, 5.0)
 
 #: How long rows may take that a real server's POSITION was ahead of; seconds between looks.
 AHEAD_S = 3.0
@@ -138,14 +139,14 @@ class Lane:
         if item is Mark.LOST or item is Mark.ASK:
             return True
         token = _token(item)
-        tokens, attempt = self._shared.tokens, 0
+        tokens, retry = self._shared.tokens, self._retry()
         while token > self._limit(item):
             looked_for, looked = len(self.inbox), True
             try:
                 await tokens.look(self.stream, token)
             except SynreplError as error:
-                await self._pause(error, attempt, "which tokens were given out")
-                attempt, looked = attempt + 1, False
+                await self._pause(error, retry, "which tokens were given out")
+                looked = False
             if not self.inbox or self.inbox[0] is not item:
                 return False  # the connection was lost meanwhile
             if looked and token > self._limit(item):
@@ -199,7 +200,7 @@ class Lane:
 
         It has no way to say that part of that is trimmed, so this is found out first.
         """
-        at, attempt = self.cursor.position, 0
+        at, retry = self.cursor.position, self._retry()
         known = not (self.stream.ephemeral and self.cursor.in_order and at)
         while not known and Mark.LOST not in self.inbox:
             assert at is not None
@@ -211,8 +212,7 @@ class Lane:
                 self.cursor.caught_up(upto)
                 self._shared.delivery.moved(self.key, self.cursor.position)
             except SynreplError as error:
-                await self._pause(error, attempt)
-                attempt += 1
+                await self._pause(error, retry)
                 continue
             known = True
         if known:
@@ -322,7 +322,7 @@ class Lane:
         """
         if span.upto - span.after >= JUMP:
             await self._shared.delivery.cross_floor(self.key)
-        after, attempt, upto = span.after, 0, span.upto
+        after, retry, upto = span.after, self._retry(), span.upto
         while after < span.upto and Mark.LOST not in self.inbox:
             try:
                 page = await self._shared.source.page(
@@ -349,8 +349,7 @@ class Lane:
                 self._shared.delivery.moved(self.key, self.cursor.position)
                 continue
             except SynreplError as error:
-                await self._pause(error, attempt)
-                attempt += 1
+                await self._pause(error, retry)
                 continue
             if page.facts:
                 await self._deliver(page.facts, after, live=False)
@@ -397,12 +396,15 @@ class Lane:
         else:
             self._shared.log.info("{error}; beginning there", error=error)
 
-    async def _pause(self, error: SynreplError, attempt: int, what: str = "missed facts") -> None:
+    def _retry(self) -> Retry:
+        return Retry(_BACK_OFF, self._shared.scheduler.random)
+
+    async def _pause(self, error: SynreplError, retry: Retry, what: str = "missed facts") -> None:
         """The source is away: wait for it."""
         self._shared.log.warn(
             "cannot look for {what}: {error}; trying again", what=what, error=error
         )
-        await self._shared.scheduler.sleep(_BACK_OFF_S[min(attempt, len(_BACK_OFF_S) - 1)])
+        await self._shared.scheduler.sleep(retry.failed())
 
     async def _start_again(self, error: Trimmed, upto: Token, position: Token) -> None:
         """Have it forgotten what came of the writer: facts are gone that were not seen.

@@ -7,12 +7,13 @@ from typing import TypeVar
 
 from synrepl.core.clock import Scheduler
 from synrepl.core.errors import SynreplError
+from synrepl.core.retry import Retry
 from synrepl.core.tokens import Token
 from synrepl.services.announcing.announce import Log
 from synrepl.services.following.catch_up import LanePosition, ViewFeed
 from synrepl.services.following.consumer import Consumer, FairLock, Track
 from synrepl.services.following.failures import HandlerFailures
-from synrepl.services.following.handler_calls import pause_after
+from synrepl.services.following.handler_calls import BACK_OFF
 from synrepl.services.following.position_record import PositionRecord
 from synrepl.services.following.source import Key
 from synrepl.services.waiting.position_waiters import PositionWaiters
@@ -222,15 +223,14 @@ class Progress:
 
     async def until_written(self, write: Callable[[], Awaitable[T]]) -> T:
         """Try to write, or to read what others write, until it succeeds."""
-        attempts = 0
+        retry = Retry(BACK_OFF, self._scheduler.random)
         while True:
             try:
                 async with self._writing:
                     return await write()
             except SynreplError as error:
-                attempts += 1
                 self._log.warn("cannot record positions: {error}; trying again", error=error)
-                await self._scheduler.sleep(pause_after(attempts))
+                await self._scheduler.sleep(retry.failed())
 
     def _wrote(self, handlers: Mapping[Place, HandlerPosition]) -> None:
         for (handler, stream, writer), at in handlers.items():

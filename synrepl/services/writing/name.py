@@ -8,6 +8,7 @@ from itertools import chain
 
 from synrepl.core.clock import Promise, Scheduler
 from synrepl.core.errors import Refused, SynreplError, Unavailable
+from synrepl.core.retry import BackOff, Retry
 from synrepl.core.tokens import MAX_TOKEN, Range
 from synrepl.positions.ledger import Ledger
 from synrepl.services.announcing.announce import Log
@@ -19,7 +20,7 @@ from synrepl.storage.database import CommitUnknown
 from synrepl.storage.store import FactStore, Observation, Page
 from synrepl.streams.definition import Fact, Stream
 
-_BACK_OFF_S = (0.1, 0.2, 0.5, 1.0, 2.0)
+_BACK_OFF = BackOff(0.1, 2.0)
 
 
 class WriterAway(Unavailable):
@@ -129,7 +130,7 @@ class WriterName:
     async def _reopen(self, lost: Tenure) -> None:
         with suppress(SynreplError):  # it was lost
             await lost.lease.close()
-        attempt = 0
+        retry = Retry(_BACK_OFF, self._scheduler.random)
         before: type[SynreplError] | None = None
         while not self._given_free:
             try:
@@ -143,8 +144,7 @@ class WriterName:
                 self.refusal = error if isinstance(error, Refused) and again else None
                 before = type(error)
                 self._log.warn("cannot reopen writer: {error}", error=error)
-                await self._scheduler.sleep(_BACK_OFF_S[min(attempt, len(_BACK_OFF_S) - 1)])
-                attempt += 1
+                await self._scheduler.sleep(retry.failed())
 
     async def _open(self, lost: Tenure | None) -> None:
         lease = await self._store.open_writer(self.writer, self._streams)

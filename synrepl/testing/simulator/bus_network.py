@@ -79,7 +79,9 @@ class BusNetwork:
     def _join(self, life: Life, channels: Collection[str], owner: Owner) -> MemoryPubSub:
         self._number += 1
         name = f"{life.name}#{self._number}"
-        pubsub = MemoryPubSub(self._redis, life, name, channels, owner, self._weather, splits=True)
+        pubsub = MemoryPubSub(
+            self._redis, life, name, channels, owner, self._weather, splits=True, random=life.random
+        )
         self._all[life] = pubsub
         life.at_end(partial(self._end, life))
         return pubsub

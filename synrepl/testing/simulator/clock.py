@@ -11,6 +11,8 @@ from typing import Any, Generic, TypeVar
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
+from synrepl.core.retry import RandomSource
+
 T = TypeVar("T")
 
 #: When every simulation begins, in seconds since the epoch.
@@ -83,12 +85,18 @@ class Life:
     """The scheduler of one process: once the process is killed, nothing of it runs again.
 
     :param failed: told when a coroutine of the process ends with an error: (name, failure)
+    :ivar random: seeded with the simulation, for the jitter of the process
     """
 
     def __init__(
-        self, clock: VirtualClock, name: str, failed: Callable[[str, Failure], object]
+        self,
+        clock: VirtualClock,
+        name: str,
+        failed: Callable[[str, Failure], object],
+        random: RandomSource,
     ) -> None:
         self.name = name
+        self.random = random
         self.alive = True
         self._buried = False
         self._clock = clock
@@ -222,6 +230,10 @@ class CurrentLife:
     def seconds(self) -> float:
         """Now."""
         return self._clock.seconds()
+
+    def random(self) -> float:
+        """A number from 0 up to 1 of the process that is running."""
+        return CURRENT.get().random()
 
     def callLater(self, delay: float, call: Callable[..., object], *args: object) -> Call:
         """Run ``call(*args)`` once, ``delay`` seconds from now."""

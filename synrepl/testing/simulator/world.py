@@ -288,7 +288,9 @@ class World:
     # -- what the parts need -----------------------------------------------------------------
 
     def _live(self, name: str) -> Life:
-        life = Life(self._clock, name, self._failed)
+        # A source of its own: what a process draws does not change what happens to others.
+        random = Random(f"{self.seed} {len(self._lives)}")  # noqa: S311
+        life = Life(self._clock, name, self._failed, random.random)
         self._lives.append(life)
         return life
 
