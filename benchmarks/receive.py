@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import gc
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from twisted.internet.task import Clock
 from twisted.logger import Logger
+from twisted.protocols.basic import LineOnlyReceiver
 
 from benchmarks.fan_out_server import GROUP, SERVER_NAME, lines_of
 from benchmarks.harness import Row, Scale, at_most, cpu, interleaved, ratio
@@ -46,6 +47,8 @@ class Counting(Handler):
 
 class NoTransport:
     """Takes what the worker says and forgets it."""
+
+    disconnecting = False
 
     def write(self, data: bytes) -> None: ...
 
@@ -94,6 +97,11 @@ class Worker:
         for piece in data:
             received(piece)
 
+    def feed_by_line(self, data: Sequence[bytes]) -> None:
+        """Receive in the way that the peer has inherited."""
+        for piece in data:
+            LineOnlyReceiver.dataReceived(self.peer, piece)  # type: ignore[no-untyped-call]
+
 
 def pieces(data: bytes) -> list[bytes]:
     """As a socket gives them."""
@@ -108,6 +116,7 @@ def run(scale: Scale) -> Iterator[Row]:
     greeting = f"SERVER {SERVER_NAME}\nPING 1\n".encode()
     events = greeting + f"POSITION events {WRITER} {BEFORE} {BEFORE}\n".encode()
     yield _compare("events rows to a handler", events, lines, scale)
+    yield _compare_by_line("events rows, lines of a read together", events, lines, scale)
     positions, mixed = rdata_lines(scale.of(150_000))
     greeting += b"".join(positions)
     yield _compare("rows of all streams to a handler", greeting, b"".join(mixed), scale)
@@ -140,5 +149,38 @@ def _compare(name: str, greeting: bytes, lines: bytes, scale: Scale) -> Row:
         of="json.loads",
         measured_in="µs a row",
         bound=at_most(2.0),
+        scale=1e6,
+    )
+
+
+def _compare_by_line(name: str, greeting: bytes, lines: bytes, scale: Scale) -> Row:
+    """The bulk path of the peer, against ``LineOnlyReceiver``'s call for each line."""
+    fed, rows = pieces(lines), lines.count(b"\n")
+    gc.collect()
+    gc.freeze()
+
+    def measure(feed: Callable[[Worker, Sequence[bytes]], None]) -> float:
+        worker = Worker()
+        worker.feed([greeting])
+        seconds = cpu(lambda: feed(worker, fed))
+        if worker.handler.rows != rows:
+            raise AssertionError(f"{worker.handler.rows} of {rows} rows came")
+        return seconds / rows
+
+    found = interleaved(
+        {
+            "together": lambda: measure(Worker.feed),
+            "by line": lambda: measure(Worker.feed_by_line),
+        },
+        scale.repetitions,
+    )
+    gc.unfreeze()
+    return ratio(
+        name,
+        found["together"],
+        found["by line"],
+        of="a line at a time",
+        measured_in="µs a row",
+        bound=at_most(0.3),
         scale=1e6,
     )

@@ -154,7 +154,8 @@ class Session:
         self._server_name = server_name
         self._name = name
         self._modern = modern
-        self._limits = limits
+        #: As given.
+        self.limits = limits
         self._splitter = LineSplitter(limits.line)
         self._peer_line = check_limit(limits.peer_line)
         self._heartbeat = Heartbeat(
@@ -294,9 +295,9 @@ class Session:
             return
         beat = self._heartbeat.look(now)
         if beat is Beat.GIVE_UP:
-            self._fail(PingTimeout(seconds=self._limits.ping_timeout))
+            self._fail(PingTimeout(seconds=self.limits.ping_timeout))
         elif beat is Beat.NEVER_SPOKE:
-            self._fail(NeverSpoke(seconds=self._limits.first_line_timeout))
+            self._fail(NeverSpoke(seconds=self.limits.first_line_timeout))
         elif beat is Beat.PING:
             self.send(_ping(now), now)
 
@@ -382,7 +383,7 @@ class Session:
     def _offer(self, data: bytes, lines: int, now: float) -> bool:
         if self.closing:
             return False
-        if self.queued_lines + lines > self._limits.queued_lines and self._queue:
+        if self.queued_lines + lines > self.limits.queued_lines and self._queue:
             size, seconds = sum(map(len, self._queue)), now - self._queued_since
             self._fail(FailedToKeepUp(lines=self.queued_lines, size=size, seconds=seconds))
             return False
