@@ -1,4 +1,8 @@
-"""The connections to Redis, from what a configuration or a command line says."""
+"""The connections to Redis, from what a configuration or a command line says.
+
+The adapters are imported where they are used: importing txredisapi installs Twisted's default
+reactor, which ``twistd --reactor`` and processes without Redis must not find installed.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,6 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 from synrepl.core.clock import Scheduler
-from synrepl.core.errors import ConfigError
 from synrepl.daemon.config import Config
 from synrepl.daemon.config_redis import Redis
 from synrepl.daemon.process_bus import Join
@@ -17,10 +20,6 @@ if TYPE_CHECKING:
     from synrepl.adapters.redis_address import RedisAddress
     from synrepl.adapters.redis_pubsub import Owner, RedisPubSub
     from synrepl.adapters.redis_sentinel import Sentinels
-
-
-class NeedsRedis(ConfigError):
-    """redis: {missing} is not installed; install synrepl[redis]"""
 
 
 def joining(reactor: Any, scheduler: Scheduler, config: Config, log: Log) -> Join | None:
@@ -50,7 +49,6 @@ def redis_link(
     :param log: told (a sentence, its facts) about connections made and lost
     :param must_be_master: a replica is refused, which needs the right to ask ``ROLE``
     :param warn: told when they end because one side did not read; None for ``log``
-    :raises NeedsRedis: the packages for it are not installed
     """
     where = redis_server(redis, must_be_master)
     from synrepl.adapters.redis_pubsub import RedisPubSub
@@ -62,15 +60,9 @@ def redis_server(redis: Redis, must_be_master: bool = False) -> RedisAddress | S
     """Where the server is, or who knows it.
 
     :param must_be_master: see :func:`redis_link`
-    :raises NeedsRedis: the packages for it are not installed
     """
-    try:
-        import hiredis  # type: ignore[import-not-found,unused-ignore]  # noqa: F401
-
-        from synrepl.adapters.redis_address import RedisAddress
-        from synrepl.adapters.redis_sentinel import Sentinels
-    except ImportError as error:
-        raise NeedsRedis(missing=error.name) from None
+    from synrepl.adapters.redis_address import RedisAddress
+    from synrepl.adapters.redis_sentinel import Sentinels
 
     server = RedisAddress(
         host=redis.host,

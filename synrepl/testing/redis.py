@@ -22,7 +22,7 @@ from signal import SIGCONT, SIGSTOP
 from tempfile import mkdtemp
 from typing import Any
 
-import hiredis  # type: ignore[import-not-found,unused-ignore]
+import hiredis
 
 from synrepl.storage.launch import redis
 from synrepl.storage.launch.redis import HOST, IN_MEMORY, PATIENCE_S

@@ -27,10 +27,7 @@ class RedisReach:
 
 
 async def reach(reactor: Any, redis: Redis, channel: str) -> RedisReach:
-    """Subscribe to a channel, make ready to speak, and leave; nothing is said.
-
-    :raises NeedsRedis: the packages for it are not installed
-    """
+    """Subscribe to a channel, make ready to speak, and leave; nothing is said."""
     where = redis_server(redis)
     from synrepl.daemon.cli.tap_redis import TapLink
 

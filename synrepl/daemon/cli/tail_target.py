@@ -78,10 +78,7 @@ class RedisPlace:
     streams: tuple[str, ...]
 
     async def connect(self, reactor: Any, scheduler: Scheduler) -> TailUpstream:
-        """As :meth:`Place.connect`.
-
-        :raises NeedsRedis: the packages for it are not installed
-        """
+        """As :meth:`Place.connect`."""
         where = redis_server(self.redis)
         from synrepl.daemon.cli.tail_redis import connect_to_redis
 

@@ -101,10 +101,7 @@ def command(
 
 
 def _redis_source(redis: Redis, server_name: str, silent: bool, hide: Pseudonyms | None) -> Source:
-    """Channels on Redis.
-
-    :raises NeedsRedis: the packages for it are not installed
-    """
+    """Channels on Redis."""
     where = redis_server(redis)
     from synrepl.daemon.cli.tap_record_redis import RedisSource
 

@@ -99,10 +99,7 @@ async def _publish(
     unasked: bool,
     say: Callable[[str], object],
 ) -> None:
-    """Play it on Redis.
-
-    :raises NeedsRedis: the packages for it are not installed
-    """
+    """Play it on Redis."""
     where = redis_server(redis)
     from synrepl.daemon.cli.tap_replay_redis import RedisStage
 

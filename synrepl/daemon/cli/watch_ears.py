@@ -73,10 +73,7 @@ class Where(Protocol):
         """What cannot be known there, for a person."""
 
     def open(self, reactor: Any, scheduler: Scheduler, heard: Heard) -> Ears:
-        """Ears for it, which do not listen yet.
-
-        :raises ConfigError: what it needs is not installed
-        """
+        """Ears for it, which do not listen yet."""
 
 
 @dataclass(frozen=True, slots=True)
