@@ -16,6 +16,7 @@ from synrepl.caches.entries import Entry
 from synrepl.caches.registry import Caches
 from synrepl.caches.waiting import Waiting
 from synrepl.services.announcing.announce import Announcer
+from synrepl.services.announcing.fan_out import FanOut
 from synrepl.services.announcing.publish import Publisher
 from synrepl.services.auditing.audit import Auditor
 from synrepl.services.auditing.missed_rows import MissedRows
@@ -75,7 +76,13 @@ class Audited:
             self.scheduler,
             self.store,
             self.catalogue,
-            CoherentMovements(self.coherence, "master", WakingMovements(publisher, waiters)),
+            FanOut(
+                (
+                    CoherentMovements(self.coherence, "master"),
+                    publisher,
+                    WakingMovements(waiters),
+                )
+            ),
             self.log,
         )
         self.writer = StreamWriter(

@@ -13,6 +13,7 @@ from synrepl.adapters.caches import make_caches
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.adapters.tcp_master import MasterFactory
 from synrepl.services.announcing.announce import Announcer
+from synrepl.services.announcing.fan_out import FanOut
 from synrepl.services.announcing.publish import Publisher
 from synrepl.services.coherence.coherence import Coherence
 from synrepl.services.coherence.coherent import CoherentMovements, CoherentSettled
@@ -84,7 +85,7 @@ class Site:
         self.coherence = Coherence(self.caches, CATALOGUE, self.log)
         self.coherence.check()
         self.publisher = Publisher(self.scheduler, {s.name: RowCodec(s) for s in CATALOGUE})
-        movements = CoherentMovements(self.coherence, "master", self.publisher)
+        movements = FanOut((CoherentMovements(self.coherence, "master"), self.publisher))
         self.announcer = Announcer(self.scheduler, self.store, CATALOGUE, movements, self.log)
         settled = CoherentSettled(self.coherence, "master", self.announcer)
         self.writer = StreamWriter(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from unittest import TestCase
 
 from synrepl.services.announcing.announce import Announcer
+from synrepl.services.announcing.fan_out import FanOut
 from synrepl.services.announcing.publish import Publisher
 from synrepl.services.bus.attendant import Attendant
-from synrepl.services.bus.both import BothMovements
 from synrepl.services.bus.bus import Bus
 from synrepl.services.bus.hearing import Hearing
 from synrepl.services.bus.spokesman import LOOK_S, Spokesman, speak_for_the_dead
@@ -29,7 +29,7 @@ class Speaking(TestCase):
         publisher = Publisher(scheduler, codecs)
         self.over_tcp = Publisher(scheduler, codecs)
         spokesman = Spokesman("master", publisher)
-        movements = BothMovements(self.over_tcp, spokesman)
+        movements = FanOut((self.over_tcp, spokesman))
         self.announcer = Announcer(scheduler, self.air.store, CATALOGUE, movements, log)
         spokesman.begin(self.announcer.states)
         self.writer = StreamWriter(

@@ -12,7 +12,6 @@ from twisted.trial.unittest import SynchronousTestCase
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.core.tokens import Range
 from synrepl.services.announcing.announce import Announcer
-from synrepl.services.announcing.throughput import Throughput
 from synrepl.services.writing.write import StreamWriter
 from synrepl.storage.database import CommitUnknown
 from synrepl.storage.memory_store import MemoryStore
@@ -62,7 +61,7 @@ class Outcome(SynchronousTestCase):
         scheduler = TwistedScheduler(self.clock)
         self.store = Unanswered(scheduler)
         self.heard = Heard()
-        announcer = Announcer(scheduler, self.store, [JOBS], Throughput(self.heard), Logger())
+        announcer = Announcer(scheduler, self.store, [JOBS], self.heard, Logger())
         self.writer = StreamWriter(scheduler, self.store, "master", [JOBS], announcer, Logger())
         self.wait(self.writer.start())
         self.wait(announcer.start())

@@ -14,6 +14,7 @@ from synrepl.adapters.caches import make_caches
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.core.tokens import Range, Token
 from synrepl.services.announcing.announce import Announcer
+from synrepl.services.announcing.fan_out import FanOut
 from synrepl.services.announcing.publish import Publisher
 from synrepl.services.announcing.throughput import Throughput
 from synrepl.services.coherence.coherence import Coherence
@@ -129,10 +130,10 @@ class World:
         self.catalogue = Catalogue((*SYNAPSE_STREAMS, declare("jobs", JOBS)))
         codecs = {stream.name: RowCodec(stream) for stream in self.catalogue}
         self.publisher = Publisher(self.scheduler, codecs)
-        self.throughput = Throughput(self.publisher)
+        self.throughput = Throughput()
         log = Silent()
         self.waiters = PositionWaiters(self.scheduler)
-        movements = WakingMovements(self.throughput, self.waiters)
+        movements = FanOut((self.throughput, self.publisher, WakingMovements(self.waiters)))
         self.announcer = Announcer(self.scheduler, self.store, self.catalogue, movements, log)
         written = [stream for stream in self.catalogue if stream.name != "pushers"]
         self.writer = StreamWriter(

@@ -75,7 +75,7 @@ class Writers(MutantTestCase):
             new: Token,
             facts: Sequence[Fact],
         ) -> None:
-            movements._movements.writer_moved(stream, writer, prev, new, facts)
+            """Nothing."""
 
         self.assert_caught("R4", (CoherentMovements, "writer_moved", writer_moved))
 

@@ -18,11 +18,11 @@ from synrepl.daemon.memory_sources import SomeElsewhere
 from synrepl.daemon.own_streams import kept_elsewhere
 from synrepl.daemon.process_bus import MasterBus, publisher_of
 from synrepl.services.announcing.announce import Announcer
+from synrepl.services.announcing.fan_out import FanOut
 from synrepl.services.announcing.publish import Publisher
 from synrepl.services.announcing.stream_state import Movements
 from synrepl.services.announcing.throughput import Throughput
 from synrepl.services.auditing.audit import Auditor
-from synrepl.services.bus.both import BothMovements
 from synrepl.services.bus.syncing_repeater import SyncingRepeater
 from synrepl.services.coherence.coherent import CoherentMovements, CoherentSettled
 from synrepl.services.coherence.invalidate import Changes
@@ -181,15 +181,23 @@ def assemble_master(
             asked,
             log,
         )
-    onward: Movements = publisher if bus is None else BothMovements(publisher, bus.spokesman)
-    throughput = Throughput(ports.watched(onward))
+    announced: Movements = publisher if bus is None else FanOut((publisher, bus.spokesman))
+    throughput = Throughput()
     coherence = ports.coherence
     waiters = PositionWaiters(scheduler)
+    hear: tuple[Movements, ...] = (
+        # Caches drop what is stale before anybody can hear of the position (R4).
+        CoherentMovements(coherence, name),
+        throughput,
+        ports.watched(announced),
+        # Who waited for a position finds it announced.
+        WakingMovements(waiters),
+    )
     announcer = Announcer(
         scheduler,
         store,
         catalogue,
-        CoherentMovements(coherence, name, WakingMovements(throughput, waiters)),
+        FanOut(hear),
         log,
         config.poll_interval,
         coherence.reset,

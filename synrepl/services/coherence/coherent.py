@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 from synrepl.core.tokens import Token
 from synrepl.positions.ledger import Ledger
-from synrepl.services.announcing.stream_state import Movements
 from synrepl.services.coherence.coherence import Coherence
 from synrepl.services.writing.write import Settled
 from synrepl.storage.store import Observation
@@ -57,12 +56,14 @@ class CoherentSettled:
 
 
 class CoherentMovements:
-    """Applies what other writers committed, then passes the movement on."""
+    """Applies what other writers committed; a :class:`~.stream_state.Movements` that comes first.
 
-    def __init__(self, coherence: Coherence, writer: str, movements: Movements) -> None:
+    :param writer: the own one, whose facts :class:`CoherentSettled` applies
+    """
+
+    def __init__(self, coherence: Coherence, writer: str) -> None:
         self._coherence = coherence
         self._writer = writer
-        self._movements = movements
 
     def writer_moved(
         self, stream: Stream, writer: str, prev: Token, new: Token, facts: Sequence[Fact]
@@ -72,10 +73,8 @@ class CoherentMovements:
             self._coherence.reset(stream.name, writer, new)
         elif writer != self._writer:
             self._coherence.apply(stream.name, writer, prev, facts)
-        self._movements.writer_moved(stream, writer, prev, new, facts)
 
     def linear_moved(
         self, stream: Stream, prev: Token, new: Token, facts: Sequence[Fact] | None
     ) -> None:
-        """The linear position moved past facts of which the writers' movements told before."""
-        self._movements.linear_moved(stream, prev, new, facts)
+        """Nothing: the movements of the writers told of these facts before."""

@@ -1,0 +1,35 @@
+"""Several listeners for the movements of streams."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from synrepl.core.tokens import Token
+from synrepl.services.announcing.stream_state import Movements
+from synrepl.streams.definition import Fact, Stream
+
+
+class FanOut:
+    """Passes every movement to all listeners, one after the other.
+
+    The order is the caller's to decide and to explain: a listener may rely on those before it.
+
+    :param listeners: in the order in which they hear of a movement
+    """
+
+    def __init__(self, listeners: tuple[Movements, ...]) -> None:
+        self._listeners = listeners
+
+    def writer_moved(
+        self, stream: Stream, writer: str, prev: Token, new: Token, facts: Sequence[Fact]
+    ) -> None:
+        """Pass on; see :meth:`.Movements.writer_moved`."""
+        for listener in self._listeners:
+            listener.writer_moved(stream, writer, prev, new, facts)
+
+    def linear_moved(
+        self, stream: Stream, prev: Token, new: Token, facts: Sequence[Fact] | None
+    ) -> None:
+        """Pass on; see :meth:`.Movements.linear_moved`."""
+        for listener in self._listeners:
+            listener.linear_moved(stream, prev, new, facts)

@@ -1,0 +1,60 @@
+"""Several listeners for one movement."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from unittest import TestCase
+
+from synrepl.core.tokens import Token
+from synrepl.services.announcing.fan_out import FanOut
+from synrepl.streams.definition import Fact, Stream
+from synrepl.streams.synapse.events import EVENTS
+
+
+class _Listener:
+    """Writes its name and what it hears into a list that others write into, too."""
+
+    def __init__(self, name: str, heard: list[tuple[object, ...]], fails: bool = False) -> None:
+        self._name = name
+        self._heard = heard
+        self._fails = fails
+
+    def writer_moved(
+        self, stream: Stream, writer: str, prev: Token, new: Token, facts: Sequence[Fact]
+    ) -> None:
+        self._heard.append((self._name, stream.name, writer, prev, new, facts))
+        if self._fails:
+            raise ValueError
+
+    def linear_moved(
+        self, stream: Stream, prev: Token, new: Token, facts: Sequence[Fact] | None
+    ) -> None:
+        self._heard.append((self._name, stream.name, prev, new, facts))
+
+
+class FanningOut(TestCase):
+    """The order of the listeners."""
+
+    def setUp(self) -> None:
+        self.heard: list[tuple[object, ...]] = []
+
+    def test_listeners_hear_of_each_movement_in_their_order(self) -> None:
+        facts = (Fact(8, "w", ()),)
+        fan_out = FanOut((_Listener("first", self.heard), _Listener("second", self.heard)))
+        fan_out.writer_moved(EVENTS, "w", 7, 8, facts)
+        fan_out.linear_moved(EVENTS, 7, 8, None)
+        self.assertEqual(
+            self.heard,
+            [
+                ("first", "events", "w", 7, 8, facts),
+                ("second", "events", "w", 7, 8, facts),
+                ("first", "events", 7, 8, None),
+                ("second", "events", 7, 8, None),
+            ],
+        )
+
+    def test_nobody_hears_of_a_movement_that_a_listener_before_could_not_deal_with(self) -> None:
+        failing = _Listener("caches", self.heard, fails=True)
+        fan_out = FanOut((failing, _Listener("followers", self.heard)))
+        self.assertRaises(ValueError, fan_out.writer_moved, EVENTS, "w", 7, 8, ())
+        self.assertEqual(len(self.heard), 1)
