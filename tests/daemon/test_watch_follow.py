@@ -6,7 +6,7 @@ from typing import Any
 from unittest import TestCase
 
 from synrepl.adapters.scheduler import TwistedScheduler
-from synrepl.daemon.cli.tail_peer import NoMaster
+from synrepl.daemon.cli.raw_peer import NoMaster
 from synrepl.daemon.cli.watch_follow import Listening
 from synrepl.services.watching.heard import Heard
 from synrepl.wire.dialects import Dialect

@@ -98,7 +98,7 @@ def command(
             source = HttpSource(HttpClient(reactor, target.http.url, target.http.secret))
         tail = Tail(
             scheduler,
-            lambda: target.place.connect(reactor, scheduler),
+            lambda dialect: target.place.connect(reactor, scheduler),
             target.dialect,
             known,
             streams,

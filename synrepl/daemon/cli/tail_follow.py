@@ -1,8 +1,7 @@
-"""What ``synrepl tail`` follows with: rows as they travelled, of any stream of any master.
+"""What ``synrepl tail`` shows: rows as they travelled, of any stream of any master.
 
-Not :class:`synrepl.services.following.follow.Follower`, which wants to know the streams
-and to type their rows. Here one command is dealt with at a time, so while a gap
-is filled everything else waits, in the master if need be.
+One command is dealt with at a time, so while a gap is filled everything else waits, in the master
+if need be.
 """
 
 from __future__ import annotations
@@ -14,9 +13,10 @@ from synrepl.core.clock import DelayedCall, Scheduler
 from synrepl.core.errors import InputError, Refused, Unavailable
 from synrepl.core.retry import BackOff, Retry
 from synrepl.core.tokens import Range
+from synrepl.daemon.cli.raw_follower import RawFollower
+from synrepl.daemon.cli.raw_peer import NoMaster, RawUpstream, ask_for_all
 from synrepl.daemon.cli.tail_gaps import UnfilledGaps
 from synrepl.daemon.cli.tail_lines import ShownRow
-from synrepl.daemon.cli.tail_peer import NoMaster, TailUpstream
 from synrepl.positions.gaps import Cursor, Fetch, Reset, Verdict
 from synrepl.positions.vector import PositionVector
 from synrepl.services.following.source import Source
@@ -58,7 +58,7 @@ Show = Callable[[Sequence[ShownRow | Command]], Awaitable[bool]]
 class Tail:
     """Follows until :attr:`show` has had enough.
 
-    :param connect: makes a connection
+    :param connect: makes a connection in a dialect
     :param catalogue: what is known of streams; others are shown too
     :param streams: what to show; nothing for everything
     :param start: from where; None for what happens from now on
@@ -71,7 +71,7 @@ class Tail:
     def __init__(
         self,
         scheduler: Scheduler,
-        connect: Callable[[], Awaitable[TailUpstream]],
+        connect: Callable[[Dialect], Awaitable[RawUpstream]],
         dialect: Dialect,
         catalogue: Catalogue,
         streams: Collection[str],
@@ -100,6 +100,8 @@ class Tail:
         self._refusal: NotAnnounced | None = None
         self._assembler = BatchAssembler()
         self._check: DelayedCall | None = None
+        #: There was a connection to a master.
+        self._before = False
 
     async def run(self) -> None:
         """Follow, over one connection after the other.
@@ -108,55 +110,59 @@ class Tail:
         :raises NotAMaster: :raises NotAnnounced: :raises MasterRefuses:
         :raises ConnectionRefused: another try would end in the same way
         """
-        retry, before = Retry(_BACK_OFF, self._scheduler.random), False
-        while True:
-            try:
-                peer = await self._connect()
-            except NoMaster as error:
-                if not before:
-                    raise
-                self._say(f"{error}; trying again")
-                await self._scheduler.sleep(retry.failed())
-                continue
-            if before:
-                self._say(f"connected to {peer.address} again")
-            try:
-                if not await self._follow(peer):
-                    return
-            finally:
-                peer.close(CloseReason.LOCAL)
-                self._forget_connection()
-            reason = peer.why_it_ended()
-            if peer.greeted:
-                retry.succeeded()
-                before = True
-            elif not before:
-                raise NotAMaster(where=peer.address, reason=reason)
-            self._say(f"connection lost: {reason}; connecting again")
-            await self._scheduler.sleep(retry.failed())
+        await RawFollower(self._scheduler, self._connect, [self._dialect], _BACK_OFF, self).run()
 
-    async def _follow(self, peer: TailUpstream) -> bool:
-        """Deal with one connection; False when enough was shown."""
-        self._ask(peer)
-        self._check = self._scheduler.callLater(ANNOUNCE_S, self._tell_silence, peer)
-        while commands := await peer.commands():
-            if not await self._take(peer, commands):
-                return False
-        if self._refusal is not None:
-            raise self._refusal
-        return True
+    # -- for the connections: a RawListener ---------------------------------------------
 
-    def _ask(self, peer: TailUpstream) -> None:
-        if self._dialect.per_writer:
-            peer.send(Replicate())
-            return
+    def unreachable(self, error: NoMaster) -> None:
+        """Give up unless there was a master before."""
+        if not self._before:
+            raise error
+        self._say(f"{error}; trying again")
+
+    def connected(self, upstream: RawUpstream) -> None:
+        """Ask for the streams, and look for them in a while."""
+        if self._before:
+            self._say(f"connected to {upstream.address} again")
+        self._ask(upstream)
+        self._check = self._scheduler.callLater(ANNOUNCE_S, self._tell_silence, upstream)
+
+    def disconnected(self) -> None:
+        """Nothing more comes of what has begun."""
+        if self._check is not None and self._check.active():
+            self._check.cancel()
+        self._announced.clear()
+        self._assembler.clear()
+        self._gaps.connection_lost()
+        for cursor in self._cursors.values():
+            cursor.connection_lost()
+
+    def understood(self, upstream: RawUpstream) -> bool:
+        """Whether it was a master.
+
+        :raises SynreplError: as :meth:`run`
+        """
+        refusal = self._refusal or upstream.refusal()
+        if refusal is not None:
+            raise refusal
+        if upstream.greeted:
+            self._before = True
+        elif not self._before:
+            raise NotAMaster(where=upstream.address, reason=upstream.reason)
+        self._say(f"connection lost: {upstream.reason}; connecting again")
+        return upstream.greeted
+
+    def _ask(self, peer: RawUpstream) -> None:
         known = [stream for stream, _ in self._cursors]
-        if not self._streams and not known:
-            peer.send(Replicate("ALL", None if self._start is None else self._start.linear))
+        if self._dialect.per_writer or not (self._streams or known):
+            start = None if self._start is None else self._start.linear
+            peer.send(ask_for_all(self._dialect, start))
+            return
         for stream in self._streams or known:
             peer.send(Replicate(stream, self._cursor(stream, None).subscribed()))
 
-    async def _take(self, peer: TailUpstream, commands: Sequence[Command]) -> bool:
+    async def received(self, upstream: RawUpstream, commands: Sequence[Command]) -> bool:
+        """Show rows, and what is missing in front of a POSITION."""
         shown: list[ShownRow | Command] = []
         told = {command.stream for command in commands if isinstance(command, Position)}
         told_all = len(told) >= A_ROUND and self._dialect.has_sides
@@ -174,7 +180,7 @@ class Tail:
                     if not await self._show(shown):
                         return False
                     shown = []
-                    if not await self._fill(peer, command, missing, told_all and again):
+                    if not await self._fill(upstream, command, missing, told_all and again):
                         return False
             elif not isinstance(command, Ping):
                 shown.append(command)
@@ -204,7 +210,7 @@ class Tail:
         return verdict.span if isinstance(verdict, (Fetch, Reset)) else None
 
     async def _fill(
-        self, peer: TailUpstream, position: Position, span: Range, told_all: bool
+        self, peer: RawUpstream, position: Position, span: Range, told_all: bool
     ) -> bool:
         """Show what is missing in front of a POSITION, or say that it is; False as for :data:`Show`.
 
@@ -287,7 +293,7 @@ class Tail:
     def _wants(self, stream: str) -> bool:
         return not self._streams or stream in self._streams
 
-    def _tell_silence(self, peer: TailUpstream) -> None:
+    def _tell_silence(self, peer: RawUpstream) -> None:
         if not peer.greeted:
             self._say(f"nothing was heard from {peer.address} yet; is it a listener for followers?")
             return
@@ -301,12 +307,3 @@ class Tail:
                 peer.close(CloseReason.LOCAL)
                 return
             self._say(f"the master has not announced a stream {stream!r}; waiting for it")
-
-    def _forget_connection(self) -> None:
-        if self._check is not None and self._check.active():
-            self._check.cancel()
-        self._announced.clear()
-        self._assembler.clear()
-        self._gaps.connection_lost()
-        for cursor in self._cursors.values():
-            cursor.connection_lost()

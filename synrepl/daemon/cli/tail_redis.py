@@ -11,7 +11,8 @@ from synrepl.adapters.redis_address import RedisAddress
 from synrepl.adapters.redis_connection import Listener, RedisAway, Speaker
 from synrepl.adapters.redis_sentinel import Sentinels
 from synrepl.core.clock import Scheduler
-from synrepl.daemon.cli.tail_peer import HIGH_WATER, NoMaster
+from synrepl.core.errors import SynreplError
+from synrepl.daemon.cli.raw_peer import HIGH_WATER, NoMaster
 from synrepl.daemon.cli.terminal import printable
 from synrepl.services.announcing.announce import Log
 from synrepl.services.bus.channels import Channels
@@ -35,7 +36,7 @@ class _NoLog(Log):
 class RedisTail:
     """A connection that listens and one that asks; when either is lost, both are over.
 
-    A :class:`~synrepl.daemon.cli.tail_peer.TailUpstream`.
+    A :class:`~synrepl.daemon.cli.raw_peer.RawUpstream`.
 
     :param where: of the Redis, for a person
     """
@@ -88,9 +89,14 @@ class RedisTail:
         """End both connections."""
         self._end("closed")
 
-    def why_it_ended(self) -> str:
-        """Why it is over; Redis may do better the next time."""
+    @property
+    def reason(self) -> str:
+        """Why it is over."""
         return printable((self._ended or "the connection is lost").rstrip("."))
+
+    def refusal(self) -> SynreplError | None:
+        """None: Redis may do better the next time."""
+        return None
 
     def _heard(self, messages: Sequence[bytes]) -> None:
         """Keep commands, but for what asks; read no more while too many wait."""

@@ -20,7 +20,7 @@ from synrepl.daemon.cli.addresses import (
     reachable,
 )
 from synrepl.daemon.cli.given import host_and_port
-from synrepl.daemon.cli.tail_peer import TailUpstream, connect
+from synrepl.daemon.cli.raw_peer import RawUpstream, connect
 from synrepl.daemon.config import LOOPBACK, MasterConfig, WorkerConfig, load
 from synrepl.daemon.config_redis import Redis
 from synrepl.daemon.redis_link import redis_server
@@ -40,7 +40,7 @@ class OnlyOneDialect(ConfigError):
 class Place(Protocol):
     """Where rows can be heard."""
 
-    async def connect(self, reactor: Any, scheduler: Scheduler) -> TailUpstream:
+    async def connect(self, reactor: Any, scheduler: Scheduler) -> RawUpstream:
         """Connect once.
 
         :raises NoMaster: nobody is there
@@ -59,7 +59,7 @@ class ListenerPlace:
     dialect: Dialect
     server_name: str | None
 
-    async def connect(self, reactor: Any, scheduler: Scheduler) -> TailUpstream:
+    async def connect(self, reactor: Any, scheduler: Scheduler) -> RawUpstream:
         """As :meth:`Place.connect`."""
         return await connect(
             reactor, scheduler, self.host, self.port, self.dialect, self.server_name
@@ -77,7 +77,7 @@ class RedisPlace:
     server_name: str
     streams: tuple[str, ...]
 
-    async def connect(self, reactor: Any, scheduler: Scheduler) -> TailUpstream:
+    async def connect(self, reactor: Any, scheduler: Scheduler) -> RawUpstream:
         """As :meth:`Place.connect`."""
         where = redis_server(self.redis)
         from synrepl.daemon.cli.tail_redis import connect_to_redis

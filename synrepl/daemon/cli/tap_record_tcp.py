@@ -7,17 +7,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from twisted.internet.endpoints import HostnameEndpoint, connectProtocol
-from twisted.internet.error import ConnectError, DNSLookupError
-
 from synrepl.adapters.scheduler import TwistedScheduler
-from synrepl.daemon.cli.tail_peer import LINE_LIMIT, NoMaster, TailPeer
+from synrepl.daemon.cli.raw_peer import LINE_LIMIT, RawPeer, ask_for_all, dialled
 from synrepl.daemon.cli.tap_source import CannotWrite, RecordingEnded
-from synrepl.daemon.cli.terminal import printable
 from synrepl.services.tap.recorded_session import RecordedSession
 from synrepl.services.tap.recording import RecordingFile
 from synrepl.wire.closing import CloseReason
-from synrepl.wire.commands import Replicate
 from synrepl.wire.dialects import Dialect
 from synrepl.wire.session import Limits
 
@@ -54,13 +49,10 @@ class TcpSource:
             dialect=self.dialect,
             limits=Limits(line=LINE_LIMIT),
         )
-        endpoint = HostnameEndpoint(reactor, self.host, self.port)
-        try:
-            peer: TailPeer = await connectProtocol(endpoint, TailPeer(scheduler, session))
-        except (ConnectError, DNSLookupError, OSError) as error:
-            where = f"{self.host}:{self.port}"
-            raise NoMaster(where=where, reason=str(error).rstrip(".")) from None
-        peer.send(Replicate() if self.dialect.per_writer else Replicate("ALL", None))
+        peer = await dialled(
+            reactor, self.host, self.port, RawPeer(scheduler, session, self.dialect)
+        )
+        peer.send(ask_for_all(self.dialect))
         say(f"recording {peer.address}")
         close = partial(peer.close, CloseReason.LOCAL)
         ending = None if seconds is None else scheduler.callLater(seconds, close)
@@ -76,5 +68,4 @@ class TcpSource:
         if session.trouble is not None:
             raise CannotWrite(path=recording.path, reason=session.trouble.strerror)
         if session.closed_reason is not CloseReason.LOCAL:
-            reason = printable(str(session.fault or session.peer_error or "the master closed it"))
-            raise RecordingEnded(where=peer.address, reason=reason, path=recording.path)
+            raise RecordingEnded(where=peer.address, reason=peer.reason, path=recording.path)

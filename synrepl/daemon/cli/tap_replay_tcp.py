@@ -16,7 +16,7 @@ from synrepl.adapters.line_peer import LinePeer
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.core.clock import Clock
 from synrepl.core.errors import InputError, Unavailable
-from synrepl.daemon.cli.tail_peer import LINE_LIMIT
+from synrepl.daemon.cli.raw_peer import LINE_LIMIT
 from synrepl.daemon.cli.terminal import printable
 from synrepl.daemon.config import LOOPBACK
 from synrepl.services.tap.parts import to_client

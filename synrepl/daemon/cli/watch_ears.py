@@ -13,8 +13,8 @@ from synrepl.core.errors import ConfigError
 from synrepl.core.names import BadName
 from synrepl.core.names import server_name as checked
 from synrepl.daemon.cli.given import host_and_port
+from synrepl.daemon.cli.raw_peer import connect
 from synrepl.daemon.cli.redis_url import given_redis
-from synrepl.daemon.cli.tail_peer import connect
 from synrepl.daemon.cli.watch_follow import Listening
 from synrepl.daemon.cli.watch_redis import RedisListening
 from synrepl.daemon.config_redis import Redis

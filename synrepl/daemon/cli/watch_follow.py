@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from itertools import cycle
 
 from synrepl.core.clock import Scheduler
-from synrepl.core.errors import Unavailable
-from synrepl.core.retry import BackOff, Retry
-from synrepl.daemon.cli.tail_peer import TailPeer
-from synrepl.daemon.cli.terminal import printable
+from synrepl.core.retry import BackOff
+from synrepl.daemon.cli.raw_follower import RawFollower
+from synrepl.daemon.cli.raw_peer import NoMaster, RawPeer, ask_for_all
 from synrepl.services.watching.heard import Heard
-from synrepl.wire.closing import CloseReason
-from synrepl.wire.commands import Command, Position, Rdata, Replicate
+from synrepl.wire.commands import Command, Position, Rdata
 from synrepl.wire.dialects import LEGACY, TRANSITIONAL_OR_MODERN, Dialect
 
 #: The order in which dialects are tried: a legacy server refuses the newer ones' command.
@@ -34,12 +31,13 @@ class Listening:
     def __init__(
         self,
         scheduler: Scheduler,
-        connect: Callable[[Dialect], Awaitable[TailPeer]],
+        connect: Callable[[Dialect], Awaitable[RawPeer]],
         heard: Heard,
     ) -> None:
         self._scheduler = scheduler
-        self._connect = connect
+        self._follower = RawFollower(scheduler, connect, DIALECTS, _BACK_OFF, self)
         self._heard = heard
+        self._understood = False
         self.dialect: Dialect | None = None
         self.hears = False
         self.trouble: str | None = "not connected yet"
@@ -54,47 +52,36 @@ class Listening:
 
     async def run(self) -> None:
         """Listen, over one connection after the other; ends by being cancelled."""
-        retry, dialects = Retry(_BACK_OFF, self._scheduler.random), cycle(DIALECTS)
-        spoken = next(dialects)
-        while True:
-            try:
-                peer = await self._connect(spoken)
-            except Unavailable as error:  # which says nothing of the dialect
-                self.trouble = str(error)
-            else:
-                try:
-                    understood = await self._listen(peer, spoken)
-                finally:
-                    peer.close(CloseReason.LOCAL)
-                self.hears = False
-                self.trouble = _why(peer)
-                if understood:
-                    retry.succeeded()
-                    self.bad += peer.session.fault is not None
-                else:
-                    last, spoken = spoken, next(dialects)
-                    if last is not DIALECTS[-1]:
-                        continue  # the next one, at once
-            await self._scheduler.sleep(retry.failed())
+        await self._follower.run()
 
-    async def _listen(self, peer: TailPeer, dialect: Dialect) -> bool:
-        """Listen to one connection; whether anything was understood on it."""
-        peer.send(Replicate() if dialect.per_writer else Replicate("ALL", None))
-        understood = False
-        while commands := await peer.commands():
-            if not understood and _tells(commands):
-                understood = self.hears = True
-                self.trouble = None
-            self.dialect = peer.session.dialect if understood else self.dialect
-            self._heard.received(commands)
-        return understood
+    # -- for the connections: a RawListener ---------------------------------------------
 
+    def unreachable(self, error: NoMaster) -> None:
+        """Nobody is there."""
+        self.trouble = str(error)
 
-def _why(peer: TailPeer) -> str:
-    session = peer.session
-    reason = session.peer_error or session.fault or "the server closed it"
-    return f"the connection is lost: {printable(str(reason))}"
+    def connected(self, upstream: RawPeer) -> None:
+        """Ask for everything."""
+        self._understood = False
+        upstream.send(ask_for_all(upstream.spoken))
 
+    async def received(self, upstream: RawPeer, commands: Sequence[Command]) -> bool:
+        """Take note. A position or a row shows that the server is understood."""
+        if any(isinstance(command, (Position, Rdata)) for command in commands):
+            self._understood = self.hears = True
+            self.trouble = None
+        if self._understood:
+            self.dialect = upstream.session.dialect
+        self._heard.received(commands)
+        return True
 
-def _tells(commands: Sequence[Command]) -> bool:
-    return any(isinstance(command, (Position, Rdata)) for command in commands)
+    def disconnected(self) -> None:
+        """Nothing is heard any more."""
+        self.hears = False
+
+    def understood(self, upstream: RawPeer) -> bool:
+        """Note why it was lost."""
+        self.trouble = f"the connection is lost: {upstream.reason}"
+        if self._understood:
+            self.bad += upstream.session.fault is not None
+        return self._understood

@@ -1,4 +1,4 @@
-"""A connection to a master whose commands are taken when somebody is ready for them."""
+"""A connection to a server whose commands are taken when somebody is ready for them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from twisted.internet.error import ConnectError, DNSLookupError
 
 from synrepl.adapters.line_peer import LinePeer
 from synrepl.core.clock import Scheduler
-from synrepl.core.errors import Refused, Unavailable
+from synrepl.core.errors import Refused, SynreplError, Unavailable
+from synrepl.core.tokens import Token
 from synrepl.daemon.cli.terminal import printable
 from synrepl.wire.closing import CloseReason
-from synrepl.wire.commands import Command
+from synrepl.wire.commands import Command, Replicate
 from synrepl.wire.dialects import Dialect, Side
 from synrepl.wire.session import Limits, Session
 
@@ -46,7 +47,7 @@ class ConnectionRefused(Refused):
     """the connection to {where} was given up: {reason}"""
 
 
-class TailUpstream(Interface):
+class RawUpstream(Interface):
     """A connection to whoever has the rows, whatever it goes over."""
 
     @property
@@ -66,18 +67,23 @@ class TailUpstream(Interface):
     def close(self, reason: CloseReason) -> None:
         """Give it up."""
 
-    def why_it_ended(self) -> str:
-        """Why it is gone, if another connection may do better.
+    @property
+    def reason(self) -> str:
+        """Why it is gone, for a person."""
 
-        :raises MasterRefuses: :raises ConnectionRefused: it would not
-        """
+    def refusal(self) -> SynreplError | None:
+        """Why another connection would end in the same way; None when it may do better."""
 
 
-class TailPeer(LinePeer):
-    """The client's end of a connection to a master."""
+class RawPeer(LinePeer):
+    """The client's end of a connection to a server.
 
-    def __init__(self, scheduler: Scheduler, session: Session) -> None:
+    :ivar spoken: the dialect in which it is spoken to
+    """
+
+    def __init__(self, scheduler: Scheduler, session: Session, spoken: Dialect) -> None:
         super().__init__(scheduler, session)
+        self.spoken = spoken
         self._inbox: list[Command] = []
         self._held = False
         self._over = False
@@ -89,17 +95,22 @@ class TailPeer(LinePeer):
         """The master has said who it is."""
         return self.session.peer_server is not None
 
-    def why_it_ended(self) -> str:
-        """As :meth:`TailUpstream.why_it_ended`."""
+    @property
+    def reason(self) -> str:
+        """As :attr:`RawUpstream.reason`."""
+        session = self.session
+        return printable(str(session.peer_error or session.fault or "the server closed it"))
+
+    def refusal(self) -> SynreplError | None:
+        """As :meth:`RawUpstream.refusal`."""
         session = self.session
         if session.peer_error is not None:
-            text = printable(session.peer_error)
-            if not text.startswith(_PASSING_ERRORS):
-                raise MasterRefuses(where=self.address, text=text)
-            return text
+            if self.reason.startswith(_PASSING_ERRORS):
+                return None
+            return MasterRefuses(where=self.address, text=self.reason)
         if session.closed_reason not in _PASSING:
-            raise ConnectionRefused(where=self.address, reason=printable(str(session.fault)))
-        return str(session.fault or "the master closed it")
+            return ConnectionRefused(where=self.address, reason=self.reason)
+        return None
 
     async def gone(self) -> None:
         """Wait until the connection is gone; what it leaves behind is done by then."""
@@ -140,6 +151,14 @@ class TailPeer(LinePeer):
             wanted.callback(None)
 
 
+def ask_for_all(dialect: Dialect, token: Token | None = None) -> Replicate:
+    """The command that asks for all streams.
+
+    :param token: from where, in the legacy dialect; None for what happens from now on
+    """
+    return Replicate() if dialect.per_writer else Replicate("ALL", token)
+
+
 async def connect(
     reactor: Any,
     scheduler: Scheduler,
@@ -147,7 +166,7 @@ async def connect(
     port: int,
     dialect: Dialect,
     server_name: str | None,
-) -> TailPeer:
+) -> RawPeer:
     """Connect to a master once.
 
     :param server_name: what the master must be called; None takes any
@@ -161,9 +180,17 @@ async def connect(
         now=scheduler.seconds(),
         limits=Limits(line=LINE_LIMIT),
     )
+    return await dialled(reactor, host, port, RawPeer(scheduler, session, dialect))
+
+
+async def dialled(reactor: Any, host: str, port: int, peer: RawPeer) -> RawPeer:
+    """Connect a peer.
+
+    :raises NoMaster: nobody is there
+    """
     endpoint = HostnameEndpoint(reactor, host, port)
     try:
-        peer: TailPeer = await connectProtocol(endpoint, TailPeer(scheduler, session))
+        await connectProtocol(endpoint, peer)
     except (ConnectError, DNSLookupError, OSError) as error:
         raise NoMaster(where=f"{host}:{port}", reason=str(error).rstrip(".")) from None
     return peer
