@@ -68,7 +68,7 @@ class LinePeer(LineOnlyReceiver):
         self.scheduler = scheduler
         self._paused = False
         self._connected = False
-        #: Reading is suspended, so the peer does not time out.
+        #: Reading is paused.
         self.holding = False
         self._timer: DelayedCall | None = None
         self._linger: DelayedCall | None = None
@@ -121,6 +121,18 @@ class LinePeer(LineOnlyReceiver):
         """Close the connection, after an ERROR line if there is a text."""
         self.session.close(reason, text)
         self._write()
+
+    def pause_reading(self) -> None:
+        """Read no more for now: TCP makes the peer wait, and its silence does not count."""
+        self.holding = True
+        self._transport().pauseProducing()
+
+    def resume_reading(self) -> None:
+        """Read again; the peer has the usual time to be heard."""
+        self.holding = False
+        if self._connected and not self.closing:
+            self.session.not_reading(self.scheduler.seconds())
+            self._transport().resumeProducing()
 
     async def room(self) -> bool:
         """Wait until the transport takes more; False when it never will."""

@@ -129,8 +129,7 @@ class ClientPeer(LinePeer):
             return
         while self._unread or self._owner.full(self):
             if self._owner.full(self) or not self._slices.take(self._cost()):
-                self.holding = True
-                self._transport().pauseProducing()
+                self.pause_reading()
                 self.scheduler.spawn(f"read {self.name}", self._read_on())
                 return
             self._read_piece()
@@ -145,9 +144,7 @@ class ClientPeer(LinePeer):
             await self._owner.room(self)
             await self._slices.step(self._cost())
             self._read_piece()
-        self.holding = False
-        if self._connected and not self.closing:
-            self._transport().resumeProducing()
+        self.resume_reading()
 
     def _cost(self) -> int:
         return 1 + min(len(self._unread), PIECE_BYTES) // BYTES_OF_A_UNIT

@@ -45,11 +45,11 @@ class UpstreamPeer(LinePeer):
 
     def pause(self) -> None:
         """Read no more for now: TCP makes the master wait."""
-        self._transport().pauseProducing()
+        self.pause_reading()
 
     def resume(self) -> None:
         """Read again."""
-        self._transport().resumeProducing()
+        self.resume_reading()
 
     def session_started(self) -> None:
         """NAME and PING are on their way; ask for data without waiting for SERVER."""

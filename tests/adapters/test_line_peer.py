@@ -14,9 +14,11 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from synrepl.adapters.line_peer import LinePeer
 from synrepl.adapters.scheduler import TwistedScheduler
+from synrepl.adapters.tcp_worker import UpstreamPeer, WorkerFactory
 from synrepl.wire.closing import CloseReason
 from synrepl.wire.commands import Command
-from synrepl.wire.dialects import Side
+from synrepl.wire.dialects import MODERN, Side
+from synrepl.wire.heartbeat import PING_TIMEOUT
 from synrepl.wire.session import Limits, LineTooLongToSend, Session
 
 #: The shortest that there is.
@@ -123,3 +125,44 @@ class LineByLine(SynchronousTestCase):
         peer, transport = connected()
         self.assertRaises(LineTooLongToSend, peer.sendLine, b"a" * (LIMIT + 1))
         self.assertEqual(transport.value(), b"")
+
+
+class _Following:
+    """Follows a master, as slowly as the test says."""
+
+    def connected(self, upstream: UpstreamPeer) -> None: ...
+
+    def received(self, commands: Sequence[Command]) -> None: ...
+
+    def disconnected(self) -> None: ...
+
+
+class Paused(SynchronousTestCase):
+    """A worker that does not read for a while, because its handlers are behind."""
+
+    def setUp(self) -> None:
+        self.clock = Clock()
+        scheduler = TwistedScheduler(self.clock)
+        factory = WorkerFactory(scheduler, _Following(), "w1", None, MODERN, lambda *_, **__: None)
+        self.peer = factory.buildProtocol(None)
+        self.peer.makeConnection(_Transport())
+        self.peer.dataReceived(b"SERVER example.com\nPING 1\n")
+
+    def pass_time(self, seconds: float) -> None:
+        for _ in range(round(seconds)):
+            self.clock.advance(1.0)
+
+    def test_the_master_is_not_given_up_for_what_is_not_read(self) -> None:
+        self.peer.pause()
+        self.pass_time(10 * PING_TIMEOUT)
+        self.assertFalse(self.peer.closing)
+        self.peer.resume()
+        self.pass_time(PING_TIMEOUT - 1)
+        self.assertFalse(self.peer.closing)
+
+    def test_a_master_that_stays_silent_afterwards_is_given_up(self) -> None:
+        self.peer.pause()
+        self.pass_time(10 * PING_TIMEOUT)
+        self.peer.resume()
+        self.pass_time(PING_TIMEOUT + 1)
+        self.assertEqual(self.peer.session.closed_reason, CloseReason.PING_TIMEOUT)

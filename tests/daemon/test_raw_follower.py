@@ -11,7 +11,7 @@ from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.core.errors import SynreplError
 from synrepl.core.retry import BackOff
 from synrepl.daemon.cli.raw_follower import RawFollower
-from synrepl.daemon.cli.raw_peer import NoMaster
+from synrepl.daemon.cli.raw_peer import HIGH_WATER, CommandInbox, NoMaster
 from synrepl.wire.closing import CloseReason
 from synrepl.wire.commands import Command, Ping
 from synrepl.wire.dialects import LEGACY, MODERN, Dialect
@@ -144,3 +144,38 @@ class Following(TestCase):
         self.follow([_Upstream(), _Upstream([Ping("1")]), AWAY], (MODERN, LEGACY))
         self.clock.pump([1.0, 2.0])
         self.assertEqual(self.dialects, ["modern", "legacy", "legacy", "legacy"])
+
+
+class Inbox(TestCase):
+    """Commands that wait for their reader."""
+
+    def setUp(self) -> None:
+        self.done: list[str] = []
+        self.inbox = CommandInbox(
+            lambda: self.done.append("pause"), lambda: self.done.append("resume")
+        )
+
+    def take(self) -> Deferred[list[Command]]:
+        return Deferred.fromCoroutine(self.inbox.take())
+
+    def test_a_reader_waits_for_the_first_command(self) -> None:
+        taken = self.take()
+        self.inbox.put([])
+        self.assertFalse(taken.called)
+        self.inbox.put([Ping("1"), Ping("2")])
+        self.assertEqual(taken.result, [Ping("1"), Ping("2")])
+        self.assertEqual(self.done, [])
+
+    def test_too_many_commands_pause_the_connection_until_they_are_taken(self) -> None:
+        for _ in range(3):
+            self.inbox.put([Ping("1")] * HIGH_WATER)
+        self.assertEqual(self.done, ["pause"])
+        self.assertEqual(len(self.take().result), 3 * HIGH_WATER)
+        self.assertEqual(self.done, ["pause", "resume"])
+
+    def test_what_came_before_the_end_can_still_be_taken(self) -> None:
+        self.inbox.put([Ping("1")] * (HIGH_WATER + 1))
+        self.inbox.end()
+        self.assertEqual(len(self.take().result), HIGH_WATER + 1)
+        self.assertEqual(self.take().result, [])
+        self.assertEqual(self.done, ["pause"])

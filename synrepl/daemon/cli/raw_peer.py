@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 from typing import Protocol as Interface
 
@@ -75,6 +75,53 @@ class RawUpstream(Interface):
         """Why another connection would end in the same way; None when it may do better."""
 
 
+class CommandInbox:
+    """Commands until their reader takes them; too many of them stop the connection.
+
+    :param pause: reads no more from the connection
+    :param resume: reads again
+    :ivar ended: nothing more comes
+    """
+
+    def __init__(self, pause: Callable[[], object], resume: Callable[[], object]) -> None:
+        self._pause = pause
+        self._resume = resume
+        self._commands: list[Command] = []
+        self._paused = False
+        self._wanted: Deferred[None] | None = None
+        self.ended = False
+
+    async def take(self) -> list[Command]:
+        """All there are, waiting for the first; none once the connection is over."""
+        if not self._commands and not self.ended:
+            self._wanted = Deferred()
+            await self._wanted
+        taken, self._commands = self._commands, []
+        if self._paused and not self.ended:
+            self._paused = False
+            self._resume()
+        return taken
+
+    def put(self, commands: Sequence[Command]) -> None:
+        """Add some; pause the connection above :data:`HIGH_WATER`."""
+        self._commands += commands
+        if len(self._commands) > HIGH_WATER and not self._paused:
+            self._paused = True
+            self._pause()
+        if self._commands:
+            self._wake()
+
+    def end(self) -> None:
+        """The connection is over; what came can still be taken."""
+        self.ended = True
+        self._wake()
+
+    def _wake(self) -> None:
+        wanted, self._wanted = self._wanted, None
+        if wanted is not None:
+            wanted.callback(None)
+
+
 class RawPeer(LinePeer):
     """The client's end of a connection to a server.
 
@@ -84,10 +131,7 @@ class RawPeer(LinePeer):
     def __init__(self, scheduler: Scheduler, session: Session, spoken: Dialect) -> None:
         super().__init__(scheduler, session)
         self.spoken = spoken
-        self._inbox: list[Command] = []
-        self._held = False
-        self._over = False
-        self._wanted: Deferred[None] | None = None
+        self._inbox = CommandInbox(self.pause_reading, self.resume_reading)
         self._waiting_for_end: list[Deferred[None]] = []
 
     @property
@@ -114,41 +158,24 @@ class RawPeer(LinePeer):
 
     async def gone(self) -> None:
         """Wait until the connection is gone; what it leaves behind is done by then."""
-        if not self._over:
+        if not self._inbox.ended:
             end: Deferred[None] = Deferred()
             self._waiting_for_end.append(end)
             await end
 
     async def commands(self) -> list[Command]:
         """What came since the last call, waiting for it; nothing once the connection is gone."""
-        if not self._inbox and not self._over:
-            self._wanted = Deferred()
-            await self._wanted
-        taken, self._inbox = self._inbox, []
-        if self._held and not self._over:
-            self._held = False
-            self._transport().resumeProducing()
-        return taken
+        return await self._inbox.take()
 
     def commands_received(self, commands: Sequence[Command]) -> None:
         """Keep them; read no more while too many wait."""
-        self._inbox += commands
-        if len(self._inbox) > HIGH_WATER and not self._held:
-            self._held = True
-            self._transport().pauseProducing()
-        self._wake()
+        self._inbox.put(commands)
 
     def session_ended(self, reason: CloseReason) -> None:
         """The connection is gone."""
-        self._over = True
-        self._wake()
+        self._inbox.end()
         for end in self._waiting_for_end:
             end.callback(None)
-
-    def _wake(self) -> None:
-        wanted, self._wanted = self._wanted, None
-        if wanted is not None:
-            wanted.callback(None)
 
 
 def ask_for_all(dialect: Dialect, token: Token | None = None) -> Replicate:

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from twisted.internet.defer import Deferred
-
 from synrepl.adapters.redis_address import RedisAddress
 from synrepl.adapters.redis_connection import Listener, RedisAway, Speaker
 from synrepl.adapters.redis_sentinel import Sentinels
 from synrepl.core.clock import Scheduler
 from synrepl.core.errors import SynreplError
-from synrepl.daemon.cli.raw_peer import HIGH_WATER, NoMaster
+from synrepl.daemon.cli.raw_peer import CommandInbox, NoMaster
 from synrepl.daemon.cli.terminal import printable
 from synrepl.services.announcing.announce import Log
 from synrepl.services.bus.channels import Channels
@@ -46,10 +44,8 @@ class RedisTail:
         self._hearing = Hearing("", _NoLog())  # nothing on the channel has that for its author
         self._listener = Listener(scheduler, self._heard)
         self._speaker = Speaker(scheduler)
-        self._inbox: list[Command] = []
-        self._held = False
+        self._inbox = CommandInbox(self._listener.rest, self._listener.go_on)
         self._ended: str | None = None
-        self._wanted: Deferred[None] | None = None
         self.address = f"{where}, channel {printable(channels.main)}"
         for link in (self._listener, self._speaker):
             link.gone.addCallback(self._end)
@@ -76,14 +72,7 @@ class RedisTail:
 
     async def commands(self) -> list[Command]:
         """What was said since the last call, waiting for it; nothing once it is over."""
-        if not self._inbox and self._ended is None:
-            self._wanted = Deferred()
-            await self._wanted
-        taken, self._inbox = self._inbox, []
-        if self._held and self._ended is None:
-            self._held = False
-            self._listener.go_on()
-        return taken
+        return await self._inbox.take()
 
     def close(self, reason: CloseReason) -> None:
         """End both connections."""
@@ -99,26 +88,16 @@ class RedisTail:
         return None
 
     def _heard(self, messages: Sequence[bytes]) -> None:
-        """Keep commands, but for what asks; read no more while too many wait."""
+        """Keep commands, but for what asks."""
         commands = self._hearing.commands(messages)
-        self._inbox += [each for each in commands if not isinstance(each, Replicate)]
-        if len(self._inbox) > HIGH_WATER and not self._held:
-            self._held = True
-            self._listener.rest()
-        if self._inbox:
-            self._wake()
+        self._inbox.put([each for each in commands if not isinstance(each, Replicate)])
 
     def _end(self, why: str) -> None:
         if self._ended is None:
             self._ended = why
             self._listener.give_up(why)
             self._speaker.give_up(why)
-            self._wake()
-
-    def _wake(self) -> None:
-        wanted, self._wanted = self._wanted, None
-        if wanted is not None:
-            wanted.callback(None)
+            self._inbox.end()
 
 
 async def connect_to_redis(
