@@ -13,6 +13,7 @@ from twisted.internet import reactor
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import TestCase
 
+from synrepl.core.retry import BackOff
 from synrepl.daemon import database, database_wait
 from synrepl.daemon.config import load_master, load_worker
 from synrepl.daemon.master import MasterProcess
@@ -38,7 +39,7 @@ class AwayAtTheStart(TestCase):
 
     async def setUp(self) -> None:  # type: ignore[override]
         self.patch(database, "GIVE_UP_S", 0.0)  # what is away is told of at once
-        self.patch(database_wait, "_FIRST_S", 0.01)
+        self.patch(database_wait, "_BACK_OFF", BackOff(0.01, 5.0))
         directory = TemporaryDirectory()
         self.addCleanup(directory.cleanup)
         self.directory = Path(directory.name)

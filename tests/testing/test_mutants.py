@@ -172,7 +172,7 @@ class Mutants(MutantTestCase):
         offer = Session._offer
 
         def lossy(session: Session, data: bytes, lines: int, now: float) -> bool:
-            if session.queued_lines + lines > session._limits.queued_lines:
+            if session.queued_lines + lines > session.limits.queued_lines:
                 session._heartbeat.sent(now)
                 return True
             return offer(session, data, lines, now)
