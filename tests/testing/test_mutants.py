@@ -244,7 +244,7 @@ class Handlers(MutantTestCase):
         self.assert_caught("R3 R4", (Progress, "position", furthest))
 
     def test_who_is_behind_is_not_brought_to_the_lane(self) -> None:
-        async def join(feed: CatchUp, first: Batch | None = None) -> None:
+        async def join(feed: CatchUp, *_: object) -> None:
             feed._track.feed = None
             feed._track.reach(feed._lane.position or 0)
 

@@ -424,12 +424,11 @@ class Delivery:
         self, consumer: Consumer, track: Track, key: Key, batch: Batch, live: bool
     ) -> None:
         """Hand a batch to a handler in the lane, which leaves the lane when it fails."""
-        stream, writer = key
+        (stream, writer), retry = key, self._calls.retry()
         if self._feeding is None or stream not in self._streams or not batch.ordered:
-            await self._calls.deal(consumer, track, batch)
+            await self._calls.deal(consumer, track, batch, retry)
             return
         is_void = live and consumer.is_transactional and self._record.is_void(track, batch)
-        retry = self._calls.retry()
         if is_void or await self._calls.attempt(consumer, track, batch, retry):
             if (track.position or 0) < batch.upto:  # another server has taken over
                 self.progress.lane(key).position = batch.upto
