@@ -27,8 +27,7 @@ if sys.dont_write_bytecode and not sys.pycache_prefix:
     _compiled = tempfile.mkdtemp(prefix="synrepl-test-pycache-")
     atexit.register(shutil.rmtree, _compiled, ignore_errors=True)
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix = _compiled
-    sys.dont_write_bytecode = False
+    os.environ["PYTHONPYCACHEPREFIX"] = _compiled
 
 # Configurations and DSNs that tests write hold passwords, so nobody else may read them.
 os.umask(0o077)

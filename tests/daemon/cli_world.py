@@ -30,6 +30,7 @@ from synrepl.daemon.master import MasterProcess, RunningMaster
 from synrepl.storage.facts import FactTable
 from synrepl.streams.definition import Stream
 from synrepl.testing.postgres import fresh_database
+from tests.daemon.forked_process import ForkedProcess
 
 REPOSITORY = Path(synrepl.__file__).parent.parent
 
@@ -37,6 +38,9 @@ ORDERS = "{order_id: text, amount: bigint, note: 'json?'}"
 
 #: Below those that systems give to outgoing connections, and to who wants any port.
 _PORTS = range(10_000, 32_000)
+
+#: Sub-commands that are always started afresh: they start processes or a JVM themselves.
+AFRESH = {"master", "worker", "demo", "lake"}
 
 #: Test processes that run at a time begin far from one another: their numbers are close.
 _port_numbers = count(os.getpid() * 13_597)
@@ -160,18 +164,28 @@ class CliCase(TestCase):
         self.directory = Path(directory.name)
         self.directory.chmod(0o755)  # the embedded database may run as another user
 
-    def start(self, *arguments: object) -> Command:
-        """Start ``synrepl`` with these arguments; its stdin stays open."""
+    def environment(self) -> dict[str, str]:
+        """What commands are started with."""
+        return {**os.environ, "PYTHONPATH": str(REPOSITORY), "TZ": "UTC", "COLUMNS": "100"}
+
+    def start(self, *arguments: object, afresh: bool = False) -> Command:
+        """Start ``synrepl`` with these arguments; its stdin stays open.
+
+        :param afresh: in a process that shares nothing with others, not even imported modules
+        """
         command = Command()
-        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "TZ": "UTC", "COLUMNS": "100"}
         any_reactor: Any = reactor
-        any_reactor.spawnProcess(
-            command,
-            sys.executable,
-            [sys.executable, "-m", "synrepl", *map(str, arguments)],
-            env=environment,
-            path=str(self.directory),
-        )
+        words = [*map(str, arguments)]
+        if afresh or words[0] in AFRESH:
+            any_reactor.spawnProcess(
+                command,
+                sys.executable,
+                [sys.executable, "-m", "synrepl", *words],
+                env=self.environment(),
+                path=str(self.directory),
+            )
+        else:
+            ForkedProcess(any_reactor, command, words, self.environment(), self.directory)
         self.addCleanup(lambda: Deferred.fromCoroutine(command.kill()))
         return command
 

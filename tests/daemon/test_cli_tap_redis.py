@@ -127,7 +127,8 @@ class Record(RedisCase):
     async def test_no_room(self) -> None:
         limits = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
-        command = self.record("r", "--server-name", "x.org", "--silent")
+        arguments = ("--redis", self.url, "r", "--server-name", "x.org", "--silent")
+        command = self.start("tap", "record", *arguments, afresh=True)
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         await command.said("recording")
         self.say("x.org", *[b"x" * 40_000] * 3)
