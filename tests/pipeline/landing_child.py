@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -12,14 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from pyspark.sql import SparkSession
 
 from synrepl.pipeline.database.open import open_source_database
+from synrepl.pipeline.database.source_database import SourceDatabase
 from synrepl.pipeline.lake import land
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.table import StreamTable
 from synrepl.pipeline.reading.read import Reader
 from synrepl.pipeline.session.session import open_session
-from tests.pipeline.landing import HookedLanding, rows_of
+from tests.pipeline.landing import Hook, HookedLanding, rows_of
 from tests.pipeline.spark import CLUSTER, LOCAL
 
 Work = Callable[[], Iterator[pa.RecordBatch]]
@@ -79,25 +82,42 @@ def main(dsn: str, folder: str, point: str) -> None:
     """Land all of a database.
 
     :param point: ``task``, ``files``, ``commit N`` (before the Nth one): killed there. Or
-        ``worker FLAG`` and ``executor FLAG``: on a cluster, of which one is
+        ``cluster {"worker": [LAKE, FLAG], "executor": [LAKE, FLAG]}``: on a cluster, into these
+        lakes instead; while it lands into each, one such process is killed
     """
     where, _, which = point.partition(" ")
-    options, hook = LOCAL, just
+    origin = open_source_database(dsn, "child")
+    if where == "cluster":
+        kills = json.loads(which)
+        with open_session(CLUSTER) as spark:
+            for what, (lake, flag) in kills.items():
+                hook = partial(die_once, Path(flag), executor=what == "executor")
+                _land(spark, origin, dsn, lake, hook)
+        for lake, _ in kills.values():
+            _tell(lake)
+        return
     if where == "task":
         hook = partial(kill, os.getpid())
-    elif where == "files":
-        _kill_after_tasks()
-    elif where == "commit":
-        _kill_before_commit(int(which))
-    elif where in ("worker", "executor"):
-        options = CLUSTER
-        hook = partial(die_once, Path(which), executor=where == "executor")
-    origin = open_source_database(dsn, "child")
+    else:
+        hook = just
+        if where == "files":
+            _kill_after_tasks()
+        else:
+            _kill_before_commit(int(which))
+    with open_session(LOCAL) as spark:
+        _land(spark, origin, dsn, folder, hook)
+
+
+def _land(spark: SparkSession, origin: SourceDatabase, dsn: str, folder: str, hook: Hook) -> None:
     lake = Lake.begin(Path(folder), origin.server, origin.is_lossy)
-    with open_session(options) as spark, lake.changing():
+    with lake.changing():
         landing = HookedLanding(spark, lake, origin, dsn, task_rows=100)
         landing.hook = hook
         list(landing.rounds(origin.streams))
+
+
+def _tell(folder: str) -> None:
+    lake = Lake(Path(folder))
     for stream in lake.streams:
         sys.stdout.write(f"{stream} {len(rows_of(lake.table(stream)))}\n")
 

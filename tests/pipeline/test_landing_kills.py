@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -134,26 +135,28 @@ class Workers(KillCase):
         self.assert_landed()
         self.assert_no_leftovers()
 
-    def test_killed_on_a_cluster_that_does(self) -> None:
-        self.killed_on_a_cluster("worker")
-
-    def test_an_executor_is_killed(self) -> None:
-        self.killed_on_a_cluster("executor")
-
-    def killed_on_a_cluster(self, what: str) -> None:
+    def test_a_worker_and_an_executor_are_killed_on_a_cluster_that_does(self) -> None:
         self.fill(1, 300)
-        flag = Path(self.mktemp()).absolute()
-        played = self.child(f"{what} {flag}")
+        lakes = {"worker": self.lake, "executor": self.new_lake()}
+        flags = {what: Path(self.mktemp()).absolute() for what in lakes}
+        kills = {
+            what: [str(lake.path.absolute()), str(flags[what])] for what, lake in lakes.items()
+        }
+        played = self.child(f"cluster {json.dumps(kills)}")
         self.assertEqual(played.status, 0, played.errors[-2000:])
-        self.assertEqual(played.output, "backfill 300\neverything 300\nnotes 300\n")
-        self.assertTrue(flag.exists())
-        self.assert_landed()
-        before = sum(
-            len(list(self.lake.table(s).path.glob("*.parquet"))) for s in self.lake.streams
-        )
-        self.assert_no_leftovers()
-        after = sum(len(list(self.lake.table(s).path.glob("*.parquet"))) for s in self.lake.streams)
-        self.assertGreater(before, after)  # of the worker that died
+        self.assertEqual(played.output, 2 * "backfill 300\neverything 300\nnotes 300\n")
+        for what, self.lake in lakes.items():
+            self.assertTrue(flags[what].exists(), what)
+            self.assert_landed()
+            before = self.count_files()
+            self.assert_no_leftovers()
+            # Of the worker that died.
+            self.assertGreater(before, self.count_files(), what)
+
+    def count_files(self) -> int:
+        """The files of all tables, whether they belong to them or not."""
+        tables = [self.lake.table(stream).path for stream in self.lake.streams]
+        return sum(len(list(path.glob("*.parquet"))) for path in tables)
 
 
 class Servers(KillCase):

@@ -31,7 +31,7 @@ def where(batches):
 """
 
 _CLUSTER = """
-options = SessionOptions("local-cluster[2,1,1024]", driver_memory="512m", local_dir=Path(sys.argv[2]))
+options = SessionOptions("local-cluster[1,2,1024]", driver_memory="512m", local_dir=Path(sys.argv[2]))
 with open_session(options) as spark:
     rows = spark.range(0, 8, 1, 4).mapInArrow(where, "pid long, rows long, file string").collect()
     print(json.dumps([sum(row.rows for row in rows), sorted({row.file for row in rows})]))
