@@ -17,6 +17,7 @@ from synrepl.storage import memory_stream
 from synrepl.storage.memory_server import MemoryServer
 from synrepl.storage.memory_stream import MemoryStream
 from synrepl.testing.simulator.world import Result, simulate
+from tests.testing.mutants import CAUGHT, known_first
 
 #: How many seeds are played.
 SEEDS = 60
@@ -52,12 +53,13 @@ class Mutants(TestCase):
 
     def assert_caught(self, rules: str, owner: Any, name: str, defect: Any) -> None:
         with patch.object(owner, name, defect):
-            for seed in range(1, MUTANT_SEEDS + 1):
+            for seed in known_first(self.id(), range(1, MUTANT_SEEDS + 1)):
                 violations = play(seed).violations
                 if violations:
                     break
             else:
                 self.fail(f"{name}: not caught within {MUTANT_SEEDS} seeds")
+        CAUGHT[self.id()] = seed
         print(f"{self.id()}: caught by seed {seed}: {violations[0][:100]}")
         self.assertIn(violations[0].partition(":")[0], rules.split(), violations[0])
 
