@@ -12,9 +12,34 @@ from pathlib import Path
 from synrepl.pipeline.lake.tasks import WorkerLacks
 from synrepl.testing.postgres import fresh_database
 from tests.daemon.lake_world import LakeCase
-from tests.pipeline.spark import EXECUTORS
+from tests.pipeline.spark import EXECUTORS, REPOSITORY, play
 from tests.pipeline.spark_daemons import connect_server, standalone_cluster
 from tests.storage.postgres import prepare
+
+#: Runs commands one after the other and prints what each has printed. The session that the first
+#: one opens is the session of all: on a cluster each would start a driver and an executor.
+COMMANDS_IN_ONE_SESSION = """
+    import json, sys
+    from contextlib import ExitStack, nullcontext
+    from click.testing import CliRunner
+    from synrepl.daemon.cli import cli
+    from synrepl.pipeline.session import named
+
+    opened, real, printed = [], named.open_session, []
+
+    with ExitStack() as stack:
+        def open_session(options):
+            if not opened:
+                opened.append(stack.enter_context(real(options)))
+            return nullcontext(opened[0])
+
+        named.open_session = open_session
+        for command in json.loads(sys.argv[1]):
+            ran = CliRunner().invoke(cli, command, catch_exceptions=False)
+            assert (ran.exit_code, ran.stderr) == (0, ""), (command, ran.output)
+            printed.append(ran.stdout)
+    print(json.dumps(printed))
+"""
 
 
 class Elsewhere(LakeCase):
@@ -26,17 +51,24 @@ class Elsewhere(LakeCase):
         self.database = ("--database-path", self.dsn_file(self.dsn))
         self.notes(self.dsn, "one", "two", "three")
 
-    async def all_there(self, master: str, *more: object) -> None:
-        where = ("--master", master, "--scratch", self.directory, *more)
-        told = await self.succeeded("land", self.lake, *self.database, *where, "--json")
-        self.assertEqual(json.loads(told)["rows"], {"notes": 3})
-        told = await self.succeeded("check", self.lake, *self.database, *where, "--json")
-        self.assertTrue(json.loads(told)["equal"])
-        told = await self.succeeded("run", "activity", self.lake, *where, "--json")
-        self.assertEqual([row["rows"] for row in json.loads(told)], [3])
+    def commands(self, master: str, *more: object) -> list[list[str]]:
+        """What :meth:`check_outputs` is about."""
+        where = ("--master", master, "--scratch", self.directory, *more, "--json")
+        commands: list[tuple[object, ...]] = [
+            ("land", self.lake, *self.database, *where),
+            ("check", self.lake, *self.database, *where),
+            ("run", "activity", self.lake, *where),
+        ]
+        return [["lake", *map(str, command)] for command in commands]
+
+    def check_outputs(self, landed: str, checked: str, ran: str) -> None:
+        """Everything was landed, found equal, and is what the job has read."""
+        self.assertEqual(json.loads(landed)["rows"], {"notes": 3})
+        self.assertTrue(json.loads(checked)["equal"])
+        self.assertEqual([row["rows"] for row in json.loads(ran)], [3])
 
     async def succeeded(self, *arguments: object) -> str:
-        done = await self.run_it("lake", *arguments)
+        done = await self.run_it(*arguments)
         self.assertEqual(done.code, 0, done)
         return done.out
 
@@ -63,8 +95,15 @@ class Elsewhere(LakeCase):
         self.assertEqual((done.code, done.out), (1, ""), done)
         self.assertEqual(done.err, f"synrepl: error: {WorkerLacks(module='pyarrow')}\n")
         os.environ["PYSPARK_PYTHON"] = sys.executable
-        await self.all_there(master, *here)
+        played = play(
+            COMMANDS_IN_ONE_SESSION,
+            json.dumps(self.commands(master, *here)),
+            PYTHONPATH=str(REPOSITORY),
+        )
+        self.assertEqual((played.status, played.errors), (0, ""))
+        self.check_outputs(*json.loads(played.output))
 
     async def test_connect(self) -> None:
         address = self.entered(connect_server(Path(self.mktemp()).absolute()))
-        await self.all_there(f"sc://{address}")
+        commands = self.commands(f"sc://{address}")
+        self.check_outputs(*[await self.succeeded(*command) for command in commands])
