@@ -13,7 +13,7 @@ from synrepl.core.tokens import Range, Token
 from synrepl.services.following.consumer import Subscription
 from synrepl.services.following.deliver import Delivery
 from synrepl.services.following.follow import Follower
-from synrepl.services.following.handler_calls import pause_after
+from synrepl.services.following.handler_calls import BACK_OFF
 from synrepl.services.following.source import Backlog, StorePositions, in_order
 from synrepl.services.handlers import Batch, Handler, TransactionalHandler
 from synrepl.storage.database import Transaction
@@ -282,9 +282,9 @@ class Joining(FollowingCase):
         done(delivery.rows(self.batch(0, [first])))
         delivery.moved(ONE, 1)
         done(delivery.rows(self.batch(1, [second])))
-        self.world.clock.advance(pause_after(1))  # the lane has not said yet that it has moved
+        self.world.clock.advance(BACK_OFF.first_s)  # the lane has not said yet that it has moved
         delivery.moved(ONE, 2)
-        self.world.clock.advance(pause_after(1))
+        self.world.clock.advance(BACK_OFF.first_s)
         self.assertEqual(self.handler.tokens, [1, 2])
 
 
