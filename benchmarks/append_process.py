@@ -22,9 +22,9 @@ from twisted.logger import Logger
 
 from benchmarks.child import begin, say
 from benchmarks.recorded import event_facts
-from synrepl.adapters.postgres import PostgresDatabase
-from synrepl.adapters.postgres_session import open_session
-from synrepl.adapters.postgres_single import PostgresSingles
+from synrepl.adapters.postgres.database import PostgresDatabase
+from synrepl.adapters.postgres.session import open_session
+from synrepl.adapters.postgres.single import PostgresSingles
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.services.announcing.announce import Announcer
 from synrepl.services.announcing.publish import Publisher

@@ -26,7 +26,7 @@ from twisted.logger import Logger
 from benchmarks.child import begin, say
 from benchmarks.recorded import BEFORE, WRITER, numbered
 from synrepl.adapters.scheduler import TwistedScheduler
-from synrepl.adapters.tcp_master import MasterFactory
+from synrepl.adapters.tcp.master import MasterFactory
 from synrepl.services.announcing.lines import Audience, LineEncoder
 from synrepl.services.announcing.publish import Publisher
 from synrepl.services.announcing.stream_state import StreamState

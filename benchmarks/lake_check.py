@@ -16,14 +16,14 @@ import pyarrow.parquet as pq
 
 from benchmarks.harness import Row, Scale, at_least, at_most
 from benchmarks.lake_table import filled, land, scratch
-from synrepl.pipeline.database.open import open_source_database
-from synrepl.pipeline.lake.check import check
-from synrepl.pipeline.lake.check_report import CHANGED, DOUBLED, MISSING, Report
+from synrepl.pipeline.lake.check.check import check
+from synrepl.pipeline.lake.check.report import CHANGED, DOUBLED, MISSING, Report
 from synrepl.pipeline.lake.files import DataFile
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.table import StreamTable
 from synrepl.pipeline.session.options import SessionOptions
 from synrepl.pipeline.session.session import open_session
+from synrepl.pipeline.source.database.open import open_source_database
 
 _ROWS = 5_000_000
 

@@ -28,11 +28,11 @@ from benchmarks.child import REPOSITORY
 from benchmarks.descendants import descendants
 from benchmarks.harness import Row, at_most
 from benchmarks.lake_table import fill, make
-from synrepl.pipeline.database.open import open_source_database
-from synrepl.pipeline.lake.check import check
+from synrepl.pipeline.lake.check.check import check
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.session.options import SessionOptions
 from synrepl.pipeline.session.session import open_session
+from synrepl.pipeline.source.database.open import open_source_database
 from synrepl.storage.launch.postgres import PostgresServer
 
 #: What is killed, and how often compared with the others.

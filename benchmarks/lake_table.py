@@ -19,9 +19,9 @@ import psycopg2
 
 from benchmarks.database import postgres
 from synrepl.driver.blocking import BlockingDatabase
-from synrepl.pipeline.database.open import open_source_database
 from synrepl.pipeline.lake.lake import Lake
-from synrepl.pipeline.lake.land import Landing
+from synrepl.pipeline.lake.land.land import Landing
+from synrepl.pipeline.source.database.open import open_source_database
 from synrepl.storage.migrations import Phase, apply_next, load
 from synrepl.storage.tables import ensure_tables
 from synrepl.streams.definition import UNTAGGED, Stream

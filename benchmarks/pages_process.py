@@ -15,10 +15,10 @@ from twisted.internet.task import react
 
 from benchmarks.child import begin, say
 from benchmarks.recorded import WRITER
-from synrepl.adapters.http_client import HttpClient
-from synrepl.adapters.http_source import HttpSource
-from synrepl.adapters.postgres import PostgresDatabase
-from synrepl.adapters.postgres_session import open_session
+from synrepl.adapters.http.client import HttpClient
+from synrepl.adapters.http.source import HttpSource
+from synrepl.adapters.postgres.database import PostgresDatabase
+from synrepl.adapters.postgres.session import open_session
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.core.tokens import Range, Token
 from synrepl.services.following.source import PAGE_ROWS, Source

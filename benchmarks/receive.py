@@ -20,7 +20,7 @@ from benchmarks.fan_out_server import GROUP, SERVER_NAME, lines_of
 from benchmarks.harness import Row, Scale, at_most, cpu, interleaved, ratio
 from benchmarks.recorded import BEFORE, WRITER, numbered, rdata_lines
 from synrepl.adapters.scheduler import TwistedScheduler
-from synrepl.adapters.tcp_worker import UpstreamPeer, WorkerFactory
+from synrepl.adapters.tcp.worker import UpstreamPeer, WorkerFactory
 from synrepl.services.coherence.coherence import Coherence
 from synrepl.services.following.consumer import Subscription
 from synrepl.services.following.deliver import Delivery

@@ -18,16 +18,16 @@ from twisted.logger import Logger
 
 from benchmarks.child import begin, say
 from benchmarks.recorded import BEFORE, WRITER, numbered
-from synrepl.adapters.redis_address import RedisAddress
-from synrepl.adapters.redis_connection import Speaker
-from synrepl.adapters.redis_pubsub import RedisPubSub
+from synrepl.adapters.redis.address import RedisAddress
+from synrepl.adapters.redis.connection import Speaker
+from synrepl.adapters.redis.pubsub import RedisPubSub
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.services.announcing.lines import LineEncoder
 from synrepl.services.announcing.publish import Publisher
 from synrepl.services.bus.bus import Bus
+from synrepl.services.bus.bus_publisher import AUDIENCE, Standing, Voice
 from synrepl.services.bus.channels import Channels
 from synrepl.services.bus.hearing import Hearing
-from synrepl.services.bus.voice import AUDIENCE, Standing, Voice
 from synrepl.services.following.consumer import Subscription
 from synrepl.services.following.deliver import Delivery
 from synrepl.services.following.follow import Follower

@@ -22,20 +22,20 @@ from benchmarks.harness import Row, Scale, at_most
 from benchmarks.soak_accidents import Accident, Fate, accidents, failing_over
 from benchmarks.soak_site import SoakSite
 from benchmarks.soak_verdict import Accounts, audit, due, recorded_otherwise
-from synrepl.adapters.postgres import Limits, PostgresDatabase
+from synrepl.adapters.postgres.database import Limits, PostgresDatabase
 from synrepl.adapters.scheduler import TwistedScheduler
+from synrepl.cli.demo.deployment import MASTER
+from synrepl.cli.demo.progress import StatusPoller
+from synrepl.cli.demo.recorder import AppliedTable
+from synrepl.cli.demo.traffic import AppendRequest, Senders, Traffic
+from synrepl.cli.running import aside
+from synrepl.cli.running import run as run_under_reactor
 from synrepl.client.client import Client
 from synrepl.core.errors import Unavailable
 from synrepl.daemon.catalogue import catalogue
-from synrepl.daemon.cli.running import aside
-from synrepl.daemon.cli.running import run as run_under_reactor
-from synrepl.daemon.config import load_master
-from synrepl.daemon.demo.deployment import MASTER
-from synrepl.daemon.demo.progress import StatusPoller
-from synrepl.daemon.demo.recorder import AppliedTable
-from synrepl.daemon.demo.traffic import AppendRequest, Senders, Traffic
+from synrepl.daemon.config.config import load_master
 from synrepl.services.following.source import LINEAR
-from synrepl.services.standing.standing import writer_label
+from synrepl.services.status.stream_progress import writer_label
 from synrepl.storage.database import Isolation, Transaction
 from synrepl.testing.redis import RedisServer
 from synrepl.testing.standby import PrimaryAndStandby

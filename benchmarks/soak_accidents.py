@@ -13,8 +13,8 @@ from typing import NamedTuple
 from twisted.internet.defer import Deferred
 from twisted.internet.threads import deferToThread
 
+from synrepl.cli.demo.deployment import DaemonProcess
 from synrepl.core.clock import Scheduler
-from synrepl.daemon.demo.deployment import DaemonProcess
 from synrepl.testing.redis import RedisServer
 from synrepl.testing.standby import PrimaryAndStandby
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from synrepl.cli.demo.recorder import FactDigest, digest_fact
 from synrepl.core.tokens import Range, Token
-from synrepl.daemon.demo.recorder import FactDigest, digest_fact
 from synrepl.services.handlers import Batch, Handler
 
 #: The last cell: a line that lacks it was not finished.

@@ -11,11 +11,11 @@ from typing import Any
 
 from benchmarks.child import REPOSITORY
 from benchmarks.soak_notes import Noting
+from synrepl.cli.demo.deployment import MASTER, DaemonProcess, WorkerSpec, free_ports
+from synrepl.cli.demo.recorder import FactRecorder
+from synrepl.cli.demo.traffic import ORDER_COLUMNS, ORDERS
 from synrepl.core.clock import Scheduler
-from synrepl.daemon.config import LOOPBACK
-from synrepl.daemon.demo.deployment import MASTER, DaemonProcess, WorkerSpec, free_ports
-from synrepl.daemon.demo.recorder import FactRecorder
-from synrepl.daemon.demo.traffic import ORDER_COLUMNS, ORDERS
+from synrepl.daemon.config.config import LOOPBACK
 
 SERVER_NAME = "soak.example"
 

@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 from benchmarks.soak_notes import read_notes
 from benchmarks.soak_site import SoakSite
+from synrepl.cli.demo.deployment import MASTER, WorkerSpec
+from synrepl.cli.demo.recorder import AppliedTable
+from synrepl.cli.demo.traffic import Acknowledged, Traffic
+from synrepl.cli.demo.verification import ComparisonResult, Verification
 from synrepl.core.tokens import Range, Token
-from synrepl.daemon.demo.deployment import MASTER, WorkerSpec
-from synrepl.daemon.demo.recorder import AppliedTable
-from synrepl.daemon.demo.traffic import Acknowledged, Traffic
-from synrepl.daemon.demo.verification import ComparisonResult, Verification
 from synrepl.services.following.source import LINEAR
-from synrepl.services.standing.standing import writer_label
+from synrepl.services.status.stream_progress import writer_label
 from synrepl.storage import followers
 from synrepl.storage.database import Transaction
 from synrepl.streams.catalogue import Catalogue

@@ -1,6 +1,6 @@
 """``python -m synrepl`` is the ``synrepl`` command."""
 
-from synrepl.daemon.cli import main
+from synrepl.cli import main
 
 if __name__ == "__main__":
     main()

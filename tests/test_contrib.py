@@ -13,12 +13,12 @@ from unittest import TestCase
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from synrepl.adapters.connection_table import ConnectionLimits, ConnectionTable
-from synrepl.adapters.http_server import HttpServer
+from synrepl.adapters.http.server import HttpServer
+from synrepl.adapters.tcp.connection_table import ConnectionLimits, ConnectionTable
 from synrepl.daemon.listener_status import connections_status, http_status
-from synrepl.daemon.metrics import ProcessMetrics
-from synrepl.services.standing.bus_status import BusStatus
-from synrepl.services.standing.expected_followers import FollowerHealth, FollowerReport
+from synrepl.daemon.metrics.metrics import ProcessMetrics
+from synrepl.services.status.bus_status import BusStatus
+from synrepl.services.status.expected_followers import FollowerHealth, FollowerReport
 from tests.services.test_status import worker
 from tests.services.world import started
 

@@ -16,9 +16,9 @@ from unittest import TestCase
 import yaml
 from psycopg2 import extensions
 
-from synrepl.daemon.config import MasterConfig, WorkerConfig, load_master, load_worker
+from synrepl.daemon.config.config import MasterConfig, WorkerConfig, load_master, load_worker
 from synrepl.storage.launch.redis import RedisServer
-from tests.daemon.cli_world import free_port
+from tests.cli.cli_world import free_port
 
 DOCKER = Path(__file__).resolve().parent.parent / "docker"
 

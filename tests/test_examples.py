@@ -14,9 +14,9 @@ from twisted.internet.defer import Deferred
 from twisted.internet.threads import deferToThread
 
 from synrepl.client.client import Client
-from synrepl.daemon.config import load_worker
+from synrepl.daemon.config.config import load_worker
 from synrepl.daemon.worker import WorkerProcess
-from tests.daemon.cli_world import CliCase, Master, free_port
+from tests.cli.cli_world import CliCase, Master, free_port
 from tests.test_front_door import facades
 
 #: Where the examples have a master and a worker.

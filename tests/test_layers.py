@@ -22,7 +22,9 @@ PACKAGE = "synrepl"
 #: Top first; siblings on one line never import one another.
 LAYERS = (
     ("__main__",),
+    ("cli",),
     ("daemon",),
+    ("tools",),
     ("services", "adapters", "pipeline", "testing"),
     ("driver",),
     ("storage", "caches"),
@@ -33,7 +35,7 @@ LAYERS = (
 
 #: Who may import an external package.
 ONLY = {
-    "twisted": {"adapters", "daemon", "testing"},
+    "twisted": {"adapters", "cli", "daemon", "testing", "tools"},
     "txredisapi": {"adapters", "testing"},
     "pyspark": {"pipeline"},
     "psycopg2": {"adapters", "driver"},
@@ -45,10 +47,10 @@ ONLY = {
 FACADES = {"synrepl.rooms": "tests/rooms"}
 
 #: Source beside the product's, which keeps to the facades, too.
-BESIDE = ("benchmarks", "interop", "tests", "contrib")
+BESIDE = ("benchmarks", "interop", "simulator", "tests", "contrib")
 
 #: What the product never imports.
-NEVER = {"tests", "benchmarks"}
+NEVER = {"tests", "benchmarks", "simulator"}
 
 RANK = {name: rank for rank, line in enumerate(LAYERS) for name in line}
 

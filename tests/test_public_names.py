@@ -120,7 +120,7 @@ class Messages(TestCase):
     SPACES: ClassVar = re.compile(r"\s")
 
     def test_templates_name_no_internal_module(self) -> None:
-        for path in sorted((REPOSITORY / "synrepl/daemon/templates").iterdir()):
+        for path in sorted((REPOSITORY / "synrepl/cli/templates").iterdir()):
             with self.subTest(path.name):
                 self.assertEqual(INTERNAL.findall(path.read_text(encoding="utf-8")), [])
 

@@ -6,14 +6,14 @@ from random import SystemRandom
 
 from synrepl.core.clock import Scheduler
 from synrepl.services.announcing.announce import Log
-from synrepl.services.auditing.audit import Auditor
-from synrepl.services.auditing.missed_rows import MissedRows
-from synrepl.services.auditing.settlement import Settlement
 from synrepl.services.coherence.coherence import Coherence
-from synrepl.services.waiting.own_positions import OwnPositions
+from synrepl.services.waiting.applied_positions import OwnPositions
 from synrepl.services.waiting.wait_for import WaitFor
 from synrepl.storage.store import FactStore
 from synrepl.streams.catalogue import Catalogue
+from synrepl.tools.audit.audit import Auditor
+from synrepl.tools.audit.missed_rows import MissedRows
+from synrepl.tools.audit.settlement import Settlement
 
 
 def auditor_of(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from synrepl.core.errors import ConfigError, InputError, raise_all
-from synrepl.daemon.config import Config, WorkerConfig
-from synrepl.daemon.config_files import KeyPath, spelt_key
+from synrepl.daemon.config.config import Config, WorkerConfig
+from synrepl.daemon.config.files import KeyPath, spelt_key
 from synrepl.streams.catalogue import Catalogue, UnknownStream
 from synrepl.streams.definition import Stream
 from synrepl.streams.synapse import SYNAPSE_STREAMS

@@ -14,18 +14,18 @@ from urllib.parse import urlsplit
 
 from twisted.logger import Logger
 
-from synrepl.adapters.embedded_postgres import EmbeddedPostgres
-from synrepl.adapters.postgres import Limits, PostgresDatabase
-from synrepl.adapters.postgres_session import open_session
-from synrepl.adapters.postgres_single import PostgresSingles
+from synrepl.adapters.postgres.database import Limits, PostgresDatabase
+from synrepl.adapters.postgres.embedded import EmbeddedPostgres
+from synrepl.adapters.postgres.session import open_session
+from synrepl.adapters.postgres.single import PostgresSingles
 from synrepl.core.clock import Scheduler
-from synrepl.daemon.config import Config
+from synrepl.daemon.config.config import Config
 from synrepl.daemon.database_wait import DatabaseWait, EmbeddedAway
 from synrepl.storage import migrations
 from synrepl.storage.incarnations import Incarnations
 from synrepl.storage.launch.data_dir import named_errors
 from synrepl.storage.launch.postgres import PortTaken
-from synrepl.storage.memory_store import MemoryStore
+from synrepl.storage.memory.store import MemoryStore
 from synrepl.storage.postgres_store import TAKEOVER_S, PostgresStore
 from synrepl.storage.routed_store import RoutedStore
 from synrepl.storage.server_name import check_server, record_server

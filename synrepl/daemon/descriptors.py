@@ -11,8 +11,8 @@ import resource
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from synrepl.adapters.connection_table import ConnectionLimits
-from synrepl.daemon.config import Http, Listener
+from synrepl.adapters.tcp.connection_table import ConnectionLimits
+from synrepl.daemon.config.config import Http, Listener
 from synrepl.services.announcing.announce import Log
 
 #: Descriptors reserved for everything else: the database, Redis, logs, handlers, and connections

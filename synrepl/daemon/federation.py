@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from synrepl.core.errors import Refused
-from synrepl.daemon.config import Config
+from synrepl.daemon.config.config import Config
 from synrepl.streams.synapse.federation import FEDERATION
 
 

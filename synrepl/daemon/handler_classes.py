@@ -19,8 +19,8 @@ from zope.interface.exceptions import (
 from zope.interface.verify import verifyClass, verifyObject
 
 from synrepl.core.errors import ConfigError
-from synrepl.daemon.config import Config, WorkerConfig
-from synrepl.daemon.config_handlers import Handler
+from synrepl.daemon.config.config import Config, WorkerConfig
+from synrepl.daemon.config.handlers import Handler
 from synrepl.services import handlers
 from synrepl.services.handler_interfaces import IHandler, ITransactionalHandler
 from synrepl.streams.catalogue import Catalogue, UnknownStream

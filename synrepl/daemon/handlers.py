@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from synrepl.core.errors import SynreplError
-from synrepl.daemon.config import Config, WorkerConfig
-from synrepl.daemon.config_handlers import Handler as HandlerSettings
+from synrepl.daemon.config.config import Config, WorkerConfig
+from synrepl.daemon.config.handlers import Handler as HandlerSettings
 from synrepl.daemon.handler_classes import HandlerUnusable, handler_class, unusable, verify_instance
 from synrepl.services.following.consumer import Start, StartAt, Subscription
 from synrepl.services.handlers import Access, Handler

@@ -10,7 +10,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from synrepl.core import jsons
-from synrepl.daemon.config import Log
+from synrepl.daemon.config.config import Log
 
 #: Longer messages are cut: what a peer sent may be part of one.
 MAX_MESSAGE = 8192

@@ -9,18 +9,18 @@ from typing import Any
 from twisted.logger import Logger
 
 from synrepl.adapters.caches import cache_registry
-from synrepl.adapters.postgres_listen import PostgresListener
+from synrepl.adapters.postgres.listen import PostgresListener
 from synrepl.caches.registry import Caches
 from synrepl.daemon import handlers
 from synrepl.daemon.assemble import MasterServices, Ports, assemble_master
 from synrepl.daemon.catalogue import catalogue
-from synrepl.daemon.config import MasterConfig
+from synrepl.daemon.config.config import MasterConfig
+from synrepl.daemon.config.own_streams import own_streams
 from synrepl.daemon.database import DatabaseStart, ProcessDatabase
 from synrepl.daemon.database_wait import DatabaseWait
 from synrepl.daemon.descriptors import shares
-from synrepl.daemon.http_listener import HttpListener, open_configured_http, waiting_of
-from synrepl.daemon.master_http import serve_master
-from synrepl.daemon.own_streams import own_streams
+from synrepl.daemon.http.listener import HttpListener, open_configured_http, waiting_of
+from synrepl.daemon.http.master import serve_master
 from synrepl.daemon.process import DaemonProcess
 from synrepl.daemon.redis_link import joining
 from synrepl.daemon.replication_listener import open_listener

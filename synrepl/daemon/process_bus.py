@@ -8,20 +8,20 @@ from typing import Protocol
 
 from synrepl.core.backlog import Capacity
 from synrepl.core.clock import Scheduler
-from synrepl.daemon.config import Config
+from synrepl.daemon.config.config import Config
 from synrepl.services.announcing.announce import Log
 from synrepl.services.announcing.publish import Publisher
-from synrepl.services.bus.attendant import Attendant
 from synrepl.services.bus.bus import Bus, Ear
+from synrepl.services.bus.bus_publisher import Spoken, Voice
 from synrepl.services.bus.channels import Channels
 from synrepl.services.bus.hearing import Hearing
+from synrepl.services.bus.instance_guard import Namesakes
+from synrepl.services.bus.master_subscriber import Attendant
 from synrepl.services.bus.mirror import Mirror
-from synrepl.services.bus.namesakes import Namesakes
 from synrepl.services.bus.own_writer import OwnWriter
+from synrepl.services.bus.proxy_announcer import Spokesman, speak_for_the_dead
 from synrepl.services.bus.relay import CommandRelay
-from synrepl.services.bus.spokesman import Spokesman, speak_for_the_dead
-from synrepl.services.bus.voice import Spoken, Voice
-from synrepl.services.standing.bus_status import BusStatus
+from synrepl.services.status.bus_status import BusStatus
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.definition import Stream
 from synrepl.streams.rows import RowCodec

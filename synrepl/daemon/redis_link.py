@@ -10,16 +10,16 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 from synrepl.core.clock import Scheduler
-from synrepl.daemon.config import Config
-from synrepl.daemon.config_redis import Redis
+from synrepl.daemon.config.config import Config
+from synrepl.daemon.config.redis import Redis
+from synrepl.daemon.config.secret import Secret
 from synrepl.daemon.process_bus import Join
-from synrepl.daemon.secret import Secret
 from synrepl.services.announcing.announce import Log
 
 if TYPE_CHECKING:
-    from synrepl.adapters.redis_address import RedisAddress
-    from synrepl.adapters.redis_pubsub import Owner, RedisPubSub
-    from synrepl.adapters.redis_sentinel import Sentinels
+    from synrepl.adapters.redis.address import RedisAddress
+    from synrepl.adapters.redis.pubsub import Owner, RedisPubSub
+    from synrepl.adapters.redis.sentinel import Sentinels
 
 
 def joining(reactor: Any, scheduler: Scheduler, config: Config, log: Log) -> Join | None:
@@ -51,7 +51,7 @@ def redis_link(
     :param warn: told when they end because one side did not read; None for ``log``
     """
     where = redis_server(redis, must_be_master)
-    from synrepl.adapters.redis_pubsub import RedisPubSub
+    from synrepl.adapters.redis.pubsub import RedisPubSub
 
     return RedisPubSub(reactor, scheduler, where, list(channels), owner, log, warn)
 
@@ -61,8 +61,8 @@ def redis_server(redis: Redis, must_be_master: bool = False) -> RedisAddress | S
 
     :param must_be_master: see :func:`redis_link`
     """
-    from synrepl.adapters.redis_address import RedisAddress
-    from synrepl.adapters.redis_sentinel import Sentinels
+    from synrepl.adapters.redis.address import RedisAddress
+    from synrepl.adapters.redis.sentinel import Sentinels
 
     server = RedisAddress(
         host=redis.host,

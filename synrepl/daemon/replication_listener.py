@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from synrepl.adapters.connection_table import ConnectionLimits
-from synrepl.adapters.tcp_master import MasterFactory
+from synrepl.adapters.tcp.connection_table import ConnectionLimits
+from synrepl.adapters.tcp.master import MasterFactory
 from synrepl.core.clock import Scheduler
 from synrepl.core.slices import Slices
-from synrepl.daemon.config import Listener, MasterConfig
-from synrepl.daemon.http_listener import listen
+from synrepl.daemon.config.config import Listener, MasterConfig
+from synrepl.daemon.http.listener import listen
 from synrepl.services.serving.serve import Master
 from synrepl.streams.definition import Generation
 from synrepl.wire.dialects import DIALECTS

@@ -21,8 +21,8 @@ from twisted.python.failure import Failure
 
 from synrepl.core.errors import SynreplError
 from synrepl.daemon import logs, supervisor
-from synrepl.daemon.cli import EXIT_FAILED, report
-from synrepl.daemon.config import Config
+from synrepl.daemon.config.config import Config
+from synrepl.daemon.exit_codes import EXIT_FAILED, report
 from synrepl.daemon.handler_classes import include_working_directory
 from synrepl.daemon.process import DaemonProcess
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from synrepl.adapters.http_client import HttpClient
-from synrepl.adapters.http_positions import HttpPositions
-from synrepl.adapters.http_source import HttpSource
+from synrepl.adapters.http.client import HttpClient
+from synrepl.adapters.http.positions import HttpPositions
+from synrepl.adapters.http.source import HttpSource
 from synrepl.core.tokens import Range
-from synrepl.daemon.config import WorkerConfig
+from synrepl.daemon.config.config import WorkerConfig
 from synrepl.daemon.memory_sources import SomeElsewhere
 from synrepl.services.following.source import (
     Backlog,

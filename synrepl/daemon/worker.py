@@ -9,25 +9,25 @@ from typing import Any
 from twisted.logger import Logger
 
 from synrepl.adapters.caches import cache_registry
-from synrepl.adapters.http_client import HttpClient
-from synrepl.adapters.postgres import Limits as PoolLimits
-from synrepl.adapters.postgres import PostgresDatabase
+from synrepl.adapters.http.client import HttpClient
+from synrepl.adapters.postgres.database import Limits as PoolLimits
+from synrepl.adapters.postgres.database import PostgresDatabase
 from synrepl.caches.registry import Caches
 from synrepl.daemon import handlers
 from synrepl.daemon.assemble import WorkerPorts, WorkerServices, assemble_worker, worker_coherence
 from synrepl.daemon.catalogue import catalogue
-from synrepl.daemon.config import WorkerConfig
+from synrepl.daemon.config.config import WorkerConfig
+from synrepl.daemon.config.own_streams import own_streams
 from synrepl.daemon.database import DatabaseStart, ProcessDatabase
 from synrepl.daemon.database_wait import DatabaseWait
 from synrepl.daemon.descriptors import shares
-from synrepl.daemon.http_listener import HttpListener, open_configured_http, waiting_of
-from synrepl.daemon.own_streams import own_streams
+from synrepl.daemon.http.listener import HttpListener, open_configured_http, waiting_of
+from synrepl.daemon.http.worker import serve_worker
 from synrepl.daemon.process import DaemonProcess
 from synrepl.daemon.redis_link import joining
 from synrepl.daemon.sources import handlers_backlog, source_of
-from synrepl.daemon.worker_http import serve_worker
 from synrepl.daemon.worker_tokens import possible_tokens, watch_positions
-from synrepl.services.standing.database_health import healths
+from synrepl.services.status.database_health import healths
 from synrepl.storage.incarnations import Incarnations
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from synrepl.core.clock import Scheduler
 from synrepl.core.slices import Slices
 from synrepl.core.tokens import Token
-from synrepl.daemon.config import WorkerConfig
+from synrepl.daemon.config.config import WorkerConfig
 from synrepl.services.announcing.announce import Log
 from synrepl.services.bus.own_writer import Written
 from synrepl.services.following.follow import Follower
@@ -22,7 +22,7 @@ from synrepl.services.serving.federation_trim import (
     trims_store,
 )
 from synrepl.services.serving.peer_states import NamedSource, PeerStates
-from synrepl.services.standing.status import syncing_status
+from synrepl.services.status.status import syncing_status
 from synrepl.storage.store import FactStore
 from synrepl.streams.synapse.federation import FEDERATION
 from synrepl.wire.commands import Command

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from synrepl.adapters.http_client import HttpClient
-from synrepl.adapters.http_positions import HttpPositions
+from synrepl.adapters.http.client import HttpClient
+from synrepl.adapters.http.positions import HttpPositions
 from synrepl.core.clock import Scheduler
 from synrepl.core.errors import SynreplError
 from synrepl.core.tokens import Token
-from synrepl.daemon.config import WorkerConfig
+from synrepl.daemon.config.config import WorkerConfig
 from synrepl.services.announcing.announce import Log
 from synrepl.services.following.deliver import Delivery
 from synrepl.services.following.follow import Follower

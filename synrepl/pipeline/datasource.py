@@ -18,9 +18,9 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from synrepl.pipeline.database.open import open_source_database
 from synrepl.pipeline.sink.writers import batch_writer, stream_writer
 from synrepl.pipeline.source.batch import BatchReader, FilteringReader
+from synrepl.pipeline.source.database.open import open_source_database
 from synrepl.pipeline.source.options import parse
 from synrepl.pipeline.source.stream import StreamReader
 from synrepl.pipeline.source.streams import layout_of

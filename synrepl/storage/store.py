@@ -1,7 +1,7 @@
 """The interface to facts that services use.
 
 Two things implement it: :class:`synrepl.storage.postgres_store.PostgresStore`
-and :class:`synrepl.storage.memory_store.MemoryStore`; one contract suite runs
+and :class:`synrepl.storage.memory.store.MemoryStore`; one contract suite runs
 against both.
 
 How writers stay honest in Postgres (invariants R1, R7, R8 of

@@ -1,6 +1,6 @@
 """A process's place on a Redis in memory.
 
-What ``synrepl.adapters.redis_pubsub.RedisPubSub`` is on a real one: a connection
+What ``synrepl.adapters.redis.pubsub.RedisPubSub`` is on a real one: a connection
 that listens and one that speaks, which stand and fall together.
 """
 
@@ -29,7 +29,7 @@ class Owner(Protocol):
 
 
 class MemoryWires:
-    """What a process does with its connections; see ``synrepl.services.bus.voice.Wires``.
+    """What a process does with its connections; see ``synrepl.services.bus.bus_publisher.Wires``.
 
     :param splits: see :class:`MemoryPubSub`
     """

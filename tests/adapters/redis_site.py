@@ -10,23 +10,23 @@ from typing import Any
 from twisted.internet import reactor as _reactor
 from twisted.internet.defer import Deferred
 
-from synrepl.adapters.redis_address import RedisAddress
-from synrepl.adapters.redis_pubsub import RedisPubSub
-from synrepl.adapters.redis_sentinel import Sentinels
+from synrepl.adapters.redis.address import RedisAddress
+from synrepl.adapters.redis.pubsub import RedisPubSub
+from synrepl.adapters.redis.sentinel import Sentinels
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.core.tokens import Range
 from synrepl.services.announcing.publish import Publisher
 from synrepl.services.bus.bus import Bus
+from synrepl.services.bus.bus_publisher import Voice
 from synrepl.services.bus.channels import Channels
 from synrepl.services.bus.hearing import Hearing
 from synrepl.services.bus.own_writer import OwnWriter
-from synrepl.services.bus.voice import Voice
 from synrepl.services.following.consumer import Subscription
 from synrepl.services.following.deliver import Delivery
 from synrepl.services.following.follow import Follower
 from synrepl.services.handlers import Batch, Handler
 from synrepl.services.writing.write import StreamWriter
-from synrepl.storage.memory_store import MemoryStore
+from synrepl.storage.memory.store import MemoryStore
 from synrepl.storage.store import Page
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.declared import declare

@@ -6,7 +6,7 @@ from unittest import TestCase
 
 from twisted.internet.address import IPv4Address, IPv6Address
 
-from synrepl.adapters.connection_table import (
+from synrepl.adapters.tcp.connection_table import (
     MAX_LEAVING,
     ConnectionLimits,
     ConnectionTable,

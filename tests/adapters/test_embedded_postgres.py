@@ -20,8 +20,8 @@ from twisted.internet.defer import Deferred, gatherResults
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 import synrepl
-from synrepl.adapters.embedded_postgres import EmbeddedPostgres
-from synrepl.adapters.postgres import PostgresDatabase
+from synrepl.adapters.postgres.database import PostgresDatabase
+from synrepl.adapters.postgres.embedded import EmbeddedPostgres
 from synrepl.storage.database import CommitUnknown, Transaction
 from synrepl.storage.launch.data_dir import DataDirFull, DataDirUnusable
 from synrepl.storage.launch.postgres import (

@@ -13,11 +13,11 @@ from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.task import Clock
 from twisted.trial.unittest import TestCase
 
-from synrepl.adapters.http_client import AnswerTooLong, HttpClient, MasterAway
-from synrepl.adapters.http_messages import HttpAnswer, HttpRequest, json_answer
-from synrepl.adapters.http_routes import Route
-from synrepl.adapters.http_server import HttpServer
-from synrepl.adapters.http_source import (
+from synrepl.adapters.http.client import AnswerTooLong, HttpClient, MasterAway
+from synrepl.adapters.http.messages import HttpAnswer, HttpRequest, json_answer
+from synrepl.adapters.http.routes import Route
+from synrepl.adapters.http.server import HttpServer
+from synrepl.adapters.http.source import (
     BadAnswer,
     HttpSource,
     NothingYet,

@@ -11,9 +11,9 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 from twisted.web.http_headers import Headers
 
-from synrepl.adapters.http_hosts import HostNames, WrongHost
-from synrepl.adapters.http_messages import BadHeader
-from synrepl.adapters.http_server import HttpServer
+from synrepl.adapters.http.hosts import HostNames, WrongHost
+from synrepl.adapters.http.messages import BadHeader
+from synrepl.adapters.http.server import HttpServer
 from tests.adapters.raw_http import Reply, request
 from tests.adapters.test_http_server import Base
 

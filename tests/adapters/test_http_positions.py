@@ -10,12 +10,12 @@ from typing import Any, cast
 from twisted.internet.task import Clock
 from twisted.trial.unittest import TestCase
 
-from synrepl.adapters.http_client import HttpClient, MasterAway
-from synrepl.adapters.http_messages import HttpAnswer, HttpRequest, json_answer
-from synrepl.adapters.http_positions import HttpPositions
-from synrepl.adapters.http_routes import Route
-from synrepl.adapters.http_server import HttpServer
-from synrepl.adapters.http_source import BadAnswer, SecretRefused
+from synrepl.adapters.http.client import HttpClient, MasterAway
+from synrepl.adapters.http.messages import HttpAnswer, HttpRequest, json_answer
+from synrepl.adapters.http.positions import HttpPositions
+from synrepl.adapters.http.routes import Route
+from synrepl.adapters.http.server import HttpServer
+from synrepl.adapters.http.source import BadAnswer, SecretRefused
 from synrepl.core.errors import SynreplError
 from synrepl.storage.store import RecordedPositions
 from synrepl.streams.declared import declare

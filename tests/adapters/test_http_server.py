@@ -14,12 +14,12 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import TestCase
 
-from synrepl.adapters.connection_table import ConnectionLimits
-from synrepl.adapters.http_limits import HttpLimits
-from synrepl.adapters.http_messages import HttpAnswer, HttpRequest, json_answer
-from synrepl.adapters.http_routes import Route
-from synrepl.adapters.http_server import HttpServer
+from synrepl.adapters.http.limits import HttpLimits
+from synrepl.adapters.http.messages import HttpAnswer, HttpRequest, json_answer
+from synrepl.adapters.http.routes import Route
+from synrepl.adapters.http.server import HttpServer
 from synrepl.adapters.scheduler import TwistedScheduler
+from synrepl.adapters.tcp.connection_table import ConnectionLimits
 from synrepl.core.errors import InputError, Refused, SynreplError, Unavailable
 from synrepl.core.slices import Slices
 from synrepl.storage.database import CommitUnknown

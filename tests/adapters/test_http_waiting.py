@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 from twisted.internet.defer import CancelledError
 
-from synrepl.adapters.http_limits import HttpLimits
-from synrepl.adapters.http_messages import HttpAnswer, HttpRequest
-from synrepl.adapters.http_routes import Route
+from synrepl.adapters.http.limits import HttpLimits
+from synrepl.adapters.http.messages import HttpAnswer, HttpRequest
+from synrepl.adapters.http.routes import Route
 from tests.adapters.raw_http import request, turn
 from tests.adapters.test_http_server import Base
 

@@ -12,9 +12,9 @@ from twisted.internet.testing import StringTransport
 from twisted.protocols.basic import LineOnlyReceiver
 from twisted.trial.unittest import SynchronousTestCase
 
-from synrepl.adapters.line_peer import LinePeer
 from synrepl.adapters.scheduler import TwistedScheduler
-from synrepl.adapters.tcp_worker import UpstreamPeer, WorkerFactory
+from synrepl.adapters.tcp.line_peer import LinePeer
+from synrepl.adapters.tcp.worker import UpstreamPeer, WorkerFactory
 from synrepl.wire.closing import CloseReason
 from synrepl.wire.commands import Command
 from synrepl.wire.dialects import MODERN, Side

@@ -12,7 +12,7 @@ from twisted.internet.protocol import Factory, Protocol, connectionDone
 from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
 
-from synrepl.adapters.listening_port import ACCEPTS, REST_S, ListeningPort
+from synrepl.adapters.tcp.listening_port import ACCEPTS, REST_S, ListeningPort
 from tests.adapters.raw_http import reactor, turn
 
 

@@ -13,7 +13,7 @@ from twisted.internet import reactor
 from twisted.internet.defer import Deferred, gatherResults
 from twisted.trial.unittest import TestCase
 
-from synrepl.adapters.postgres import Limits, PostgresDatabase
+from synrepl.adapters.postgres.database import Limits, PostgresDatabase
 from synrepl.core.errors import SynreplError
 from synrepl.driver.connection import BadDsn, DatabaseRefused
 from synrepl.storage.database import (

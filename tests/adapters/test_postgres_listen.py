@@ -9,8 +9,8 @@ from twisted.internet import reactor
 from twisted.internet.defer import Deferred, DeferredQueue
 from twisted.trial.unittest import TestCase
 
-from synrepl.adapters.postgres import PostgresDatabase
-from synrepl.adapters.postgres_listen import PostgresListener
+from synrepl.adapters.postgres.database import PostgresDatabase
+from synrepl.adapters.postgres.listen import PostgresListener
 from synrepl.testing.postgres import fresh_database
 from tests.adapters.proxy import Proxy
 

@@ -10,8 +10,8 @@ from twisted.internet import reactor
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import TestCase
 
-from synrepl.adapters.postgres import PostgresDatabase
-from synrepl.adapters.postgres_session import PostgresSession, open_session
+from synrepl.adapters.postgres.database import PostgresDatabase
+from synrepl.adapters.postgres.session import PostgresSession, open_session
 from synrepl.driver.connection import DatabaseRefused
 from synrepl.storage.database import Transaction, UniqueViolation
 from synrepl.storage.store import DatabaseAway

@@ -9,7 +9,7 @@ from twisted.internet import reactor
 from twisted.internet.defer import Deferred, gatherResults
 from twisted.trial.unittest import TestCase
 
-from synrepl.adapters.postgres_single import MAX_WAITING, PostgresSingles
+from synrepl.adapters.postgres.single import MAX_WAITING, PostgresSingles
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.storage.database import (
     CommitUnknown,

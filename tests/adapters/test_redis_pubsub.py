@@ -17,10 +17,10 @@ from twisted.internet.task import Clock
 from twisted.protocols.portforward import ProxyFactory
 from twisted.trial.unittest import TestCase
 
-from synrepl.adapters import redis_connection
-from synrepl.adapters.redis_address import BadCertificates, RedisAddress
-from synrepl.adapters.redis_connection import Speaker
-from synrepl.adapters.redis_sentinel import Sentinels
+from synrepl.adapters.redis import connection as redis_connection
+from synrepl.adapters.redis.address import BadCertificates, RedisAddress
+from synrepl.adapters.redis.connection import Speaker
+from synrepl.adapters.redis.sentinel import Sentinels
 from synrepl.testing.redis import RedisServer
 from synrepl.wire.closing import CloseReason
 from synrepl.wire.commands import RemoteServerUp, UserIp

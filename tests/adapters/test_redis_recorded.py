@@ -9,8 +9,8 @@ from itertools import groupby
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import TestCase
 
-from synrepl.adapters.redis_address import RedisAddress
-from synrepl.adapters.redis_pubsub import RedisPubSub, RedisWires
+from synrepl.adapters.redis.address import RedisAddress
+from synrepl.adapters.redis.pubsub import RedisPubSub, RedisWires
 from synrepl.testing.redis import RedisServer
 from synrepl.wire.codec import parse_line
 from synrepl.wire.commands import Rdata, Replicate

@@ -21,7 +21,7 @@ from benchmarks.soak_accidents import REDIS, Kind, accidents, failing_over
 from benchmarks.soak_notes import once
 from benchmarks.soak_site import NOTING, SoakSite
 from benchmarks.soak_verdict import Positions, due
-from synrepl.daemon.demo.deployment import WorkerSpec
+from synrepl.cli.demo.deployment import WorkerSpec
 from synrepl.testing.redis import RedisServer
 from synrepl.testing.standby import PrimaryAndStandby
 

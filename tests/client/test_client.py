@@ -23,9 +23,9 @@ from twisted.internet.threads import deferToThread
 from twisted.protocols.portforward import ProxyFactory
 from twisted.trial.unittest import TestCase
 
-from synrepl.adapters.http_messages import HttpAnswer, HttpRequest, json_answer
-from synrepl.adapters.http_routes import Route
-from synrepl.adapters.http_server import HttpServer
+from synrepl.adapters.http.messages import HttpAnswer, HttpRequest, json_answer
+from synrepl.adapters.http.routes import Route
+from synrepl.adapters.http.server import HttpServer
 from synrepl.client.async_client import AsyncClient
 from synrepl.client.client import Client
 from synrepl.client.errors import (

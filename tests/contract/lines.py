@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from synrepl.adapters.tcp_master import MasterFactory
-from synrepl.adapters.tcp_worker import WorkerFactory
+from synrepl.adapters.tcp.master import MasterFactory
+from synrepl.adapters.tcp.worker import WorkerFactory
 from synrepl.core.tokens import Token
 from synrepl.services.announcing.announce import Announcer
 from synrepl.services.announcing.publish import Publisher
 from synrepl.services.serving.serve import Master
 from synrepl.services.writing.announced_elsewhere import AnnouncedElsewhere
-from synrepl.services.writing.settled import Settled
+from synrepl.services.writing.commit_listener import Settled
 from synrepl.services.writing.write import StreamWriter
 from synrepl.streams.definition import Stream
 from synrepl.streams.row import Row

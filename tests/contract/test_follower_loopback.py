@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import TestCase
 
-from synrepl.adapters.tcp_master import MasterFactory
+from synrepl.adapters.tcp.master import MasterFactory
 from synrepl.testing.links import Even, Link
 from tests.contract.follower import FollowerContract
 from tests.contract.lines import OverLines

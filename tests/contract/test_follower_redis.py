@@ -6,16 +6,16 @@ from collections.abc import Sequence
 
 from twisted.trial.unittest import TestCase
 
-from synrepl.adapters.redis_address import RedisAddress
-from synrepl.adapters.redis_pubsub import RedisPubSub
+from synrepl.adapters.redis.address import RedisAddress
+from synrepl.adapters.redis.pubsub import RedisPubSub
 from synrepl.core.tokens import Token
 from synrepl.services.announcing.publish import Publisher
-from synrepl.services.bus.attendant import Attendant
 from synrepl.services.bus.bus import Bus, Ear
+from synrepl.services.bus.bus_publisher import LONGEST_LINE, Voice
 from synrepl.services.bus.channels import Channels
 from synrepl.services.bus.hearing import Hearing
+from synrepl.services.bus.master_subscriber import Attendant
 from synrepl.services.bus.own_writer import OwnWriter
-from synrepl.services.bus.voice import LONGEST_LINE, Voice
 from synrepl.services.writing.write import StreamWriter
 from synrepl.streams.definition import Stream
 from synrepl.streams.row import Row

@@ -6,8 +6,8 @@ from typing import Any
 
 from twisted.trial.unittest import TestCase
 
-from synrepl.adapters.tcp_master import MasterFactory
-from synrepl.adapters.tcp_worker import WorkerFactory
+from synrepl.adapters.tcp.master import MasterFactory
+from synrepl.adapters.tcp.worker import WorkerFactory
 from tests.contract.follower import FollowerContract
 from tests.contract.lines import OverLines
 from tests.contract.world import Following, Site, Transport, reactor

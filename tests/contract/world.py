@@ -18,7 +18,7 @@ from synrepl.services.following.follow import Follower, Upstream
 from synrepl.services.handlers import Batch, Handler
 from synrepl.services.sizes import Sizes
 from synrepl.services.waiting.position_waiters import PositionWaiters
-from synrepl.storage.memory_store import MemoryStore
+from synrepl.storage.memory.store import MemoryStore
 from synrepl.storage.store import Page
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.declared import declare

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from twisted.internet.threads import deferToThread
 
-from tests.daemon.cli_world import Command
+from tests.cli.cli_world import Command
 from tests.daemon.shop import TOTALS
 from tests.daemon.writers_world import WritersCase
 

@@ -18,7 +18,7 @@ from twisted.internet import reactor
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.testing.postgres import with_durable_server
 from synrepl.testing.redis import RedisServer
-from tests.daemon.cli_world import CliCase, Command
+from tests.cli.cli_world import CliCase, Command
 from tests.storage.foreign_databases import foreign_database
 from tests.wire.recordings import CAPTURES, records
 

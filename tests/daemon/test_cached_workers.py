@@ -10,9 +10,9 @@ from typing import Any
 
 from twisted.internet.threads import deferToThread
 
-from synrepl.adapters.postgres_session import open_session
+from synrepl.adapters.postgres.session import open_session
 from synrepl.testing.postgres import fresh_database
-from tests.daemon.cli_world import CliCase, Command, free_port
+from tests.cli.cli_world import CliCase, Command, free_port
 
 
 class CachedWorkers(CliCase):

@@ -11,7 +11,7 @@ from twisted.internet.threads import deferToThread
 from synrepl.client.async_client import AsyncClient
 from synrepl.client.calls import Appended
 from synrepl.client.client import Client
-from tests.daemon.cli_world import CliCase, Master
+from tests.cli.cli_world import CliCase, Master
 
 THREADS, APPENDS = 4, 15
 

@@ -9,14 +9,14 @@ from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import TCP4ClientEndpoint, connectProtocol
 from twisted.protocols.basic import LineOnlyReceiver
 
-from synrepl.adapters.redis_address import RedisAddress
-from synrepl.adapters.redis_pubsub import RedisPubSub, RedisWires
+from synrepl.adapters.redis.address import RedisAddress
+from synrepl.adapters.redis.pubsub import RedisPubSub, RedisWires
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.services.handlers import Handler
 from synrepl.testing.redis import RedisServer
 from synrepl.wire.commands import Command
 from tests.adapters.redis_site import Happenings, reactor
-from tests.daemon.cli_world import CliCase
+from tests.cli.cli_world import CliCase
 
 MAIN, USER_IPS = "example.com", "example.com/USER_IP"
 USER_IP = 'USER_IP @u:x ["t","127.0.0.1","curl",null,5]'

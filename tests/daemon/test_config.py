@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from synrepl.core.errors import ConfigError
-from synrepl.daemon.config import (
+from synrepl.daemon.config.config import (
     Handler,
     Http,
     Listener,
@@ -25,7 +25,7 @@ from synrepl.daemon.config import (
     load_master,
     load_worker,
 )
-from synrepl.daemon.config_decode import Unfit
+from synrepl.daemon.config.decode import Unfit
 
 MASTER = "server_name: example.com\ndatabase: embedded\ndata_dir: data\n"
 WORKER = f"{MASTER}instance_name: w1\nmaster: {{port: 9392}}\n"

@@ -8,7 +8,7 @@ from unittest import TestCase
 from hypothesis import given
 from hypothesis import strategies as st
 
-from synrepl.daemon.config import Http, Listener
+from synrepl.daemon.config.config import Http, Listener
 from synrepl.daemon.descriptors import RESERVED, shares
 from tests.services.world import Noting
 

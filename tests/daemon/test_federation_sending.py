@@ -11,7 +11,7 @@ from typing import Any
 from twisted.internet.threads import deferToThread
 
 from synrepl.testing.redis import RedisServer
-from tests.daemon.cli_world import Command
+from tests.cli.cli_world import Command
 from tests.daemon.writers_world import WritersCase
 
 SENDERS = "[sender1, sender2]"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from synrepl.daemon.config import load_worker
-from synrepl.daemon.config_decode import BadSetting
-from tests.daemon.cli_world import CliCase
-from tests.daemon.test_cli_watch import Server, WatchCase
+from synrepl.daemon.config.config import load_worker
+from synrepl.daemon.config.decode import BadSetting
+from tests.cli.cli_world import CliCase
+from tests.cli.test_watch import Server, WatchCase
 from tests.storage.foreign_databases import foreign_database, sent
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from synrepl.daemon import handlers
-from synrepl.daemon.config import load_worker
+from synrepl.daemon.config.config import load_worker
 from synrepl.daemon.handler_classes import HandlerUnusable
+from tests.cli.test_check_config import WORKER
+from tests.cli.test_cli import InDirectory
 from tests.daemon.misfits import Independent
-from tests.daemon.test_check_config import WORKER
-from tests.daemon.test_cli import InDirectory
 
 
 class Loading(InDirectory):

@@ -14,10 +14,10 @@ from twisted.internet.threads import deferToThread
 
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.daemon.assemble import WorkerServices
-from synrepl.daemon.config import load_worker
+from synrepl.daemon.config.config import load_worker
 from synrepl.daemon.worker import WorkerProcess
 from tests.adapters.raw_http import connect, request, turn
-from tests.daemon.cli_world import CliCase, Master, free_port
+from tests.cli.cli_world import CliCase, Master, free_port
 
 
 class Waiting(CliCase):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tests.daemon.cli_world import CliCase, Command, Master
+from tests.cli.cli_world import CliCase, Command, Master
 
 ROOMS, EVENTS = "un_partial_stated_room", "un_partial_stated_event"
 

@@ -10,7 +10,7 @@ import json
 from twisted.internet.defer import Deferred, gatherResults
 
 from tests.adapters.raw_http import RawHttp, Reply, connect, request
-from tests.daemon.cli_world import CliCase
+from tests.cli.cli_world import CliCase
 from tests.daemon.test_metrics import samples
 
 APPEND = request("POST", "/streams/orders/facts", b'[["o1", 5]]')

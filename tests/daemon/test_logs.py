@@ -10,7 +10,7 @@ from unittest import TestCase
 from twisted.logger import ILogObserver, Logger, LogLevel
 from twisted.python.failure import Failure
 
-from synrepl.daemon.config import Log
+from synrepl.daemon.config.config import Log
 from synrepl.daemon.logs import MAX_MESSAGE, LineObserver
 
 

@@ -15,17 +15,17 @@ from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 from twisted.web.http_headers import Headers
 
-from synrepl.adapters.http_client import HttpClient
-from synrepl.adapters.http_errors import error_answer
-from synrepl.adapters.http_messages import HttpAnswer, HttpRequest
-from synrepl.adapters.http_routes import Router
-from synrepl.adapters.http_server import HttpServer
-from synrepl.adapters.http_source import HttpSource
+from synrepl.adapters.http.client import HttpClient
+from synrepl.adapters.http.errors import error_answer
+from synrepl.adapters.http.messages import HttpAnswer, HttpRequest
+from synrepl.adapters.http.routes import Router
+from synrepl.adapters.http.server import HttpServer
+from synrepl.adapters.http.source import HttpSource
 from synrepl.core.errors import SynreplError
 from synrepl.core.tokens import Range
-from synrepl.daemon.http_api import common_routes, master_routes
-from synrepl.daemon.metrics import ProcessMetrics
-from synrepl.services.standing.readiness import Readiness
+from synrepl.daemon.http.api import common_routes, master_routes
+from synrepl.daemon.metrics.metrics import ProcessMetrics
+from synrepl.services.status.readiness import Readiness
 from synrepl.services.trim import Trimming
 from synrepl.streams.synapse.caches import CachesRow
 from tests.adapters.raw_http import Listening, RawHttp, Reply, connect, reactor, request

@@ -9,11 +9,11 @@ from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import TCP4ClientEndpoint, connectProtocol
 from twisted.protocols.basic import LineOnlyReceiver
 
-from synrepl.services.tap.recording import read_recording
 from synrepl.streams.definition import Generation
 from synrepl.streams.synapse import SYNAPSE_STREAMS
+from synrepl.tools.tap.recording import read_recording
 from tests.adapters.redis_site import reactor
-from tests.daemon.cli_world import CliCase, Master
+from tests.cli.cli_world import CliCase, Master
 from tests.wire.recordings import CAPTURES
 
 TRANSITIONAL = CAPTURES / "1.20.1" / "live.jsonl.gz"

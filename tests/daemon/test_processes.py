@@ -20,13 +20,13 @@ from twisted.internet.defer import Deferred
 from twisted.internet.threads import deferToThread
 from twisted.python.usage import UsageError
 
-from synrepl.adapters.postgres import PostgresDatabase
+from synrepl.adapters.postgres.database import PostgresDatabase
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.daemon.master_service import Options
 from synrepl.storage import startup
 from synrepl.storage.migrations import Schema, load, migrate
 from synrepl.testing.postgres import fresh_database
-from tests.daemon.cli_world import REPOSITORY, CliCase, Command, free_port
+from tests.cli.cli_world import REPOSITORY, CliCase, Command, free_port
 from tests.driver.embedded import one
 
 ORDERS = "streams: [{name: orders, columns: {order_id: text}}]\ncatalogue: none\n"

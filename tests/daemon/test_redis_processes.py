@@ -11,7 +11,7 @@ from unittest import TestCase
 from twisted.internet.threads import deferToThread
 
 from synrepl.core.errors import ConfigError
-from synrepl.daemon.config import load
+from synrepl.daemon.config.config import load
 from synrepl.testing.redis import RedisServer
 from tests.daemon.writers_world import WritersCase
 

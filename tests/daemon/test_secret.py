@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from unittest import TestCase
 
 from synrepl.core.private_files import readers
-from synrepl.daemon.secret import BadSecretFile, dsn_secret, read_secret
+from synrepl.daemon.config.secret import BadSecretFile, dsn_secret, read_secret
 
 
 class Files(TestCase):

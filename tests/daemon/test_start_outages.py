@@ -15,13 +15,13 @@ from twisted.trial.unittest import TestCase
 
 from synrepl.core.retry import BackOff
 from synrepl.daemon import database, database_wait
-from synrepl.daemon.config import load_master, load_worker
+from synrepl.daemon.config.config import load_master, load_worker
 from synrepl.daemon.master import MasterProcess
 from synrepl.daemon.process import DaemonProcess
 from synrepl.daemon.worker import WorkerProcess
 from synrepl.testing.postgres import fresh_database
 from tests.adapters.proxy import Proxy
-from tests.daemon.cli_world import free_port
+from tests.cli.cli_world import free_port
 
 COMMON = """
 server_name: example.com

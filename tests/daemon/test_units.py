@@ -8,7 +8,7 @@ from unittest import TestCase
 from hypothesis import given
 from hypothesis import strategies as st
 
-from synrepl.daemon.units import LONGEST_SECONDS, duration, size
+from synrepl.daemon.config.units import LONGEST_SECONDS, duration, size
 
 
 class Durations(TestCase):

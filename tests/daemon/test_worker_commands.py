@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from synrepl.testing.redis import RedisServer
-from tests.daemon.cli_world import Command
+from tests.cli.cli_world import Command
 from tests.daemon.writers_world import WritersCase
 
 #: Calls, and what others hear of them; with the dialects that have them, where not all do.

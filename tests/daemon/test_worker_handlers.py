@@ -6,7 +6,7 @@ import json
 from types import MappingProxyType
 from typing import Any
 
-from tests.daemon.cli_world import CliCase
+from tests.cli.cli_world import CliCase
 from tests.daemon.shop_world import ShopCase
 
 
@@ -328,7 +328,7 @@ class Refused(CliCase):
                 "two handlers have the name 'tests.daemon.shop:Mailer': give one of them another",
             ),
             (http + "handlers: ['tests.daemon.shop:Nobody']", "has no attribute 'Nobody'"),
-            (http + "handlers: ['tests.daemon.cli_world:Done']", "does not implement synrepl.IHandler"),
+            (http + "handlers: ['tests.cli.cli_world:Done']", "does not implement synrepl.IHandler"),
             (f"{http}handlers: [{{{mailer}, start: later}}]", "'handlers[0].start'", "later"),
             (f"{http}handlers: [{{{mailer}, start: -1}}]", "'handlers[0].start'", "-1"),
             (f"{http}handlers: [{{{mailer}, start: {{orders: x}}}}]", "'handlers[0].start.orders'"),

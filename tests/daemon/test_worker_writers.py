@@ -10,8 +10,8 @@ from twisted.internet.defer import Deferred
 from twisted.trial.unittest import TestCase
 
 from synrepl.daemon.catalogue import catalogue
-from synrepl.daemon.config import load
-from synrepl.daemon.own_streams import (
+from synrepl.daemon.config.config import load
+from synrepl.daemon.config.own_streams import (
     KeptByOne,
     KeptByTheMaster,
     NobodyAnnounces,

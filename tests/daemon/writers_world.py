@@ -16,7 +16,7 @@ from twisted.internet.threads import deferToThread
 
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.testing.postgres import fresh_database
-from tests.daemon.cli_world import ORDERS, CliCase, Command, free_port
+from tests.cli.cli_world import ORDERS, CliCase, Command, free_port
 
 JOBS = "{job: bigint}"
 

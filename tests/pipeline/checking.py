@@ -9,16 +9,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from synrepl.driver.blocking import BlockingDatabase
-from synrepl.pipeline.database.own import OwnDatabase
-from synrepl.pipeline.database.source_database import SourceDatabase
-from synrepl.pipeline.lake.check import check
-from synrepl.pipeline.lake.check_report import Report
+from synrepl.pipeline.lake.check.check import check
+from synrepl.pipeline.lake.check.report import Report
 from synrepl.pipeline.lake.files import DataFile
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.table import StreamTable
-from synrepl.pipeline.plan.plan import chunks
-from synrepl.pipeline.reading.read import Reader
-from synrepl.pipeline.reading.schema import arrow_schema
+from synrepl.pipeline.source.database.own import OwnDatabase
+from synrepl.pipeline.source.database.source_database import SourceDatabase
+from synrepl.pipeline.source.plan.plan import chunks
+from synrepl.pipeline.source.reading.read import Reader
+from synrepl.pipeline.source.reading.schema import arrow_schema
 from synrepl.positions.vector import PositionVector
 from tests.pipeline.spark import shared_session
 from tests.storage.postgres import PostgresCase

@@ -9,13 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from synrepl.pipeline.database.open import open_source_database
-from synrepl.pipeline.database.shape import Shape
 from synrepl.pipeline.lake.files import DataFile
 from synrepl.pipeline.lake.lake import Lake
-from synrepl.pipeline.plan.plan import chunks
-from synrepl.pipeline.reading.read import Reader
-from synrepl.pipeline.reading.schema import arrow_schema
+from synrepl.pipeline.source.database.open import open_source_database
+from synrepl.pipeline.source.database.shape import Shape
+from synrepl.pipeline.source.plan.plan import chunks
+from synrepl.pipeline.source.reading.read import Reader
+from synrepl.pipeline.source.reading.schema import arrow_schema
 from synrepl.positions.vector import PositionVector
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.columns import columns

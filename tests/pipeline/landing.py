@@ -10,14 +10,14 @@ from typing import Any
 import pyarrow as pa
 
 from synrepl.driver.blocking import BlockingDatabase
-from synrepl.pipeline.database.own import OwnDatabase
-from synrepl.pipeline.database.source_database import SourceDatabase
-from synrepl.pipeline.database.sql import selected
 from synrepl.pipeline.lake.lake import Lake
-from synrepl.pipeline.lake.land import Landed, Landing
+from synrepl.pipeline.lake.land.land import Landed, Landing
 from synrepl.pipeline.lake.read import batches
 from synrepl.pipeline.lake.table import StreamTable
-from synrepl.pipeline.reading.schema import arrow_schema
+from synrepl.pipeline.source.database.own import OwnDatabase
+from synrepl.pipeline.source.database.source_database import SourceDatabase
+from synrepl.pipeline.source.database.sql import selected
+from synrepl.pipeline.source.reading.schema import arrow_schema
 from synrepl.positions.vector import PositionVector
 from tests.pipeline.source import SourceCase
 

@@ -15,13 +15,13 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from synrepl.pipeline.database.open import open_source_database
-from synrepl.pipeline.database.source_database import SourceDatabase
-from synrepl.pipeline.lake import land
 from synrepl.pipeline.lake.lake import Lake
+from synrepl.pipeline.lake.land import land
 from synrepl.pipeline.lake.table import StreamTable
-from synrepl.pipeline.reading.read import Reader
 from synrepl.pipeline.session.session import open_session
+from synrepl.pipeline.source.database.open import open_source_database
+from synrepl.pipeline.source.database.source_database import SourceDatabase
+from synrepl.pipeline.source.reading.read import Reader
 from tests.pipeline.landing import Hook, HookedLanding, rows_of
 from tests.pipeline.spark import CLUSTER, LOCAL
 

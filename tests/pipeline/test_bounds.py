@@ -15,8 +15,8 @@ from hypothesis.stateful import (
 )
 from twisted.trial.unittest import SynchronousTestCase
 
-from synrepl.pipeline.database.bounds import ForeignBounds, StreamBounds
-from synrepl.pipeline.database.safe_bound import SafeBound
+from synrepl.pipeline.source.database.bounds import ForeignBounds, StreamBounds
+from synrepl.pipeline.source.database.safe_bound import SafeBound
 from synrepl.positions.vector import PositionVector
 from synrepl.storage.store import Holder, Observation, WriterState
 

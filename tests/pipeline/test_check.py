@@ -14,11 +14,11 @@ import pyarrow.parquet as pq
 
 from synrepl.core.tokens import Range
 from synrepl.driver.blocking import BlockingDatabase
-from synrepl.pipeline.database.foreign import SynapseDatabase
-from synrepl.pipeline.database.shape import Shape
-from synrepl.pipeline.lake.check import Extent
-from synrepl.pipeline.lake.check_report import Difference, Example, Outcome
+from synrepl.pipeline.lake.check.check import Extent
+from synrepl.pipeline.lake.check.report import Difference, Example, Outcome
 from synrepl.pipeline.lake.lake import Lake, LakeOfAnother
+from synrepl.pipeline.source.database.foreign import SynapseDatabase
+from synrepl.pipeline.source.database.shape import Shape
 from synrepl.positions.vector import PositionVector
 from synrepl.testing.postgres import fresh_database
 from tests.pipeline.checking import LakeCase

@@ -11,13 +11,13 @@ import pyarrow.parquet as pq
 from twisted.trial.unittest import TestCase
 
 from synrepl.core.tokens import Token
-from synrepl.pipeline.database.shape import Shape
-from synrepl.pipeline.lake.compact import compact
+from synrepl.pipeline.lake.compact.compact import compact
 from synrepl.pipeline.lake.files import DataFile
 from synrepl.pipeline.lake.lake import Lake
+from synrepl.pipeline.lake.land.write import FileWriter
 from synrepl.pipeline.lake.table import LakeFailed, StreamTable
-from synrepl.pipeline.lake.write import FileWriter
-from synrepl.pipeline.reading.schema import arrow_schema
+from synrepl.pipeline.source.database.shape import Shape
+from synrepl.pipeline.source.reading.schema import arrow_schema
 from synrepl.positions.vector import PositionVector
 from synrepl.streams.columns import Column, ColumnType
 from tests.pipeline.spark import shared_session

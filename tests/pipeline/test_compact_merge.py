@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from twisted.trial.unittest import TestCase
 
-from synrepl.pipeline.database.shape import HEAD
-from synrepl.pipeline.lake.compact_merge import Source, merged
-from synrepl.pipeline.reading.schema import arrow_schema
+from synrepl.pipeline.lake.compact.merge import Source, merged
+from synrepl.pipeline.source.database.shape import HEAD
+from synrepl.pipeline.source.reading.schema import arrow_schema
 from synrepl.streams.columns import Column, ColumnType
 
 TEXT = Column("text", ColumnType.TEXT, True)

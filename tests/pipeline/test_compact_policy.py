@@ -9,7 +9,7 @@ from unittest import TestCase
 from hypothesis import given
 from hypothesis import strategies as st
 
-from synrepl.pipeline.lake.compact_policy import GROWTH, joins
+from synrepl.pipeline.lake.compact.policy import GROWTH, joins
 from synrepl.pipeline.lake.files import DataFile
 
 TARGET = 1000

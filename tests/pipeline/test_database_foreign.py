@@ -15,13 +15,13 @@ from twisted.trial.unittest import TestCase
 
 from synrepl.core.tokens import Range
 from synrepl.driver.blocking import BlockingDatabase
-from synrepl.pipeline.database.foreign import SynapseDatabase
-from synrepl.pipeline.database.open import open_source_database
-from synrepl.pipeline.database.source_database import NoSuchStream
-from synrepl.pipeline.plan.plan import chunks
-from synrepl.pipeline.plan.windows import Windows
-from synrepl.pipeline.reading.read import Reader
-from synrepl.pipeline.reading.schema import arrow_schema
+from synrepl.pipeline.source.database.foreign import SynapseDatabase
+from synrepl.pipeline.source.database.open import open_source_database
+from synrepl.pipeline.source.database.source_database import NoSuchStream
+from synrepl.pipeline.source.plan.plan import chunks
+from synrepl.pipeline.source.plan.windows import Windows
+from synrepl.pipeline.source.reading.read import Reader
+from synrepl.pipeline.source.reading.schema import arrow_schema
 from synrepl.positions.vector import PositionVector
 from synrepl.storage.database import Transaction
 from synrepl.storage.foreign.paging import MAIN_PROCESS, ForeignFacts

@@ -11,11 +11,11 @@ import psycopg2
 from twisted.trial.unittest import SynchronousTestCase
 
 from synrepl.driver.blocking import BlockingDatabase
-from synrepl.pipeline.database.open import NoStreams, open_source_database
-from synrepl.pipeline.database.own import OwnDatabase
-from synrepl.pipeline.database.source_database import NoSuchStream
-from synrepl.pipeline.plan.plan import bounded, chunks
-from synrepl.pipeline.plan.windows import Windows
+from synrepl.pipeline.source.database.open import NoStreams, open_source_database
+from synrepl.pipeline.source.database.own import OwnDatabase
+from synrepl.pipeline.source.database.source_database import NoSuchStream
+from synrepl.pipeline.source.plan.plan import bounded, chunks
+from synrepl.pipeline.source.plan.windows import Windows
 from synrepl.positions.vector import PositionVector
 from synrepl.storage.launch.postgres import PostgresServer
 from synrepl.storage.tables import ensure_tables

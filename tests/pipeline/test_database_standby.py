@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from synrepl.driver.blocking import BlockingDatabase
-from synrepl.pipeline.database.own import OwnDatabase
-from synrepl.pipeline.database.safe_bound import SafeBound
-from synrepl.pipeline.plan.plan import chunks
-from synrepl.pipeline.reading.read import ReadElsewhere, Reader
-from synrepl.pipeline.reading.schema import arrow_schema
+from synrepl.pipeline.source.database.own import OwnDatabase
+from synrepl.pipeline.source.database.safe_bound import SafeBound
+from synrepl.pipeline.source.plan.plan import chunks
+from synrepl.pipeline.source.reading.read import ReadElsewhere, Reader
+from synrepl.pipeline.source.reading.schema import arrow_schema
 from tests.driver.embedded import one
 from tests.storage.failover import TwoServers
 from tests.storage.postgres import PostgresCase, prepare

@@ -13,19 +13,19 @@ from deltalake import DeltaTable
 from twisted.internet import reactor
 from twisted.trial.unittest import TestCase
 
-from synrepl.adapters.postgres import PostgresDatabase
+from synrepl.adapters.postgres.database import PostgresDatabase
 from synrepl.driver.blocking import BlockingDatabase
-from synrepl.pipeline.database.foreign import SynapseDatabase
-from synrepl.pipeline.database.open import open_source_database
-from synrepl.pipeline.database.source_database import SourceDatabase
-from synrepl.pipeline.lake import erase as erasing
-from synrepl.pipeline.lake.compact import compact
-from synrepl.pipeline.lake.erase import Erased, erase
-from synrepl.pipeline.lake.erase_memory import MEMORY, MemoryUnreadable
-from synrepl.pipeline.lake.erase_pending import pending
+from synrepl.pipeline.lake.compact.compact import compact
+from synrepl.pipeline.lake.erase import erase as erasing
+from synrepl.pipeline.lake.erase.erase import Erased, erase
+from synrepl.pipeline.lake.erase.memory import MEMORY, MemoryUnreadable
+from synrepl.pipeline.lake.erase.pending import pending
 from synrepl.pipeline.lake.lake import Lake
-from synrepl.pipeline.lake.land import Landing
+from synrepl.pipeline.lake.land.land import Landing
 from synrepl.pipeline.lake.table import StreamTable
+from synrepl.pipeline.source.database.foreign import SynapseDatabase
+from synrepl.pipeline.source.database.open import open_source_database
+from synrepl.pipeline.source.database.source_database import SourceDatabase
 from synrepl.storage.migrations import load, migrate
 from synrepl.storage.tables import ensure_tables
 from synrepl.streams.synapse.backfill import BACKFILL

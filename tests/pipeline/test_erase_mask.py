@@ -8,11 +8,11 @@ from unittest import TestCase
 
 import pyarrow as pa
 
-from synrepl.pipeline.database.shape import HEAD, Shape
-from synrepl.pipeline.lake.erase_mask import mask, mask_quarantined
-from synrepl.pipeline.lake.erase_text import strings
-from synrepl.pipeline.lake.erasures import Erasures
-from synrepl.pipeline.reading.schema import arrow_schema
+from synrepl.pipeline.lake.erase.erasures import Erasures
+from synrepl.pipeline.lake.erase.mask import mask, mask_quarantined
+from synrepl.pipeline.lake.erase.text import strings
+from synrepl.pipeline.source.database.shape import HEAD, Shape
+from synrepl.pipeline.source.reading.schema import arrow_schema
 from synrepl.streams.columns import Column, ColumnType, columns
 from synrepl.streams.synapse.backfill import BACKFILL
 from synrepl.streams.synapse.events import EVENTS

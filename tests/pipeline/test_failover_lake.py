@@ -7,9 +7,9 @@ from functools import partial
 
 import pyarrow as pa
 
-from synrepl.pipeline.lake.check import EVERYTHING, Extent, check
-from synrepl.pipeline.lake.check_report import Outcome, Report
-from synrepl.pipeline.lake.land import FailedOver, Landed
+from synrepl.pipeline.lake.check.check import EVERYTHING, Extent, check
+from synrepl.pipeline.lake.check.report import Outcome, Report
+from synrepl.pipeline.lake.land.land import FailedOver, Landed
 from synrepl.storage.incarnations import MARGIN
 from synrepl.storage.store import NotConfirmed, OlderServer
 from tests.driver.embedded import one

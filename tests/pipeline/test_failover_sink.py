@@ -11,12 +11,12 @@ import psycopg2
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from synrepl.pipeline.lake.failovers import up_to_now
-from synrepl.pipeline.lake.replay import replay
+from synrepl.pipeline.lake.failover.failovers import up_to_now
+from synrepl.pipeline.lake.replay.replay import replay
 from synrepl.pipeline.source.errors import reason
 from synrepl.positions.vector import PositionVector
 from synrepl.storage.incarnations import MARGIN
-from synrepl.storage.preserved import PositionsTaken
+from synrepl.storage.staging_with_ids import PositionsTaken
 from synrepl.storage.store import NotConfirmed
 from synrepl.testing.postgres import fresh_database
 from tests.pipeline.checking import LakeCase

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from synrepl.pipeline.datasource import register
-from synrepl.pipeline.lake.check import Extent
-from synrepl.pipeline.lake.land import Landing
-from synrepl.pipeline.plan.chunk import Chunk
-from synrepl.pipeline.plan.plan import chunks
+from synrepl.pipeline.lake.check.check import Extent
+from synrepl.pipeline.lake.land.land import Landing
+from synrepl.pipeline.source.plan.chunk import Chunk
+from synrepl.pipeline.source.plan.plan import chunks
 from synrepl.positions.vector import PositionVector
 from synrepl.storage.incarnations import MARGIN
 from tests.pipeline.checking import LakeCase

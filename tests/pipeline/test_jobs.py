@@ -11,11 +11,11 @@ from typing import Any
 from pyspark.sql import Row
 from twisted.trial.unittest import TestCase
 
-from synrepl.pipeline.database.shape import Shape
 from synrepl.pipeline.jobs.catalogue import JOBS, find
 from synrepl.pipeline.jobs.run import run
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.watermarks import Watermarks
+from synrepl.pipeline.source.database.shape import Shape
 from synrepl.storage.marks import Mark
 from synrepl.streams.columns import Column, ColumnType
 from tests.pipeline import jobs_reference as reference

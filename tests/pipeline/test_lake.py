@@ -10,7 +10,6 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from synrepl.pipeline.database.shape import Shape
 from synrepl.pipeline.lake.lake import (
     LOCK,
     MARKER,
@@ -23,6 +22,7 @@ from synrepl.pipeline.lake.lake import (
     OtherFormat,
 )
 from synrepl.pipeline.lake.local_path import LakeAtUrl
+from synrepl.pipeline.source.database.shape import Shape
 from synrepl.positions.vector import PositionVector
 from synrepl.streams.columns import columns
 from tests.pipeline.spark import play

@@ -6,15 +6,15 @@ from itertools import pairwise
 from pathlib import Path
 
 from synrepl.driver.blocking import BlockingDatabase
-from synrepl.pipeline.database.own import OwnDatabase
-from synrepl.pipeline.database.source_database import NoSuchStream
 from synrepl.pipeline.lake.frame import frame
 from synrepl.pipeline.lake.lake import Lake
-from synrepl.pipeline.lake.land import GapInSource
+from synrepl.pipeline.lake.land.land import GapInSource
 from synrepl.pipeline.lake.table import ShapeChanged
 from synrepl.pipeline.lake.watermarks import Watermarks
-from synrepl.pipeline.plan.offset import Offset
+from synrepl.pipeline.source.database.own import OwnDatabase
+from synrepl.pipeline.source.database.source_database import NoSuchStream
 from synrepl.pipeline.source.follower import Follower
+from synrepl.pipeline.source.plan.offset import Offset
 from synrepl.positions.vector import PositionVector
 from synrepl.storage.store import Draft
 from synrepl.storage.tables import ensure_tables

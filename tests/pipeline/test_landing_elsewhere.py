@@ -10,17 +10,17 @@ from typing import Any
 
 import pyarrow as pa
 
-from synrepl.pipeline.lake import compact as compacting
-from synrepl.pipeline.lake import erase as erasing
-from synrepl.pipeline.lake import land as landing
-from synrepl.pipeline.lake import tasks
-from synrepl.pipeline.lake.compact import compact
-from synrepl.pipeline.lake.erase import Erased, erase
-from synrepl.pipeline.lake.erase_pending import pending
-from synrepl.pipeline.lake.land import Landing, Vectors
-from synrepl.pipeline.lake.land_task import land_part
-from synrepl.pipeline.lake.shared_folder import FileNotAsWritten, FolderNotShared
-from synrepl.pipeline.reading.read import ReadElsewhere
+from synrepl.pipeline.lake.compact import compact as compacting
+from synrepl.pipeline.lake.compact.compact import compact
+from synrepl.pipeline.lake.erase import erase as erasing
+from synrepl.pipeline.lake.erase.erase import Erased, erase
+from synrepl.pipeline.lake.erase.pending import pending
+from synrepl.pipeline.lake.land import land as landing
+from synrepl.pipeline.lake.land import tasks
+from synrepl.pipeline.lake.land.land import Landing, Vectors
+from synrepl.pipeline.lake.land.shared_folder import FileNotAsWritten, FolderNotShared
+from synrepl.pipeline.lake.land.task import land_part
+from synrepl.pipeline.source.reading.read import ReadElsewhere
 from synrepl.positions.vector import PositionVector
 from synrepl.testing.postgres import fresh_database
 from tests.pipeline.landing import LandingCase

@@ -12,8 +12,8 @@ import psycopg2
 
 from synrepl.core.tokens import Range
 from synrepl.driver.blocking import BlockingDatabase
-from synrepl.pipeline.database.foreign import SynapseDatabase
 from synrepl.pipeline.lake.table import StreamTable
+from synrepl.pipeline.source.database.foreign import SynapseDatabase
 from synrepl.positions.vector import PositionVector
 from synrepl.storage.database import Transaction
 from synrepl.storage.foreign.paging import MAIN_PROCESS, ForeignFacts

@@ -13,10 +13,10 @@ from pathlib import Path
 from threading import Thread
 
 from synrepl.driver.blocking import BlockingDatabase
-from synrepl.pipeline.database.own import OwnDatabase
 from synrepl.pipeline.lake.lake import Lake
-from synrepl.pipeline.lake.tasks import TaskFailed
-from synrepl.pipeline.reading.read import ReadingAway
+from synrepl.pipeline.lake.land.tasks import TaskFailed
+from synrepl.pipeline.source.database.own import OwnDatabase
+from synrepl.pipeline.source.reading.read import ReadingAway
 from synrepl.storage.launch.postgres import PostgresServer
 from tests.driver.embedded import used_folder
 from tests.pipeline.landing import LandingCase

@@ -9,11 +9,11 @@ import psycopg2
 from psycopg2 import extensions
 
 from synrepl.driver.blocking import BlockingDatabase
-from synrepl.pipeline.database.foreign import SETTLE_S, SynapseDatabase
-from synrepl.pipeline.database.settle import BlockingClock
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.maintenance import LakeMaintenance, MaintenanceReport
 from synrepl.pipeline.lake.table import StreamTable
+from synrepl.pipeline.source.database.foreign import SETTLE_S, SynapseDatabase
+from synrepl.pipeline.source.database.settle import BlockingClock
 from synrepl.positions.vector import PositionVector
 from tests.pipeline.landing import LandingCase
 from tests.pipeline.spark import shared_session

@@ -15,14 +15,14 @@ from psycopg2 import extensions
 from twisted.trial.unittest import SynchronousTestCase
 
 from synrepl.driver.blocking import BlockingDatabase
-from synrepl.pipeline.database.own import OwnDatabase
-from synrepl.pipeline.database.scan import Scan
-from synrepl.pipeline.plan.chunk import Chunk
-from synrepl.pipeline.plan.plan import chunks
-from synrepl.pipeline.reading import read
-from synrepl.pipeline.reading.read import Reader, ReadFailed, ReadingAway
-from synrepl.pipeline.reading.schema import arrow_schema
-from synrepl.pipeline.reading.worker import Idle
+from synrepl.pipeline.source.database.own import OwnDatabase
+from synrepl.pipeline.source.database.scan import Scan
+from synrepl.pipeline.source.plan.chunk import Chunk
+from synrepl.pipeline.source.plan.plan import chunks
+from synrepl.pipeline.source.reading import read
+from synrepl.pipeline.source.reading.read import Reader, ReadFailed, ReadingAway
+from synrepl.pipeline.source.reading.schema import arrow_schema
+from synrepl.pipeline.source.reading.worker import Idle
 from synrepl.positions.vector import PositionVector
 from synrepl.storage.launch.postgres import PostgresServer
 from synrepl.storage.store import Draft, Trimmed

@@ -13,16 +13,16 @@ from psycopg2 import extensions
 from twisted.trial.unittest import TestCase
 
 from synrepl.driver.blocking import BlockingDatabase
-from synrepl.pipeline.database.foreign import SynapseDatabase
-from synrepl.pipeline.database.own import OwnDatabase
-from synrepl.pipeline.database.scan import Scan
-from synrepl.pipeline.plan.chunk import Chunk
-from synrepl.pipeline.plan.plan import chunks
-from synrepl.pipeline.plan.windows import Windows
-from synrepl.pipeline.reading import read
-from synrepl.pipeline.reading.quarantine import Quarantined, read_or_quarantine
-from synrepl.pipeline.reading.read import Reader, ReadFailed
-from synrepl.pipeline.reading.schema import arrow_schema
+from synrepl.pipeline.source.database.foreign import SynapseDatabase
+from synrepl.pipeline.source.database.own import OwnDatabase
+from synrepl.pipeline.source.database.scan import Scan
+from synrepl.pipeline.source.plan.chunk import Chunk
+from synrepl.pipeline.source.plan.plan import chunks
+from synrepl.pipeline.source.plan.windows import Windows
+from synrepl.pipeline.source.reading import read
+from synrepl.pipeline.source.reading.quarantine import Quarantined, read_or_quarantine
+from synrepl.pipeline.source.reading.read import Reader, ReadFailed
+from synrepl.pipeline.source.reading.schema import arrow_schema
 from synrepl.positions.vector import PositionVector
 from synrepl.storage.store import Trimmed
 from synrepl.testing.postgres import fresh_database

@@ -12,13 +12,13 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from twisted.internet.defer import Deferred
 
-from synrepl.pipeline.lake.check import EVERYTHING, Extent, check
-from synrepl.pipeline.lake.check_report import Report
-from synrepl.pipeline.lake.erase import erase
-from synrepl.pipeline.lake.erase_mask import mask
-from synrepl.pipeline.lake.erase_pending import pending
-from synrepl.pipeline.lake.replay import BeyondTheLake, NotTheSame, Replayed, replay
-from synrepl.pipeline.lake.replay_target import NotACopy
+from synrepl.pipeline.lake.check.check import EVERYTHING, Extent, check
+from synrepl.pipeline.lake.check.report import Report
+from synrepl.pipeline.lake.erase.erase import erase
+from synrepl.pipeline.lake.erase.mask import mask
+from synrepl.pipeline.lake.erase.pending import pending
+from synrepl.pipeline.lake.replay.replay import BeyondTheLake, NotTheSame, Replayed, replay
+from synrepl.pipeline.lake.replay.target import NotACopy
 from synrepl.positions.vector import PositionVector
 from synrepl.streams.columns import columns
 from synrepl.streams.synapse import SYNAPSE_STREAMS
@@ -38,7 +38,7 @@ KILLED = """
     import os, signal
     from pathlib import Path
     from synrepl.pipeline.lake.lake import Lake
-    from synrepl.pipeline.lake.replay import replay
+    from synrepl.pipeline.lake.replay.replay import replay
     from tests.pipeline.spark import LOCAL
     from synrepl.pipeline.session.session import open_session
 

@@ -116,7 +116,7 @@ class Available(SynchronousTestCase):
         script = """
             import sys
             sys.modules.update(dict.fromkeys(["pyspark", "pyarrow", "pandas", "deltalake"]))
-            from synrepl.daemon.cli import main
+            from synrepl.cli import main
             sys.argv = ["synrepl", "lake", *sys.argv[1:]]
             main()
         """

@@ -19,7 +19,7 @@ from synrepl.pipeline.sink.target import resolve
 from synrepl.pipeline.sink.writers import OnlyAppends, batch_writer, stream_writer
 from synrepl.storage import membership
 from synrepl.storage.server_name import WrongServer
-from synrepl.storage.staged import Job, StagedLost
+from synrepl.storage.staging import Job, StagedLost
 from synrepl.storage.store import Drained, WriterRemoved, WriterTaken
 from synrepl.streams.definition import Stream
 from tests.pipeline.sinking import SinkCase

@@ -10,9 +10,9 @@ from pyspark.sql import datasource as s
 from pyspark.sql.types import StructType
 
 from synrepl.core.tokens import MAX_TOKEN, Range
-from synrepl.pipeline.database.shape import Shape
 from synrepl.pipeline.source import filters
 from synrepl.pipeline.source.batch import FilteringReader
+from synrepl.pipeline.source.database.shape import Shape
 from synrepl.pipeline.source.layout import layout
 from synrepl.pipeline.source.options import parse
 from synrepl.streams.columns import columns

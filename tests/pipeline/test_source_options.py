@@ -10,10 +10,10 @@ from twisted.trial.unittest import SynchronousTestCase
 from synrepl.core.errors import SynreplError
 from synrepl.driver.dsn import PlainTextDatabase
 from synrepl.pipeline import options as g
-from synrepl.pipeline.plan.offset import OtherServer
 from synrepl.pipeline.source import options as o
 from synrepl.pipeline.source.errors import MustReland, Raised, reason
 from synrepl.pipeline.source.place import BadPlace, Ends, PlaceMissing, Word, find, parse_place
+from synrepl.pipeline.source.plan.offset import OtherServer
 from synrepl.pipeline.source.progress import tokens_behind
 from synrepl.positions.vector import PositionVector
 
@@ -153,7 +153,7 @@ class Reasons(TestCase):
         self.assertIsInstance(found, MustReland)
 
     def test_a_message_that_does_not_fit_its_class(self) -> None:
-        found = reason(RuntimeError("synrepl.pipeline.plan.offset.OtherServer: cut off"))
+        found = reason(RuntimeError("synrepl.pipeline.source.plan.offset.OtherServer: cut off"))
         self.assertIsInstance(found, Raised)
         self.assertEqual(str(found), "cut off")
 

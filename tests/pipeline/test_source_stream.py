@@ -8,8 +8,8 @@ from pathlib import Path
 import psycopg2
 
 from synrepl.driver.blocking import BlockingDatabase
-from synrepl.pipeline.plan.offset import OtherServer, OtherVersion
 from synrepl.pipeline.source.errors import BatchHasStream, MustReland, StreamAppeared
+from synrepl.pipeline.source.plan.offset import OtherServer, OtherVersion
 from synrepl.pipeline.source.progress import tokens_behind
 from synrepl.storage.store import DatabaseAway
 from synrepl.storage.tables import ensure_tables

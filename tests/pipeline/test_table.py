@@ -12,13 +12,13 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from twisted.trial.unittest import SynchronousTestCase
 
-from synrepl.pipeline.database.shape import Shape
 from synrepl.pipeline.lake.files import DataFile
+from synrepl.pipeline.lake.land.shared_folder import FileNotAsWritten
+from synrepl.pipeline.lake.land.write import GROUP_ROWS, FileWriter
 from synrepl.pipeline.lake.read import batches
-from synrepl.pipeline.lake.shared_folder import FileNotAsWritten
 from synrepl.pipeline.lake.table import LakeFailed, LandedElsewhere, ShapeChanged, StreamTable
-from synrepl.pipeline.lake.write import GROUP_ROWS, FileWriter
-from synrepl.pipeline.reading.schema import arrow_schema
+from synrepl.pipeline.source.database.shape import Shape
+from synrepl.pipeline.source.reading.schema import arrow_schema
 from synrepl.positions.vector import PositionVector
 from synrepl.streams.columns import Column, ColumnType, columns
 from synrepl.streams.synapse import SYNAPSE_STREAMS

@@ -7,10 +7,10 @@ from pathlib import Path
 from twisted.trial.unittest import TestCase
 
 from synrepl.driver.blocking import BlockingDatabase
-from synrepl.pipeline.database.own import OwnDatabase
 from synrepl.pipeline.lake import watermarks as module
 from synrepl.pipeline.lake.table import LakeFailed
 from synrepl.pipeline.lake.watermarks import Watermarks
+from synrepl.pipeline.source.database.own import OwnDatabase
 from synrepl.storage.marks import Mark
 from tests.pipeline.jobs_lake import begin
 from tests.pipeline.spark import shared_session

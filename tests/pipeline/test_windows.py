@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from synrepl.core.tokens import Range
-from synrepl.pipeline.database.scan import ids
-from synrepl.pipeline.database.shape import Shape
-from synrepl.pipeline.database.sql import in_windows
-from synrepl.pipeline.plan.split import MAX_PARTS, split
-from synrepl.pipeline.plan.windows import Windows, stop_at
+from synrepl.pipeline.source.database.scan import ids
+from synrepl.pipeline.source.database.shape import Shape
+from synrepl.pipeline.source.database.sql import in_windows
+from synrepl.pipeline.source.plan.split import MAX_PARTS, split
+from synrepl.pipeline.source.plan.windows import Windows, stop_at
 from synrepl.positions.vector import PositionVector
 from tests.storage.postgres import PostgresCase
 

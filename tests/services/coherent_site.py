@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from synrepl.adapters.caches import make_caches
 from synrepl.adapters.scheduler import TwistedScheduler
-from synrepl.adapters.tcp_master import MasterFactory
+from synrepl.adapters.tcp.master import MasterFactory
 from synrepl.services.announcing.announce import Announcer
 from synrepl.services.announcing.fan_out import FanOut
 from synrepl.services.announcing.publish import Publisher
@@ -21,7 +21,7 @@ from synrepl.services.coherence.invalidate import Changes, Invalidations
 from synrepl.services.coherence.relay_invalidations import InvalidationRelay
 from synrepl.services.serving.serve import Master
 from synrepl.services.writing.write import StreamWriter
-from synrepl.storage.memory_store import MemoryStore
+from synrepl.storage.memory.store import MemoryStore
 from synrepl.storage.store import DatabaseAway
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.declared import declare

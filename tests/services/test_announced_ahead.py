@@ -9,7 +9,7 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from synrepl.adapters.scheduler import TwistedScheduler
-from synrepl.adapters.tcp_worker import UpstreamPeer, WorkerFactory
+from synrepl.adapters.tcp.worker import UpstreamPeer, WorkerFactory
 from synrepl.core.tokens import Range, Token
 from synrepl.daemon.sources import OutOfReach, RoutedSource
 from synrepl.services.following.consumer import Subscription

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from synrepl.core.slices import Slices
-from synrepl.services.bus.attendant import Attendant
+from synrepl.services.bus.bus_publisher import LONGEST_LINE
 from synrepl.services.bus.channels import Channels
 from synrepl.services.bus.hearing import Hearing
+from synrepl.services.bus.master_subscriber import Attendant
 from synrepl.services.bus.relay import MAX_UNSENT, CommandRelay
 from synrepl.services.bus.syncing_repeater import SyncingRepeater
-from synrepl.services.bus.voice import LONGEST_LINE
 from synrepl.services.sending.outgoing import REPEAT_S
 from synrepl.services.serving.user_sync import UserSyncs
 from synrepl.wire.closing import CloseReason
@@ -29,7 +29,7 @@ from synrepl.wire.commands import (
     UserIp,
     UserSync,
 )
-from tests.services.air import NOTES, OTHERS, Air, AirProcess
+from tests.services.manual_pubsub import NOTES, OTHERS, Air, AirProcess
 from tests.services.world import Noting
 
 MAIN = "example.org"

@@ -16,7 +16,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from tests.services.air import NOTES, OTHERS, Air, AirProcess
+from tests.services.manual_pubsub import NOTES, OTHERS, Air, AirProcess
 
 NAMES = ("one", "two", "three")
 MACHINE = settings(max_examples=150, stateful_step_count=30, deadline=None)

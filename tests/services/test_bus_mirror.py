@@ -18,9 +18,9 @@ from hypothesis.stateful import (
 
 from synrepl.core.tokens import Range, Token
 from synrepl.services.announcing.stream_state import StreamState
-from synrepl.services.bus.attendant import Attendant
+from synrepl.services.bus.master_subscriber import Attendant
 from synrepl.services.bus.mirror import Mirror, NotHeardYet
-from synrepl.services.serving.leftover import leftover
+from synrepl.services.serving.trimmed_pages import leftover
 from synrepl.storage.store import Trimmed
 from synrepl.streams.declared import declare
 from synrepl.streams.definition import Fact, Stream

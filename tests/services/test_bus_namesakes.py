@@ -14,15 +14,15 @@ from hypothesis.stateful import (
 )
 
 from synrepl.services.announcing.publish import Publisher
-from synrepl.services.bus.attendant import Attendant
 from synrepl.services.bus.bus import Bus
+from synrepl.services.bus.bus_publisher import Voice
 from synrepl.services.bus.hearing import Hearing
-from synrepl.services.bus.namesakes import ASKED, Namesakes
+from synrepl.services.bus.instance_guard import ASKED, Namesakes
+from synrepl.services.bus.master_subscriber import Attendant
 from synrepl.services.bus.own_writer import OwnWriter
-from synrepl.services.bus.voice import Voice
 from synrepl.streams.rows import RowCodec
 from synrepl.wire.commands import Command
-from tests.services.air import CATALOGUE, CHANNELS, Air, AirWires
+from tests.services.manual_pubsub import CATALOGUE, CHANNELS, Air, AirWires
 from tests.services.world import Noting
 
 PRIVATE = "example.org/process/twin"

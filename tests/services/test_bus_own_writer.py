@@ -8,7 +8,7 @@ from synrepl.core.tokens import Token
 from synrepl.positions.ledger import Ledger
 from synrepl.services.bus.own_writer import OwnWriter
 from synrepl.streams.definition import Fact
-from tests.services.air import NOTES, Moves
+from tests.services.manual_pubsub import NOTES, Moves
 
 
 class Announcing(TestCase):

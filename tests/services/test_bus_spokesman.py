@@ -7,17 +7,17 @@ from unittest import TestCase
 from synrepl.services.announcing.announce import Announcer
 from synrepl.services.announcing.fan_out import FanOut
 from synrepl.services.announcing.publish import Publisher
-from synrepl.services.bus.attendant import Attendant
 from synrepl.services.bus.bus import Bus
+from synrepl.services.bus.bus_publisher import Voice
 from synrepl.services.bus.hearing import Hearing
-from synrepl.services.bus.spokesman import LOOK_S, Spokesman, speak_for_the_dead
-from synrepl.services.bus.voice import Voice
+from synrepl.services.bus.master_subscriber import Attendant
+from synrepl.services.bus.proxy_announcer import LOOK_S, Spokesman, speak_for_the_dead
 from synrepl.services.writing.write import StreamWriter
-from synrepl.storage.memory_lease import MemoryLease
+from synrepl.storage.memory.lease import MemoryLease
 from synrepl.storage.store import Draft
 from synrepl.streams.row import Row
 from synrepl.streams.rows import RowCodec
-from tests.services.air import CATALOGUE, CHANNELS, NOTES, Air, AirProcess, AirWires
+from tests.services.manual_pubsub import CATALOGUE, CHANNELS, NOTES, Air, AirProcess, AirWires
 from tests.services.world import Noting, done
 
 

@@ -17,7 +17,7 @@ from synrepl.services.following.follow import Follower
 from synrepl.services.handlers import Batch, Handler, TransactionalHandler
 from synrepl.services.waiting.position_waiters import PositionWaiters
 from synrepl.storage.database import Transaction
-from synrepl.storage.memory_store import MemoryStore
+from synrepl.storage.memory.store import MemoryStore
 from synrepl.streams.definition import Fact
 from synrepl.streams.effects import Invalidates, columns_key
 from synrepl.wire.commands import Position, Rdata

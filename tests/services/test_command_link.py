@@ -11,7 +11,7 @@ from synrepl.services.following.follow import Follower
 from synrepl.services.handlers import Handler
 from synrepl.services.sending.link import CommandLink
 from synrepl.services.serving.peer_states import PeerStates
-from synrepl.storage.memory_store import MemoryStore
+from synrepl.storage.memory.store import MemoryStore
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.synapse.federation import FEDERATION
 from synrepl.wire.commands import ClearUserSync, Command, Position, Server, UserSync

@@ -8,7 +8,7 @@ from twisted.internet import reactor
 from twisted.logger import Logger
 from twisted.trial.unittest import TestCase
 
-from synrepl.adapters.postgres import PostgresDatabase
+from synrepl.adapters.postgres.database import PostgresDatabase
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.core.tokens import Token
 from synrepl.services.following.consumer import Subscription

@@ -5,7 +5,7 @@ from __future__ import annotations
 from unittest import TestCase
 
 from synrepl.core.tokens import Token
-from synrepl.services.standing.expected_followers import (
+from synrepl.services.status.expected_followers import (
     LOOK_S,
     ExpectedFollowers,
     FollowerHealth,

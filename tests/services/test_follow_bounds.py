@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 from synrepl.services.following import follow
 from synrepl.services.following.follow import OTHERS
-from tests.services.air import Air, AirProcess
+from tests.services.manual_pubsub import Air, AirProcess
 
 
 class Names(TestCase):

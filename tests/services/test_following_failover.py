@@ -9,6 +9,11 @@ from typing import Any
 from twisted.internet.defer import Deferred, succeed
 from twisted.trial.unittest import SynchronousTestCase
 
+from simulator.follower_database import (
+    FollowerDatabase,
+    FollowerTransaction,
+    KeptRecords,
+)
 from synrepl.core.tokens import Range, Token
 from synrepl.services.following.consumer import Subscription
 from synrepl.services.following.deliver import Delivery
@@ -18,15 +23,10 @@ from synrepl.services.following.source import Backlog, StorePositions, in_order
 from synrepl.services.handlers import Batch, Handler, TransactionalHandler
 from synrepl.storage.database import Transaction
 from synrepl.storage.incarnations import MARGIN
-from synrepl.storage.memory_server import MemoryServer
+from synrepl.storage.memory.server import MemoryServer
 from synrepl.storage.store import Draft
 from synrepl.streams.definition import UNTAGGED, Fact, Generation
 from synrepl.streams.rows import RowCodec
-from synrepl.testing.simulator.follower_database import (
-    FollowerDatabase,
-    FollowerTransaction,
-    KeptRecords,
-)
 from synrepl.wire.commands import Position, Rdata
 from synrepl.wire.dialects import LEGACY, MODERN, Dialect
 from tests.services.world import Noting, Upstream, World, done, started

@@ -8,12 +8,12 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from synrepl.adapters.scheduler import TwistedScheduler
-from synrepl.adapters.tcp_worker import WorkerFactory
+from synrepl.adapters.tcp.worker import WorkerFactory
 from synrepl.services.following.consumer import Subscription
 from synrepl.services.following.deliver import Delivery
 from synrepl.services.following.follow import Follower
 from synrepl.services.handlers import Batch, Handler
-from synrepl.storage.memory_store import MemoryStore
+from synrepl.storage.memory.store import MemoryStore
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.synapse import SYNAPSE_STREAMS
 from synrepl.wire.dialects import LEGACY, Side

@@ -8,10 +8,10 @@ from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
 from synrepl.adapters.scheduler import TwistedScheduler
-from synrepl.services.standing.readiness import name_is_held
+from synrepl.services.status.readiness import name_is_held
 from synrepl.services.writing.announced_elsewhere import AnnouncedElsewhere
 from synrepl.services.writing.write import StreamWriter, WriterAway
-from synrepl.storage.memory_store import TAKEOVER_S, MemoryStore
+from synrepl.storage.memory.store import TAKEOVER_S, MemoryStore
 from synrepl.storage.store import WriterTaken, Written
 from synrepl.streams.declared import declare
 from synrepl.streams.definition import UNTAGGED

@@ -7,7 +7,7 @@ from unittest import TestCase
 
 from twisted.internet.protocol import Protocol
 
-from synrepl.adapters.tcp_master import MasterFactory
+from synrepl.adapters.tcp.master import MasterFactory
 from synrepl.storage.store import Draft
 from synrepl.testing.links import Link
 from tests.services.world import World, done

@@ -14,11 +14,11 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from synrepl.adapters.caches import make_caches
 from synrepl.adapters.scheduler import TwistedScheduler
-from synrepl.adapters.tcp_worker import WorkerFactory
+from synrepl.adapters.tcp.worker import WorkerFactory
 from synrepl.services.coherence.coherence import Coherence
 from synrepl.services.following.deliver import Delivery
 from synrepl.services.following.follow import Follower
-from synrepl.storage.memory_store import MemoryStore
+from synrepl.storage.memory.store import MemoryStore
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.synapse import SYNAPSE_STREAMS
 from synrepl.wire.dialects import LEGACY, MODERN, Dialect, Side

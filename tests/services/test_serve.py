@@ -7,7 +7,7 @@ from typing import Any
 from twisted.internet.testing import StringTransport
 from twisted.trial.unittest import SynchronousTestCase
 
-from synrepl.adapters.tcp_master import ClientPeer, MasterFactory
+from synrepl.adapters.tcp.master import ClientPeer, MasterFactory
 from synrepl.services.sending.commands import Commands
 from synrepl.services.serving.federation_acks import FederationAcks, UnexpectedSender
 from synrepl.services.serving.serve import Master, NoCachesStream

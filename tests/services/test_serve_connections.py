@@ -6,8 +6,8 @@ from typing import Any
 
 from twisted.internet.address import IPv4Address
 
-from synrepl.adapters.connection_table import ConnectionLimits
-from synrepl.adapters.tcp_master import MOST_TOLD, ClientPeer, MasterFactory, RefusedPeer
+from synrepl.adapters.tcp.connection_table import ConnectionLimits
+from synrepl.adapters.tcp.master import MOST_TOLD, ClientPeer, MasterFactory, RefusedPeer
 from tests.services.test_serve import ConnectionLostReason, MasterCase, Transport
 
 TOO_MANY = "ERROR too many connections; close some, or raise max_connections of this listener"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 from unittest.mock import patch
 
-from synrepl.adapters.tcp_master import BYTES_OF_A_UNIT, PIECE_BYTES, MasterFactory
+from synrepl.adapters.tcp.master import BYTES_OF_A_UNIT, PIECE_BYTES, MasterFactory
 from synrepl.core.slices import UNITS, Slices
 from synrepl.services.serving import command_relay, federation_acks, user_sync
 from synrepl.services.serving.serve import Master

@@ -5,7 +5,7 @@ from __future__ import annotations
 from unittest import TestCase
 
 from synrepl.streams.rows import RowCodec
-from tests.services.air import NOTES, Air, AirProcess
+from tests.services.manual_pubsub import NOTES, Air, AirProcess
 from tests.services.world import done
 
 

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from twisted.internet.protocol import Protocol
 
 from synrepl.adapters.scheduler import TwistedScheduler
-from synrepl.adapters.tcp_master import MasterFactory
+from synrepl.adapters.tcp.master import MasterFactory
 from synrepl.services.following.deliver import Delivery
 from synrepl.services.following.follow import Follower
-from synrepl.services.standing.readiness import Readiness, is_connected, lag_below
-from synrepl.services.standing.standing import Standing, Watch, worker_standings
-from synrepl.services.standing.status import Identity, worker_status
+from synrepl.services.status.readiness import Readiness, is_connected, lag_below
+from synrepl.services.status.status import Identity, worker_status
+from synrepl.services.status.stream_progress import Standing, Watch, worker_standings
 from synrepl.storage.store import Draft, Holder
 from synrepl.testing.links import Link
 from synrepl.wire.commands import Position

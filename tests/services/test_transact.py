@@ -20,7 +20,7 @@ from synrepl.positions.ledger import Request
 from synrepl.services.announcing.announce import Announcer
 from synrepl.services.writing.write import NoStreams, NotAWriter, StreamWriter, WriterAway
 from synrepl.storage.database import CommitUnknown, Transaction
-from synrepl.storage.memory_store import MemoryStore
+from synrepl.storage.memory.store import MemoryStore
 from synrepl.storage.outbox import KeptInMemory, Outbox
 from synrepl.storage.store import DatabaseAway, Fenced, Transacted
 from synrepl.streams.declared import declare

@@ -13,7 +13,7 @@ from synrepl.services.following.deliver import Delivery
 from synrepl.services.following.follow import Follower
 from synrepl.services.following.leases import HEARTBEAT_S, FollowerLease
 from synrepl.services.handlers import Batch, Handler
-from synrepl.services.serving.leftover import leftover
+from synrepl.services.serving.trimmed_pages import leftover
 from synrepl.services.sizes import DEFAULT_SIZES
 from synrepl.storage.store import DatabaseAway, Draft, Page, Trimmed
 from synrepl.streams.definition import Stream

@@ -14,7 +14,7 @@ from synrepl.core.tokens import Range
 from synrepl.services.announcing.announce import Announcer
 from synrepl.services.writing.write import StreamWriter
 from synrepl.storage.database import CommitUnknown
-from synrepl.storage.memory_store import MemoryStore
+from synrepl.storage.memory.store import MemoryStore
 from synrepl.storage.store import Written
 from synrepl.streams.declared import declare
 from synrepl.streams.definition import UNTAGGED, Fact

@@ -27,7 +27,7 @@ from synrepl.services.following.consumer import Subscription
 from synrepl.services.following.deliver import Delivery
 from synrepl.services.following.follow import Follower
 from synrepl.services.handlers import Batch, Handler
-from synrepl.services.waiting.own_positions import (
+from synrepl.services.waiting.applied_positions import (
     FollowerPositions,
     MasterPositions,
     NameAWriter,

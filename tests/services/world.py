@@ -20,21 +20,21 @@ from synrepl.services.announcing.throughput import Throughput
 from synrepl.services.coherence.coherence import Coherence
 from synrepl.services.serving.serve import Master
 from synrepl.services.serving.updates import Updates
-from synrepl.services.standing.readiness import (
+from synrepl.services.status.readiness import (
     Readiness,
     lag_below,
     name_is_held,
     streams_can_be_seen,
 )
-from synrepl.services.standing.standing import Watch, master_standings
-from synrepl.services.standing.status import Identity, master_status
+from synrepl.services.status.status import Identity, master_status
+from synrepl.services.status.stream_progress import Watch, master_standings
 from synrepl.services.trim import Trimmer
 from synrepl.services.waiting.position_waiters import PositionWaiters
 from synrepl.services.waiting.waking_movements import WakingMovements
 from synrepl.services.writing.intake import Intake
 from synrepl.services.writing.write import StreamWriter
-from synrepl.storage.memory_lease import MemoryLease
-from synrepl.storage.memory_store import MAX_ROWS_PER_STREAM, MemoryStore
+from synrepl.storage.memory.lease import MemoryLease
+from synrepl.storage.memory.store import MAX_ROWS_PER_STREAM, MemoryStore
 from synrepl.storage.store import DatabaseAway
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.declared import declare

@@ -10,9 +10,9 @@ from twisted.internet import reactor as _reactor
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import TestCase
 
-from synrepl.adapters.postgres import PostgresDatabase
-from synrepl.adapters.postgres_session import PostgresSession, open_session
-from synrepl.adapters.postgres_single import PostgresSingles
+from synrepl.adapters.postgres.database import PostgresDatabase
+from synrepl.adapters.postgres.session import PostgresSession, open_session
+from synrepl.adapters.postgres.single import PostgresSingles
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.storage.database import Session
 from synrepl.storage.migrations import load, migrate

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Self
 
 from synrepl.storage.database import Values
-from synrepl.storage.memory_changes import Changes
+from synrepl.storage.memory.changes import Changes
 
 
 class RecordedChanges(Changes):

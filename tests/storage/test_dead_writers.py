@@ -12,11 +12,11 @@ from twisted.internet.error import ProcessDone, ProcessTerminated
 from twisted.internet.protocol import ProcessProtocol
 from twisted.python.failure import Failure
 
+from simulator.death_checker import FENCED_WITHIN_S
 from synrepl.core.tokens import Range, Token
 from synrepl.services.writing.reservation import ReservationVoid
 from synrepl.storage.store import Fenced
 from synrepl.streams.definition import Fact
-from synrepl.testing.simulator.death_checker import FENCED_WITHIN_S
 from tests.storage import doomed_writer
 from tests.storage.postgres import PostgresCase, reactor
 from tests.storage.samples import NOTES, note

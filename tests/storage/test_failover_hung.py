@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from psycopg2 import extensions
 from twisted.internet.defer import Deferred
 
-from synrepl.adapters.postgres_session import open_session
+from synrepl.adapters.postgres.session import open_session
 from synrepl.core.errors import Unavailable
 from synrepl.core.tokens import Token
 from synrepl.services.writing.announced_elsewhere import AnnouncedElsewhere

@@ -12,7 +12,7 @@ from twisted.internet import reactor
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import TestCase
 
-from synrepl.adapters.postgres import PostgresDatabase
+from synrepl.adapters.postgres.database import PostgresDatabase
 from synrepl.core.tokens import Range
 from synrepl.storage.foreign.store import ForeignStore
 from synrepl.streams.definition import Fact, Stream

@@ -12,8 +12,8 @@ from twisted.trial.unittest import TestCase
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.core.tokens import Range, Token
 from synrepl.storage.database import CommitUnknown, UniqueViolation
-from synrepl.storage.memory_lease import MemoryLease
-from synrepl.storage.memory_store import MemoryStore
+from synrepl.storage.memory.lease import MemoryLease
+from synrepl.storage.memory.store import MemoryStore
 from synrepl.storage.store import (
     DatabaseAway,
     Draft,

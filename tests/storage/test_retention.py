@@ -15,7 +15,7 @@ from twisted.internet.defer import Deferred
 from synrepl.core.tokens import Range, Token
 from synrepl.storage.facts import FactTable
 from synrepl.storage.marks import Mark, aged, noted
-from synrepl.storage.memory_store import MemoryStore
+from synrepl.storage.memory.store import MemoryStore
 from synrepl.storage.store import Aged, Draft, FactStore, Trimmed
 from tests.storage.contract import EVERY
 from tests.storage.hasty import HastyScheduler

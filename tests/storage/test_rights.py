@@ -11,7 +11,7 @@ import psycopg2
 from psycopg2.errors import InsufficientPrivilege
 from twisted.internet.defer import Deferred
 
-from synrepl.adapters.postgres import PostgresDatabase
+from synrepl.adapters.postgres.database import PostgresDatabase
 from synrepl.core.tokens import Range
 from synrepl.storage.migrations import Schema, load, migrate
 from synrepl.storage.rights import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from twisted.trial.unittest import TestCase
 
 from synrepl.core.tokens import Range
-from synrepl.storage.memory_store import MemoryStore
+from synrepl.storage.memory.store import MemoryStore
 from synrepl.storage.routed_store import RoutedStore
 from synrepl.storage.store import Aged, DatabaseAway, Draft, Trim, WriterTaken
 from synrepl.streams.synapse.typing import TYPING, TypingRow

@@ -9,7 +9,7 @@ from twisted.internet.defer import Deferred, gatherResults
 
 from synrepl.core.tokens import Range
 from synrepl.storage.database import Transaction
-from synrepl.storage.staged import Job, Staged, append_staged, ensure_staging, stage
+from synrepl.storage.staging import Job, Staged, append_staged, ensure_staging, stage
 from synrepl.storage.store import BadValue, Draft
 from synrepl.storage.tables import DeclarationChanged
 from synrepl.streams.columns import columns

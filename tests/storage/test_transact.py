@@ -11,8 +11,8 @@ from twisted.trial.unittest import TestCase
 
 from synrepl.core.tokens import Range, Token
 from synrepl.storage.database import CommitUnknown, Database, Transaction
-from synrepl.storage.memory_changes import NoTables
-from synrepl.storage.memory_store import MemoryStore
+from synrepl.storage.memory.changes import NoTables
+from synrepl.storage.memory.store import MemoryStore
 from synrepl.storage.outbox import KeptInMemory
 from synrepl.storage.postgres_store import PostgresStore
 from synrepl.storage.routed_store import RoutedStore

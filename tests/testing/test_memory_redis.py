@@ -9,14 +9,14 @@ from twisted.internet import reactor as _reactor
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import TestCase
 
-from synrepl.adapters.redis_address import RedisAddress
-from synrepl.adapters.redis_pubsub import RedisPubSub
+from simulator.clock import VirtualClock
+from synrepl.adapters.redis.address import RedisAddress
+from synrepl.adapters.redis.pubsub import RedisPubSub
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.testing.links import Even
 from synrepl.testing.memory_pubsub import MemoryPubSub
 from synrepl.testing.memory_redis import MemoryRedis
 from synrepl.testing.redis import RedisServer
-from synrepl.testing.simulator.clock import VirtualClock
 from tests.adapters.redis_site import Happenings
 from tests.testing.pubsub_contract import BUFFER_BYTES, Member, PubSubContract
 

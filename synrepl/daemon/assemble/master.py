@@ -12,17 +12,16 @@ from synrepl.core.tokens import Token
 from synrepl.daemon import handlers
 from synrepl.daemon.assemble.ports import Ports, begin_sampling, changes_of
 from synrepl.daemon.auditing import auditor_of
-from synrepl.daemon.config import MasterConfig
+from synrepl.daemon.config.config import MasterConfig
+from synrepl.daemon.config.own_streams import kept_elsewhere
 from synrepl.daemon.federation import refusals
 from synrepl.daemon.memory_sources import SomeElsewhere
-from synrepl.daemon.own_streams import kept_elsewhere
 from synrepl.daemon.process_bus import MasterBus, publisher_of
 from synrepl.services.announcing.announce import Announcer
 from synrepl.services.announcing.fan_out import FanOut
 from synrepl.services.announcing.publish import Publisher
 from synrepl.services.announcing.stream_state import Movements
 from synrepl.services.announcing.throughput import Throughput
-from synrepl.services.auditing.audit import Auditor
 from synrepl.services.bus.syncing_repeater import SyncingRepeater
 from synrepl.services.coherence.coherent import CoherentMovements, CoherentSettled
 from synrepl.services.coherence.invalidate import Changes
@@ -35,9 +34,9 @@ from synrepl.services.sending.commands import Commands
 from synrepl.services.serving.federation_trim import FederationTrim, trims_mirror, trims_store
 from synrepl.services.serving.peer_states import BUS
 from synrepl.services.serving.serve import Master
-from synrepl.services.standing.expected_followers import ExpectedFollowers
+from synrepl.services.status.expected_followers import ExpectedFollowers
 from synrepl.services.trim import Trimmer
-from synrepl.services.waiting.own_positions import MasterPositions
+from synrepl.services.waiting.applied_positions import MasterPositions
 from synrepl.services.waiting.position_waiters import PositionWaiters
 from synrepl.services.waiting.wait_for import WaitFor
 from synrepl.services.waiting.waking_movements import WakingMovements
@@ -47,6 +46,7 @@ from synrepl.storage.store import FactStore
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.definition import Stream
 from synrepl.streams.synapse.federation import FEDERATION
+from synrepl.tools.audit.audit import Auditor
 from synrepl.wire.commands import Command
 
 

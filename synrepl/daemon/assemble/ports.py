@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from synrepl.core.clock import Scheduler
-from synrepl.daemon.config import Config
+from synrepl.daemon.config.config import Config
 from synrepl.daemon.process_bus import Join
 from synrepl.services.announcing.announce import Log
 from synrepl.services.announcing.stream_state import Movements
-from synrepl.services.auditing.audit import Auditor
-from synrepl.services.auditing.sample_caches import sample_caches
 from synrepl.services.coherence.coherence import Coherence
 from synrepl.services.coherence.invalidate import Changes, Invalidations
 from synrepl.services.following.consumer import Subscription
@@ -25,6 +23,8 @@ from synrepl.storage.incarnations import Incarnations
 from synrepl.storage.store import FactStore
 from synrepl.streams.definition import Stream
 from synrepl.streams.synapse.caches import CACHES
+from synrepl.tools.audit.audit import Auditor
+from synrepl.tools.audit.sample_caches import sample_caches
 
 T = TypeVar("T")
 

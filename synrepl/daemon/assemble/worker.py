@@ -6,18 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from synrepl.adapters.tcp_worker import WorkerFactory
+from synrepl.adapters.tcp.worker import WorkerFactory
 from synrepl.caches.registry import Caches
 from synrepl.core.errors import SynreplError
 from synrepl.daemon import handlers
 from synrepl.daemon.assemble.ports import WorkerPorts, begin_sampling, changes_of
 from synrepl.daemon.auditing import auditor_of
-from synrepl.daemon.config import WorkerConfig
+from synrepl.daemon.config.config import WorkerConfig
 from synrepl.daemon.federation import refusals
 from synrepl.daemon.process_bus import ProcessBus, publisher_of, worker_bus
 from synrepl.daemon.worker_commands import WorkerCommands
 from synrepl.services.announcing.announce import Log
-from synrepl.services.auditing.audit import Auditor
 from synrepl.services.bus.own_writer import OwnWriter
 from synrepl.services.coherence.coherence import Coherence
 from synrepl.services.coherence.coherent import CoherentSettled
@@ -27,16 +26,17 @@ from synrepl.services.following.deliver import Delivery
 from synrepl.services.following.follow import Follower
 from synrepl.services.following.leases import FollowerLease
 from synrepl.services.handlers import Access
-from synrepl.services.waiting.own_positions import FollowerPositions
+from synrepl.services.waiting.applied_positions import FollowerPositions
 from synrepl.services.waiting.position_waiters import PositionWaiters
 from synrepl.services.waiting.wait_for import WaitFor
 from synrepl.services.writing.announced_elsewhere import AnnouncedElsewhere
-from synrepl.services.writing.settled import Settled
+from synrepl.services.writing.commit_listener import Settled
 from synrepl.services.writing.skip_idle import skip_idle
 from synrepl.services.writing.write import StreamWriter
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.definition import Stream
 from synrepl.streams.synapse.federation import FEDERATION
+from synrepl.tools.audit.audit import Auditor
 from synrepl.wire.dialects import CLIENT_DIALECTS
 from synrepl.wire.session import Limits
 

@@ -29,7 +29,7 @@ from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.table import StreamTable
 from synrepl.pipeline.lake.watermarks import SCHEMA as MARKS
 from synrepl.pipeline.lake.watermarks import Watermarks
-from synrepl.pipeline.reading.schema import spark_schema
+from synrepl.pipeline.source.reading.schema import spark_schema
 
 _DAY_MS = 86_400_000
 _HOUR_MS = 3_600_000

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from synrepl.pipeline.database.shape import Shape
+from synrepl.pipeline.source.database.shape import Shape
 from synrepl.streams.columns import ColumnType
 
 

@@ -10,7 +10,7 @@ from pyspark.sql.types import StructType
 
 from synrepl.pipeline.lake.files import DataFile
 from synrepl.pipeline.lake.table import StreamTable
-from synrepl.pipeline.reading.schema import spark_schema
+from synrepl.pipeline.source.reading.schema import spark_schema
 
 #: Spark takes paths for patterns.
 _PATTERNS = re.compile(r"[*?{}]")

@@ -23,10 +23,10 @@ from pathlib import Path
 import msgspec
 
 from synrepl.core.errors import InputError, Refused, StorageError
-from synrepl.pipeline.database.shape import Shape
+from synrepl.pipeline.lake.land.quarantine import quarantine_shape
 from synrepl.pipeline.lake.local_path import local_path
-from synrepl.pipeline.lake.quarantine import quarantine_shape
 from synrepl.pipeline.lake.table import StreamTable
+from synrepl.pipeline.source.database.shape import Shape
 
 MARKER = "synrepl-lake.json"
 LOCK = "synrepl-lake.lock"

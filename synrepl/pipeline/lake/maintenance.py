@@ -8,16 +8,21 @@ from dataclasses import dataclass, field
 
 from pyspark.sql import SparkSession
 
-from synrepl.pipeline.database.settle import REAL_TIME, SETTLE_TIMEOUT_S, BlockingClock, Unsettled
-from synrepl.pipeline.database.source_database import SourceDatabase
-from synrepl.pipeline.lake.compact import compact
-from synrepl.pipeline.lake.erase import Erased, erase
-from synrepl.pipeline.lake.erase_pending import Pending, Redactions, pending
-from synrepl.pipeline.lake.erasures import Erasures
+from synrepl.pipeline.lake.compact.compact import compact
+from synrepl.pipeline.lake.erase.erase import Erased, erase
+from synrepl.pipeline.lake.erase.erasures import Erasures
+from synrepl.pipeline.lake.erase.pending import Pending, Redactions, pending
+from synrepl.pipeline.lake.failover.lost_rows import LostRows
 from synrepl.pipeline.lake.lake import Lake
-from synrepl.pipeline.lake.land import Landed, Landing, Vectors
-from synrepl.pipeline.lake.lost_rows import LostRows
+from synrepl.pipeline.lake.land.land import Landed, Landing, Vectors
 from synrepl.pipeline.lake.watermarks import Watermarks
+from synrepl.pipeline.source.database.settle import (
+    REAL_TIME,
+    SETTLE_TIMEOUT_S,
+    BlockingClock,
+    Unsettled,
+)
+from synrepl.pipeline.source.database.source_database import SourceDatabase
 from synrepl.storage.marks import Mark
 
 #: Called after each round of landing.

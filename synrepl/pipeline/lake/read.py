@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from synrepl.pipeline.lake.shared_folder import in_task
+from synrepl.pipeline.lake.land.shared_folder import in_task
 
 #: Rows of a batch, where the reader does not say.
 BATCH_ROWS = 32_768

@@ -22,10 +22,10 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from synrepl.core.errors import Refused, StorageError
 from synrepl.core.tokens import Token
-from synrepl.pipeline.database.shape import HEAD, Shape
-from synrepl.pipeline.lake.failovers import TableFailovers
+from synrepl.pipeline.lake.failover.failovers import TableFailovers
 from synrepl.pipeline.lake.files import DataFile
-from synrepl.pipeline.lake.shared_folder import verify
+from synrepl.pipeline.lake.land.shared_folder import verify
+from synrepl.pipeline.source.database.shape import HEAD, Shape
 from synrepl.positions.vector import PositionVector
 from synrepl.streams.columns import Column, ColumnType
 

@@ -12,9 +12,10 @@ from synrepl.driver.blocking import BlockingDatabase
 from synrepl.pipeline.sink.options import OnBadRows, SinkOptions
 from synrepl.pipeline.sink.staging import TaskDone
 from synrepl.pipeline.sink.target import INSTANCE, Target
-from synrepl.storage import preserved, staged
+from synrepl.storage import staging as staged
+from synrepl.storage import staging_with_ids as preserved
 from synrepl.storage.database import Transaction, UniqueViolation
-from synrepl.storage.staged import Appended, Job, Staged
+from synrepl.storage.staging import Appended, Job, Staged
 
 _log = logging.getLogger(__name__)
 

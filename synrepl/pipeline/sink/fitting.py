@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from synrepl.pipeline.reading.schema import arrow_schema
 from synrepl.pipeline.sink.target import Target
+from synrepl.pipeline.source.reading.schema import arrow_schema
 from synrepl.streams.columns import KIND_COLUMN, Column, ColumnType
 
 #: Where rows are bad, as one boolean each, and why.

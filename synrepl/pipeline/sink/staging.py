@@ -17,9 +17,10 @@ from synrepl.pipeline.sink.copying import bad_text, copy_text
 from synrepl.pipeline.sink.fitting import fit
 from synrepl.pipeline.sink.options import OnBadRows, SinkOptions
 from synrepl.pipeline.sink.target import INSTANCE, Target
-from synrepl.storage import incarnations, staged
+from synrepl.storage import incarnations
+from synrepl.storage import staging as staged
 from synrepl.storage.database import QueryFailed, Transaction
-from synrepl.storage.staged import Staged
+from synrepl.storage.staging import Staged
 
 #: Bad rows of a task that are kept in memory, in bytes; more of them are kept in a file.
 _BAD_BYTES = 4 << 20

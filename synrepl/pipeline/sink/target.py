@@ -10,12 +10,13 @@ from pyspark.sql import types as t
 
 from synrepl.core.errors import InputError
 from synrepl.driver.blocking import BlockingDatabase
-from synrepl.pipeline.database.foreign import SynapseDatabase
-from synrepl.pipeline.database.open import open_source_database
-from synrepl.pipeline.database.shape import HEAD, Shape
-from synrepl.pipeline.database.source_database import NoSuchStream
 from synrepl.pipeline.sink.options import SinkOptions
-from synrepl.storage import incarnations, staged
+from synrepl.pipeline.source.database.foreign import SynapseDatabase
+from synrepl.pipeline.source.database.open import open_source_database
+from synrepl.pipeline.source.database.shape import HEAD, Shape
+from synrepl.pipeline.source.database.source_database import NoSuchStream
+from synrepl.storage import incarnations
+from synrepl.storage import staging as staged
 from synrepl.storage.database import Transaction
 from synrepl.storage.outbox import KeptInMemory
 from synrepl.storage.server_name import check_server

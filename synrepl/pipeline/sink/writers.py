@@ -19,7 +19,7 @@ from synrepl.pipeline.sink.finishing import finish, give_up
 from synrepl.pipeline.sink.options import SinkOptions, parse
 from synrepl.pipeline.sink.staging import TaskDone, stage
 from synrepl.pipeline.sink.target import Target, resolve
-from synrepl.storage.staged import Job
+from synrepl.storage.staging import Job
 
 #: Keys of jobs are told from keys of other requests by this.
 _KEYS = "spark/"

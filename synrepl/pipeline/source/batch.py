@@ -9,15 +9,15 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
-from synrepl.pipeline.database.open import open_source_database
-from synrepl.pipeline.database.source_database import SourceDatabase
-from synrepl.pipeline.plan.plan import chunks
-from synrepl.pipeline.plan.windows import stop_at
 from synrepl.pipeline.source import filters, place
+from synrepl.pipeline.source.database.open import open_source_database
+from synrepl.pipeline.source.database.source_database import SourceDatabase
 from synrepl.pipeline.source.errors import EndNotSettled, NotSettled
 from synrepl.pipeline.source.layout import Layout
 from synrepl.pipeline.source.options import SourceOptions
 from synrepl.pipeline.source.part import Part, PartReader
+from synrepl.pipeline.source.plan.plan import chunks
+from synrepl.pipeline.source.plan.windows import stop_at
 from synrepl.pipeline.source.streams import chosen, layout_of, not_trimmed, settled
 from synrepl.positions.vector import PositionVector
 

@@ -7,10 +7,10 @@ import warnings
 from collections.abc import Iterator
 from enum import StrEnum
 
-from synrepl.pipeline.database.source_database import SourceDatabase
-from synrepl.pipeline.plan.offset import Offset
-from synrepl.pipeline.plan.windows import Windows
+from synrepl.pipeline.source.database.source_database import SourceDatabase
 from synrepl.pipeline.source.errors import ReadBeforeFailover
+from synrepl.pipeline.source.plan.offset import Offset
+from synrepl.pipeline.source.plan.windows import Windows
 from synrepl.storage.store import OlderServer
 
 _log = logging.getLogger(__name__)

@@ -9,8 +9,8 @@ from pyspark.sql import datasource as s
 from pyspark.sql.types import BooleanType, DataType, DoubleType, LongType, StringType, StructType
 
 from synrepl.core.tokens import MAX_TOKEN, Range
-from synrepl.pipeline.database.shape import Shape
-from synrepl.pipeline.database.sql import identifier, literal
+from synrepl.pipeline.source.database.shape import Shape
+from synrepl.pipeline.source.database.sql import identifier, literal
 from synrepl.pipeline.source.layout import STREAM
 from synrepl.streams.columns import ColumnType
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from synrepl.core.errors import Refused
 from synrepl.driver.blocking import BlockingDatabase
-from synrepl.pipeline.plan.offset import Offset
+from synrepl.pipeline.source.plan.offset import Offset
 from synrepl.storage import followers
 from synrepl.storage.database import Transaction
 

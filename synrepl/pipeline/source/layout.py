@@ -10,8 +10,8 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from synrepl.core.errors import ConfigError, InputError
-from synrepl.pipeline.database.shape import HEAD, Shape
-from synrepl.pipeline.reading.schema import arrow_schema, spark_schema
+from synrepl.pipeline.source.database.shape import HEAD, Shape
+from synrepl.pipeline.source.reading.schema import arrow_schema, spark_schema
 from synrepl.streams.columns import Column, ColumnType
 
 #: Tells which stream a row is of, where there are several.

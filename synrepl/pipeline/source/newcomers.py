@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from synrepl.pipeline.database.shape import Shape
+from synrepl.pipeline.source.database.shape import Shape
 from synrepl.pipeline.source.errors import StreamAppeared
 from synrepl.pipeline.source.layout import Layout
 

@@ -9,9 +9,9 @@ from synrepl.core.errors import ConfigError
 from synrepl.core.names import BadName, follower_name
 from synrepl.driver.blocking import PATIENCE_S
 from synrepl.pipeline.options import DataSourceOptions
-from synrepl.pipeline.plan.plan import CHUNK_ROWS
 from synrepl.pipeline.source.failovers import OnFailover
 from synrepl.pipeline.source.place import Place, parse_place
+from synrepl.pipeline.source.plan.plan import CHUNK_ROWS
 
 #: For how long facts are kept for a follower that does not come, in seconds.
 LEASE_S = 86_400.0

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from synrepl.pipeline.plan.chunk import Chunk
-from synrepl.pipeline.reading.read import Reader, ReadingAway
 from synrepl.pipeline.source.errors import MustReland
 from synrepl.pipeline.source.layout import widened
+from synrepl.pipeline.source.plan.chunk import Chunk
+from synrepl.pipeline.source.reading.read import Reader, ReadingAway
 from synrepl.storage.store import Trimmed
 
 #: Seconds between two attempts to begin.

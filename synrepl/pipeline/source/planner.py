@@ -7,19 +7,19 @@ from collections.abc import Iterator, Mapping
 from pyspark.sql.types import StructType
 
 from synrepl.driver.blocking import BlockingDatabase
-from synrepl.pipeline.database.open import open_source_database
-from synrepl.pipeline.database.own import OwnDatabase
-from synrepl.pipeline.database.safe_bound import SafeBound
-from synrepl.pipeline.database.source_database import SourceDatabase
-from synrepl.pipeline.plan.offset import Offset
-from synrepl.pipeline.plan.plan import bounded, chunks
 from synrepl.pipeline.source import place
+from synrepl.pipeline.source.database.open import open_source_database
+from synrepl.pipeline.source.database.own import OwnDatabase
+from synrepl.pipeline.source.database.safe_bound import SafeBound
+from synrepl.pipeline.source.database.source_database import SourceDatabase
 from synrepl.pipeline.source.errors import BatchHasStream
 from synrepl.pipeline.source.failovers import check_failovers
 from synrepl.pipeline.source.follower import Follower, NoFollowers
 from synrepl.pipeline.source.newcomers import Newcomers
 from synrepl.pipeline.source.options import SourceOptions
 from synrepl.pipeline.source.part import Part
+from synrepl.pipeline.source.plan.offset import Offset
+from synrepl.pipeline.source.plan.plan import bounded, chunks
 from synrepl.pipeline.source.streams import chosen, layout_of, not_trimmed, settled
 from synrepl.positions.vector import PositionVector
 

@@ -24,7 +24,7 @@ Json = dict[str, Any]
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Implements Spark's stream reader; offsets are those of :mod:`synrepl.pipeline.plan.offset`.
+    """Implements Spark's stream reader; offsets are those of :mod:`synrepl.pipeline.source.plan.offset`.
 
     One of them plans for as long as a query runs, others are pickled for the tasks of a
     batch; so a connection is not made before one is needed.

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from synrepl.pipeline.database.safe_bound import SafeBound
-from synrepl.pipeline.database.settle import PAUSE_S, SettlementPoller, Unsettled
-from synrepl.pipeline.database.source_database import SourceDatabase
-from synrepl.pipeline.plan.plan import check_not_trimmed
+from synrepl.pipeline.source.database.safe_bound import SafeBound
+from synrepl.pipeline.source.database.settle import PAUSE_S, SettlementPoller, Unsettled
+from synrepl.pipeline.source.database.source_database import SourceDatabase
 from synrepl.pipeline.source.errors import MustReland
 from synrepl.pipeline.source.layout import Layout, layout
 from synrepl.pipeline.source.options import SourceOptions
+from synrepl.pipeline.source.plan.plan import check_not_trimmed
 from synrepl.positions.vector import PositionVector
 from synrepl.storage.store import Trimmed
 

@@ -16,10 +16,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
+from synrepl.services.bus.bus_publisher import Voice, Wires
 from synrepl.services.bus.channels import Channels
 from synrepl.services.bus.hearing import Hearing
-from synrepl.services.bus.namesakes import Namesakes
-from synrepl.services.bus.voice import Voice, Wires
+from synrepl.services.bus.instance_guard import Namesakes
 from synrepl.services.following.follow import Upstream
 from synrepl.wire.closing import CloseReason
 from synrepl.wire.codec import write_line

@@ -13,8 +13,8 @@ from synrepl.core.tokens import MAX_TOKEN, Range, Token
 from synrepl.positions.gaps import Cursor, Verdict
 from synrepl.services.announcing.announce import Log
 from synrepl.services.announcing.stream_state import StreamState
-from synrepl.storage.memory_store import MAX_ROWS_PER_STREAM
-from synrepl.storage.memory_stream import MemoryStream
+from synrepl.storage.memory.store import MAX_ROWS_PER_STREAM
+from synrepl.storage.memory.stream import MemoryStream
 from synrepl.storage.store import Observation, Page, Trim
 from synrepl.streams.definition import Fact, Stream
 from synrepl.streams.row import Row

@@ -8,14 +8,14 @@ from synrepl.core.tokens import Token
 from synrepl.positions.ledger import Ledger
 from synrepl.services.announcing.stream_state import Movements
 from synrepl.services.announcing.waiting_facts import WaitingFacts
-from synrepl.services.bus.voice import Standing
+from synrepl.services.bus.bus_publisher import Standing
 from synrepl.storage.store import Observation
 from synrepl.streams.definition import Fact, Stream
 from synrepl.streams.row import Row
 
 
 class OwnWriter:
-    """Turns what settles into moves; see :class:`synrepl.services.writing.settled.Settled`.
+    """Turns what settles into moves; see :class:`synrepl.services.writing.commit_listener.Settled`.
 
     :param movements: told of every move, in order
     """

@@ -13,7 +13,7 @@ from synrepl.services.announcing.publish import Publisher
 from synrepl.services.announcing.stream_state import StreamState
 from synrepl.services.following.source import Source
 from synrepl.services.serving.connection import Connection, audience
-from synrepl.services.serving.leftover import leftover
+from synrepl.services.serving.trimmed_pages import leftover
 from synrepl.services.sizes import DEFAULT_SIZES, Sizes
 from synrepl.streams.definition import Stream
 

@@ -24,7 +24,7 @@ from synrepl.core.names import writer_name
 from synrepl.core.tokens import BadToken, Range, Token, parse_token
 from synrepl.services.announcing.announce import Log
 from synrepl.services.following.source import Source
-from synrepl.services.serving.leftover import leftover
+from synrepl.services.serving.trimmed_pages import leftover
 from synrepl.storage.store import Page
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.definition import Generation, Stream

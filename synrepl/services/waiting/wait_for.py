@@ -5,8 +5,8 @@ from __future__ import annotations
 from synrepl.core.errors import InputError, Unavailable
 from synrepl.core.names import writer_name
 from synrepl.core.tokens import MAX_TOKEN, BadToken, Token
-from synrepl.services.standing.standing import writer_label
-from synrepl.services.waiting.own_positions import OwnPositions
+from synrepl.services.status.stream_progress import writer_label
+from synrepl.services.waiting.applied_positions import OwnPositions
 from synrepl.services.waiting.position_waiters import Key, PositionWaiters
 from synrepl.streams.catalogue import Catalogue
 

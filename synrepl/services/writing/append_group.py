@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from synrepl.core.errors import SynreplError
 from synrepl.core.tokens import Token
 from synrepl.services.writing.commits import Commits
+from synrepl.services.writing.lease_term import Facts
 from synrepl.services.writing.outcome import FactRows, Verdict, content
-from synrepl.services.writing.tenure import Facts
 from synrepl.storage.database import CommitUnknown
 from synrepl.storage.store import Draft, Transacted, WriterLease, Written
 from synrepl.streams.definition import Fact, Stream

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from synrepl.positions.ledger import SequenceBehind
-from synrepl.services.writing.name import WriterAway, WriterName
+from synrepl.services.writing.commit_listener import Settled
+from synrepl.services.writing.lease_term import Begun, Facts, Tenure, Write
 from synrepl.services.writing.outcome import FactRows, Verdict
-from synrepl.services.writing.settled import Settled
-from synrepl.services.writing.tenure import Begun, Facts, Tenure, Write
+from synrepl.services.writing.writer_lease import WriterAway, WriterName
 from synrepl.storage.database import CommitUnknown
 from synrepl.storage.store import Fenced, NotConfirmed
 from synrepl.streams.definition import Stream

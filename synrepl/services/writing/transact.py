@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, TypeVar
 
 from synrepl.core.tokens import Token
+from synrepl.services.writing.lease_term import Facts
 from synrepl.services.writing.outcome import FactRows, Verdict
-from synrepl.services.writing.tenure import Facts
 from synrepl.storage.database import CommitUnknown, Transaction
 from synrepl.storage.outbox import Outbox
 from synrepl.storage.store import Transacted, WriterLease

@@ -14,12 +14,12 @@ from synrepl.positions.ledger import Ledger
 from synrepl.services.announcing.announce import Log
 from synrepl.services.writing.append_group import AppendGroup
 from synrepl.services.writing.append_queue import AppendQueue, Waiting
+from synrepl.services.writing.commit_listener import Settled as Settled
 from synrepl.services.writing.commits import Commits
-from synrepl.services.writing.name import WriterAway as WriterAway
-from synrepl.services.writing.name import WriterName
 from synrepl.services.writing.reservation import Reservation, ReservationVoid
-from synrepl.services.writing.settled import Settled as Settled
 from synrepl.services.writing.transact import Transact
+from synrepl.services.writing.writer_lease import WriterAway as WriterAway
+from synrepl.services.writing.writer_lease import WriterName
 from synrepl.storage.database import CommitUnknown, Transaction
 from synrepl.storage.outbox import KeptInMemory, Outbox
 from synrepl.storage.store import (

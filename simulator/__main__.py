@@ -1,0 +1,102 @@
+"""``python -m simulator``: replay a seed, or run many."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import re
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+
+from simulator.parts import Cast
+from simulator.world import STEPS, Result, simulate
+
+#: Who plays when nobody else is asked for.
+PRODUCT = "simulator.product:Product"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run; 0 when no rule was broken, 1 when one was, 2 for wrong arguments."""
+    options = _parser().parse_args(arguments)
+    cast = options.cast()
+    if options.seeds is None:
+        result = simulate(options.seed, cast, options.steps, lose_commits=options.lose_commits)
+        return _replay(result, options)
+    return _many(options, cast)
+
+
+def _replay(result: Result, options: argparse.Namespace) -> int:
+    for line in result.transcript.lines():
+        if options.verbose or result.violations:
+            print(line)
+    print(", ".join(f"{count} {name}" for name, count in result.counts.items()))
+    for violation in result.violations:
+        print(f"BROKEN {violation}")
+    print(f"seed {result.seed}: {'broken' if result.violations else 'all rules hold'}")
+    return 1 if result.violations else 0
+
+
+def _many(options: argparse.Namespace, cast: Cast) -> int:
+    first, last = options.seeds
+    totals: Counter[str] = Counter()
+    broken = 0
+    began = time.process_time()
+    for seed in range(first, last + 1):
+        result = simulate(seed, cast, options.steps, lose_commits=options.lose_commits)
+        totals.update(result.counts)
+        if result.violations:
+            broken += 1
+            print(f"seed {seed}: {result.violations[0]}")
+    spent = time.process_time() - began
+    seeds = last - first + 1
+    print(", ".join(f"{count} {name}" for name, count in totals.items()))
+    print(f"{seeds} seeds, {broken} broken, {seeds / spent:.1f} seeds per CPU second")
+    return 1 if broken else 0
+
+
+def _range(text: str) -> tuple[int, int]:
+    found = re.fullmatch(r"(\d+)\.\.(\d+)", text, re.ASCII)
+    if found is None or int(found[1]) > int(found[2]):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a range: write 1..2000")
+    return int(found[1]), int(found[2])
+
+
+def _cast(text: str) -> type[Cast]:
+    module, _, name = text.partition(":")
+    try:
+        found: type[Cast] = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no cast, write module:Class: {error}"
+        ) from None
+    return found
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("python -m simulator", description=__doc__)
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--seed", type=int, help="replay this one and print what happened")
+    which.add_argument("--seeds", type=_range, metavar="A..B", help="run all of these")
+    parser.add_argument("--steps", type=int, default=STEPS, help="things that happen (%(default)s)")
+    parser.add_argument(
+        "--verbose", action="store_true", help="print it all, also when all is well"
+    )
+    parser.add_argument(
+        "--lose-commits",
+        action="store_true",
+        help="have the database fail over to a standby that lacks commits, in runs without caches",
+    )
+    parser.add_argument(
+        "--cast",
+        type=_cast,
+        default=PRODUCT,
+        metavar="MODULE:CLASS",
+        help="who plays (%(default)s)",
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

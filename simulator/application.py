@@ -1,0 +1,148 @@
+"""The application in one simulated process: cached functions over the simulated database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from twisted.internet.defer import Deferred
+
+from simulator.application_data import (
+    KEYS,
+    NUMBERS,
+    ApplicationData,
+    DataKey,
+    tally_of,
+    views_of,
+)
+from simulator.clock import Life
+from synrepl.caches.registry import Caches
+from synrepl.caches.waiting import Waiting
+from synrepl.streams.effects import Expansion, Group, Invalidates, Marks
+
+#: A name in the ``caches`` stream: a shelf was moved, and with it some labels.
+MOVED = Expansion(
+    "shelf_moved",
+    (
+        Invalidates("item", lambda keys: ((keys[0],),)),
+        Invalidates(Group("labels"), lambda keys: ((number,) for number in keys[1:])),
+    ),
+)
+
+
+def _tally(row: Any) -> tuple[tuple[int]]:
+    return ((tally_of(row.number),),)
+
+
+#: What a row of ``jobs`` does.
+EFFECTS_OF_JOBS = (
+    Invalidates("tally", _tally),
+    Invalidates("view", _tally),
+    Marks("tallies", lambda row: (tally_of(row.number),)),
+)
+
+
+class LoadFailed(Exception):
+    """What a user's function may raise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loading:
+    """How loads go.
+
+    :ivar slow_s: seconds at most before, and after, they look at the database
+    :ivar fails: how often they fail, 0 to 1; ``hangs`` how often they never end
+    :ivar entries: how many of its entries a cache keeps
+    """
+
+    slow_s: float
+    fails: float
+    hangs: float
+    entries: int
+
+
+class Application:
+    """One process's cached functions.
+
+    :ivar caches: its caches, which the process's services keep coherent
+    :ivar index: of the tallies that have changed
+    :ivar keys: what can be read here
+    :ivar calm: loads neither fail nor hang any more
+    """
+
+    def __init__(self, life: Life, data: ApplicationData, random: Random, loading: Loading) -> None:
+        self.calm = False
+        self._life = life
+        self._data = data
+        self._random = random
+        self._loading = loading
+        caches = self.caches = Caches(Waiting(Deferred, life.start, life.seconds))
+        caches.expand(MOVED)
+        caches.on_rows("jobs", *EFFECTS_OF_JOBS)
+        self.index = caches.index("jobs", "tallies", entries=1)
+        self.keys = (*KEYS, *views_of(life.name))
+        entries = loading.entries
+
+        @caches.cached(max_entries=entries, tree=True, by_name=True)
+        async def item(shelf: str, number: int) -> int:
+            return (await self._load([("item", shelf, number)]))[0]
+
+        @caches.cached_list(item, many="numbers")
+        async def items(shelf: str, numbers: Sequence[int]) -> Mapping[int, int]:
+            keys: list[DataKey] = [("item", shelf, number) for number in numbers]
+            return dict(zip(numbers, await self._load(keys), strict=True))
+
+        @caches.cached(max_entries=entries, by_name=True, groups=("labels",))
+        def label(number: int) -> Deferred[int]:
+            found: Deferred[list[int]] = life.start(self._load([("label", number)]))
+            return found.addCallback(lambda versions: versions[0])
+
+        @caches.cached(max_entries=entries)
+        def tally(number: int) -> int:
+            return data.version(("tally", number))
+
+        @caches.cached(max_entries=entries)
+        async def view(number: int) -> int:
+            return (await self._load([("view", life.name, number)]))[0]
+
+        self._items = items
+        self._one: dict[object, Any] = {
+            "item": item,
+            "label": label,
+            "tally": tally,
+            "view": lambda _, number: view(number),
+        }
+
+    async def read(self, key: DataKey) -> int:
+        """The version of one key, by its cached function.
+
+        :raises LoadFailed:
+        """
+        name, *arguments = key
+        answer = self._one[name](*arguments)
+        version: int = await answer if hasattr(answer, "__await__") else answer
+        return version
+
+    async def read_shelf(self, shelf: str) -> Mapping[DataKey, int]:
+        """The versions of all items of a shelf, by ``@cached_list``.
+
+        :raises LoadFailed:
+        """
+        found = await self._items(shelf, NUMBERS)
+        return {("item", shelf, number): version for number, version in found.items()}
+
+    async def _load(self, keys: Iterable[DataKey]) -> list[int]:
+        await self._life.sleep(self._pause())
+        dice = self._random.random()
+        if not self.calm and dice < self._loading.fails:
+            raise LoadFailed()
+        if not self.calm and dice > 1 - self._loading.hangs:
+            await Deferred()
+        versions = [self._data.version(key) for key in keys]
+        await self._life.sleep(self._pause())
+        return versions
+
+    def _pause(self) -> float:
+        return self._random.random() ** 2 * self._loading.slow_s

@@ -1,0 +1,92 @@
+"""Checks what is said on the bus, message by message (R2, and no silent gaps)."""
+
+from __future__ import annotations
+
+from simulator.truth import Judge, Truth
+from synrepl.core.tokens import Token
+
+#: A writer of a stream.
+Key = tuple[str, str]
+
+
+class BusChecker:
+    """Reads messages in the order in which Redis passes them on, without the product's codec.
+
+    Each sender goes forward only. Several may speak for one writer, one after the
+    other; whoever hears them all must be able to see what it has missed.
+    """
+
+    def __init__(self, judge: Judge, truth: Truth) -> None:
+        self._judge = judge
+        self._truth = truth
+        #: By sender: how far it has gone.
+        self._last: dict[tuple[str, Key], Token] = {}
+        #: How far anybody has said a writer to be.
+        self._said: dict[Key, Token] = {}
+        self._half: set[tuple[str, Key]] = set()
+        self.messages = 0
+
+    def published(self, connection: str, channel: str, message: bytes) -> None:
+        """A message reaches Redis."""
+        self.messages += 1
+        verb, _, rest = message.decode().partition(" ")
+        if verb == "RDATA":
+            stream, writer, at, _ = rest.split(" ", 3)
+            self._rdata(connection, (stream, writer), at)
+        elif verb == "POSITION":
+            stream, writer, prev, new = rest.split(" ")
+            self._position(connection, (stream, writer), int(prev), int(new))
+
+    def _rdata(self, connection: str, key: Key, at: str) -> None:
+        if at == "batch":
+            self._half.add((connection, key))
+            return
+        new = int(at)
+        self._half.discard((connection, key))
+        last = self._last.get((_sender(connection), key))
+        if last is not None and new <= last:
+            self._broken("R2", connection, key, "went back to {new} from {last}", new, last)
+        self._gap(connection, key, new - 1)
+        self._advance(connection, key, new)
+
+    def _position(self, connection: str, key: Key, prev: Token, new: Token) -> None:
+        last = self._last.get((_sender(connection), key))
+        if (connection, key) in self._half:
+            self._broken("R2", connection, key, "has POSITION {new} amid a batch", new)
+        if prev > new or (last is not None and new < last):
+            self._broken("R2", connection, key, "went back to {new} from {last}", new, last)
+        if prev <= self._said.get(key, 0):
+            self._gap(connection, key, new)
+        self._advance(connection, key, new)
+
+    def _gap(self, connection: str, key: Key, upto: Token) -> None:
+        """What nobody has said, and nobody can see to be missing."""
+        for fact in self._truth.between(*key, self._said.get(key, 0), upto):
+            self._broken("R3", connection, key, "left {new} out after {last}", fact.token,
+                         self._said.get(key, 0))  # fmt: skip
+
+    def _advance(self, connection: str, key: Key, new: Token) -> None:
+        published = self._truth.published.get(key, 0)
+        if new > published:
+            self._broken("R2", connection, key, "said {new}, above {last}", new, published)
+        sender = _sender(connection), key
+        self._last[sender] = max(new, self._last.get(sender, 0))
+        self._said[key] = max(new, self._said.get(key, 0))
+
+    def _broken(
+        self,
+        rule: str,
+        connection: str,
+        key: Key,
+        words: str,
+        new: Token,
+        last: Token | None = None,
+    ) -> None:
+        self._judge.broken(
+            rule, "{connection} on the bus: {stream} of {writer} " + words,
+            connection=connection, stream=key[0], writer=key[1], new=new, last=last,
+        )  # fmt: skip
+
+
+def _sender(connection: str) -> str:
+    return connection.rpartition(".")[0]

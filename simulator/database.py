@@ -1,0 +1,401 @@
+"""The database of a simulation: one store in memory, far away from each of its clients."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from random import Random
+
+from twisted.internet.defer import Deferred
+
+from simulator.application_data import ApplicationData
+from simulator.clock import CURRENT, CurrentLife, Life, VirtualClock
+from simulator.follower_database import FollowerDatabase, KeptRecords
+from simulator.membership_database import MembershipDatabase
+from simulator.plain_sql import SQL, PlainTransaction
+from simulator.plan import Plan
+from simulator.position_checker import CommitChecker, RecordChecker
+from simulator.process_store import ProcessStore
+from simulator.standby import Standby, lost_since, proofs
+from simulator.transcript import Transcript
+from simulator.trim_checker import TrimChecker
+from simulator.truth import ALL, Judge, Truth
+from simulator.watched_stream import WatchedStream
+from synrepl.core.tokens import MAX_TOKEN, Range, Token
+from synrepl.storage.database import CommitUnknown
+from synrepl.storage.memory.lease import MemoryLease
+from synrepl.storage.memory.store import MemoryStore
+from synrepl.storage.memory.stream import MemoryStream
+from synrepl.storage.store import (
+    DatabaseAway,
+    Observation,
+    WriterRemoved,
+)
+from synrepl.streams.definition import Fact, Stream
+
+#: Steps within a transaction: the server goes on with them when the client is dead.
+_INSIDE = frozenset({"append reserved", "transact reserved", "write entered"})
+
+#: Steps after a commit: what fails here fails after it took effect.
+_AFTER = frozenset({"append committed", "transact committed", "write committed"})
+
+#: Steps on the session's own connection: when it fails, the session is lost.
+_ON_THE_SESSION = frozenset({"reserve", "reserved", "release", "close"})
+
+
+@dataclass(eq=False)
+class _Client:
+    """One process, as the database sees it.
+
+    :ivar away_until: until then nothing it says gets through
+    :ivar commits: it died just after it had said COMMIT
+    """
+
+    life: Life
+    leases: list[MemoryLease] = field(default_factory=list)
+    away_until: float = 0.0
+    commits: bool = False
+
+
+class SimulatedDatabase(MemoryStore):
+    """Takes time, loses answers and sessions, and tells the checkers what was committed.
+
+    :ivar trims: judges what is trimmed
+    :ivar followers_kept: what is on record of followers
+    :ivar notified: told the name of a stream after each commit to it
+    :ivar calm: nothing fails any more
+    :ivar over: the run is over, and nothing waits any more
+    """
+
+    def __init__(
+        self,
+        clock: VirtualClock,
+        random: Random,
+        transcript: Transcript,
+        judge: Judge,
+        truth: Truth,
+        plan: Plan,
+        data: ApplicationData,
+    ) -> None:
+        super().__init__(CurrentLife(clock), begin_changes=data.begin)
+        self._clock = clock
+        self._random = random
+        self._transcript = transcript
+        self._plan = plan
+        self._told: dict[str, Token] = {}
+        self._unused: dict[str, Token] = {}
+        self._data = data
+        self._commits = CommitChecker(judge, truth)
+        self.trims = TrimChecker(judge, truth, clock.seconds, self.on_record, plan.retention)
+        self._records = RecordChecker(judge, self.unsettled)
+        self._clients: dict[Life, _Client] = {}
+        self.followers_kept = KeptRecords(
+            self.server,
+            lambda number: list(lost_since(self._all_watched(), number)),
+            lambda: {name: stream.floor for name, stream in self._streams.items() if stream.floor},
+        )
+        self._truth = truth
+        self._plain: list[PlainTransaction] = []
+        self._server = 1
+        self.notified: Callable[[str], object] = lambda stream: None
+        self.calm = False
+        self.over = False
+
+    # -- what processes are given ----------------------------------------------------------
+
+    def store_of(self, life: Life) -> ProcessStore:
+        """The store as one process sees it."""
+        self._clients[life] = client = _Client(life)
+        life.at_end(lambda: self._died(client))
+        return ProcessStore(life, self, self)
+
+    def followers_of(self, life: Life) -> FollowerDatabase:
+        """The database as a follower's delivery sees it."""
+        return FollowerDatabase(self._trip, self._breaks, self.followers_kept)
+
+    def on_record(self, follower: str) -> Mapping[tuple[str, str], Token]:
+        """A follower's own positions on record."""
+        return self.followers_kept.own(follower)
+
+    def for_operators(
+        self, streams: Iterable[Stream], trip: Callable[[], Awaitable[object]]
+    ) -> MembershipDatabase:
+        """The database as an operator uses it.
+
+        :param trip: the way there, or back
+        """
+        watched = {stream.name: self._watched(stream) for stream in streams}
+        return MembershipDatabase(watched, lambda stream: self.notified(stream), trip)
+
+    def removed(self) -> set[tuple[str, str]]:
+        """The writers, by stream, that are none any more."""
+        return {
+            (name, writer)
+            for name, watched in self._streams.items()
+            if isinstance(watched, WatchedStream)
+            for writer in watched.removed
+        }
+
+    async def begin_sql(self) -> PlainTransaction:
+        """A transaction of plain SQL; every other one reads what is so when it begins."""
+        snapshot = None
+        if len(self._plain) % 2:
+            snapshot = {
+                name: watched.snapshot(SQL)
+                for name, watched in self._streams.items()
+                if isinstance(watched, WatchedStream)
+            }
+        self._plain.append(PlainTransaction(self._watched, self._data.begin(), snapshot))
+        return self._plain[-1]
+
+    def gave_back(self, stream: Stream, tokens: Sequence[Token]) -> None:
+        """A writer is done with tokens that it had reserved."""
+        self._watched(stream).give_back(tokens)
+
+    def tell(self, stream: str, token: Token) -> None:
+        """A process knows of a token."""
+        self._told[stream] = max(token, self._told.get(stream, 0))
+
+    def tell_reserved(self, stream: Stream, tokens: Sequence[Token]) -> None:
+        """A process knows that tokens are its own."""
+        self._watched(stream).answered(tokens)
+        self.tell(stream.name, max(tokens))
+
+    # -- what breaks -----------------------------------------------------------------------
+
+    def lose_sessions(self, life: Life) -> None:
+        """The server ends the sessions of a process, which hears of it sooner or later."""
+        leases = self._clients[life].leases
+        if leases:
+            self._transcript.add(life.name, "loses its session")
+        for lease in leases:
+            lease.crash()
+
+    def away(self, life: Life, seconds: float) -> None:
+        """Nothing of a process gets through for a while."""
+        self._transcript.add(life.name, "cannot reach the database for {s:.1f} s", s=seconds)
+        self._clients[life].away_until = self._clock.seconds() + seconds
+
+    def fail_over(self, streams: Iterable[Stream], by: int) -> None:
+        """Another server takes over: all that was committed is there, but sequences are behind.
+
+        They are behind the table, and forget what was taken by transactions that were
+        open. They do not fall behind what a live process was told: Postgres logs a
+        sequence ahead of what it gives out, and a commit waits for that.
+        """
+        self._transcript.add("database", "fails over, sequences fall back by {by}", by=by)
+        self._server += 1
+        for plain in self._plain:
+            plain.abort()
+        for client in list(self._clients.values()):
+            if client.life.alive:
+                self.lose_sessions(client.life)
+        for stream in streams:
+            watched = self._watched(stream)
+            told = min(watched.last, self._told.get(stream.name, 0))
+            watched.fall_back(max(watched.last - by, told))
+
+    def replicate(self) -> Standby:
+        """A standby that has all that there is now, and nothing of what comes."""
+        return Standby(self._all_watched(), self.followers_kept)
+
+    def lose_commits(self, standby: Standby, ahead: int) -> Mapping[str, Token]:
+        """A standby takes over, without what was committed since it had the last of this.
+
+        :returns: by stream: no token from there on was ever given out before
+        """
+        self._transcript.add("database", "fails over to a standby that lacks commits")
+        self.fail_over((), 0)
+        streams = self._all_watched()
+        for name, watched in streams.items():
+            self._unused[name] = max(watched.last + 1, self._unused.get(name, 0))
+        standby.take_over(streams, self.followers_kept, ahead)
+        for name, watched in streams.items():
+            lost = self._truth.lose(name, watched.tokens)
+            self._commits.lose(lost)
+            if lost:
+                tokens = [fact.token for fact in lost]
+                self._transcript.add(
+                    "database", "{stream} lacks {tokens}", stream=name, tokens=tokens
+                )
+        self._told.clear()
+        self._records.fell_back()
+        self._keys.keep({name: watched.tokens for name, watched in streams.items()})
+        return dict(self._unused)
+
+    def followers_record(self, stream: str) -> Iterator[tuple[str, Token]]:
+        """What followers have on record of a stream."""
+        yield from proofs(self.followers_kept, stream)
+
+    def _all_watched(self) -> dict[str, WatchedStream]:
+        return {
+            name: watched
+            for name, watched in self._streams.items()
+            if isinstance(watched, WatchedStream)
+        }
+
+    def _died(self, client: _Client) -> None:
+        client.commits = self._random.random() < 0.3
+        slow = self._random.random() < 0.1  # its machine is gone: only time tells
+        delay = self._random.random() * (6.0 if slow else 0.2)
+        for lease in client.leases:
+            self._clock.callLater(delay, lease.crash if client.commits else lease.kill)
+
+    # -- what checkers ask -----------------------------------------------------------------
+
+    def unsettled(self, stream: str, writer: str) -> Token | None:
+        """The smallest token of a writer, or of all, that may still appear."""
+        watched = self._streams.get(stream)
+        return watched.unsettled(writer) if isinstance(watched, WatchedStream) else None
+
+    def amid_losses(self, stream: str, writer: str, token: Token) -> bool:
+        """Whether who goes on from a token, of a writer or of all, is told of a failover's loss."""
+        watched = self._streams.get(stream)
+        return watched is not None and watched.lost(Range(token, MAX_TOKEN), writer) is not None
+
+    def last_taken(self, stream: str, writer: str) -> Token:
+        """The last token that a writer was given, 0 when none was."""
+        watched = self._streams.get(stream)
+        return watched.last_taken.get(writer, 0) if isinstance(watched, WatchedStream) else 0
+
+    def check(self) -> None:
+        """Look at the record of positions, and whether every change has its fact."""
+        self._data.check()
+        found: dict[tuple[str, str], Token] = {}
+        for name, memory in self._streams.items():
+            found[name, ALL] = memory.recorded
+            for writer, state in memory.writers.items():
+                found[name, writer] = state.position
+        self._records.look(found)
+
+    def reaches(self, life: Life) -> bool:
+        """True when nothing keeps a process from the database."""
+        return self._clients[life].away_until <= self._clock.seconds()
+
+    def dead(self) -> list[tuple[str, str]]:
+        """The writers, by stream, that have died and can be fenced by now."""
+        return [
+            (stream, name)
+            for stream, memory in self._streams.items()
+            for name, writer in memory.writers.items()
+            if writer.held and writer.session is None and not writer.transactions
+        ]
+
+    # -- time, and failure ---------------------------------------------------------------------
+
+    async def step(self, what: str) -> None:
+        """Between any two parts of an operation: wait, and perhaps fail."""
+        if self.over:
+            return
+        client = self._clients.get(CURRENT.get())
+        if client is None:
+            return
+        if what in _INSIDE:
+            server = self._server
+            await self._on_the_server()
+            if server != self._server and client.life.alive:
+                raise DatabaseAway(where="simulation", reason="the server is gone")
+            if not client.life.alive and not (client.commits and server == self._server):
+                for lease in client.leases:
+                    lease.kill()
+                await Deferred()  # the server has rolled it back
+        elif not client.life.alive:
+            await Deferred()  # whatever has become of it, nobody hears that
+        elif self._random.random() < 0.5:  # the others take no time: less to simulate
+            await client.life.sleep(self._delay())
+        self._fail(client, what)
+
+    async def _trip(self, what: str) -> None:
+        await self.step(what)
+
+    async def answer(self) -> None:
+        """The way of an answer: it takes time, and may fail."""
+        await self.step("answer")
+
+    def _fail(self, client: _Client, what: str) -> None:
+        if self.calm or not client.life.alive:
+            return
+        unreachable = self._clock.seconds() < client.away_until
+        lost = what in _AFTER | _INSIDE and self._random.random() < self._plan.commit_unknown
+        if (unreachable and what in _AFTER) or lost:
+            raise CommitUnknown(where="simulation", name=what, xid=0, reason="the answer is lost")
+        if unreachable:
+            if what in _ON_THE_SESSION:
+                self.lose_sessions(client.life)
+            raise DatabaseAway(where="simulation", reason="nothing gets through")
+
+    def _breaks(self, name: str) -> str:
+        if self.calm:
+            return ""
+        dice = self._random.random() / max(self._plan.commit_unknown, 1e-9)
+        return "unknown" if dice < 1 else "lost" if dice < 2 else "again" if dice < 3 else ""
+
+    def hears_after(self) -> float:
+        """How long it takes a process to hear of the loss of its session, in seconds."""
+        return self._random.random() ** 3 * 3
+
+    def _on_the_server(self) -> Deferred[None]:
+        waiting: Deferred[None] = Deferred()
+        slow = self._random.random() < 0.05 and not self.calm  # a commit can take its time
+        delay = self._random.random() if slow else self._delay()
+        self._clock.callLater(delay, waiting.callback, None)
+        return waiting
+
+    def _delay(self) -> float:
+        dice = self._random.random()
+        return dice**3 * self._plan.database_s * (20 if dice > 0.98 and not self.calm else 1)
+
+    # -- MemoryStore -----------------------------------------------------------------------
+
+    async def observe(self, streams: Sequence[Stream]) -> Mapping[str, Observation]:
+        """Look at streams from outside: sequences first, later the locks."""
+        await self.step("observe")
+        last = {stream.name: self._of(stream).last for stream in streams}
+        for name, token in last.items():
+            self.tell(name, token)
+        await self.step("observe locks")
+        self.server.require_confirmed()
+        return {
+            stream.name: replace(self._of(stream).observation(), last=last[stream.name])
+            for stream in streams
+        }
+
+    async def renew_lease(
+        self, follower: str, streams: Sequence[str] | None, lease_s: float
+    ) -> None:
+        """Keep for a named follower what it has not acknowledged."""
+        await super().renew_lease(follower, streams, lease_s)
+        self.trims.renewed(follower, lease_s)
+
+    def _claim(self, writer: str, memories: Sequence[MemoryStream]) -> MemoryLease:
+        for memory in memories:
+            if writer in self._watched(memory.stream).removed:
+                raise WriterRemoved(writer=writer, stream=memory.stream.name)
+        lease = super()._claim(writer, memories)
+        for memory in memories:
+            watched = self._watched(memory.stream)
+            watched.void(writer)
+            watched.died.discard(writer)
+            watched.take(0, 0)  # whoever becomes a writer repairs its sequences
+        self._clients[CURRENT.get()].leases.append(lease)
+        return lease
+
+    def _watched(self, stream: Stream) -> WatchedStream:
+        found = self._of(stream)
+        assert isinstance(found, WatchedStream)
+        return found
+
+    def _of(self, stream: Stream) -> MemoryStream:
+        found = self._streams.get(stream.name)
+        if found is None:
+            found = WatchedStream(
+                stream, self._commits, self._committed, self.trims.gone, self.server
+            )
+            self._streams[stream.name] = found
+        return found
+
+    def _committed(self, stream: Stream, facts: Sequence[Fact]) -> None:
+        for fact in facts:
+            self.trims.committed(stream.name, fact)
+            self._data.committed(stream.name, fact)
+        self.notified(stream.name)

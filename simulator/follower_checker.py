@@ -1,0 +1,366 @@
+"""Checks what a handler of a follower is given, and what the follower says of it (R3, R7)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from simulator.truth import ALL, Judge, Truth
+from simulator.wire_checker import TooLong
+from synrepl.core.tokens import Range, Token
+from synrepl.streams.definition import Fact
+
+Key = tuple[str, str]
+
+#: Whether a token of (stream, writer) is among those that a failover may have lost: who begins
+#: there is refused, told of the loss, and sent back.
+AmidLosses = Callable[[str, str, Token], bool]
+
+
+@dataclass(slots=True)
+class FollowerTotals:
+    """What a handler has been through, for the summary.
+
+    :ivar applied: facts that it was given, ``duplicates`` the ones among them
+        that it had before
+    :ivar resets: how often it was told that facts are lost
+    """
+
+    applied: int = 0
+    duplicates: int = 0
+    resets: int = 0
+
+
+class Checkpoint(NamedTuple):
+    """What a handler had been given when a standby got the last of its server."""
+
+    covered: dict[Key, Token]
+    ever: dict[Key, Token]
+
+
+class FollowerChecker:
+    """Keeps account of one handler of a follower over all lives of that.
+
+    :param linear: it gets the linear view
+    :param exactly_once: its effects and its position commit together
+    :param earliest: it begins at the beginning of a stream
+    :param alone: its follower's position is its own from the beginning
+    :param too_long: facts that its connection cannot carry and that it, being of the
+        linear view, cannot fetch either; None for one that can
+    :param amid_losses: by this database
+    """
+
+    def __init__(
+        self,
+        judge: Judge,
+        truth: Truth,
+        name: str,
+        *,
+        linear: bool,
+        exactly_once: bool,
+        earliest: bool,
+        alone: bool,
+        too_long: TooLong | None,
+        amid_losses: AmidLosses,
+    ) -> None:
+        self._judge = judge
+        self._truth = truth
+        self._name = name
+        self._linear = linear
+        self._exactly_once = exactly_once
+        self._earliest = earliest
+        self._alone = alone
+        self._too_long = too_long
+        self._amid_losses = amid_losses
+        #: Everything of a lane up to here has been applied, in this life or before it.
+        self._covered: dict[Key, Token] = {}
+        #: The highest that was ever applied, whatever a process has forgotten since.
+        self._ever: dict[Key, Token] = {}
+        #: What it was told is lost for good, in this life.
+        self._lost: set[tuple[str, Token]] = set()
+        self._recorded: dict[Key, Token] = {}
+        #: Where it was given something, or had a position on record when it was started. What is
+        #: said of its follower as a whole is no beginning.
+        self._begun: set[Key] = set()
+        self._claimed: dict[tuple[str, Key], Token] = {}
+        #: All that it was ever given, and what of it a failover has lost, untold.
+        self._given: set[tuple[str, str, Token]] = set()
+        self._untold: set[tuple[str, str, Token]] = set()
+        #: By stream: what it says below is from before the last failover.
+        self._floors: Mapping[str, Token] = {}
+        self.totals = FollowerTotals()
+
+    def restarted(self, recorded: Mapping[Key, Token]) -> None:
+        """The process begins anew, and goes on from what is on record for the handler."""
+        self._begun.update(key for key, position in recorded.items() if position)
+        now = dict(recorded)
+        for key, position in recorded.items():
+            if self._binds(key, position):
+                self._check_covered(key, position, "has on record")
+            else:
+                now[key] = min(position, self._covered.get(key, position))
+        # Where its record is lost altogether, nobody can know that it was given anything.
+        self._untold = self._on_record_of(self._untold, recorded)
+        self._given = self._on_record_of(self._given, recorded)
+        self._covered = now
+        self._claimed.clear()
+        self._lost.clear()
+
+    def _on_record_of(
+        self, facts: set[tuple[str, str, Token]], recorded: Mapping[Key, Token]
+    ) -> set[tuple[str, str, Token]]:
+        """The facts of lanes in which there is a record."""
+        return {each for each in facts if (each[0], ALL if self._linear else each[1]) in recorded}
+
+    def applied(
+        self, stream: str, writer: str, after: Token, upto: Token, facts: Sequence[Fact]
+    ) -> None:
+        """The handler is done with a batch (or its transaction has committed)."""
+        key = (stream, writer)
+        covered = self._covered.get(key)
+        if covered is None:
+            covered = 0 if self._earliest else after
+        facts = self._without_lost(stream, facts)
+        self._check_complete(key, covered, after, "stepped over")
+        self._begun.add(key)
+        self._check_equal(key, after, upto, facts)
+        ever = self._ever.get(key, 0)
+        again = [fact.token for fact in facts if fact.token <= ever]
+        if again and self._exactly_once:
+            self._broken(key, "applied {tokens} again, exactly once was promised", tokens=again)
+        self.totals.applied += len(facts)
+        self.totals.duplicates += len(again)
+        self._given.update((stream, fact.writer, fact.token) for fact in facts)
+        self._covered[key] = max(covered, upto)
+        self._ever[key] = max(ever, upto)
+
+    def reset(self, stream: str, writer: str, position: Token) -> None:
+        """It was told that facts at or below ``position`` are lost for good."""
+        self.totals.resets += 1
+        covered = self._covered.get((stream, writer), 0)
+        unseen = self._truth.between(stream, writer, covered, position)
+        gone = [fact.token for fact in unseen if not self._truth.is_there(stream, fact)]
+        if not gone:
+            self._broken(
+                (stream, writer), "was told that facts up to {position} are lost, it lacks none",
+                position=position,
+            )  # fmt: skip
+        self._lost.update((stream, token) for token in gone)
+
+    def told(self, stream: str, writer: str, lost: Range) -> None:
+        """It was told that a failover may have lost what it has of these tokens."""
+        self.totals.resets += 1
+        if self._exactly_once:
+            self._broken((stream, writer), "was told of losses, but they are rolled back here")
+        self._untold = {
+            (of, by, token)
+            for of, by, token in self._untold
+            if not (of == stream and writer in (by, ALL) and token in lost)
+        }
+        key = stream, writer
+        self._covered[key] = min(lost.after, self._covered.get(key, lost.after))
+        self._recorded.pop(key, None)
+
+    def checkpoint(self) -> Checkpoint:
+        """What a standby has, which has all that there is now."""
+        return Checkpoint(dict(self._covered), dict(self._ever))
+
+    def fell_back(self, floors: Mapping[str, Token], standby: Checkpoint) -> None:
+        """The standby has taken over: effects that commit with positions are as they were then.
+
+        :param floors: by stream: positions below are from before
+        """
+        self._floors = floors
+        self._recorded.clear()
+        self._claimed.clear()
+        if self._exactly_once:
+            self._covered, self._ever = dict(standby.covered), dict(standby.ever)
+            return
+        lost = {each for each in self._given if (each[0], each[2]) in self._truth.lost}
+        self._given -= lost
+        self._untold |= lost
+
+    def untold(self, stream: str) -> Sequence[Token]:
+        """What it was given of a stream that is lost, and was not told of."""
+        return sorted(token for of, _, token in self._untold if of == stream)
+
+    def _without_lost(self, stream: str, facts: Sequence[Fact]) -> Sequence[Fact]:
+        """Facts that were under way when a failover lost them may still be given to it."""
+        lost = [fact for fact in facts if (stream, fact.token) in self._truth.lost]
+        if not lost:
+            return facts
+        if self._exactly_once:
+            tokens = [fact.token for fact in lost]
+            self._broken((stream, ALL), "applied {tokens}, which are lost", tokens=tokens)
+        self._untold |= {(stream, fact.writer, fact.token) for fact in lost}
+        return [fact for fact in facts if fact not in lost]
+
+    def claimed(self, what: str, positions: Mapping[Key, Token]) -> None:
+        """The follower says that all of its handlers are here.
+
+        :param what: it says so by: its position, or what is on record
+        """
+        for key, position in positions.items():
+            floor = self._floors.get(key[0], 0)
+            if position >= floor and position != self._claimed.get((what, key)):
+                self._claimed[what, key] = position
+                if bool(key[1]) is self._linear:
+                    self._check_other_view(key, position, what)
+                elif self._earliest or self._alone or key in self._covered:
+                    self._check_covered(key, position, f"is said by its follower's {what} to be at")
+
+    def on_record(self, positions: Mapping[Key, Token]) -> None:
+        """This is what would be there for the handler after a crash."""
+        for key, position in positions.items():
+            before = self._recorded.get(key, 0)
+            if position != before:
+                self._recorded[key] = position
+                if position < before and before >= self._floors.get(key[0], 0):
+                    self._judge.broken(
+                        "R7", "{name}: the record of {key} went back from {before} to {position}",
+                        name=self._name, key=key, before=before, position=position,
+                    )  # fmt: skip
+                if self._binds(key, position):
+                    self._check_covered(key, position, "has on record")
+
+    def missing(self, stream: str, writers: Iterable[str]) -> Sequence[Fact]:
+        """Committed facts that the handler has not been given.
+
+        :param writers: all writers of the stream
+        """
+        found: list[Fact] = []
+        for writer in (ALL,) if self._linear else sorted(set(writers) - {ALL}):
+            covered = self._covered.get((stream, writer))
+            if covered is not None or self._earliest:
+                last = self._truth.last(stream, writer)
+                found += self._left(stream, writer, covered or 0, last)
+        return found
+
+    def _binds(self, key: Key, position: Token) -> bool:
+        """Whether who goes on from a recorded position has to have all facts up to there.
+
+        Not where a failover may have lost it: a plain handler is told that, perhaps again, and is
+        given again what is left. One whose effects commit with its record is not.
+        """
+        return self._exactly_once or not self._amid_losses(*key, position)
+
+    def _check_other_view(self, key: Key, position: Token, what: str) -> None:
+        """A position of one view, of a handler with the other one."""
+        stream, writer = key
+        left = [
+            fact.token
+            for fact in self._left(stream, writer, 0, position)
+            if fact.token > self._covered_of(stream, fact)
+        ]
+        if left:
+            self._broken(
+                key, "is said by its follower's {what} to be at {position} without {tokens}",
+                what=what, position=position, tokens=left,
+            )  # fmt: skip
+
+    def _covered_of(self, stream: str, fact: Fact) -> Token:
+        """Up to where it has the facts of a fact's writer; of those before it began, none is owed."""
+        key = (stream, ALL if self._linear else fact.writer)
+        return self._covered.get(key, 0 if self._earliest else fact.token)
+
+    def _check_covered(self, key: Key, position: Token, what: str) -> None:
+        covered = self._covered.get(key)
+        if covered is None:
+            covered = 0 if self._earliest else position
+        if covered < position:
+            self._check_complete(key, covered, position, f"{what} {position} without")
+        self._covered[key] = max(covered, position)
+
+    def _check_complete(self, key: Key, after: Token, upto: Token, what: str) -> None:
+        left = self._left(*key, after, upto)
+        if left:
+            self._broken(key, what + " {tokens}", tokens=[fact.token for fact in left])
+
+    def _check_equal(self, key: Key, after: Token, upto: Token, facts: Sequence[Fact]) -> None:
+        stream, writer = key
+        real = list(self._truth.between(stream, writer, after, upto))
+        if self._too_long is not None:
+            applied = {fact.token for fact in facts}
+            real = [f for f in real if f.token in applied or self._owed(stream, f)]
+        if [fact.token for fact in facts] != [fact.token for fact in real]:
+            self._broken(
+                key, "took ({after}, {upto}] with {given}, committed are {real}",
+                after=after, upto=upto,
+                given=[fact.token for fact in facts], real=[fact.token for fact in real],
+            )  # fmt: skip
+            return
+        for fact, other in zip(facts, real, strict=True):
+            if fact.rows != other.rows:
+                self._broken(
+                    key, "{token} has the rows {given}, committed are {real}",
+                    token=fact.token, given=fact.rows, real=other.rows,
+                )  # fmt: skip
+
+    def _left(self, stream: str, writer: str, after: Token, upto: Token) -> Sequence[Fact]:
+        facts = self._truth.between(stream, writer, after, upto)
+        if not facts:
+            return ()
+        if self._too_long is not None:
+            return [fact for fact in facts if self._owed(stream, fact)]
+        # Who begins has not lost what was gone before it came.
+        return [
+            fact for fact in facts
+            if (stream, fact.token) not in self._lost
+            and (
+                self._truth.is_there(stream, fact) or (after and (stream, writer) in self._begun)
+            )
+        ]  # fmt: skip
+
+    def _owed(self, stream: str, fact: Fact) -> bool:
+        """Whether a follower of the linear view must get a fact.
+
+        It cannot be told that facts are lost, nor fetch those that are too long.
+        """
+        too_long = self._too_long is not None and self._too_long(stream, fact)
+        return not too_long and self._truth.is_there(stream, fact)
+
+    def _broken(self, key: Key, words: str, **facts: object) -> None:
+        self._judge.broken(
+            "R3", "{name} at {stream} of {writer}: " + words,
+            name=self._name, stream=key[0], writer=key[1] or "the linear view", **facts,
+        )  # fmt: skip
+
+
+class PositionClaims:
+    """Checks that what a follower says of itself does not go back (R7)."""
+
+    def __init__(self, judge: Judge, name: str) -> None:
+        self._judge = judge
+        self._name = name
+        self._said: dict[tuple[str, Key], Token] = {}
+        self._floors: Mapping[str, Token] = {}
+
+    def fell_back(self, floors: Mapping[str, Token]) -> None:
+        """A standby has taken over; positions of a stream below its floor are from before."""
+        self._floors = floors
+
+    def restarted(self, recorded: Mapping[Key, Token]) -> None:
+        """The process begins anew: its position is what is on record by now."""
+        for what, key in list(self._said):
+            if what == "position":
+                del self._said[what, key]
+        self._said.update({("position", key): at for key, at in recorded.items()})
+
+    def claimed(self, what: str, positions: Mapping[Key, Token]) -> None:
+        """It says that it is here.
+
+        :param what: by its position, or by what is on record
+        """
+        for key, position in positions.items():
+            before = self._said.get((what, key), 0)
+            self._said[what, key] = position
+            if position < before and before >= self._floors.get(key[0], 0):
+                self._judge.broken(
+                    "R7", "{name}: the {what} of {key} went back from {before} to {position}",
+                    name=self._name, what=what, key=key, before=before, position=position,
+                )  # fmt: skip
+
+    def lowered(self) -> None:
+        """A handler has joined, for which the record may have moved back."""
+        self._said.clear()

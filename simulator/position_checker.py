@@ -1,0 +1,198 @@
+"""Checks what a master announces, and what the database accepts (R1, R7, R8)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from simulator.truth import ALL, Judge, Truth, Unsettled
+from synrepl.core.tokens import Token
+from synrepl.streams.definition import Fact, Stream
+from synrepl.streams.synapse.caches import CachesRow
+
+
+class Movements(Protocol):
+    """Whoever is told that positions move (the product's publisher)."""
+
+    def writer_moved(
+        self, stream: Stream, writer: str, prev: Token, new: Token, facts: Sequence[Fact]
+    ) -> None:
+        """A writer's position moved past these facts."""
+
+    def linear_moved(
+        self, stream: Stream, prev: Token, new: Token, facts: Sequence[Fact] | None
+    ) -> None:
+        """The linear position moved past these facts; None: read them from the table."""
+
+
+class WatchedMovements:
+    """Stands between a master's stream states and its publisher, and judges each move.
+
+    One per life of a master.
+
+    :param unsettled: asks the database for the smallest unsettled token
+    """
+
+    def __init__(
+        self, judge: Judge, truth: Truth, unsettled: Unsettled, movements: Movements
+    ) -> None:
+        self._judge = judge
+        self._truth = truth
+        self._unsettled = unsettled
+        self._movements = movements
+        self._at: dict[tuple[str, str], Token] = {}
+        self._started = False
+
+    def started(self, positions: Mapping[tuple[str, str], Token]) -> None:
+        """The master stands here and takes connections from now on."""
+        self._started = True
+        for (stream, writer), position in positions.items():
+            self._check_settled(stream, writer, position)
+            self._at[stream, writer] = position
+            self._truth.publish(stream, writer, position)
+
+    def writer_moved(
+        self, stream: Stream, writer: str, prev: Token, new: Token, facts: Sequence[Fact]
+    ) -> None:
+        """Judge, then pass on."""
+        self._moved(stream.name, writer, prev, new, facts)
+        self._movements.writer_moved(stream, writer, prev, new, facts)
+
+    def linear_moved(
+        self, stream: Stream, prev: Token, new: Token, facts: Sequence[Fact] | None
+    ) -> None:
+        """Judge, then pass on."""
+        self._moved(stream.name, ALL, prev, new, facts)
+        self._movements.linear_moved(stream, prev, new, facts)
+
+    def _moved(
+        self, stream: str, writer: str, prev: Token, new: Token, facts: Sequence[Fact] | None
+    ) -> None:
+        who = writer or "the linear view"
+        at = self._at.get((stream, writer), prev)
+        if new == prev > at:  # moved on by a failover: whoever is elsewhere has to look
+            self._at[stream, writer] = new
+            self._check_settled(stream, writer, new)
+            self._truth.publish(stream, writer, new)
+            return
+        introduced = new == prev and self._at.get((stream, writer), new) == new
+        if (prev != at or new <= prev) and not introduced:
+            self._judge.broken(
+                "R2",
+                "{who} of {stream} moved from {prev} to {new}, but stood at {at}",
+                who=who, stream=stream, prev=prev, new=new, at=at,
+            )  # fmt: skip
+        self._at[stream, writer] = new
+        self._check_settled(stream, writer, new)
+        real = self._truth.between(stream, writer, prev, new)
+        # Nobody listens before the start. A fact without rows leaves no trace in a table.
+        lost = self._truth.lost
+        given = None if facts is None else [
+            # What was committed on a server that is gone may still be announced.
+            fact for fact in facts if fact.rows and (stream, fact.token) not in lost
+        ]  # fmt: skip
+        if self._started and given is not None and given != list(real):
+            self._judge.broken(
+                "R3",
+                "{who} of {stream} moved over ({prev}, {new}] with {given}, committed are {real}",
+                who=who, stream=stream, prev=prev, new=new,
+                given=tokens(given), real=tokens(real),
+            )  # fmt: skip
+        self._truth.publish(stream, writer, new)
+
+    def _check_settled(self, stream: str, writer: str, position: Token) -> None:
+        unsettled = self._unsettled(stream, writer)
+        if unsettled is not None and unsettled <= position:
+            self._judge.broken(
+                "R1",
+                "{who} of {stream} stands at {position}, past the unsettled {unsettled}",
+                who=writer or "the linear view", stream=stream,
+                position=position, unsettled=unsettled,
+            )  # fmt: skip
+
+
+class CommitChecker:
+    """Judges each commit when it happens: it may not come below what was published."""
+
+    def __init__(self, judge: Judge, truth: Truth) -> None:
+        self._judge = judge
+        self._truth = truth
+        self._rows: set[object] = set()
+
+    def committed(self, stream: str, facts: Sequence[Fact], void: Mapping[str, Token]) -> None:
+        """Facts became visible.
+
+        :param void: by writer: its tokens up to here were given back when it was fenced
+        """
+        for fact in facts:
+            if not self._truth.committed(stream, fact):
+                self._judge.broken(
+                    "R7", "token {token} of {stream} was given twice",
+                    token=fact.token, stream=stream,
+                )  # fmt: skip
+            for row in fact.rows:  # each is made once, and asked for again only under its key
+                if isinstance(row, CachesRow):  # these may well be equal
+                    continue
+                if row in self._rows:
+                    self._judge.broken(
+                        "ONCE", "{row} was written to {stream} twice, now at {token}",
+                        row=row, stream=stream, token=fact.token,
+                    )  # fmt: skip
+                self._rows.add(row)
+            if fact.token <= void.get(fact.writer, 0):
+                self._judge.broken(
+                    "R8", "{fact} of {stream} by {writer} appears after that writer was fenced",
+                    fact=fact.token, stream=stream, writer=fact.writer,
+                )  # fmt: skip
+            for writer in (fact.writer, ALL):
+                at = self._truth.published.get((stream, writer), 0)
+                if fact.token <= at:
+                    self._judge.broken(
+                        "R1",
+                        "{fact} of {stream} by {by} appears, but {who} was published at {at}",
+                        fact=fact.token, stream=stream, by=fact.writer,
+                        who=writer or "the linear view", at=at,
+                    )  # fmt: skip
+
+    def lose(self, facts: Sequence[Fact]) -> None:
+        """A failover has lost facts: what they say may be written again."""
+        for fact in facts:
+            self._rows.difference_update(fact.rows)
+
+
+class RecordChecker:
+    """Positions on record never go back, and never pass what is unsettled."""
+
+    def __init__(self, judge: Judge, unsettled: Unsettled) -> None:
+        self._judge = judge
+        self._unsettled = unsettled
+        self._seen: dict[tuple[str, str], Token] = {}
+
+    def fell_back(self) -> None:
+        """A failover has put the record back."""
+        self._seen.clear()
+
+    def look(self, recorded: Mapping[tuple[str, str], Token]) -> None:
+        """Compare the record with what it was."""
+        for key, position in recorded.items():
+            before = self._seen.get(key, 0)
+            if position == before:
+                continue
+            self._seen[key] = position
+            stream, writer = key
+            if position < before:
+                self._judge.broken(
+                    "R7", "the record of {stream} {who} went from {before} back to {position}",
+                    stream=stream, who=writer or "(linear)", before=before, position=position,
+                )  # fmt: skip
+            unsettled = self._unsettled(stream, writer)
+            if unsettled is not None and unsettled <= position:
+                self._judge.broken(
+                    "R1", "the record of {stream} {who} is {position}, past the unsettled {unsettled}",
+                    stream=stream, who=writer or "(linear)", position=position, unsettled=unsettled,
+                )  # fmt: skip
+
+
+def tokens(facts: Sequence[Fact]) -> list[Token]:
+    """Their tokens, for a sentence."""
+    return [fact.token for fact in facts]

@@ -1,0 +1,191 @@
+"""The database of a simulation as one of its processes sees it: far away, and full of delays."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Protocol, TypeVar
+
+from simulator.clock import Life
+from synrepl.core.errors import SynreplError
+from synrepl.core.tokens import Range, Token
+from synrepl.storage.database import Transaction
+from synrepl.storage.outbox import Outbox
+from synrepl.storage.store import (
+    Aged,
+    Draft,
+    FactStore,
+    NamedFollower,
+    Observation,
+    Page,
+    Transacted,
+    Trim,
+    WriterLease,
+    Written,
+)
+from synrepl.streams.definition import Fact, Stream
+
+T = TypeVar("T")
+
+
+class Server(Protocol):
+    """What happens between the store and a process."""
+
+    async def answer(self) -> None:
+        """The way of an answer: it takes time, and may fail."""
+
+    def hears_after(self) -> float:
+        """How long it takes a process to hear of the loss of its session, in seconds."""
+
+    def tell(self, stream: str, token: Token) -> None:
+        """The process knows of a token."""
+
+    def tell_reserved(self, stream: Stream, tokens: Sequence[Token]) -> None:
+        """The process knows that tokens are its own."""
+
+
+class ProcessStore:
+    """The store as one process sees it: answers take their time, too."""
+
+    is_late = False
+
+    def __init__(self, life: Life, store: FactStore, server: Server) -> None:
+        self._life = life
+        self._store = store
+        self._server = server
+
+    async def _after(self, asked: Awaitable[T]) -> T:
+        answer = await asked
+        await self._server.answer()
+        return answer
+
+    async def open_writer(self, writer: str, streams: Sequence[Stream]) -> WriterLease:
+        """Become ``writer``; when the answer is lost, the connection is, and the session with it."""
+        lease = await self._store.open_writer(writer, streams)
+        try:
+            await self._server.answer()
+        except SynreplError:
+            with suppress(SynreplError):
+                await lease.close()
+            raise
+        return ProcessLease(lease, self._life, self._server)
+
+    async def observe(self, streams: Sequence[Stream]) -> Mapping[str, Observation]:
+        """Look at streams from outside."""
+        return await self._after(self._store.observe(streams))
+
+    async def fence(self, stream: Stream, writer: str) -> bool:
+        """Raise a dead writer's epoch."""
+        return await self._after(self._store.fence(stream, writer))
+
+    async def reached(self, stream: Stream, span: Range) -> Mapping[str, Token]:
+        """The largest token of each writer."""
+        return await self._after(self._store.reached(stream, span))
+
+    async def record_positions(
+        self, stream: Stream, linear: Token, writers: Mapping[str, Token]
+    ) -> None:
+        """Put positions on record."""
+        await self._after(self._store.record_positions(stream, linear, writers))
+
+    async def given_out(self, stream: Stream) -> Token | None:
+        """The largest token that can have been given out."""
+        return await self._after(self._store.given_out(stream))
+
+    async def confirm(self, announced: Mapping[str, Mapping[str, Token]]) -> int:
+        """Confirm a server that was promoted."""
+        return await self._after(self._store.confirm(announced))
+
+    async def page(self, stream: Stream, span: Range, writer: str | None, limit: int) -> Page:
+        """Facts in ``span``."""
+        return await self._after(self._store.page(stream, span, writer, limit))
+
+    async def follower_positions(self, follower: str) -> Mapping[tuple[str, str], Token]:
+        """A follower's positions on record."""
+        return await self._store.follower_positions(follower)
+
+    async def record_follower(
+        self, follower: str, positions: Mapping[tuple[str, str], Token]
+    ) -> None:
+        """Not asked of a process: deliveries use the database itself."""
+        raise NotImplementedError
+
+    async def named_followers(self) -> Sequence[NamedFollower]:
+        """All named followers."""
+        return await self._after(self._store.named_followers())
+
+    async def renew_lease(
+        self, follower: str, streams: Sequence[str] | None, lease_s: float
+    ) -> None:
+        """Keep what a named follower has not acknowledged."""
+        await self._after(self._store.renew_lease(follower, streams, lease_s))
+
+    async def mark(self, stream: Stream, keep_s: float, max_s: float) -> Aged:
+        """Note where a stream is, and tell where it was."""
+        return await self._after(self._store.mark(stream, keep_s, max_s))
+
+    async def trim(self, stream: Stream, cap: Token, must_go: Token, limit: int) -> Trim:
+        """Delete the oldest facts that may go."""
+        return await self._after(self._store.trim(stream, cap, must_go, limit))
+
+
+class ProcessLease:
+    """A lease as its process sees it: that its session is lost it hears late."""
+
+    def __init__(self, lease: WriterLease, life: Life, server: Server) -> None:
+        self.writer = lease.writer
+        self._lease = lease
+        self._life = life
+        self._server = server
+
+    def on_lost(self, call: Callable[[str], object]) -> None:
+        """Have ``call(reason)`` called some time after the session was lost."""
+
+        def lost(reason: str) -> None:
+            self._life.callLater(self._server.hears_after(), call, reason)
+
+        self._lease.on_lost(lost)
+
+    def epoch(self, stream: Stream) -> int:
+        """The epoch it writes under."""
+        return self._lease.epoch(stream)
+
+    async def append(
+        self, stream: Stream, drafts: Sequence[Draft], floor: Token
+    ) -> Sequence[Written]:
+        """Reserve and write."""
+        answers = await self._lease.append(stream, drafts, floor)
+        for written in answers:
+            self._server.tell(stream.name, max(written.tokens))
+        return answers
+
+    async def transact(
+        self,
+        name: str,
+        streams: Sequence[Stream],
+        work: Callable[[Transaction, Outbox], T],
+        begin: Callable[[], Mapping[str, Token]],
+    ) -> Transacted[T]:
+        """Change and append."""
+        done = await self._lease.transact(name, streams, work, begin)
+        for stream, facts in done.facts.items():
+            self._server.tell(stream, facts[-1].token)
+        return done
+
+    async def reserve(self, stream: Stream, count: int, floor: Token) -> Sequence[Token]:
+        """Take tokens."""
+        tokens = await self._lease.reserve(stream, count, floor)
+        self._server.tell_reserved(stream, tokens)
+        return tokens
+
+    async def write(self, stream: Stream, facts: Sequence[Fact]) -> None:
+        """Write at reserved tokens."""
+        await self._lease.write(stream, facts)
+
+    async def release(self, stream: Stream, tokens: Sequence[Token]) -> None:
+        """Give tokens back."""
+        await self._lease.release(stream, tokens)
+
+    async def close(self) -> None:
+        """Give the name free."""
+        await self._lease.close()

@@ -1,0 +1,419 @@
+"""The product's own processes as they play in the simulator, assembled as the daemons are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from simulator.clock import Life
+from simulator.parts import (
+    LINE_LIMIT,
+    QUEUED_LINES,
+    FollowerKind,
+    HandlerKind,
+    Key,
+    Place,
+    Receiver,
+    StaleOutbox,
+    Watch,
+)
+from synrepl.adapters.caches import make_caches
+from synrepl.adapters.tcp.connection_table import ConnectionLimits
+from synrepl.adapters.tcp.worker import WorkerFactory
+from synrepl.caches.registry import Caches
+from synrepl.core.tokens import Range, Token
+from synrepl.daemon.assemble import (
+    Ports,
+    WorkerPorts,
+    assemble_master,
+    assemble_worker,
+    worker_coherence,
+)
+from synrepl.daemon.config.config import (
+    AuditCaches,
+    Listener,
+    MasterAddress,
+    MasterConfig,
+    WorkerConfig,
+)
+from synrepl.daemon.config.config import Retention as RetentionConfig
+from synrepl.daemon.config.redis import Redis
+from synrepl.daemon.config.secret import Secret
+from synrepl.daemon.process_bus import Join
+from synrepl.daemon.replication_listener import listener_factory
+from synrepl.services.coherence.coherence import Coherence
+from synrepl.services.coherence.invalidate import Changes
+from synrepl.services.following.consumer import StartAt, Subscription
+from synrepl.services.following.possible_tokens import PossibleTokens
+from synrepl.services.following.source import LINEAR, Backlog, StorePositions, in_order
+from synrepl.services.handlers import Batch, Handler, TransactionalHandler
+from synrepl.services.membership.membership import Membership
+from synrepl.services.sizes import Sizes
+from synrepl.services.writing.reservation import Reservation
+from synrepl.services.writing.write import StreamWriter
+from synrepl.storage.database import Database, Transaction
+from synrepl.storage.incarnations import Incarnations
+from synrepl.storage.store import Written
+from synrepl.streams.definition import Stream
+from synrepl.streams.row import Row
+
+T = TypeVar("T")
+
+SERVER_NAME = "simulated.example"
+MASTER = "master"
+
+#: Nobody connects to it: the store is a port.
+_DSN = Secret("dbname=simulated", "dbname=simulated")
+
+#: Looks at a stream that is held up are many, and all alike.
+_ORDINARY = Sizes(look_again_s=0.1, look_seldom_s=0.5)
+
+#: Sizes of pages and buffers that a few facts reach.
+_SMALL = replace(
+    _ORDINARY,
+    page_rows=3,
+    pages_at_a_time=1,
+    turn_units=15,
+    high_water_rows=6,
+    low_water_rows=2,
+    held_rows=4,
+    invalidation_keys=2,
+    trim_rows=2,
+)
+
+#: Facts stay in runs without an application, whose caches alone can tell what was trimmed.
+_NEVER_S = 1e9
+
+
+class Product:
+    """Plays all parts with the product's services (see ``simulator.parts``)."""
+
+    def master(self, place: Place, watch: Watch) -> SimulatedMaster:
+        """A master, whose announcements go through ``watch``."""
+        return SimulatedMaster(place, watch)
+
+    def writer(self, place: Place, name: str, watch: Watch) -> SimulatedWriterProcess:
+        """A process that only writes."""
+        return SimulatedWriterProcess(place, name, watch)
+
+    def follower(
+        self,
+        place: Place,
+        name: str,
+        kind: FollowerKind,
+        handlers: Sequence[tuple[HandlerKind, Receiver]],
+        watch: Watch,
+    ) -> SimulatedFollower:
+        """A follower of all streams."""
+        return SimulatedFollower(place, name, kind, handlers, watch)
+
+    def membership(self, life: Life, database: Database) -> Membership:
+        """An operator at the database."""
+        return Membership(life, database)
+
+
+class SimulatedMaster:
+    """A master on the simulator's ports."""
+
+    def __init__(self, place: Place, watch: Watch) -> None:
+        retention = place.retention
+        listener = Listener(port=0, line_limit=LINE_LIMIT)
+        config = MasterConfig(
+            server_name=SERVER_NAME,
+            instance_name=MASTER,
+            database=_DSN,
+            listeners=(listener,),
+            live_queue_commands=QUEUED_LINES,
+            redis=_redis(place),
+            audit_caches=AuditCaches(every=0.0),
+            retention=RetentionConfig(
+                every=_NEVER_S if place.application is None else retention.every_s,
+                keep=retention.keep_s,
+                max=retention.max_s,
+            ),
+        )
+        coherence = Coherence(_caches(place), place.catalogue, place.log)
+        coherence.check()
+        ports = Ports(
+            scheduler=place.life,
+            log=place.log,
+            coherence=coherence,
+            until_done=_AtOnce(),
+            join=_join(place),
+            watched=watch,
+            sizes=_sizes(place),
+        )
+        streams = list(place.catalogue)
+        services = assemble_master(
+            config, ports, place.store, place.database, place.catalogue, streams
+        )
+        self._services = services
+        self.writer = SimulatedWriter(services.writer, services.changes)
+        self.listener = listener_factory(
+            place.life, config, listener, services.master, ConnectionLimits(), services.slices
+        )
+
+    async def start(self) -> None:
+        """Returns once connections can be taken."""
+        await self._services.take_name()
+        await self._services.begin()
+        if self._services.bus is not None:
+            self._services.bus.start()
+
+    def wake(self, stream: str) -> None:
+        """A NOTIFY has arrived."""
+        self._services.announcer.wake(stream)
+
+    def positions(self) -> Mapping[Key, Token]:
+        """Where every writer of every stream stands."""
+        found: dict[Key, Token] = {}
+        for name, state in self._services.announcer.states.items():
+            found[name, LINEAR] = state.linear
+            for writer, position in state.positions.items():
+                found[name, writer] = position
+        return found
+
+    async def stop(self) -> None:
+        """End in good order."""
+        await self._services.stop()
+        await self._services.writer.stop()
+
+
+class SimulatedFollower:
+    """A worker on the simulator's ports.
+
+    :ivar dialler: makes the connections that it asks for; None over Redis
+    :ivar writer: None unless it writes
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        name: str,
+        kind: FollowerKind,
+        handlers: Sequence[tuple[HandlerKind, Receiver]],
+        watch: Watch,
+    ) -> None:
+        config = replace(
+            _worker_config(place, name),
+            dialect="legacy" if kind.legacy else "modern",
+            starting="earliest" if kind.earliest else "now",
+        )
+        coherence = worker_coherence(config, place.catalogue, _caches(place), place.log)
+        coherence.check()
+        services = self._services = assemble_worker(
+            config,
+            _worker_ports(
+                place,
+                coherence,
+                watch,
+                [_subscription(kind, each, receiver) for each, receiver in handlers],
+                has_database=kind.named,
+                has_store=kind.named or kind.writes,
+            ),
+            place.catalogue,
+            list(place.catalogue) if kind.writes else [],
+        )
+        self.writer: SimulatedWriter | None = None
+        if services.writer is not None:
+            self.writer = SimulatedWriter(services.writer, services.changes)
+        self.dialler: WorkerFactory | None = None
+        if services.bus is None:
+            self.dialler = services.factory
+            self.dialler.clock = place.life  # type: ignore[assignment]  # callLater is all it needs
+            self.dialler.jitter = None  # type: ignore[assignment]  # only the seed decides
+
+    async def start(self) -> None:
+        """Take the lease and the name, read what is on record, and keep all up to date."""
+        await self._services.take_names()
+        await self._services.begin()
+        self._services.follow()
+
+    def positions(self) -> Mapping[Key, Token]:
+        """Where it stands."""
+        return self._services.follower.positions
+
+    async def wait_for(
+        self, stream: str, writer: str | None, token: Token, timeout_s: float
+    ) -> None:
+        """Wait until it stands there."""
+        await self._services.waiting.wait_for(stream, writer, token, timeout_s)
+
+
+class SimulatedWriter:
+    """The writer of a process."""
+
+    def __init__(self, writer: StreamWriter, changes: Changes | None) -> None:
+        self._writer = writer
+        self._changes = changes
+
+    async def start(self) -> None:
+        """Take the name."""
+        await self._writer.start()
+
+    async def append(
+        self, stream: Stream, facts: Sequence[Sequence[Row]], key: str | None
+    ) -> Written:
+        """Append facts."""
+        return await self._writer.append(stream, facts, key)
+
+    async def change(
+        self, name: str, work: Callable[[Transaction, StaleOutbox], T], streams: Sequence[Stream]
+    ) -> T:
+        """Run a transaction that says what it makes stale."""
+        assert self._changes is not None
+        return (await self._changes.run(name, work, streams)).result
+
+    async def reserve(self, stream: Stream, count: int) -> Reservation:
+        """Take tokens before writing."""
+        return await self._writer.reserve(stream, count)
+
+    def positions(self) -> Mapping[Key, Token]:
+        """Where it stands itself."""
+        writer = self._writer
+        return {(s.name, writer.writer): writer.ledger(s.name).position for s in writer.streams}
+
+    async def stop(self) -> None:
+        """Give the name back."""
+        await self._writer.stop()
+
+
+class SimulatedWriterProcess(SimulatedWriter):
+    """A worker that follows nothing."""
+
+    def __init__(self, place: Place, name: str, watch: Watch) -> None:
+        coherence = Coherence(_caches(place), place.catalogue, place.log)
+        coherence.check()
+        services = self._services = assemble_worker(
+            replace(_worker_config(place, name), follow=()),
+            _worker_ports(place, coherence, watch, (), has_database=False, has_store=True),
+            place.catalogue,
+            list(place.catalogue),
+        )
+        assert services.writer is not None
+        super().__init__(services.writer, services.changes)
+
+    async def start(self) -> None:
+        """Take the name, then join the bus."""
+        await self._services.take_names()
+        self._services.follow()
+
+    async def stop(self) -> None:
+        """Leave the bus, and give the name back."""
+        if self._services.bus is not None:
+            await self._services.bus.stop()
+        await super().stop()
+
+
+class _AtOnce:
+    """Runs the steps of a start once: a process whose database is away is started again."""
+
+    def __call__(self, step: Callable[[], Any]) -> Any:
+        return step()
+
+
+def _worker_config(place: Place, name: str) -> WorkerConfig:
+    return WorkerConfig(
+        server_name=SERVER_NAME,
+        instance_name=name,
+        database=_DSN,
+        master=MasterAddress(port=1),
+        redis=_redis(place),
+        lease=place.retention.lease_s,
+        line_limit=LINE_LIMIT,
+        audit_caches=AuditCaches(every=0.0),
+    )
+
+
+def _worker_ports(
+    place: Place,
+    coherence: Coherence,
+    watch: Watch,
+    handlers: Sequence[Subscription],
+    *,
+    has_database: bool,
+    has_store: bool,
+) -> WorkerPorts:
+    life, store = place.life, place.store
+    order = in_order(place.catalogue, foreign=False)
+    ports = WorkerPorts(
+        scheduler=life,
+        log=place.log,
+        coherence=coherence,
+        until_done=_AtOnce(),
+        join=_join(place),
+        handlers=handlers,
+        sizes=_sizes(place),
+        store=store if has_store else None,
+        database=place.database if has_database else None,
+        incarnations=Incarnations(),
+        source=store,
+        backlog=Backlog(order, store, StorePositions(store)),
+        tokens=PossibleTokens(life, store, place.log),
+    )
+    # Over TCP it is the master that announces what a worker writes.
+    return ports if place.bus is None else replace(ports, watched=watch)
+
+
+def _caches(place: Place) -> Caches:
+    return make_caches() if place.application is None else place.application.caches
+
+
+def _sizes(place: Place) -> Sizes:
+    return _SMALL if place.small else _ORDINARY
+
+
+def _redis(place: Place) -> Redis | None:
+    return None if place.bus is None else Redis(channel_per_stream=place.bus.per_stream)
+
+
+def _join(place: Place) -> Join | None:
+    return None if place.bus is None else place.bus.join
+
+
+def _subscription(kind: FollowerKind, handler: HandlerKind, receiver: Receiver) -> Subscription:
+    """A handler, with the view and the start that it is to have."""
+    view = None
+    if handler.other_view:
+        view = "per_writer" if kind.legacy else "linear"
+    base: Any = _ExactlyOnce if handler.exactly_once else _AtLeastOnce
+    made = type(base.__name__, (base,), {"view": view})(receiver)
+    earliest = handler.late or kind.earliest
+    return Subscription(made, handler.name, StartAt.EARLIEST if earliest else StartAt.NOW)
+
+
+class _AtLeastOnce(Handler):
+    """A handler outside of the database."""
+
+    def __init__(self, receiver: Receiver) -> None:
+        self._receiver = receiver
+
+    async def on_rows(self, batch: Batch) -> None:
+        """Pass on."""
+        await self._receiver.handle(
+            batch.stream, batch.writer, batch.after, batch.upto, batch.facts
+        )
+
+    async def on_reset(
+        self, stream: str, writer: str, position: Token, lost: Range | None = None
+    ) -> None:
+        """Pass on."""
+        self._receiver.reset(stream, writer, position, lost)
+
+
+class _ExactlyOnce(TransactionalHandler):
+    """A handler whose effects commit together with the position."""
+
+    def __init__(self, receiver: Receiver) -> None:
+        self._receiver = receiver
+
+    def apply(self, txn: Transaction, batch: Batch) -> None:
+        """Pass on."""
+        self._receiver.apply(txn, batch.stream, batch.writer, batch.after, batch.upto, batch.facts)
+
+    async def on_reset(
+        self, stream: str, writer: str, position: Token, lost: Range | None = None
+    ) -> None:
+        """Pass on."""
+        self._receiver.reset(stream, writer, position, lost)

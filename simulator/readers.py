@@ -1,0 +1,179 @@
+"""Readers of caches everywhere; each answer is judged by where its process stood when it asked."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Mapping, Sequence
+from random import Random
+from typing import Any, Protocol
+
+from simulator.application import Application, LoadFailed
+from simulator.application_data import (
+    ITEMS,
+    SHELVES,
+    TALLIES,
+    ApplicationData,
+    DataKey,
+    Told,
+)
+from simulator.clock import Life, VirtualClock
+from simulator.truth import Judge
+from synrepl.caches.changes import HasChanged
+from synrepl.core.errors import SynreplError
+from synrepl.core.tokens import Token
+
+#: How long a reader waits for what was written elsewhere, in seconds.
+WAIT_S = 5.0
+
+
+class Reading(Protocol):
+    """An actor whose process has the application."""
+
+    name: str
+    life: Life | None
+    application: Application | None
+
+    @property
+    def positions(self) -> Mapping[tuple[str, str], Token]:
+        """Where it says that it stands; nothing while it is down."""
+
+
+class Waiting(Reading, Protocol):
+    """One that can wait for a position."""
+
+    async def wait_for(self, told: Told, timeout_s: float) -> None:
+        """Wait until everything up to a fact is here.
+
+        :raises SynreplError: it is not, or not in time
+        """
+
+
+class Readers:
+    """Reads at random, and wherever something has just changed.
+
+    :param followers: those of the processes that can wait for a position
+    :ivar reads: how many answers were judged
+    """
+
+    def __init__(
+        self,
+        clock: VirtualClock,
+        random: Random,
+        judge: Judge,
+        data: ApplicationData,
+        processes: Sequence[Reading],
+        followers: Sequence[Waiting],
+    ) -> None:
+        self._clock = clock
+        self._random = random
+        self._judge = judge
+        self._data = data
+        self._processes = processes
+        self._followers = followers
+        self.reads = 0
+
+    def read_anything(self) -> None:
+        """A few reads in one process."""
+        actor = self._random.choice(self._processes)
+        if actor.application is not None:
+            for key in self._random.sample(actor.application.keys, 3):
+                self.read(actor, key)
+            self._spawn(actor, self._read_shelf(actor, self._random.choice(SHELVES)))
+            self._look_into_index(actor, actor.application)
+
+    def read_everything(self) -> None:
+        """Every key in every process."""
+        for actor in self._processes:
+            for key in () if actor.application is None else actor.application.keys:
+                self.read(actor, key)
+
+    def changed(self, key: DataKey) -> None:
+        """Something has changed: some will read it while that becomes known, and afterwards."""
+        actor = self._random.choice(self._processes)
+        if key[0] == "view":
+            actor = next(process for process in self._processes if process.name == key[1])
+        for _ in range(3):
+            self._clock.callLater(self._random.random() ** 2 * 0.5, self.read, actor, key)
+
+    def changed_by(self, actor: Reading, versions: Mapping[DataKey, int]) -> None:
+        """A process knows of its own changes: whoever reads there now, sees them.
+
+        And whoever waits for them elsewhere.
+        """
+        for key, version in versions.items():
+            self.read(actor, key, version)
+        follower = self._random.choice(self._followers)
+        if versions and self._random.random() < 0.3:
+            told = self._data.told(*next(iter(versions.items())))
+            self._spawn(follower, self._wait_and_read(follower, told, versions))
+
+    def read(self, actor: Reading, key: DataKey, least: int = 0) -> None:
+        """Read one key.
+
+        :param least: the version that it must be, wherever the process stands
+        """
+        self._spawn(actor, self._read(actor, key, least))
+
+    def _spawn(self, actor: Reading, read: Coroutine[Any, Any, None]) -> None:
+        if actor.life is None:
+            read.close()
+        else:
+            actor.life.spawn("read", read)
+
+    async def _read(self, actor: Reading, key: DataKey, least: int) -> None:
+        application, at = actor.application, actor.positions
+        if application is None:
+            return
+        least = max(least, self._data.least(key, at))
+        try:
+            version = await application.read(key)
+        except LoadFailed:
+            return
+        self._compare(actor, key, version, least, at)
+
+    async def _read_shelf(self, actor: Reading, shelf: str) -> None:
+        application, at = actor.application, actor.positions
+        if application is None:
+            return
+        least = {key: self._data.least(key, at) for key in ITEMS}
+        try:
+            versions = await application.read_shelf(shelf)
+        except LoadFailed:
+            return
+        for key, version in versions.items():
+            self._compare(actor, key, version, least[key], at)
+
+    def _look_into_index(self, actor: Reading, application: Application) -> None:
+        at = actor.positions
+        for key in TALLIES:
+            since = self._random.randint(0, max(at.values(), default=0))
+            answer = application.index.has_changed(key[1], since)
+            if answer is HasChanged.NO and self._data.has_changed(key, since, at):
+                self._judge.broken(
+                    "R4", "{name} was told that {key} is unchanged since {since}, at {at} it is not",
+                    name=actor.name, key=key, since=since, at=dict(at),
+                )  # fmt: skip
+
+    async def _wait_and_read(
+        self, actor: Waiting, told: Told, versions: Mapping[DataKey, int]
+    ) -> None:
+        try:
+            await actor.wait_for(told, WAIT_S)
+        except SynreplError:
+            return
+        for key, version in versions.items():
+            self.read(actor, key, version)
+
+    def _compare(
+        self,
+        actor: Reading,
+        key: DataKey,
+        version: int,
+        least: int,
+        at: Mapping[tuple[str, str], Token],
+    ) -> None:
+        self.reads += 1
+        if version < least:
+            self._judge.broken(
+                "R4", "{name} read version {version} of {key}, at {at} it had to be {least}",
+                name=actor.name, version=version, key=key, least=least, at=dict(at),
+            )  # fmt: skip

@@ -1,0 +1,99 @@
+"""An asynchronous standby: the simulated database as it was some moments ago."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from simulator.follower_database import FollowerRecords, KeptRecords
+from simulator.watched_stream import WatchedStream
+from synrepl.core.tokens import Token
+
+
+@dataclass(frozen=True, slots=True)
+class _StreamCopy:
+    """One stream.
+
+    :ivar writers: epoch, position, and whether a process had taken the name
+    """
+
+    tokens: frozenset[Token]
+    last: Token
+    recorded: Token
+    incarnation: int
+    floor: Token
+    losses: int
+    writers: Mapping[str, tuple[int, Token, bool]]
+
+
+class Standby:
+    """What has reached the standby by now: facts, positions, and the record of followers.
+
+    :param streams: all streams, by name
+    """
+
+    def __init__(self, streams: Mapping[str, WatchedStream], kept: KeptRecords) -> None:
+        self._confirmed = kept.server.incarnation, kept.server.confirmed_timeline
+        self._streams = {name: _copy(watched) for name, watched in streams.items()}
+        self._records = {name: records.copy() for name, records in kept.records.items()}
+
+    def take_over(
+        self, streams: Mapping[str, WatchedStream], kept: KeptRecords, ahead: int
+    ) -> None:
+        """Put the database back to what the standby has.
+
+        :param ahead: so many tokens more were logged of each sequence
+        """
+        kept.server.incarnation, kept.server.confirmed_timeline = self._confirmed
+        kept.server.promote()
+        kept.records = dict[str, FollowerRecords](self._records)
+        for name, watched in streams.items():
+            copy = self._streams.get(name, _NOTHING)
+            watched.put_back(copy.tokens, min(copy.last + ahead, watched.last))
+            watched.recorded = copy.recorded
+            watched.incarnation, watched.floor = copy.incarnation, copy.floor
+            del watched.losses[copy.losses :]
+            for writer, state in watched.writers.items():
+                epoch, state.position, state.held = copy.writers.get(writer, (0, 0, False))
+                state.epoch = epoch
+                state.session = None
+
+
+_NOTHING = _StreamCopy(frozenset(), 0, 0, 1, 0, 0, {})
+
+
+def _copy(watched: WatchedStream) -> _StreamCopy:
+    return _StreamCopy(
+        watched.tokens,
+        watched.last,
+        watched.recorded,
+        watched.incarnation,
+        watched.floor,
+        len(watched.losses),
+        {name: (w.epoch, w.position, w.held) for name, w in watched.writers.items()},
+    )
+
+
+def lost_since(
+    streams: Mapping[str, WatchedStream], number: int
+) -> list[tuple[str, str, Token, Token]]:
+    """Rows of :data:`~synrepl.storage.incarnations.LOST_SINCE`."""
+    found: dict[tuple[str, str], tuple[Token, Token]] = {}
+    for name, watched in streams.items():
+        for incarnation, floor, kept_of in watched.losses:
+            if incarnation > number:
+                for writer, kept in kept_of.items():
+                    least, most = found.get((name, writer), (kept, floor))
+                    found[name, writer] = min(least, kept), max(most, floor)
+    return [(*key, *span) for key, span in found.items()]
+
+
+def proofs(kept: KeptRecords, stream: str) -> Iterable[tuple[str, Token]]:
+    """What the record of followers proves to be there, of a stream: writers and positions."""
+    for records in kept.records.values():
+        for (of, writer), position in records.positions().items():
+            if of == stream:
+                yield writer, position
+        for (_, of, writer), at in records.handlers.items():
+            if of == stream and at.position != at.started_from:
+                yield writer, at.position

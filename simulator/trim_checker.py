@@ -1,0 +1,73 @@
+"""Checks what is trimmed: nothing that somebody has a right to (the rules of ``services.trim``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from simulator.parts import Retention
+from simulator.truth import ALL, Judge, Truth
+from synrepl.core.tokens import Token
+from synrepl.streams.definition import Fact, Stream
+
+Key = tuple[str, str]
+
+
+class TrimChecker:
+    """Keeps account of leases and of the age of facts.
+
+    :param on_record: a named follower's positions on record
+    :param retention: how long facts stay
+    """
+
+    def __init__(
+        self,
+        judge: Judge,
+        truth: Truth,
+        seconds: Callable[[], float],
+        on_record: Callable[[str], Mapping[Key, Token]],
+        retention: Retention,
+    ) -> None:
+        self._judge = judge
+        self._truth = truth
+        self._seconds = seconds
+        self._on_record = on_record
+        self._retention = retention
+        self._leases: dict[str, float] = {}
+        self._committed_at: dict[tuple[str, Token], float] = {}
+        #: How many facts have gone.
+        self.count = 0
+
+    def renewed(self, follower: str, lease_s: float) -> None:
+        """A follower has a lease from now on."""
+        self._leases[follower] = self._seconds() + lease_s
+
+    def committed(self, stream: str, fact: Fact) -> None:
+        """A fact is there."""
+        self._committed_at[stream, fact.token] = self._seconds()
+
+    def gone(self, stream: Stream, facts: Sequence[Fact]) -> None:
+        """These facts were deleted."""
+        for fact in facts:
+            self._truth.trimmed(stream.name, fact)
+            self.count += 1
+            age_s = self._seconds() - self._committed_at[stream.name, fact.token]
+            if not stream.ephemeral:
+                self._broken(stream, fact, "was trimmed, but the stream is not ephemeral")
+            elif age_s < self._retention.keep_s:
+                self._broken(stream, fact, "was trimmed {age:.1f} s after its commit", age=age_s)
+            elif age_s < self._retention.max_s:
+                self._check_acknowledged(stream, fact)
+
+    def _check_acknowledged(self, stream: Stream, fact: Fact) -> None:
+        for follower, expires_at in self._leases.items():
+            at = self._on_record(follower)
+            upto = max(at.get((stream.name, writer), 0) for writer in (fact.writer, ALL))
+            if expires_at > self._seconds() and upto < fact.token:
+                self._broken(stream, fact, "was trimmed, but {follower}, whose lease runs, has"
+                             " acknowledged {upto}", follower=follower, upto=upto)  # fmt: skip
+
+    def _broken(self, stream: Stream, fact: Fact, words: str, **facts: object) -> None:
+        self._judge.broken(
+            "TRIM", "{token} of {stream} by {writer} " + words,
+            token=fact.token, stream=stream.name, writer=fact.writer, **facts,
+        )  # fmt: skip

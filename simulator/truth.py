@@ -1,0 +1,96 @@
+"""What really happened in the database: the measure of everything that is sent and applied."""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections.abc import Callable, Collection, Sequence
+
+from simulator.transcript import Transcript
+from synrepl.core.tokens import Token
+from synrepl.streams.definition import Fact
+
+#: Stands for all writers of a stream, where a writer's name could.
+ALL = ""
+
+#: The smallest unsettled token of (stream, writer or ALL); None when there is none.
+Unsettled = Callable[[str, str], Token | None]
+
+
+class Judge:
+    """Collects broken rules. It does not raise: the code that is judged might catch it."""
+
+    def __init__(self, transcript: Transcript) -> None:
+        self._transcript = transcript
+        self.violations: list[str] = []
+
+    def broken(self, rule: str, words: str, **facts: object) -> None:
+        """A rule does not hold."""
+        sentence = f"{rule}: {words.format(**facts)}"
+        self.violations.append(sentence)
+        self._transcript.add("CHECKER", "{sentence}", sentence=sentence)
+
+
+class Truth:
+    """All committed facts, and the positions that somebody has been told."""
+
+    def __init__(self) -> None:
+        self._facts: dict[str, dict[Token, Fact]] = {}
+        self._order: dict[tuple[str, str], list[Token]] = {}
+        self._trimmed: set[tuple[str, Token]] = set()
+        self.published: dict[tuple[str, str], Token] = {}
+        #: What a failover has lost, by stream and token.
+        self.lost: set[tuple[str, Token]] = set()
+
+    def committed(self, stream: str, fact: Fact) -> bool:
+        """Note a fact; False when its token was taken by another one."""
+        known = self._facts.setdefault(stream, {})
+        if fact.token in known:
+            return False
+        known[fact.token] = fact
+        for writer in (fact.writer, ALL):
+            insort(self._order.setdefault((stream, writer), []), fact.token)
+        return True
+
+    def lose(self, stream: str, left: Collection[Token]) -> list[Fact]:
+        """A failover has left only these facts of a stream; the others."""
+        known = self._facts.get(stream, {})
+        gone = [fact for token, fact in known.items() if token not in left]
+        for fact in gone:
+            del known[fact.token]
+            self.lost.add((stream, fact.token))
+            for writer in (fact.writer, ALL):
+                self._order[stream, writer].remove(fact.token)
+        return gone
+
+    def between(self, stream: str, writer: str, after: Token, upto: Token) -> Sequence[Fact]:
+        """The committed facts of a writer, or of :data:`ALL`, in ``(after, upto]``."""
+        tokens = self._order.get((stream, writer))
+        if not tokens or tokens[-1] <= after:
+            return ()
+        known = self._facts[stream]
+        found = tokens[bisect_right(tokens, after) : bisect_right(tokens, upto)]
+        return [known[token] for token in found]
+
+    def last(self, stream: str, writer: str = ALL) -> Token:
+        """The largest committed token; 0 when there is none."""
+        tokens = self._order.get((stream, writer))
+        return tokens[-1] if tokens else 0
+
+    def trimmed(self, stream: str, fact: Fact) -> None:
+        """A fact was deleted, as its time was over."""
+        self._trimmed.add((stream, fact.token))
+
+    def is_there(self, stream: str, fact: Fact) -> bool:
+        """False once a fact was trimmed: who has not had it by then may never have it."""
+        return (stream, fact.token) not in self._trimmed
+
+    @property
+    def count(self) -> int:
+        """How many facts there are."""
+        return sum(map(len, self._facts.values()))
+
+    def publish(self, stream: str, writer: str, position: Token) -> None:
+        """Somebody was told that ``writer`` (or ALL) stands at ``position``."""
+        key = (stream, writer)
+        if position > self.published.get(key, 0):
+            self.published[key] = position

@@ -1,0 +1,248 @@
+"""One stream of the simulated database, watched: what is reserved, settled and committed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import NamedTuple
+
+from simulator.position_checker import CommitChecker
+from simulator.truth import ALL
+from synrepl.core.tokens import Token
+from synrepl.storage.database import SerializationFailure
+from synrepl.storage.memory.server import MemoryServer
+from synrepl.storage.memory.stream import MemoryStream
+from synrepl.storage.store import Drained, Observation
+from synrepl.streams.definition import Fact, Stream
+
+MAX_ROWS = 1_000_000
+
+#: Told of facts of a stream.
+Told = Callable[[Stream, Sequence[Fact]], object]
+
+
+class _Taken(NamedTuple):
+    """Who took a token.
+
+    :ivar number: of the reservation
+    :ivar known: its process knows that it has reserved it, outside of any transaction
+    """
+
+    writer: str
+    epoch: int
+    number: int
+    known: bool = False
+
+
+class WriterSnapshot(NamedTuple):
+    """What a transaction with a snapshot knows of a writer, however old that is.
+
+    :ivar decided: changes with each decision about the writer
+    """
+
+    draining: bool
+    decided: tuple[int, int]
+
+
+class WatchedStream(MemoryStream):
+    """Tells the checkers what happens to its tokens.
+
+    :param committed: told in the moment of each commit
+    :param gone: told of facts that are trimmed
+    :ivar last_taken: the last token that each writer was given
+    :ivar draining: writers that get no tokens; ``died``: those fenced off since they had
+        their names; ``removed``: those that are none any more
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        commits: CommitChecker,
+        committed: Told,
+        gone: Told,
+        server: MemoryServer | None = None,
+    ) -> None:
+        super().__init__(stream, MAX_ROWS, server)
+        self._commits = commits
+        self._committed = committed
+        self._gone = gone
+        self._taken: dict[Token, _Taken] = {}
+        self._taking: tuple[str, int] = ("", 0)
+        #: By writer: what was taken at or below may never appear any more.
+        self._void: dict[str, Token] = {}
+        self.last_taken: dict[str, Token] = {}
+        self._generation: Counter[str] = Counter()
+        #: Transactions with an old snapshot that were let in, by writer.
+        self._let_in: Counter[str] = Counter()
+        self.draining: set[str] = set()
+        self.died: set[str] = set()
+        self.removed: set[str] = set()
+        self.writer("sql")
+
+    def hold(self, name: str, describe: str) -> int:
+        """Note a reservation; the tokens taken next are its own."""
+        number = super().hold(name, describe)
+        self._taking = name, number
+        return number
+
+    def take(self, how_many: int, floor: Token) -> list[Token]:
+        """Tokens from the sequence, in the name of the reservation noted last.
+
+        :raises Drained: that writer gets none
+        """
+        writer, number = self._taking
+        if how_many and writer in self.draining:
+            self.let_go(writer, [number])
+            raise Drained(writer=writer, stream=self.stream.name)
+        return self._give(how_many, floor)
+
+    def snapshot(self, writer: str) -> WriterSnapshot:
+        """What a transaction that begins now will know of a writer."""
+        return WriterSnapshot(writer in self.draining, self._decided(writer))
+
+    def take_by_snapshot(self, known: WriterSnapshot) -> Token:
+        """A token for a transaction that reads an old snapshot, in the name of the last reservation.
+
+        The writer is not drained before :meth:`leave_snapshot`.
+
+        :raises Drained: by the snapshot, that writer gets none
+        :raises SerializationFailure: something was decided about the writer since
+        """
+        writer, _ = self._taking
+        if known.draining:
+            raise Drained(writer=writer, stream=self.stream.name)
+        if known.decided != self._decided(writer):
+            raise SerializationFailure(
+                name="append", attempts=1, sqlstate="40001", reason="the snapshot is too old"
+            )
+        self._let_in[writer] += 1
+        return self._give(1, 0)[0]
+
+    def leave_snapshot(self, writer: str) -> None:
+        """A transaction that was let in with an old snapshot has ended."""
+        self._let_in[writer] -= 1
+
+    def _decided(self, writer: str) -> tuple[int, int]:
+        return self.writers[writer].epoch, self._generation[writer]
+
+    def _give(self, how_many: int, floor: Token) -> list[Token]:
+        writer, number = self._taking
+        tokens = super().take(how_many, floor)
+        if tokens:
+            self.last_taken[writer] = tokens[-1]
+            taken = _Taken(writer, self.writers[writer].epoch, number)
+            self._taken.update(dict.fromkeys(tokens, taken))
+        return tokens
+
+    def answered(self, tokens: Sequence[Token]) -> None:
+        """Their process knows now that it has reserved them."""
+        for token in tokens:
+            if token in self._taken:
+                self._taken[token] = self._taken[token]._replace(known=True)
+
+    def let_go(self, name: str, numbers: Iterable[int]) -> None:
+        """Forget reservations: their tokens are settled.
+
+        Not so when the session was lost of a process that knows that it has
+        reserved them: until the writer is fenced, it may still write.
+        """
+        gone = set(numbers)
+        super().let_go(name, gone)
+        lost = self.writers[name].session is None
+        for token, taken in list(self._taken.items()):
+            if taken.number in gone and not (taken.known and lost):
+                del self._taken[token]
+
+    def give_back(self, tokens: Sequence[Token]) -> None:
+        """Their writer will not write them any more, whatever locks it still holds."""
+        for token in tokens:
+            self._taken.pop(token, None)
+
+    def fence(self, name: str) -> bool:
+        """Raise the epoch of a writer that died."""
+        fenced = super().fence(name)
+        if fenced:
+            self.void(name)
+            self.died.add(name)
+        return fenced
+
+    def conclude_drain(self, name: str) -> bool:
+        """Keep out transactions from before the writer was drained; False when one is let in."""
+        if name not in self.draining or self._let_in[name]:
+            return False
+        self._generation[name] += 1
+        return True
+
+    def remove(self, name: str) -> None:
+        """It is no writer any more: whoever has its old number is refused."""
+        writer = self.writers[name]
+        writer.epoch += 1
+        writer.held = False
+        self.void(name)
+        self.draining.discard(name)
+        self.died.discard(name)
+        self.removed.add(name)
+
+    def bring_back(self, name: str) -> bool:
+        """A writer that was drained or removed may write again; False for any other."""
+        gone = name in self.draining or name in self.removed
+        self.draining.discard(name)
+        self.removed.discard(name)
+        return gone
+
+    def observation(self) -> Observation:
+        """One look from outside."""
+        seen = super().observation()
+        if not self.removed:
+            return seen
+        writers = {
+            name: replace(state, removed=True) if name in self.removed else state
+            for name, state in seen.writers.items()
+        }
+        return replace(seen, writers=writers)
+
+    def void(self, name: str) -> None:
+        """What a writer has taken until now is void."""
+        self._void[name] = self.last
+
+    def fall_back(self, token: Token) -> None:
+        """The sequence is behind: tokens above, of which nobody was told, are given out again."""
+        self.last = token
+        self._void = {name: min(void, token) for name, void in self._void.items()}
+
+    @property
+    def tokens(self) -> frozenset[Token]:
+        """Of all facts that are there."""
+        return frozenset(fact.token for fact in self._facts)
+
+    def put_back(self, tokens: Collection[Token], last: Token) -> None:
+        """Another server has taken over, which has these facts only, and no open reservation."""
+        self._facts = [fact for fact in self._facts if fact.token in tokens]
+        self._rows = sum(len(fact.rows) for fact in self._facts)
+        self._taken.clear()
+        self.fall_back(last)
+
+    def commit(self, facts: Sequence[Fact]) -> None:
+        """Make facts visible, and have that judged."""
+        super().commit(facts)
+        kept = [fact for fact in facts if fact.rows]
+        self._commits.committed(self.stream.name, kept, self._void)
+        if kept:
+            self._committed(self.stream, kept)
+
+    def _drop(self, how_many: int) -> None:
+        gone = list(islice(self._facts, how_many))
+        super()._drop(how_many)
+        self._gone(self.stream, gone)
+
+    def unsettled(self, writer: str) -> Token | None:
+        """The smallest token of a writer, or of :data:`~.truth.ALL`, that may still appear."""
+        smallest: Token | None = None
+        for token, taken in list(self._taken.items()):
+            if taken.epoch != self.writers[taken.writer].epoch:
+                del self._taken[token]
+            elif writer in (ALL, taken.writer) and (smallest is None or token < smallest):
+                smallest = token
+        return smallest

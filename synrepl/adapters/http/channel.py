@@ -1,0 +1,255 @@
+"""A connection of the HTTP listener.
+
+``twisted.web`` parses. Requests that it accepts although another parser might read
+them differently (two body lengths, a folded header) are refused here. After such a
+refusal, no further input of the connection is processed.
+"""
+
+# mypy: disable-error-code="no-untyped-call"
+# (the methods of twisted.web's channel have no types)
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any, cast
+
+from twisted.python.failure import Failure
+from twisted.web import http
+
+from synrepl.adapters.http.errors import error_answer
+from synrepl.adapters.http.limits import BadRequest, RequestTooSlow, TooBusy, TooManyConnections
+from synrepl.adapters.http.messages import answer_headers, phrase
+from synrepl.adapters.http.request import ArrivingRequest, RequestServer
+from synrepl.core.clock import DelayedCall
+from synrepl.core.errors import SynreplError
+
+#: Maximum number of digits in a Content-Length.
+_LONGEST_NUMBER = 18
+
+
+class ChannelPhase(Enum):
+    """State of a connection; each has a deadline, except WHOLE."""
+
+    IDLE = "idle"
+    HEAD = "head"
+    BODY = "body"
+    #: The request is complete and not yet answered.
+    WHOLE = "whole"
+    #: The request was answered before it was complete, or the connection is being closed.
+    ENDING = "ending"
+
+
+class HttpChannel(http.HTTPChannel):
+    """One connection.
+
+    :param where: its address, as used by the table of connections
+    """
+
+    transport: Any
+    requestFactory = ArrivingRequest  # type: ignore[assignment]
+    timeOut = None  # the deadlines are ours
+
+    def __init__(self, server: RequestServer, where: str) -> None:
+        super().__init__()
+        self.server = server
+        self.where = where
+        self.factory = server
+        self.here = ""
+        self._phase = ChannelPhase.IDLE
+        self._deadline: DelayedCall | None = None
+        self._refused = False
+
+    def request_line(self) -> tuple[bytes, bytes, bytes]:
+        """Method, URI and version of the request whose headers were just read."""
+        return cast("tuple[bytes, bytes, bytes]", (self._command, self._path, self._version))
+
+    # -- a connection's life ----------------------------------------------------------------
+
+    def connectionMade(self) -> None:
+        """Count it."""
+        self.here = str(getattr(self.transport.getHost(), "host", ""))
+        self.server.connections.enter(self, self.where)
+        super().connectionMade()
+        self._begin(ChannelPhase.IDLE, self.server.limits.idle_s)
+
+    def connectionLost(self, reason: Failure) -> None:  # type: ignore[override]
+        """Count it no more."""
+        self._begin(ChannelPhase.ENDING, None)
+        self.server.admission.moved(self)
+        self.server.connections.left(self)
+        super().connectionLost(reason)
+
+    def close_soon(self) -> None:
+        """Close once the request under way is answered."""
+        self.persistent = 0
+        if not self.requests:
+            self.loseConnection()
+
+    def displace(self) -> None:
+        """Close it to make room: it is idle, or its request is incomplete."""
+        if self._phase is ChannelPhase.HEAD:
+            self._refuse(TooManyConnections())
+        elif self._phase is ChannelPhase.BODY:
+            self._under_way().refuse(TooManyConnections())
+        if self._waitingForTransport:
+            self.cut()
+        else:
+            self._close()
+
+    def cut(self) -> None:
+        """Abort it: the client does not read."""
+        self.transport.abortConnection()
+
+    # -- what comes ---------------------------------------------------------------------------
+
+    def dataReceived(self, data: bytes) -> None:
+        """The deadline starts with the first byte of a request; later bytes do not extend it."""
+        if self._refused:
+            return
+        if self._phase is ChannelPhase.IDLE:
+            self._begin(ChannelPhase.HEAD, self.server.limits.head_s)
+        super().dataReceived(data)
+
+    def lineReceived(self, line: bytes) -> None:
+        """A line of the head."""
+        if self._refused:
+            return
+        if line[:1] in (b" ", b"\t"):
+            self._refuse(BadRequest(reason="a header goes on in the next line"))
+            return
+        super().lineReceived(line)
+
+    def headerReceived(self, line: bytes) -> bool:
+        """Check a header before Twisted interprets it."""
+        name, _, value = line.partition(b":")
+        if name.lower() == b"content-length" and len(value.strip()) > _LONGEST_NUMBER:
+            self._refuse(BadRequest(reason="its Content-Length is no such number"))
+            return False
+        return cast(bool, super().headerReceived(line))
+
+    def allHeadersReceived(self) -> None:
+        """Refuse a body whose length is ambiguous."""
+        headers = self.requests[-1].requestHeaders
+        coding = headers.getRawHeaders(b"Transfer-Encoding", [])
+        if coding:
+            if [value.lower() for value in coding] != [b"chunked"]:
+                self._refuse(BadRequest(reason="only 'chunked' is known as a Transfer-Encoding"))
+            elif headers.hasHeader(b"Content-Length"):
+                self._refuse(BadRequest(reason="it has Transfer-Encoding and Content-Length"))
+            elif self._version != b"HTTP/1.1":
+                self._refuse(BadRequest(reason="HTTP/1.0 has no Transfer-Encoding"))
+        if not self._refused:
+            super().allHeadersReceived()
+
+    def allContentReceived(self) -> None:
+        """The request is whole."""
+        if not self._refused:
+            self._begin(ChannelPhase.WHOLE, None)
+            super().allContentReceived()
+
+    def rawDataReceived(self, data: bytes) -> None:
+        """Part of a body, or of what comes behind it."""
+        if not self._refused:
+            super().rawDataReceived(data)
+
+    def body_begins(self) -> None:
+        """The head of a request has been accepted."""
+        self._begin(ChannelPhase.BODY, self.server.limits.body_s)
+
+    # -- what goes out ------------------------------------------------------------------------
+
+    def active(self, always: bool = False) -> None:
+        """A complete request is being answered, so the connection is not displaced.
+
+        :param always: even if ``max_busy`` connections are active already
+        :raises TooBusy: ``max_busy`` connections are active already
+        """
+        connections = self.server.connections
+        if not always and connections.busy >= self.server.limits.max_busy:
+            raise TooBusy()
+        connections.active(self)
+
+    def answered(self, count: int) -> None:
+        """Bytes of an answer were written; they count if the client does not read them."""
+        if self._waitingForTransport:
+            self.server.admission.stuck(self, count)
+
+    def resumeProducing(self) -> None:
+        """What was written has gone out."""
+        self.server.admission.moved(self)
+        super().resumeProducing()
+
+    def requestDone(self, request: http.Request) -> None:
+        """The next request may come, or the client has this long to read the last answer."""
+        limits = self.server.limits
+        self.server.connections.idle(self)
+        self._begin(ChannelPhase.IDLE if self.persistent else ChannelPhase.ENDING, limits.idle_s)
+        super().requestDone(request)
+        if self._phase is ChannelPhase.IDLE and (self.requests or self._buffer):
+            self._begin(ChannelPhase.HEAD, limits.head_s)  # some of the next one is there already
+
+    def ending(self) -> None:
+        """The request was answered early; the client has some time to read the answer."""
+        self._begin(ChannelPhase.ENDING, self.server.limits.idle_s)
+
+    def _respondToBadRequestAndDisconnect(self) -> None:
+        self._refuse(BadRequest(reason="its request line, a header or a chunk is malformed"))
+
+    def _refuse(self, error: SynreplError) -> None:
+        """Answer with an error and close; no further input is processed."""
+        if self._refused:
+            return
+        self._refused = True
+        if self._phase is ChannelPhase.ENDING:  # already answered
+            self._close()
+            return
+        answer = error_answer(error, {})
+        self.server.responses["-", answer.status] += 1
+        lines = [f"HTTP/1.1 {answer.status} {phrase(answer.status).decode()}"]
+        lines += [
+            f"{name}: {value}" for name, value in (*answer_headers(answer), ("Connection", "close"))
+        ]
+        head = "\r\n".join([*lines, "", ""]).encode("latin-1", "replace")
+        self.transport.write(head + answer.body)
+        self._close()
+
+    def _close(self) -> None:
+        """Close once what was written has gone out, or it has taken too long."""
+        self._begin(ChannelPhase.ENDING, self.server.limits.idle_s)
+        self.server.connections.leaving(self)
+        self.loseConnection()
+
+    def _under_way(self) -> ArrivingRequest:
+        return cast(ArrivingRequest, self.requests[-1])
+
+    # -- deadlines ----------------------------------------------------------------------------
+
+    def _begin(self, phase: ChannelPhase, seconds: float | None) -> None:
+        if self._deadline is not None and self._deadline.active():
+            self._deadline.cancel()
+        self._phase = phase
+        self._deadline = None
+        if seconds is not None:
+            self._deadline = self.server.scheduler.callLater(seconds, self._too_late)
+
+    def _too_late(self) -> None:
+        limits = self.server.limits
+        if self._phase is ChannelPhase.IDLE:
+            self._close()
+        elif self._phase is ChannelPhase.HEAD:
+            self._refuse(RequestTooSlow(part="head", seconds=limits.head_s))
+        elif self._phase is ChannelPhase.BODY:
+            self._look_at_body()
+        else:
+            self.cut()
+
+    def _look_at_body(self) -> None:
+        """Refuse a body that arrives too slowly, else extend the deadline."""
+        request, limits = self._under_way(), self.server.limits
+        allowed = limits.body_s + request.size / limits.body_rate
+        left = request.began + allowed - self.server.scheduler.seconds()
+        if left > 0:
+            self._begin(ChannelPhase.BODY, left)
+            return
+        request.refuse(RequestTooSlow(part="body", seconds=round(allowed, 1)))
+        self._close()

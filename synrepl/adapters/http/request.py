@@ -1,0 +1,225 @@
+"""A request of the HTTP listener: judged, received, answered."""
+
+# mypy: disable-error-code="no-untyped-call"
+# (the methods of twisted.web's request have no types)
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, Protocol
+
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from twisted.web import http
+
+from synrepl.adapters.http.admission import Admission
+from synrepl.adapters.http.errors import error_answer
+from synrepl.adapters.http.limits import BodyTooLarge, HttpLimits
+from synrepl.adapters.http.messages import (
+    HttpAnswer,
+    HttpRequest,
+    answer_headers,
+    parse_query,
+    phrase,
+)
+from synrepl.adapters.http.routes import Match
+from synrepl.adapters.scheduler import TwistedScheduler
+from synrepl.adapters.tcp.connection_table import ConnectionTable
+from synrepl.core.errors import SynreplError
+from synrepl.core.slices import Slices
+
+_log = Logger()
+
+#: Cost of a request, and of an immediate one, in units of :class:`Slices`.
+_COST, _COST_OF_IMMEDIATE = 100, 20
+
+
+class RequestServer(Protocol):
+    """The listener of a connection; see :class:`~synrepl.adapters.http.server.HttpServer`."""
+
+    scheduler: TwistedScheduler
+    limits: HttpLimits
+    connections: ConnectionTable[Any]
+    admission: Admission
+    slices: Slices | None
+    immediate_slices: Slices | None
+    responses: Counter[tuple[str, int]]
+
+    def match(self, method: bytes, path: bytes, request: ArrivingRequest) -> Match: ...
+
+
+class RequestChannel(Protocol):
+    """The connection of a request; see :class:`~synrepl.adapters.http.channel.HttpChannel`."""
+
+    server: RequestServer
+    here: str
+    persistent: int
+
+    def request_line(self) -> tuple[bytes, bytes, bytes]: ...
+
+    def body_begins(self) -> None: ...
+
+    def active(self, always: bool = False) -> None: ...
+
+    def ending(self) -> None: ...
+
+    def answered(self, count: int) -> None: ...
+
+
+class ArrivingRequest(http.Request):
+    """One request."""
+
+    channel: RequestChannel  # type: ignore[assignment]
+
+    def __init__(self, channel: RequestChannel, queued: object = False) -> None:
+        super().__init__(channel, queued)  # type: ignore[arg-type]
+        self._server = channel.server
+        self._match: Match | None = None
+        self._chunks: list[bytes] = []
+        self._answered = False
+        self._handling: Deferred[None] | None = None
+        #: The handler may be cancelled: it has not started, or its route only waits.
+        self._only_waits = True
+        self.size = 0
+        self.began = 0.0
+
+    def gotLength(self, length: int | None) -> None:
+        """The headers are there: judge them."""
+        self.content = None
+        self.method, self.uri, self.clientproto = self.channel.request_line()
+        path, _, self._query = self.uri.partition(b"?")
+        self.began = self._server.scheduler.seconds()
+        try:
+            self._match = self._server.match(self.method, path, self)
+            self._check_size(length or 0)
+        except SynreplError as error:
+            self.refuse(error)
+        else:
+            if length != 0:
+                self.channel.body_begins()
+
+    def handleContentChunk(self, data: bytes) -> None:
+        """Part of the body came."""
+        if self._answered:
+            return
+        try:
+            self._check_size(self.size + len(data))
+        except SynreplError as error:
+            self.refuse(error)
+            return
+        self._chunks.append(data)
+        self._server.admission.came(self, len(data))
+
+    def requestReceived(self, command: bytes, path: bytes, version: bytes) -> None:
+        """The request is there, whole."""
+        self._server.admission.whole(self)
+        if self._answered:
+            self.finish()
+            return
+        self._handling = Deferred.fromCoroutine(self._handle())
+        self._handling.addErrback(lambda failure: _log.failure("cannot answer", failure=failure))
+
+    def connectionLost(self, reason: Failure) -> None:
+        """The client is gone: cancel a handler that only waits; others run to completion."""
+        super().connectionLost(reason)
+        if self._handling is None:
+            self._forget()
+        elif self._only_waits:
+            self._handling.cancel()
+
+    def refuse(self, error: SynreplError) -> None:
+        """Answer before the request is there; what still comes of it is dropped."""
+        self._forget()
+        self.requestHeaders.removeHeader(b"Expect")  # or it would be told to continue
+        self.responseHeaders.setRawHeaders(b"Connection", [b"close"])
+        self.channel.persistent = 0
+        self.channel.ending()
+        self._send(error_answer(error, {} if self._match is None else self._match.route.statuses))
+
+    def _check_size(self, size: int) -> None:
+        assert self._match is not None
+        limit = self._server.limits.max_body if self._match.route.takes_body else 0
+        if size > limit:
+            raise BodyTooLarge(limit=limit)
+
+    async def _handle(self) -> None:
+        assert self._match is not None
+        route = self._match.route
+        try:
+            if route.unqueued or route.immediate:
+                answer = await self._answer_at_once()
+            elif route.waits:
+                answer = await self._answer_waiting()
+            else:
+                answer = await self._answer_in_turn()
+        except Exception as error:
+            if self._disconnected and isinstance(error, CancelledError):
+                return  # by connectionLost
+            answer = error_answer(error, route.statuses)
+        finally:
+            self._forget()
+        self._send(answer)
+        if not self._disconnected:
+            self.finish()
+
+    async def _answer(self) -> HttpAnswer:
+        assert self._match is not None
+        route, path = self._match
+        body = b"".join(self._chunks)
+        self._chunks.clear()
+        query = parse_query(self._query)
+        return await route.handle(HttpRequest(path, query, self.requestHeaders, body))
+
+    async def _answer_at_once(self) -> HttpAnswer:
+        """Answer in this turn, if the budget allows it."""
+        assert self._match is not None
+        self.channel.active(always=True)
+        if self._match.route.immediate:
+            await _turn(self._server.immediate_slices, _COST_OF_IMMEDIATE)
+        else:
+            await _turn(self._server.slices, _COST)
+        return await self._answer()
+
+    async def _answer_waiting(self) -> HttpAnswer:
+        admission = self._server.admission
+        self.channel.active()
+        admission.wait()
+        try:
+            await _turn(self._server.slices, _COST)
+            return await self._answer()
+        finally:
+            admission.waited()
+
+    async def _answer_in_turn(self) -> HttpAnswer:
+        admission = self._server.admission
+        self.channel.active()
+        await admission.enter()
+        try:
+            await _turn(self._server.slices, _COST)
+            self._only_waits = False
+            return await self._answer()
+        finally:
+            admission.leave()
+
+    def _send(self, answer: HttpAnswer) -> None:
+        pattern = "-" if self._match is None else self._match.route.pattern
+        self._server.responses[pattern, answer.status] += 1
+        self._answered = True
+        if self._disconnected:
+            return
+        self.setResponseCode(answer.status, phrase(answer.status))
+        for name, value in answer_headers(answer):
+            self.responseHeaders.setRawHeaders(name.encode(), [value.encode("latin-1", "replace")])
+        self.write(answer.body)
+        self.channel.answered(len(answer.body))
+
+    def _forget(self) -> None:
+        self._chunks.clear()
+        self._server.admission.forgotten(self)
+
+
+async def _turn(slices: Slices | None, cost: int) -> None:
+    """Wait until the budget allows another request."""
+    if slices is not None:
+        await slices.step(cost)

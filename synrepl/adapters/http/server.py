@@ -1,0 +1,118 @@
+"""The HTTP listener: a thin router over ``twisted.web``, with limits.
+
+A request is checked as soon as its headers are complete. If it is for another host,
+lacks the secret, matches no route or announces too large a body, it is answered at
+once, and the rest of it is discarded. It takes a place only when it is complete.
+Limits: :class:`~synrepl.adapters.http.limits.HttpLimits`.
+"""
+
+# mypy: disable-error-code="no-untyped-call"
+# (the methods of twisted.web's request have no types)
+
+from __future__ import annotations
+
+import hmac
+from collections import Counter
+from collections.abc import Collection, Sequence
+
+from twisted.internet.interfaces import IAddress
+from twisted.web import http
+
+from synrepl.adapters.http.admission import Admission
+from synrepl.adapters.http.channel import HttpChannel
+from synrepl.adapters.http.errors import Unauthorized
+from synrepl.adapters.http.hosts import HostNames, check_origin
+from synrepl.adapters.http.limits import HttpLimits
+from synrepl.adapters.http.request import ArrivingRequest
+from synrepl.adapters.http.routes import Match, Route, Router
+from synrepl.adapters.scheduler import TwistedScheduler
+from synrepl.adapters.tcp.connection_table import ConnectionTable, address_of
+from synrepl.core.clock import Clock
+from synrepl.core.errors import SynreplError
+from synrepl.core.slices import Slices
+
+
+class HttpServer(http.HTTPFactory):
+    """Makes the connections of one listener and counts what they do.
+
+    :param secret: what requests must carry as ``Authorization: Bearer …``; None
+        lets everybody in
+    :param hosts: names that the listener answers to, besides those of loopback
+    :param sliced: limit the requests answered per turn of the reactor; immediate ones have a
+        budget of their own
+    :ivar responses: answers by (pattern of the route, status); ``-`` for no route
+    :ivar connections: those that are open
+    :ivar admission: requests being received or answered
+    """
+
+    noisy = False
+
+    def __init__(
+        self,
+        clock: Clock,
+        routes: Sequence[Route],
+        secret: str | None = None,
+        limits: HttpLimits = HttpLimits(),
+        hosts: Collection[str] = (),
+        sliced: bool = False,
+    ) -> None:
+        super().__init__(reactor=clock)  # type: ignore[arg-type]
+        self.limits = limits
+        self.scheduler = TwistedScheduler(clock)
+        self.slices = Slices(self.scheduler) if sliced else None
+        self.immediate_slices = Slices(self.scheduler) if sliced else None
+        self.connections: ConnectionTable[HttpChannel] = ConnectionTable(limits.connections)
+        self.admission = Admission(clock, limits)
+        self.responses: Counter[tuple[str, int]] = Counter()
+        self._router = Router(routes)
+        self._secret = None if secret is None else secret.encode()
+        self._hosts = HostNames(hosts)
+
+    def buildProtocol(self, addr: IAddress | None) -> HttpChannel | None:  # type: ignore[override]
+        """A connection, within the limits."""
+        where = address_of(addr)
+        return HttpChannel(self, where) if self.connections.make_room(where) else None
+
+    def serve(self, routes: Sequence[Route]) -> None:
+        """Answer by other routes from now on."""
+        self._router = Router(routes)
+
+    def startFactory(self) -> None:
+        """No access log, and no timer for one."""
+
+    def stopFactory(self) -> None:
+        """See :meth:`startFactory`."""
+
+    def log(self, request: http.Request) -> None:
+        """See :meth:`startFactory`."""
+
+    def close_connections(self) -> None:
+        """Close what is idle, and the rest once it is answered."""
+        for channel in self.connections:
+            channel.close_soon()
+
+    def match(self, method: bytes, path: bytes, request: ArrivingRequest) -> Match:
+        """The route of a request that may be answered.
+
+        :raises WrongHost: :raises BadHeader: :raises CrossSite:
+        :raises Unauthorized: :raises NoSuchPath: :raises MethodNotAllowed:
+        """
+        headers = request.requestHeaders
+        self._hosts.check(headers, request.clientproto, request.channel.here)
+        try:
+            found = self._router.find(method.decode("ascii", "replace"), path)
+        except SynreplError:
+            self._check_secret(request)
+            raise
+        if not found.route.public:
+            self._check_secret(request)
+        check_origin(headers, found.route.takes_body)
+        return found
+
+    def _check_secret(self, request: http.Request) -> None:
+        if self._secret is None:
+            return
+        given = request.requestHeaders.getRawHeaders(b"Authorization", [])
+        kind, _, value = (given[0] if len(given) == 1 else b"").partition(b" ")
+        if kind.lower() != b"bearer" or not hmac.compare_digest(value.strip(), self._secret):
+            raise Unauthorized()

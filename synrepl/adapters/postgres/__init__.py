@@ -1,0 +1,1 @@
+"""PostgreSQL from the reactor: pools, sessions, LISTEN, the embedded server."""

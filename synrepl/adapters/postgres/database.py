@@ -1,0 +1,194 @@
+"""PostgreSQL: transactions in a pool of threads, retried where that is safe.
+
+Not on ``twisted.enterprise.adbapi``, which ties connections to threads, queues
+without bound, joins its threads without bound when it closes, and commits by
+itself, so that nobody could ask what became of a commit whose connection
+broke. The threads are those of Twisted's ``ThreadPool`` all the same.
+
+A transaction is an *attempt*: one job in one thread on one connection. All
+waiting (for a connection, for the next attempt, for the outcome of a lost
+commit) happens in the reactor, so a thread is only ever busy with SQL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from random import random
+from typing import TypeVar
+
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+
+from synrepl.adapters.postgres.pool import Pool
+from synrepl.adapters.reactor import Reactor
+from synrepl.core.clock import DelayedCall
+from synrepl.core.errors import Unavailable
+from synrepl.core.retry import BackOff, Patience, Retry
+from synrepl.driver import outcome
+from synrepl.driver.attempt import Attempt
+from synrepl.driver.connection import Address, DatabaseRefused
+from synrepl.driver.outcome import Ticket, Verdict
+from synrepl.storage.database import CommitUnknown, Isolation, SerializationFailure, Transaction
+from synrepl.storage.store import DatabaseAway, OlderServer
+
+T = TypeVar("T")
+
+#: After a collision with other transactions; while the database is away; and while the outcome of
+#: a commit is not known yet.
+_COLLIDED, _AWAY, _IN_DOUBT = BackOff(0.005, 0.5), BackOff(0.05, 2.0), BackOff(0.02, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What bounds a :class:`PostgresDatabase`; times are in seconds.
+
+    :ivar connections: transactions at a time; each has a thread and a connection
+    :ivar queue: transactions that may wait for one of them
+    :ivar give_up_s: how long a transaction tries to reach a database that is away,
+        and how long it asks for the outcome of a lost commit
+    :ivar attempts: how often it is run when it collides with others
+    :ivar idle_s: how long the server lets a transaction sit without a statement
+    :ivar close_s: how long running transactions may go on when closing, before
+        their connections are ended, and how long after that they are waited for
+    """
+
+    connections: int = 8
+    queue: int = 1000
+    give_up_s: float = 30.0
+    attempts: int = 10
+    idle_s: float = 60.0
+    close_s: float = 5.0
+
+
+class PostgresDatabase:
+    """Implements :class:`synrepl.storage.database.Database`. It connects when first used.
+
+    :param dsn: a libpq URI or key=value string; appears in no log or error
+    :param instance: the process's name, which the server shows
+    :raises BadDsn: ``dsn`` cannot be read
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self, reactor: Reactor, dsn: str, instance: str, limits: Limits | None = None
+    ) -> None:
+        self._reactor = reactor
+        self._limits = limits or Limits()
+        idle_ms = str(int(self._limits.idle_s * 1000))
+        self._address = Address(
+            dsn, instance, settings={"idle_in_transaction_session_timeout": idle_ms}
+        )
+        self._pool = Pool(reactor, self._address, self._limits.connections, self._limits.queue)
+        self._naps: dict[Deferred[None], DelayedCall] = {}
+
+    @property
+    def where(self) -> str:
+        """Host, port, database and user, for a person; no password."""
+        return self._address.where
+
+    async def run(
+        self,
+        name: str,
+        work: Callable[[Transaction], T],
+        *,
+        read_only: bool = False,
+        isolation: Isolation = Isolation.READ_COMMITTED,
+    ) -> T:
+        """Run ``work`` in one transaction; see :meth:`synrepl.storage.database.Database.run`."""
+        attempt = Attempt(self._address, name, work, read_only, isolation)
+        losses = self._losses(_AWAY)
+        collisions = Retry(_COLLIDED, random)
+        was_older = False
+        while True:
+            try:
+                ran = await self._pool.run(attempt.run)
+            except OlderServer:
+                # A connection from before a failover; a new one leads to the new server, perhaps.
+                self._pool.discard_idle()
+                if was_older:
+                    raise
+                was_older = True
+            except SerializationFailure as error:
+                delay_s = collisions.failed()
+                if (attempts := collisions.failures) >= self._limits.attempts:
+                    raise SerializationFailure(**{**error.facts, "attempts": attempts}) from error
+                await self._nap(delay_s)
+            except DatabaseAway as error:
+                await self._after_loss(name, error, losses)
+            else:
+                if ran.in_doubt is None or await self._was_committed(name, ran.in_doubt):
+                    return ran.result
+                await self._after_loss(name, self._address.away(ran.reason), losses)
+
+    async def _after_loss(self, name: str, error: DatabaseAway, losses: _Losses) -> None:
+        """Wait a moment before the next attempt.
+
+        :raises DatabaseAway: ``error``, when there is no point in another
+        """
+        self._pool.discard_idle()
+        delay_s = losses.delay_s()
+        if isinstance(error, DatabaseRefused) or self._pool.closed or delay_s is None:
+            raise error
+        self._log.info("{name} is tried again: {error}", name=name, error=error)
+        await self._nap(delay_s)
+
+    async def close(self) -> None:
+        """Refuse new transactions, wait for running ones, end them when they take too long."""
+        closing = Deferred.fromCoroutine(self._pool.close(self._limits.close_s))
+        for nap, timer in list(self._naps.items()):
+            timer.cancel()
+            nap.callback(None)
+        await closing
+
+    async def _was_committed(self, name: str, ticket: Ticket) -> bool:
+        """What became of a transaction whose connection was lost during COMMIT.
+
+        :raises CommitUnknown: nobody can say, or not in time
+        """
+        self._pool.discard_idle()  # for they may be to what a crashed server left behind
+        losses = self._losses(_IN_DOUBT)
+        while True:
+            verdict, reason = Verdict.PENDING, Verdict.PENDING.value
+            try:
+                verdict = await self._pool.run(partial(outcome.ask, ticket=ticket))
+                reason = verdict.value
+            except Unavailable as error:
+                reason = str(error)
+            if verdict.known:
+                self._log.info("{name} lost its connection: {reason}", name=name, reason=reason)
+                return verdict is Verdict.COMMITTED
+            delay_s = losses.delay_s()
+            if verdict is not Verdict.PENDING or self._pool.closed or delay_s is None:
+                raise CommitUnknown(name=name, where=self.where, xid=ticket.xid, reason=reason)
+            await self._nap(delay_s)
+
+    def _losses(self, back_off: BackOff) -> _Losses:
+        patience = Patience(self._reactor.seconds, self._limits.give_up_s)
+        return _Losses(Retry(back_off, random), patience)
+
+    async def _nap(self, seconds: float) -> None:
+        """Sleep, but not through :meth:`close`."""
+        if self._pool.closed:
+            return
+        nap: Deferred[None] = Deferred(lambda _: timer.cancel())
+        timer = self._naps[nap] = self._reactor.callLater(seconds, nap.callback, None)
+        try:
+            await nap
+        finally:
+            del self._naps[nap]
+
+
+@dataclass(frozen=True, slots=True)
+class _Losses:
+    """Attempts that have lost the database."""
+
+    retry: Retry
+    patience: Patience
+
+    def delay_s(self) -> float | None:
+        """Count one more; seconds until the next attempt, None when it is too late for one."""
+        delay_s = self.retry.failed()
+        return delay_s if self.patience.allows(delay_s) else None

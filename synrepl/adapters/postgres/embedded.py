@@ -1,0 +1,155 @@
+"""PostgreSQL as part of this process's life: started, watched, restarted, stopped.
+
+What blocks happens in one thread of its own, the *keeper*, which lives as long
+as the server does (see :mod:`synrepl.storage.launch.guard` for why it must).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from random import random
+from typing import Any, TypeVar
+
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+
+from synrepl.adapters.postgres.pool import DaemonThreadPool
+from synrepl.adapters.reactor import Reactor
+from synrepl.core.clock import DelayedCall
+from synrepl.core.errors import SynreplError
+from synrepl.core.retry import BackOff, Retry
+from synrepl.storage.launch.postgres import PostgresServer
+
+T = TypeVar("T")
+
+_BACK_OFF = BackOff(0.2, 30.0)
+
+
+class EmbeddedPostgres:
+    """A PostgreSQL server that belongs to this process.
+
+    :param data_dir: its folder, see :mod:`synrepl.storage.launch.postgres`
+    :param port: on 127.0.0.1; 0 for a free one
+    :param prefer_system: run an installed PostgreSQL rather than the pip package's
+    :param fsync: False risks the data when the machine crashes
+    :param on_crash: called with the reason when it ended by itself; it is being restarted
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        data_dir: Path,
+        *,
+        port: int = 0,
+        prefer_system: bool = False,
+        fsync: bool = True,
+        on_crash: Callable[[str], object] = lambda reason: None,
+    ) -> None:
+        self._reactor = reactor
+        self._server = PostgresServer(data_dir, port=port, prefer_system=prefer_system, fsync=fsync)
+        self._on_crash = on_crash
+        self._keeper = DaemonThreadPool(1, 1, name="embedded postgres")
+        self._stopping = False
+        self._retry = Retry(_BACK_OFF, random)
+        self._next_attempt: DelayedCall | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The server's process ID, while it runs."""
+        child = self._server.child
+        return None if child is None else child.pid
+
+    async def start(self) -> str:
+        """Start it, and keep it running until :meth:`stop`. Once.
+
+        :returns: the DSN, with the password; it stays the same when it is restarted
+        :raises ConfigError: something is to be corrected first; see the errors
+            of :mod:`synrepl.storage.launch.postgres` and :mod:`synrepl.storage.launch.postgres_binaries`
+        :raises DataDirTaken: another process runs it
+        :raises StartFailed: it does not run
+        """
+        self._keeper.start()
+        try:
+            dsn = await self._keep(self._server.start)
+        except BaseException:
+            self._stopping = True
+            self._keeper.stop()
+            raise
+        self._watch()
+        return dsn
+
+    async def stop(self) -> None:
+        """Shut it down and wait for that; connections are ended."""
+        if self._stopping:
+            return
+        self._stopping = True
+        if self._next_attempt is not None and self._next_attempt.active():
+            self._next_attempt.cancel()
+        self._reactor.removeReader(self)
+        await self._keep(self._server.stop)
+        self._keeper.stop()
+
+    def fileno(self) -> int:
+        """For the reactor: readable when the server is gone."""
+        child = self._server.child
+        return -1 if child is None else child.fileno()
+
+    def doRead(self) -> None:
+        """For the reactor."""
+        self._ended()
+
+    def connectionLost(self, reason: object) -> None:
+        """For the reactor, which takes an end of file for one."""
+        self._ended()
+
+    def logPrefix(self) -> str:
+        """For the reactor."""
+        return "embedded postgres"
+
+    def _watch(self) -> None:
+        if not self._stopping:
+            self._reactor.addReader(self)
+
+    def _ended(self) -> None:
+        """The server is gone, without having been asked to."""
+        self._reactor.removeReader(self)
+        child = self._server.child
+        if self._stopping or child is None or not child.gone():
+            return
+        reason = f"{child.status()}; its log ends: {self._server.log_tail()}"
+        self._log.error("the embedded PostgreSQL ended: {reason}", reason=reason)
+        try:
+            self._on_crash(reason)
+        except Exception:
+            self._log.failure("telling that the embedded PostgreSQL ended failed")
+        self._restart()
+
+    def _restart(self) -> None:
+        if self._stopping:  # for on_crash may have done that
+            return
+        self._keep(self._server.restart).addCallbacks(self._restarted, self._not_restarted)
+
+    def _restarted(self, _: object) -> None:
+        self._retry.succeeded()
+        self._log.info("the embedded PostgreSQL runs again")
+        self._watch()
+
+    def _not_restarted(self, failure: Any) -> None:
+        failure.trap(SynreplError, OSError)
+        self._log.error("{reason}", reason=failure.getErrorMessage())
+        if not self._stopping:
+            self._next_attempt = self._reactor.callLater(self._retry.failed(), self._restart)
+
+    def _keep(self, job: Callable[[], T]) -> Deferred[T]:
+        """Run a blocking job in the keeper's thread, after those before."""
+        result: Deferred[T] = Deferred()
+
+        def finished(ok: bool, outcome: Any) -> None:
+            (result.callback if ok else result.errback)(outcome)
+
+        self._keeper.callInThreadWithCallback(partial(self._reactor.callFromThread, finished), job)
+        return result

@@ -1,0 +1,264 @@
+"""Single statements, each a transaction of its own, without a thread in between.
+
+For what is one small statement and wants its answer soon: on a connection in
+libpq's asynchronous mode, which the reactor watches, it costs one round trip
+and no hand-over between threads. Everything else goes through
+:mod:`synrepl.adapters.postgres.database`.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg2
+from psycopg2 import extensions
+from twisted.internet.defer import Deferred
+
+from synrepl.core.errors import SynreplError
+from synrepl.driver.connection import Address, close
+from synrepl.driver.errors import VALUE_ERRORS, is_lost, translate
+from synrepl.storage.database import CommitUnknown, DatabaseBusy, Prepared, Record, Values
+
+#: Statements that may wait for the connection.
+MAX_WAITING = 1_000
+
+
+class _Watch:
+    """A connection's socket, for the reactor.
+
+    A descriptor of its own: libpq closes the one it has without a word, and a
+    closed descriptor cannot be taken out of the reactor's hands any more.
+    """
+
+    def __init__(self, reactor: Any, socket: int, ready: Callable[[], None]) -> None:
+        self._reactor = reactor
+        self._socket = os.dup(socket)
+        self._ready = ready
+
+    def is_for(self, socket: int) -> bool:
+        """False when the connection has gone on to another socket, as it may while it is made."""
+        return os.path.samestat(os.fstat(self._socket), os.fstat(socket))
+
+    def read(self) -> None:
+        """Call ``ready`` whenever something has come."""
+        self._reactor.addReader(self)
+
+    def write(self) -> None:
+        """Call ``ready`` once, when there is room to send."""
+        self._reactor.addWriter(self)
+
+    def stop(self) -> None:
+        """Watch no more."""
+        if self._socket >= 0:
+            self._reactor.removeReader(self)
+            self._reactor.removeWriter(self)
+            os.close(self._socket)
+            self._socket = -1
+
+    def fileno(self) -> int:
+        """For the reactor."""
+        return self._socket
+
+    def doRead(self) -> None:
+        """For the reactor."""
+        self._ready()
+
+    def doWrite(self) -> None:
+        """For the reactor."""
+        self._reactor.removeWriter(self)
+        self._ready()
+
+    def connectionLost(self, reason: object) -> None:
+        """For the reactor: the driver finds out by itself."""
+        self._ready()
+
+    def logPrefix(self) -> str:
+        """For the reactor."""
+        return "postgres singles"
+
+
+@dataclass(slots=True, eq=False)
+class _Statement:
+    """A statement, and the promise of its rows."""
+
+    prepared: Prepared
+    params: Values
+    result: Deferred[list[Record]]
+
+
+class PostgresSingles:
+    """Implements :class:`synrepl.storage.database.Statements`. It connects when first used.
+
+    :param reactor: watches the connection
+    :param dsn: a libpq URI or key=value string
+    :param instance: the process's name, which the server shows
+    :raises BadDsn: ``dsn`` cannot be read
+    """
+
+    def __init__(self, reactor: Any, dsn: str, instance: str) -> None:
+        self._reactor = reactor
+        self._address = Address(dsn, instance, settings={"idle_session_timeout": "0"})
+        self._connection: extensions.connection | None = None
+        self._watch: _Watch | None = None
+        self._connecting = False
+        self._preparing = False
+        self._closed = False
+        self._cursor: Any = None
+        self._running: _Statement | None = None
+        self._waiting: deque[_Statement] = deque()
+        self._known: set[str] = set()
+
+    @staticmethod
+    def can_reach(dsn: str) -> bool:
+        """Whether the host is an address: looking a name up would block the reactor."""
+        try:
+            host = extensions.parse_dsn(dsn).get("host", "")
+            ipaddress.ip_address(host)
+        except (psycopg2.Error, ValueError):
+            return False
+        return True
+
+    @property
+    def connected(self) -> bool:
+        """There is a connection, and it is not known to be lost."""
+        return self._connection is not None and not self._connecting
+
+    async def run(self, prepared: Prepared, params: Values) -> list[Record]:
+        """Run one statement; see :meth:`synrepl.storage.database.Statements.run`."""
+        if len(self._waiting) >= MAX_WAITING:
+            raise DatabaseBusy(waiting=len(self._waiting), connections=1, where=self._address.where)
+        statement = _Statement(prepared, params, Deferred())
+        self._waiting.append(statement)
+        self._next()
+        return await statement.result
+
+    def close(self) -> None:
+        """Disconnect; what has no answer yet fails."""
+        self._closed = True
+        self._lose("this process closed it")
+
+    # -- how it is done -------------------------------------------------------------------
+
+    def _next(self) -> None:
+        if self._running is not None or self._connecting or not self._waiting:
+            return
+        if self._closed:
+            self._lose("this process closed it")
+        elif self._connection is None:
+            self._connect()
+        else:
+            self._start(self._connection, self._waiting.popleft())
+
+    def _connect(self) -> None:
+        self._connecting = True
+        try:
+            self._connection = self._address.begin_connecting()
+        except psycopg2.Error as error:
+            self._lose(self._address.redacted(error))
+            return
+        self._poll()
+
+    def _start(self, connection: extensions.connection, statement: _Statement) -> None:
+        """Run a statement; the first of its kind on this connection is planned before."""
+        prepared, params = statement.prepared, statement.params
+        self._running = statement
+        self._preparing = prepared.name not in self._known
+        if self._preparing:
+            sql, params = f'PREPARE "{prepared.name}" AS {prepared.sql}', ()
+        else:
+            sql = f'EXECUTE "{prepared.name}"'
+            if params:
+                sql += f" ({', '.join(['%s'] * len(params))})"
+        try:
+            self._cursor = connection.cursor()
+            self._cursor.execute(sql, params or None)
+        except (psycopg2.Error, *VALUE_ERRORS) as error:
+            self._failed(connection, error)
+            return
+        self._poll()
+
+    def _poll(self) -> None:
+        """Let the driver go on, and do what it waits for."""
+        connection = self._connection
+        if connection is None:
+            return
+        try:
+            state = connection.poll()
+        except (psycopg2.Error, *VALUE_ERRORS) as error:
+            self._failed(connection, error)
+            return
+        watch = self._watching(connection)
+        if state == extensions.POLL_WRITE:
+            watch.write()
+            return
+        watch.read()
+        if state == extensions.POLL_OK:
+            self._idle()
+
+    def _watching(self, connection: extensions.connection) -> _Watch:
+        if self._watch is not None and self._connecting:
+            if self._watch.is_for(connection.fileno()):
+                return self._watch
+            self._watch.stop()
+            self._watch = None
+        if self._watch is None:
+            self._watch = _Watch(self._reactor, connection.fileno(), self._poll)
+        return self._watch
+
+    def _idle(self) -> None:
+        """The driver has nothing left to do: we are connected, or have an answer."""
+        self._connecting = False
+        statement, self._running = self._running, None
+        if statement is not None and self._preparing:
+            self._known.add(statement.prepared.name)
+            self._waiting.appendleft(statement)
+        elif statement is not None:
+            statement.result.callback(self._cursor.fetchall())
+        self._next()
+
+    def _failed(self, connection: extensions.connection, error: Exception) -> None:
+        if self._connecting or _ends(connection, error):
+            self._lose(self._address.redacted(error))
+            return
+        statement, self._running = self._running, None
+        if statement is not None:
+            statement.result.errback(translate(statement.prepared.name, error))
+        self._next()
+
+    def _lose(self, reason: str) -> None:
+        """Without a connection: what was sent may have been done, what was not was not."""
+        connection, self._connection = self._connection, None
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.stop()
+        if connection is not None:
+            close(connection)
+        running, self._running = self._running, None
+        waiting = list(self._waiting)
+        self._waiting.clear()
+        self._known.clear()
+        self._connecting = False
+        if running is not None and self._preparing:
+            waiting.insert(0, running)
+        elif running is not None:
+            running.result.errback(self._unknown(running, reason))
+        for statement in waiting:
+            statement.result.errback(self._address.away(reason))
+
+    def _unknown(self, statement: _Statement, reason: str) -> SynreplError:
+        return CommitUnknown(
+            where=self._address.where, name=statement.prepared.name, xid="?", reason=reason
+        )
+
+
+def _ends(connection: extensions.connection, error: Exception) -> bool:
+    """Whether this error is the end of the connection; libpq's own errors have no code."""
+    if not isinstance(error, psycopg2.Error):
+        return False
+    own = isinstance(error, psycopg2.OperationalError) and error.pgcode is None
+    return own or is_lost(connection, error)

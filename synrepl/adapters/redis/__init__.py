@@ -1,0 +1,1 @@
+"""Redis pub/sub."""

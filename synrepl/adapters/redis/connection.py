@@ -1,0 +1,313 @@
+"""Connections to Redis: one that listens and one that speaks, on txredisapi's protocols.
+
+Made with ``charset=None, convertNumbers=False``: by default txredisapi turns a
+message that looks like a number into one, and decodes the others. It never gets
+to know the password either: with one, it gives up for good when a login fails,
+and a Redis that is still loading its users refuses logins for a while.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import txredisapi
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.endpoints import connectProtocol
+from twisted.internet.interfaces import IPushProducer
+from twisted.internet.protocol import connectionDone
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from synrepl.adapters.redis.address import RedisAddress
+from synrepl.core.clock import DelayedCall, Scheduler
+from synrepl.core.errors import Unavailable
+from synrepl.wire.heartbeat import Beat, Heartbeat
+
+#: Seconds of silence after which a server is asked, and after which it is given up. A dead
+#: connection has to be noticed within 15 s. PING, and not TCP's keepalive: a server that hangs
+#: keeps its connections alive.
+PING_INTERVAL_S = 4.0
+SILENCE_S = 10.0
+
+#: Bytes that may wait for a server that does not read.
+MAX_QUEUED_BYTES = 2**26
+
+_PING = b"*1\r\n$4\r\nPING\r\n"
+
+
+class RedisAway(Unavailable):
+    """Redis at {where} cannot be used: {reason}"""
+
+
+class RedisConnection(txredisapi.RedisProtocol):  # type: ignore[misc]
+    """A connection that knows when it is dead.
+
+    :ivar gone: fires with the reason, once the connection is over
+    :ivar too_slow: it was ended because one side did not read what the other sent
+    """
+
+    transport: Any
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        super().__init__(charset=None, convertNumbers=False)
+        self._scheduler = scheduler
+        self._heart = Heartbeat(scheduler.seconds(), PING_INTERVAL_S, SILENCE_S)
+        self._timer: DelayedCall | None = None
+        self._fault: str | None = None
+        self.too_slow = False
+        self.gone: Deferred[str] = Deferred()
+
+    async def log_in(self, address: RedisAddress) -> None:
+        """Say who we are, and choose the database.
+
+        :raises RedisAway: the server refuses, or is gone
+        """
+        try:
+            if address.password is not None:
+                await self.auth(address.password, address.username)
+            if address.database:
+                await self.select(address.database)
+            if address.must_be_master and (await self.role())[0] != b"master":
+                raise RedisAway(where=address, reason="it is a replica")
+        except txredisapi.RedisError as error:
+            raise RedisAway(where=address, reason=self._fault or error) from None
+
+    async def connect(self, reactor: Any, address: RedisAddress) -> None:
+        """Connect and log in.
+
+        :raises RedisAway: it cannot be reached, or refuses
+        """
+        try:
+            await connectProtocol(address.endpoint(reactor), self)
+        except CancelledError:
+            raise
+        except Exception as error:  # endpoints have no common kind of failure
+            raise RedisAway(where=address, reason=error) from None
+        await self.log_in(address)
+
+    def give_up(self, why: str) -> None:
+        """End the connection at once."""
+        self._fault = self._fault or why
+        if self.transport is not None:
+            self.transport.abortConnection()
+
+    def ask(self) -> None:
+        """Send a PING."""
+        self.ping().addErrback(lambda failure: None)
+
+    # -- Protocol -------------------------------------------------------------------------
+
+    def connectionMade(self) -> None:
+        """Begin to watch the connection."""
+        super().connectionMade()
+        self._heart.heard(self._scheduler.seconds())
+        self._heart.arm()
+        self._watch()
+
+    def dataReceived(self, data: bytes, unpause: bool = False) -> None:
+        """Whatever comes proves that somebody is there."""
+        self._heart.heard(self._scheduler.seconds())
+        try:
+            super().dataReceived(data, unpause)
+        except txredisapi.InvalidData as error:
+            self.give_up(f"it does not speak as Redis does: {error}")
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """The end, whoever wanted it."""
+        self._stop_watching()
+        # First, for what waits for an answer fails next, and txredisapi knows no reason.
+        self._fault = self._fault or reason.getErrorMessage()
+        super().connectionLost(reason)
+        self.gone.callback(self._fault)
+
+    # -- how it is watched ---------------------------------------------------------------
+
+    def _watch(self) -> None:
+        now = self._scheduler.seconds()
+        beat = self._heart.look(now)
+        if beat is Beat.GIVE_UP:
+            self.give_up(f"nothing was heard for {SILENCE_S:g} s")
+            return
+        if beat is Beat.PING:
+            self._heart.sent(now)
+            self.ask()
+        self._timer = self._scheduler.callLater(max(0.0, self._heart.due - now), self._watch)
+
+    def _stop_watching(self) -> None:
+        if self._timer is not None and self._timer.active():
+            self._timer.cancel()
+
+
+class Listener(RedisConnection, txredisapi.SubscriberProtocol):  # type: ignore[misc]
+    """Hears what is published on channels.
+
+    :param heard: gets the messages of one read of the socket, in order
+    """
+
+    def __init__(self, scheduler: Scheduler, heard: Callable[[Sequence[bytes]], object]) -> None:
+        super().__init__(scheduler)
+        self._heard = heard
+        self._messages: list[bytes] = []
+        #: When it last stopped reading, and when it went on.
+        self._rested_at: float | None = None
+        self._went_on_at: float | None = None
+
+    async def listen(self, channels: Sequence[str], address: RedisAddress) -> None:
+        """Subscribe; returns once the subscription stands.
+
+        :raises RedisAway: the server refuses, or is gone
+        """
+        try:
+            await self.subscribe(channels)
+        except txredisapi.RedisError as error:
+            raise RedisAway(where=address, reason=self._fault or error) from None
+
+    def messageReceived(self, pattern: bytes | None, channel: bytes, message: bytes) -> None:
+        """Keep a message until the read is dealt with."""
+        self._messages.append(message)
+
+    def dataReceived(self, data: bytes, unpause: bool = False) -> None:
+        """Bytes to messages."""
+        super().dataReceived(data, unpause)
+        if self._messages:
+            messages, self._messages = self._messages, []
+            self._heard(messages)
+
+    def rest(self) -> None:
+        """Read no more for now; nobody is given up for what is not read."""
+        self._stop_watching()
+        self._rested_at, self._went_on_at = self._scheduler.seconds(), None
+        self.transport.pauseProducing()
+
+    def go_on(self) -> None:
+        """Read again."""
+        self._went_on_at = self._scheduler.seconds()
+        self._heart.heard(self._went_on_at)
+        self.transport.resumeProducing()
+        self._stop_watching()
+        self._watch()
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """Blame a pause for the loss of a connection that Redis ended during or just after it."""
+        now = self._scheduler.seconds()
+        rested_at, went_on_at = self._rested_at, self._went_on_at
+        resting = went_on_at is None or now - went_on_at < SILENCE_S
+        if self._fault is None and rested_at is not None and resting:
+            self.too_slow = True
+            paused_s = (now if went_on_at is None else went_on_at) - rested_at
+            self._fault = (
+                f"Redis ended the connection when this process had not read for {paused_s:.1f} s:"
+                " more waited for it than client-output-buffer-limit allows for pubsub"
+            )
+        super().connectionLost(reason)
+
+
+class Speaker(RedisConnection):
+    """Publishes.
+
+    Commands go out whole chunks at a time, and answers are only looked at for
+    refusals: txredisapi's own ``publish`` makes two Deferreds and one write per
+    message. An error as an answer means a lost message, so it ends the
+    connection, and those who come next hear positions.
+    """
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        super().__init__(scheduler)
+        self._heads: dict[str, bytes] = {}
+        #: The transport does not accept more; messages are queued.
+        self.full = False
+        self._room: list[Deferred[None]] = []
+        self._queue: list[bytes] = []
+        self._queued = 0
+        self._speaking = False
+
+    def begin(self) -> None:
+        """From now on only :meth:`publish_all` speaks."""
+        self._speaking = True
+        self.transport.registerProducer(_Valve(self), True)
+
+    def publish_all(self, channel: str, lines: Iterable[bytes]) -> None:
+        """Publish lines, one message each, in one write."""
+        head = self._heads.get(channel)
+        if head is None:
+            name = channel.encode()
+            head = b"*3\r\n$7\r\nPUBLISH\r\n$%d\r\n%b\r\n$" % (len(name), name)
+            self._heads[channel] = head
+        data = b"".join([b"%b%d\r\n%b\r\n" % (head, len(line), line) for line in lines])
+        self._heart.sent(self._scheduler.seconds())
+        if not self.full:
+            self.transport.write(data)
+        elif self._fault is None:
+            self._queue.append(data)
+            self._queued += len(data)
+            if self._queued > MAX_QUEUED_BYTES:
+                self._queue.clear()
+                self.too_slow = True
+                self.give_up(f"more than {MAX_QUEUED_BYTES} bytes wait, and it does not read")
+
+    def ask(self) -> None:
+        """Send a PING; before the login is done, that is enough of a sign of life."""
+        if self._speaking:
+            self.transport.write(_PING)
+
+    def replyReceived(self, reply: object) -> None:
+        """An answer: to a message it only matters when it is a refusal."""
+        if not self._speaking:
+            super().replyReceived(reply)
+        elif isinstance(reply, Exception):
+            self.give_up(f"it refuses what is said: {reply}")
+
+    async def room(self) -> None:
+        """Wait until the transport accepts more, or the connection is lost."""
+        if self.full:
+            waiting: Deferred[None] = Deferred()
+            self._room.append(waiting)
+            await waiting
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """Release those who wait in :meth:`room`."""
+        super().connectionLost(reason)
+        self.full = False
+        self._release()
+
+    def end(self) -> None:
+        """Close once everything is written."""
+        if self.transport is not None:
+            self._set_full(False)
+            self.transport.unregisterProducer()
+            self.transport.loseConnection()
+
+    def _set_full(self, full: bool) -> None:
+        self.full = full
+        if not full and self._queue:
+            data = b"".join(self._queue)
+            self._queue.clear()
+            self._queued = 0
+            self.transport.write(data)  # which may be too much again
+        if not self.full:
+            self._release()
+
+    def _release(self) -> None:
+        while self._room and not self.full:
+            self._room.pop().callback(None)
+
+
+@implementer(IPushProducer)
+class _Valve:
+    """Told by the transport whether it takes more.
+
+    Not the protocol itself: to pause that means to stop *reading*.
+    """
+
+    def __init__(self, speaker: Speaker) -> None:
+        self._speaker = speaker
+
+    def pauseProducing(self) -> None:
+        self._speaker._set_full(True)
+
+    def resumeProducing(self) -> None:
+        self._speaker._set_full(False)
+
+    def stopProducing(self) -> None:
+        """The transport is gone; connectionLost follows."""

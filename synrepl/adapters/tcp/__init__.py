@@ -1,0 +1,1 @@
+"""TCP: line peers, the master's listener and the worker's connection."""

@@ -1,0 +1,271 @@
+"""The master's side of TCP replication.
+
+Input is processed in slices: a client that sends much is read piece by piece, as
+the shared budget allows, and not at all while the consumers of its commands are
+behind. Its socket is not read meanwhile, so TCP makes the client wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+from typing import Protocol as Interface
+
+from twisted.internet.interfaces import IAddress
+from twisted.internet.protocol import Protocol, ServerFactory, connectionDone
+from twisted.python.failure import Failure
+
+from synrepl.adapters.tcp.connection_table import ConnectionLimits, ConnectionTable, address_of
+from synrepl.adapters.tcp.line_peer import LinePeer
+from synrepl.core.clock import Scheduler
+from synrepl.core.slices import Slices
+from synrepl.core.tokens import Token
+from synrepl.streams.definition import Generation, Stream
+from synrepl.wire.closing import CloseReason, FailedToKeepUp
+from synrepl.wire.commands import Command
+from synrepl.wire.dialects import MODERN, Dialect, Side
+from synrepl.wire.lines import Chunk
+from synrepl.wire.session import Limits, Session
+
+#: Bytes parsed per step, and bytes per unit of :class:`Slices`.
+PIECE_BYTES = 1024
+BYTES_OF_A_UNIT = 16
+
+#: Refused connections that may be waiting for their ERROR line to be sent. Each still needs a
+#: descriptor; further ones are closed without an answer.
+MOST_TOLD = 16
+
+_TOO_MANY = "too many connections; close some, or raise max_connections of this listener"
+
+
+class Owner(Interface):
+    """Who answers the clients; see ``synrepl.services.serving.serve.Master``."""
+
+    def connected(self, connection: ClientPeer) -> None: ...
+
+    def received(self, connection: ClientPeer, commands: Sequence[Command]) -> None: ...
+
+    def full(self, connection: ClientPeer) -> bool: ...
+
+    async def room(self, connection: ClientPeer) -> None: ...
+
+    def refused(self, reason: CloseReason) -> None: ...
+
+    def cut_off(self, connection: ClientPeer, fault: FailedToKeepUp) -> None: ...
+
+    def disconnected(self, connection: ClientPeer, reason: CloseReason) -> None: ...
+
+    def left_behind(self, connection: ClientPeer, stream: Stream, after: Token) -> None: ...
+
+
+class ClientPeer(LinePeer):
+    """A client of this master.
+
+    :param slices: budget for parsing its input
+    :param connections: all connections of the listener
+    :param where: its address, as used by the table
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        session: Session,
+        owner: Owner,
+        rows: Generation,
+        legacy_rows: Generation,
+        line_limit: int,
+        slices: Slices,
+        connections: ConnectionTable[ClientPeer],
+        where: str,
+    ) -> None:
+        super().__init__(scheduler, session)
+        self.rows = rows
+        self.legacy_rows = legacy_rows
+        self.line_limit = line_limit
+        self._owner = owner
+        self._slices = slices
+        self._connections = connections
+        self._where = where
+        self._unread = bytearray()
+
+    @property
+    def name(self) -> str:
+        """What the client calls itself, or where it comes from."""
+        return self.session.peer_name or self.address
+
+    @property
+    def dialect(self) -> Dialect | None:
+        """Settled by the client's first REPLICATE."""
+        return self.session.dialect
+
+    def write_live(self, chunk: Chunk) -> None:
+        """Send shared lines in the live lane."""
+        self.send_chunk(chunk)
+
+    async def write_catch_up(self, chunk: Chunk) -> bool:
+        """Send lines in the catch-up lane; returns once the client has room for more.
+
+        :returns: False when it never will
+        """
+        if not await self.room():
+            return False
+        self.send_chunk(chunk)
+        return await self.room()
+
+    def left_behind(self, stream: Stream, after: Token) -> None:
+        """The live lane lost sight of a stream."""
+        self._owner.left_behind(self, stream, after)
+
+    def displace(self) -> None:
+        """Close it: it has sent nothing, and another client needs the place."""
+        self.close(CloseReason.TOO_MANY_CONNECTIONS, _TOO_MANY)
+
+    # -- reading --------------------------------------------------------------------------
+
+    def dataReceived(self, data: bytes) -> None:
+        """Parse what the budget allows now, and the rest in later turns."""
+        self._unread += data
+        if self.holding:
+            return
+        while self._unread or self._owner.full(self):
+            if self._owner.full(self) or not self._slices.take(self._cost()):
+                self.pause_reading()
+                self.scheduler.spawn(f"read {self.name}", self._read_on())
+                return
+            self._read_piece()
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """Discard input that has not been parsed."""
+        self._unread.clear()
+        super().connectionLost(reason)
+
+    async def _read_on(self) -> None:
+        while self._connected and not self.closing and (self._unread or self._owner.full(self)):
+            await self._owner.room(self)
+            await self._slices.step(self._cost())
+            self._read_piece()
+        self.resume_reading()
+
+    def _cost(self) -> int:
+        return 1 + min(len(self._unread), PIECE_BYTES) // BYTES_OF_A_UNIT
+
+    def _read_piece(self) -> None:
+        piece = bytes(self._unread[:PIECE_BYTES])
+        del self._unread[:PIECE_BYTES]
+        if self._connected and piece:
+            super().dataReceived(piece)
+        if self.closing:
+            self._unread.clear()
+
+    # -- for the session --------------------------------------------------------------------
+
+    def session_started(self) -> None:
+        """Tell the owner."""
+        self._connections.enter(self, self._where)
+        self._owner.connected(self)
+
+    def commands_received(self, commands: Sequence[Command]) -> None:
+        """Pass commands to the owner. A client that has sent any is not displaced."""
+        self._connections.active(self)
+        self._owner.received(self, commands)
+
+    def session_closing(self) -> None:
+        """Tell the owner if the client was too slow."""
+        if isinstance(self.session.fault, FailedToKeepUp):
+            self._owner.cut_off(self, self.session.fault)
+
+    def session_ended(self, reason: CloseReason) -> None:
+        """Tell the owner."""
+        self._connections.left(self)
+        self._owner.disconnected(self, reason)
+
+
+class RefusedPeer(Protocol):
+    """A connection beyond the limits: gets an ERROR line and is closed.
+
+    :param gone: called when the connection is closed
+    """
+
+    def __init__(self, gone: Callable[[], object]) -> None:
+        self._gone = gone
+
+    def connectionMade(self) -> None:
+        """Send the reason and close."""
+        transport: Any = self.transport
+        transport.write(f"ERROR {_TOO_MANY}\n".encode())
+        transport.loseConnection()
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """The connection is closed."""
+        self._gone()
+
+
+class MasterFactory(ServerFactory):
+    """Makes a :class:`ClientPeer` for each client of one listener.
+
+    :param modern: the dialect of a client that sends a bare REPLICATE
+    :param rows: the row shapes that such clients get
+    :param legacy_rows: those that legacy clients get
+    :param connections: limits on connections
+    :param slices: budget for parsing input
+    :ivar connections: open connections
+    """
+
+    noisy = False
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        owner: Owner,
+        server_name: str,
+        modern: Dialect = MODERN,
+        rows: Generation = Generation.MODERN,
+        limits: Limits = Limits(),
+        legacy_rows: Generation = Generation.LEGACY,
+        connections: ConnectionLimits = ConnectionLimits(),
+        slices: Slices | None = None,
+    ) -> None:
+        self._scheduler = scheduler
+        self._owner = owner
+        self._slices = Slices(scheduler) if slices is None else slices
+        self.connections: ConnectionTable[ClientPeer] = ConnectionTable(connections)
+        self._telling = 0
+        self._server_name = server_name
+        self._modern = modern
+        self._rows = rows
+        self._legacy_rows = legacy_rows
+        self._limits = limits
+
+    def buildProtocol(self, addr: IAddress | None) -> ClientPeer | RefusedPeer | None:
+        """A peer for a new connection, within the limits."""
+        where = address_of(addr)
+        if not self.connections.make_room(where):
+            return self._refused()
+        session = Session(
+            Side.SERVER,
+            server_name=self._server_name,
+            now=self._scheduler.seconds(),
+            modern=self._modern,
+            limits=self._limits,
+        )
+        return ClientPeer(
+            self._scheduler,
+            session,
+            self._owner,
+            self._rows,
+            self._legacy_rows,
+            self._limits.peer_line,
+            self._slices,
+            self.connections,
+            where,
+        )
+
+    def _refused(self) -> RefusedPeer | None:
+        self._owner.refused(CloseReason.TOO_MANY_CONNECTIONS)
+        if self._telling >= MOST_TOLD:
+            return None
+        self._telling += 1
+        return RefusedPeer(self._told)
+
+    def _told(self) -> None:
+        self._telling -= 1

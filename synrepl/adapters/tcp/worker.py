@@ -1,0 +1,154 @@
+"""The worker's side of TCP replication: a connection that comes back by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol as Interface
+
+from twisted.internet.interfaces import IAddress, IConnector
+from twisted.internet.protocol import ReconnectingClientFactory
+from twisted.python.failure import Failure
+
+from synrepl.adapters.tcp.line_peer import LinePeer
+from synrepl.core.clock import Scheduler
+from synrepl.wire.closing import CloseReason
+from synrepl.wire.commands import Command
+from synrepl.wire.dialects import Dialect, Side
+from synrepl.wire.session import Limits, Session
+
+
+class Owner(Interface):
+    """Who follows the master; see ``synrepl.services.following.follow.Follower``."""
+
+    def connected(self, upstream: UpstreamPeer) -> None: ...
+
+    def received(self, commands: Sequence[Command]) -> None: ...
+
+    def disconnected(self) -> None: ...
+
+
+class UpstreamPeer(LinePeer):
+    """The connection to the master."""
+
+    def __init__(
+        self, scheduler: Scheduler, session: Session, owner: Owner, factory: WorkerFactory
+    ) -> None:
+        super().__init__(scheduler, session)
+        self._owner = owner
+        self._factory = factory
+        self._greeted = False
+
+    @property
+    def dialect(self) -> Dialect | None:
+        """How the master is spoken to."""
+        return self.session.dialect
+
+    def pause(self) -> None:
+        """Read no more for now: TCP makes the master wait."""
+        self.pause_reading()
+
+    def resume(self) -> None:
+        """Read again."""
+        self.resume_reading()
+
+    def session_started(self) -> None:
+        """NAME and PING are on their way; ask for data without waiting for SERVER."""
+        self._factory.connected_to(self)
+        self._owner.connected(self)
+
+    def commands_received(self, commands: Sequence[Command]) -> None:
+        """Pass on; SERVER proves that the handshake is done."""
+        if not self._greeted and self.session.peer_server is not None and not self.session.closing:
+            self._greeted = True
+            self._factory.handshake_done()
+        self._owner.received(commands)
+
+    def session_ended(self, reason: CloseReason) -> None:
+        """The factory reconnects."""
+        self._factory.lost(self, reason)
+        self._owner.disconnected()
+
+
+class WorkerFactory(ReconnectingClientFactory):
+    """Connects to a master again and again.
+
+    The back-off is reset by the master's SERVER line, not by the connection:
+    a listener that accepts and drops us must not be hammered.
+
+    :param name: what the worker calls itself
+    :param server_name: the server name that is expected; None takes any
+    :param log: told (a sentence, its facts) about connections made and lost
+    """
+
+    maxDelay = 30
+    initialDelay = 0.5
+    delay = initialDelay
+    factor = 1.7
+    noisy = False
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        owner: Owner,
+        name: str,
+        server_name: str | None,
+        dialect: Dialect,
+        log: Callable[..., object],
+        limits: Limits = Limits(),
+    ) -> None:
+        self._scheduler = scheduler
+        self._owner = owner
+        self._name = name
+        self._server_name = server_name
+        self._dialect = dialect
+        self._log = log
+        self._limits = limits
+        self.peer: UpstreamPeer | None = None
+        self.connections = 0
+        self.closed: dict[str, int] = {}
+
+    @property
+    def handshaken(self) -> bool:
+        """True while the handshake with a master stands."""
+        return self.peer is not None and self.peer.session.peer_server is not None
+
+    def buildProtocol(self, addr: IAddress | None) -> UpstreamPeer:
+        """A peer for a new connection."""
+        session = Session(
+            Side.CLIENT,
+            server_name=self._server_name,
+            name=self._name,
+            dialect=self._dialect,
+            now=self._scheduler.seconds(),
+            limits=self._limits,
+        )
+        return UpstreamPeer(self._scheduler, session, self._owner, self)
+
+    def stop(self) -> None:
+        """Close, and do not come back."""
+        ReconnectingClientFactory.stopTrying(self)
+        if self.peer is not None:
+            self.peer.close(CloseReason.LOCAL)
+
+    def connected_to(self, peer: UpstreamPeer) -> None:
+        """A connection was made."""
+        self.peer = peer
+        self.connections += 1
+
+    def handshake_done(self) -> None:
+        """The master has said who it is, and it is the right one."""
+        ReconnectingClientFactory.resetDelay(self)
+        self._log("connected to {where}", where=self.peer.address if self.peer else "?")
+
+    def lost(self, peer: UpstreamPeer, reason: CloseReason) -> None:
+        """A connection is gone."""
+        if self.peer is peer:
+            self.peer = None
+        self.closed[reason] = self.closed.get(reason, 0) + 1
+        why = peer.session.fault or peer.session.peer_error or reason.value
+        self._log("connection lost: {why}", why=str(why))
+
+    def clientConnectionFailed(self, connector: IConnector, reason: Failure) -> None:
+        """Nobody is there; try again later."""
+        self._log("cannot connect: {why}", why=reason.getErrorMessage())
+        ReconnectingClientFactory.clientConnectionFailed(self, connector, reason)

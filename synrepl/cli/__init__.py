@@ -1,0 +1,104 @@
+"""The ``synrepl`` command: a table of sub-commands, each loaded only when it is used.
+
+Exit codes: :mod:`synrepl.daemon.exit_codes`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+import synrepl
+from synrepl.core.errors import SynreplError
+from synrepl.daemon.exit_codes import EXIT_FAILED, report
+
+#: Sub-command -> the module whose ``command`` it is, and its line in ``synrepl --help``.
+COMMANDS: dict[str, tuple[str, str]] = {
+    "init": ("synrepl.cli.init", "Write the configuration of a master and a worker."),
+    "master": ("synrepl.cli.master", "Run a master."),
+    "worker": ("synrepl.cli.worker", "Run a worker."),
+    "append": ("synrepl.cli.append.command", "Append facts from lines of JSON."),
+    "tail": ("synrepl.cli.tail.command", "Show rows as they come."),
+    "tap": ("synrepl.cli.tap.command", "Record traffic, play it again, judge it."),
+    "status": ("synrepl.cli.status.command", "Show streams, writers, followers and lag."),
+    "doctor": (
+        "synrepl.cli.doctor.command",
+        "Look for what is wrong in a running process, or in a database.",
+    ),
+    "writers": ("synrepl.cli.writers", "Show, add, drain and remove writers of streams."),
+    "followers": (
+        "synrepl.cli.followers.command",
+        "Show named followers, move them back, and remove them.",
+    ),
+    "dead-letters": (
+        "synrepl.cli.followers.dead_letters",
+        "Show, replay and discard facts that handlers could not take.",
+    ),
+    "schema": ("synrepl.cli.schema.command", "Show or upgrade what is in the database."),
+    "watch": (
+        "synrepl.cli.watch.command",
+        "Hold what a real server announces against its database.",
+    ),
+    "lake": ("synrepl.cli.lake.command", "Land streams in a lake through Spark, and use it."),
+    "demo": (
+        "synrepl.cli.demo.command",
+        "Run a master and workers through failures, and verify every fact.",
+    ),
+    "check-config": ("synrepl.cli.check_config", "Show what a configuration amounts to."),
+}
+
+
+class CommandTable(click.Group):
+    """A group whose ``--help`` imports none of its sub-commands, and the one place errors end.
+
+    :param table: like :data:`COMMANDS`
+    """
+
+    def __init__(self, *args: Any, table: Mapping[str, tuple[str, str]], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._table = table
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The sub-commands, in the order of the table."""
+        return list(self._table)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import and return one sub-command; None when there is none of that name."""
+        if cmd_name not in self._table:
+            return None
+        command: click.Command = importlib.import_module(self._table[cmd_name][0]).command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the table into ``--help`` without importing what it lists."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in self._table.items()])
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Run; errors of this project become one line on stderr and an exit code."""
+        try:
+            return super().main(*args, **kwargs)
+        except SynreplError as error:
+            sys.exit(report(error))
+        except BrokenPipeError:
+            # The reader went away; Python would complain once more when it flushes at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(EXIT_FAILED)
+
+
+@click.command(
+    cls=CommandTable, table=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]}
+)
+@click.version_option(synrepl.__version__, prog_name="synrepl")
+def cli() -> None:
+    """Replication for facts kept in Postgres: streams, workers, coherent caches."""
+
+
+def main() -> None:
+    """The console script."""
+    cli.main(prog_name="synrepl")

@@ -1,0 +1,102 @@
+"""The database of a configuration, for sub-commands that work on it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from synrepl.adapters.postgres.database import Limits, PostgresDatabase
+from synrepl.adapters.postgres.embedded import EmbeddedPostgres
+from synrepl.core.errors import ConfigError, InputError
+from synrepl.daemon.config.config import Config
+from synrepl.daemon.database import running_dsn
+from synrepl.storage import migrations
+from synrepl.storage.database import Transaction
+from synrepl.storage.launch.postgres import DataDirTaken
+from synrepl.storage.server_name import check_server
+from synrepl.streams.catalogue import Catalogue
+from synrepl.streams.definition import Stream
+
+#: How long a database that is away is waited for, in seconds.
+PATIENCE_S = 10.0
+
+
+class NoDatabase(ConfigError):
+    """the configuration has no database to look at: set 'database' or 'database_path'"""
+
+
+class NotInTheDatabase(InputError):
+    """stream {stream!r} is kept in memory, so the database knows nothing of it"""
+
+
+def stored_streams(known: Catalogue, names: Sequence[str]) -> list[Stream]:
+    """The streams of these names, or all that have a table when there are none.
+
+    :raises UnknownStream: :raises NotInTheDatabase:
+    """
+    if not names:
+        return [stream for stream in known if not stream.in_memory]
+    streams = [known[name] for name in names]
+    for stream in streams:
+        if stream.in_memory:
+            raise NotInTheDatabase(stream=stream.name)
+    return streams
+
+
+@asynccontextmanager
+async def database_of(reactor: Any, config: Config) -> AsyncIterator[PostgresDatabase]:
+    """The database of a configuration, with the embedded one running.
+
+    :raises NoDatabase: :raises EmbeddedAway: and what
+        :meth:`.EmbeddedPostgres.start` raises
+    """
+    embedded = None
+    if config.uses_embedded:
+        assert config.data_dir is not None
+        wanted = config.embedded
+        embedded = EmbeddedPostgres(
+            reactor,
+            config.data_dir,
+            port=wanted.port,
+            prefer_system=wanted.prefer_system,
+            fsync=wanted.fsync,
+        )
+        try:
+            dsn = await embedded.start()
+        except DataDirTaken:
+            embedded, dsn = None, running_dsn(config.embedded_dsn_path)
+    elif config.dsn is not None:
+        dsn = config.dsn.reveal()
+    else:
+        raise NoDatabase()
+    try:
+        limits = Limits(connections=1, give_up_s=PATIENCE_S)
+        database = PostgresDatabase(reactor, dsn, "synrepl-schema", limits)
+        try:
+            yield database
+        finally:
+            await database.close()
+    finally:
+        if embedded is not None:
+            await embedded.stop()
+
+
+@asynccontextmanager
+async def our_database(reactor: Any, config: Config) -> AsyncIterator[PostgresDatabase]:
+    """As :func:`database_of`, for commands that change what is in it.
+
+    :raises WrongServer: :raises SchemaBehind: as :func:`check_ours`
+    """
+    async with database_of(reactor, config) as database:
+        await database.run("check", lambda txn: check_ours(txn, config), read_only=True)
+        yield database
+
+
+def check_ours(txn: Transaction, config: Config) -> None:
+    """Make sure that a command may change the database of a configuration.
+
+    :raises WrongServer: it belongs to another server; :raises SchemaBehind: it is not upgraded
+    """
+    check_server(txn, config.server_name)
+    migrations.check(txn, migrations.load())

@@ -1,0 +1,95 @@
+"""``synrepl doctor caches``: whether the caches of a running process hold what they should."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import rich.console
+
+from synrepl.cli.addresses import HttpAddress, own_http
+from synrepl.cli.conventions import config_option, json_option, print_json
+from synrepl.cli.doctor.tables import tables
+from synrepl.cli.terminal import interruptible, show
+from synrepl.client.client import Client
+from synrepl.daemon.config.config import load
+from synrepl.daemon.exit_codes import EXIT_FAILED
+from synrepl.daemon.http.caches import KEYS
+from synrepl.tools.audit.audit import AUDIT_S, MOST_KEYS
+
+#: How long the answer is waited for, in seconds: somewhat longer than an audit takes.
+TIMEOUT_S = AUDIT_S + 60.0
+
+
+@click.command("caches")
+@config_option
+@click.option(
+    "--keys",
+    type=click.IntRange(1, MOST_KEYS),
+    default=KEYS,
+    show_default=True,
+    help="How many random entries to look at.",
+)
+@json_option
+def command(config: tuple[Path, ...], keys: int, as_json: bool) -> None:
+    """Compare random cache entries with what they should hold.
+
+    The process is asked over HTTP, where its configuration says that it
+    listens. It loads the entries afresh; one that differs, and whose
+    invalidation is not on its way, is stale: it is dropped, and told of with
+    the row that should have dropped it. Exits with 0 when no entry was stale,
+    with 1 when one was, when none could be judged, or when the process cannot
+    be reached.
+    """
+    audited = audit_caches(own_http(load(config)), keys)
+    if as_json:
+        print_json(audited.to_json())
+    else:
+        show(audited.tables())
+    if not audited.healthy:
+        raise click.exceptions.Exit(EXIT_FAILED)
+
+
+@dataclass(frozen=True, slots=True)
+class Audited:
+    """What a process told of its caches.
+
+    :ivar counts: by cache
+    :ivar audit: the report
+    """
+
+    counts: Mapping[str, Any]
+    audit: Mapping[str, Any]
+
+    @property
+    def healthy(self) -> bool:
+        """No entry was stale; and if any were looked at, something is known about them."""
+        audit = self.audit
+        unknown = audit.get("failed") or audit.get("behind")
+        known = audit.get("coherent") or audit.get("in_flight")
+        return not audit.get("stale") and bool(known or not unknown)
+
+    def to_json(self) -> dict[str, Any]:
+        """For programs: the report, and ``caches``."""
+        return {**self.audit, "caches": dict(self.counts)}
+
+    def tables(self) -> rich.console.Group:
+        """For a person."""
+        return tables(self.counts, self.audit)
+
+
+def audit_caches(address: HttpAddress, keys: int = KEYS) -> Audited:
+    """Have a process audit its caches.
+
+    :param keys: how many entries
+    :raises SynreplError: what :meth:`.Client.status` raises
+    """
+    with (
+        Client(address.url, address.secret, timeout_s=TIMEOUT_S, retries=False) as client,
+        interruptible(),
+    ):
+        counts = client.caches().get("caches")
+        return Audited(counts if isinstance(counts, dict) else {}, client.audit_caches(keys))

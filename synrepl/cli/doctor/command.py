@@ -1,0 +1,145 @@
+"""``synrepl doctor``: looks for what is wrong in a database and in a running process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import RenderableType
+from rich.text import Text
+
+from synrepl.cli.addresses import own_http
+from synrepl.cli.conventions import json_option, print_json, refuse_options
+from synrepl.cli.doctor import caches as doctor_caches
+from synrepl.cli.doctor import database as doctor_database
+from synrepl.cli.doctor.caches import Audited, audit_caches
+from synrepl.cli.doctor.database import (
+    Examined,
+    database_options,
+    examine_in,
+    exit_as,
+    given,
+)
+from synrepl.cli.doctor.redis import RedisReach, reach
+from synrepl.cli.running import run
+from synrepl.cli.terminal import printable, show
+from synrepl.core.errors import SynreplError
+from synrepl.daemon.config.config import Config, load
+
+
+@click.group("doctor", invoke_without_command=True)
+@database_options
+@json_option
+@click.pass_context
+def command(
+    ctx: click.Context,
+    config: tuple[Path, ...],
+    dsn: str | None,
+    database_path: Path | None,
+    insecure: bool,
+    older: float,
+    fix: bool,
+    as_json: bool,
+) -> None:
+    """Look for what is wrong in a database, and in the process of a configuration.
+
+    Without a command: examines the database, as 'database' does; with -c the caches
+    of the process as well, as 'caches' does, and whether its Redis can be reached. The
+    database may be synrepl's own or a real Synapse's, which is only ever read.
+
+    Exits with 0 when there are at most notes, with 1 when something is wrong, with 3
+    when nothing is wrong in what could be looked at, and something could not: the
+    process does not answer, say.
+    """
+    if ctx.invoked_subcommand is not None:
+        refuse_options(ctx)
+        return
+    where = given(config, dsn, database_path, insecure)
+    loaded = load(config) if config else None
+    has_database = loaded is None or loaded.dsn is not None or loaded.uses_embedded
+
+    async def main(reactor: Any) -> tuple[Examined | None, RedisReach | None]:
+        examined = await examine_in(reactor, config, where, older, fix) if has_database else None
+        redis = None
+        if loaded is not None and loaded.redis is not None:
+            redis = await reach(reactor, loaded.redis, loaded.server_name)
+        return examined, redis
+
+    examined, redis = run(main)
+    audited = None if loaded is None else _audited(loaded)
+    if examined is None and isinstance(audited, SynreplError):
+        raise audited  # nothing at all could be looked at
+    found = _Found(examined, redis, audited)
+    if as_json:
+        print_json(found.to_json())
+    else:
+        show(*found.parts())
+    exit_as(found.wrong, found.complete)
+
+
+command.add_command(doctor_database.command)
+command.add_command(doctor_caches.command)
+
+
+def _audited(config: Config) -> Audited | SynreplError:
+    """What a process told of its caches, or why it did not: perhaps it is not meant to run."""
+    try:
+        return audit_caches(own_http(config))
+    except SynreplError as error:
+        return error
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """All that was looked at, or why it was not.
+
+    :ivar examined: the database; None where the configuration has none
+    :ivar redis: None where the configuration has none
+    :ivar audited: the caches; None without a configuration
+    """
+
+    examined: Examined | None
+    redis: RedisReach | None
+    audited: Audited | SynreplError | None
+
+    @property
+    def wrong(self) -> bool:
+        """Something is."""
+        if isinstance(self.audited, Audited) and not self.audited.healthy:
+            return True
+        return self.examined is not None and self.examined.report.wrong
+
+    @property
+    def complete(self) -> bool:
+        """Everything could be looked at."""
+        if isinstance(self.audited, SynreplError):
+            return False
+        if self.redis is not None and self.redis.reason is not None:
+            return False
+        return self.examined is None or self.examined.report.complete
+
+    def to_json(self) -> dict[str, Any]:
+        """For programs."""
+        told: dict[str, Any] = {} if self.examined is None else self.examined.to_json()
+        if self.redis is not None:
+            told["redis"] = self.redis.to_json()
+        if isinstance(self.audited, Audited):
+            told["caches"] = self.audited.to_json()
+        elif self.audited is not None:
+            told["caches_unknown"] = str(self.audited)
+        return {**told, "healthy": self.complete and not self.wrong, "complete": self.complete}
+
+    def parts(self) -> list[RenderableType]:
+        """For a person."""
+        parts = [] if self.examined is None else self.examined.parts()
+        if self.redis is not None and self.redis.reason is not None:
+            reason = printable(self.redis.reason)
+            parts += [Text(), Text(f"Redis was not looked at: {reason}", "yellow")]
+        if isinstance(self.audited, Audited):
+            parts += [Text(), self.audited.tables()]
+        elif self.audited is not None:
+            why = printable(str(self.audited))
+            parts += [Text(), Text(f"caches were not looked at: {why}", "yellow")]
+        return parts

@@ -1,0 +1,193 @@
+"""``synrepl doctor database``: what is wrong in our own database, or in a real Synapse's."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+import rich.console
+
+from synrepl.adapters.postgres.database import Limits, PostgresDatabase
+from synrepl.adapters.scheduler import TwistedScheduler
+from synrepl.cli.configured_database import PATIENCE_S, database_of
+from synrepl.cli.conventions import json_option, print_json
+from synrepl.cli.doctor.report import parts
+from synrepl.cli.dsn import ENVIRONMENT, insecure_option
+from synrepl.cli.given_database import given_database
+from synrepl.cli.running import run
+from synrepl.cli.terminal import show
+from synrepl.core.errors import ConfigError
+from synrepl.daemon.config.config import load
+from synrepl.daemon.exit_codes import EXIT_FAILED, EXIT_INCOMPLETE
+from synrepl.storage.server_name import check_server
+from synrepl.tools.doctor.bounds import TRANSACTION_S, Bounds
+from synrepl.tools.doctor.examine import examine
+from synrepl.tools.doctor.report import Report
+
+#: Seconds between two looks at what may just be on its way.
+SECOND_LOOK_S = 2.0
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class WhichDatabase(ConfigError):
+    """which database is to be examined? Say one of -c FILE, --database-path FILE, --database DSN, or set SYNREPL_DATABASE"""
+
+
+def database_options(command: F) -> F:
+    """Which database, and how: ``config``, ``dsn``, ``database_path``, ``insecure``, ``older``, ``fix``."""
+    for option in (
+        click.option(
+            "--fix", is_flag=True, help="Cure what can be cured; only in synrepl's own database."
+        ),
+        click.option(
+            "--older",
+            type=click.FloatRange(min=0),
+            default=TRANSACTION_S,
+            show_default=True,
+            metavar="SECONDS",
+            help="A transaction or reservation that is older is told of.",
+        ),
+        insecure_option,
+        click.option(
+            "--database-path",
+            type=click.Path(path_type=Path),
+            help=f"File with the DSN. The variable {ENVIRONMENT} does as well.",
+        ),
+        click.option("--database", "dsn", metavar="DSN", help="The database, without a password."),
+        click.option(
+            "-c",
+            "--config",
+            "config",
+            type=click.Path(path_type=Path),
+            multiple=True,
+            help="Configuration of a master or worker, whose database it is; repeatable.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+@click.command("database")
+@database_options
+@json_option
+def command(
+    config: tuple[Path, ...],
+    dsn: str | None,
+    database_path: Path | None,
+    insecure: bool,
+    older: float,
+    fix: bool,
+    as_json: bool,
+) -> None:
+    """Look for what is wrong in a database: synrepl's own, or a real Synapse's.
+
+    Told are streams that are held, and by whom; sequences, tables and positions that
+    do not fit together; dead writers; followers and leases; pending migrations. Each
+    with its cure. A Synapse's database is only ever read.
+
+    Exits with 0 when there are at most notes, with 1 when something is wrong or the
+    database cannot be examined, with 3 when nothing is wrong in what could be looked
+    at, and something could not.
+    """
+    examined = examine_database(config, given(config, dsn, database_path, insecure), older, fix)
+    if as_json:
+        print_json(examined.to_json())
+    else:
+        show(*examined.parts())
+    exit_as(examined.report.wrong, examined.report.complete)
+
+
+def exit_as(wrong: bool, complete: bool) -> None:
+    """Exit with the status of an examination.
+
+    :param complete: everything could be looked at
+    """
+    if wrong:
+        raise click.exceptions.Exit(EXIT_FAILED)
+    if not complete:
+        raise click.exceptions.Exit(EXIT_INCOMPLETE)
+
+
+def given(
+    config: tuple[Path, ...], dsn: str | None, path: Path | None, insecure: bool = False
+) -> str | None:
+    """The DSN, from wherever it was given; None when a configuration has it.
+
+    :param insecure: plain text to a database on another machine is accepted
+    :raises WhichDatabase: and what :func:`.given_database` raises
+    """
+    if sum((bool(config), dsn is not None, path is not None)) > 1:
+        raise WhichDatabase()
+    if config:
+        return None
+    found = given_database(dsn, path, insecure)
+    if found is None:
+        raise WhichDatabase()
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """What was found, and where."""
+
+    where: str
+    report: Report
+
+    def to_json(self) -> dict[str, Any]:
+        """For programs: the report, and ``database``."""
+        return {"database": self.where, **self.report.to_json()}
+
+    def parts(self) -> list[rich.console.RenderableType]:
+        """For a person."""
+        return parts(self.where, self.report)
+
+
+def examine_database(
+    config: tuple[Path, ...], dsn: str | None, older: float, fix: bool
+) -> Examined:
+    """Examine a database; once per process.
+
+    :param dsn: of the database; with None it is that of the configuration
+    :param older: a transaction or reservation may be so old, in seconds
+    :raises SynreplError: what :func:`~synrepl.tools.doctor.examine.examine` raises
+    """
+    return run(lambda reactor: examine_in(reactor, config, dsn, older, fix))
+
+
+async def examine_in(
+    reactor: Any, config: tuple[Path, ...], dsn: str | None, older: float, fix: bool
+) -> Examined:
+    """As :func:`examine_database`, under a reactor that runs."""
+    scheduler = TwistedScheduler(reactor)
+    async with _database(reactor, config, dsn) as database:
+        if fix and config:
+            server = load(config).server_name
+            await database.run("check server", lambda txn: check_server(txn, server))
+        report = await examine(
+            database,
+            Bounds(transaction_s=older),
+            fix,
+            lambda: scheduler.sleep(SECOND_LOOK_S),
+        )
+        return Examined(database.where, report)
+
+
+@asynccontextmanager
+async def _database(
+    reactor: Any, config: tuple[Path, ...], dsn: str | None
+) -> AsyncIterator[PostgresDatabase]:
+    if dsn is None:
+        async with database_of(reactor, load(config)) as configured:
+            yield configured
+        return
+    limits = Limits(connections=1, give_up_s=PATIENCE_S)
+    database = PostgresDatabase(reactor, dsn, "synrepl-doctor", limits)
+    try:
+        yield database
+    finally:
+        await database.close()

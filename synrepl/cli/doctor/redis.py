@@ -1,0 +1,42 @@
+"""Whether the Redis of a configuration can be heard and spoken to from here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from synrepl.adapters.scheduler import TwistedScheduler
+from synrepl.core.errors import Unavailable
+from synrepl.daemon.config.redis import Redis
+from synrepl.daemon.redis_link import redis_server
+
+
+@dataclass(frozen=True, slots=True)
+class RedisReach:
+    """What came of a try.
+
+    :ivar reason: why it could not be reached; None when it could
+    """
+
+    where: str
+    reason: str | None
+
+    def to_json(self) -> dict[str, str | None]:
+        """``{"where", "reason"}``."""
+        return {"where": self.where, "reason": self.reason}
+
+
+async def reach(reactor: Any, redis: Redis, channel: str) -> RedisReach:
+    """Subscribe to a channel, make ready to speak, and leave; nothing is said."""
+    where = redis_server(redis)
+    from synrepl.cli.tap.redis import TapLink
+
+    link = TapLink(reactor, TwistedScheduler(reactor), where)
+    try:
+        await link.listen([channel], lambda messages: None)
+        await link.speaker()
+    except Unavailable as error:
+        return RedisReach(redis.where, str(error).rstrip("."))
+    finally:
+        await link.close()
+    return RedisReach(redis.where, None)

@@ -1,0 +1,72 @@
+"""What a command line says about where things are."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from synrepl.core.errors import ConfigError
+from synrepl.daemon.config.secret import dsn_secret, read_secret
+from synrepl.driver.dsn import refuse_plain_text
+
+#: Holds the DSN of a database, where no file does; no process list shows it.
+ENVIRONMENT = "SYNREPL_DATABASE"
+
+
+#: For commands that take a DSN.
+insecure_option = click.option(
+    "--insecure", is_flag=True, help="Accept plain text to a database on another machine."
+)
+
+
+class UnreadableDsn(ConfigError):
+    """the DSN from {source} is neither a postgresql:// URI nor key=value pairs (it is not shown, for it may hold a password)"""
+
+
+def host_and_port(where: str) -> tuple[str, int]:
+    """The two halves of HOST:PORT; the host may be in brackets."""
+    host, _, port = where.rpartition(":")
+    if not (port.isascii() and port.isdigit() and 0 < int(port[:6]) < 65536 and host):
+        raise click.BadParameter(f"{where!r} is not HOST:PORT", param_hint="HOST:PORT")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def given_dsn(path: Path | None, insecure: bool = False) -> str | None:
+    """The DSN in a file, or in the environment; None when there is neither.
+
+    :param insecure: plain text to a database on another machine is accepted
+    :raises BadSecretFile: the file cannot be read, or others can read it
+    :raises UnreadableDsn: it is no DSN
+    :raises PlainTextDatabase: see :func:`.refuse_plain_text`
+    """
+    if path is not None:
+        found, source = read_secret(path).reveal(), str(path)
+    else:
+        found, source = os.environ.get(ENVIRONMENT, ""), ENVIRONMENT
+        if not found:
+            return None
+    shown_dsn(found, source)
+    check_transport(found, insecure)
+    return found
+
+
+def check_transport(dsn: str, insecure: bool) -> None:
+    """See that a DSN sends nothing in plain text, unless that is accepted.
+
+    :raises PlainTextDatabase: :raises BadDsn:
+    """
+    if not insecure:
+        refuse_plain_text(dsn, "--insecure")
+
+
+def shown_dsn(dsn: str, source: str) -> str:
+    """A DSN without its password.
+
+    :raises UnreadableDsn: it is no DSN
+    """
+    try:
+        return dsn_secret(dsn).shown
+    except ValueError:
+        raise UnreadableDsn(source=source) from None

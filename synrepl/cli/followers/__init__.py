@@ -1,0 +1,1 @@
+"""``synrepl followers`` and ``synrepl dead-letters``."""

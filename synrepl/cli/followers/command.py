@@ -1,0 +1,191 @@
+"""``synrepl followers``: named followers on record, moved back or removed."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from rich.text import Text
+
+from synrepl.adapters.postgres.database import PostgresDatabase
+from synrepl.adapters.scheduler import TwistedScheduler
+from synrepl.cli.cells import cell, duration
+from synrepl.cli.configured_database import our_database
+from synrepl.cli.conventions import config_option, json_option, print_json
+from synrepl.cli.running import run
+from synrepl.cli.terminal import plain_table, printable, show
+from synrepl.core.errors import InputError, Refused
+from synrepl.core.tokens import BadToken, Token, parse_token
+from synrepl.daemon.config.config import load
+from synrepl.services.following.leases import HEARTBEAT_S
+from synrepl.services.status.stream_progress import writer_label
+from synrepl.storage import follower_repair, followers
+from synrepl.storage.database import Isolation, Transaction
+from synrepl.storage.follower_repair import MovedPosition
+from synrepl.tools.doctor import own_look
+from synrepl.tools.doctor.own_look import OwnLook
+
+T = TypeVar("T")
+
+#: A follower that gives no sign for so long, in seconds, does not run.
+SILENT_S = HEARTBEAT_S + 2.0
+
+
+class FollowerRuns(Refused):
+    """follower {follower!r} runs, and would put its positions back on record; stop its process first"""
+
+
+class BadTarget(InputError):
+    """{value!r} is no place to go back to: give a token, 'earliest', or 'now'"""
+
+
+@click.group("followers")
+def command() -> None:
+    """Show named followers, move them back, and remove them.
+
+    A worker is on record under its follower_name, with a position per stream and
+    writer, those of its handlers, and a lease.
+    """
+
+
+@command.command("list")
+@config_option
+@json_option
+def list_followers(config: tuple[Path, ...], as_json: bool) -> None:
+    """Show all named followers, and how far they are behind on record."""
+    seen = _in_database(
+        config,
+        lambda database: database.run(
+            "followers", own_look.look, read_only=True, isolation=Isolation.REPEATABLE_READ
+        ),
+    )
+    lines = _lines(seen)
+    if as_json:
+        print_json({"followers": lines})
+        return
+    table = plain_table("follower", "behind>", "ahead>", "last sign>", "lease ends in>")
+    for line in lines:
+        table.add_row(
+            Text(cell(line["name"])),
+            Text(cell(line["behind"])),
+            Text(cell(line["ahead"]), style="red" if line["ahead"] else ""),
+            Text(duration(line["seen_s"])),
+            Text(duration(line["lease_s"])),
+        )
+    show(table if lines else Text("no named followers"))
+
+
+@command.command("reset")
+@config_option
+@click.argument("name")
+@click.argument("stream", required=False)
+@click.option(
+    "--to",
+    required=True,
+    metavar="TOKEN|earliest|now",
+    help="Where to; no position is moved forward, or stays beyond that of its writer.",
+)
+@json_option
+def reset(config: tuple[Path, ...], name: str, stream: str | None, to: str, as_json: bool) -> None:
+    """Move the follower NAME back, in STREAM or in all streams, with its handlers.
+
+    It is given what lies above TOKEN again, or everything that is left with
+    'earliest'; a transactional handler applies that again, too. 'now' is for a
+    follower that is ahead of the database: it goes on with what is new, and what it
+    missed stays missed. Stop its process first; whether it runs shows within 12 s.
+    """
+    target = _target(to)
+
+    async def work(database: PostgresDatabase) -> list[MovedPosition]:
+        await _check_stopped(database, name)
+        return await database.run(
+            "reset a follower", lambda txn: follower_repair.reset(txn, name, stream, target)
+        )
+
+    moved = _in_database(config, work)
+    if as_json:
+        print_json({"moved": [each._asdict() for each in moved]})
+        return
+    for each in moved:
+        whose = "" if each.handler is None else f" (handler {each.handler})"
+        of = f"{each.stream} of {writer_label(each.writer)}{whose}"
+        click.echo(printable(f"{of}: from {each.before} back to {each.after}"))
+    if not moved:
+        click.echo("nothing to move back")
+
+
+@command.command("remove")
+@config_option
+@click.argument("name")
+def remove(config: tuple[Path, ...], name: str) -> None:
+    """Forget the follower NAME: its lease, its positions and those of its handlers.
+
+    Nothing is kept for it any more. If it comes back, it begins like a new one.
+    """
+
+    async def work(database: PostgresDatabase) -> None:
+        await _check_stopped(database, name)
+        await database.run("remove a follower", lambda txn: follower_repair.remove(txn, name))
+
+    _in_database(config, work)
+    click.echo(printable(f"follower {name} is forgotten"))
+
+
+def _target(to: str) -> Token | None:
+    """:raises BadTarget:"""
+    if to == "now":
+        return None
+    if to == "earliest":
+        return 0
+    try:
+        return parse_token(to)
+    except BadToken:
+        raise BadTarget(value=to[:40]) from None
+
+
+async def _check_stopped(database: PostgresDatabase, name: str) -> None:
+    """:raises FollowerRuns: it has given a sign of life since this was called"""
+
+    def seen(txn: Transaction) -> float | None:
+        return next((one.seen_s for one in followers.named(txn) if one.name == name), None)
+
+    before = await database.run("last sign", seen, read_only=True)
+    if before is None or before > SILENT_S:
+        return
+    click.echo(printable(f"waiting to see whether {name} runs"), err=True)
+    from twisted.internet import reactor
+
+    waited = SILENT_S - before
+    await TwistedScheduler(reactor).sleep(waited)
+    after = await database.run("last sign", seen, read_only=True)
+    if after is not None and after < waited:
+        raise FollowerRuns(follower=name)
+
+
+def _lines(seen: OwnLook) -> list[dict[str, Any]]:
+    ahead = list(own_look.ahead(seen))
+    return [
+        {
+            "name": one.name,
+            "behind": max((lag.tokens for lag in seen.lags(one)), default=0),
+            "ahead": max(
+                (each.position - each.bound for each in ahead if each.follower == one.name),
+                default=0,
+            ),
+            "seen_s": one.seen_s,
+            "lease_s": one.lease_s,
+        }
+        for one in seen.followers.values()
+    ]
+
+
+def _in_database(config: tuple[Path, ...], work: Callable[[PostgresDatabase], Awaitable[T]]) -> T:
+    loaded = load(config)
+
+    async def main(reactor: Any) -> T:
+        async with our_database(reactor, loaded) as database:
+            return await work(database)
+
+    return run(main)

@@ -1,0 +1,159 @@
+"""``synrepl lake check``: whether a lake has what its database has."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import click
+from rich.console import RenderableType
+
+from synrepl.cli.conventions import json_option, print_json
+from synrepl.cli.lake.ending import ending_well
+from synrepl.cli.lake.options import (
+    chosen,
+    database_options,
+    lake_argument,
+    session_options,
+    stream_option,
+)
+from synrepl.cli.lake.source import source
+from synrepl.cli.terminal import plain_table, printable, show
+from synrepl.daemon.exit_codes import EXIT_FAILED
+from synrepl.pipeline.lake.check.check import RANGE_ROWS, Extent, check
+from synrepl.pipeline.lake.check.report import Outcome, Report, StreamReport
+from synrepl.pipeline.lake.erase.mask import mask
+from synrepl.pipeline.lake.erase.pending import pending
+from synrepl.pipeline.lake.lake import Lake
+from synrepl.pipeline.session.options import SessionOptions
+from synrepl.pipeline.session.session import named_session
+
+_WORDS = {
+    Outcome.EQUAL: "equal",
+    Outcome.LOST: "LOST IN A FAILOVER",
+    Outcome.DIFFERENT: "DIFFERS",
+    Outcome.NOT_COMPARED: "NOT COMPARED",
+}
+
+
+@click.command("check")
+@lake_argument
+@database_options
+@stream_option
+@click.option(
+    "--copy",
+    "is_copy",
+    is_flag=True,
+    help="The database is a copy, made by 'synrepl lake replay', and not the lake's own.",
+)
+@click.option(
+    "--range-rows",
+    type=click.IntRange(min=100),
+    default=RANGE_ROWS,
+    show_default=True,
+    help="About how many rows are counted and summed up together.",
+)
+@click.option(
+    "--accept-lost",
+    is_flag=True,
+    help="Exit with 0 also when the lake has rows that the database lost in a failover.",
+)
+@session_options
+@json_option
+def command(
+    path: Path,
+    dsn: str,
+    patience_s: float,
+    streams: tuple[str, ...],
+    is_copy: bool,
+    range_rows: int,
+    accept_lost: bool,
+    session: SessionOptions,
+    as_json: bool,
+) -> None:
+    """Prove that the folder LAKE has exactly what the database has, up to where it was landed.
+
+    Both sides are counted and summed up, range by range; ranges that differ are then
+    compared row by row, and named. What is to be erased counts as erased on both sides.
+    Rows that the database lost in a failover are named as that. Exits with 1 when anything
+    differs, was lost or was not compared.
+    """
+    lake = Lake(path)
+    for stream in streams:
+        lake.table(stream)
+    with ending_well(), source(dsn, "lake check", patience_s) as origin:
+        if not is_copy:
+            lake.make_sure_it_is_of(origin.server)
+        # Nobody lands or erases meanwhile, so both sides are masked alike.
+        with lake.changing(), named_session(session) as spark:
+            known = pending(spark, origin, lake).known
+            report = check(
+                spark,
+                lake,
+                origin,
+                dsn,
+                Extent(streams=chosen(streams, lake.streams), range_rows=range_rows),
+                mask=partial(mask, erasures=known),
+                copy=is_copy,
+            )
+    if as_json:
+        print_json(report.to_json())
+    else:
+        _show(report, is_copy)
+    if not (report.equal or (accept_lost and report.outcome is Outcome.LOST)):
+        sys.exit(EXIT_FAILED)
+
+
+def _show(report: Report, is_copy: bool) -> None:
+    told = [each for each in report.streams if each.lake_rows or each.source_rows or _odd(each)]
+    shown = plain_table("stream", "rows in the database>", "in the lake>", "ranges>", "tokens", "")
+    for each in told:
+        compared = not each.not_compared
+        shown.add_row(
+            each.stream,
+            f"{each.source_rows:,}" if compared else "-",
+            f"{each.lake_rows:,}" if compared else "-",
+            f"{each.ranges:,}",
+            f"{each.after + 1} to {each.upto}" if each.upto > each.after else "none",
+            "; ".join(_notes(each)),
+        )
+    parts: list[RenderableType] = [shown] if told else []
+    if without := len(report.streams) - len(told):
+        parts.append(f"{without:,} {'other ' if told else ''}streams have no rows on either side.")
+    if report.elsewhere and not is_copy:
+        parts.append(f"Not in the lake, so not asked for: {', '.join(report.elsewhere)}.")
+    if report.problems:
+        parts += ["", *map(printable, report.problems), ""]
+    show(*parts, _verdict(report, is_copy))
+
+
+def _odd(each: StreamReport) -> bool:
+    return bool(each.quarantined) or not each.equal
+
+
+def _notes(each: StreamReport) -> Iterator[str]:
+    yield _WORDS[each.outcome]
+    if each.lost:
+        yield f"{sum(rows.rows for rows in each.lost):,} rows were lost by the database"
+    if each.gone:
+        yield f"{each.gone:,} rows are gone from the database since"
+    if each.after and not each.not_compared:
+        yield f"not comparable up to {each.after}, which was trimmed"
+    if each.goes_on_to:
+        yield f"the database goes on to {each.goes_on_to}, which is not landed"
+    if each.quarantined:
+        yield f"{each.quarantined:,} rows in quarantine are not compared"
+
+
+def _verdict(report: Report, is_copy: bool) -> str:
+    if report.equal:
+        return "All equal."
+    differs = f"The {'copy' if is_copy else 'database'} and the lake differ."
+    words = [differs] if report.outcome is Outcome.DIFFERENT else []
+    if report.outcome is Outcome.LOST:
+        words = ["The lake has all that the database has, and rows that it lost in a failover."]
+    if left := [each.stream for each in report.streams if each.not_compared]:
+        words.append(f"Not compared: {', '.join(left)}.")
+    return " ".join(words or ["Nothing was compared."])

@@ -1,0 +1,43 @@
+"""``synrepl lake``: streams in a lake; see ``docs/pipeline.md``."""
+
+from __future__ import annotations
+
+import click
+
+from synrepl.cli import CommandTable
+from synrepl.pipeline.session.requirements import require_spark
+
+_COMMANDS = {
+    "land": ("synrepl.cli.lake.land", "Bring what is new into the lake."),
+    "status": ("synrepl.cli.lake.status", "Show what is in the lake."),
+    "check": ("synrepl.cli.lake.check", "Prove that the lake has what the database has."),
+    "run": ("synrepl.cli.lake.run", "Run a job over the lake, or show which there are."),
+    "replay": ("synrepl.cli.lake.replay", "Write the lake's facts into another database."),
+    "drop-lost": (
+        "synrepl.cli.lake.drop_lost",
+        "Drop rows that the database lost in a failover.",
+    ),
+    "compact": ("synrepl.cli.lake.compact", "Make few large files of many small ones."),
+}
+
+
+class _NeedsSpark(CommandTable):
+    """Its sub-commands cannot even be imported without the extra."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import and return one sub-command.
+
+        :raises SparkMissing: Spark is not installed
+        """
+        if cmd_name in _COMMANDS:
+            require_spark()
+        return super().get_command(ctx, cmd_name)
+
+
+@click.command("lake", cls=_NeedsSpark, table=_COMMANDS)
+def command() -> None:
+    """Land streams in a lake of Delta tables, exactly once, and use it.
+
+    A lake is a folder. It belongs to one database, synrepl's own or a real
+    Synapse's, which is only read.
+    """

@@ -1,0 +1,61 @@
+"""``synrepl lake compact``: few large files of many small ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from synrepl.cli.conventions import json_option, print_json
+from synrepl.cli.lake.ending import ending_well
+from synrepl.cli.lake.options import (
+    chosen,
+    lake_argument,
+    session_options,
+    stream_option,
+)
+from synrepl.cli.terminal import plain_table, show
+from synrepl.pipeline.lake.compact.compact import compact
+from synrepl.pipeline.lake.lake import Lake
+from synrepl.pipeline.lake.watermarks import Watermarks
+from synrepl.pipeline.session.options import SessionOptions
+from synrepl.pipeline.session.session import named_session
+
+
+@click.command("compact")
+@lake_argument
+@stream_option
+@session_options
+@json_option
+def command(path: Path, streams: tuple[str, ...], session: SessionOptions, as_json: bool) -> None:
+    """Join all small files of the folder LAKE, and remove those that nobody needs.
+
+    Landing does so by itself, where it is worth it.
+    """
+    lake = Lake(path)
+    wanted = chosen(streams, lake.streams)
+    for stream in wanted:
+        lake.table(stream)
+    with ending_well(), lake.changing(), named_session(session) as spark:
+        done = [compact(spark, lake, stream, full=True) for stream in wanted]
+        with lake.removing():
+            removed = {stream: lake.table(stream).remove_unused() for stream in wanted}
+            Watermarks(lake).remove_unused()
+    if as_json:
+        print_json(
+            {
+                each.stream: {
+                    "joined": each.joined,
+                    "made": each.made,
+                    "removed": removed[each.stream],
+                }
+                for each in done
+            }
+        )
+        return
+    table = plain_table("stream", "files joined>", "into>", "removed>")
+    for each in done:
+        table.add_row(
+            each.stream, f"{each.joined:,}", f"{each.made:,}", f"{removed[each.stream]:,}"
+        )
+    show(table)

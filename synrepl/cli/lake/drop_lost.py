@@ -1,0 +1,59 @@
+"""``synrepl lake drop-lost``: what the database lost in a failover, out of the lake, too."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from synrepl.cli.conventions import json_option, print_json
+from synrepl.cli.lake.ending import ending_well
+from synrepl.cli.lake.options import (
+    chosen,
+    database_options,
+    lake_argument,
+    session_options,
+    stream_option,
+)
+from synrepl.cli.lake.source import source
+from synrepl.cli.terminal import show
+from synrepl.pipeline.lake.failover.drop_lost import drop_lost
+from synrepl.pipeline.lake.lake import Lake
+from synrepl.pipeline.session.options import SessionOptions
+from synrepl.pipeline.session.session import named_session
+
+
+@click.command("drop-lost")
+@lake_argument
+@database_options
+@stream_option
+@session_options
+@json_option
+def command(
+    path: Path,
+    dsn: str,
+    patience_s: float,
+    streams: tuple[str, ...],
+    session: SessionOptions,
+    as_json: bool,
+) -> None:
+    """Drop rows from the folder LAKE that the database lost in a failover.
+
+    'synrepl lake check' names them. No other rows are dropped.
+    """
+    lake = Lake(path)
+    wanted = chosen(streams, lake.streams)
+    for stream in wanted:
+        lake.table(stream)
+    with ending_well(), source(dsn, "lake drop-lost", patience_s) as origin:
+        lake.make_sure_it_is_of(origin.server)
+        with lake.changing(), named_session(session) as spark:
+            dropped = drop_lost(spark, lake, origin, dsn, wanted)
+    if as_json:
+        print_json({stream: [asdict(each) for each in rows] for stream, rows in dropped.items()})
+        return
+    for stream, rows in sorted(dropped.items()):
+        show(*(f"stream {stream!r}: dropped {each}" for each in rows))
+    if not dropped:
+        show("The lake has no rows that the database lost in a failover.")

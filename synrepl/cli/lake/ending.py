@@ -1,0 +1,39 @@
+"""How a command with a Spark session ends when it is told to: in good order."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from synrepl.cli.terminal import interruptible
+
+
+class _Terminated(BaseException):
+    """SIGTERM came."""
+
+
+@contextmanager
+def ending_well() -> Iterator[None]:
+    """Ctrl-C exits with 130, silently; SIGTERM ends the process by that signal once Spark is gone.
+
+    Killed at once, it would leave Spark's scratch files, and Java for some moments.
+    """
+    before = signal.signal(signal.SIGTERM, _terminate)
+    try:
+        with interruptible():
+            yield
+    except _Terminated:
+        # As if it had never been caught: for systemd that is a good end, for a shell it is 143.
+        sys.stdout.flush()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    raise _Terminated

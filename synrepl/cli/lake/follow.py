@@ -1,0 +1,83 @@
+"""Landing again and again, also while the database is away."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import click
+
+from synrepl.driver.connection import DatabaseRefused
+from synrepl.pipeline.lake.land.land import FailedOver
+from synrepl.pipeline.lake.maintenance import MaintenanceReport
+from synrepl.pipeline.source.reading.read import ReadingAway
+from synrepl.positions.vector import PositionVector
+from synrepl.storage.store import DatabaseAway, NotConfirmed, OlderServer
+
+
+class StuckStreams:
+    """Tells, once for each stream, that landing has to stop short of what the database has.
+
+    :param after_s: for how long a stream may stay where it is, in seconds
+    """
+
+    def __init__(self, after_s: float) -> None:
+        self._after_s = after_s
+        self._since: dict[str, tuple[PositionVector, float]] = {}
+        self._told: set[str] = set()
+
+    def update(self, report: MaintenanceReport, now: float) -> None:
+        """Take in what one run did.
+
+        :param now: when it ended, in seconds of a clock that does not go back
+        """
+        since = {}
+        for stream, each in report.unsettled.items():
+            settled, begun = self._since.get(stream, (each.settled, now))
+            since[stream] = (each.settled, begun if settled == each.settled else now)
+            if now - since[stream][1] >= self._after_s:
+                self._say(stream, f"not settled for {self._after_s:g} s: {each}")
+        self._since = since
+        for stream, why in report.left_out.items():
+            self._say(stream, why)
+        for stream in sorted(self._told - since.keys() - report.left_out.keys()):
+            click.echo(f"synrepl: stream {stream!r} is settled again", err=True)
+            self._told.discard(stream)
+
+    def _say(self, stream: str, words: str) -> None:
+        if stream not in self._told:
+            click.echo(f"synrepl: {words}; landing goes on with the rest", err=True)
+            self._told.add(stream)
+
+
+def again_and_again(
+    run: Callable[[], MaintenanceReport], every_s: float
+) -> Iterator[MaintenanceReport]:
+    """What each run did, without end.
+
+    A database that is away, or whose server is not confirmed after a failover, ends nothing: it is
+    told once, and looked for with every run.
+    What waiting does not cure is raised.
+
+    :param every_s: from the beginning of one run to that of the next, at least, in seconds
+    :raises DatabaseRefused: and what else ``run`` raises
+    """
+    away = False
+    while True:
+        begun = time.monotonic()
+        try:
+            report = run()
+        except DatabaseRefused:
+            raise
+        except FailedOver:
+            pass  # the next run finds out what became of it
+        except (DatabaseAway, ReadingAway, NotConfirmed, OlderServer) as error:
+            if not away:
+                click.echo(f"synrepl: {error}; landing goes on when it is back", err=True)
+            away = True
+        else:
+            if away:
+                click.echo("synrepl: the database is back", err=True)
+            away = False
+            yield report
+        time.sleep(max(0.0, every_s - (time.monotonic() - begun)))

@@ -1,0 +1,134 @@
+"""Prints the report of a run of lake maintenance, as text or JSON."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+
+from synrepl.cli.conventions import print_json
+from synrepl.cli.terminal import plain_table, show
+from synrepl.core.errors import Refused
+from synrepl.pipeline.lake.maintenance import MaintenanceReport
+
+
+class NotAllLanded(Refused):
+    """not all that was asked for is in the lake: {missing}. What could be landed is there, and the next run goes on from it; --settle-timeout waits longer, --stream asks for less"""
+
+
+class LostInFailover(Refused):
+    """the database failed over and lost rows that the lake has, which keeps them: {lost}. What came after it is landed, and this is said once; 'synrepl lake check' names these rows again"""
+
+
+def check_nothing_lost(report: MaintenanceReport) -> None:
+    """Make sure that a run met no failover in which the database lost rows of the lake.
+
+    :raises LostInFailover: which
+    """
+    if report.lost:
+        raise LostInFailover(lost="; ".join(_lost(report)))
+
+
+def check_all_landed(report: MaintenanceReport, everything: bool) -> None:
+    """Make sure that a run landed all that the database had when it began.
+
+    :param everything: all streams were asked for, also those that cannot be read
+    :raises NotAllLanded: what is missing, and why
+    """
+    missing = [str(each) for _, each in sorted(report.unsettled.items())]
+    if everything:
+        missing += report.left_out.values()
+    if missing:
+        raise NotAllLanded(missing="; ".join(missing))
+
+
+def print_report(report: MaintenanceReport, as_json: bool, following: bool = False) -> None:
+    """Print it.
+
+    :param following: many runs follow one another: a line each, and none for tidying alone
+    """
+    if following and not _anything(report):
+        return
+    if as_json:
+        print_json(_data(report))
+    elif following:
+        rows = [f"{_counts(report.rows)} rows"] if report.rows else []
+        show(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {'; '.join([*rows, *_notes(report)])}")
+    else:
+        _show(report)
+
+
+def _anything(report: MaintenanceReport) -> bool:
+    erased = report.erased
+    return bool(
+        report.rows or report.quarantined or report.lost or erased.subjects or erased.redactions
+    )
+
+
+def _show(report: MaintenanceReport) -> None:
+    table = plain_table("stream", "rows>", "position")
+    for stream, rows in sorted(report.rows.items()):
+        table.add_row(stream, f"{rows:,}", report.upto[stream])
+    quiet = len(report.upto.keys() - report.rows.keys() - report.unsettled.keys())
+    if not report.rows:
+        show("Nothing new is settled." if report.unsettled else "Nothing new.", *_notes(report))
+        return
+    rest = [f"Nothing new in {_many(quiet, 'other stream')}."] if quiet else []
+    show(table, *rest, *_notes(report))
+
+
+def _notes(report: MaintenanceReport) -> Iterator[str]:
+    erased = report.erased
+    if report.quarantined:
+        yield f"set apart, for they do not fit their columns: {_counts(report.quarantined)} rows"
+    subjects = [_many(erased.subjects, "subject")] if erased.subjects else []
+    events = [_many(erased.redactions, "redacted event")] if erased.redactions else []
+    if subjects or events:
+        what = " and ".join(subjects + events)
+        yield f"erased: {what}, in {_many(erased.rows, 'row')} of {_many(erased.files, 'file')}"
+    yield from _lost(report)
+    if report.joined:
+        yield f"{_many(report.joined, 'small file')} joined into larger ones"
+
+
+def _lost(report: MaintenanceReport) -> Iterator[str]:
+    for stream, found in sorted(report.lost.items()):
+        for rows in found:
+            yield f"stream {stream!r}: {rows}"
+
+
+def _counts(rows: Mapping[str, int]) -> str:
+    return ", ".join(f"{stream} {count:,}" for stream, count in sorted(rows.items()))
+
+
+def _many(count: int, thing: str) -> str:
+    return f"{count:,} {thing}{'' if count == 1 else 's'}"
+
+
+def _data(report: MaintenanceReport) -> dict[str, object]:
+    erased = report.erased
+    return {
+        "rows": report.rows,
+        "quarantined": report.quarantined,
+        "positions": report.upto,
+        "erased": {
+            "files": erased.files,
+            "rows": erased.rows,
+            "subjects": erased.subjects,
+            "redactions": erased.redactions,
+        },
+        "files_joined": report.joined,
+        "unsettled": {
+            stream: {
+                "settled": str(each.settled),
+                "last": each.last,
+                "waits_for": each.waits_for,
+            }
+            for stream, each in sorted(report.unsettled.items())
+        },
+        "left_out": report.left_out,
+        "lost_in_failover": {
+            stream: [asdict(rows) for rows in found]
+            for stream, found in sorted(report.lost.items())
+        },
+    }

@@ -1,0 +1,114 @@
+"""What all commands about a lake share: arguments and options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import wraps
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from synrepl.cli.dsn import ENVIRONMENT, insecure_option
+from synrepl.cli.given_database import given_database
+from synrepl.core.errors import ConfigError
+from synrepl.driver.blocking import PATIENCE_S
+from synrepl.pipeline.lake.local_path import local_path
+from synrepl.pipeline.session.options import SessionOptions
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class NoDatabaseGiven(ConfigError):
+    """which database? give --database DSN, --database-path FILE, or the variable SYNREPL_DATABASE"""
+
+
+class BadSparkSetting(ConfigError):
+    """{setting!r} is no setting: want KEY=VALUE, such as spark.executor.memory=2g"""
+
+
+def lake_path(ctx: click.Context, param: click.Parameter, value: str | None) -> Path | None:
+    """Callback of an argument that is the folder of a lake, so that a URL is refused as it was typed.
+
+    :raises LakeAtUrl: before anything else is done
+    """
+    return None if value is None else local_path(value)
+
+
+lake_argument = click.argument("path", metavar="LAKE", callback=lake_path)
+
+stream_option = click.option(
+    "--stream", "streams", multiple=True, help="Only this stream; repeatable. Default: all."
+)
+
+
+def database_options(command: F) -> F:
+    """``--database``, ``--database-path`` and ``--insecure``, as ``dsn: str``, and ``--patience``, as ``patience_s: float``."""
+
+    @click.option("--database", "dsn", metavar="DSN", help="The database, without a password.")
+    @click.option(
+        "--database-path",
+        type=click.Path(path_type=Path),
+        help=f"File with its DSN. The variable {ENVIRONMENT} does as well.",
+    )
+    @insecure_option
+    @click.option(
+        "--patience",
+        "patience_s",
+        type=click.FloatRange(min=0),
+        default=PATIENCE_S,
+        show_default=True,
+        help="Seconds for which a database that is away is tried again.",
+    )
+    @wraps(command)
+    def with_database(
+        *args: Any, dsn: str | None, database_path: Path | None, insecure: bool, **kwargs: Any
+    ) -> Any:
+        found = given_database(dsn, database_path, insecure)
+        if found is None:
+            raise NoDatabaseGiven()
+        return command(*args, dsn=found, **kwargs)
+
+    return with_database  # type: ignore[return-value]
+
+
+def session_options(command: F) -> F:
+    """``--master``, ``--driver-memory``, ``--scratch`` and ``--conf``, as ``session: SessionOptions``."""
+
+    @click.option(
+        "--master",
+        default="local[*]",
+        show_default=True,
+        help="Where Spark runs: local[N], local-cluster[…], spark://… or sc://… (Spark Connect).",
+    )
+    @click.option("--driver-memory", default="1g", show_default=True, help="Heap of Spark's JVM.")
+    @click.option(
+        "--scratch", type=click.Path(path_type=Path), help="Where Spark's temporary files go."
+    )
+    @click.option("--conf", multiple=True, metavar="KEY=VALUE", help="A setting of Spark.")
+    @wraps(command)
+    def with_session(
+        *args: Any,
+        master: str,
+        driver_memory: str,
+        scratch: Path | None,
+        conf: Sequence[str],
+        **kwargs: Any,
+    ) -> Any:
+        settings = {}
+        for setting in conf:
+            key, equals, value = setting.partition("=")
+            if not equals:
+                raise BadSparkSetting(setting=setting[:100])
+            settings[key] = value
+        options = SessionOptions(
+            master=master, driver_memory=driver_memory, local_dir=scratch, conf=settings
+        )
+        return command(*args, session=options, **kwargs)
+
+    return with_session  # type: ignore[return-value]
+
+
+def chosen(streams: Sequence[str], all_of_them: Sequence[str]) -> list[str]:
+    """The streams that are meant."""
+    return list(dict.fromkeys(streams)) or list(all_of_them)

@@ -1,0 +1,109 @@
+"""``synrepl lake replay``: the lake's facts into another database."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import Progress
+
+from synrepl.cli.conventions import json_option, print_json
+from synrepl.cli.lake.ending import ending_well
+from synrepl.cli.lake.options import (
+    database_options,
+    lake_argument,
+    session_options,
+    stream_option,
+)
+from synrepl.cli.terminal import plain_table, show
+from synrepl.core.tokens import Token
+from synrepl.driver.connection import Address
+from synrepl.pipeline.lake.check.check import Extent
+from synrepl.pipeline.lake.lake import Lake
+from synrepl.pipeline.lake.replay.replay import replay, spans_of
+from synrepl.pipeline.lake.replay.target import INSTANCE, NotACopy
+from synrepl.pipeline.session.options import SessionOptions
+from synrepl.pipeline.session.session import named_session
+from synrepl.pipeline.source.database.open import NoStreams, open_source_database
+
+
+@click.command("replay")
+@lake_argument
+@database_options
+@stream_option
+@click.option("--after", type=click.IntRange(min=0), default=0, help="Only facts above this token.")
+@click.option("--upto", type=click.IntRange(min=0), help="And up to this one.")
+@session_options
+@json_option
+def command(
+    path: Path,
+    dsn: str,
+    patience_s: float,
+    streams: tuple[str, ...],
+    after: Token,
+    upto: Token | None,
+    session: SessionOptions,
+    as_json: bool,
+) -> None:
+    """Write the facts of the folder LAKE into another database, with their IDs and writers.
+
+    The database gets the schema and tables that it lacks; the streams have to be empty
+    there from where the replay begins. Killed, it is run again and goes on.
+    """
+    console = Console(stderr=True, highlight=False)
+    lake = Lake(path)
+    extent = Extent(streams=list(dict.fromkeys(streams)) or None, after=after, upto=upto)
+    spans_of(lake, extent)
+    _look(dsn, patience_s)
+    with (
+        ending_well(),
+        named_session(session) as spark,
+        Progress(console=console, transient=True, disable=not console.is_terminal) as bars,
+    ):
+        tasks = {}
+
+        def told(stream: str, rows: int, of: int) -> None:
+            if stream not in tasks:
+                tasks[stream] = bars.add_task(stream)
+            bars.update(tasks[stream], completed=rows, total=of)
+
+        done = replay(spark, lake, dsn, extent, progress=told)
+    if as_json:
+        print_json(
+            {
+                each.stream: {
+                    "after": each.after,
+                    "upto": each.upto,
+                    "rows": each.rows,
+                    "rows_there": each.there,
+                    "cells_filled": each.filled,
+                    "rows_left": each.left,
+                }
+                for each in done
+            }
+        )
+        return
+    table = plain_table("stream", "rows written>", "there already>", "up to token>", "")
+    shown = [each for each in done if each.rows or each.there or each.left]
+    for each in shown:
+        notes = [f"{each.filled:,} erased cells are empty, not NULL"] if each.filled else []
+        if each.left:
+            notes.append(f"{each.left:,} rows above are left: not all writers have landed so far")
+        rows = (f"{each.rows:,}", f"{each.there:,}", f"{each.upto:,}")
+        table.add_row(each.stream, *rows, "; ".join(notes))
+    if shown:
+        show(table)
+    if without := len(done) - len(shown):
+        show(f"{without:,} {'other ' if shown else ''}streams have no rows to replay.")
+
+
+def _look(dsn: str, patience_s: float) -> None:
+    """See that the database is there, and may be written to."""
+    try:
+        origin = open_source_database(dsn, INSTANCE, patience_s)
+    except NoStreams:
+        return  # it will have some
+    origin.close()
+    if origin.is_lossy:
+        raise NotACopy(where=Address(dsn, INSTANCE).where)

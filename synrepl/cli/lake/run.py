@@ -1,0 +1,120 @@
+"""``synrepl lake run``: questions to a lake."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from synrepl.cli.conventions import json_option, print_json
+from synrepl.cli.lake.ending import ending_well
+from synrepl.cli.lake.options import lake_path, session_options
+from synrepl.cli.terminal import plain_table, printable, show
+from synrepl.pipeline.jobs.catalogue import JOBS, find
+from synrepl.pipeline.jobs.draw import plot
+from synrepl.pipeline.jobs.job import Job
+from synrepl.pipeline.jobs.longform import streams_for
+from synrepl.pipeline.jobs.run import explain, run
+from synrepl.pipeline.lake.lake import Lake
+from synrepl.pipeline.session.options import SessionOptions
+from synrepl.pipeline.session.session import named_session
+
+#: Rows that are shown, unless told otherwise.
+SHOWN = 50
+
+
+@click.command("run")
+@click.argument("job", required=False)
+@click.argument("path", metavar="[LAKE]", required=False, callback=lake_path)
+@click.option("--explain", "only_explain", is_flag=True, help="Show how Spark would find it.")
+@click.option("--plot", "picture", type=click.Path(path_type=Path), help="Draw it as a PNG file.")
+@click.option(
+    "--rows",
+    "shown",
+    type=click.IntRange(min=1),
+    default=SHOWN,
+    show_default=True,
+    help="Show so many rows at most. --json and --plot have all.",
+)
+@session_options
+@json_option
+def command(
+    job: str | None,
+    path: Path | None,
+    only_explain: bool,
+    picture: Path | None,
+    shown: int,
+    session: SessionOptions,
+    as_json: bool,
+) -> None:
+    """Run JOB over the folder LAKE and show its answer. Without JOB, show which jobs there are."""
+    if job is None:
+        _show_jobs(as_json)
+        return
+    if path is None:
+        raise click.UsageError("Missing argument 'LAKE'.")
+    wanted, lake = find(job), Lake(path)
+    streams_for(lake, wanted.reads)
+    with ending_well(), lake.reading(), named_session(session) as spark:
+        if only_explain:
+            click.echo(explain(spark, lake, wanted))
+            return
+        rows = _answer(spark, lake, wanted)
+    if as_json:
+        print_json([{name: _plain(cell) for name, cell in row.items()} for row in rows])
+    else:
+        _show(wanted, rows, shown)
+    # Last: what cannot be drawn has been told by then.
+    if picture is not None:
+        plot(wanted, rows, picture)
+        if not as_json:
+            show(f"drawn in {printable(str(picture))}")
+
+
+def _answer(spark: Any, lake: Lake, job: Job) -> list[dict[str, Any]]:
+    return [row.asDict() for row in run(spark, lake, job).collect()]
+
+
+def _show_jobs(as_json: bool) -> None:
+    if as_json:
+        print_json([{"job": job.name, "title": job.title} for job in JOBS])
+        return
+    table = plain_table("job", "what it tells")
+    for job in JOBS:
+        table.add_row(job.name, job.title)
+    show(table)
+
+
+def _show(job: Job, rows: list[dict[str, Any]], most: int) -> None:
+    if not rows:
+        show(job.title, "", "No rows: what it reads is empty so far.")
+        return
+    names = [field.name for field in job.schema]
+    numbers = {
+        field.name for field in job.schema if field.dataType.typeName() in ("long", "double")
+    }
+    table = plain_table(
+        *(name.replace("_", " ") + (">" if name in numbers else "") for name in names)
+    )
+    for row in rows[:most]:
+        table.add_row(*(_cell(row[name]) for name in names))
+    show(job.title, "", table)
+    if (more := len(rows) - most) > 0:
+        show(f"and {more:,} more row{'' if more == 1 else 's'} (--rows, --json)")
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.3f}"
+    return printable(str(value))
+
+
+def _plain(value: Any) -> Any:
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)

@@ -1,0 +1,36 @@
+"""The database that a lake is of, asked before Spark is started: refusals come at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from synrepl.cli.lake.options import chosen
+from synrepl.pipeline.source.database.open import open_source_database
+from synrepl.pipeline.source.database.source_database import SourceDatabase
+
+
+@contextmanager
+def source(dsn: str, instance: str, patience_s: float) -> Iterator[SourceDatabase]:
+    """The streams of a database, for the time of a command.
+
+    :param instance: who asks, for the server's list of sessions
+    :param patience_s: how long a database that is away is tried again, in seconds
+    :raises BadDsn: :raises DatabaseAway: :raises DatabaseRefused: :raises NoStreams:
+    """
+    origin = open_source_database(dsn, instance, patience_s)
+    try:
+        yield origin
+    finally:
+        origin.close()
+
+
+def wanted_of(origin: SourceDatabase, streams: Sequence[str]) -> list[str]:
+    """The streams that are meant, all of which are there.
+
+    :raises NoSuchStream:
+    """
+    wanted = chosen(streams, origin.streams)
+    for stream in wanted:
+        origin.shape(stream)
+    return wanted

@@ -1,0 +1,172 @@
+"""``synrepl schema``: what a database holds, and upgrading it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.text import Text
+
+from synrepl.adapters.postgres.database import PostgresDatabase
+from synrepl.cli.configured_database import database_of
+from synrepl.cli.conventions import (
+    json_option,
+    optional_config_option,
+    print_json,
+    refuse_options,
+)
+from synrepl.cli.running import run
+from synrepl.cli.schema import confirm as schema_confirm
+from synrepl.cli.schema import rights as schema_rights
+from synrepl.cli.schema import server as schema_server
+from synrepl.cli.schema.tables import TableState, compare
+from synrepl.cli.terminal import plain_table, show
+from synrepl.core.errors import Refused
+from synrepl.daemon.catalogue import catalogue
+from synrepl.daemon.config.config import load
+from synrepl.storage import migrations
+from synrepl.storage.database import Database, Transaction
+from synrepl.storage.migrations import Phase
+from synrepl.storage.server_name import check_server, record_server, recorded_server
+from synrepl.streams.catalogue import Catalogue
+
+
+class PreComesFirst(Refused):
+    """{missing} is still to be applied, and comes before every post migration: 'synrepl schema --apply pre' first, then replace the running processes, then --apply post"""
+
+
+@click.group("schema", invoke_without_command=True)
+@optional_config_option
+@click.option(
+    "--apply",
+    "phase",
+    type=click.Choice(["pre", "post", "all"]),
+    help="Apply pending migrations: 'pre' any time, 'post' and 'all' as told above.",
+)
+@json_option
+@click.pass_context
+def command(ctx: click.Context, config: tuple[Path, ...], phase: str | None, as_json: bool) -> None:
+    """Show the migrations and stream tables of a database, or upgrade it.
+
+    Without a command, -c is needed.
+
+    Migrations come in two phases. 'pre' is safe while processes of the version
+    before still run (a master applies it when it starts); 'post' is for when
+    none of them runs any more. So an upgrade is: --apply pre, replace the
+    processes one by one, --apply post. With everything stopped, --apply all
+    does both.
+
+    A new stream's table is made, and one that lacks columns is widened, when
+    the master starts.
+
+    An embedded database that does not run is started for the time of the command.
+    """
+    if ctx.invoked_subcommand is not None:
+        refuse_options(ctx)
+        return
+    if not config:
+        raise click.UsageError("Missing option '-c' / '--config'.", ctx)
+    loaded = load(config)
+    streams = catalogue(loaded)
+
+    async def main(reactor: Any) -> Report:
+        async with database_of(reactor, loaded) as database:
+            done = await upgrade(database, phase, loaded.server_name) if phase else ()
+            return await report(database, streams, done)
+
+    found = run(main)
+    if as_json:
+        print_json(found.to_json())
+    else:
+        _print(found)
+
+
+command.add_command(schema_rights.grant_command)
+command.add_command(schema_rights.revoke_command)
+command.add_command(schema_server.command)
+command.add_command(schema_confirm.command)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What was found, after what was done.
+
+    :ivar server: the name of the server that the database belongs to; None for nobody's yet
+    :ivar migrations: all there are, in order, with whether they are applied
+    :ivar done: those that were applied just now
+    """
+
+    where: str
+    server: str | None
+    migrations: tuple[tuple[str, bool], ...]
+    done: tuple[str, ...]
+    tables: tuple[TableState, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """``{"database", "server_name", "migrations", "applied_now", "tables"}``."""
+        return {
+            "database": self.where,
+            "server_name": self.server,
+            "migrations": [{"migration": name, "applied": yes} for name, yes in self.migrations],
+            "applied_now": list(self.done),
+            "tables": [table.to_json() for table in self.tables],
+        }
+
+
+async def upgrade(database: Database, phase: str, server_name: str) -> tuple[str, ...]:
+    """Apply what is pending in a phase, to a database of this server or of nobody yet.
+
+    :param phase: ``pre``, ``post`` or ``all``
+    :raises WrongServer: it is another server's; nothing was changed
+    :raises PreComesFirst: ``post`` was asked for, and a ``pre`` is next
+    """
+    schema = migrations.load()
+    await database.run("check server", lambda txn: check_server(txn, server_name))
+    if phase == "post":
+        todo = await database.run(
+            "pending", lambda txn: migrations.pending(txn, schema), read_only=True
+        )
+        if todo and todo[0].phase is Phase.PRE:
+            raise PreComesFirst(missing=todo[0])
+    upto = Phase.PRE if phase == "pre" else Phase.POST
+    done = await migrations.migrate(database, schema, upto)
+    await database.run("record server", lambda txn: record_server(txn, server_name))
+    return tuple(map(str, done))
+
+
+async def report(database: PostgresDatabase, streams: Catalogue, done: tuple[str, ...]) -> Report:
+    """Look at migrations and tables."""
+    schema = migrations.load()
+
+    def look(txn: Transaction) -> Report:
+        pending = set(migrations.pending(txn, schema))
+        known = tuple((str(each), each not in pending) for each in schema.migrations)
+        return Report(
+            database.where, recorded_server(txn), known, done, tuple(compare(txn, streams))
+        )
+
+    return await database.run("schema", look, read_only=True)
+
+
+def _print(found: Report) -> None:
+    steps = plain_table("migration", "state")
+    for name, applied in found.migrations:
+        word = "applied now" if name in found.done else "applied" if applied else "pending"
+        steps.add_row(name, Text(word, style="" if applied else "yellow"))
+    tables = plain_table("stream", "table", "columns")
+    for table in found.tables:
+        style = _STYLES.get(table.state, "")
+        tables.add_row(table.stream, Text(table.state, style), Text(_columns(table)))
+    server = "of no server yet" if found.server is None else f"of server {found.server}"
+    show(Text(f"database {found.where}, {server}", style="bold"), Text(), steps, Text(), tables)
+
+
+_STYLES = {"differs": "red", "not made yet": "yellow", "in memory": "dim"}
+
+
+def _columns(table: TableState) -> str:
+    if table.state == "differs":
+        return ", ".join(map(str, table.columns))
+    return ", ".join(f"{column.name} {column.declared}" for column in table.columns)

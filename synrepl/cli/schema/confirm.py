@@ -1,0 +1,50 @@
+"""``synrepl schema confirm``: go on, on a server that was promoted or restored."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from synrepl.cli.configured_database import check_ours, database_of
+from synrepl.cli.conventions import config_option, json_option, print_json
+from synrepl.cli.running import run
+from synrepl.daemon.config.config import load
+from synrepl.storage import incarnations
+from synrepl.storage.database import Transaction
+
+
+@click.command("confirm")
+@config_option
+@json_option
+def command(config: tuple[Path, ...], as_json: bool) -> None:
+    """Confirm the database's server after a failover or a restored dump.
+
+    A master does this by itself. Until it is done nothing is written: tokens that were
+    announced on the old server would be given out again. All streams go on far above what
+    can have been announced, and followers are told which facts may be lost.
+
+    Make sure first that the old server is not used any more. On a server that is confirmed
+    this changes nothing.
+    """
+    loaded = load(config)
+
+    def work(txn: Transaction) -> tuple[bool, int]:
+        check_ours(txn, loaded)
+        before = incarnations.server(txn).is_confirmed
+        return before, incarnations.confirm(txn, "synrepl schema confirm", {})
+
+    async def main(reactor: Any) -> tuple[bool, int]:
+        async with database_of(reactor, loaded) as database:
+            return await database.run("confirm", work)
+
+    before, number = run(main)
+    if as_json:
+        print_json({"incarnation": number, "confirmed_now": not before})
+    elif before:
+        click.echo(f"the server is confirmed already (incarnation {number}); nothing was changed")
+    else:
+        click.echo(
+            f"confirmed, as incarnation {number}; 'synrepl doctor database' tells what may be lost"
+        )

@@ -1,0 +1,91 @@
+"""``synrepl schema grant`` and ``revoke``: the rights of an application's own role."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from synrepl.cli.configured_database import check_ours, database_of, stored_streams
+from synrepl.cli.conventions import config_option
+from synrepl.cli.running import run
+from synrepl.daemon.catalogue import catalogue
+from synrepl.daemon.config.config import Config, load
+from synrepl.storage import rights as storage
+from synrepl.storage.database import Transaction
+from synrepl.storage.rights import Rights
+
+T = TypeVar("T")
+
+
+@click.command("grant")
+@config_option
+@click.argument("role")
+@click.argument("streams", nargs=-1)
+@click.option("--append", is_flag=True, help="It may append facts, by synrepl.append().")
+@click.option("--read", is_flag=True, help="It may read the tables of the streams.")
+@click.option("--erase", is_flag=True, help="It may call synrepl.erase().")
+@click.option("--print", "only_print", is_flag=True, help="Print the statements, run none.")
+def grant_command(
+    config: tuple[Path, ...],
+    role: str,
+    streams: tuple[str, ...],
+    append: bool,
+    read: bool,
+    erase: bool,
+    only_print: bool,
+) -> None:
+    """Let the database role ROLE append to STREAMS, read them, or both.
+
+    Without STREAMS: every stream, also those that are declared later. The role needs no
+    other right, and has none afterwards: what would let it write to tables or sequences by
+    hand is taken from it. Rights that it has already stay; 'revoke' takes them all.
+    """
+    if not (append or read or erase):
+        raise click.UsageError("say what to grant: --append, --read, --erase")
+    loaded = load(config)
+    stored_streams(catalogue(loaded), streams)
+    rights = Rights(append=append, read=read, erase=erase, streams=streams)
+    call = storage.statements_to_grant if only_print else storage.grant
+    statements = _in_database(loaded, lambda txn: call(txn, role, rights))
+    if only_print:
+        _print(statements)
+        return
+    to = ", ".join(streams) or "every stream"
+    for may, words in ((append, f"append to {to}"), (read, f"read {to}"), (erase, "erase")):
+        if may:
+            click.echo(f"{role} may {words}")
+
+
+@click.command("revoke")
+@config_option
+@click.argument("role")
+@click.option("--print", "only_print", is_flag=True, help="Print the statements, run none.")
+def revoke_command(config: tuple[Path, ...], role: str, only_print: bool) -> None:
+    """Take from the database role ROLE every right in the schema synrepl."""
+    loaded = load(config)
+    call = storage.statements_to_revoke if only_print else storage.revoke
+    statements = _in_database(loaded, lambda txn: call(txn, role))
+    if only_print:
+        _print(statements)
+    else:
+        click.echo(f"{role} has no rights in the schema synrepl any more")
+
+
+def _in_database(config: Config, work: Callable[[Transaction], T]) -> T:
+    def checked(txn: Transaction) -> T:
+        check_ours(txn, config)
+        return work(txn)
+
+    async def main(reactor: Any) -> T:
+        async with database_of(reactor, config) as database:
+            return await database.run("rights", checked)
+
+    return run(main)
+
+
+def _print(statements: list[str]) -> None:
+    for statement in statements:
+        click.echo(f"{statement};")

@@ -1,0 +1,42 @@
+"""``synrepl schema rename-server``: the database of a server that has another name now."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from synrepl.cli.configured_database import database_of
+from synrepl.cli.conventions import config_option
+from synrepl.cli.running import run
+from synrepl.daemon.config.config import load
+from synrepl.storage import migrations
+from synrepl.storage.database import Transaction
+from synrepl.storage.server_name import rename_server
+
+
+@click.command("rename-server")
+@config_option
+@click.option(
+    "--from", "before", required=True, metavar="NAME", help="The name that the database has now."
+)
+def command(config: tuple[Path, ...], before: str) -> None:
+    """Give the database the server_name of the configuration.
+
+    A database belongs to one server, whose name the first master put on record; processes
+    with another server_name are refused. When a server is renamed: stop all its processes,
+    change server_name in all their configurations, and run this once.
+    """
+    loaded = load(config)
+
+    def work(txn: Transaction) -> None:
+        migrations.check(txn, migrations.load())
+        rename_server(txn, before, loaded.server_name)
+
+    async def main(reactor: Any) -> None:
+        async with database_of(reactor, loaded) as database:
+            await database.run("rename server", work)
+
+    run(main)
+    click.echo(f"the database belongs to {loaded.server_name} now")

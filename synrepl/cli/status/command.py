@@ -1,0 +1,105 @@
+"""``synrepl status``: what a running process tells about itself, as tables."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+import rich.console
+from rich.live import Live
+from rich.text import Text
+
+from synrepl.cli.addresses import HttpAddress, master_http, own_http
+from synrepl.cli.conventions import config_option, console, json_option, print_json
+from synrepl.cli.status.tables import tables
+from synrepl.cli.terminal import interruptible, show
+from synrepl.client.client import Client
+from synrepl.client.errors import ServerBusy
+from synrepl.core.errors import ProtocolError, Unavailable
+from synrepl.daemon.config.config import MasterConfig, WorkerConfig, load
+from synrepl.daemon.exit_codes import EXIT_FAILED
+
+#: Seconds between two looks of --watch, and for which an answer is waited.
+WATCH_S = 1.0
+TIMEOUT_S = 10.0
+
+
+@click.command("status")
+@config_option
+@json_option
+@click.option("--watch", is_flag=True, help="Look again every second, until Ctrl-C.")
+def command(config: tuple[Path, ...], as_json: bool, watch: bool) -> None:
+    """Show streams, writers, followers and lag of a running process.
+
+    It is asked over HTTP, where its configuration says that it listens; a
+    worker that does not listen has its master asked. Exits with 0 when the
+    process is ready, with 1 when it is not or cannot be reached.
+    """
+    address = find_address(load(config))
+    client = Client(address.url, address.secret, timeout_s=TIMEOUT_S, retries=False)
+    if watch:
+        with interruptible():
+            _watch(client, as_json)
+    status = look(client)
+    if as_json:
+        print_json(status)
+    else:
+        show(tables(status))
+    if not status["ready"]:
+        raise click.exceptions.Exit(EXIT_FAILED)
+
+
+def find_address(config: MasterConfig | WorkerConfig) -> HttpAddress:
+    """Whom to ask.
+
+    :raises NoHttpListener: neither the process nor its master is known to listen
+    """
+    if isinstance(config, WorkerConfig) and config.http is None:
+        return master_http(config)
+    return own_http(config)
+
+
+def look(client: Client) -> dict[str, Any]:
+    """The status of a process, led by ``ready``, ``reasons`` and ``warnings``; only these while it starts.
+
+    :raises SynreplError: what :meth:`.Client.status` raises
+    """
+    ready = client.ready()
+    led = {
+        "ready": bool(ready.get("ready")),
+        "reasons": [str(reason) for reason in ready.get("reasons", [])],
+        "warnings": [str(warning) for warning in ready.get("warnings", [])],
+    }
+    try:
+        return {**led, **client.status()}
+    except ServerBusy:
+        return led  # it is starting, and can say no more than why it is not ready
+
+
+def _watch(client: Client, as_json: bool) -> None:
+    output = console()
+    if as_json or not output.is_terminal:
+        while True:
+            print_json(_seen(client)) if as_json else show(_shown(client), Text())
+            time.sleep(WATCH_S)
+    with Live(_shown(client), console=output, auto_refresh=False) as live:
+        while True:
+            time.sleep(WATCH_S)
+            live.update(_shown(client), refresh=True)
+
+
+def _seen(client: Client) -> dict[str, Any]:
+    """What is seen, also when that is nothing."""
+    try:
+        return look(client)
+    except (Unavailable, ProtocolError) as error:
+        return {"ready": False, "reasons": [str(error)], "warnings": []}
+
+
+def _shown(client: Client) -> rich.console.RenderableType:
+    try:
+        return tables(look(client))
+    except (Unavailable, ProtocolError) as error:
+        return Text(str(error), style="red")

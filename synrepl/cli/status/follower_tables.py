@@ -1,0 +1,56 @@
+"""How named followers look in ``synrepl status`` of a master."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import rich.console
+from rich.text import Text
+
+from synrepl.cli.cells import cell, duration
+from synrepl.cli.terminal import plain_table
+
+_STYLES = {"missing": "red", "stuck": "red", "behind": "yellow"}
+
+
+def named_follower_tables(
+    followers: Iterable[Mapping[str, Any]],
+) -> Iterable[rich.console.RenderableType]:
+    """A line for each; nothing without any."""
+    table = plain_table("named follower", "health", "lag rows>", "lag>", "last sign>", "lease")
+    for one in followers:
+        health = cell(one.get("health"))
+        table.add_row(
+            Text(cell(one.get("name"))),
+            Text(health, style=_STYLES.get(health, "")),
+            Text(cell(one.get("lag_rows"))),
+            Text(duration(one.get("lag_seconds"))),
+            Text(_ago(one.get("seen_s"))),
+            Text(_lease(one.get("lease_s"))),
+        )
+    return [Text(), table] if table.row_count else []
+
+
+def slow_client_lines(told: Mapping[str, Any]) -> Iterable[Text]:
+    """Those that were cut off, the latest last; nothing without any."""
+    if told.get("count"):
+        yield Text(f"{cell(told['count'])} slow clients were cut off, the last ones:", style="red")
+    for client in told.get("latest", []):
+        yield Text(
+            f"  {cell(client.get('name'))} at {cell(client.get('address'))},"
+            f" {duration(client.get('ago_s'))} ago: {cell(client.get('queued_lines'))} lines"
+            f" ({cell(client.get('queued_bytes'))} bytes) waited for it, the oldest for"
+            f" {duration(client.get('waited_s'))}"
+        )
+
+
+def _ago(seconds: Any) -> str:
+    told = duration(seconds)
+    return told if told == "-" else f"{told} ago"
+
+
+def _lease(seconds: Any) -> str:
+    if not isinstance(seconds, (int, float)):
+        return "-"
+    return f"{duration(seconds)} left" if seconds > 0 else f"ended {duration(-seconds)} ago"

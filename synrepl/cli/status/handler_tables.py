@@ -1,0 +1,96 @@
+"""A worker's handlers and dead letters, as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from synrepl.cli.terminal import plain_table, printable
+
+
+def handler_tables(status: Mapping[str, Any]) -> Iterator[Table | Text]:
+    """The handlers of a worker's status, those that fail, and what they have set aside."""
+    handlers = [each for each in status.get("handlers", ()) if isinstance(each, Mapping)]
+    if not handlers:
+        return
+    table = plain_table(
+        "handler", "view", "exactly once", "starts at", "catching up", "failures>", "dead letters>"
+    )
+    for handler in handlers:
+        letters = handler.get("dead_letters")
+        table.add_row(
+            Text(_cell(handler.get("name")), style="red" if handler.get("failing") else ""),
+            Text(_cell(handler.get("view"))),
+            Text("yes" if handler.get("exactly_once") else "no"),
+            Text(starts_at(handler)),
+            Text(", ".join(map(_cell, handler.get("catching_up", ()))), style="yellow"),
+            Text(_cell(handler.get("failures"))),
+            Text(_cell(letters), style="yellow" if letters else ""),
+        )
+    yield Text()
+    yield table
+    for failure in status.get("failing", ()):
+        yield Text(_cell(failure.get("sentence")), style="red")
+    yield from _newest(status.get("dead_letters"))
+
+
+def dead_letter_table(letters: Iterable[Mapping[str, Any]]) -> Table:
+    """Facts that were set aside."""
+    table = plain_table(
+        "handler", "stream", "writer", "token>", "set aside at", "attempts>", "error", "replay"
+    )
+    for letter in letters:
+        table.add_row(
+            *(Text(_cell(letter.get(key))) for key in ("handler", "stream")),
+            Text(_cell(letter.get("writer")) if letter.get("writer") else "(all)"),
+            *(Text(_cell(letter.get(key))) for key in ("token", "set_aside_at", "attempts")),
+            Text(f"{_cell(letter.get('error'))}: {_cell(letter.get('message'))}", style="red"),
+            Text(_replay(letter)),
+        )
+    return table
+
+
+def _replay(letter: Mapping[str, Any]) -> str:
+    if letter.get("lost"):
+        return "lost by a failover"
+    return "requested" if letter.get("replay_requested") else ""
+
+
+def starts_at(handler: Mapping[str, Any]) -> str:
+    """Where a handler started, for a person."""
+    by_token: dict[str, list[str]] = {}
+    for stream, writers in handler.get("streams", {}).items():
+        for writer, at in writers.items():
+            if at.get("started_from"):
+                place = (
+                    _cell(stream) if writer == "(all)" else f"{_cell(stream)} of {_cell(writer)}"
+                )
+                by_token.setdefault(_cell(at["started_from"]), []).append(place)
+    told = [f"{token} in {_some(places)}" for token, places in by_token.items()]
+    return _some(told, "; ") or "oldest fact"
+
+
+def _newest(told: Any) -> Iterator[Table | Text]:
+    if not isinstance(told, Mapping) or not told.get("count"):
+        return
+    newest = told.get("newest", ())
+    yield Text()
+    yield Text(
+        f"{_cell(told['count'])} dead letters, the newest {len(newest)} of them:"
+        if told["count"] > len(newest)
+        else f"{_cell(told['count'])} dead letters:",
+        style="yellow",
+    )
+    yield dead_letter_table(newest)
+
+
+def _some(texts: list[str], separator: str = ", ", most: int = 4) -> str:
+    more = f"{separator}{len(texts) - most} more" if len(texts) > most else ""
+    return separator.join(texts[:most]) + more
+
+
+def _cell(value: Any) -> str:
+    return "-" if value is None or value == "" else printable(str(value))

@@ -1,0 +1,168 @@
+"""``synrepl tail``: show the rows of a master's streams as they come."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from synrepl.adapters.http.client import HttpClient
+from synrepl.adapters.http.source import HttpSource
+from synrepl.adapters.scheduler import TwistedScheduler
+from synrepl.cli.conventions import console, json_option
+from synrepl.cli.running import aside, run
+from synrepl.cli.tail.follow import Tail
+from synrepl.cli.tail.lines import JsonLines, Lines, ShownRow, TextLines
+from synrepl.cli.tail.target import Target, find_target
+from synrepl.cli.terminal import write_out
+from synrepl.core import names
+from synrepl.core.errors import ConfigError
+from synrepl.positions.vector import PositionVector
+from synrepl.streams.catalogue import Catalogue
+from synrepl.streams.synapse import SYNAPSE_STREAMS
+from synrepl.wire.commands import Command
+from synrepl.wire.dialects import CLIENT_DIALECTS
+
+
+class NeedsCatchUp(ConfigError):
+    """--from {start}: a {dialect} master sends only what happens from now on, what was before is fetched over HTTP; name a configuration (-c) that has 'http' (a master's) or 'master.http_url' (a worker's), or use --dialect legacy with a master that speaks it"""
+
+
+@click.command("tail")
+@click.argument("what", nargs=-1, metavar="[HOST:PORT] [STREAM]...")
+@click.option(
+    "-c",
+    "--config",
+    "config",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    help="A worker's or master's configuration, in place of HOST:PORT or for what else it knows.",
+)
+@click.option(
+    "--from",
+    "start",
+    default="NOW",
+    metavar="TOKEN|VECTOR|NOW",
+    show_default=True,
+    help="Show what comes after a token, or after a position of several writers such as 10~w1.12.",
+)
+@click.option(
+    "--dialect",
+    type=click.Choice(list(CLIENT_DIALECTS)),
+    help="How the master is spoken to: legacy up to Synapse 1.12. Default: as configured, or auto.",
+)
+@click.option("--commands", is_flag=True, help="Show POSITIONs and other commands too.")
+@click.option("--count", type=click.IntRange(min=1), help="Exit after this many rows.")
+@click.option("--server-name", help="Refuse a master of another name.")
+@json_option
+def command(
+    what: tuple[str, ...],
+    config: tuple[Path, ...],
+    start: str,
+    dialect: str | None,
+    commands: bool,
+    count: int | None,
+    server_name: str | None,
+    as_json: bool,
+) -> None:
+    """Show the rows of some streams, or of all, as they come.
+
+    The master is given as HOST:PORT (one of its listeners) or by a
+    configuration; a configuration with 'redis' means the processes on that
+    channel. Connections that are lost are made again; what happened meanwhile is
+    shown when it can be had: in the legacy dialect always, else over HTTP with a
+    configuration that says where. A stream that the master does not have is
+    refused.
+
+    With --json each row is an object {"stream", "writer", "token", "row"}.
+    """
+    where, streams = _split(what)
+    target = find_target(where, config, dialect, server_name)
+    known = target.streams or Catalogue(SYNAPSE_STREAMS)
+    for stream in streams:
+        if target.streams is not None and target.dialect.per_writer:
+            known[stream]  # a modern master would not say that it has none
+        names.stream_name(stream)
+    begin = _start(start, target)
+    output = console()
+    colour = output.is_terminal and not output.no_color
+    lines: Lines = JsonLines() if as_json else TextLines(target.dialect, colour)
+
+    async def main(reactor: Any) -> None:
+        scheduler = TwistedScheduler(reactor)
+        printer = Printer(reactor, lines, commands, count)
+        source = None
+        if target.http is not None and target.dialect.per_writer:
+            source = HttpSource(HttpClient(reactor, target.http.url, target.http.secret))
+        tail = Tail(
+            scheduler,
+            lambda dialect: target.place.connect(reactor, scheduler),
+            target.dialect,
+            known,
+            streams,
+            begin,
+            target.foreign,
+            source,
+            target.rows,
+            printer.show,
+            lambda text: click.echo(f"synrepl: {text}", err=True),
+        )
+        await tail.run()
+
+    run(main)
+
+
+class Printer:
+    """Prints rows, and commands if wanted.
+
+    :param count: after how many rows it has had enough; None for never
+    """
+
+    def __init__(self, reactor: Any, lines: Lines, commands: bool, count: int | None) -> None:
+        self._reactor = reactor
+        self._lines = lines
+        self._commands = commands
+        self._left = count
+
+    async def show(self, items: Sequence[ShownRow | Command]) -> bool:
+        """Print; returns once stdout has taken it all. False after the last row of the count."""
+        now = self._reactor.seconds()
+        printed: list[str] = []
+        for item in items:
+            if isinstance(item, ShownRow):
+                printed.append(self._lines.row(item, now))
+                if self._left is not None:
+                    self._left -= 1
+                    if self._left == 0:
+                        break
+            elif self._commands:
+                printed.append(self._lines.command(item, now))
+        if printed:
+            data = ("\n".join(printed) + "\n").encode()
+            # A reader that is slow must not keep us from answering the master.
+            await aside(self._reactor, lambda: write_out(data))
+        return self._left != 0
+
+
+def _split(what: tuple[str, ...]) -> tuple[str | None, tuple[str, ...]]:
+    """HOST:PORT, if it is there, and the streams; a stream's name has no colon."""
+    if what and ":" in what[0]:
+        return what[0], what[1:]
+    return None, what
+
+
+def _start(text: str, target: Target) -> PositionVector | None:
+    if text.upper() == "NOW":
+        return None
+    start = PositionVector.parse(text)
+    if not target.dialect.per_writer:
+        if start.writers:
+            raise click.BadParameter(
+                "the legacy dialect knows one token per stream, not one per writer",
+                param_hint="--from",
+            )
+    elif target.http is None:
+        raise NeedsCatchUp(start=text, dialect=target.dialect.name)
+    return start

@@ -1,0 +1,179 @@
+"""Whom ``synrepl tail`` follows, from a command line and perhaps a configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import click
+
+from synrepl.cli.addresses import (
+    AnyPort,
+    HttpAddress,
+    NoHttpListener,
+    master_http,
+    reachable,
+)
+from synrepl.cli.dsn import host_and_port
+from synrepl.cli.raw_peer import RawUpstream, connect
+from synrepl.core.clock import Scheduler
+from synrepl.core.errors import ConfigError
+from synrepl.daemon.catalogue import catalogue
+from synrepl.daemon.config.config import LOOPBACK, MasterConfig, WorkerConfig, load
+from synrepl.daemon.config.redis import Redis
+from synrepl.daemon.redis_link import redis_server
+from synrepl.streams.catalogue import Catalogue
+from synrepl.streams.definition import Generation
+from synrepl.wire.dialects import CLIENT_DIALECTS, CURRENT, Dialect
+
+
+class NoListener(ConfigError):
+    """the configuration has no listener for followers: set 'listeners', or say HOST:PORT"""
+
+
+class OnlyOneDialect(ConfigError):
+    """--dialect: over Redis there is only one; leave it out, or say HOST:PORT for a listener"""
+
+
+class Place(Protocol):
+    """Where rows can be heard."""
+
+    async def connect(self, reactor: Any, scheduler: Scheduler) -> RawUpstream:
+        """Connect once.
+
+        :raises NoMaster: nobody is there
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerPlace:
+    """A master's listener for followers.
+
+    :ivar server_name: what the master must be called; None for whatever it is called
+    """
+
+    host: str
+    port: int
+    dialect: Dialect
+    server_name: str | None
+
+    async def connect(self, reactor: Any, scheduler: Scheduler) -> RawUpstream:
+        """As :meth:`Place.connect`."""
+        return await connect(
+            reactor, scheduler, self.host, self.port, self.dialect, self.server_name
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RedisPlace:
+    """The channels of a server on Redis.
+
+    :ivar streams: the names of those that may have a channel of their own
+    """
+
+    redis: Redis
+    server_name: str
+    streams: tuple[str, ...]
+
+    async def connect(self, reactor: Any, scheduler: Scheduler) -> RawUpstream:
+        """As :meth:`Place.connect`."""
+        where = redis_server(self.redis)
+        from synrepl.cli.tail.redis import connect_to_redis
+
+        per_stream = self.redis.channel_per_stream
+        return await connect_to_redis(
+            reactor, scheduler, where, self.server_name, per_stream, self.streams
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Whom to follow, and what is known of them.
+
+    :ivar streams: the catalogue of the configuration; None without one
+    :ivar foreign: it may be a real Synapse
+    :ivar rows: the generation of its row shapes
+    :ivar http: where missed rows can be fetched
+    """
+
+    place: Place
+    dialect: Dialect
+    streams: Catalogue | None
+    foreign: bool
+    rows: Generation
+    http: HttpAddress | None
+
+
+def find_target(
+    where: str | None, config: Sequence[Path], dialect: str | None, server_name: str | None
+) -> Target:
+    """Whom the command line means.
+
+    :param where: HOST:PORT, which goes before the configuration's address
+    :raises ConfigError: the configuration is not acceptable, or does not say enough
+    """
+    if not config:
+        if where is None:
+            raise click.UsageError("name a master: HOST:PORT, or a configuration with -c")
+        place = ListenerPlace(
+            *host_and_port(where), CLIENT_DIALECTS[dialect or "auto"], server_name
+        )
+        return Target(place, place.dialect, None, True, Generation.MODERN, None)
+    loaded = load(config)
+    known = catalogue(loaded)
+    foreign = isinstance(loaded, WorkerConfig) and loaded.master.foreign
+    try:
+        http = master_http(loaded)
+    except (NoHttpListener, AnyPort):
+        http = None
+    if where is None and loaded.redis is not None and _follows_redis(loaded):
+        if dialect is not None:
+            raise OnlyOneDialect()
+        names = tuple(stream.name for stream in known)
+        channels = RedisPlace(loaded.redis, server_name or loaded.server_name, names)
+        return Target(channels, CURRENT, known, foreign, Generation.CURRENT, http)
+    place = _listener(loaded, where, dialect, server_name or loaded.server_name)
+    return Target(place, place.dialect, known, foreign, _rows(loaded), http)
+
+
+def _follows_redis(config: MasterConfig | WorkerConfig) -> bool:
+    """A worker with Redis follows there; a master may have listeners besides."""
+    return isinstance(config, WorkerConfig) or not config.listeners
+
+
+def _rows(config: MasterConfig | WorkerConfig) -> Generation:
+    if isinstance(config, MasterConfig) and config.listeners:
+        return config.listeners[0].generation
+    return Generation.MODERN
+
+
+def _listener(
+    config: MasterConfig | WorkerConfig,
+    where: str | None,
+    dialect: str | None,
+    server_name: str,
+) -> ListenerPlace:
+    """A worker's master, or the first listener of a master; or the address that was given."""
+    if isinstance(config, WorkerConfig):
+        spoken = CLIENT_DIALECTS[dialect or config.dialect]
+        host, port = config.master.host, config.master.port
+    else:
+        spoken = CLIENT_DIALECTS[dialect or "auto"]
+        host, port = _first(config, where)
+    if where is not None:
+        host, port = host_and_port(where)
+    return ListenerPlace(host, port, spoken, server_name)
+
+
+def _first(config: MasterConfig, where: str | None) -> tuple[str, int]:
+    """The first listener; anything when an address is given instead."""
+    if where is not None:
+        return LOOPBACK, 0
+    if not config.listeners:
+        raise NoListener()
+    first = config.listeners[0]
+    if first.port == 0:
+        raise AnyPort(key="listeners", option="HOST:PORT")
+    return reachable(first.bind_address), first.port

@@ -1,0 +1,108 @@
+"""``synrepl tap record``: be a client, or listen on Redis, and put all that is said on record."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from synrepl.cli.dsn import host_and_port
+from synrepl.cli.redis_url import given_redis, password_option
+from synrepl.cli.running import run
+from synrepl.cli.tap.record_tcp import TcpSource
+from synrepl.cli.tap.source import CannotWrite, RecordingEnded, Source
+from synrepl.core.errors import ConfigError, Unavailable
+from synrepl.core.names import server_name as checked
+from synrepl.daemon.config.redis import Redis
+from synrepl.daemon.redis_link import redis_server
+from synrepl.tools.tap.pseudonyms import Pseudonyms
+from synrepl.tools.tap.recording import RecordingFile
+from synrepl.wire.dialects import CLIENT_DIALECTS
+
+
+class WhatToRecord(ConfigError):
+    """record listens either to a master (--tcp HOST:PORT) or on a Redis (--redis URL --server-name NAME, and --redis-password-path FILE, --silent with it): give exactly one of the two"""
+
+
+@click.command("record")
+@click.argument("path", type=click.Path(path_type=Path), metavar="FILE")
+@click.option("--tcp", metavar="HOST:PORT", help="A master's listener for followers.")
+@click.option("--redis", "url", metavar="URL", help="A Redis that processes talk over.")
+@password_option
+@click.option("--server-name", help="Whose processes: the channel on Redis.")
+@click.option("--silent", is_flag=True, help="On Redis: do not even ask for positions.")
+@click.option(
+    "--dialect",
+    type=click.Choice(list(CLIENT_DIALECTS)),
+    default="auto",
+    show_default=True,
+    help="How a master is spoken to over TCP: legacy up to Synapse 1.12.",
+)
+@click.option("--seconds", type=click.FloatRange(min=0, min_open=True), help="End after so long.")
+@click.option("--name", default="synrepl-tap", show_default=True, help="What a master is told.")
+@click.option(
+    "--pseudonyms",
+    is_flag=True,
+    help="Replace users, rooms, aliases, groups, events and servers, each by the same all over.",
+)
+def command(
+    path: Path,
+    tcp: str | None,
+    url: str | None,
+    redis_password_path: Path | None,
+    server_name: str | None,
+    silent: bool,
+    dialect: str,
+    seconds: float | None,
+    name: str,
+    pseudonyms: bool,
+) -> None:
+    """Follow a server and write all that is said to FILE.
+
+    With --tcp that is what a master says to a client, both ways; with --redis
+    what all processes publish on the channels NAME and NAME/USER_IP. Nothing is
+    said there but one REPLICATE, which asks for positions.
+
+    One JSON object per line; compressed when FILE ends in .gz. The file must not
+    exist, and only its owner can read it. Goes on until Ctrl-C, --seconds, or
+    the end of the connection (exit code 1).
+    """
+    of_redis = redis_password_path is not None or server_name is not None or silent
+    if (tcp is None) == (url is None) or (tcp is not None and of_redis):
+        raise WhatToRecord()
+    hide = Pseudonyms() if pseudonyms else None
+    source: Source
+    if tcp is not None:
+        source = TcpSource(*host_and_port(tcp), CLIENT_DIALECTS[dialect], name)
+    else:
+        assert url is not None
+        if server_name is None:
+            raise WhatToRecord()
+        redis = given_redis(url, redis_password_path)
+        source = _redis_source(redis, checked(server_name), silent, hide)
+
+    def say(text: str) -> None:
+        click.echo(f"synrepl: {text}", err=True)
+
+    async def main(reactor: Any) -> None:
+        recording = RecordingFile(path, None if hide is None else hide.line)
+        try:
+            await source.record(reactor, recording, seconds, say)
+        except (RecordingEnded, CannotWrite):
+            raise
+        except Unavailable:  # it has not begun
+            path.unlink()
+            raise
+        finally:
+            recording.close()
+
+    run(main)
+
+
+def _redis_source(redis: Redis, server_name: str, silent: bool, hide: Pseudonyms | None) -> Source:
+    """Channels on Redis."""
+    where = redis_server(redis)
+    from synrepl.cli.tap.record_redis import RedisSource
+
+    return RedisSource(where, server_name, silent, hide)

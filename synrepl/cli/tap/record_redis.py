@@ -1,0 +1,88 @@
+"""Recording what processes publish on Redis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from synrepl.adapters.redis.address import RedisAddress
+from synrepl.adapters.redis.sentinel import Sentinels
+from synrepl.adapters.scheduler import TwistedScheduler
+from synrepl.cli.tap.redis import TapLink
+from synrepl.cli.tap.source import CannotWrite, RecordingEnded
+from synrepl.cli.terminal import printable
+from synrepl.services.bus.channels import Channels
+from synrepl.tools.tap.pseudonyms import Pseudonyms
+from synrepl.tools.tap.recorded_bus import Published, RecordedBus
+from synrepl.tools.tap.recording import RecordingFile
+from synrepl.wire.codec import write_line
+from synrepl.wire.commands import Replicate
+from synrepl.wire.dialects import CURRENT
+
+
+@dataclass(frozen=True, slots=True)
+class RedisSource:
+    """The channels of one server; a :class:`~synrepl.cli.tap.source.Source`.
+
+    :ivar silent: do not ask for positions either
+    :ivar hide: what else hides names, for the channels are called after the server
+    """
+
+    where: RedisAddress | Sentinels
+    server_name: str
+    silent: bool
+    hide: Pseudonyms | None
+
+    async def record(
+        self,
+        reactor: Any,
+        recording: RecordingFile,
+        seconds: float | None,
+        say: Callable[[str], object],
+    ) -> None:
+        """Record all that is published.
+
+        :raises RedisAway: it cannot be reached, or refuses
+        :raises RecordingEnded: :raises CannotWrite: see :class:`.Source`
+        """
+        scheduler = TwistedScheduler(reactor)
+        link = TapLink(reactor, scheduler, self.where)
+        asked = [] if self.silent else [write_line(Replicate(), CURRENT)]
+        bus = RecordedBus(recording, scheduler.seconds, self._shown(), asked)
+
+        def hear(messages: Sequence[Published]) -> None:
+            bus.published(messages)
+            if bus.trouble is not None:
+                link.end()
+
+        channels = Channels(self.server_name)
+        try:
+            speaker = await link.speaker() if asked else None
+            await link.listen(channels.heard((), user_ip=True), hear)
+            say(f"recording channel {printable(channels.main)} of Redis at {self.where}")
+            try:
+                if speaker is not None:
+                    await speaker.publish_some(channels.main, asked)
+                why = await link.until_over(seconds)
+            finally:
+                await link.close()  # before it is told how much was heard
+                say(f"{recording.lines} lines are in {recording.path}")
+                if not bus.heard:
+                    said = printable(channels.main)
+                    say(f"nobody was heard on channel {said}; is that the server's name?")
+        finally:
+            await link.close()
+        if bus.trouble is not None:
+            raise CannotWrite(path=recording.path, reason=bus.trouble.strerror)
+        if why is not None:
+            where = f"Redis at {self.where}"
+            raise RecordingEnded(
+                where=where, reason=printable(why.rstrip(".")), path=recording.path
+            )
+
+    def _shown(self) -> dict[str, str]:
+        """What the channels are called in the recording."""
+        real = Channels(self.server_name)
+        shown = real if self.hide is None else Channels(self.hide.server(self.server_name))
+        return {real.main: shown.main, real.user_ip: shown.user_ip}

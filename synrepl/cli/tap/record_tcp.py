@@ -1,0 +1,71 @@
+"""Recording a master: be its client, and write down what both say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from synrepl.adapters.scheduler import TwistedScheduler
+from synrepl.cli.raw_peer import LINE_LIMIT, RawPeer, ask_for_all, dialled
+from synrepl.cli.tap.source import CannotWrite, RecordingEnded
+from synrepl.tools.tap.recorded_session import RecordedSession
+from synrepl.tools.tap.recording import RecordingFile
+from synrepl.wire.closing import CloseReason
+from synrepl.wire.dialects import Dialect
+from synrepl.wire.session import Limits
+
+
+@dataclass(frozen=True, slots=True)
+class TcpSource:
+    """A master to record; a :class:`~synrepl.cli.tap.source.Source`.
+
+    :ivar name: what to be called there
+    """
+
+    host: str
+    port: int
+    dialect: Dialect
+    name: str
+
+    async def record(
+        self,
+        reactor: Any,
+        recording: RecordingFile,
+        seconds: float | None,
+        say: Callable[[str], object],
+    ) -> None:
+        """Record one connection.
+
+        :raises NoMaster: nobody is there
+        :raises RecordingEnded: :raises CannotWrite: see :class:`.Source`
+        """
+        scheduler = TwistedScheduler(reactor)
+        session = RecordedSession(
+            recording,
+            scheduler.seconds,
+            name=self.name,
+            dialect=self.dialect,
+            limits=Limits(line=LINE_LIMIT),
+        )
+        peer = await dialled(
+            reactor, self.host, self.port, RawPeer(scheduler, session, self.dialect)
+        )
+        peer.send(ask_for_all(self.dialect))
+        say(f"recording {peer.address}")
+        close = partial(peer.close, CloseReason.LOCAL)
+        ending = None if seconds is None else scheduler.callLater(seconds, close)
+        try:
+            while await peer.commands():
+                pass  # they are on record already
+        finally:
+            if ending is not None and ending.active():
+                ending.cancel()
+            close()
+            await peer.gone()  # whose last note belongs into the recording
+            say(f"{recording.lines} lines are in {recording.path}")
+        if session.trouble is not None:
+            raise CannotWrite(path=recording.path, reason=session.trouble.strerror)
+        if session.closed_reason is not CloseReason.LOCAL:
+            raise RecordingEnded(where=peer.address, reason=peer.reason, path=recording.path)

@@ -1,0 +1,146 @@
+"""Connections to Redis for ``synrepl tap``: made once, and when one is lost, that was it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.protocol import connectionDone
+from twisted.python.failure import Failure
+
+from synrepl.adapters.redis.address import RedisAddress
+from synrepl.adapters.redis.connection import Listener, Speaker
+from synrepl.adapters.redis.sentinel import Sentinels
+from synrepl.core.clock import Scheduler
+from synrepl.tools.tap.recorded_bus import Published
+
+Hear = Callable[[Sequence[Published]], object]
+
+
+class TapListener(Listener):
+    """A listener that knows on which channel something was published."""
+
+    def __init__(self, scheduler: Scheduler, hear: Hear) -> None:
+        super().__init__(scheduler, self._tell)
+        self._hear = hear
+        self._channels: list[bytes] = []
+
+    def messageReceived(self, pattern: bytes | None, channel: bytes, message: bytes) -> None:
+        """Keep a message, and its channel, until the read is dealt with."""
+        self._channels.append(channel)
+        super().messageReceived(pattern, channel, message)
+
+    def _tell(self, messages: Sequence[bytes]) -> None:
+        channels, self._channels = self._channels, []
+        self._hear(
+            [
+                Published(channel.decode(errors="replace"), message)
+                for channel, message in zip(channels, messages, strict=True)
+            ]
+        )
+
+
+class TapSpeaker(Speaker):
+    """A speaker that waits for Redis to take what it says."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        super().__init__(scheduler)
+        self._untaken = 0
+        self._waiting: list[Deferred[bool]] = []
+
+    async def publish_some(self, channel: str, lines: Sequence[bytes]) -> bool:
+        """Publish lines at once; returns when Redis has taken all, False when it never will."""
+        if not self.connected:
+            return False
+        self._untaken += len(lines)
+        self.publish_all(channel, lines)
+        if not self._untaken:
+            return True
+        taken: Deferred[bool] = Deferred()
+        self._waiting.append(taken)
+        return await taken
+
+    def replyReceived(self, reply: object) -> None:
+        """An answer; to a message it is a number, of those who heard it."""
+        super().replyReceived(reply)
+        if isinstance(reply, int) and self._untaken:
+            self._untaken -= 1
+            if not self._untaken:
+                self._wake(True)
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """Nothing more will be taken."""
+        super().connectionLost(reason)
+        self._wake(False)
+
+    def _wake(self, taken: bool) -> None:
+        waiting, self._waiting = self._waiting, []
+        for deferred in waiting:
+            deferred.callback(taken)
+
+
+class TapLink:
+    """A listener, and a speaker where one is wanted."""
+
+    def __init__(self, reactor: Any, scheduler: Scheduler, where: RedisAddress | Sentinels) -> None:
+        self._reactor = reactor
+        self._scheduler = scheduler
+        self._where = where
+        self._server: RedisAddress | None = None
+        self._made: list[TapListener | TapSpeaker] = []
+        self._over: Deferred[str | None] = Deferred()
+
+    @property
+    def over(self) -> bool:
+        """True once a connection is lost, or after :meth:`end`."""
+        return bool(self._over.called)
+
+    async def listen(self, channels: Sequence[str], hear: Hear) -> None:
+        """Subscribe; returns once the subscription stands.
+
+        :raises RedisAway: it cannot be reached, or refuses
+        """
+        listener = TapListener(self._scheduler, hear)
+        await listener.listen(channels, await self._connect(listener))
+
+    async def speaker(self) -> TapSpeaker:
+        """A connection to speak on.
+
+        :raises RedisAway: it cannot be reached, or refuses
+        """
+        speaker = TapSpeaker(self._scheduler)
+        await self._connect(speaker)
+        speaker.begin()
+        return speaker
+
+    async def until_over(self, seconds: float | None = None) -> str | None:
+        """Wait until a connection is lost; why, or None after :meth:`end` or so many seconds."""
+        ending = None if seconds is None else self._scheduler.callLater(seconds, self.end)
+        try:
+            return await self._over
+        finally:
+            if ending is not None and ending.active():
+                ending.cancel()
+
+    def end(self, why: str | None = None) -> None:
+        """There is nothing more to wait for."""
+        if not self._over.called:
+            self._over.callback(why)
+
+    async def close(self) -> None:
+        """Close the connections, once what was said is written."""
+        for link in self._made:
+            if isinstance(link, TapSpeaker):
+                link.end()
+            else:
+                link.give_up("closed")
+        await gatherResults([link.gone for link in self._made if link.connected])
+
+    async def _connect(self, link: TapListener | TapSpeaker) -> RedisAddress:
+        self._made.append(link)
+        link.gone.addCallback(self.end)
+        if self._server is None:  # once: both have to be on the same one
+            self._server = await self._where.find(self._reactor, self._scheduler)
+        await link.connect(self._reactor, self._server)
+        return self._server

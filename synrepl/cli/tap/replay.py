@@ -1,0 +1,106 @@
+"""``synrepl tap replay``: be the master of a recording, or its processes on Redis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from synrepl.cli.redis_url import given_redis, password_option
+from synrepl.cli.running import run
+from synrepl.cli.tap.replay_tcp import serve
+from synrepl.core.errors import ConfigError
+from synrepl.core.names import server_name as checked
+from synrepl.daemon.config.redis import Redis
+from synrepl.daemon.redis_link import redis_server
+from synrepl.tools.tap.performance import Performance, performance
+from synrepl.wire.dialects import DIALECTS
+
+
+class WhereToPlay(ConfigError):
+    """replay plays either to clients (--port PORT) or on a Redis (--redis URL, and --redis-password-path FILE, --unasked with it): give one of the two"""
+
+
+@click.command("replay")
+@click.argument("path", type=click.Path(path_type=Path), metavar="FILE")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    help="Where to listen, on loopback. Default: a free one, which is told.",
+)
+@click.option(
+    "--redis", "url", metavar="URL", help="A Redis to play on, which no server talks over."
+)
+@password_option
+@click.option("--unasked", is_flag=True, help="On Redis: do not wait for the first REPLICATE.")
+@click.option(
+    "--speed",
+    type=click.FloatRange(min=0),
+    default=1.0,
+    show_default=True,
+    help="How many times as fast as it was; 0 for at once.",
+)
+@click.option("--connection", type=int, help="Which one, of a recording of several (its 'conn').")
+@click.option(
+    "--server-name", help="What to be called; on Redis, the channels too. Default: as recorded."
+)
+@click.option(
+    "--dialect",
+    type=click.Choice(list(DIALECTS)),
+    help="What is spoken in the recording. Default: found out.",
+)
+def command(
+    path: Path,
+    port: int | None,
+    url: str | None,
+    redis_password_path: Path | None,
+    unasked: bool,
+    speed: float,
+    connection: int | None,
+    server_name: str | None,
+    dialect: str | None,
+) -> None:
+    """Say again what was recorded, from its beginning, until Ctrl-C.
+
+    Over TCP it is a master for each client, which begins with the client's
+    REPLICATE. Rows, POSITIONs, SYNC and REMOTE_SERVER_UP are played; greeting and
+    pings are the connection's own. What was recorded on Redis is spoken in the
+    modern dialect.
+
+    On Redis it begins once, with the first REPLICATE; all is published but
+    REPLICATE itself. Who asks later is told how far it is. Never do it where a
+    server's processes talk: they would believe it.
+    """
+    if (url is None and (redis_password_path is not None or unasked)) or (
+        url is not None and port is not None
+    ):
+        raise WhereToPlay()
+    spoken = None if dialect is None else DIALECTS[dialect]
+    planned = performance(path, speed, connection, server_name, spoken)
+
+    def say(text: str) -> None:
+        click.echo(f"synrepl: {text}", err=True)
+
+    if url is None:
+        run(lambda reactor: serve(reactor, planned, port or 0, say))
+        return
+    redis = given_redis(url, redis_password_path)
+    planned.check_for_redis()
+    checked(planned.server_name)
+    run(lambda reactor: _publish(reactor, planned, redis, unasked, say))
+
+
+async def _publish(
+    reactor: Any,
+    planned: Performance,
+    redis: Redis,
+    unasked: bool,
+    say: Callable[[str], object],
+) -> None:
+    """Play it on Redis."""
+    where = redis_server(redis)
+    from synrepl.cli.tap.replay_redis import RedisStage
+
+    await RedisStage(where, planned.server_name, unasked).play(reactor, planned, say)

@@ -1,0 +1,99 @@
+"""Playing a recording to all who listen on Redis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+from twisted.internet.defer import Deferred, FirstError, gatherResults
+
+from synrepl.adapters.redis.address import RedisAddress
+from synrepl.adapters.redis.sentinel import Sentinels
+from synrepl.adapters.scheduler import TwistedScheduler
+from synrepl.cli.tap.redis import TapLink
+from synrepl.cli.terminal import printable
+from synrepl.core.errors import Unavailable
+from synrepl.services.bus.channels import Channels
+from synrepl.tools.tap.bus_replay import BusReplay
+from synrepl.tools.tap.parts import to_bus
+from synrepl.tools.tap.performance import Performance
+from synrepl.tools.tap.recorded_bus import Published
+from synrepl.tools.tap.recording import read_recording
+
+
+class ReplayEnded(Unavailable):
+    """the connection to Redis at {where} has ended: {reason}; start the replay again, it begins anew"""
+
+
+@dataclass(frozen=True, slots=True)
+class RedisStage:
+    """Where it is played.
+
+    :ivar server_name: whose channels they are
+    :ivar unasked: begin before anybody asks for positions
+    """
+
+    where: RedisAddress | Sentinels
+    server_name: str
+    unasked: bool
+
+    async def play(
+        self, reactor: Any, performance: Performance, say: Callable[[str], object]
+    ) -> None:
+        """Play, and answer who comes later, until cancelled.
+
+        :param say: tells a person what happens, in a sentence
+        :raises RedisAway: it cannot be reached, or refuses
+        :raises ReplayEnded: it was lost
+        :raises SomebodySpeaks: the channel is somebody else's
+        """
+        scheduler = TwistedScheduler(reactor)
+        link = TapLink(reactor, scheduler, self.where)
+        channel = Channels(self.server_name).main
+        try:
+            speaker = await link.speaker()
+            replay = BusReplay(scheduler, channel, speaker.publish_some, self.unasked)
+
+            def hear(messages: Sequence[Published]) -> None:
+                replay.heard([message.text for message in messages])
+
+            await link.listen([channel], hear)
+            waiting = "plays" if self.unasked else "waits for REPLICATE"
+            say(f"{waiting} on channel {printable(channel)} of Redis at {self.where}")
+            played = self._played(replay, performance, link, say)
+            await _both(played, self._lost(link))
+        finally:
+            scheduler.stop()
+            await link.close()
+
+    async def _played(
+        self,
+        replay: BusReplay,
+        performance: Performance,
+        link: TapLink,
+        say: Callable[[str], object],
+    ) -> None:
+        """Play it to its end, and tell so."""
+        with closing(read_recording(performance.path)) as recording:
+            part = to_bus(recording, performance.connection, performance.then, self.server_name)
+            count = await replay.play(part, performance.speed)
+        if not link.over:
+            say(f"{count} lines were played; who asks is told where that ended")
+
+    async def _lost(self, link: TapLink) -> None:
+        """Wait for the end of the connections, which nobody wants.
+
+        :raises ReplayEnded:
+        """
+        why = await link.until_over()
+        raise ReplayEnded(where=self.where, reason=printable(str(why).rstrip(".")))
+
+
+async def _both(*jobs: Coroutine[Any, Any, None]) -> None:
+    """Run jobs until all are done, or one fails."""
+    try:
+        await gatherResults(map(Deferred.fromCoroutine, jobs), consumeErrors=True)
+    except FirstError as error:
+        error.subFailure.raiseException()

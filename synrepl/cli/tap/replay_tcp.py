@@ -1,0 +1,134 @@
+"""Playing a recording to clients that connect."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from typing import Any
+
+import click
+from twisted.internet.defer import Deferred
+from twisted.internet.error import CannotListenError
+from twisted.internet.interfaces import IAddress
+from twisted.internet.protocol import ServerFactory
+
+from synrepl.adapters.scheduler import TwistedScheduler
+from synrepl.adapters.tcp.line_peer import LinePeer
+from synrepl.cli.raw_peer import LINE_LIMIT
+from synrepl.cli.terminal import printable
+from synrepl.core.clock import Clock
+from synrepl.core.errors import InputError, Unavailable
+from synrepl.daemon.config.config import LOOPBACK
+from synrepl.tools.tap.parts import to_client
+from synrepl.tools.tap.performance import Performance
+from synrepl.tools.tap.recording import read_recording
+from synrepl.tools.tap.replay import Burst, replay
+from synrepl.wire.closing import CloseReason
+from synrepl.wire.commands import Command, Replicate
+from synrepl.wire.dialects import Side
+from synrepl.wire.lines import Chunk
+from synrepl.wire.session import Limits, Session
+
+#: Each has the recording open.
+MOST_CLIENTS = 100
+
+
+class CannotListen(Unavailable):
+    """cannot listen on port {port}: {reason}"""
+
+
+async def serve(
+    reactor: Any, performance: Performance, port: int, say: Callable[[str], object]
+) -> None:
+    """Be the recording's master on loopback, until cancelled.
+
+    :param port: 0 for a free one
+    :param say: tells a person what happens, in a sentence
+    :raises CannotListen: the port is taken
+    """
+    factory = ReplayFactory(reactor, performance)
+    try:
+        listening = reactor.listenTCP(port, factory, interface=LOOPBACK)
+    except CannotListenError as error:
+        raise CannotListen(port=port, reason=str(error.socketError)) from None
+    where = f"{LOOPBACK}:{listening.getHost().port}"
+    name, dialect = printable(performance.server_name), performance.over_tcp.name
+    say(f"{name} listens on {where}, {dialect} dialect")
+    forever: Deferred[None] = Deferred()
+    await forever
+
+
+class ReplayPeer(LinePeer):
+    """A client that the recording is played to.
+
+    :param scheduler: its own, for it is stopped with the connection
+    """
+
+    def __init__(
+        self,
+        scheduler: TwistedScheduler,
+        session: Session,
+        performance: Performance,
+        house: ReplayFactory,
+    ) -> None:
+        super().__init__(scheduler, session)
+        self._own_scheduler = scheduler
+        self._performance = performance
+        self._house = house
+        self._playing = False
+
+    def commands_received(self, commands: Sequence[Command]) -> None:
+        """Begin with the first REPLICATE; all else is listened to and that is it."""
+        if not self._playing and any(isinstance(command, Replicate) for command in commands):
+            self._playing = True
+            self.scheduler.spawn("replay", self._play())
+
+    def session_ended(self, reason: CloseReason) -> None:
+        """What is played to it ends, however long it was to go on; another one may come."""
+        self._own_scheduler.stop()
+        self._house.left()
+
+    async def _play(self) -> None:
+        performance = self._performance
+        try:
+            with closing(read_recording(performance.path)) as recording:
+                part = to_client(recording, performance.connection)
+                await replay(self.scheduler, part, performance.speed, self._send)
+        except InputError as error:
+            click.echo(f"synrepl: {error}", err=True)
+            self.close(CloseReason.LOCAL, "the recording ends here")
+
+    async def _send(self, burst: Burst) -> bool:
+        if not await self.room():
+            return False
+        self.send_chunk(Chunk.of(b"\n".join([*burst.lines, b""])))
+        return await self.room()
+
+
+class ReplayFactory(ServerFactory):
+    """Makes a :class:`ReplayPeer` for each client, up to :data:`MOST_CLIENTS` at a time."""
+
+    noisy = False
+
+    def __init__(self, clock: Clock, performance: Performance) -> None:
+        self._clock = clock
+        self._performance = performance
+        self._clients = 0
+
+    def buildProtocol(self, addr: IAddress | None) -> ReplayPeer | None:
+        """A peer for a new connection; None drops it."""
+        if self._clients >= MOST_CLIENTS:
+            return None
+        self._clients += 1
+        session = Session(
+            Side.SERVER,
+            server_name=self._performance.server_name,
+            dialect=self._performance.over_tcp,
+            now=self._clock.seconds(),
+            limits=Limits(peer_line=LINE_LIMIT),
+        )
+        return ReplayPeer(TwistedScheduler(self._clock), session, self._performance, self)
+
+    def left(self) -> None:
+        """A client is gone."""
+        self._clients -= 1

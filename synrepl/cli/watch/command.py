@@ -1,0 +1,177 @@
+"""``synrepl watch``: what a real server announces, against what is in its database."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack, nullcontext
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.live import Live
+
+from synrepl.adapters.http.messages import HttpAnswer, HttpRequest, json_answer
+from synrepl.adapters.http.routes import Route
+from synrepl.adapters.postgres.database import Limits, PostgresDatabase
+from synrepl.adapters.scheduler import TwistedScheduler
+from synrepl.cli.conventions import console, json_option, print_json
+from synrepl.cli.dsn import ENVIRONMENT, insecure_option
+from synrepl.cli.given_database import given_database
+from synrepl.cli.redis_url import password_option
+from synrepl.cli.running import run
+from synrepl.cli.terminal import show
+from synrepl.cli.watch.sources import Ears, Where, given_ears
+from synrepl.cli.watch.view import View
+from synrepl.core.clock import Scheduler
+from synrepl.core.errors import SynreplError
+from synrepl.daemon.config.config import Http
+from synrepl.daemon.descriptors import shares
+from synrepl.daemon.exit_codes import EXIT_FAILED
+from synrepl.daemon.http.listener import open_http
+from synrepl.storage.foreign.store import ForeignStore
+from synrepl.tools.watch import in_database
+from synrepl.tools.watch.board import Board
+from synrepl.tools.watch.heard import Heard
+
+#: Seconds between two looks, at the wire and at the database.
+EVERY_S = 1.0
+
+
+@click.command("watch")
+@click.option("--tcp", metavar="HOST:PORT", help="Its replication listener.")
+@click.option("--redis", "url", metavar="URL", help="The Redis that its processes talk over.")
+@password_option
+@click.option(
+    "--server-name", help="Its name: the channel on Redis. Over TCP any other is refused."
+)
+@click.option("--database", "dsn", metavar="DSN", help="Its database, without a password.")
+@click.option(
+    "--database-path",
+    type=click.Path(path_type=Path),
+    help=f"File with the DSN of its database. The variable {ENVIRONMENT} does as well.",
+)
+@insecure_option
+@click.option("--metrics-port", type=click.IntRange(1, 65535), help="Answer /metrics there.")
+@click.option("--seconds", type=click.FloatRange(min=0, min_open=True), help="End after so long.")
+@json_option
+def command(
+    tcp: str | None,
+    url: str | None,
+    redis_password_path: Path | None,
+    server_name: str | None,
+    dsn: str | None,
+    database_path: Path | None,
+    insecure: bool,
+    metrics_port: int | None,
+    seconds: float | None,
+    as_json: bool,
+) -> None:
+    """Watch a real server: what it announces, and what it keeps to itself.
+
+    It is listened to as a worker would, whatever its release. Nothing is said but
+    REPLICATE, which asks for positions; on Redis each of its processes answers
+    that to everybody, as whenever one of them starts. It is said again when a
+    process was silent for 30 seconds; one that does not answer does not run, or
+    hangs. Over TCP only the main process is heard. With its database, which is
+    only read, a stream that moves there and is not announced is told within 5
+    seconds.
+
+    With --json each look is an object on a line of its own. With --seconds it
+    exits with 1 if in the end nothing was heard, a stream or a process was silent,
+    or the database could not be read.
+    """
+    where = given_ears(tcp, url, redis_password_path, server_name)
+    given = given_database(dsn, database_path, insecure)
+
+    async def main(reactor: Any) -> View:
+        scheduler = TwistedScheduler(reactor)
+        async with AsyncExitStack() as stops:
+            heard = Heard(scheduler)
+            ears = where.open(reactor, scheduler, heard)
+            watching = _Watching(scheduler, where, ears, Board(scheduler, heard))
+            if given is not None:
+                limits = Limits(connections=1, give_up_s=EVERY_S)
+                database = PostgresDatabase(reactor, given, "synrepl-watch", limits)
+                stops.push_async_callback(database.close)
+                scheduler.spawn("read the database", watching.read(ForeignStore(database)))
+            if metrics_port is not None:
+                config = Http(port=metrics_port)
+                http = open_http(reactor, scheduler, config, shares(config).http, stops)
+                http.started(watching.routes())
+            stops.callback(scheduler.stop)
+            ears.start()
+            stops.push_async_callback(ears.stop)
+            return await watching.show(as_json, seconds)
+
+    last = run(main)
+    if not last.well:
+        raise click.exceptions.Exit(EXIT_FAILED)
+
+
+class _Watching:
+    """Looks again and again."""
+
+    def __init__(self, scheduler: Scheduler, where: Where, ears: Ears, board: Board) -> None:
+        self._scheduler = scheduler
+        self._where = where
+        self._ears = ears
+        self._board = board
+        self._unread: tuple[str, ...] = ()
+        self.view = self.look()
+
+    def look(self) -> View:
+        """Everything now."""
+        ears = self._ears
+        trouble = [] if ears.trouble is None else [ears.trouble]
+        trouble += self._unread
+        dialect = None if ears.dialect is None else ears.dialect.name
+        return View(
+            str(self._where),
+            dialect,
+            ears.hears,
+            trouble,
+            ears.bad,
+            self._board.look(ears.hears),
+            self._board.silent_writers(),
+            self._where.note,
+            not self._unread,
+        )
+
+    async def read(self, store: ForeignStore) -> None:
+        """Read the positions in the database again and again."""
+        while True:
+            try:
+                found = await in_database.look(store, self._where.announces_moves)
+                self._board.committed(found.positions, found.on_record)
+                self._unread = found.unread
+            except SynreplError as error:
+                self._unread = (str(error),)
+            await self._scheduler.sleep(EVERY_S)
+
+    async def show(self, as_json: bool, seconds: float | None) -> View:
+        """Show each look, for so long; the last one."""
+        end = None if seconds is None else self._scheduler.seconds() + seconds
+        output = console()
+        on_screen = output.is_terminal and not as_json
+        with Live(console=output, auto_refresh=False) if on_screen else nullcontext() as live:
+            while end is None or self._scheduler.seconds() < end:
+                await self._scheduler.sleep(EVERY_S)
+                self.view = self.look()
+                if as_json:
+                    print_json(self.view.to_json())
+                elif live is not None:
+                    live.update(self.view.table(), refresh=True)
+                else:
+                    show(self.view.table())
+        return self.view
+
+    def routes(self) -> list[Route]:
+        """The last look, over HTTP."""
+
+        async def metrics(request: HttpRequest) -> HttpAnswer:
+            body, content_type = self.view.metrics()
+            return HttpAnswer(200, body, content_type)
+
+        async def status(request: HttpRequest) -> HttpAnswer:
+            return json_answer(self.view.to_json())
+
+        return [Route("GET", "/metrics", metrics), Route("GET", "/status", status)]

@@ -1,0 +1,87 @@
+"""What ``synrepl watch`` hears with over TCP: a connection to a server, made again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from synrepl.cli.raw_follower import RawFollower
+from synrepl.cli.raw_peer import NoMaster, RawPeer, ask_for_all
+from synrepl.core.clock import Scheduler
+from synrepl.core.retry import BackOff
+from synrepl.tools.watch.heard import Heard
+from synrepl.wire.commands import Command, Position, Rdata
+from synrepl.wire.dialects import LEGACY, TRANSITIONAL_OR_MODERN, Dialect
+
+#: The order in which dialects are tried: a legacy server refuses the newer ones' command.
+DIALECTS = (TRANSITIONAL_OR_MODERN, LEGACY)
+
+_BACK_OFF = BackOff(0.5, 10.0)
+
+
+class Listening:
+    """Listens for as long as it runs; finds the dialect by itself.
+
+    :param connect: makes a connection in a dialect
+    :ivar dialect: in which the server was understood; None until it was
+    :ivar hears: whether there is a connection on which it was
+    :ivar trouble: why there is none, for a person
+    :ivar bad: how many lines of it could not be read; each was the end of a connection
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        connect: Callable[[Dialect], Awaitable[RawPeer]],
+        heard: Heard,
+    ) -> None:
+        self._scheduler = scheduler
+        self._follower = RawFollower(scheduler, connect, DIALECTS, _BACK_OFF, self)
+        self._heard = heard
+        self._understood = False
+        self.dialect: Dialect | None = None
+        self.hears = False
+        self.trouble: str | None = "not connected yet"
+        self.bad = 0
+
+    def start(self) -> None:
+        """Begin to listen."""
+        self._scheduler.spawn("listen", self.run())
+
+    async def stop(self) -> None:
+        """Nothing: that ends with the scheduler."""
+
+    async def run(self) -> None:
+        """Listen, over one connection after the other; ends by being cancelled."""
+        await self._follower.run()
+
+    # -- for the connections: a RawListener ---------------------------------------------
+
+    def unreachable(self, error: NoMaster) -> None:
+        """Nobody is there."""
+        self.trouble = str(error)
+
+    def connected(self, upstream: RawPeer) -> None:
+        """Ask for everything."""
+        self._understood = False
+        upstream.send(ask_for_all(upstream.spoken))
+
+    async def received(self, upstream: RawPeer, commands: Sequence[Command]) -> bool:
+        """Take note. A position or a row shows that the server is understood."""
+        if any(isinstance(command, (Position, Rdata)) for command in commands):
+            self._understood = self.hears = True
+            self.trouble = None
+        if self._understood:
+            self.dialect = upstream.session.dialect
+        self._heard.received(commands)
+        return True
+
+    def disconnected(self) -> None:
+        """Nothing is heard any more."""
+        self.hears = False
+
+    def understood(self, upstream: RawPeer) -> bool:
+        """Note why it was lost."""
+        self.trouble = f"the connection is lost: {upstream.reason}"
+        if self._understood:
+            self.bad += upstream.session.fault is not None
+        return self._understood

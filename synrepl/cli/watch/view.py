@@ -1,0 +1,138 @@
+"""How ``synrepl watch`` looks: as a table, as JSON, as metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import rich.console
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+from rich.text import Text
+
+from synrepl.cli.terminal import plain_table, printable
+from synrepl.daemon.metrics.families import Samples, counter, gauge
+from synrepl.services.status.stream_progress import writer_label
+from synrepl.tools.watch.board import Seen, SilentWriter
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One look.
+
+    :ivar where: the server that is listened to
+    :ivar dialect: in which; None while that is not known
+    :ivar hears: something is heard of it
+    :ivar trouble: why nothing is heard, or read in the database
+    :ivar bad: how many lines could not be read
+    :ivar silent: writers that do not answer any more
+    :ivar note: what cannot be known here; None for nothing
+    :ivar database_read: all of the database could be looked at, if there is one
+    """
+
+    where: str
+    dialect: str | None
+    hears: bool
+    trouble: Sequence[str]
+    bad: int
+    seen: Sequence[Seen]
+    silent: Sequence[SilentWriter] = ()
+    note: str | None = None
+    database_read: bool = True
+
+    @property
+    def alarms(self) -> list[str]:
+        """What is wrong, each in a sentence."""
+        behind = [one.alarm for one in self.seen if one.silent]
+        return [one.alarm for one in self.silent] + behind
+
+    @property
+    def well(self) -> bool:
+        """The server is heard, nothing is wrong with it, and all could be looked at."""
+        return self.hears and self.database_read and not self.alarms
+
+    def to_json(self) -> dict[str, Any]:
+        """For programs."""
+        return {
+            "where": self.where,
+            "dialect": self.dialect,
+            "connected": self.hears,
+            "trouble": list(self.trouble),
+            "bad": self.bad,
+            "alarms": self.alarms,
+            "silent_writers": [one.to_json() for one in self.silent],
+            "note": self.note,
+            "database_read": self.database_read,
+            "streams": [one.to_json() for one in self.seen],
+        }
+
+    def table(self) -> rich.console.Group:
+        """For a person."""
+        table = plain_table(
+            "stream", "writer", "wire>", "database>", "rows>", "rows/s>", "lag rows>", "lag>"
+        )
+        # First those with an alarm: a terminal may be too low for all.
+        for one in sorted(self.seen, key=lambda one: not one.silent):
+            late = "red" if one.silent else ""
+            table.add_row(
+                Text(printable(one.stream)),
+                Text(printable(writer_label(one.writer))),
+                Text(_number(one.heard)),
+                Text(_number(one.committed)),
+                Text(f"{one.rows:,}"),
+                Text(f"{one.rate:,.1f}"),
+                Text(f"{one.lag_rows:,}", late),
+                Text(f"{one.lag_seconds:.1f} s", late),
+            )
+        state = f"dialect {self.dialect}" if self.hears else "nothing heard"
+        return rich.console.Group(
+            Text(f"{self.where}, {state}", style="bold"),
+            *(Text(printable(text), style="yellow") for text in self.trouble),
+            *(Text(printable(text), style="red") for text in self.alarms),
+            *([] if self.note is None else [Text(self.note, style="dim")]),
+            Text(),
+            table if table.row_count else Text("nothing heard yet", style="dim"),
+        )
+
+    def metrics(self) -> tuple[bytes, str]:
+        """In Prometheus's text format, and its content type."""
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(_Collector(self))
+        return generate_latest(registry), CONTENT_TYPE_PLAIN_0_0_4
+
+
+class _Collector(Collector):
+    def __init__(self, view: View) -> None:
+        self._view = view
+
+    def collect(self) -> Iterable[Metric]:
+        view = self._view
+        yield gauge("watch_connected", "1 while it is heard.", [], [((), float(view.hears))])
+        yield counter("watch_bad_lines", "Could not be read.", [], [((), float(view.bad))])
+        owed = [((one.writer,), one.seconds) for one in view.silent]
+        meaning = "For how long it has not answered."
+        yield gauge("watch_writer_unanswered_seconds", meaning, ["writer"], owed)
+        labels = ["stream", "writer"]
+        for name, meaning, samples in (
+            ("wire_position", "Announced.", self._of("heard")),
+            ("database_position", "Committed.", self._of("committed")),
+            ("lag_rows", "Committed and not announced, at most.", self._of("lag_rows")),
+            ("lag_seconds", "For how long not.", self._of("lag_seconds")),
+            ("silent", "1 when it is too long.", self._of("silent")),
+        ):
+            yield gauge(f"watch_{name}", meaning, labels, samples)
+        yield counter("watch_rows", "Rows on the wire.", labels, self._of("rows"))
+
+    def _of(self, name: str) -> Samples:
+        return [
+            ((one.stream, writer_label(one.writer)), float(value))
+            for one in self._view.seen
+            if (value := getattr(one, name)) is not None
+        ]
+
+
+def _number(value: int | None) -> str:
+    return "-" if value is None else f"{value:,}"

@@ -1,0 +1,163 @@
+"""``synrepl writers``: who writes a stream, changed while the system runs."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from rich.text import Text
+
+from synrepl.adapters.scheduler import TwistedScheduler
+from synrepl.cli.configured_database import our_database, stored_streams
+from synrepl.cli.conventions import config_option, json_option, print_json
+from synrepl.cli.running import run
+from synrepl.cli.terminal import plain_table, printable, show
+from synrepl.core.names import writer_name
+from synrepl.daemon.catalogue import catalogue
+from synrepl.daemon.config.config import load
+from synrepl.services.membership.membership import Membership
+from synrepl.storage.membership import Member, State
+from synrepl.streams.definition import Stream
+
+T = TypeVar("T")
+
+
+@click.group("writers")
+def command() -> None:
+    """Show, add, drain and remove the writers of streams, while the system runs.
+
+    To be rid of a writer: drain it, stop its process or take the stream out of
+    its stream_writers, and remove it.
+    """
+
+
+@command.command("list")
+@config_option
+@click.argument("stream", required=False)
+@click.option("--all", "every", is_flag=True, help="Show removed writers, too.")
+@json_option
+def list_writers(config: tuple[Path, ...], stream: str | None, every: bool, as_json: bool) -> None:
+    """Show the writers of STREAM, or of all streams.
+
+    A writer is live (a process is it), idle (nobody is it now), draining (it
+    gets no new tokens, and some are open), drained, or dead. The position is
+    the one on record, which is never more than the real one.
+    """
+    found = _with_membership(
+        config, stream, lambda membership, streams: membership.members(streams)
+    )
+    shown = [member for member in found if every or member.state is not State.REMOVED]
+    if as_json:
+        print_json({"writers": [_to_json(member) for member in shown]})
+    else:
+        _print(shown)
+
+
+@command.command("add")
+@config_option
+@click.argument("stream")
+@click.argument("writer")
+def add(config: tuple[Path, ...], stream: str, writer: str) -> None:
+    """Let WRITER write to STREAM: a new one, a drained one, or one that was removed.
+
+    A process becomes it by its instance_name and its stream_writers; plain SQL
+    by the third argument of synrepl.append().
+    """
+    name = writer_name(writer)
+    added = _with_membership(
+        config, stream, lambda membership, streams: membership.add(streams[0], name)
+    )
+    click.echo(f"{writer} {'may' if added else 'could already'} write to {stream}")
+
+
+@command.command("drain")
+@config_option
+@click.argument("stream")
+@click.argument("writer")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0),
+    default=60.0,
+    show_default=True,
+    help="Seconds to wait until all that is open has settled.",
+)
+def drain(config: tuple[Path, ...], stream: str, writer: str, timeout: float) -> None:
+    """Let WRITER take no more tokens of STREAM, and wait until all it has are settled.
+
+    Appends there are refused from now on. When the time is up, what is still
+    open is told; the writer stays as it is, and gets nothing new.
+    """
+    name = writer_name(writer)
+    _with_membership(
+        config, stream, lambda membership, streams: membership.drain(streams[0], name, timeout)
+    )
+    click.echo(f"{writer} is drained: all that it took of {stream} is settled")
+
+
+@command.command("remove")
+@config_option
+@click.argument("stream")
+@click.argument("writer")
+def remove(config: tuple[Path, ...], stream: str, writer: str) -> None:
+    """Let WRITER be no writer of STREAM any more; its facts stay.
+
+    It must be drained or dead, and the database must prove that no process is
+    it and nothing of it can still commit.
+    """
+    name = writer_name(writer)
+    _with_membership(
+        config, stream, lambda membership, streams: membership.remove(streams[0], name)
+    )
+    click.echo(f"{writer} is removed from {stream}; its facts stay")
+
+
+def _with_membership(
+    config: tuple[Path, ...],
+    stream: str | None,
+    work: Callable[[Membership, Sequence[Stream]], Awaitable[T]],
+) -> T:
+    """Work on the database of a configuration, about one stream or all that it knows of."""
+    loaded = load(config)
+    streams = stored_streams(catalogue(loaded), () if stream is None else (stream,))
+
+    async def main(reactor: Any) -> T:
+        async with our_database(reactor, loaded) as database:
+            scheduler = TwistedScheduler(reactor)
+            try:
+                return await work(Membership(scheduler, database), streams)
+            finally:
+                scheduler.stop()
+
+    return run(main)
+
+
+def _to_json(member: Member) -> dict[str, Any]:
+    return {
+        "stream": member.stream,
+        "writer": member.writer,
+        "state": str(member.state),
+        "position": member.position,
+        "last_reserved": member.last_reserved,
+        "holder": member.holder,
+        "open": list(member.open),
+    }
+
+
+def _print(members: Sequence[Member]) -> None:
+    table = plain_table("stream", "writer", "state", "position>", "last reserved>", "held by")
+    for member in members:
+        held = [] if member.holder is None else [member.holder]
+        table.add_row(
+            member.stream,
+            member.writer,
+            Text(member.state, _STYLES.get(member.state, "")),
+            str(member.position),
+            str(member.last_reserved),
+            Text(printable("; ".join([*held, *member.open]))),
+        )
+    show(table)
+
+
+_STYLES = {State.DEAD: "red", State.DRAINING: "yellow", State.IDLE: "dim", State.REMOVED: "dim"}

@@ -1,0 +1,73 @@
+"""Configurations with all that can be checked before a process starts: streams, writers, handlers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from synrepl.core.errors import ConfigError, raise_all
+from synrepl.daemon.catalogue import bad_streams, catalogue
+from synrepl.daemon.config import files as config_files
+from synrepl.daemon.config.config import Config, MasterConfig, WorkerConfig, decode_either
+from synrepl.daemon.config.decode import decode
+from synrepl.daemon.config.files import Document, Fault, KeyPath, in_order
+from synrepl.daemon.config.own_streams import own_streams
+from synrepl.daemon.handler_classes import check_handler, include_working_directory
+
+C = TypeVar("C", bound=Config)
+
+
+class Misconfigured(ConfigError):
+    """{place}: {error}"""
+
+
+def checked_master(paths: Sequence[Path]) -> MasterConfig:
+    """The configuration of a master; see :func:`checked`."""
+    document = config_files.read(paths)
+    return checked(decode(MasterConfig, document), document)
+
+
+def checked_worker(paths: Sequence[Path]) -> WorkerConfig:
+    """The configuration of a worker; see :func:`checked`."""
+    document = config_files.read(paths)
+    return checked(decode(WorkerConfig, document), document)
+
+
+def checked_either(paths: Sequence[Path]) -> MasterConfig | WorkerConfig:
+    """The configuration of whatever has it; see :func:`checked`."""
+    document = config_files.read(paths)
+    return checked(decode_either(document), document)
+
+
+def checked(config: C, document: Document) -> C:
+    """A configuration whose streams, writers and handlers are what they should be.
+
+    Imports the modules of the handlers, also from the working directory.
+
+    :param document: where it was read from
+    :raises Misconfigured: something is wrong, and where; several as ``ConfigErrors``
+    """
+    faults: list[Fault] = []
+
+    def note(path: KeyPath, error: ConfigError) -> None:
+        place = document.place(path)
+        faults.append(document.fault(path, Misconfigured(place=place, error=error)))
+
+    bad = list(bad_streams(config))
+    for error in bad:
+        note(error.path, error)
+    if not bad:
+        known = catalogue(config)
+        try:
+            own_streams(config, known)
+        except ConfigError as error:
+            note(("stream_writers", str(error.facts["stream"])), error)
+        include_working_directory()
+        for index, item in enumerate(config.handlers):
+            try:
+                check_handler(item, config, known)
+            except ConfigError as error:
+                note(("handlers", index), error)
+    raise_all(in_order(faults))
+    return config

@@ -1,0 +1,66 @@
+"""The streams that a process writes, by its configuration."""
+
+from __future__ import annotations
+
+from synrepl.core.errors import ConfigError
+from synrepl.daemon.config.config import Config, MasterConfig, WorkerConfig
+from synrepl.streams.catalogue import Catalogue
+from synrepl.streams.definition import Stream
+
+
+class KeptByTheMaster(ConfigError):
+    """stream_writers.{stream}: facts of {stream!r} are kept in the memory of the process that announces them, so over TCP only the master can write it, not {writer!r}; over Redis ('redis' in the configuration of both) a worker can"""
+
+
+class KeptByOne(ConfigError):
+    """stream_writers.{stream}: facts of {stream!r} are kept in the memory of one process, so it has one writer, not {writers}"""
+
+
+class WriterNeedsDatabase(ConfigError):
+    """stream_writers.{stream}: {writer!r} is this process, and a writer writes to the database; configure 'database'"""
+
+
+class NobodyAnnounces(ConfigError):
+    """stream_writers.{stream}: {writer!r} follows a real Synapse ('master.foreign'), which would not announce what it writes; follow a synrepl master"""
+
+
+def own_streams(config: Config, catalogue: Catalogue) -> list[Stream]:
+    """What the process is a writer of; a worker is one only where it is named.
+
+    :raises KeptByTheMaster: somebody else would have to announce them
+    :raises KeptByOne: :raises WriterNeedsDatabase: :raises NobodyAnnounces:
+    """
+    name, named = config.instance_name, config.stream_writers
+    for stream in catalogue:
+        if stream.in_memory:
+            _check_memory(config, stream)
+    if isinstance(config, MasterConfig):
+        return [stream for stream in catalogue if name in config.writers_of(stream.name)]
+    own = [stream for stream in catalogue if name in named.get(stream.name, ())]
+    for stream in own:
+        if not config.has_database:
+            raise WriterNeedsDatabase(stream=stream.name, writer=name)
+        if isinstance(config, WorkerConfig) and config.master.foreign:
+            raise NobodyAnnounces(stream=stream.name, writer=name)
+    return own
+
+
+def kept_elsewhere(config: MasterConfig, catalogue: Catalogue) -> list[tuple[Stream, str]]:
+    """The streams in memory that a master does not write itself, each with its writer."""
+    found = []
+    for stream in catalogue:
+        (writer, *_) = config.writers_of(stream.name)
+        if stream.in_memory and writer != config.instance_name:
+            found.append((stream, writer))
+    return found
+
+
+def _check_memory(config: Config, stream: Stream) -> None:
+    writers = config.stream_writers.get(stream.name, ())
+    if len(writers) > 1:
+        raise KeptByOne(stream=stream.name, writers=" and ".join(map(repr, writers)))
+    if config.redis is not None:
+        return
+    for writer in writers:
+        if (writer == config.instance_name) != isinstance(config, MasterConfig):
+            raise KeptByTheMaster(stream=stream.name, writer=writer)

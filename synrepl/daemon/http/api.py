@@ -1,0 +1,137 @@
+"""The routes of a master and of a worker: which service answers what."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from importlib.resources import files
+from typing import Any
+
+from synrepl.adapters.http.messages import JSON, HttpAnswer, HttpRequest, json_answer
+from synrepl.adapters.http.routes import Handle, Route
+from synrepl.core.clock import Scheduler
+from synrepl.core.errors import SynreplError
+from synrepl.services.announcing.announce import Log
+from synrepl.services.bus.own_writer import Written
+from synrepl.services.serving.updates import Updates
+from synrepl.services.status.readiness import Readiness
+from synrepl.services.writing.intake import Intake
+from synrepl.storage.store import FactStore
+from synrepl.streams.catalogue import Catalogue, UnknownStream
+from synrepl.streams.definition import Stream
+
+#: Gives the status, as :mod:`synrepl.services.status.status` makes it.
+Status = Callable[[], dict[str, Any]]
+
+#: Gives the metrics in Prometheus's text format, and its content type.
+Metrics = Callable[[], tuple[bytes, str]]
+
+_UPDATES = "/_synapse/replication/get_repl_stream_updates/<stream>"
+
+_PAGE = {
+    "/": ("page.html", "text/html; charset=utf-8"),
+    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
+    "/page.css": ("page.css", "text/css; charset=utf-8"),
+}
+
+#: The page loads its own script and style, talks to its own server, and nothing else.
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+
+
+def common_routes(readiness: Readiness, status: Status, metrics: Metrics) -> list[Route]:
+    """What every process answers.
+
+    The page itself is public, for a browser has no secret to send with it: it
+    holds no data, asks the person for the secret and gets ``/status`` with it.
+    """
+    return [
+        Route(
+            "GET",
+            "/health",
+            _at_once(lambda: json_answer({"alive": True})),
+            public=True,
+            immediate=True,
+        ),
+        Route("GET", "/ready", _at_once(lambda: _ready(readiness)), immediate=True),
+        Route("GET", "/status", _at_once(lambda: json_answer(status())), unqueued=True),
+        Route("GET", "/metrics", _at_once(lambda: _metrics(metrics)), unqueued=True),
+        *(Route("GET", path, _file(*file), public=True) for path, file in _PAGE.items()),
+    ]
+
+
+def master_routes(
+    intake: Intake, updates: Updates, readiness: Readiness, status: Status, metrics: Metrics
+) -> list[Route]:
+    """What a master answers."""
+
+    return [
+        append_route(intake),
+        *updates_routes(updates),
+        *common_routes(readiness, status, metrics),
+    ]
+
+
+def updates_routes(updates: Updates) -> list[Route]:
+    """What somebody answers who is asked for missed facts."""
+
+    async def missed(request: HttpRequest) -> HttpAnswer:
+        body = await updates.answer(request.path["stream"], request.query)
+        return HttpAnswer(200, body, JSON)
+
+    as_real_servers_do: Mapping[type[SynreplError], int] = {UnknownStream: 400}
+    return [
+        Route("GET", _UPDATES, missed, statuses=as_real_servers_do),
+        Route("GET", f"{_UPDATES}/<request>", missed, statuses=as_real_servers_do),
+    ]
+
+
+def memory_routes(
+    scheduler: Scheduler,
+    streams: Iterable[Stream],
+    states: Mapping[str, Written],
+    store: FactStore,
+    log: Log,
+) -> list[Route]:
+    """What only their writer can answer, which keeps them in memory; nothing for other streams."""
+    kept = [stream for stream in streams if stream.in_memory]
+    return updates_routes(Updates(scheduler, Catalogue(kept), states, store, log)) if kept else []
+
+
+def append_route(intake: Intake) -> Route:
+    """What a writer answers: facts in, tokens out."""
+
+    async def append(request: HttpRequest) -> HttpAnswer:
+        key = request.header("Idempotency-Key")
+        appended = await intake.append(request.path["stream"], request.body, key)
+        return json_answer(appended.to_json())
+
+    return Route("POST", "/streams/<stream>/facts", append, takes_body=True)
+
+
+def _at_once(make: Callable[[], HttpAnswer]) -> Handle:
+    async def handle(request: HttpRequest) -> HttpAnswer:
+        return make()
+
+    return handle
+
+
+def _ready(readiness: Readiness) -> HttpAnswer:
+    told = readiness.to_json()
+    return json_answer(told, 200 if told["ready"] else 503)
+
+
+def _metrics(metrics: Metrics) -> HttpAnswer:
+    body, content_type = metrics()
+    return HttpAnswer(200, body, content_type)
+
+
+def _file(name: str, content_type: str) -> Callable[[HttpRequest], Awaitable[HttpAnswer]]:
+    body = files("synrepl.daemon.http").joinpath("page", name).read_bytes()
+    headers = (
+        ("Content-Security-Policy", _POLICY),
+        ("Referrer-Policy", "no-referrer"),
+        ("X-Frame-Options", "DENY"),
+    )
+    return _at_once(lambda: HttpAnswer(200, body, content_type, headers))

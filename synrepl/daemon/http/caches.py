@@ -1,0 +1,69 @@
+"""``GET /caches`` and ``POST /caches/audit``: what the caches of a process hold, and whether it is right."""
+
+from __future__ import annotations
+
+import msgspec
+
+from synrepl.adapters.http.messages import HttpAnswer, HttpRequest, json_answer
+from synrepl.adapters.http.routes import Route
+from synrepl.caches.registry import Caches
+from synrepl.core.errors import InputError, Refused
+from synrepl.tools.audit.audit import MOST_KEYS, Auditor
+
+#: Entries that an audit looks at when nobody says how many.
+KEYS = 100
+
+
+class BadAudit(InputError):
+    """an audit cannot be asked for like this: {reason}; send no body, or a JSON object with 'keys', a number from 1 to {most}"""
+
+
+class NothingToCompareWith(Refused):
+    """this process cannot audit its caches: it has no synrepl database to see what is committed; set 'database' in its configuration, or audit another process"""
+
+
+class _Asked(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of a request for an audit."""
+
+    keys: int = KEYS
+
+
+_DECODER = msgspec.json.Decoder(_Asked)
+
+
+def cache_routes(caches: Caches, auditor: Auditor | None) -> list[Route]:
+    """What a process answers about its caches.
+
+    :param auditor: None in a process without a database
+    """
+
+    async def counts(request: HttpRequest) -> HttpAnswer:
+        return json_answer({"caches": caches.stats()})
+
+    async def audit(request: HttpRequest) -> HttpAnswer:
+        keys = _keys(request.body)
+        if auditor is None:
+            raise NothingToCompareWith()
+        report = await auditor.audit(keys)
+        return json_answer(report.to_json())
+
+    return [
+        Route("GET", "/caches", counts),
+        Route("POST", "/caches/audit", audit, takes_body=True),
+    ]
+
+
+def _keys(body: bytes) -> int:
+    """How many entries are to be looked at.
+
+    :raises BadAudit:
+    """
+    if not body.strip():
+        return KEYS
+    try:
+        keys = _DECODER.decode(body).keys
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadAudit(reason=str(error)[:200], most=MOST_KEYS) from None
+    if not 1 <= keys <= MOST_KEYS:
+        raise BadAudit(reason=f"'keys' is {keys}", most=MOST_KEYS)
+    return keys

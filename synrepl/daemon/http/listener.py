@@ -1,0 +1,155 @@
+"""The HTTP listener of a process: there from the first moment, useful once it has started."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from typing import Any
+
+from twisted.internet.error import CannotListenError
+
+from synrepl.adapters.http.limits import HttpLimits
+from synrepl.adapters.http.messages import HttpAnswer, HttpRequest, json_answer
+from synrepl.adapters.http.routes import Route
+from synrepl.adapters.http.server import HttpServer
+from synrepl.adapters.tcp.connection_table import ConnectionLimits
+from synrepl.adapters.tcp.listening_port import ListeningPort
+from synrepl.adapters.tcp.master import MasterFactory
+from synrepl.core.errors import ConfigError, Unavailable
+from synrepl.daemon.config.config import Config, Http
+from synrepl.daemon.listener_status import http_status
+
+
+class PortInUse(ConfigError):
+    """{what}: port {port} on {address} cannot be listened on: {reason}; choose another port, or stop the program that has it"""
+
+
+class StillStarting(Unavailable):
+    """the process is starting: {reason}"""
+
+
+def listen(
+    reactor: Any, what: str, port: int, factory: HttpServer | MasterFactory, address: str
+) -> Any:
+    """Listen on a TCP port.
+
+    :param what: the key of the configuration that asked for it
+    :raises PortInUse: it is taken, or the address is not ours
+    """
+    places = factory.connections.limits.of_address
+    listening = ListeningPort(port, factory, address, reactor, places)
+    try:
+        listening.startListening()
+    except CannotListenError as error:
+        raise PortInUse(what=what, port=port, address=address, reason=error.socketError) from None
+    return listening
+
+
+class HttpListener:
+    """The HTTP listener of a process, from before its start to after its end.
+
+    :param connections: limits on connections
+    :ivar waiting: why the process has not started yet
+    """
+
+    def __init__(
+        self, reactor: Any, clock: Any, config: Http, connections: ConnectionLimits
+    ) -> None:
+        self.waiting = "just begun"
+        self.server = HttpServer(
+            clock,
+            self._until_started(),
+            None if config.secret is None else config.secret.reveal(),
+            HttpLimits(max_body=config.max_body, connections=connections),
+            (*config.allowed_hosts, config.bind_address),
+            sliced=True,
+        )
+        self._port = listen(reactor, "http", config.port, self.server, config.bind_address)
+
+    @property
+    def port(self) -> int:
+        """The port that is listened on."""
+        return int(self._port.getHost().port)
+
+    def wait(self, reason: str) -> None:
+        """Requests are refused for this reason until the process has started."""
+        self.waiting = reason
+
+    def status(self) -> dict[str, int]:
+        """Its connections and requests."""
+        return http_status(self.server)
+
+    def started(self, routes: Sequence[Route]) -> None:
+        """The process has started: answer by these routes."""
+        self.server.serve(routes)
+
+    async def close(self) -> None:
+        """Stop listening, and close what is open once it is answered."""
+        await self._port.stopListening()
+        self.server.close_connections()
+
+    def _until_started(self) -> list[Route]:
+        async def alive(request: HttpRequest) -> HttpAnswer:
+            return json_answer({"alive": True})
+
+        async def not_ready(request: HttpRequest) -> HttpAnswer:
+            return json_answer({"ready": False, "reasons": [self.waiting], "warnings": []}, 503)
+
+        async def refuse(request: HttpRequest) -> HttpAnswer:
+            raise StillStarting(reason=self.waiting)
+
+        updates = "/_synapse/replication/get_repl_stream_updates/<stream>"
+        return [
+            Route("GET", "/health", alive, public=True, immediate=True),
+            Route("GET", "/ready", not_ready, immediate=True),
+            Route("POST", "/streams/<stream>/facts", refuse, takes_body=True),
+            Route("POST", "/caches/audit", refuse, takes_body=True),
+            *(
+                Route("GET", path, refuse)
+                for path in (
+                    "/",
+                    "/status",
+                    "/metrics",
+                    "/caches",
+                    "/streams/<stream>/wait",
+                    updates,
+                    f"{updates}/<request>",
+                )
+            ),
+        ]
+
+
+def open_http(
+    reactor: Any,
+    clock: Any,
+    config: Http,
+    connections: ConnectionLimits,
+    stops: AsyncExitStack,
+) -> HttpListener:
+    """Listen for HTTP.
+
+    :param connections: limits on connections
+    :param stops: is told how to stop it
+    :raises PortInUse: the port is taken, or the address is not ours
+    """
+    http = HttpListener(reactor, clock, config, connections)
+    stops.push_async_callback(http.close)
+    return http
+
+
+def open_configured_http(
+    reactor: Any,
+    clock: Any,
+    config: Config,
+    connections: ConnectionLimits,
+    stops: AsyncExitStack,
+) -> HttpListener | None:
+    """Listen for HTTP, if the configuration says so; see :func:`open_http`."""
+    if config.http is None:
+        return None
+    return open_http(reactor, clock, config.http, connections, stops)
+
+
+def waiting_of(http: HttpListener | None) -> Callable[[str], object]:
+    """What is told why a process waits."""
+    return (lambda reason: None) if http is None else http.wait

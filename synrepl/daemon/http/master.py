@@ -1,0 +1,96 @@
+"""What the HTTP listener of a master answers once the master has started."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from synrepl import __version__
+from synrepl.daemon.assemble import MasterServices
+from synrepl.daemon.http.api import master_routes
+from synrepl.daemon.http.caches import cache_routes
+from synrepl.daemon.http.listener import HttpListener
+from synrepl.daemon.http.wait import wait_route
+from synrepl.daemon.listener_status import connections_status
+from synrepl.daemon.memory_sources import SomeElsewhere
+from synrepl.daemon.metrics.metrics import ProcessMetrics
+from synrepl.services.following.source import Source
+from synrepl.services.serving.updates import Updates
+from synrepl.services.status.bus_status import bus_stands
+from synrepl.services.status.expected_followers import followers_get_on
+from synrepl.services.status.readiness import (
+    READY_LAG_S,
+    Readiness,
+    lag_below,
+    name_is_held,
+    streams_can_be_seen,
+)
+from synrepl.services.status.status import Identity, master_status
+from synrepl.services.status.stream_progress import Watch, master_standings
+from synrepl.services.writing.intake import Intake
+from synrepl.streams.synapse.federation import FEDERATION
+
+
+def serve_master(
+    services: MasterServices, http: HttpListener, ports: Sequence[Any], started_at: float
+) -> Callable[[], object]:
+    """Let the HTTP listener answer for a master.
+
+    :param ports: the replication listeners
+    :param started_at: seconds, by the scheduler
+    :returns: ends that ``/ready`` says ready, before the master stops
+    """
+    config, scheduler, bus = services.config, services.ports.scheduler, services.bus
+    announcer, writer, commands = services.announcer, services.writer, services.handler_commands
+    identity = Identity(config.server_name, config.instance_name, __version__, started_at)
+    intake = Intake(services.catalogue, writer)
+    watch = Watch(scheduler, lambda: master_standings(announcer.states, writer))
+    watch.start()
+
+    def status() -> dict[str, Any]:
+        shown = master_status(
+            identity,
+            services.master,
+            announcer,
+            writer,
+            services.throughput,
+            intake,
+            watch.look(),
+            {**services.trimmer.streams, FEDERATION.name: services.federation.trimming},
+            services.ports.coherence,
+            scheduler.seconds(),
+        )
+        return {
+            **shown,
+            "bus": None if bus is None else bus.status().to_json(),
+            "named_followers": [report.to_json() for report in services.followers.reports()],
+            "audits": services.auditor.counts,
+            "http": http.status(),
+            "listeners": [
+                {"port": port.getHost().port, **connections_status(port.factory.connections)}
+                for port in ports
+            ],
+            "handler_commands": {"waiting": commands.waiting, "dropped": commands.dropped},
+        }
+
+    checks = [streams_can_be_seen(announcer), name_is_held(writer), lag_below(watch, READY_LAG_S)]
+    source: Source = services.store
+    if bus is not None:
+        checks.append(bus_stands(bus.status))
+        source = SomeElsewhere(bus.mirror.streams, bus.mirror.sure_page, services.store)
+    warnings = [followers_get_on(services.followers)]
+    if config.followers.required:
+        checks, warnings = [*checks, *warnings], []
+    ready = Readiness(checks, warnings)
+    ready.started()
+    metrics = ProcessMetrics(status, http.server.responses)
+    updates = Updates(scheduler, services.catalogue, announcer.states, source, services.ports.log)
+    routes = master_routes(intake, updates, ready, status, metrics.render)
+    caches = cache_routes(services.ports.coherence.caches, services.auditor)
+    http.started([*routes, wait_route(services.waiting), *caches])
+
+    def stop() -> None:
+        ready.started(False)
+        watch.stop()
+
+    return stop

@@ -1,0 +1,107 @@
+"""What the HTTP listener of a worker answers once the worker has started."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from synrepl import __version__
+from synrepl.daemon.assemble import WorkerServices
+from synrepl.daemon.http.api import append_route, common_routes, memory_routes
+from synrepl.daemon.http.caches import cache_routes
+from synrepl.daemon.http.listener import HttpListener
+from synrepl.daemon.http.wait import wait_route
+from synrepl.daemon.metrics.metrics import ProcessMetrics
+from synrepl.services.following.possible_tokens import none_refused, not_ahead
+from synrepl.services.status.bus_status import bus_stands, check_name
+from synrepl.services.status.database_health import DatabaseHealth
+from synrepl.services.status.readiness import (
+    READY_LAG_S,
+    Readiness,
+    handlers_succeed,
+    is_connected,
+    lag_below,
+    name_is_held,
+)
+from synrepl.services.status.status import Identity, worker_status
+from synrepl.services.status.stream_progress import Watch, worker_standings
+from synrepl.services.writing.intake import Intake
+from synrepl.storage.store import FactStore
+
+
+def serve_worker(
+    worker: WorkerServices,
+    store: FactStore | None,
+    http: HttpListener,
+    databases: Sequence[DatabaseHealth],
+    started_at: float,
+) -> Callable[[], object]:
+    """Let the HTTP listener answer for a worker.
+
+    :param store: where its own streams are kept; None without a database
+    :param databases: what it reads or writes
+    :param started_at: seconds, by the scheduler
+    :returns: ends that ``/ready`` says ready, before the worker stops
+    """
+    config, scheduler, bus, writer = (
+        worker.config,
+        worker.ports.scheduler,
+        worker.bus,
+        worker.writer,
+    )
+    follower, delivery = worker.follower, worker.delivery
+    identity = Identity(config.server_name, config.instance_name, __version__, started_at)
+    watch = Watch(scheduler, lambda: worker_standings(follower.positions, follower.heard))
+    watch.start()
+
+    def status() -> dict[str, Any]:
+        shown = worker_status(
+            identity,
+            follower,
+            delivery,
+            worker.is_connected,
+            watch.look(),
+            worker.ports.coherence,
+            scheduler.seconds(),
+        )
+        shown["bus"] = None if bus is None else bus.status().to_json()
+        shown["http"] = http.status()
+        shown |= worker.commands.status()
+        if writer is not None:
+            shown["writer"] = {"name": writer.writer, "open": writer.open}
+        if worker.auditor is not None:
+            shown["audits"] = worker.auditor.counts
+        return shown
+
+    checks = [
+        *(each.check for each in databases),
+        lag_below(watch, READY_LAG_S),
+        handlers_succeed(delivery.failures),
+        not_ahead(follower.tokens),
+    ]
+    if bus is None:
+        where = f"{config.master.host}:{config.master.port}"
+        checks.append(is_connected(lambda: worker.is_connected, where))
+    else:
+        checks.append(bus_stands(bus.status))
+    if writer is not None:
+        checks.append(name_is_held(writer))
+    ready = Readiness(checks, [none_refused(follower.tokens, scheduler.seconds)])
+    ready.started()
+    metrics = ProcessMetrics(status, http.server.responses)
+    routes = common_routes(ready, status, metrics.render)
+    if writer is not None:
+        check = (lambda: None) if bus is None else partial(check_name, bus.status)
+        routes.append(append_route(Intake(worker.catalogue, writer, check)))
+    if store is not None:
+        own = (worker.own_streams, worker.own_writer.states, store)
+        routes += memory_routes(scheduler, *own, worker.ports.log)
+    caches = cache_routes(worker.ports.coherence.caches, worker.auditor)
+    http.started([*routes, wait_route(worker.waiting), *caches])
+
+    def stop() -> None:
+        ready.started(False)
+        watch.stop()
+
+    return stop

@@ -1,0 +1,1 @@
+"""Comparison of a lake with its database."""

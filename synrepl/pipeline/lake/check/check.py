@@ -1,0 +1,328 @@
+"""Whether a lake has what its source has, up to where the lake is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import msgspec
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from synrepl.core.tokens import MAX_TOKEN, Range, Token
+from synrepl.pipeline.lake.check.report import CHANGED, Difference, Example, Report, StreamReport
+from synrepl.pipeline.lake.check.rows import changed_columns, differing
+from synrepl.pipeline.lake.check.source import Mask, as_they_are, narrowed, source_rows
+from synrepl.pipeline.lake.check.sums import Sides, Sums, compare
+from synrepl.pipeline.lake.failover.failovers import LossWindow, TableFailovers, up_to_now
+from synrepl.pipeline.lake.failover.lost_rows import LostRows
+from synrepl.pipeline.lake.files import DataFile
+from synrepl.pipeline.lake.frame import frame
+from synrepl.pipeline.lake.lake import Lake
+from synrepl.pipeline.lake.ranges import Ranges, joined
+from synrepl.pipeline.lake.replay.fill import filled
+from synrepl.pipeline.lake.table import StreamTable
+from synrepl.pipeline.source.database.safe_bound import SafeBound
+from synrepl.pipeline.source.database.shape import Shape
+from synrepl.pipeline.source.database.source_database import NoSuchStream, SourceDatabase
+from synrepl.pipeline.source.errors import reason
+from synrepl.pipeline.source.plan.chunk import Chunk
+from synrepl.pipeline.source.plan.plan import chunks
+from synrepl.pipeline.source.plan.windows import Windows, stop_at
+from synrepl.positions.vector import PositionVector
+from synrepl.storage.store import Trimmed
+
+#: Rows of a range: what is looked at row by row when one of them differs.
+RANGE_ROWS = 50_000
+
+#: Rows that differ of which a report tells which they are, for each stream.
+EXAMPLES = 10
+
+#: How often a stream is begun again that is trimmed while it is read.
+_TRIMS = 5
+
+#: Told each stream that is done.
+Progress = Callable[[StreamReport], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """What is to be checked.
+
+    :ivar streams: all of the lake's when None
+    :ivar after: only tokens above it
+    :ivar upto: and up to this; what the lake has, when None
+    :ivar range_rows: about how many rows a range has
+    :ivar examples: of how many rows at most, in each stream, to tell which they are
+    """
+
+    streams: Sequence[str] | None = None
+    after: Token = 0
+    upto: Token | None = None
+    range_rows: int = RANGE_ROWS
+    examples: int = EXAMPLES
+
+
+EVERYTHING = Extent()
+
+
+def check(
+    spark: SparkSession,
+    lake: Lake,
+    origin: SourceDatabase,
+    dsn: str,
+    extent: Extent = EVERYTHING,
+    *,
+    mask: Mask = as_they_are,
+    copy: bool = False,
+    progress: Progress = lambda report: None,
+) -> Report:
+    """Compare a lake with its source, range by range, and where they differ row by row.
+
+    A stream of which there is nothing to compare is no equal one, unless both sides were looked at
+    and have nothing: a lake that was not landed proves nothing.
+
+    Each side is read once, and the ranges that differ once more; the driver holds a few sums
+    for each range. Values are equal when all bytes are: NULL is not ``''``, 0.0 is not -0.0,
+    and JSON is text. Where the source deletes (:attr:`.SourceDatabase.is_lossy`), rows that only the lake has
+    are counted as gone, and row numbers are not compared. Rows that the database can only have lost
+    in a failover are told apart from differences.
+
+    :param dsn: of the origin; tasks connect by themselves
+    :param mask: applied to the source's rows, which the lake has with cells erased
+    :param copy: the origin may be another database than the one that was landed, in which
+        cells that were erased are empty where they cannot be NULL
+    :param progress: called after each stream
+    :raises LakeOfAnother: :raises NotInTheLake: :raises LakeFailed:
+    :raises ReadingAway: :raises ReadFailed: :raises Trimmed:
+    """
+    if not copy:
+        lake.make_sure_it_is_of(origin.server)
+    done = []
+    with lake.reading():
+        tables = [lake.table(name) for name in extent.streams or lake.streams]
+        for table in tables:
+            quarantined = lake.quarantine(table.stream)
+            checking = _Checking(spark, table, origin, dsn, extent, mask, copy)
+            done.append(replace(checking.report(), quarantined=_rows(quarantined)))
+            progress(done[-1])
+    return Report(done, sorted(set(origin.streams) - set(lake.streams)))
+
+
+class _Looked(NamedTuple):
+    """What was found row by row; see :class:`.StreamReport`."""
+
+    differences: Sequence[Difference] = ()
+    examples: Sequence[Example] = ()
+    lost: Sequence[LostRows] = ()
+    gone: int = 0
+
+
+class _Checking:
+    """One stream."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        table: StreamTable,
+        origin: SourceDatabase,
+        dsn: str,
+        extent: Extent,
+        mask: Mask,
+        copy: bool,
+    ) -> None:
+        self._spark = spark
+        self._table = table
+        self._origin = origin
+        self._dsn = dsn
+        self._extent = extent
+        self._mask = mask
+        self._copy = copy
+        self._shape = table.shape
+        self._files = table.files
+
+    def report(self) -> StreamReport:
+        """Check it, again from the start when it is trimmed meanwhile."""
+        stream = self._table.stream
+        try:
+            there = self._origin.shape(stream)
+        except NoSuchStream as error:
+            return StreamReport(stream, not_compared=str(error))
+        wrong = _unlike(self._shape, there)
+        if wrong:
+            return StreamReport(stream, not_compared=wrong)
+        known = {column.name for column in self._shape.columns}
+        new = tuple(column.name for column in there.cells if column.name not in known)
+        again = _TRIMS
+        while True:
+            at = self._origin.observe([stream])[stream]
+            failovers = self._failovers()
+            after = max(at.trimmed, self._extent.after)
+            if why := self._nothing_above(after, at):
+                upto = self._end.highest
+                return StreamReport(stream, after, upto, not_in_lake=new, not_compared=why)
+            try:
+                found = self._from(after, failovers)
+                more = at.last if at.last > max(self._table.position.highest, after) else 0
+                return replace(found, goes_on_to=more, not_in_lake=new)
+            except PySparkException as error:
+                ours = reason(error)
+                again -= 1
+                if not (isinstance(ours, Trimmed) and again):
+                    raise ours or error from None
+
+    @property
+    def _end(self) -> PositionVector:
+        """Up to where it is checked."""
+        end, upto = self._table.position, self._extent.upto
+        return end if upto is None else stop_at(PositionVector(), end, upto)
+
+    def _nothing_above(self, after: Token, at: SafeBound) -> str:
+        """Why there is nothing to compare above a token; "" when there is, or nothing is there at all."""
+        end, landed = self._end, self._table.position
+        if end.highest > after:
+            return ""
+        if self._extent.after or end != landed:
+            return f"the lake has it up to {landed}, and not what was asked for"
+        if at.trimmed > end.highest:
+            return f"the database has trimmed it up to {at.trimmed}, and the lake has it up to {landed}"
+        if at.trimmed and self._files:
+            return f"the database has trimmed all that the lake has of it, which is up to {landed}"
+        if at.last > end.highest or self._goes_on(end):
+            return f"the lake has none of it, and the database goes up to {at.last}: land it first"
+        return ""
+
+    def _goes_on(self, end: PositionVector) -> bool:
+        """Whether the source has a row above a position, whatever it says it has given out."""
+        beyond = Windows.between(end, PositionVector({}, MAX_TOKEN))
+        return self._origin.nth(self._table.stream, beyond, 1) is not None
+
+    def _from(self, after: Token, failovers: TableFailovers) -> StreamReport:
+        start, end = PositionVector({}, after), self._end
+        whole = Range(after, max(end.highest, after + 1))
+        names = [column.name for column in self._shape.columns]
+        stream = self._table.stream
+        parts = list(chunks(self._origin, {stream: start}, {stream: end}, {stream: names}))
+        down = self._shape.counts_down
+        ranges = Ranges.of_files(
+            self._files, down, whole, self._extent.range_rows, failovers.passed_over
+        )
+        sums = compare(self._sides(parts, ranges, range(len(ranges))), ranges)
+        unequal = [number for number, (source, lake) in sums.items() if source != lake]
+        looked = self._looked_at(parts, ranges, sums, unequal, failovers.lost)
+        return StreamReport(
+            stream,
+            after,
+            end.highest,
+            len(ranges),
+            sum(source.rows for source, _ in sums.values()),
+            sum(lake.rows for _, lake in sums.values()),
+            looked.gone,
+            differences=tuple(looked.differences),
+            examples=tuple(looked.examples),
+            lost=tuple(looked.lost),
+        )
+
+    def _looked_at(
+        self,
+        parts: Sequence[Chunk],
+        ranges: Ranges,
+        sums: Mapping[int, tuple[Sums, Sums]],
+        unequal: Sequence[int],
+        lost: Sequence[LossWindow],
+    ) -> _Looked:
+        if not unequal:
+            return _Looked()
+        sides = self._sides(parts, ranges, unequal)
+        looked = differing(sides, ranges, unequal, self._extent.examples, lost)
+        found, gone = [], 0
+        for number, count in sorted(looked.counts.items()):
+            if self._origin.is_lossy:
+                gone += count.only_in_lake
+                count = count._replace(only_in_lake=0)
+            if any(count):
+                source, lake = sums[number]
+                found.append(Difference(*ranges[number], source.rows, lake.rows, *count))
+        return _Looked(found, self._explained(parts, ranges, looked.examples), looked.lost, gone)
+
+    def _failovers(self) -> TableFailovers:
+        """What the table knows, with the failovers since it was landed last.
+
+        A copy has all that the lake has, and failovers of its own.
+
+        :raises OlderServer:
+        """
+        table = self._table
+        if self._copy:
+            return msgspec.structs.replace(table.failovers, lost=())
+        return up_to_now(table.stream, table.failovers, table.position, self._origin)
+
+    def _explained(
+        self, parts: Sequence[Chunk], ranges: Ranges, examples: list[Example]
+    ) -> list[Example]:
+        """Name the columns in which the rows that were changed differ."""
+        ids = {each.stream_id for each in examples if each.what == CHANGED}
+        if not ids:
+            return examples
+        spans = joined(Range(abs(each) - 1, abs(each)) for each in sorted(ids, key=abs))
+        sides = self._sides_of(narrowed(parts, spans), self._lake_rows(spans))
+        wanted = f.col("stream_id").isin(list(ids))
+        few = sides._replace(source=sides.source.where(wanted), lake=sides.lake.where(wanted))
+        columns = changed_columns(few)
+        # Where rows have no numbers to go by, those of a fact with one row agree.
+        return [
+            replace(each, columns=columns.get((each.stream_id, each.row_no or 0), ()))
+            if each.what == CHANGED
+            else each
+            for each in examples
+        ]
+
+    def _sides(self, parts: Sequence[Chunk], ranges: Ranges, numbers: Iterable[int]) -> Sides:
+        spans = joined(ranges[number] for number in numbers)
+        last = ranges[len(ranges) - 1].upto
+        beyond = self._extent.upto is None
+        # The last range takes in what the lake has above its position, and should not have.
+        open_ = [
+            Range(span.after, 2**63 - 1) if beyond and span.upto == last else span for span in spans
+        ]
+        return self._sides_of(narrowed(parts, spans), self._lake_rows(open_))
+
+    def _sides_of(self, parts: Sequence[Chunk], lake: DataFrame) -> Sides:
+        source = source_rows(self._spark, self._dsn, parts, self._shape, self._mask)
+        if self._copy:  # where the mask leaves NULL, too
+            there = self._origin.shape(self._table.stream)
+            source, lake = filled(source, there), filled(lake, there)
+        return Sides(source, lake, self._shape, numbered=not self._origin.is_lossy)
+
+    def _lake_rows(self, spans: Sequence[Range]) -> DataFrame:
+        """The lake's rows in some ranges, and perhaps others from the same files."""
+        down = self._shape.counts_down
+        files = [file for file in self._files if any(_meets(file, span, down) for span in spans)]
+        rows = frame(self._spark, self._table, files)
+        token = -f.col("stream_id") if down else f.col("stream_id")
+        return rows.where((token > spans[0].after) & (token <= spans[-1].upto))
+
+
+def _rows(table: StreamTable | None) -> int:
+    return 0 if table is None else sum(file.rows for file in table.files)
+
+
+def _meets(file: DataFile, span: Range, counts_down: bool) -> bool:
+    low, high = (-file.high, -file.low) if counts_down else (file.low, file.high)
+    return low <= span.upto and high > span.after
+
+
+def _unlike(lake: Shape, source: Shape) -> str:
+    """Why rows of two shapes cannot be compared; "" when they can."""
+    types = {column.name: column.type for column in source.columns}
+    for column in lake.columns:
+        found = types.get(column.name)
+        if found is None:
+            return f"the source has no column {column.name!r} any more"
+        if found is not column.type:
+            return f"column {column.name!r} is {found} at the source, and {column.type} in the lake"
+    if lake.counts_down != source.counts_down:
+        return "it counts in the other direction at the source"
+    return ""

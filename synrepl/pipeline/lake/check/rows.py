@@ -1,0 +1,187 @@
+"""Ranges that differ, row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from pyspark.sql import Column as SparkColumn
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from synrepl.pipeline.lake.check.report import CHANGED, DOUBLED, MISSING, ONLY_IN_LAKE, Example
+from synrepl.pipeline.lake.check.sums import Sides, exactly
+from synrepl.pipeline.lake.failover.failovers import LossWindow
+from synrepl.pipeline.lake.failover.lost_rows import LostRows, incarnation_of, lost_from
+from synrepl.pipeline.lake.ranges import Ranges
+
+_COUNTS = ("missing", "only_in_lake", "doubled", "changed")
+_WORDS = (MISSING, ONLY_IN_LAKE, DOUBLED, CHANGED)
+
+
+class Counts(NamedTuple):
+    """How many rows of one range differ, and how."""
+
+    missing: int = 0
+    only_in_lake: int = 0
+    doubled: int = 0
+    changed: int = 0
+
+
+class Found(NamedTuple):
+    """What differs.
+
+    :ivar counts: by number of range
+    :ivar examples: the first few rows
+    :ivar lost: rows of the lake that the database lost in failovers, which are in neither
+    """
+
+    counts: Mapping[int, Counts]
+    examples: list[Example]
+    lost: list[LostRows]
+
+
+def differing(
+    sides: Sides,
+    ranges: Ranges,
+    wanted: Sequence[int],
+    examples: int,
+    failovers: Sequence[LossWindow] = (),
+) -> Found:
+    """Compare some ranges row by row.
+
+    :param sides: with at least all rows of the ranges that are wanted
+    :param wanted: their numbers
+    :param examples: at most so many
+    :param failovers: what they may have lost
+    """
+    digests = sides.digests(ranges).where(f.col("range").isin(list(wanted)))
+    found = _numbered(digests, failovers) if sides.numbered else _by_content(digests)
+    bad = found.where(f"{_any(_COUNTS)} OR incarnation IS NOT NULL").persist()
+    # What is only in the lake is no mistake where the source deletes.
+    shown = _COUNTS if sides.numbered else [name for name in _COUNTS if name != "only_in_lake"]
+    try:
+        lost = lost_from(bad.where("incarnation IS NOT NULL")) if failovers else []
+        totals = (
+            bad.where(_any(_COUNTS))
+            .groupBy("range")
+            .agg(*(f.sum(name).alias(name) for name in _COUNTS))
+        )
+        counts = {
+            row["range"]: Counts(*(int(row[name]) for name in _COUNTS))
+            for row in totals.toLocalIterator()
+        }
+        mistakes = bad.where(_any(shown))
+        first = mistakes.orderBy(f.abs("stream_id"), "row_no").limit(examples).collect()
+    finally:
+        bad.unpersist()
+    named = [
+        Example(word, row["stream_id"], row["row_no"])
+        for row in first
+        for name, word in zip(_COUNTS, _WORDS, strict=True)
+        if name in shown and row[name]
+    ]
+    return Found(counts, named[:examples], lost)
+
+
+def changed_columns(sides: Sides) -> Mapping[tuple[int, int], tuple[str, ...]]:
+    """By stream ID and row number, the columns in which rows that both sides have differ.
+
+    :param sides: with few rows
+    """
+    columns = [
+        column for column in sides.shape.columns if column.name not in ("stream_id", "row_no")
+    ]
+    differ = [
+        f.when(~exactly(column, "source.").eqNullSafe(exactly(column, "lake.")), f.lit(column.name))
+        for column in columns
+    ]
+    both = sides.source.alias("source").join(sides.lake.alias("lake"), ["stream_id", "row_no"])
+    rows = both.select("stream_id", "row_no", f.array_compact(f.array(*differ)).alias("columns"))
+    return {(row[0], row[1]): tuple(row[2]) for row in rows.toLocalIterator() if row[2]}
+
+
+def _numbered(digests: DataFrame, failovers: Sequence[LossWindow]) -> DataFrame:
+    """Rows that differ where a stream ID and a row number name the same row on both sides."""
+    source, lake = f.count_if(~f.col("in_lake")), f.count_if("in_lake")
+    keyed = digests.groupBy("stream_id", "row_no").agg(
+        f.first("range").alias("range"),
+        source.alias("source"),
+        lake.alias("lake"),
+        (f.min("digest") != f.max("digest")).alias("differ"),
+        f.max("writer").alias("writer"),
+    )
+    token = f.abs("stream_id")
+    keyed = keyed.withColumns({"token": token, "may_be_lost": incarnation_of(failovers, token)})
+    only_in_lake, lost = f.col("source") == 0, f.col("may_be_lost").isNotNull()
+    return keyed.select(
+        "range",
+        "stream_id",
+        "row_no",
+        f.when(f.col("lake") == 0, f.col("source")).otherwise(0).alias("missing"),
+        _one(only_in_lake & ~lost).alias("only_in_lake"),
+        f.greatest(f.col("lake") - 1, f.lit(0)).alias("doubled"),
+        _one((f.col("source") > 0) & (f.col("lake") > 0) & f.col("differ")).alias("changed"),
+        "writer",
+        "token",
+        f.when(only_in_lake, f.col("may_be_lost")).alias("incarnation"),
+    )
+
+
+def _by_content(digests: DataFrame) -> DataFrame:
+    """Rows that differ where row numbers are those of the day on which they were read.
+
+    A row that only one side has, and another one of the same fact that only the other side
+    has, are one that was changed.
+    """
+    once = digests.where(~f.col("in_lake")).unionAll(
+        digests.where("in_lake").dropDuplicates(["stream_id", "row_no", "digest"])
+    )
+    source, lake = f.count_if(~f.col("in_lake")), f.count_if("in_lake")
+    facts = (
+        once.groupBy("range", "stream_id", "digest")
+        .agg((source - lake).alias("more"))
+        .groupBy("range", "stream_id")
+        .agg(
+            f.sum(f.greatest(f.col("more"), f.lit(0))).alias("only_source"),
+            f.sum(f.greatest(-f.col("more"), f.lit(0))).alias("only_lake"),
+        )
+        .withColumn("changed", f.least("only_source", "only_lake"))
+    )
+    doubled = (
+        digests.where("in_lake")
+        .groupBy("range", "stream_id", "row_no")
+        .agg((f.count("*") - 1).alias("doubled"))
+        .where("doubled > 0")
+    )
+    none = f.lit(0).cast("long")
+    no_failover = f.lit(None).cast("int").alias("incarnation")
+    return facts.select(
+        "range",
+        "stream_id",
+        f.lit(None).cast("long").alias("row_no"),
+        (f.col("only_source") - f.col("changed")).alias("missing"),
+        (f.col("only_lake") - f.col("changed")).alias("only_in_lake"),
+        none.alias("doubled"),
+        "changed",
+        no_failover,
+    ).unionAll(
+        doubled.select(
+            "range",
+            "stream_id",
+            "row_no",
+            none.alias("missing"),
+            none.alias("only_in_lake"),
+            "doubled",
+            none.alias("changed"),
+            no_failover,
+        )
+    )
+
+
+def _any(counts: Sequence[str]) -> str:
+    return " OR ".join(f"{name} > 0" for name in counts)
+
+
+def _one(condition: SparkColumn) -> SparkColumn:
+    return f.when(condition, 1).otherwise(0)

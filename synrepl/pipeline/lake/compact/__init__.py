@@ -1,0 +1,1 @@
+"""Compaction: few large files instead of many small ones."""

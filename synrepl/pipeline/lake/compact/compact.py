@@ -1,0 +1,114 @@
+"""Small files become large ones: fewer to open, and rows in the order of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from synrepl.core.errors import StorageError
+from synrepl.pipeline.lake.compact.merge import Source, merged
+from synrepl.pipeline.lake.compact.policy import joins
+from synrepl.pipeline.lake.files import DataFile
+from synrepl.pipeline.lake.lake import Lake
+from synrepl.pipeline.lake.land.tasks import run_tasks
+from synrepl.pipeline.lake.land.write import FileWriter
+from synrepl.pipeline.source.database.shape import Shape
+from synrepl.pipeline.source.reading.schema import arrow_schema
+
+#: How many bytes a file should have.
+TARGET_BYTES = 128 << 20
+
+#: Takes how many files have been joined so far, and how many are to be.
+Progress = Callable[[int, int], object]
+
+_JOINED = pa.schema([("part", pa.int64()), ("file", pa.string())])
+
+
+class RowsDiffer(StorageError):
+    """files of {path} should have {expected} rows together, and {found} were read from them; nothing was changed: check the lake before it is compacted again"""
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """What compaction did to a stream's table.
+
+    :ivar joined: files that there were, and that are one of the ``made`` now
+    :ivar rows: in them
+    :ivar before: their bytes; the files are there until :meth:`.StreamTable.remove_unused`
+    :ivar after: the bytes of those that were made
+    """
+
+    stream: str
+    joined: int = 0
+    made: int = 0
+    rows: int = 0
+    before: int = 0
+    after: int = 0
+
+
+def compact(
+    spark: SparkSession,
+    lake: Lake,
+    stream: str,
+    *,
+    target: int = TARGET_BYTES,
+    full: bool = False,
+    progress: Progress = lambda done, of: None,
+) -> Compacted:
+    """Join small files of a stream that are neighbours, as :mod:`.compact_policy` tells.
+
+    To be called within :meth:`.Lake.changing`. Each joined file is committed as soon as it is
+    there. Whatever dies before that leaves the table as it was, and perhaps a file that
+    nobody refers to.
+
+    :param target: how many bytes a file should have
+    :param full: join all small files, also where that is not worth it
+    :raises NotInTheLake: :raises LakeFailed: :raises FileNotAsWritten:
+    """
+    table = lake.table(stream)
+    groups = joins(table.files, target, full=full)
+    wanted = sum(map(len, groups))
+    work = partial(_join, table.path, table.shape)
+    done = Compacted(stream)
+    for row in run_tasks(spark, [_part(n, each) for n, each in enumerate(groups)], work, _JOINED):
+        group, new = groups[row["part"]], msgspec.json.decode(row["file"], type=DataFile)
+        table.rewrite(group, [new], change=False)
+        done = Compacted(
+            stream,
+            done.joined + len(group),
+            done.made + 1,
+            done.rows + new.rows,
+            done.before + sum(file.size for file in group),
+            done.after + new.size,
+        )
+        progress(done.joined, wanted)
+    return done
+
+
+def _part(number: int, group: list[DataFile]) -> bytes:
+    return msgspec.json.encode((number, group))
+
+
+def _join(folder: Path, shape: Shape, part: bytes) -> Iterator[pa.RecordBatch]:
+    number, group = msgspec.json.decode(part, type=tuple[int, list[DataFile]])
+    schema = arrow_schema(shape.columns)
+    writer = FileWriter(folder, schema)
+    sources = [
+        Source(folder / file.name, -file.high if shape.counts_down else file.low) for file in group
+    ]
+    for batch in merged(sources, schema):
+        writer.write(batch)
+    new = writer.close()
+    expected = sum(file.rows for file in group)
+    if new is None or new.rows != expected:
+        found = 0 if new is None else new.rows
+        raise RowsDiffer(path=folder, expected=expected, found=found)
+    yield pa.RecordBatch.from_pylist(
+        [{"part": number, "file": msgspec.json.encode(new).decode()}], schema=_JOINED
+    )

@@ -1,0 +1,203 @@
+"""Erasing: cells become empty in every file, and the files that held them go away."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from synrepl.core.errors import StorageError
+from synrepl.pipeline.lake.erase.erasures import Erasures
+from synrepl.pipeline.lake.erase.mask import mask, mask_quarantined
+from synrepl.pipeline.lake.erase.memory import write_memory
+from synrepl.pipeline.lake.erase.pending import Pending
+from synrepl.pipeline.lake.files import DataFile
+from synrepl.pipeline.lake.lake import Lake
+from synrepl.pipeline.lake.land.tasks import packed, run_tasks
+from synrepl.pipeline.lake.land.write import FileWriter
+from synrepl.pipeline.lake.read import batches
+from synrepl.pipeline.lake.table import StreamTable
+from synrepl.pipeline.source.database.shape import Shape
+from synrepl.pipeline.source.reading.schema import arrow_schema
+
+#: Bytes of files that one task looks through.
+TASK_BYTES = 64 << 20
+
+#: Takes how many files have been looked through so far, and how many are to be.
+Progress = Callable[[int, int], object]
+
+_LOOKED = pa.schema([("files", pa.int64()), ("rows", pa.int64()), ("rewritten", pa.string())])
+
+
+class RowsLost(StorageError):
+    """file {path} should have {expected} rows, and {found} were read; nothing was erased from it: check the lake before you erase again"""
+
+
+@dataclass(frozen=True, slots=True)
+class Erased:
+    """What erasing did.
+
+    :ivar files: that held something, and were written anew
+    :ivar rows: with a cell that was emptied
+    :ivar subjects: that were new
+    :ivar redactions: that were new
+    """
+
+    files: int
+    rows: int
+    subjects: int
+    redactions: int
+
+
+def erase(
+    spark: SparkSession,
+    lake: Lake,
+    todo: Pending,
+    progress: Progress = lambda done, of: None,
+) -> Erased:
+    """Empty the cells of all files that hold what is new, and remove the files as they were.
+
+    To be called within :meth:`.Lake.changing`; waits until nobody reads the lake. What is
+    erased counts as such only when the last file is gone, so whatever dies meanwhile leaves
+    the rest for the next time, and doing it twice changes nothing.
+
+    :raises LakeFailed: :raises MemoryUnreadable: :raises FileNotAsWritten:
+    """
+    files = rows = 0
+    if todo.new:
+        jobs = [*_jobs(lake, todo.new)]
+        seen = _Seen(progress, sum(len(table.files) for table, _ in jobs))
+        for table, masking in jobs:
+            swaps, changed = _masked(spark, table, masking, seen)
+            if swaps:
+                table.rewrite([old for old, _ in swaps], [new for _, new in swaps], change=True)
+            files += len(swaps)
+            rows += changed
+        with lake.removing():
+            # Of all tables: an erasing that died may have left files behind in any.
+            for table, _ in jobs:
+                table.remove_unused()
+            _remove_strays(lake)
+    after = todo.memory.after(todo.known.subjects, todo.upto)
+    if after != todo.memory:
+        write_memory(lake, after)
+    return Erased(files, rows, len(todo.new.subjects), len(todo.new.redacted))
+
+
+@dataclass(frozen=True, slots=True)
+class _Masking:
+    """What becomes of a table's rows; sent to tasks.
+
+    :ivar quarantined: it is a quarantine
+    """
+
+    shape: Shape
+    erasures: Erasures
+    quarantined: bool
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if self.quarantined:
+            return mask_quarantined(batch, self.erasures)
+        return mask(batch, self.shape, self.erasures)
+
+
+def _jobs(lake: Lake, erasures: Erasures) -> Iterator[tuple[StreamTable, _Masking]]:
+    for stream in lake.streams:
+        for quarantined, table in (False, lake.table(stream)), (True, lake.quarantine(stream)):
+            if table is not None:
+                yield table, _Masking(table.shape, erasures, quarantined)
+
+
+def _remove_strays(lake: Lake) -> None:
+    """Remove what a landing that died has quarantined for a stream without a quarantine."""
+    for folder in (lake.path / "quarantine").glob("*"):
+        if lake.quarantine(folder.name) is None:
+            shutil.rmtree(folder)
+
+
+class _Seen:
+    """How many files have been looked through."""
+
+    def __init__(self, progress: Progress, whole: int) -> None:
+        self._progress = progress
+        self._whole = whole
+        self._done = 0
+
+    def add(self, files: int) -> None:
+        self._done += files
+        self._progress(self._done, self._whole)
+
+
+def _masked(
+    spark: SparkSession, table: StreamTable, masking: _Masking, seen: _Seen
+) -> tuple[list[tuple[DataFile, DataFile]], int]:
+    """Files, with what takes their place, and how many rows are other ones in these."""
+    swaps: list[tuple[DataFile, DataFile]] = []
+    rows = 0
+    parts = [
+        msgspec.json.encode(part)
+        for part in packed(table.files, lambda file: file.size, TASK_BYTES)
+    ]
+    work = partial(_look_through, table.path, masking)
+    for row in run_tasks(spark, parts, work, _LOOKED):
+        swaps += msgspec.json.decode(row["rewritten"], type=list[tuple[DataFile, DataFile]])
+        rows += row["rows"]
+        seen.add(row["files"])
+    return swaps, rows
+
+
+def _look_through(folder: Path, masking: _Masking, part: bytes) -> Iterator[pa.RecordBatch]:
+    """Look for hits in files, and write those anew that have one."""
+    swaps: list[tuple[DataFile, DataFile]] = []
+    rows = 0
+    files = msgspec.json.decode(part, type=list[DataFile])
+    for file in files:
+        if _has_hit(folder / file.name, masking):
+            new, changed = _rewritten(folder, file, masking)
+            swaps.append((file, new))
+            rows += changed
+    told = {"files": len(files), "rows": rows, "rewritten": msgspec.json.encode(swaps).decode()}
+    yield pa.RecordBatch.from_pylist([told], schema=_LOOKED)
+
+
+def _has_hit(path: Path, masking: _Masking) -> bool:
+    # Numbers hold nothing of anybody.
+    wanted = [
+        field
+        for field in arrow_schema(masking.shape.cells)
+        if pa.types.is_string(field.type) or pa.types.is_list(field.type)
+    ]
+    found = batches(path, pa.schema(wanted))
+    return any(masking(batch) is not batch for batch in found)
+
+
+def _rewritten(folder: Path, file: DataFile, masking: _Masking) -> tuple[DataFile, int]:
+    schema = arrow_schema(masking.shape.columns)
+    writer = FileWriter(folder, schema)
+    changed = 0
+    for batch in batches(folder / file.name, schema):
+        masked = masking(batch)
+        changed += _rows_changed(batch, masked)
+        writer.write(masked)
+    new = writer.close()
+    if new is None or new.rows != file.rows:
+        found = 0 if new is None else new.rows
+        raise RowsLost(path=folder / file.name, expected=file.rows, found=found)
+    return new, changed
+
+
+def _rows_changed(before: pa.RecordBatch, after: pa.RecordBatch) -> int:
+    if before is after:
+        return 0
+    changed: set[int] = set()
+    for old, new in zip(before.columns, after.columns, strict=True):
+        if old is not new and not old.equals(new):
+            cells = zip(old.to_pylist(), new.to_pylist(), strict=True)
+            changed.update(row for row, (was, is_) in enumerate(cells) if was != is_)
+    return len(changed)

@@ -1,0 +1,120 @@
+"""What is still to be erased: subjects from the database, redactions from the lake's own rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from synrepl.pipeline.lake.erase.erasures import RULES, ErasureRule, Erasures, RoomEvent
+from synrepl.pipeline.lake.erase.memory import Memory, read_memory, write_memory
+from synrepl.pipeline.lake.frame import frame
+from synrepl.pipeline.lake.lake import Lake
+from synrepl.pipeline.lake.table import StreamTable
+from synrepl.pipeline.source.database.source_database import SourceDatabase
+from synrepl.positions.vector import PositionVector
+
+#: Token, writer, and what is redacted.
+_Redaction = tuple[int, str, RoomEvent]
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """What there is to erase at one moment.
+
+    :ivar known: all of it: what rows have to be masked with as they are landed, and the
+        source's when it is compared with the lake
+    :ivar new: what the files that are there may still hold
+    :ivar upto: by stream, the position up to which rows were asked what they redact
+    """
+
+    known: Erasures
+    new: Erasures
+    memory: Memory
+    upto: Mapping[str, PositionVector]
+
+
+class Redactions:
+    """The redactions among the rows of a lake. Keep one object: it reads each file once."""
+
+    def __init__(self) -> None:
+        self._read: dict[str, frozenset[str]] = {}
+        self._found: dict[str, set[_Redaction]] = {}
+
+    def of(self, spark: SparkSession, table: StreamTable, rule: ErasureRule) -> set[_Redaction]:
+        """Those in a stream's table; some 300 bytes each."""
+        files = table.files
+        read = self._read.get(table.stream, frozenset())
+        found = self._found.setdefault(table.stream, set())
+        new = [file for file in files if file.name not in read]
+        if new:
+            found.update(_redactions(frame(spark, table, new), rule))
+        self._read[table.stream] = frozenset(file.name for file in files)
+        return found
+
+
+def pending(
+    spark: SparkSession, origin: SourceDatabase, lake: Lake, redactions: Redactions | None = None
+) -> Pending:
+    """Find what is to be erased from a lake.
+
+    To be called within :meth:`.Lake.changing`, and used there: rows that are landed by an
+    older answer escape what was erased since.
+
+    :param redactions: what the last asking found, for the next one
+    :raises MemoryUnreadable: :raises DatabaseAway: :raises QueryFailed: the database's user
+        may not read who is to be erased
+    """
+    redactions = Redactions() if redactions is None else redactions
+    subjects = frozenset(filter(None, origin.subjects()))
+    remembered = read_memory(lake)
+    # What is landed from now on shows who is off the list again: they count as new if they return.
+    memory = remembered.among(subjects)
+    if memory != remembered:
+        write_memory(lake, memory)
+    known: set[RoomEvent] = set()
+    new: set[RoomEvent] = set()
+    upto: dict[str, PositionVector] = {}
+    for rule in RULES:
+        table = lake.table(rule.stream) if rule.stream in lake.streams else None
+        if table is None or not rule.fits(table.shape):
+            continue
+        upto[rule.stream] = table.position
+        since = memory.position(rule.stream)
+        for token, writer, event in redactions.of(spark, table, rule):
+            known.add(event)
+            if token > since[writer]:
+                new.add(event)
+    return Pending(
+        Erasures(subjects, frozenset(known)),
+        Erasures(memory.new(subjects), frozenset(new)),
+        memory,
+        upto,
+    )
+
+
+def _redactions(rows: DataFrame, rule: ErasureRule) -> Iterator[_Redaction]:
+    """What rows redact."""
+    redacting = f.col(rule.trigger).isNotNull()
+    if rule.kind is not None:
+        redacting &= f.col("kind") == rule.kind
+    if rule.unless is not None:
+        redacting &= ~f.coalesce(f.col(rule.unless), f.lit(False))
+    found: pa.Table = (
+        rows.where(redacting).select("stream_id", "writer", rule.within, rule.trigger).toArrow()
+    )
+    for batch in found.to_batches():
+        tokens = pc.abs(batch.column("stream_id")).to_pylist()
+        # A room that has been erased itself is not known any more.
+        rooms = pc.fill_null(batch.column(rule.within), "").to_pylist()
+        events = batch.column(rule.trigger).to_pylist()
+        yield from zip(
+            tokens,
+            batch.column("writer").to_pylist(),
+            zip(rooms, events, strict=True),
+            strict=True,
+        )

@@ -1,0 +1,1 @@
+"""Rows of a lake that the database lost in a failover."""

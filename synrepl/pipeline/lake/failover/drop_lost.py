@@ -1,0 +1,116 @@
+"""Rows that the database lost in a failover, taken out of the lake."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from synrepl.core.errors import StorageError
+from synrepl.pipeline.lake.failover.failovers import LossWindow, up_to_now
+from synrepl.pipeline.lake.failover.lost_rows import LostRows, lost_from, lost_keys
+from synrepl.pipeline.lake.files import DataFile
+from synrepl.pipeline.lake.lake import Lake
+from synrepl.pipeline.lake.land.tasks import packed, run_tasks
+from synrepl.pipeline.lake.land.write import FileWriter
+from synrepl.pipeline.lake.read import batches
+from synrepl.pipeline.lake.table import StreamTable
+from synrepl.pipeline.source.database.shape import Shape
+from synrepl.pipeline.source.database.source_database import SourceDatabase
+from synrepl.pipeline.source.errors import reason
+from synrepl.pipeline.source.reading.schema import arrow_schema
+
+#: Bytes of files that one task writes anew.
+TASK_BYTES = 64 << 20
+
+_SWAPPED = pa.schema([("files", pa.string())])
+
+#: A file, and what takes its place; None for nothing.
+_Swap = tuple[DataFile, DataFile | None]
+
+
+class OtherRowsDropped(StorageError):
+    """files of {path} would lose {dropped} rows, and {lost} were lost by the database; nothing was dropped: check the lake before you try again"""
+
+
+def drop_lost(
+    spark: SparkSession, lake: Lake, origin: SourceDatabase, dsn: str, streams: Sequence[str]
+) -> dict[str, list[LostRows]]:
+    """Take rows out of the lake that the database lost in failovers.
+
+    To be called within :meth:`.Lake.changing`. A table is changed by one commit; whatever dies
+    before that leaves it as it was.
+
+    :returns: by stream, what was dropped
+    :raises NotInTheLake: :raises NotConfirmed: :raises OlderServer: :raises OtherRowsDropped:
+    :raises LakeFailed: :raises ReadingAway: :raises ReadFailed: :raises ReadElsewhere:
+    """
+    dropped = {}
+    origin.observe(streams)
+    for stream in streams:
+        table = lake.table(stream)
+        known = table.failovers
+        now = up_to_now(stream, known, table.position, origin)
+        try:
+            found = [_drop(spark, table, origin, dsn, window) for window in now.lost]
+        except PySparkException as error:
+            raise reason(error) or error from None
+        # What is above their positions on record has survived, or is gone from here as well.
+        now = msgspec.structs.replace(now, lost=())
+        if now != known:
+            table.know_failovers(now)
+        if rows := [row for each in found for row in each]:
+            dropped[stream] = rows
+    return dropped
+
+
+def _drop(
+    spark: SparkSession, table: StreamTable, origin: SourceDatabase, dsn: str, window: LossWindow
+) -> list[LostRows]:
+    keys = lost_keys(spark, table, origin, dsn, window).persist()
+    try:
+        lost = lost_from(keys)
+        # A commit is lost as a whole, so a fact is.
+        ids = keys.select("stream_id").distinct().toArrow().column(0).combine_chunks()
+    finally:
+        keys.unpersist()
+    if not lost:
+        return lost
+    ends = pc.min_max(ids).as_py()
+    files = [file for file in table.files if file.low <= ends["max"] and file.high >= ends["min"]]
+    parts = [
+        msgspec.json.encode(part) for part in packed(files, lambda file: file.size, TASK_BYTES)
+    ]
+    swaps: list[_Swap] = []
+    for row in run_tasks(spark, parts, partial(_without, table.path, table.shape, ids), _SWAPPED):
+        swaps += msgspec.json.decode(row["files"], type=list[_Swap])
+    rows = sum(old.rows - (0 if new is None else new.rows) for old, new in swaps)
+    wanted = sum(each.rows for each in lost)
+    if rows != wanted:
+        raise OtherRowsDropped(path=table.path, dropped=rows, lost=wanted)
+    new_files = [new for _, new in swaps if new is not None]
+    table.rewrite([old for old, _ in swaps], new_files, change=True)
+    return lost
+
+
+def _without(folder: Path, shape: Shape, ids: pa.Array, part: bytes) -> Iterator[pa.RecordBatch]:
+    """Write files anew without some facts; those that have none of them are left as they are."""
+    schema = arrow_schema(shape.columns)
+    swaps: list[_Swap] = []
+    for file in msgspec.json.decode(part, type=list[DataFile]):
+        keys = batches(folder / file.name, pa.schema([schema.field("stream_id")]))
+        if not any(pc.any(pc.is_in(each.column(0), value_set=ids)).as_py() for each in keys):
+            continue
+        writer = FileWriter(folder, schema)
+        for batch in batches(folder / file.name, schema):
+            lost = pc.is_in(batch.column("stream_id"), value_set=ids)
+            writer.write(batch.filter(pc.invert(lost)))
+        swaps.append((file, writer.close()))
+    told = msgspec.json.encode(swaps).decode()
+    yield pa.RecordBatch.from_pylist([{"files": told}], schema=_SWAPPED)

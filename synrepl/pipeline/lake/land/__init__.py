@@ -1,0 +1,1 @@
+"""Landing: new facts of a database are written to the lake."""

@@ -1,0 +1,278 @@
+"""Streams into a lake, exactly once."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import msgspec
+from pyspark.sql import Row, SparkSession
+
+from synrepl.core.errors import StorageError, Unavailable
+from synrepl.core.tokens import Token
+from synrepl.pipeline.lake.erase.erasures import Erasures
+from synrepl.pipeline.lake.failover.failovers import up_to_now
+from synrepl.pipeline.lake.failover.lost_rows import LostRows, count_lost
+from synrepl.pipeline.lake.files import DataFile
+from synrepl.pipeline.lake.lake import Lake
+from synrepl.pipeline.lake.land.shared_folder import verify
+from synrepl.pipeline.lake.land.task import LANDED, StreamTask, land_part
+from synrepl.pipeline.lake.land.tasks import packed, run_tasks
+from synrepl.pipeline.lake.table import StreamTable
+from synrepl.pipeline.lake.watermarks import Watermarks
+from synrepl.pipeline.source.database.safe_bound import SafeBound
+from synrepl.pipeline.source.database.settle import (
+    PAUSE_S,
+    REAL_TIME,
+    BlockingClock,
+    SettlementPoller,
+    Unsettled,
+)
+from synrepl.pipeline.source.database.shape import Shape
+from synrepl.pipeline.source.database.source_database import SourceDatabase
+from synrepl.pipeline.source.plan.plan import bounded, check_not_trimmed, chunks
+from synrepl.pipeline.source.reading.read import ReadElsewhere
+from synrepl.positions.vector import PositionVector
+from synrepl.storage.store import Trimmed
+
+#: Rows that a task reads, about: it is a file of some 10 to 50 MB. To begin a task takes 40 ms.
+TASK_ROWS = 500_000
+
+#: Rows of one stream that are committed together, about: what a kill makes to be read again.
+ROUND_ROWS = 4_000_000
+
+Vectors = Mapping[str, PositionVector]
+
+
+class FailedOver(Unavailable):
+    """the database failed over while it was read; nothing of this round was landed, land again"""
+
+
+class GapInSource(StorageError):
+    """stream {stream!r} has been trimmed up to {trimmed}, and the lake has it up to {after} only: what lies between is gone from the database; must re-land from {trimmed}: 'synrepl lake land --accept-gap {stream}' goes on there, and the lake keeps what it has"""
+
+
+@dataclass(frozen=True, slots=True)
+class Landed:
+    """What one round brought into the lake.
+
+    :ivar rows: by stream
+    :ivar quarantined: by stream, the rows that went into quarantine
+    :ivar upto: by stream, where the lake stands now
+    :ivar behind: by stream, tokens between that and where it was settled when it was looked at,
+        of the writer who has most; 0 when all is in the lake
+    :ivar unsettled: by stream, what had been given out when this began to look, and is not settled
+        yet; of all streams that are landed
+    :ivar lost: by stream, rows of the lake that the database lost in a failover, which this round
+        was the first to meet
+    """
+
+    rows: Counter[str] = field(default_factory=Counter)
+    quarantined: Counter[str] = field(default_factory=Counter)
+    upto: dict[str, PositionVector] = field(default_factory=dict)
+    behind: dict[str, Token] = field(default_factory=dict)
+    unsettled: dict[str, Unsettled] = field(default_factory=dict)
+    lost: dict[str, list[LostRows]] = field(default_factory=dict)
+
+
+class Landing:
+    """Lands streams round by round. To be used within :meth:`.Lake.changing`.
+
+    A round looks how far the streams are settled, reads what is new in Spark tasks, each
+    of which writes files of its own, and commits files and position of each stream together.
+    Whatever dies on the way, the next round begins where the last commit was.
+
+    :param dsn: where tasks find the database
+    :param erasures: what no new row may show; asked for each round
+    :param accept_gaps: streams of which the lake may lack what has been trimmed before it was landed
+    :param acknowledge: told what is in the lake for good
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        lake: Lake,
+        origin: SourceDatabase,
+        dsn: str,
+        *,
+        erasures: Callable[[], Erasures] = Erasures,
+        accept_gaps: Iterable[str] = (),
+        acknowledge: Callable[[Vectors], object] = lambda upto: None,
+        task_rows: int = TASK_ROWS,
+        round_rows: int = ROUND_ROWS,
+        clock: BlockingClock = REAL_TIME,
+    ) -> None:
+        self._spark = spark
+        self._lake = lake
+        self._origin = origin
+        self._dsn = dsn
+        self._erasures = erasures
+        self._accept_gaps = frozenset(accept_gaps)
+        self._acknowledge = acknowledge
+        self._task_rows = task_rows
+        self._round_rows = round_rows
+        self._clock = clock
+        self._marks = Watermarks(lake)
+        self._tables: dict[str, StreamTable] = {}
+        self._shapes: dict[str, Shape] = {}
+
+    def rounds(self, streams: Sequence[str], settle_timeout_s: float = 0.0) -> Iterator[Landed]:
+        """Land what is settled now, until all of it is in the lake.
+
+        Then, for some time, what had been given out now and is settled later. The last round tells
+        what has not been settled by then.
+
+        :param settle_timeout_s: how long to look for that, in seconds from now
+        :raises NoSuchStream: :raises GapInSource: :raises ShapeChanged: :raises DatabaseAway:
+        :raises LakeFailed: :raises TaskFailed: :raises FileNotAsWritten:
+        :raises NotConfirmed: :raises OlderServer: :raises FailedOver:
+        :raises ReadingAway: :raises ReadFailed: :raises ReadElsewhere: :raises Trimmed: in a task
+        """
+        self._origin.refresh()
+        give_up = self._clock.now() + settle_timeout_s
+        poller = SettlementPoller(lambda: self._origin.observe(streams), self._clock)
+        known: dict[str, PositionVector] = {}
+        standings: Mapping[str, SafeBound] = poller.standings
+        late = not settle_timeout_s
+        while True:
+            for landed in self._all_of(standings):
+                known |= landed.upto
+                landed.unsettled.update(poller.unsettled(known))
+                yield landed
+            if late or not poller.unsettled(known):
+                return
+            standings = poller.poll(known, give_up)
+            late = self._clock.now() + PAUSE_S > give_up
+            if not standings:  # nothing to land; but what holds the rest back may be another one
+                yield Landed(unsettled=poller.unsettled(known))
+
+    def _all_of(self, standing: Mapping[str, SafeBound]) -> Iterator[Landed]:
+        """Land all that is settled, in as many rounds as it takes."""
+        while standing:
+            landed = self._round(standing)
+            yield landed
+            if not any(landed.behind.values()):
+                return
+
+    def _round(self, standing: Mapping[str, SafeBound]) -> Landed:
+        tables = {stream: self._table(stream) for stream in standing}
+        landed = Landed()
+        for stream, table in tables.items():
+            self._meet_failovers(stream, table, landed)
+        starts = {
+            stream: self._start(stream, tables[stream], at) for stream, at in standing.items()
+        }
+        # A process that has just begun to look may know of less than another one has landed.
+        goals = {stream: starts[stream].merge(at.bound) for stream, at in standing.items()}
+        ends: dict[str, PositionVector] = {}
+        for stream, goal in goals.items():
+            ends |= bounded(self._origin, starts, {stream: goal}, self._round_rows)
+        columns = {
+            stream: [column.name for column in self._shapes[stream].columns] for stream in ends
+        }
+        wanted = chunks(self._origin, starts, ends, columns, self._task_rows)
+        parts = [
+            msgspec.json.encode(part)
+            for part in packed(wanted, lambda chunk: chunk.rows, self._task_rows)
+        ]
+        files: dict[tuple[str, bool], list[DataFile]] = {}
+        for row in self._read(parts, ends):
+            stream, quarantined = row["stream"], row["quarantined"]
+            file = msgspec.json.decode(row["file"], type=DataFile)
+            # Before anything is committed, of whichever stream: if one is not here, none may be.
+            verify(
+                self._lake.quarantine_folder(stream) if quarantined else tables[stream].path, [file]
+            )
+            files.setdefault((stream, quarantined), []).append(file)
+        for stream, end in ends.items():
+            self._commit(stream, starts[stream], end, files, landed)
+            landed.upto[stream] = end
+            landed.behind[stream] = _between(end, goals[stream])
+        self._marks.note_all({stream: end.linear for stream, end in ends.items()}, time.time())
+        self._acknowledge(ends)
+        return landed
+
+    def _meet_failovers(self, stream: str, table: StreamTable, landed: Landed) -> None:
+        """Find what failovers have lost of the lake's rows, and note that it was found."""
+        known = table.failovers
+        now = up_to_now(stream, known, table.position, self._origin)
+        if now == known:
+            return
+        for window in now.lost[len(known.lost) :]:
+            found = count_lost(self._spark, table, self._origin, self._dsn, window)
+            if found:
+                landed.lost[stream] = found
+        table.know_failovers(now)
+
+    def _read(self, parts: Sequence[bytes], ends: Vectors) -> Iterator[Row]:
+        """What the tasks tell of the files that they have written."""
+        try:
+            yield from run_tasks(self._spark, parts, self._work(ends), LANDED)
+        except ReadElsewhere:
+            before = self._origin.incarnation
+            self._origin.observe(list(ends))
+            if self._origin.incarnation != before:
+                raise FailedOver() from None
+            raise
+
+    def _table(self, stream: str) -> StreamTable:
+        shape = self._origin.shape(stream)
+        if self._shapes.get(stream) != shape:
+            self._tables[stream] = self._lake.ensure_table(shape)
+            self._shapes[stream] = shape
+        else:
+            self._tables[stream].refresh()
+        return self._tables[stream]
+
+    def _start(self, stream: str, table: StreamTable, at: SafeBound) -> PositionVector:
+        if not table.landed:
+            return PositionVector({}, at.trimmed)
+        start = table.position
+        try:
+            check_not_trimmed(stream, start, at.trimmed)
+        except Trimmed:
+            if stream not in self._accept_gaps:
+                raise GapInSource(stream=stream, trimmed=at.trimmed, after=start.linear) from None
+            beyond = PositionVector({}, at.trimmed)
+            table.append([], start, start.merge(beyond))
+            return table.position
+        return start
+
+    def _work(self, ends: Vectors) -> partial[Iterator[object]]:
+        tasks = {}
+        for stream in ends:
+            quarantined = self._lake.quarantine(stream)
+            tasks[stream] = StreamTask(
+                self._shapes[stream],
+                self._tables[stream].path,
+                self._lake.quarantine_folder(stream),
+                PositionVector() if quarantined is None else quarantined.position,
+            )
+        return partial(land_part, self._dsn, tasks, self._erasures())
+
+    def _commit(
+        self,
+        stream: str,
+        start: PositionVector,
+        end: PositionVector,
+        files: Mapping[tuple[str, bool], list[DataFile]],
+        landed: Landed,
+    ) -> None:
+        quarantined = files.get((stream, True), [])
+        if quarantined:
+            # First: if what follows is not done, the next round finds that these are there.
+            quarantine = self._lake.ensure_quarantine(self._shapes[stream])
+            quarantine.append(quarantined, quarantine.position, quarantine.position.merge(end))
+        mine = files.get((stream, False), [])
+        table = self._tables[stream]
+        if mine or end != start or not table.landed:
+            table.append(mine, start, end)
+        landed.rows[stream] += sum(file.rows for file in mine)
+        landed.quarantined[stream] += sum(file.rows for file in quarantined)
+
+
+def _between(at: PositionVector, goal: PositionVector) -> Token:
+    return max([goal.linear - at.linear, *(goal[name] - at[name] for name in goal.writers)])

@@ -1,0 +1,107 @@
+"""What a task of landing does: some chunks of some streams into files of the lake."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+
+from synrepl.pipeline.lake.erase.erasures import Erasures
+from synrepl.pipeline.lake.erase.mask import mask, mask_quarantined
+from synrepl.pipeline.lake.files import DataFile
+from synrepl.pipeline.lake.land.quarantine import QUARANTINE_CELLS
+from synrepl.pipeline.lake.land.write import FileWriter
+from synrepl.pipeline.source.database.shape import HEAD, Shape
+from synrepl.pipeline.source.plan.chunk import Chunk
+from synrepl.pipeline.source.reading.quarantine import Quarantined, read_or_quarantine
+from synrepl.pipeline.source.reading.read import Reader
+from synrepl.pipeline.source.reading.schema import arrow_schema
+from synrepl.positions.vector import PositionVector
+
+#: What a task tells the driver of each file.
+LANDED = pa.schema([("stream", pa.string()), ("quarantined", pa.bool_()), ("file", pa.string())])
+
+_QUARANTINE_SCHEMA = arrow_schema((*HEAD, *QUARANTINE_CELLS))
+
+
+@dataclass(frozen=True, slots=True)
+class StreamTask:
+    """How the chunks of one stream are landed.
+
+    :ivar folder: of its table
+    :ivar quarantine: folder of its quarantine
+    :ivar quarantined_upto: what is in quarantine already
+    """
+
+    shape: Shape
+    folder: Path
+    quarantine: Path
+    quarantined_upto: PositionVector
+
+
+def land_part(
+    dsn: str, streams: Mapping[str, StreamTask], erasures: Erasures, part: bytes
+) -> Iterator[pa.RecordBatch]:
+    """Read the chunks of a part and write a file for each of its streams.
+
+    :param part: chunks as JSON, those of one stream next to each other
+    """
+    reader = Reader(dsn, "lake")
+    files: list[dict[str, object]] = []
+    chunks = msgspec.json.decode(part, type=list[Chunk])
+    for stream in dict.fromkeys(chunk.stream for chunk in chunks):
+        mine = [chunk for chunk in chunks if chunk.stream == stream]
+        for quarantined, file in _land(reader, streams[stream], erasures, mine):
+            told = msgspec.json.encode(file).decode()
+            files.append({"stream": stream, "quarantined": quarantined, "file": told})
+    yield pa.RecordBatch.from_pylist(files, schema=LANDED)
+
+
+def _land(
+    reader: Reader, task: StreamTask, erasures: Erasures, chunks: Sequence[Chunk]
+) -> Iterator[tuple[bool, DataFile]]:
+    schema = arrow_schema(task.shape.columns)
+    file = FileWriter(task.folder, _all_nullable(schema))
+    quarantined = FileWriter(task.quarantine, _all_nullable(_QUARANTINE_SCHEMA))
+
+    def quarantine(rows: Sequence[Quarantined]) -> None:
+        new = [row for row in rows if abs(row.stream_id) > task.quarantined_upto[row.writer]]
+        if new:
+            task.quarantine.mkdir(parents=True, exist_ok=True)
+            quarantined.write(mask_quarantined(_quarantine_batch(new), erasures))
+
+    for chunk in chunks:
+        for batch in read_or_quarantine(reader, chunk, schema, quarantine):
+            file.write(_as_file(mask(batch, task.shape, erasures)))
+    for is_quarantined, writer in (False, file), (True, quarantined):
+        written = writer.close()
+        if written is not None:
+            yield is_quarantined, written
+
+
+def _quarantine_batch(rows: Sequence[Quarantined]) -> pa.RecordBatch:
+    columns = [
+        [row.stream_id for row in rows],
+        [row.row_no for row in rows],
+        [row.writer for row in rows],
+        [row.reason for row in rows],
+        [row.cells for row in rows],
+    ]
+    arrays = [
+        pa.array(cells, field.type)
+        for cells, field in zip(columns, _QUARANTINE_SCHEMA, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=_all_nullable(_QUARANTINE_SCHEMA))
+
+
+def _as_file(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(batch.columns, schema=_all_nullable(batch.schema))
+
+
+def _all_nullable(schema: pa.Schema) -> pa.Schema:
+    """As the lake's tables have it: all cells may be null, what rows begin with may not."""
+    heads = {column.name for column in HEAD}
+    return pa.schema([field.with_nullable(field.name not in heads) for field in schema])

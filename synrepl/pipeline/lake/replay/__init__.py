@@ -1,0 +1,1 @@
+"""Replay: the facts of a lake are written to another database."""

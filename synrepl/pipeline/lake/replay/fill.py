@@ -1,0 +1,67 @@
+"""Values in the place of cells that were erased, where a database takes no NULL.
+
+Erasing leaves NULL in the lake, whatever the stream says. A copy gets the empty value of the
+column's type instead, ``''``, ``{}`` or an array without elements, and ``''`` for an element of
+an array. Numbers and booleans are never erased, so they have none.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column as SparkColumn
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from synrepl.pipeline.source.database.shape import Shape
+from synrepl.streams.columns import Column, ColumnType
+
+#: In Spark's SQL: the value of a type that holds nothing.
+_EMPTY = {
+    ColumnType.TEXT: "''",
+    ColumnType.JSON: "'{}'",
+    ColumnType.TEXT_ARRAY: "cast(array() AS array<string>)",
+}
+
+
+def filled(rows: DataFrame, target: Shape) -> DataFrame:
+    """Rows of a lake as a database takes them.
+
+    :param rows: in the lake's columns
+    :param target: the stream's columns in that database
+    """
+    cells = _fillable(rows, target)
+    return rows.withColumns({each.name: _filled(each) for each in cells}) if cells else rows
+
+
+def cells_to_fill(rows: DataFrame, target: Shape) -> SparkColumn:
+    """An aggregate: how many cells :func:`filled` gives another value."""
+    counts = [f.count_if(_lacking(each)) for each in _fillable(rows, target)]
+    return sum(counts, start=f.lit(0))
+
+
+def _fillable(rows: DataFrame, target: Shape) -> list[Column]:
+    here = set(rows.columns)
+    return [
+        each
+        for each in target.cells
+        if each.name in here
+        and (each.type is ColumnType.TEXT_ARRAY or (not each.nullable and each.type in _EMPTY))
+    ]
+
+
+def _filled(column: Column) -> SparkColumn:
+    cell = _cell(column)
+    if column.type is ColumnType.TEXT_ARRAY:
+        cell = f.transform(cell, lambda each: f.coalesce(each, f.lit("")))
+    return cell if column.nullable else f.coalesce(cell, f.expr(_EMPTY[column.type]))
+
+
+def _lacking(column: Column) -> SparkColumn:
+    cell = _cell(column)
+    lacking = f.lit(False) if column.nullable else f.isnull(cell)
+    if column.type is ColumnType.TEXT_ARRAY:
+        lacking = lacking | f.coalesce(f.exists(cell, f.isnull), f.lit(False))
+    return lacking
+
+
+def _cell(column: Column) -> SparkColumn:
+    return f.col(f"`{column.name}`")

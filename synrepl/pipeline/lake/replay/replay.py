@@ -1,0 +1,227 @@
+"""A range of a lake into another database, as it was: IDs, row numbers and writers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from synrepl.core.errors import Refused
+from synrepl.core.tokens import Range, Token
+from synrepl.pipeline.datasource import register
+from synrepl.pipeline.lake.check.check import EVERYTHING, Extent, check
+from synrepl.pipeline.lake.frame import frame
+from synrepl.pipeline.lake.lake import Lake
+from synrepl.pipeline.lake.ranges import Ranges
+from synrepl.pipeline.lake.replay.fill import cells_to_fill, filled
+from synrepl.pipeline.lake.replay.target import INSTANCE, finish, highest, prepare
+from synrepl.pipeline.lake.table import StreamTable
+from synrepl.pipeline.source.database.open import open_source_database
+from synrepl.pipeline.source.database.shape import Shape
+from synrepl.pipeline.source.errors import reason
+
+#: About how many rows are written in one transaction.
+BATCH_ROWS = 500_000
+
+#: Told the stream, and how many of its rows are written of how many.
+Progress = Callable[[str, int, int], object]
+
+
+class NotTheSame(Refused):
+    """stream {stream!r} of the database differs from the lake below token {upto}: {first}; nothing was written of it: replay into an empty database, or from above that token"""
+
+
+class BeyondTheLake(Refused):
+    """the lake has all of stream {stream!r} up to {landed} only, and {upto} was asked for; ask for less, or land more first"""
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What became of one stream.
+
+    :ivar after: everything above it and
+    :ivar upto: no further is in the database now
+    :ivar rows: that were written, and ``there``: that were there already
+    :ivar filled: cells of those written that were erased, and hold an empty value where the
+        database takes no NULL
+    :ivar left: rows that the lake has beyond ``upto``, where facts of other writers may still land
+        in between; 0 when it was told where to end
+    """
+
+    stream: str
+    after: Token
+    upto: Token
+    rows: int
+    there: int
+    filled: int = 0
+    left: int = 0
+
+
+def replay(
+    spark: SparkSession,
+    lake: Lake,
+    dsn: str,
+    extent: Extent = EVERYTHING,
+    *,
+    batch_rows: int = BATCH_ROWS,
+    progress: Progress = lambda stream, rows, of: None,
+) -> list[Replayed]:
+    """Write the rows of streams in the order of their tokens, a transaction for each batch.
+
+    A database without them gets the schema and the tables. A stream has to be empty from
+    where the replay begins. So it is when an earlier replay was killed: then what that one
+    wrote is compared with the lake, and the rest is written. Whoever follows the copy is told
+    of the facts as of any others.
+
+    Up to the lake's linear position, unless told otherwise: beyond it, facts of some writers
+    may not have landed yet, and could not be put in between later.
+
+    Up to there nobody is given an ID in the copy, also where the lake has no row, and it is on
+    record as the copy's linear position: a follower of the first server has a token that is
+    right here, too, if it is not beyond that.
+
+    Streams that are numbered together can be replayed in any order, before a process writes to
+    them. Cells that were erased in the lake are empty in the copy where they cannot be NULL.
+
+    The copy is another server. A lake of the first one does not go on from it: begin another.
+
+    :param extent: which streams, and which tokens of each
+    :param dsn: of the database to write to
+    :param batch_rows: about how many rows are written at a time
+    :returns: by stream, in the order in which they were done
+    :raises NotTheSame: :raises BeyondTheLake: :raises NotInTheLake:
+    :raises NotACopy: :raises SchemaBehind: :raises PositionsTaken: :raises StreamBusy:
+    :raises NotConfirmed: the copy's server was promoted or restored, and is not confirmed yet
+    :raises BadRows: the database does not take some rows
+    """
+    with lake.reading():
+        spans = spans_of(lake, extent)
+        tables = [lake.table(name) for name in spans]
+        shapes = prepare(spark, dsn, tables)
+        register(spark)
+        return [
+            _Replaying(
+                spark,
+                lake,
+                table,
+                dsn,
+                shapes[table.stream],
+                spans[table.stream],
+                progress,
+                told_where=extent.upto is not None,
+            ).run(batch_rows)
+            for table in tables
+        ]
+
+
+def spans_of(lake: Lake, extent: Extent) -> dict[str, Range]:
+    """The tokens that are to be replayed, by stream, in the order in which it is done.
+
+    :raises NotInTheLake: :raises BeyondTheLake:
+    """
+    tables = [lake.table(name) for name in extent.streams or lake.streams]
+    return {table.stream: _span(table, extent) for table in tables}
+
+
+def _span(table: StreamTable, extent: Extent) -> Range:
+    position = table.position
+    upto = position.linear if extent.upto is None else extent.upto
+    if upto > position.highest:
+        raise BeyondTheLake(stream=table.stream, landed=position.highest, upto=upto)
+    return Range(extent.after, max(extent.after, upto))
+
+
+class _Replaying:
+    """One stream."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        lake: Lake,
+        table: StreamTable,
+        dsn: str,
+        target: Shape,
+        span: Range,
+        progress: Progress,
+        *,
+        told_where: bool,
+    ) -> None:
+        self._told_where = told_where
+        self._spark = spark
+        self._lake = lake
+        self._table = table
+        self._dsn = dsn
+        self._target = target
+        self._span = span
+        self._progress = progress
+        self._files = table.files
+
+    def run(self, batch_rows: int) -> Replayed:
+        stream, (after, upto) = self._table.stream, self._span
+        reached = min(max(after, highest(self._dsn, self._table)), upto)
+        there = self._compared(Range(after, reached))
+        rest = Range(reached, upto)
+        total = self._rows(rest).count()
+        written = cells = 0
+        if total:
+            down = self._table.shape.counts_down
+            gaps = self._table.failovers.passed_over
+            batches = Ranges.of_files(self._files, down, rest, batch_rows, gaps)
+            for number in range(len(batches)):
+                more, more_cells = self._write(batches[number])
+                written += more
+                cells += more_cells
+                self._progress(stream, written, total)
+        if not self._span.empty:
+            finish(self._dsn, stream, upto)
+        return Replayed(stream, after, upto, written, there, cells, self._beyond())
+
+    def _beyond(self) -> int:
+        """How many rows are not replayed, for the lake's linear position has not passed them."""
+        beyond = Range(self._span.upto, self._table.position.highest)
+        if self._told_where or beyond.empty:
+            return 0
+        return self._rows(beyond).count()
+
+    def _compared(self, span: Range) -> int:
+        """How many rows are there already; they are the same as in the lake."""
+        if span.empty:
+            return 0
+        stream = self._table.stream
+        origin = open_source_database(self._dsn, INSTANCE)
+        try:
+            extent = Extent([stream], span.after, span.upto, examples=1)
+            found = check(self._spark, self._lake, origin, self._dsn, extent, copy=True)
+        finally:
+            origin.close()
+        if not found.equal:
+            raise NotTheSame(stream=stream, upto=span.upto, first=found.problems[0])
+        return found.streams[0].lake_rows
+
+    def _write(self, span: Range) -> tuple[int, int]:
+        """Write a batch; how many rows it has, and how many cells were filled."""
+        rows = self._rows(span)
+        count, cells = rows.agg(f.count(f.lit(1)), cells_to_fill(rows, self._target)).collect()[0]
+        if count:
+            try:
+                self._save(filled(rows, self._target))
+            except PySparkException as error:
+                raise reason(error) or error from None
+        return count, cells
+
+    def _save(self, rows: DataFrame) -> None:
+        writer = rows.write.format("synrepl").mode("append")
+        # Whether the DSN may be used as it is was for the caller to say.
+        writer.options(
+            database=self._dsn, insecure="true", stream=self._table.stream, positions="preserve"
+        ).save()
+
+    def _rows(self, span: Range) -> DataFrame:
+        down = self._table.shape.counts_down
+        low, high = (-span.upto, -span.after - 1) if down else (span.after + 1, span.upto)
+        files = [each for each in self._files if each.low <= high and each.high >= low]
+        rows = frame(self._spark, self._table, files)
+        return rows.where(f.col("stream_id").between(low, high))

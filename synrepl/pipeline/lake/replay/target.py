@@ -1,0 +1,119 @@
+"""A database made ready to take a lake's streams."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
+
+from synrepl.core.errors import Refused
+from synrepl.core.tokens import Token
+from synrepl.driver.blocking import BlockingDatabase
+from synrepl.pipeline.lake.frame import frame
+from synrepl.pipeline.lake.table import StreamTable
+from synrepl.pipeline.source.database.foreign import SynapseDatabase
+from synrepl.pipeline.source.database.open import NoStreams, open_source_database
+from synrepl.pipeline.source.database.shape import Shape
+from synrepl.storage import incarnations, migrations
+from synrepl.storage import staging_with_ids as preserved
+from synrepl.storage.database import Transaction
+from synrepl.storage.migrations import Migration, Phase
+from synrepl.storage.tables import ensure_tables, table_name
+from synrepl.streams.columns import columns as columns_of
+from synrepl.streams.declared import declare
+from synrepl.streams.definition import Stream
+from synrepl.streams.synapse import SYNAPSE_STREAMS
+
+#: How the server shows the connections.
+INSTANCE = "replay"
+
+_SYNAPSE = {stream.name: stream for stream in SYNAPSE_STREAMS}
+
+
+class NotACopy(Refused):
+    """the database at {where} is that of a real Synapse, which is only read; replay into another one"""
+
+
+def prepare(spark: SparkSession, dsn: str, tables: Sequence[StreamTable]) -> dict[str, Shape]:
+    """Make the schema and the tables of streams, as far as they are not there.
+
+    Streams of Synapse get the tables that the catalogue says. Others are declared by the
+    lake's columns. In those no column may be NULL that never is in the lake, for a master that
+    is started later, with the real declaration, can allow it and could not forbid it.
+
+    :returns: the columns of all streams of the database, by stream
+    :raises NotACopy: :raises SchemaBehind: :raises DatabaseAway: :raises BadDeclaration:
+    :raises NotConfirmed:
+    """
+    with BlockingDatabase(dsn, INSTANCE) as database:
+        try:
+            origin = open_source_database(dsn, INSTANCE)
+        except NoStreams:
+            while database.run("migrate", _apply_next):
+                pass
+            there: set[str] = set()
+        else:
+            there = set(origin.streams)
+            origin.close()
+            if isinstance(origin, SynapseDatabase):
+                raise NotACopy(where=database.address.where)
+            database.run("check the schema", _check)
+        new = [_stream(spark, table) for table in tables if table.stream not in there]
+        if new:
+            database.run("make tables", lambda txn: ensure_tables(txn, new))
+    origin = open_source_database(dsn, INSTANCE)
+    try:
+        return {stream: origin.shape(stream) for stream in origin.streams}
+    finally:
+        origin.close()
+
+
+def finish(dsn: str, stream: str, upto: Token) -> None:
+    """Have a database give out nothing up to a token, and put that on record.
+
+    :raises StreamBusy: :raises DatabaseAway:
+    """
+    with BlockingDatabase(dsn, INSTANCE) as database:
+        database.run("settle", lambda txn: preserved.settle(txn, stream, upto))
+        database.run("move the sequence", lambda txn: preserved.move_sequence(txn, stream))
+
+
+def highest(dsn: str, table: StreamTable) -> Token:
+    """The token of the last fact that a database has of a stream, 0 when it has none."""
+    ends = "min(stream_id), max(stream_id)"
+    name = table_name(Stream(table.stream, {}))
+
+    def work(txn: Transaction) -> tuple[int | None, int | None]:
+        low, high = txn.execute(f"SELECT {ends} FROM {name}").fetchone()
+        return low, high
+
+    with BlockingDatabase(dsn, INSTANCE) as database:
+        low, high = database.run("look how far it is", work, read_only=True)
+    return max(0, -(low or 0) if table.shape.counts_down else high or 0)
+
+
+def _check(txn: Transaction) -> None:
+    migrations.check(txn, migrations.load())
+    incarnations.confirmed(txn)  # before anything is made
+
+
+def _apply_next(txn: Transaction) -> tuple[Migration, ...]:
+    return migrations.apply_next(txn, migrations.load(), Phase.POST)
+
+
+def _stream(spark: SparkSession, table: StreamTable) -> Stream:
+    shape = table.shape
+    known = _SYNAPSE.get(shape.stream)
+    if known is not None:
+        types = {column.name: column.type for column in columns_of(known)}
+        if all(types.get(column.name) is column.type for column in shape.cells):
+            return known
+    row = (
+        frame(spark, table)
+        .agg(*(f.count_if(f.isnull(f"`{each.name}`")).alias(each.name) for each in shape.cells))
+        .collect()[0]
+    )
+    words = {each.name: f"{each.type}{'?' if row[each.name] else ''}" for each in shape.cells}
+    return dataclasses.replace(declare(shape.stream, words), counts_down=shape.counts_down)

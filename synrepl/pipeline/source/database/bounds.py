@@ -1,0 +1,118 @@
+"""Safe bounds of streams, computed from repeated observations of the database (R5)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
+
+from synrepl.core.tokens import Token
+from synrepl.pipeline.source.database.safe_bound import SafeBound
+from synrepl.positions.settling import Settling
+from synrepl.positions.vector import PositionVector
+from synrepl.storage.store import Holder, Observation
+
+
+class StreamBounds:
+    """The safe bound of one stream in a database of synrepl's. It never decreases.
+
+    Recorded positions are safe at once. Beyond them, a writer is safe up to the last token of the
+    sequence at a moment when no transaction held a token of that writer; :class:`.Settling` tells
+    when the transactions that did are over. A dead writer that has not been fenced holds the bound.
+    """
+
+    def __init__(self) -> None:
+        self._settling: dict[str, Settling] = {}
+        self._bound = PositionVector()
+
+    def take_in(self, seen: Observation, locks: bool) -> SafeBound:
+        """Update the bound from one observation.
+
+        :param locks: the locks on tokens were visible, as on a primary; on a standby only
+            recorded positions count
+        """
+        at = dict(self._bound.writers)
+        waits_for: list[str] = []
+        for writer, state in seen.writers.items():
+            at[writer] = max(state.position, seen.recorded, self._bound[writer])
+            settling = self._settling.setdefault(writer, Settling())
+            dead = state.held and not state.alive
+            if locks and not dead:
+                holders = [holder.identity for holder in state.holders]
+                at[writer] = max(at[writer], settling.observe(seen.last, holders))
+            if locks and at[writer] < seen.last:
+                waits_for += _kept_by(writer, dead, state.holders, settling.holders)
+        linear = max(seen.recorded, self._bound.linear)
+        if locks and at:
+            linear = max(linear, min([*at.values(), seen.last]))
+        self._bound = PositionVector(at, linear)
+        last = max(seen.last, linear) if locks else linear
+        return SafeBound(self._bound, last, seen.trimmed, tuple(waits_for))
+
+
+def _kept_by(
+    writer: str, dead: bool, holders: Iterable[Holder], keeping: Collection[Hashable]
+) -> Iterator[str]:
+    """Descriptions of what holds a writer's bound back."""
+    if dead:
+        yield f"writer {writer!r}, which died and has not been fenced off (a running master does it)"
+    for holder in holders:
+        if holder.identity in keeping:
+            yield f"writer {writer!r} ({holder.describe})"
+
+
+class ForeignBounds:
+    """The safe bound of one stream in a real Synapse's database. It never decreases.
+
+    The positions that Synapse records are safe, writer by writer, and the least of them is safe for
+    writers without a record, as it is for Synapse itself. For streams without records there is no
+    proof from outside, because a token may be allocated before its transaction begins. There the
+    bound is the last token observed once ``settle_s`` seconds have passed and every transaction
+    that was open *at the end of that time* is over.
+
+    :param settle_s: maximum time between allocating a token and beginning its transaction, in seconds
+    """
+
+    def __init__(self, settle_s: float) -> None:
+        self._settle_s = settle_s
+        self._settling = Settling()
+        self._waiting: deque[tuple[float, Token]] = deque()  # time and token, both increasing
+        self._begun: Token = 0
+        self._bound = PositionVector()
+
+    def take_in(
+        self,
+        recorded: Mapping[str, Token],
+        last: Token,
+        open_transactions: Iterable[Hashable],
+        now: float,
+    ) -> SafeBound:
+        """Update the bound from one observation.
+
+        :param recorded: by writer, the recorded position
+        :param last: the last token that the stream is known to have allocated
+        :param open_transactions: identities of the open transactions in this database, read after
+            ``last``; their text describes them
+        :param now: the time of the observation on a monotonic clock, in seconds
+        """
+        waiting = self._waiting
+        while (
+            waiting and waiting[-1][1] > last
+        ):  # the sequence was set back, and may allocate them again
+            waiting.pop()
+        if last > (waiting[-1][1] if waiting else self._begun):
+            waiting.append((now, last))
+        self._begun = min(self._begun, last)
+        while waiting and now - waiting[0][0] >= self._settle_s:
+            # The transactions of tokens up to here have begun by now, or are over.
+            self._begun = waiting.popleft()[1]
+        settled = self._settling.observe(self._begun, list(open_transactions))
+        at = dict(self._bound.writers)
+        for writer, token in recorded.items():
+            at[writer] = max(token, self._bound[writer])
+        linear = max(self._bound.linear, settled, min(recorded.values(), default=0))
+        self._bound = PositionVector(at, linear)
+        waits_for = tuple(sorted(map(str, self._settling.holders)))
+        if waiting and not waits_for:
+            # No transaction is open: wait for those that may not have begun yet.
+            waits_for = (f"transactions that may begin within {self._settle_s:g} s",)
+        return SafeBound(self._bound, max(last, linear), 0, waits_for)

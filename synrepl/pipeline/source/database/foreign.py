@@ -1,0 +1,251 @@
+"""Streams of a real Synapse's database, read-only."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence, Set
+from typing import NamedTuple, TypeVar
+
+from synrepl.core.tokens import Range
+from synrepl.driver.blocking import BlockingDatabase
+from synrepl.pipeline.source.database.bounds import ForeignBounds
+from synrepl.pipeline.source.database.identity import Identity, identify, log_position
+from synrepl.pipeline.source.database.safe_bound import SafeBound
+from synrepl.pipeline.source.database.scan import HIGH, LOW, Scan, ids
+from synrepl.pipeline.source.database.shape import RAW, Shape
+from synrepl.pipeline.source.database.source_database import no_such_stream
+from synrepl.pipeline.source.database.sql import (
+    identifier,
+    in_order,
+    in_windows,
+    literal,
+    planned_rows,
+    selected,
+)
+from synrepl.pipeline.source.plan.windows import Windows
+from synrepl.positions.vector import PositionVector
+from synrepl.storage.database import Isolation, Transaction
+from synrepl.storage.erased import erased_users
+from synrepl.storage.foreign.paging import MAIN_PROCESS, RAW_CELLS, ForeignFacts
+from synrepl.storage.foreign.release import Release, UnknownSchema, recognise
+from synrepl.storage.foreign.standing import NEWEST_ROWS, ForeignStanding, look, sole_writer
+from synrepl.storage.marks import Mark
+from synrepl.streams.catalogue import Catalogue
+from synrepl.streams.columns import columns as columns_of
+from synrepl.streams.synapse import SYNAPSE_STREAMS
+
+T = TypeVar("T")
+
+#: How long a Synapse process may take from a token to its transaction, in seconds.
+SETTLE_S = 5.0
+
+#: How long a statement of the planning may take, in ms: the database is somebody else's.
+_STATEMENT_MS = 30_000
+
+# The activity view shows a plain user nothing of others' transactions; the locks that each
+# holds on itself are there for everybody.
+_OPEN = """
+    SELECT l.pid, l.virtualtransaction FROM pg_locks l JOIN pg_stat_activity a USING (pid)
+    WHERE l.locktype = 'virtualxid' AND l.mode = 'ExclusiveLock'
+      AND a.datname = current_database() AND l.pid <> pg_backend_pid()
+      AND a.backend_type IS DISTINCT FROM 'autovacuum worker'
+"""
+
+
+class _OpenTransaction(NamedTuple):
+    """A transaction that was open at some look."""
+
+    pid: int
+    virtual_id: str
+
+    def __str__(self) -> str:
+        return f"the transaction of PID {self.pid}"
+
+
+class SynapseDatabase:
+    """Implements :class:`.SourceDatabase` over a real Synapse's tables.
+
+    Real servers delete what has been superseded or delivered, so a range that is read
+    twice may give less the second time.
+
+    :param settle_s: see :class:`.bounds.ForeignBounds`
+    :param now: a clock that does not go back, in seconds
+    :raises NotSynapse: the tables that every release has are not there
+    """
+
+    is_lossy = True
+    incarnation = 1
+
+    def __init__(
+        self,
+        database: BlockingDatabase,
+        settle_s: float = SETTLE_S,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._database = database
+        self._settle_s = settle_s
+        self._now = now
+        self._catalogue = Catalogue(SYNAPSE_STREAMS)
+        self._bounds: dict[str, ForeignBounds] = {}
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Read again which release's tables there are."""
+        self._identity, self._log, self._release, self._sole = self._read("recognise", _recognised)
+        self.server = str(self._identity)
+
+    @property
+    def streams(self) -> Sequence[str]:
+        """All streams of the release that are in tables."""
+        return sorted(name for name in self._release.streams if name in self._catalogue)
+
+    @property
+    def left_out(self) -> Mapping[str, str]:
+        """The streams whose tables lack columns that other releases have."""
+        release = self._release
+        return {
+            stream: str(UnknownSchema(version=release.version, stream=stream, missing=missing))
+            for stream, missing in sorted(release.unknown.items())
+        }
+
+    def shape(self, stream: str) -> Shape:
+        """The columns of a stream, as the catalogue has them.
+
+        :raises UnknownSchema: it has tables, and not the columns that are known
+        """
+        if stream in self._release.unknown:
+            self._release.locate(stream)
+        if stream not in self.streams:
+            raise no_such_stream(stream, self.streams)
+        known = self._catalogue[stream]
+        return Shape(stream, known.counts_down, columns_of(known))
+
+    def observe(self, streams: Sequence[str]) -> Mapping[str, SafeBound]:
+        """How far each stream may be read, by what is on record, and by looks that were before."""
+        for stream in streams:
+            self.shape(stream)
+
+        def work(
+            txn: Transaction,
+        ) -> tuple[Mapping[str, ForeignStanding], list[_OpenTransaction], str, float]:
+            found = look(txn, self._release, NEWEST_ROWS)
+            open_now = [_OpenTransaction(*row) for row in txn.execute(_OPEN).fetchall()]
+            return found, open_now, log_position(txn), self._now()
+
+        # Not in one snapshot: whoever is open has to be looked for after the sequences.
+        found, open_transactions, self._log, now = self._read(
+            "look", work, Isolation.READ_COMMITTED
+        )
+        return {
+            stream: self._bounds.setdefault(stream, ForeignBounds(self._settle_s)).take_in(
+                found[stream].recorded,
+                max(found[stream].last or 0, found[stream].highest),
+                open_transactions,
+                now,
+            )
+            for stream in streams
+        }
+
+    def kept_since(self, incarnation: int) -> Mapping[str, PositionVector]:
+        """None: a Synapse does not know what a failover has lost."""
+        return {}
+
+    def gaps(self) -> Mapping[str, Sequence[Range]]:
+        """None: its sequences go on where they were."""
+        return {}
+
+    def scan(self, stream: str, windows: Windows, columns: Sequence[str], also: str = "") -> Scan:
+        """A statement that gives rows, in the order of their tokens."""
+        shape = self.shape(stream)
+        return self._scan(shape, windows, selected(shape, columns), also=also)
+
+    def raw(self, stream: str, windows: Windows) -> Scan:
+        """A statement that gives all rows as text: the cells of the table that they are from."""
+        wanted = ", ".join(identifier(column.name) for column in RAW)
+        return self._scan(self.shape(stream), windows, wanted, raw=True)
+
+    def _scan(
+        self, shape: Shape, windows: Windows, wanted: str, also: str = "", raw: bool = False
+    ) -> Scan:
+        where = in_windows(shape, windows, (LOW, HIGH)) + (f" AND ({also})" if also else "")
+        facts = self._facts(shape)
+        union = facts.union(LOW, HIGH, self._unnamed(shape), raw=raw)
+        cells = [RAW_CELLS] if raw else [identifier(column.name) for column in shape.cells]
+        order = f"part, place, {RAW_CELLS}" if raw else facts.order
+        return Scan(
+            f"SELECT {wanted} FROM (SELECT stream_id, writer, {', '.join(cells)}, row_number() OVER"
+            f" (PARTITION BY stream_id ORDER BY {order}) - 1 AS row_no"
+            f" FROM ({union}) AS facts) AS rows"
+            f" WHERE {where} {in_order(shape)}",
+            shape.counts_down,
+        )
+
+    def rows(self, stream: str, windows: Windows) -> int:
+        """About how many rows there are, as the planner expects."""
+        shape = self.shape(stream)
+        between = ids(windows.clip, shape.counts_down)
+        statement = self._facts(shape).union(*between, self._unnamed(shape))
+        return self._read("estimate", lambda txn: planned_rows(txn, statement))
+
+    def occupied(self, stream: str, span: Range) -> Range:
+        """The range itself: streams lie in several tables, and have no gaps worth looking for."""
+        return span
+
+    def nth(self, stream: str, windows: Windows, rows: int) -> int | None:
+        """The token of the row at which so many have been read."""
+        shape = self.shape(stream)
+        between = ids(windows.clip, shape.counts_down)
+        union = self._facts(shape).union(*between, self._unnamed(shape))
+        statement = (
+            f"SELECT abs(stream_id) FROM ({union}) AS rows"
+            f" WHERE {in_windows(shape, windows, between)}"
+            f" ORDER BY abs(stream_id) OFFSET {rows - 1} LIMIT 1"
+        )
+        found = self._read("count ahead", lambda txn: txn.execute(statement).fetchone_or_none())
+        return None if found is None else int(found[0])
+
+    def reached_sql(self) -> str:
+        """A statement that tells a task whether it reads what was looked at."""
+        return self._identity.reached_sql(self._log)
+
+    def trimmed_sql(self, stream: str) -> str | None:
+        """None: what is deleted is not on record."""
+        return None
+
+    def marks(self) -> Mapping[str, Sequence[Mark]]:
+        """None: a Synapse does not keep any."""
+        return {}
+
+    def subjects(self) -> Set[str]:
+        """The users that the server has erased."""
+        return self._read("read the erased", erased_users)
+
+    def close(self) -> None:
+        """End the connection."""
+        self._database.close()
+
+    def _facts(self, shape: Shape) -> ForeignFacts:
+        return ForeignFacts(self._catalogue[shape.stream], self._release.locate(shape.stream))
+
+    def _unnamed(self, shape: Shape) -> str:
+        """Who wrote what names nobody, as SQL."""
+        return literal(self._sole.get(shape.stream) or MAIN_PROCESS)
+
+    def _read(
+        self,
+        name: str,
+        work: Callable[[Transaction], T],
+        isolation: Isolation = Isolation.REPEATABLE_READ,
+    ) -> T:
+        def bounded(txn: Transaction) -> T:
+            txn.execute("SELECT set_config('statement_timeout', %s, true)", (str(_STATEMENT_MS),))
+            return work(txn)
+
+        return self._database.run(name, bounded, read_only=True, isolation=isolation)
+
+
+def _recognised(txn: Transaction) -> tuple[Identity, str, Release, dict[str, str | None]]:
+    identity, log = identify(txn), log_position(txn)
+    release = recognise(txn)
+    sole = {name: sole_writer(txn, release, name) for name in release.streams}
+    return identity, log, release, sole

@@ -1,0 +1,232 @@
+"""Streams of synrepl's own tables. Their columns are read from the tables, so no configuration is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+
+from synrepl.core.tokens import Range
+from synrepl.driver.blocking import BlockingDatabase
+from synrepl.pipeline.source.database.bounds import StreamBounds
+from synrepl.pipeline.source.database.identity import Identity, identify, log_position
+from synrepl.pipeline.source.database.safe_bound import SafeBound
+from synrepl.pipeline.source.database.scan import HIGH, LOW, Scan, ids
+from synrepl.pipeline.source.database.shape import HEAD, Shape
+from synrepl.pipeline.source.database.source_database import no_such_stream
+from synrepl.pipeline.source.database.sql import (
+    identifier,
+    in_order,
+    in_windows,
+    literal,
+    planned_rows,
+    readable,
+    selected,
+)
+from synrepl.pipeline.source.plan.windows import Windows
+from synrepl.positions.vector import PositionVector
+from synrepl.storage import incarnations, writers
+from synrepl.storage.database import Isolation, Transaction
+from synrepl.storage.erased import erased_subjects
+from synrepl.storage.marks import Mark
+from synrepl.storage.store import Observation, OlderServer
+from synrepl.storage.tables import table_name
+from synrepl.streams.columns import Column, ColumnType
+from synrepl.streams.definition import Stream
+
+_TYPES = {word.sql: word for word in ColumnType}
+
+_COLUMNS = """
+    SELECT s.stream, s.counts_down, s.sequence, a.attname, format_type(a.atttypid, a.atttypmod),
+           NOT a.attnotnull
+    FROM synrepl._streams s
+    JOIN pg_attribute a ON a.attrelid = format('synrepl.%I', s.stream)::regclass
+    WHERE a.attnum > 0 AND NOT a.attisdropped
+    ORDER BY s.stream, a.attnum
+"""
+
+_MARKS = """
+    SELECT stream, extract(epoch FROM at)::float8, token FROM synrepl._stream_marks
+    ORDER BY at, token
+"""
+
+
+class OwnDatabase:
+    """Implements :class:`.SourceDatabase` over a database of synrepl's."""
+
+    is_lossy = False
+
+    def __init__(self, database: BlockingDatabase) -> None:
+        self._database = database
+        self._bounds: dict[str, StreamBounds] = {}
+        self.incarnation = 0
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Read again which streams and columns there are."""
+        self._identity, self._log, self._streams, self._shapes = self._database.run(
+            "read the streams", _read, read_only=True
+        )
+        self.server = str(self._identity)
+
+    @property
+    def streams(self) -> Sequence[str]:
+        """All streams."""
+        return sorted(self._shapes)
+
+    @property
+    def left_out(self) -> Mapping[str, str]:
+        """None: what is in its tables can be read."""
+        return {}
+
+    def shape(self, stream: str) -> Shape:
+        """The columns of a stream, as its table has them."""
+        try:
+            return self._shapes[stream]
+        except KeyError:
+            raise no_such_stream(stream, self.streams) from None
+
+    def observe(self, streams: Sequence[str]) -> Mapping[str, SafeBound]:
+        """How far each stream may be read: the sequences first, then who holds what of them."""
+        wanted = [self._streams[self.shape(stream).stream] for stream in streams]
+
+        def work(txn: Transaction) -> tuple[bool, int, Mapping[str, Observation], str]:
+            standby = txn.execute("SELECT pg_is_in_recovery()").fetchone()[0]
+            incarnation = incarnations.read(txn, self._identity.system)
+            return not standby, incarnation, writers.observe(txn, wanted), log_position(txn)
+
+        # Not in one snapshot: the order of the statements is the proof.
+        locks, incarnation, seen, self._log = self._database.run(
+            "observe", work, read_only=True, isolation=Isolation.READ_COMMITTED
+        )
+        if incarnation < self.incarnation:
+            raise OlderServer(found=incarnation, newest=self.incarnation)
+        if incarnation > self.incarnation:
+            # Whoever held tokens of the old server is gone, and others have their identities.
+            self._bounds.clear()
+            self.incarnation = incarnation
+        return {
+            name: self._bounds.setdefault(name, StreamBounds()).take_in(each, locks)
+            for name, each in seen.items()
+        }
+
+    def kept_since(self, incarnation: int) -> Mapping[str, PositionVector]:
+        """By stream, up to where everything has survived the failovers after an incarnation."""
+        losses = self._database.run(
+            "read what failovers have lost",
+            lambda txn: incarnations.lost_since(txn, incarnation),
+            read_only=True,
+        )
+        found = {stream: losses.kept(stream) for stream in self.streams}
+        return {stream: kept for stream, kept in found.items() if kept is not None}
+
+    def gaps(self) -> Mapping[str, Sequence[Range]]:
+        """By stream, tokens that failovers have passed over."""
+        return self._database.run("read the gaps", incarnations.gaps, read_only=True)
+
+    def scan(self, stream: str, windows: Windows, columns: Sequence[str], also: str = "") -> Scan:
+        """A statement that gives rows, in the order of their tokens."""
+        return self._scan(stream, windows, selected(self.shape(stream), columns), also)
+
+    def raw(self, stream: str, windows: Windows) -> Scan:
+        """A statement that gives all rows as text."""
+        cells = ", ".join(
+            f"{readable(f'CAST({name} AS text)')} AS {name}"
+            for name in (identifier(column.name) for column in self.shape(stream).cells)
+        )
+        whole = f"(SELECT CAST(row_to_json(cells) AS text) FROM (SELECT {cells}) AS cells)"
+        head = selected(self.shape(stream), [column.name for column in HEAD])
+        return self._scan(stream, windows, f"{head}, {whole} AS cells")
+
+    def _scan(self, stream: str, windows: Windows, wanted: str, also: str = "") -> Scan:
+        shape = self.shape(stream)
+        where = in_windows(shape, windows, (LOW, HIGH)) + (f" AND ({also})" if also else "")
+        table = table_name(self._streams[stream])
+        return Scan(
+            f"SELECT {wanted} FROM {table} AS rows WHERE {where} {in_order(shape)}",
+            shape.counts_down,
+        )
+
+    def rows(self, stream: str, windows: Windows) -> int:
+        """About how many rows there are, as the planner expects; of a table without statistics, a row per token."""
+        shape = self.shape(stream)
+        table = table_name(self._streams[stream])
+        where = in_windows(shape, windows, ids(windows.clip, shape.counts_down))
+
+        def work(txn: Transaction) -> int:
+            txn.execute(f"SELECT reltuples < 0 FROM pg_class WHERE oid = '{table}'::regclass")
+            if txn.fetchone()[0]:
+                return windows.clip.upto - windows.clip.after
+            return planned_rows(txn, f"SELECT 1 FROM {table} WHERE {where}")
+
+        return self._database.run("estimate", work, read_only=True)
+
+    def occupied(self, stream: str, span: Range) -> Range:
+        """The tokens of a range between the first and the last that have rows."""
+        down = self.shape(stream).counts_down
+        statement = (
+            f"SELECT min(stream_id), max(stream_id) FROM {table_name(self._streams[stream])}"
+            " WHERE stream_id BETWEEN {} AND {}".format(*ids(span, down))
+        )
+        low, high = self._database.run(
+            "look for rows", lambda txn: txn.execute(statement).fetchone(), read_only=True
+        )
+        if low is None:
+            return Range(span.after, span.after)
+        first, last = sorted((abs(low), abs(high)))
+        return Range(first - 1, last)
+
+    def nth(self, stream: str, windows: Windows, rows: int) -> int | None:
+        """The token of the row at which so many have been read."""
+        shape = self.shape(stream)
+        statement = (
+            f"SELECT abs(stream_id) FROM {table_name(self._streams[stream])} AS rows"
+            f" WHERE {in_windows(shape, windows, ids(windows.clip, shape.counts_down))}"
+            f" {in_order(shape)} OFFSET {rows - 1} LIMIT 1"
+        )
+        found = self._database.run(
+            "count ahead", lambda txn: txn.execute(statement).fetchone_or_none(), read_only=True
+        )
+        return None if found is None else int(found[0])
+
+    def reached_sql(self) -> str:
+        """A statement that tells a task whether it reads what was looked at."""
+        return self._identity.reached_sql(self._log, self.incarnation)
+
+    def trimmed_sql(self, stream: str) -> str | None:
+        """A statement for up to where facts are gone by now."""
+        return f"SELECT trimmed FROM synrepl._streams WHERE stream = {literal(stream)}"
+
+    def marks(self) -> Mapping[str, Sequence[Mark]]:
+        """By stream, where it was on record at some times, oldest first: what retention goes by."""
+        found: dict[str, list[Mark]] = {}
+        for stream, at, token in self._database.run(
+            "read the marks", lambda txn: txn.execute(_MARKS).fetchall(), read_only=True
+        ):
+            found.setdefault(stream, []).append(Mark(float(at), int(token)))
+        return found
+
+    def subjects(self) -> Set[str]:
+        """What ``synrepl.erase()`` was called with."""
+        return self._database.run("read the erased", erased_subjects, read_only=True)
+
+    def close(self) -> None:
+        """End the connection."""
+        self._database.close()
+
+
+def _read(txn: Transaction) -> tuple[Identity, str, dict[str, Stream], dict[str, Shape]]:
+    streams: dict[str, Stream] = {}
+    cells: dict[str, list[Column]] = {}
+    heads = {column.name for column in HEAD}
+    for name, down, sequence, column, type_, nullable in txn.execute(_COLUMNS).fetchall():
+        numbered = str(sequence).removeprefix('synrepl."_').removesuffix('_seq"')
+        streams[name] = Stream(
+            name, {}, counts_down=down, numbered_with=None if numbered == name else numbered
+        )
+        found = cells.setdefault(name, [])
+        if column not in heads:
+            found.append(Column(str(column), _TYPES[type_], bool(nullable)))
+    shapes = {
+        name: Shape(name, stream.counts_down, tuple(cells[name]))
+        for name, stream in streams.items()
+    }
+    return identify(txn), log_position(txn), streams, shapes

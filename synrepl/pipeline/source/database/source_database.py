@@ -1,0 +1,121 @@
+"""The interface of a database whose streams the pipeline reads."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence, Set
+from typing import Protocol
+
+from synrepl.core.errors import InputError
+from synrepl.core.tokens import Range
+from synrepl.pipeline.source.database.safe_bound import SafeBound
+from synrepl.pipeline.source.database.scan import Scan
+from synrepl.pipeline.source.database.shape import Shape
+from synrepl.pipeline.source.plan.windows import Windows
+from synrepl.positions.vector import PositionVector
+from synrepl.storage.marks import Mark
+
+
+class SourceDatabase(Protocol):
+    """A database that streams are read from. Keep one object, because safe bounds need repeated observations.
+
+    :ivar server: identifies this database, across restarts and failovers
+    :ivar is_lossy: rows may be deleted, or move to a newer ID, after they were read
+    :ivar incarnation: of its server, as last observed; always 1 where incarnations are not recorded
+    """
+
+    server: str
+    is_lossy: bool
+    incarnation: int
+
+    @property
+    def streams(self) -> Sequence[str]:
+        """The names of all streams that can be read."""
+
+    @property
+    def left_out(self) -> Mapping[str, str]:
+        """The streams that have tables and cannot be read, each with the reason."""
+
+    def refresh(self) -> None:
+        """Read again which streams there are, and their columns."""
+
+    def shape(self, stream: str) -> Shape:
+        """The columns of a stream.
+
+        :raises NoSuchStream: there is none of that name
+        """
+
+    def observe(self, streams: Sequence[str]) -> Mapping[str, SafeBound]:
+        """How far each of the streams may be read now.
+
+        :raises NotConfirmed: the server was promoted or restored, and is not confirmed yet
+        :raises OlderServer: a newer one was observed before
+        """
+
+    def kept_since(self, incarnation: int) -> Mapping[str, PositionVector]:
+        """By stream, the position up to which all facts survived the failovers since an incarnation.
+
+        Streams that no failover affected are left out.
+        """
+
+    def gaps(self) -> Mapping[str, Sequence[Range]]:
+        """By stream, ranges of tokens that failovers skipped and that were never allocated."""
+
+    def scan(self, stream: str, windows: Windows, columns: Sequence[str], also: str = "") -> Scan:
+        """A statement that selects rows in the order of their tokens.
+
+        :param windows: the tokens to read
+        :param columns: names of :attr:`.Shape.columns`, in order
+        :param also: a condition on columns, in SQL
+        """
+
+    def raw(self, stream: str, windows: Windows) -> Scan:
+        """A statement that selects :data:`.shape.RAW`: all rows, with values not decoded.
+
+        It succeeds where :meth:`scan` fails because of a value. It has no condition ``also``.
+        """
+
+    def rows(self, stream: str, windows: Windows) -> int:
+        """The estimated number of rows; from table statistics, so it may be far off."""
+
+    def occupied(self, stream: str, span: Range) -> Range:
+        """The tokens of a range between the first and the last that have rows, empty without any.
+
+        Cheap: returns the range itself where more than an index lookup would be needed.
+        """
+
+    def nth(self, stream: str, windows: Windows, rows: int) -> int | None:
+        """The token of the row number ``rows``; None if there are fewer rows."""
+
+    def reached_sql(self) -> str:
+        """A statement that is true in the database last observed, if it has replayed its log as far.
+
+        On another machine a DSN may lead to another database, or to a standby that is behind and
+        lacks rows below a bound that was observed here.
+        """
+
+    def trimmed_sql(self, stream: str) -> str | None:
+        """A statement for the token up to which facts have been trimmed; None if there is no trimming."""
+
+    def marks(self) -> Mapping[str, Sequence[Mark]]:
+        """By stream, the recorded positions and their times, in seconds since the epoch."""
+
+    def subjects(self) -> Set[str]:
+        """The subjects to erase from copies: user IDs, or other identifying strings."""
+
+    def close(self) -> None:
+        """Close the connection."""
+
+
+class NoSuchStream(InputError):
+    """there is no stream {stream!r} in this database{hint}; it has {streams}"""
+
+
+def no_such_stream(name: str, streams: Sequence[str]) -> NoSuchStream:
+    """The error for a stream that is not in the database."""
+    near = difflib.get_close_matches(name[:100], streams, n=1)
+    return NoSuchStream(
+        stream=name[:100],
+        hint=f"; did you mean {near[0]!r}?" if near else "",
+        streams=", ".join(streams) or "none",
+    )

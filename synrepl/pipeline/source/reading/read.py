@@ -1,0 +1,205 @@
+"""One chunk's rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+from adbc_driver_manager import AdbcStatusCode
+from adbc_driver_manager import dbapi as manager
+from adbc_driver_manager._reader import AdbcRecordBatchReader
+from adbc_driver_postgresql import dbapi
+
+from synrepl.core.errors import StorageError, Unavailable
+from synrepl.driver.connection import Address
+from synrepl.driver.errors import one_line
+from synrepl.pipeline.source.plan.chunk import Chunk
+from synrepl.pipeline.source.reading.worker import Idle, kept
+from synrepl.storage.store import Trimmed
+
+#: Bytes that a batch of rows should have: with two in flight, what a task holds at a time.
+BATCH_BYTES = 4 << 20
+
+#: Without these the server reads the whole table for each part of it.
+_SETTINGS = {
+    "enable_seqscan": "off",
+    "jit": "off",
+    "standard_conforming_strings": "on",
+    "max_parallel_workers_per_gather": "0",
+}
+
+_BATCH_BYTES_OPTION = "adbc.postgresql.batch_size_hint_bytes"
+
+
+#: The server ends a connection whose transaction waits for its client.
+_IDLE_TOO_LONG = frozenset({"25P03", "25P04"})
+
+
+#: A standby that is far behind, or another database, has not even synrepl's tables.
+_NO_TABLE = "42P01"
+
+
+class ReadFailed(StorageError):
+    """tokens {after} to {upto} of stream {stream!r} could not be read (SQLSTATE {sqlstate}): {reason}"""
+
+    @property
+    def about_a_value(self) -> bool:
+        """True when a value in the table does not fit the column it is to be read as."""
+        return str(self.facts["sqlstate"]).startswith("22")
+
+
+class ReadingAway(Unavailable):
+    """the database went away while tokens {after} to {upto} of stream {stream!r} were read: {reason}"""
+
+
+class ReadElsewhere(StorageError):
+    """a task that was to read stream {stream!r} reached another database than the driver looked at, or a standby that is behind it, so what it read does not count; the DSN has to lead to the same server from every machine: name its host, and of several hosts the primary (target_session_attrs=primary)"""
+
+
+class Reader:
+    """Reads chunks over a connection that nobody else uses meanwhile; a task's.
+
+    :param dsn: where the database is, for libpq
+    """
+
+    def __init__(self, dsn: str, instance: str = "pipeline") -> None:
+        self._address = Address(dsn, instance, settings=_SETTINGS)
+        self._idle = kept()
+
+    @contextmanager
+    def keeping_connection(self) -> Iterator[None]:
+        """Read several chunks over one connection, instead of one for each; a worker of Spark always does."""
+        if self._idle is not None:
+            yield
+            return
+        self._idle = Idle()
+        try:
+            yield
+        finally:
+            self._idle.close()
+            self._idle = None
+
+    def batches(self, chunk: Chunk, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """The rows, batch by batch, as the server sends them.
+
+        :param schema: of the columns that the chunk's statement selects
+        :raises ReadFailed: the server refused the statement, or gave it up
+        :raises ReadingAway: the connection was lost
+        :raises ReadElsewhere: this is not the database that the chunk was planned for
+        :raises Trimmed: facts of the range are gone; what was read so far is not all of it
+        """
+        with self._named(chunk), self._connected() as connection:
+            _check_reached(connection, chunk)
+            with connection.cursor() as cursor:
+                cursor.adbc_statement.set_options(**{_BATCH_BYTES_OPTION: str(BATCH_BYTES)})
+                cursor.execute(chunk.sql)
+                stream = cursor.fetch_arrow()  # to be kept as long as what reads from it
+                # Not the cursor's own reader, whose errors have no SQLSTATE.
+                with AdbcRecordBatchReader._import_from_c(stream.address) as batches:
+                    for batch in batches:
+                        yield _as(batch, schema)
+            # Last of all: what is trimmed while it is read must not look like nothing.
+            _check_not_trimmed(connection, chunk)
+
+    def check_not_trimmed(self, chunk: Chunk) -> None:
+        """Make sure that all of a chunk was still there until now.
+
+        :raises Trimmed: :raises ReadingAway:
+        """
+        if chunk.trimmed_sql is None:
+            return
+        with self._named(chunk), self._connected() as connection:
+            _check_not_trimmed(connection, chunk)
+
+    @contextmanager
+    def _connected(self) -> Iterator[dbapi.Connection]:
+        conninfo, idle = self._address.conninfo(), self._idle
+        connection = None if idle is None else idle.take(conninfo)
+        if connection is None:
+            connection = dbapi.connect(conninfo, autocommit=True)
+        sound = False
+        try:
+            yield connection
+            sound = True
+        except manager.Error as error:
+            sound = not _lost(error, _sqlstate(error))
+            raise
+        finally:
+            if sound and idle is not None:
+                idle.keep(conninfo, connection)
+            else:
+                connection.close()
+
+    @contextmanager
+    def _named(self, chunk: Chunk) -> Iterator[None]:
+        where = {"stream": chunk.stream, "after": chunk.after, "upto": chunk.upto}
+        try:
+            yield
+        except manager.Error as error:
+            reason, state = self._address.redacted(_reason(error)), _sqlstate(error)
+            if _lost(error, state):
+                raise ReadingAway(**where, reason=reason) from None
+            raise ReadFailed(**where, reason=reason, sqlstate=state) from None
+
+
+def _as(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The batch in exactly the wanted types; names of list elements and nullability differ."""
+    if batch.schema.equals(schema):
+        return batch
+    columns: list[Any] = [
+        column if column.type.equals(field.type) else column.cast(field.type)
+        for column, field in zip(batch.columns, schema, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _check_reached(connection: dbapi.Connection, chunk: Chunk) -> None:
+    try:
+        reached = _value(connection, chunk.reached_sql)
+    except manager.Error as error:
+        if _sqlstate(error) != _NO_TABLE:
+            raise
+        reached = False
+    if not reached:
+        raise ReadElsewhere(stream=chunk.stream)
+
+
+def _check_not_trimmed(connection: dbapi.Connection, chunk: Chunk) -> None:
+    if chunk.trimmed_sql is None:
+        return
+    trimmed = _value(connection, chunk.trimmed_sql)
+    if trimmed > chunk.after:
+        raise Trimmed(stream=chunk.stream, trimmed=trimmed, after=chunk.after)
+
+
+def _value(connection: dbapi.Connection, sql: str) -> Any:
+    with connection.cursor() as cursor:
+        cursor.execute(sql)
+        return cursor.fetchone()[0]
+
+
+def _reason(error: manager.Error) -> str:
+    """What the server said, without the statement; or what libpq said."""
+    # The keys are bytes, though they are declared as text.
+    said = {
+        key.decode() if isinstance(key, bytes) else key: value.decode(errors="replace")
+        for key, value in error.details or ()
+    }
+    primary = said.get("PG_DIAG_MESSAGE_PRIMARY")
+    if primary is None:
+        return one_line(error)
+    detail = said.get("PG_DIAG_MESSAGE_DETAIL")
+    return " ".join((primary if detail is None else f"{primary}: {detail}").split())
+
+
+def _sqlstate(error: manager.Error) -> str:
+    return (error.sqlstate or "").strip("\0")
+
+
+def _lost(error: manager.Error, state: str) -> bool:
+    """True for an error of the connection; libpq has no SQLSTATE for those it finds itself."""
+    if not state:
+        return error.status_code is AdbcStatusCode.IO
+    return state.startswith(("08", "57P")) or state in _IDLE_TOO_LONG

@@ -1,0 +1,143 @@
+"""What a process says of streams: where the writers that it speaks for stand, and their moves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, Protocol
+
+from synrepl.core.tokens import Token
+from synrepl.services.announcing.lines import Audience
+from synrepl.services.announcing.publish import LivePeer, Publisher
+from synrepl.services.bus.channels import Channels
+from synrepl.streams.definition import Generation, Stream
+from synrepl.wire.dialects import CURRENT
+from synrepl.wire.lines import Chunk
+
+#: The longest row that is said, in bytes. The bus itself takes far longer ones, but
+#: Redis cuts off a subscriber for whom 32 MiB wait, and a POSITION makes it fetch the row.
+LONGEST_LINE = 2**24
+
+#: All who listen to the bus get the same bytes.
+AUDIENCE = Audience(CURRENT, Generation.CURRENT, LONGEST_LINE)
+
+
+class Wires(Protocol):
+    """The connections to the bus; see ``synrepl.adapters.redis.pubsub.RedisWires``."""
+
+    def say(self, channel: str, lines: Iterable[bytes]) -> None:
+        """Publish lines, one message each, in order; bounded: too many end the connections."""
+
+    @property
+    def full(self) -> bool:
+        """True while the connection does not accept more."""
+
+    async def room(self) -> None:
+        """Wait until it accepts more, or the connections are lost."""
+
+    def pause(self) -> None:
+        """Listen no more for now."""
+
+    def resume(self) -> None:
+        """Listen again."""
+
+    def give_up(self, why: str) -> None:
+        """End the connections; they come back by themselves."""
+
+
+class Standing(NamedTuple):
+    """Where a writer of a stream is.
+
+    :ivar prev: where it was said to be, when nothing of it lies in between; None when
+        whoever has less has missed something
+    """
+
+    stream: Stream
+    writer: str
+    position: Token
+    prev: Token | None = None
+
+
+class Spoken(Protocol):
+    """The writers that a process speaks for."""
+
+    def standings(self) -> Iterator[Standing]:
+        """Where each of them is on each of its streams."""
+
+
+class Voice:
+    """Says moves as they come, and standings when asked.
+
+    :param publisher: gets the moves of the writers in ``spoken``, and only those
+    """
+
+    def __init__(self, publisher: Publisher, channels: Channels, spoken: Spoken) -> None:
+        self._publisher = publisher
+        self._channels = channels
+        self._spoken = spoken
+        self._wires: Wires | None = None
+        self._peers: list[LivePeer] = []
+
+    def join(self, wires: Wires, streams: Iterable[str]) -> None:
+        """Say where all writers stand, and from now on how they move.
+
+        :param streams: all streams there are
+        """
+        self.leave()
+        self._wires = wires
+        channels = self._channels
+        if channels.per_stream:
+            for name in streams:
+                self._subscribe(wires, channels.of_stream(name), frozenset({name}))
+        else:
+            self._subscribe(wires, channels.main, None)
+        self.tell()
+
+    def leave(self) -> None:
+        """Say nothing any more."""
+        for peer in self._peers:
+            self._publisher.unsubscribe(peer)
+        self._peers.clear()
+        self._wires = None
+
+    def tell(self, standings: Iterable[Standing] | None = None) -> None:
+        """Say where writers stand; all that are spoken for by default.
+
+        In answers ``prev`` is where they are too, for nobody knows who has what.
+        """
+        if self._wires is None:
+            return
+        self._publisher.flush()  # so that the wire does not go back (R2)
+        encoder = self._publisher.encoder(AUDIENCE)
+        lines: dict[str, list[bytes]] = {}
+        told = self._spoken.standings() if standings is None else standings
+        for stream, writer, position, prev in told:
+            if encoder.knows(stream):
+                chunk = encoder.position(
+                    stream, writer, position if prev is None else prev, position
+                )
+                lines.setdefault(self._channels.of_stream(stream.name), []).extend(_lines(chunk))
+        for channel, some in lines.items():
+            self._wires.say(channel, some)
+
+    def _subscribe(self, wires: Wires, channel: str, streams: frozenset[str] | None) -> None:
+        peer = _OnChannel(wires, channel)
+        self._peers.append(peer)
+        self._publisher.subscribe(peer, AUDIENCE, streams)
+
+
+class _OnChannel:
+    """All who listen to one channel, as the publisher sees them."""
+
+    def __init__(self, wires: Wires, channel: str) -> None:
+        self._wires = wires
+        self._channel = channel
+
+    def write_live(self, chunk: Chunk) -> None:
+        self._wires.say(self._channel, _lines(chunk))
+
+    def left_behind(self, stream: Stream, after: Token) -> None:
+        raise AssertionError("nobody on the bus has the linear view")
+
+
+def _lines(chunk: Chunk) -> list[bytes]:
+    return chunk.data[:-1].split(b"\n")

@@ -1,0 +1,108 @@
+"""A master speaks for itself, for plain SQL, and for the dead. The living announce themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from synrepl.core.clock import Scheduler
+from synrepl.core.tokens import Token
+from synrepl.services.announcing.stream_state import Movements, StreamState
+from synrepl.services.bus.bus_publisher import Standing, Voice
+from synrepl.storage.store import WriterState
+from synrepl.streams.definition import Fact, Stream
+
+#: Seconds between looks at who has died.
+LOOK_S = 1.0
+
+
+class Spokesman:
+    """Lets those movements pass that this process has to announce; see :class:`Movements`.
+
+    :param name: of the master, as a writer
+    """
+
+    def __init__(self, name: str, onward: Movements) -> None:
+        self._name = name
+        self._onward = onward
+        self._states: Mapping[str, StreamState] = {}
+        self._told: dict[tuple[str, str], Token] = {}
+        #: Whose facts have moved their positions here; perhaps nobody has said them.
+        self._unsaid: set[tuple[str, str]] = set()
+
+    def begin(self, states: Mapping[str, StreamState]) -> None:
+        """Learn from these who lives."""
+        self._states = states
+
+    def writer_moved(
+        self, stream: Stream, writer: str, prev: Token, new: Token, facts: Sequence[Fact]
+    ) -> None:
+        """Pass on moves of its own and of plain SQL.
+
+        Of a writer that was a process only where it is goes out, soon: rows of it that
+        it never said would be hidden by these, and lines that it did say may still be
+        under way, amid which these could not be told apart.
+        """
+        if self._was_a_process(stream.name, writer):
+            if facts or prev == new:
+                self._unsaid.add((stream.name, writer))
+        elif self._speaks_for(stream.name, writer):
+            self._onward.writer_moved(stream, writer, prev, new, facts)
+
+    def linear_moved(
+        self, stream: Stream, prev: Token, new: Token, facts: Sequence[Fact] | None
+    ) -> None:
+        """Nobody on the bus has the linear view."""
+
+    def standings(self) -> Iterator[Standing]:
+        """Where those are that this process speaks for, as far as they ever wrote."""
+        for name, state in self._states.items():
+            for writer, position in state.positions.items():
+                if self._speaks_for(name, writer) and (position or writer == self._name):
+                    yield Standing(state.stream, writer, position)
+
+    def inherited(self) -> list[Standing]:
+        """Those that were not spoken for when this was last asked, or that have moved unsaid.
+
+        A writer that dies may leave facts behind that it announced no more, and
+        that moved its position here while it still lived.
+        """
+        before, now = self._told, list(self.standings())
+        unsaid, self._unsaid = self._unsaid, set()
+        self._told = {_key(standing): standing.position for standing in now}
+        told = []
+        for standing in now:
+            key, prev = _key(standing), before.get(_key(standing))
+            if prev is None or key in unsaid:
+                told.append(standing)
+            elif self._was_a_process(*key) and prev != standing.position:
+                told.append(standing._replace(prev=prev))
+        return told
+
+    def _speaks_for(self, stream: str, writer: str) -> bool:
+        if writer == self._name:
+            return True
+        known = self._seen(stream, writer)
+        return known is not None and not (known.held and known.alive)
+
+    def _was_a_process(self, stream: str, writer: str) -> bool:
+        """It is, or was, another process than this one; plain SQL never is."""
+        known = self._seen(stream, writer)
+        return writer != self._name and known is not None and known.epoch > 0
+
+    def _seen(self, stream: str, writer: str) -> WriterState | None:
+        state = self._states.get(stream)
+        observation = None if state is None else state.observation
+        return None if observation is None else observation.writers.get(writer)
+
+
+async def speak_for_the_dead(scheduler: Scheduler, spokesman: Spokesman, voice: Voice) -> None:
+    """Say where the dead were, soon after they are; to be spawned."""
+    while True:
+        await scheduler.sleep(LOOK_S)
+        inherited = spokesman.inherited()
+        if inherited:
+            voice.tell(inherited)
+
+
+def _key(standing: Standing) -> tuple[str, str]:
+    return standing.stream.name, standing.writer

@@ -1,0 +1,161 @@
+"""Where this process stands with the writers of streams, and why it stands there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Protocol
+
+from synrepl.core.errors import InputError
+from synrepl.core.tokens import Token
+from synrepl.services.announcing.announce import Announcer
+from synrepl.services.announcing.stream_state import StreamState
+from synrepl.services.following.deliver import Delivery
+from synrepl.services.following.follow import Follower
+from synrepl.services.following.source import LINEAR
+from synrepl.services.status.stream_progress import held_by, last_reserved
+from synrepl.services.waiting.position_waiters import Key
+from synrepl.services.writing.write import StreamWriter
+
+
+class NameAWriter(InputError):
+    """this process follows the writers of {stream!r} one by one, and has heard of {known}: name the one to wait for"""
+
+
+class NotFollowed(InputError):
+    """this process does not follow stream {stream!r}: ask the master, or a worker that follows it"""
+
+
+class OwnPositions(Protocol):
+    """A process's positions, for whoever waits for them."""
+
+    def keys(self, stream: str, writer: str | None) -> Sequence[Key]:
+        """The positions that say how far a writer is here, the most telling first.
+
+        When one of them is at a token or above, everything of the writer at or
+        below that token has been dealt with.
+
+        :param writer: None for whatever one number stands for the stream
+        :raises InputError: none does
+        """
+
+    def position(self, key: Key) -> Token:
+        """Where it stands; 0 while that is not known."""
+
+    def held(self, key: Key, token: Token) -> str:
+        """Why a position is below ``token``, for a person."""
+
+
+class MasterPositions:
+    """A master's positions: each writer's, and the linear one, which stands for all writers.
+
+    :param writer: the process's own
+    """
+
+    def __init__(self, announcer: Announcer, writer: StreamWriter) -> None:
+        self._announcer = announcer
+        self._writer = writer
+
+    def keys(self, stream: str, writer: str | None) -> Sequence[Key]:
+        """The writer's and the linear position, which passes what a writer has rolled back, too."""
+        linear = (stream, LINEAR)
+        return [linear] if writer is None else [(stream, writer), linear]
+
+    def position(self, key: Key) -> Token:
+        """Where it stands."""
+        stream, writer = key
+        state = self._announcer.states[stream]
+        return state.linear if writer == LINEAR else state.positions.get(writer, 0)
+
+    def held(self, key: Key, token: Token) -> str:
+        """Who has reserved and not settled, as far as the last look at the database shows."""
+        stream, writer = key
+        state = self._announcer.states[stream]
+        last = last_reserved(state, self._writer)
+        if token > last:
+            return f"nobody has taken that token yet, the last one taken is {last}"
+        if self._announcer.last_error is not None:
+            return f"the streams cannot be looked at: {self._announcer.last_error}"
+        holders = _holders(state)
+        of_writer = [text for name, text in holders if name == writer]
+        told = of_writer or [text for _, text in holders]
+        if told:
+            others = f", and {len(told) - 1} more" if len(told) > 1 else ""
+            return f"held by {told[0]}{others}"
+        if self._holds(stream, token):
+            own = f"this process's own writer {self._writer.writer!r}"
+            return f"held by {own}, which has not settled what it reserved"
+        return "nobody seems to hold it; the next look at the database will tell"
+
+    def _holds(self, stream: str, token: Token) -> bool:
+        try:
+            return self._writer.ledger(stream).floor < token
+        except KeyError:  # it does not write this stream
+            return False
+
+
+class FollowerPositions:
+    """A follower's positions, of streams whose names the catalogue has.
+
+    :param connected: whether there is a connection to the master
+    :param streams: names of the streams it follows; None for all
+    :param linear: it follows the linear view, which has one number per stream
+        that stands for all writers
+    """
+
+    def __init__(
+        self,
+        follower: Follower,
+        delivery: Delivery,
+        connected: Callable[[], bool],
+        streams: Collection[str] | None,
+        linear: bool,
+    ) -> None:
+        self._follower = follower
+        self._delivery = delivery
+        self._connected = connected
+        self._streams = streams
+        self._linear = linear
+
+    def keys(self, stream: str, writer: str | None) -> Sequence[Key]:
+        """The one number of the linear view, or the writer's.
+
+        :raises NameAWriter: there may be several; :raises NotFollowed:
+        """
+        if self._streams is not None and stream not in self._streams:
+            raise NotFollowed(stream=stream)
+        if self._linear:
+            return [(stream, LINEAR)]
+        if writer is None:
+            writer = self._only_writer(stream)
+        return [(stream, writer)]
+
+    def position(self, key: Key) -> Token:
+        """Up to where all handlers have dealt with everything."""
+        return self._delivery.progress.position(key) or 0
+
+    def held(self, key: Key, token: Token) -> str:
+        """What the master has announced, and what becomes of it here."""
+        heard = self._follower.heard.get(key, 0)
+        away = "" if self._connected() else "; there is no connection to the master now"
+        if heard < token:
+            return f"the master has announced it only up to {heard}{away}"
+        behind = self._delivery.progress.held_by(key)
+        told = "it is being fetched or handled here" if behind is None else behind
+        return f"the master has announced it up to {heard}, and {told}{away}"
+
+    def _only_writer(self, stream: str) -> str:
+        known = sorted(writer for name, writer in self._follower.heard if name == stream)
+        if len(known) != 1:
+            told = ", ".join(known[:10]) + (", …" if len(known) > 10 else "")
+            raise NameAWriter(stream=stream, known=told or "none yet")
+        return known[0]
+
+
+def _holders(state: StreamState) -> list[tuple[str, str]]:
+    """The writers that keep the linear position where it is, each with how, for a person."""
+    found: list[tuple[str, str]] = []
+    for writer, seen in held_by(state).items():
+        dead = "it is dead, and about to be fenced off"
+        for how in [holder.describe for holder in seen.holders] or [dead]:
+            found.append((writer, f"writer {writer!r} ({how})"))
+    return found

@@ -1,0 +1,1 @@
+"""The store in memory, for streams without a table and for tests."""

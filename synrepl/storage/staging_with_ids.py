@@ -1,0 +1,364 @@
+"""Staged rows that keep the stream IDs and writers they came with.
+
+A stream is replayed above all that it has, or not at all. From the first statement to the
+commit nobody else can take an ID of it: the transaction holds, exclusively, the lock that
+every writing transaction shares (:mod:`synrepl.storage.store`).
+
+The sequence is moved in a second step, when the rows are committed
+(:func:`move_sequence`). It is the one thing that a rollback leaves as it is: moved before, and
+the rows rolled back, it would prove to everybody who looks at it that the IDs are settled, and
+they could never be written. Until it is moved, the rows' IDs are the position on record, which
+is committed with them; who takes an ID takes it above that (``synrepl.reserve``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from synrepl.core.errors import InputError, Refused, Unavailable
+from synrepl.core.tokens import Token
+from synrepl.storage import incarnations, writers
+from synrepl.storage.database import Transaction
+from synrepl.storage.locks import (
+    FIRST_RESERVATION,
+    LOCK_CLASS_BASE,
+    SESSION,
+    TRANSACTION,
+    lock_class,
+)
+from synrepl.storage.sql import value
+from synrepl.storage.staging import (
+    Appended,
+    Job,
+    Staged,
+    check_count,
+    places_named,
+    recall,
+    remember,
+    staged_column,
+    staged_table,
+)
+
+#: From this distance on a sequence is set and not counted up, as ``synrepl.catch_up`` does.
+FAR = 100_000
+
+
+class BadReplay(InputError):
+    """the rows for stream {stream!r} cannot keep their positions: {reason}; nothing was written"""
+
+
+class PositionsTaken(Refused):
+    """stream {stream!r} has given out IDs up to {highest}, and the rows to be replayed begin at {first}: they keep their IDs only above everything that is there; nothing was written, replay into a database where the stream is empty from there on and no process writes, or let it give out new IDs"""
+
+
+class StreamBusy(Unavailable):
+    """writer {writer!r} of stream {stream!r} has a transaction open or IDs reserved, so rows cannot be put in with their own IDs; nothing was written, try again when it is done ('synrepl writers list' shows it)"""
+
+
+class _Replay(NamedTuple):
+    """What is staged: how many rows, and the tokens they begin and end with."""
+
+    rows: int
+    first: Token
+    last: Token
+
+
+class _Numbering(NamedTuple):
+    """What gives a stream its IDs.
+
+    :ivar last: the last token that it gave out
+    :ivar together: the other streams that it numbers
+    """
+
+    sequence: str
+    counts_down: bool
+    last: Token
+    together: Sequence[str]
+
+
+def append_preserved(
+    txn: Transaction, job: Job, attempts: Sequence[Staged], cells: Sequence[str]
+) -> Appended:
+    """Write staged rows at their own IDs; when exactly these rows are there already, do nothing.
+
+    Their writers have to be registered (:func:`register_writers`), and when it is committed
+    the sequence has to be moved (:func:`move_sequence`).
+
+    :raises BadReplay: the IDs are not such as the stream gives out
+    :raises NotConfirmed: the server was promoted or restored, and is not confirmed yet
+    :raises PositionsTaken: :raises StreamBusy: :raises StagedLost:
+    :raises WriterTaken: :raises Drained: :raises WriterRemoved: :raises StreamNotMade:
+    """
+    incarnations.confirmed(txn)
+    numbers = [each.attempt for each in attempts]
+    rows = sum(each.rows for each in attempts)
+    before = recall(txn, job, rows)
+    if before is not None:
+        return before
+    done = Appended(0)
+    if rows:
+        replay = _checked(txn, job.stream, numbers)
+        check_count(job.stream, replay.rows, rows)
+        _keep_all_out(txn, job.stream)
+        highest = _taken(txn, job.stream)
+        if highest >= replay.first:
+            if not _is_there(txn, job.stream, numbers, replay, cells):
+                raise PositionsTaken(stream=job.stream, highest=highest, first=replay.first)
+            return Appended(0, replay.first, replay.last, replayed=True)
+        for writer in _writers(txn, job.stream, numbers):
+            with places_named(job.stream, writer):
+                txn.execute("SELECT synrepl.take_place(%s, %s)", (job.stream, writer))
+        _write(txn, job.stream, numbers, cells)
+        _put_on_record(txn, job.stream, replay.last)
+        done = Appended(rows, replay.first, replay.last)
+    remember(txn, job, rows, done)
+    return done
+
+
+def settle(txn: Transaction, stream: str, upto: Token) -> None:
+    """Put on record that the stream has no more facts at or below a token than it has now.
+
+    So nobody is given an ID of these that has no fact, and followers that have heard of them
+    elsewhere are right. When it is committed the sequence has to be moved.
+
+    :raises StreamBusy: :raises NotConfirmed:
+    """
+    incarnations.confirmed(txn)
+    sql = "SELECT position FROM synrepl._streams WHERE stream = %s"
+    if int(value(txn, sql, (stream,))) >= upto:
+        return
+    _keep_all_out(txn, stream)
+    _put_on_record(txn, stream, upto)
+    # Those who have written nothing are not told of, and stay so.
+    txn.execute(
+        "UPDATE synrepl._writers SET position = %s"
+        " WHERE stream = %s AND position > 0 AND position < %s",
+        (upto, stream, upto),
+    )
+
+
+def move_sequence(txn: Transaction, stream: str) -> None:
+    """Let a sequence that is behind its stream give out what it has; never moves one back.
+
+    To be called when what is there is committed. Nobody need be kept out, for nobody takes an
+    ID up to the position on record: IDs are used up, as others would use them.
+    """
+    numbering = _numbering(txn, stream)
+    upto = _known(txn, stream)
+    if numbering.last >= upto:
+        return
+    # One at a time: two of them would use up twice as many.
+    key = (lock_class(0), numbering.sequence)
+    txn.execute("SELECT pg_advisory_xact_lock(%s, %s::regclass::integer)", key)
+    last = _numbering(txn, stream).last
+    if upto - last > FAR:
+        # What others take between the two statements cannot bridge the distance.
+        token = -upto if numbering.counts_down else upto
+        txn.execute("SELECT setval(%s::regclass, %s)", (numbering.sequence, token))
+    elif upto > last:
+        txn.execute(
+            "SELECT count(nextval(%s::regclass)) FROM generate_series(1, %s)",
+            (numbering.sequence, upto - last),
+        )
+    txn.execute("SELECT pg_notify('synrepl', %s)", (stream,))
+
+
+def register_writers(txn: Transaction, stream: str, attempts: Sequence[Staged]) -> None:
+    """Make the writers of staged rows writers of the stream; to be committed before they write.
+
+    :raises WriterRemoved: :raises StreamNotMade: :raises NotConfirmed:
+    """
+    incarnations.confirmed(txn)
+    for writer in _writers(txn, stream, [each.attempt for each in attempts]):
+        writers.register(txn, stream, writer)
+
+
+def _writers(txn: Transaction, stream: str, attempts: Sequence[int]) -> list[str]:
+    txn.execute(
+        f"SELECT DISTINCT writer FROM {staged_table(stream)} WHERE attempt = ANY(%s) ORDER BY 1",
+        (list(attempts),),
+    )
+    return [row[0] for row in txn.fetchall()]
+
+
+def _counts_down(txn: Transaction, stream: str) -> bool:
+    return bool(value(txn, "SELECT counts_down FROM synrepl._streams WHERE stream = %s", (stream,)))
+
+
+def _checked(txn: Transaction, stream: str, attempts: list[int]) -> _Replay:
+    """Whether staged rows make whole facts; where they begin and end."""
+    table = staged_table(stream)
+    sign = "-" if _counts_down(txn, stream) else ""
+    txn.execute(
+        f"SELECT count(*), coalesce(min({sign}stream_id), 1), coalesce(max({sign}stream_id), 1)"
+        f" FROM {table} WHERE attempt = ANY(%s)",
+        (attempts,),
+    )
+    replay = _Replay(*map(int, txn.fetchone()))
+    if replay.first <= 0:
+        way = "below" if sign else "above"
+        raise BadReplay(stream=stream, reason=f"its stream IDs are all {way} 0, and one is not")
+    txn.execute(
+        f"SELECT stream_id FROM {table} WHERE attempt = ANY(%s) GROUP BY stream_id"
+        " HAVING min(row_no) <> 0 OR max(row_no) <> count(*) - 1 OR count(DISTINCT row_no) <> count(*)"
+        " OR min(writer) <> max(writer) ORDER BY abs(stream_id) LIMIT 1",
+        (attempts,),
+    )
+    broken = txn.fetchone_or_none()
+    if broken is not None:
+        reason = (
+            f"the rows of fact {broken[0]} are not numbered 0, 1, 2, …, or have several writers"
+        )
+        raise BadReplay(stream=stream, reason=reason)
+    return replay
+
+
+def _keep_all_out(txn: Transaction, stream: str) -> None:
+    """Let nobody take an ID of the stream, nor of those numbered with it, until the transaction ends.
+
+    Every ID of the stream that was given out is settled then.
+
+    :raises StreamBusy:
+    """
+    # In the order in which those who put positions on record and make tables lock them. Who
+    # would become a new writer waits; so does who would do this for another stream.
+    txn.execute("LOCK TABLE synrepl._streams IN ROW EXCLUSIVE MODE")
+    txn.execute("SELECT FROM synrepl._streams WHERE stream = %s FOR NO KEY UPDATE", (stream,))
+    txn.execute("LOCK TABLE synrepl._writers IN SHARE ROW EXCLUSIVE MODE")
+    txn.execute(
+        "SELECT w.number, w.stream, w.writer, w.held FROM synrepl._writers w"
+        " JOIN synrepl._streams s USING (stream)"
+        " WHERE s.sequence = (SELECT sequence FROM synrepl._streams WHERE stream = %s)"
+        " AND NOT w.removed ORDER BY w.number",
+        (stream,),
+    )
+    for number, name, writer, held in txn.fetchall():
+        # The locks are only tried, so nobody waits for both.
+        key = (lock_class(number), TRANSACTION)
+        if not value(txn, "SELECT pg_try_advisory_xact_lock(%s, %s)", key):
+            raise StreamBusy(stream=name, writer=writer)
+        if held and name == stream:
+            # What a dead one has reserved counts as settled only when it is fenced off.
+            writers.fence(txn, stream, writer)
+    reserved = _locks(txn, stream, range(FIRST_RESERVATION, 2**31))
+    if reserved:
+        raise StreamBusy(stream=stream, writer=reserved[0])
+    # Who comes after this with an older snapshot would take IDs above the old position.
+    txn.execute(
+        "UPDATE synrepl._writers w SET generation = generation + 1"
+        " FROM synrepl._streams s WHERE s.stream = w.stream"
+        " AND s.sequence = (SELECT sequence FROM synrepl._streams WHERE stream = %s)",
+        (stream,),
+    )
+
+
+def _locks(txn: Transaction, stream: str, wanted: range) -> list[str]:
+    """The writers of a stream for which somebody holds one of these locks."""
+    txn.execute(
+        "SELECT w.writer FROM synrepl._writers w JOIN pg_locks l"
+        " ON l.classid = (%s + w.number)::oid AND l.objid::bigint BETWEEN %s AND %s"
+        " WHERE w.stream = %s AND l.locktype = 'advisory' AND l.objsubid = 2 AND l.granted"
+        " AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+        " ORDER BY 1",
+        (LOCK_CLASS_BASE, wanted[0], wanted[-1], stream),
+    )
+    return [row[0] for row in txn.fetchall()]
+
+
+def _numbering(txn: Transaction, stream: str) -> _Numbering:
+    txn.execute(
+        "SELECT s.sequence, s.counts_down, (SELECT array_agg(x.stream) FROM synrepl._streams x"
+        " WHERE x.sequence = s.sequence AND x.stream <> s.stream)"
+        " FROM synrepl._streams s WHERE s.stream = %s",
+        (stream,),
+    )
+    sequence, counts_down, together = txn.fetchone()
+    last = value(txn, f"SELECT CASE WHEN is_called THEN abs(last_value) ELSE 0 END FROM {sequence}")
+    return _Numbering(str(sequence), bool(counts_down), int(last), together or ())
+
+
+def _known(txn: Transaction, stream: str) -> Token:
+    """The largest token that a stream has in its table or on record."""
+    return int(
+        value(
+            txn,
+            f"SELECT greatest(s.position, s.trimmed, (SELECT max(position) FROM synrepl._writers"
+            " WHERE stream = s.stream),"
+            f' (SELECT greatest(max(stream_id), -min(stream_id)) FROM synrepl."{stream}"))'
+            " FROM synrepl._streams s WHERE s.stream = %s",
+            (stream,),
+        )
+    )
+
+
+def _taken(txn: Transaction, stream: str) -> Token:
+    """The largest token that anybody can have of a stream, or may have been told of.
+
+    The sequence has given out more than the table shows where transactions were rolled back,
+    or facts have no rows. But what it gave to streams numbered with this one is none of its
+    own, unless a process that writes here has told its followers of that.
+    """
+    known, numbering = _known(txn, stream), _numbering(txn, stream)
+    if numbering.last <= known:
+        return known
+    others = max((_known(txn, other) for other in numbering.together), default=0)
+    if numbering.last <= others and not _locks(txn, stream, range(SESSION, SESSION + 1)):
+        return known
+    return numbering.last
+
+
+def _put_on_record(txn: Transaction, stream: str, upto: Token) -> None:
+    """Put on record that everything is settled up to a token, and how far each writer is."""
+    txn.execute("SELECT counts_down, position FROM synrepl._streams WHERE stream = %s", (stream,))
+    counts_down, recorded = txn.fetchone()
+    low, high = int(recorded) + 1, upto
+    if counts_down:
+        low, high = -high, -low
+    txn.execute(
+        "UPDATE synrepl._writers w SET position = found.token"
+        f' FROM (SELECT writer, max(abs(stream_id)) AS token FROM synrepl."{stream}"'
+        "  WHERE stream_id BETWEEN %s AND %s GROUP BY writer) AS found"
+        " WHERE w.stream = %s AND w.writer = found.writer AND w.position < found.token",
+        (low, high, stream),
+    )
+    writers.record_linear(txn, stream, upto)
+
+
+def _is_there(
+    txn: Transaction, stream: str, attempts: list[int], replay: _Replay, cells: Sequence[str]
+) -> bool:
+    """Whether the stream has exactly these rows between the first and the last of them."""
+    low, high = replay.first, replay.last
+    if _counts_down(txn, stream):
+        low, high = -high, -low
+    there = value(
+        txn,
+        f'SELECT count(*) FROM synrepl."{stream}" WHERE stream_id BETWEEN %s AND %s',
+        (low, high),
+    )
+    if int(there) != replay.rows:
+        return False
+    same = "".join(
+        f' AND t."{name}"::text IS NOT DISTINCT FROM s."{staged_column(name)}"::text'
+        for name in cells
+    )
+    equal = value(
+        txn,
+        f'SELECT count(*) FROM {staged_table(stream)} s JOIN synrepl."{stream}" t'
+        f" ON t.stream_id = s.stream_id AND t.row_no = s.row_no AND t.writer = s.writer{same}"
+        " WHERE s.attempt = ANY(%s)",
+        (attempts,),
+    )
+    return int(equal) == replay.rows
+
+
+def _write(txn: Transaction, stream: str, attempts: list[int], cells: Sequence[str]) -> None:
+    names = "".join(f', "{name}"' for name in cells)
+    picked = "".join(f', "{staged_column(name)}"' for name in cells)
+    txn.execute(
+        f'INSERT INTO synrepl."{stream}" (stream_id, row_no, writer{names})'
+        f" SELECT stream_id, row_no, writer{picked} FROM {staged_table(stream)}"
+        " WHERE attempt = ANY(%s) ORDER BY abs(stream_id), row_no",
+        (attempts,),
+    )

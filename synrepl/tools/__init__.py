@@ -1,0 +1,1 @@
+"""Tools that examine replication: tap, judge, watch, doctor and audit."""

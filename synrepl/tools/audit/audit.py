@@ -1,0 +1,215 @@
+"""Are cache entries what they should be? Random ones are loaded afresh and compared.
+
+A difference alone means little, for an invalidation may be on its way. So
+whatever is committed by then is waited for: an entry that is still there
+afterwards, and still differs, is stale, and no reader may have it (R4).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from random import Random
+
+from synrepl.caches.entries import Entry
+from synrepl.core.clock import Scheduler
+from synrepl.core.errors import Refused, SynreplError
+from synrepl.services.announcing.announce import Log
+from synrepl.services.coherence.coherence import Coherence
+from synrepl.tools.audit.fresh_loads import CacheGone, FreshLoads
+from synrepl.tools.audit.missed_rows import MissedRows, Remembered, Stood
+from synrepl.tools.audit.report import JUDGED, MOST_STALE, Report, StaleEntry, Verdict
+from synrepl.tools.audit.sample import Place, describe, pick, same
+from synrepl.tools.audit.settlement import Committed, Settlement
+
+#: Entries that one audit looks at, at most.
+MOST_KEYS = 10_000
+
+#: How long one audit waits for what is committed, all in all, and how long it takes; in seconds.
+WAIT_S = 10.0
+AUDIT_S = 300.0
+
+
+class AuditRuns(Refused):
+    """the caches of this process are being audited already; try again when that is over"""
+
+
+@dataclass(slots=True)
+class _Patience:
+    """For how long an audit may still wait, in seconds."""
+
+    left_s: float
+
+
+class Auditor:
+    """Looks for stale entries, and drops those it finds.
+
+    :param settlement: :param rows: of the same process
+    :param random: picks the entries
+    :ivar audited: entries that were judged, by cache
+    :ivar incoherent: those of them that were stale
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        coherence: Coherence,
+        settlement: Settlement,
+        rows: MissedRows,
+        log: Log,
+        random: Random,
+    ) -> None:
+        self._scheduler = scheduler
+        self._coherence = coherence
+        self._caches = coherence.caches
+        self._settlement = settlement
+        self._rows = rows
+        self._loads = FreshLoads(scheduler)
+        self._log = log
+        self._random = random
+        self._runs = False
+        self.audited: Counter[str] = Counter()
+        self.incoherent: Counter[str] = Counter()
+
+    @property
+    def counts(self) -> dict[str, dict[str, int]]:
+        """What was counted so far, by cache, JSON-ready."""
+        return {
+            "audited": dict(self.audited),
+            "incoherent": {name: self.incoherent[name] for name in self.audited},
+        }
+
+    async def audit(self, keys: int) -> Report:
+        """Look at up to ``keys`` random entries of all caches, one after the other.
+
+        :raises AuditRuns: it is doing so already
+        """
+        if self._runs:
+            raise AuditRuns()
+        self._runs = True
+        try:
+            return await self._audit(keys)
+        finally:
+            self._runs = False
+
+    async def look_at_one(self) -> None:
+        """Look at one random entry, also while an audit runs."""
+        await self._audit(1)
+
+    async def _audit(self, keys: int) -> Report:
+        report = Report()
+        patience = _Patience(WAIT_S)
+        began = self._scheduler.seconds()
+        places = pick(self._caches, min(keys, MOST_KEYS), self._random)
+        for done, place in enumerate(places):
+            if self._scheduler.seconds() > began + AUDIT_S:
+                report.left = len(places) - done
+                break
+            entry = self._entry(place)
+            if entry is None:  # dropped since it was picked
+                continue
+            try:
+                verdict = await self._look_at(place, entry, report, patience)
+            except CacheGone:
+                continue
+            except Exception as error:  # a user's function may raise anything
+                report.failed(place.cache.name, error)
+                verdict = Verdict.FAILED
+            report.verdicts[verdict] += 1
+            if verdict in JUDGED:
+                self.audited[place.cache.name] += 1
+            await self._turn_of_others()
+        more = report.verdicts[Verdict.STALE] - len(report.stale)
+        if more:
+            self._log.warn("{more} more cache entries were stale, and are dropped", more=more)
+        return report
+
+    async def _look_at(
+        self, place: Place, entry: Entry, report: Report, patience: _Patience
+    ) -> Verdict:
+        """Judge one entry.
+
+        :raises Exception: whatever the cached function raises
+        """
+        before = await self._loads.load(place)
+        equal = same(entry.value, before)
+        if equal is None:
+            return Verdict.INCOMPARABLE
+        if equal:
+            return Verdict.COHERENT
+        if self._entry(place) is not entry:
+            return Verdict.IN_FLIGHT
+        # Looked at after the load: the rows of whatever it has read are there by now.
+        committed = await self._settlement.look(self._coherence.sources(place.cache.declared))
+        if not await self._reach(committed, patience):
+            return Verdict.BEHIND
+        for _ in range(2):
+            fresh = await self._loads.load(place)
+            if self._entry(place) is not entry or same(entry.value, fresh):
+                return Verdict.IN_FLIGHT
+            # Only what is equal when it is loaded twice is known to be comparable at all.
+            if same(before, fresh):
+                await self._found_stale(place, entry, fresh, committed, report)
+                return Verdict.STALE
+            before = fresh
+        return Verdict.INCOMPARABLE
+
+    async def _reach(self, committed: Committed, patience: _Patience) -> bool:
+        """Wait until this process has what is committed; False when that takes too long."""
+        began = self._scheduler.seconds()
+        try:
+            return await self._settlement.reach(committed, began + patience.left_s)
+        finally:
+            waited = self._scheduler.seconds() - began
+            patience.left_s = max(0.0, patience.left_s - waited)
+
+    async def _found_stale(
+        self, place: Place, entry: Entry, fresh: object, committed: Committed, report: Report
+    ) -> None:
+        """Drop a stale entry at once, then find out what should have dropped it."""
+        cache = place.cache
+        cache.invalidate(place.key)
+        self.incoherent[cache.name] += 1
+        if len(report.stale) == MOST_STALE:
+            return
+        at_load = self._rows.remembered(entry.moment)
+        positions = {
+            stream: dict(self._stood(stream, seen.writers, at_load))
+            for stream, seen in committed.seen.items()
+        }
+        try:
+            searched = await self._rows.find(place, positions, committed.seen)
+        except SynreplError:
+            searched = None
+        stale = StaleEntry(
+            cache.name,
+            place.told(),
+            describe(entry.value),
+            describe(fresh),
+            positions,
+            searched,
+        )
+        report.stale.append(stale)
+        self._log.warn(
+            "an entry of cache {cache} was stale, and is dropped: key {key}: {expected}",
+            cache=stale.cache,
+            key=stale.key,
+            expected=stale.expected,
+        )
+
+    def _stood(
+        self, stream: str, writers: Iterable[str], at_load: Remembered
+    ) -> Iterator[tuple[str, Stood]]:
+        for name in sorted(writers):
+            writer, now = self._settlement.position(stream, name)
+            yield writer, Stood(at_load.of(stream, writer), now)
+
+    def _entry(self, place: Place) -> Entry | None:
+        return place.entry(self._caches.waiting.seconds())
+
+    async def _turn_of_others(self) -> None:
+        """Let others do something, even when loads wait for nothing."""
+        turn = self._scheduler.promise()
+        self._scheduler.callLater(0, turn.callback, None)
+        await turn

@@ -1,0 +1,199 @@
+"""Which row should have made a cache entry stale."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from synrepl.caches.registry import Caches
+from synrepl.core.tokens import Range, Token
+from synrepl.services.announcing.announce import Log
+from synrepl.services.coherence.coherence import Coherence
+from synrepl.services.following.source import LINEAR, page_of_what_is_left
+from synrepl.services.waiting.position_waiters import Key
+from synrepl.storage.store import FactStore, Observation, Trimmed
+from synrepl.streams.catalogue import Catalogue
+from synrepl.streams.definition import Fact, Stream
+from synrepl.tools.audit.sample import Place
+
+#: How far back rows are looked through, in tokens, and how many of them.
+MOST_TOKENS = 10_000
+MOST_ROWS = 100_000
+
+_PAGE_ROWS = 2_000
+
+
+class Stood(NamedTuple):
+    """Where a process stood with a writer.
+
+    :ivar at_load: when the entry began to be loaded; None when that is not remembered
+    :ivar now: when it was found stale
+    """
+
+    at_load: Token | None
+    now: Token
+
+
+#: By stream and writer; the writer is LINEAR where one position stands for all.
+Positions = Mapping[str, Mapping[str, Stood]]
+
+
+class Remembered(NamedTuple):
+    """Where a process stood at a moment, by stream and writer.
+
+    :ivar complete: nothing was forgotten, so of those that are absent nothing was applied
+    """
+
+    positions: Mapping[Key, Token]
+    complete: bool
+
+    def of(self, stream: str, writer: str) -> Token | None:
+        """Where it stood with a writer; None when that is not known."""
+        return self.positions.get((stream, writer), 0 if self.complete else None)
+
+
+class MissedRow(NamedTuple):
+    """A row that names an entry, and was applied while the entry was there.
+
+    :ivar after_load: False when it is not remembered whether the entry was loaded
+        after it was applied
+    """
+
+    stream: str
+    writer: str
+    token: Token
+    after_load: bool
+
+
+class Searched(NamedTuple):
+    """What a search has found, and where it has looked.
+
+    :ivar spans: by stream
+    :ivar whole: nothing since the entry was loaded was left out, for being trimmed or too much
+    """
+
+    row: MissedRow | None
+    spans: Mapping[str, Range]
+    whole: bool
+
+
+class MissedRows:
+    """Looks for them in the streams.
+
+    :param coherence: of the process whose caches they are
+    """
+
+    def __init__(self, coherence: Coherence, catalogue: Catalogue, store: FactStore) -> None:
+        self._coherence = coherence
+        self._catalogue = catalogue
+        self._store = store
+
+    def remembered(self, moment: int) -> Remembered:
+        """Where the process stood at a moment."""
+        moments = self._coherence.moments
+        found: dict[Key, Token] = {}
+        for number, stream, writer, upto in moments:
+            if number > moment:
+                break
+            found[stream, writer] = max(upto, found.get((stream, writer), 0))
+        return Remembered(found, complete=len(moments) != moments.maxlen)
+
+    async def find(
+        self, place: Place, positions: Positions, seen: Mapping[str, Observation]
+    ) -> Searched:
+        """The last row that names an entry, of those that came after it was loaded if there are any.
+
+        :param positions: where the process stood when the entry was loaded, and was found stale
+        :param seen: the streams whose rows can make it stale
+        :raises SynreplError: the store cannot be read
+        """
+        double = _Double(self._coherence, self._catalogue, place)
+        found: list[MissedRow] = []
+        spans: dict[str, Range] = {}
+        whole = True
+        for name, observation in seen.items():
+            stood = positions[name]
+            wanted = Range(
+                min((at.at_load or 0 for at in stood.values()), default=0), observation.last
+            )
+            spans[name], rows = await self._look(self._catalogue[name], wanted, double, stood)
+            found += rows
+            whole = whole and spans[name] == wanted
+        row = max(found, key=lambda row: row.after_load, default=None)
+        return Searched(row, spans, whole)
+
+    async def _look(
+        self, stream: Stream, wanted: Range, double: _Double, stood: Mapping[str, Stood]
+    ) -> tuple[Range, list[MissedRow]]:
+        """Look through one stream: where it was possible, and the last row of each kind."""
+        begin = at = max(wanted.after, wanted.upto - MOST_TOKENS)
+        found: dict[bool, MissedRow] = {}
+        rows = 0
+        while at < wanted.upto and rows < MOST_ROWS:
+            try:
+                page = await page_of_what_is_left(
+                    self._store, stream, Range(at, wanted.upto), None, _PAGE_ROWS
+                )
+            except Trimmed as error:
+                trimmed = error.facts["trimmed"]
+                assert isinstance(trimmed, int)
+                begin = at = trimmed
+                continue
+            for fact in page.facts:
+                rows += len(fact.rows)
+                after_load = _was_applied_after_load(
+                    fact, stood.get(fact.writer) or stood.get(LINEAR)
+                )
+                if after_load is not None and double.is_named_by(stream, fact):
+                    row = MissedRow(stream.name, fact.writer, fact.token, after_load)
+                    found[after_load] = row
+            at = page.upto
+        return Range(begin, at), list(found.values())
+
+
+def _was_applied_after_load(fact: Fact, stood: Stood | None) -> bool | None:
+    """Whether a fact was applied while an entry was there: False for perhaps, None for no."""
+    if stood is None or fact.token > stood.now:
+        return None
+    if stood.at_load is None:
+        return False
+    return True if fact.token > stood.at_load else None
+
+
+class _Double:
+    """A cache like the one of an entry, with nothing but this entry, to try rows on.
+
+    They are applied by the very same rules as in the process itself.
+    """
+
+    def __init__(self, coherence: Coherence, catalogue: Catalogue, place: Place) -> None:
+        caches = Caches(coherence.caches.waiting)
+        caches.expansions = coherence.caches.expansions
+        caches.effects = coherence.caches.effects
+        declared = replace(
+            place.cache.declared, max_entries=1, max_bytes=None, size_of=None, ttl_s=None
+        )
+        self._cache = caches.open(declared, lambda: None)
+        self._key = place.key
+        self._coherence = Coherence(caches, catalogue, _Unheard())
+
+    def is_named_by(self, stream: Stream, fact: Fact) -> bool:
+        """Whether a fact makes the entry stale."""
+        cache, key = self._cache, self._key
+        # Of what came before the first fact of a writer nothing is known: all is dropped.
+        self._coherence.begin(stream.name, fact.writer, fact.token - 1)
+        if key not in cache.entries:
+            cache.loaded(key, cache.begin(key), None)
+        self._coherence.apply(stream.name, fact.writer, fact.token - 1, [fact])
+        return key not in cache.entries
+
+
+class _Unheard(Log):
+    """The log of what is only tried."""
+
+    def info(self, format: str, **facts: object) -> None:  # noqa: A002
+        """Nothing."""
+
+    def warn(self, format: str, **facts: object) -> None:  # noqa: A002
+        """Nothing."""

@@ -1,0 +1,125 @@
+"""What an audit of caches has found, as JSON tells it: keys and positions, never values."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from synrepl.services.status.stream_progress import writer_label
+from synrepl.tools.audit.missed_rows import Positions, Searched
+
+#: Stale entries that are told of one by one, and errors; the others are counted.
+MOST_STALE = 100
+MOST_ERRORS = 20
+
+
+class Verdict(StrEnum):
+    """What became of one entry that was looked at."""
+
+    #: What the entry holds is what there is.
+    COHERENT = "coherent"
+    #: It was not, and an invalidation was on its way.
+    IN_FLIGHT = "in_flight"
+    #: It was not, and this process did not catch up in time, so nobody knows.
+    BEHIND = "behind"
+    #: What there is could not be loaded.
+    FAILED = "failed"
+    #: What is loaded is no more equal to itself than to the entry.
+    INCOMPARABLE = "incomparable"
+    #: It was not, and no invalidation was on its way.
+    STALE = "stale"
+
+
+#: Those that say whether the entry was what it should be.
+JUDGED = frozenset({Verdict.COHERENT, Verdict.IN_FLIGHT, Verdict.STALE})
+
+
+@dataclass(frozen=True, slots=True)
+class StaleEntry:
+    """An entry that no invalidation has reached.
+
+    :ivar held: what kind of value it was, ``loaded`` what kind there is
+    :ivar searched: the row that should have come, and where it was looked for; None
+        when the rows could not be read
+    """
+
+    cache: str
+    key: list[Any]
+    held: str
+    loaded: str
+    positions: Positions
+    searched: Searched | None
+
+    @property
+    def expected(self) -> str:
+        """The invalidation that should have come, for a person."""
+        if self.searched is None:
+            return "which row should have dropped it is not known, for the rows cannot be read now"
+        row, spans, whole = self.searched
+        if row is not None:
+            named = f"row {row.token} of {row.writer!r} in {row.stream!r} names it"
+            if row.after_load:
+                return f"{named} and was applied, yet the entry stayed"
+            return f"{named}; whether the entry was loaded before that is not remembered"
+        if not spans:
+            return "nothing ever invalidates it, yet what it is loaded from has changed"
+        looked = " and ".join(
+            f"{stream!r} above {span.after} up to {span.upto}" for stream, span in spans.items()
+        )
+        if not whole:
+            return f"no row of {looked} names it; others have been trimmed, or were too many to look at"
+        return f"no row of {looked} names it: the change was committed without an invalidation"
+
+    def to_json(self) -> dict[str, Any]:
+        """For programs."""
+        row, spans, whole = self.searched or (None, {}, False)
+        return {
+            "cache": self.cache,
+            "key": self.key,
+            "held": self.held,
+            "loaded": self.loaded,
+            "positions": {
+                stream: {writer_label(writer): stood._asdict() for writer, stood in writers.items()}
+                for stream, writers in self.positions.items()
+            },
+            "searched": {stream: list(span) for stream, span in spans.items()},
+            "searched_all": whole,
+            "row": None if row is None else row._asdict(),
+            "expected": self.expected,
+        }
+
+
+@dataclass(slots=True)
+class Report:
+    """One audit.
+
+    :ivar verdicts: how many entries got each
+    :ivar stale: the first of those that are stale
+    :ivar errors: why entries could not be loaded: cache and kind of error
+    :ivar left: entries that were picked and not looked at, for the time was up
+    """
+
+    verdicts: Counter[Verdict] = field(default_factory=Counter)
+    stale: list[StaleEntry] = field(default_factory=list)
+    errors: Counter[str] = field(default_factory=Counter)
+    left: int = 0
+
+    def failed(self, cache: str, error: Exception) -> None:
+        """An entry could not be looked at; the error's text may hold values, so only its kind is kept."""
+        told = f"{cache}: {type(error).__name__}"
+        if told in self.errors or len(self.errors) < MOST_ERRORS:
+            self.errors[told] += 1
+
+    def to_json(self) -> dict[str, Any]:
+        """For programs; ``incoherent`` is the number of stale entries, also of those not listed."""
+        counts = {str(verdict): self.verdicts[verdict] for verdict in Verdict}
+        counts["incoherent"] = counts.pop(Verdict.STALE)
+        return {
+            "checked": self.verdicts.total(),
+            **counts,
+            "left": self.left,
+            "errors": dict(self.errors),
+            "stale": [entry.to_json() for entry in self.stale],
+        }

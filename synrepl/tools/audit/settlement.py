@@ -1,0 +1,126 @@
+"""What is committed now, and waiting until this process has it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from synrepl.core.clock import Clock
+from synrepl.core.errors import Unavailable
+from synrepl.core.tokens import Range, Token
+from synrepl.services.waiting.applied_positions import NotFollowed, OwnPositions
+from synrepl.services.waiting.position_waiters import Key
+from synrepl.services.waiting.wait_for import WaitFor, WaitTimedOut
+from synrepl.storage.store import FactStore, Observation
+from synrepl.streams.catalogue import Catalogue
+from synrepl.streams.definition import Stream
+
+#: A process that is further behind than so many tokens is not waited for.
+MOST_TOKENS = 1_000_000
+
+
+class FarBehind(Unavailable):
+    """this process is at {after} of stream {stream!r}, which is at {last}: too far behind to wait for it"""
+
+
+class KeptElsewhere(Unavailable):
+    """stream {stream!r} is kept in the master's memory, where this process cannot see what is committed; audit the master"""
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What was committed in some streams at one time.
+
+    :ivar seen: each stream, by name
+    :ivar last: the last token of each writer, where this process may not have it
+    """
+
+    seen: Mapping[str, Observation]
+    last: Mapping[Key, Token]
+
+
+class Settlement:
+    """Brings what this process has up to what the database has.
+
+    :param own: where this process stands
+    :param in_memory: whether ``store`` has the streams that are kept in memory, as the
+        master's has
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        catalogue: Catalogue,
+        store: FactStore,
+        own: OwnPositions,
+        waiting: WaitFor,
+        in_memory: bool,
+    ) -> None:
+        self._clock = clock
+        self._catalogue = catalogue
+        self._store = store
+        self._own = own
+        self._waiting = waiting
+        self._in_memory = in_memory
+
+    async def look(self, names: Iterable[str]) -> Committed:
+        """What is committed now in streams; of those that this process does not get, nothing.
+
+        :raises FarBehind: :raises KeptElsewhere: and what the store raises
+        """
+        streams = [self._catalogue[name] for name in sorted(names) if self._gets(name)]
+        for stream in streams:
+            if stream.in_memory and not self._in_memory:
+                raise KeptElsewhere(stream=stream.name)
+        seen = await self._store.observe(streams)
+        last: dict[Key, Token] = {}
+        for stream in streams:
+            span = Range(self._has(stream, seen[stream.name]), seen[stream.name].last)
+            if not span.empty:
+                reached = await self._store.reached(stream, span)
+                last |= {(stream.name, writer): token for writer, token in reached.items()}
+        return Committed({stream.name: seen[stream.name] for stream in streams}, last)
+
+    async def reach(self, committed: Committed, until: float) -> bool:
+        """Wait until this process has all of it; False when that took too long.
+
+        :param until: by the clock, in seconds
+        :raises SynreplError: what :meth:`.WaitFor.wait_for` raises besides
+        """
+        for (stream, writer), token in committed.last.items():
+            left = max(0.0, until - self._clock.seconds())
+            try:
+                await self._waiting.wait_for(stream, writer, token, left)
+            except WaitTimedOut:
+                return False
+        return True
+
+    def position(self, stream: str, writer: str) -> tuple[str, Token]:
+        """Where this process stands with a writer, and by the position of which writer that is told."""
+        key = self._own.keys(stream, writer)[0]
+        return key[1], self._own.position(key)
+
+    def _gets(self, name: str) -> bool:
+        """Whether this process has positions of a stream."""
+        if name not in self._catalogue:
+            return False
+        try:
+            self._own.keys(name, "")
+        except NotFollowed:
+            return False
+        return True
+
+    def _has(self, stream: Stream, seen: Observation) -> Token:
+        """A token below which this process lacks nothing.
+
+        At or below the linear position on record, a writer has nothing beyond its
+        own position on record.
+        """
+        positions = (
+            (max(map(self._own.position, self._own.keys(stream.name, writer))), state.position)
+            for writer, state in seen.writers.items()
+        )
+        after = min([seen.recorded, *(own for own, recorded in positions if own < recorded)])
+        if after < seen.last - MOST_TOKENS:
+            raise FarBehind(after=after, stream=stream.name, last=seen.last)
+        return after

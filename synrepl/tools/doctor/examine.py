@@ -1,0 +1,118 @@
+"""Examining a database: our own or a real Synapse's."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from synrepl.core.errors import InputError, Refused
+from synrepl.storage.database import Database, Isolation, Transaction
+from synrepl.storage.foreign.release import NotSynapse
+from synrepl.storage.foreign.store import ForeignStore
+from synrepl.storage.sql import value
+from synrepl.tools.doctor import cure, foreign_findings, foreign_look, own_findings, own_look
+from synrepl.tools.doctor.bounds import Bounds
+from synrepl.tools.doctor.foreign_look import ForeignLook
+from synrepl.tools.doctor.own_look import OwnLook
+from synrepl.tools.doctor.report import FollowerLine, Report, StreamLine
+
+
+class NothingToExamine(InputError):
+    """the database holds neither tables of synrepl nor those of a Synapse: check the DSN, or make the tables with 'synrepl schema --apply pre'"""
+
+
+class NotOurs(Refused):
+    """the database is a Synapse's, and nothing is ever written there: run the cures that are told by hand, and this without --fix"""
+
+
+async def examine(
+    database: Database,
+    bounds: Bounds,
+    fix: bool = False,
+    wait: Callable[[], Awaitable[object]] | None = None,
+) -> Report:
+    """Look, and judge.
+
+    :param fix: cure what can be cured first; only in our own database
+    :param wait: some seconds, before a second look at what is behind and may be just on
+        its way; None for one look
+    :raises NothingToExamine: :raises NotOurs:
+    """
+    if await database.run("whose", _is_ours, read_only=True):
+        return await _examine_own(database, bounds, fix)
+    store = ForeignStore(database)
+    try:
+        release = await store.release()
+    except NotSynapse:
+        raise NothingToExamine() from None
+    if fix:
+        raise NotOurs()
+    seen = await store.read("doctor", lambda txn: foreign_look.look(txn, release))
+    found = foreign_findings.findings(seen, bounds)
+    if wait is not None and any(each.id == foreign_findings.BEHIND for each in found):
+        await wait()
+        before, seen = seen, await store.read("doctor", lambda txn: foreign_look.look(txn, release))
+        found = foreign_findings.findings(seen, bounds, before)
+    whose = f"a Synapse's, schema {release.version}"
+    return Report(whose, _foreign_lines(seen), tuple(found))
+
+
+async def _examine_own(database: Database, bounds: Bounds, fix: bool) -> Report:
+    seen, done = await _look_at_own(database, bounds), list[str]()
+    if fix:
+        done = await database.run("cure", lambda txn: cure.apply(txn, seen))
+        seen = await _look_at_own(database, bounds)
+    found = own_findings.findings(seen, bounds)
+    return Report("synrepl's", _own_lines(seen), tuple(found), _follower_lines(seen), tuple(done))
+
+
+async def _look_at_own(database: Database, bounds: Bounds) -> OwnLook:
+    return await database.run(
+        "doctor",
+        lambda txn: own_look.look(txn, bounds.failover_days),
+        read_only=True,
+        isolation=Isolation.REPEATABLE_READ,
+    )
+
+
+def _is_ours(txn: Transaction) -> bool:
+    return bool(value(txn, "SELECT to_regclass('synrepl._migrations') IS NOT NULL"))
+
+
+def _own_lines(seen: OwnLook) -> dict[str, StreamLine]:
+    kept_for: dict[str, str] = {}
+    lags = ((lag, one) for one in seen.followers.values() for lag in seen.lags(one))
+    for lag, follower in sorted(lags, key=lambda pair: pair[0].tokens):
+        if lag.tokens and (follower.lease_s or 0) > 0:
+            kept_for[lag.stream] = follower.name
+    return {
+        name: StreamLine(
+            look.seen.last,
+            look.highest,
+            look.seen.recorded,
+            {writer: state.position for writer, state in sorted(look.seen.writers.items())},
+            look.seen.trimmed,
+            kept_for.get(name),
+            next((f"{writer}: {session.told}" for writer, session in seen.holders(name)), None),
+        )
+        for name, look in seen.streams.items()
+    }
+
+
+def _follower_lines(seen: OwnLook) -> dict[str, FollowerLine]:
+    return {
+        name: FollowerLine(
+            max((lag.tokens for lag in seen.lags(one)), default=0), one.lease_s, one.seen_s
+        )
+        for name, one in seen.followers.items()
+    }
+
+
+def _foreign_lines(seen: ForeignLook) -> dict[str, StreamLine]:
+    lines = {}
+    for name, look in seen.streams.items():
+        writers, holder = look.recorded or look.positions, seen.holder(name)
+        held_by = None if holder is None else holder.told
+        lines[name] = StreamLine(
+            look.last, look.highest, None, dict(sorted(writers.items())), held_by=held_by
+        )
+    return lines

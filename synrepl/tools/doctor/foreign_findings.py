@@ -1,0 +1,133 @@
+"""What is wrong in a real Synapse's database, judged from what was seen. Nothing here cures it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from synrepl.core.tokens import Token
+from synrepl.storage.foreign.standing import ForeignStanding
+from synrepl.tools.doctor.bounds import Bounds
+from synrepl.tools.doctor.durability_findings import unsafe_settings
+from synrepl.tools.doctor.finding import Finding, Severity
+from synrepl.tools.doctor.foreign_look import ForeignLook
+from synrepl.tools.doctor.open_transactions import locked_tables, old_transactions
+from synrepl.tools.doctor.sessions import hidden
+
+_GRANT = (
+    "GRANT pg_read_all_data TO that user; or USAGE on the schema and SELECT on all tables and"
+    " sequences in it"
+)
+
+#: What one look cannot tell from what is on its way.
+BEHIND = "position-behind"
+
+
+def findings(look: ForeignLook, bounds: Bounds, before: ForeignLook | None = None) -> list[Finding]:
+    """All there is to say; nothing when all is well.
+
+    :param before: what was seen some seconds earlier. A position is recorded a moment
+        after its rows are committed, so it is behind only if it was so then as well
+    """
+    found = list(unsafe_settings(look.durability))
+    earlier = {} if before is None else _numbered_together(before)
+    for names, stream in _numbered_together(look).items():
+        where = ", ".join(names)
+        found += _sequence(where, stream)
+        on_record = look.release.locate(names[0]).stream.recorded is not None
+        if on_record and look.release.has_positions:
+            found += _positions(where, stream, earlier.get(names))
+    for session in look.sessions.values():
+        found += locked_tables(session, look.locked_by(session))
+    found += old_transactions(look.sessions.values(), bounds, look.written_by)
+    found += hidden(look.sessions.values())
+    for name, missing in look.release.unknown.items():
+        what = f"schema {look.release.version} lacks {missing}: its positions are not looked at"
+        cure = "follow it over the wire, and report the missing names"
+        found.append(Finding("unknown-tables", Severity.UNSEEN, what, name, cure))
+    for name, unreadable in look.release.unreadable.items():
+        what = f"the user of this DSN may not read {unreadable}: what it would show is not known"
+        found.append(Finding("not-readable", Severity.UNSEEN, what, name, _GRANT))
+    return found
+
+
+def _numbered_together(look: ForeignLook) -> dict[tuple[str, ...], ForeignStanding]:
+    """Streams that share a sequence, and with it their positions, as one."""
+    together: dict[str, list[str]] = {}
+    for name, stream in look.streams.items():
+        together.setdefault(stream.sequence or name, []).append(name)
+    found = {}
+    for names in together.values():
+        first = look.streams[names[0]]
+        tables: dict[str, Token] = {}
+        for name in names:
+            for writer, token in look.streams[name].tables.items():
+                tables[writer] = max(token, tables.get(writer, 0))
+        found[tuple(names)] = replace(first, tables=tables)
+    return found
+
+
+def _sequence(name: str, stream: ForeignStanding) -> Iterator[Finding]:
+    if stream.last is None:
+        return
+    ahead = {who: at for who, at in stream.recorded.items() if at > stream.last}
+    highest = max(stream.highest, *ahead.values(), 0)
+    cure = f"with every process of Synapse stopped: SELECT setval('{stream.sequence}', {highest})"
+    if stream.last < stream.highest:
+        yield Finding(
+            "sequence-behind",
+            Severity.ERROR,
+            f"sequence {stream.sequence} gave out {stream.last}, its tables go up to"
+            f" {stream.highest}: Synapse refuses to start, or gives IDs out twice",
+            name,
+            cure,
+        )
+    elif ahead:
+        told = ", ".join(f"{who} at {at}" for who, at in sorted(ahead.items()))
+        yield Finding(
+            "position-ahead",
+            Severity.ERROR,
+            f"stream_positions has {told}, sequence {stream.sequence} gave out {stream.last} only",
+            name,
+            cure,
+        )
+
+
+def _positions(
+    name: str, stream: ForeignStanding, earlier: ForeignStanding | None
+) -> Iterator[Finding]:
+    if not stream.recorded:
+        if stream.tables:
+            yield Finding(
+                "no-writer",
+                Severity.WARNING,
+                f"there are rows up to {stream.highest}, and no writer in stream_positions",
+                name,
+                "start the process that 'stream_writers' names for it, which records its position",
+            )
+        return
+    was_behind = None if earlier is None else _behind(earlier)
+    for writer, recorded in sorted(_behind(stream).items()):
+        if was_behind is None or was_behind.get(writer) == recorded:
+            yield Finding(
+                BEHIND,
+                Severity.WARNING,
+                f"{writer or 'its writer'} is at {recorded} in stream_positions and has rows up to"
+                f" {stream.tables[writer]}: one of its transactions is open, or it stopped in the"
+                " middle",
+                name,
+                "look again in a minute; when it stays, restart that process of Synapse",
+            )
+
+
+def _behind(stream: ForeignStanding) -> dict[str, Token]:
+    """By writer, a position on record that is lower than rows of it."""
+    found = {}
+    for writer, at in stream.tables.items():
+        # Rows that name nobody are of any of the writers: of the one that is furthest.
+        recorded = (
+            stream.recorded.get(writer) if writer else max(stream.recorded.values(), default=None)
+        )
+        if recorded is not None and recorded < at:
+            found[writer] = recorded
+    return found

@@ -1,0 +1,61 @@
+"""What there is to see in a real Synapse's database, in one read-only transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+
+from synrepl.storage.database import Transaction
+from synrepl.storage.durability import Durability, durability
+from synrepl.storage.foreign import standing
+from synrepl.storage.foreign.release import Release
+from synrepl.storage.foreign.standing import RECENT_ROWS, ForeignStanding
+from synrepl.tools.doctor import sessions
+from synrepl.tools.doctor.sessions import OpenSession
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignLook:
+    """Everything that was seen.
+
+    :ivar streams: without those of which a table is locked against everybody
+    """
+
+    release: Release
+    streams: Mapping[str, ForeignStanding]
+    sessions: Mapping[int, OpenSession]
+    durability: Durability
+
+    def written_by(self, session: OpenSession) -> list[str]:
+        """The streams whose tables a transaction writes to or locks."""
+        return _fed_by(self.release, session.tables)
+
+    def locked_by(self, session: OpenSession) -> list[str]:
+        """The streams that nobody else can read for now."""
+        return _fed_by(self.release, session.locked)
+
+    def holder(self, stream: str) -> OpenSession | None:
+        """Whose transaction has been writing to a stream for longest."""
+        writing = [one for one in self.sessions.values() if stream in self.written_by(one)]
+        return max(writing, key=lambda one: one.age_s or 0.0, default=None)
+
+
+def look(txn: Transaction, release: Release, rows: int = RECENT_ROWS) -> ForeignLook:
+    """Look at everything.
+
+    :param rows: how many of a table's newest
+    """
+    seen = sessions.look(txn)  # first, for a table that is locked would not let us by
+    locked = [table for session in seen.values() for table in session.locked]
+    shut = _fed_by(release, locked)
+    open_ = {name: at for name, at in release.streams.items() if name not in shut}
+    found = standing.look(txn, replace(release, streams=open_), rows)
+    return ForeignLook(release, found, seen, durability(txn))
+
+
+def _fed_by(release: Release, tables: Collection[str]) -> list[str]:
+    return [
+        name
+        for name, at in release.streams.items()
+        if any(feed.table in tables for feed in at.stream.feeds)
+    ]

@@ -1,0 +1,67 @@
+"""Transactions that are in the way, whoever began them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from synrepl.tools.doctor.bounds import Bounds
+from synrepl.tools.doctor.finding import Finding, Severity
+from synrepl.tools.doctor.sessions import OpenSession
+
+
+def old_transactions(
+    sessions: Iterable[OpenSession],
+    bounds: Bounds,
+    streams: Callable[[OpenSession], Sequence[str]],
+) -> Iterator[Finding]:
+    """What there is to say of them.
+
+    One that works and has written nothing, a dump for instance, holds nobody up, and
+    is only noted.
+
+    :param streams: whose tables a transaction writes to or locks
+    """
+    for session in sessions:
+        if not session.in_transaction or session.age_s is None:
+            continue
+        if session.age_s > bounds.transaction_s:
+            idle = session.state.startswith("idle")
+            stuck = idle or session.wrote or session.waits_for
+            yield Finding(
+                "idle-transaction" if idle else "long-transaction",
+                Severity.WARNING if stuck else Severity.NOTE,
+                f"an open transaction {_holds(session, streams(session))}: {session.told}",
+                f"backend {session.pid}",
+                _cure(session),
+            )
+
+
+def locked_tables(session: OpenSession, streams: Sequence[str]) -> Iterator[Finding]:
+    """What there is to say of tables that one transaction keeps from everybody.
+
+    :param streams: that these are of
+    """
+    if streams:
+        yield Finding(
+            "table-locked",
+            Severity.ERROR,
+            f"nobody can read or write {', '.join(session.locked)}, so neither could this:"
+            f" {session.told}",
+            ", ".join(streams),
+            _cure(session),
+        )
+
+
+def _holds(session: OpenSession, streams: Sequence[str]) -> str:
+    if streams:
+        return f"holds {', '.join(streams)}"
+    return "holds what it wrote" if session.wrote else "has written nothing"
+
+
+def _cure(session: OpenSession) -> str:
+    port = (session.client or "").rpartition(":")[2]
+    which = f" ('ss -tnp sport = :{port}' on its machine names it)" if port else ""
+    return (
+        f"find out what that process waits for{which}; SELECT pg_terminate_backend({session.pid})"
+        " rolls its transaction back"
+    )

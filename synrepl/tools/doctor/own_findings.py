@@ -1,0 +1,261 @@
+"""What is wrong in our own database, judged from what was seen."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+
+from synrepl.core.tokens import Token
+from synrepl.services.status.follower_lag import FollowerLag
+from synrepl.storage.incarnations import MayBeLost
+from synrepl.storage.migrations import Phase
+from synrepl.storage.store import NamedFollower
+from synrepl.tools.doctor.bounds import Bounds
+from synrepl.tools.doctor.durability_findings import unsafe_settings
+from synrepl.tools.doctor.finding import Finding, Severity
+from synrepl.tools.doctor.open_transactions import locked_tables, old_transactions
+from synrepl.tools.doctor.own_look import AheadFollower, OwnLook, StreamLook, ahead
+from synrepl.tools.doctor.sessions import hidden
+
+#: The kind of finding that tells of a failover.
+FAILOVER = "failover"
+
+#: So many losses of a failover are listed.
+_LOSSES = 20
+
+_USE_UP = (
+    "'synrepl doctor database --fix' uses the sequence up to there;"
+    " so does the next process that takes a writer's name or appends"
+)
+
+
+def findings(look: OwnLook, bounds: Bounds) -> list[Finding]:
+    """All there is to say; nothing when all is well."""
+    found = [*_migrations(look), *_server(look), *_failovers(look)]
+    if look.durability is not None:
+        found += unsafe_settings(look.durability)
+    for name, stream in look.streams.items():
+        found += _sequence(name, stream)
+        found += _dead_writers(name, stream)
+        found += _held(name, stream, look, bounds)
+    found += _others(look, bounds)
+    found += _followers(look, bounds)
+    found += _keys(look, bounds)
+    found += hidden(look.sessions.values())
+    found += _unreadable(look)
+    return found
+
+
+def _unreadable(look: OwnLook) -> Iterator[Finding]:
+    for name in look.unreadable:
+        yield Finding(
+            "not-readable",
+            Severity.UNSEEN,
+            f"the user of this DSN may not read table synrepl.{name}: whether the sequence is"
+            " behind it is not known",
+            name,
+            "GRANT SELECT ON ALL TABLES IN SCHEMA synrepl TO that user",
+        )
+
+
+def _migrations(look: OwnLook) -> Iterator[Finding]:
+    for phase in Phase:
+        names = [str(each) for each in look.pending if each.phase is phase]
+        if names:
+            yield Finding(
+                "migrations-pending",
+                Severity.ERROR if phase is Phase.PRE else Severity.NOTE,
+                f"not applied: {', '.join(names)}",
+                "schema",
+                f"'synrepl schema --apply {phase}'"
+                + ("" if phase is Phase.PRE else ", once no process of the version before runs"),
+            )
+
+
+def _server(look: OwnLook) -> Iterator[Finding]:
+    server = look.server
+    if server is not None and not server.is_confirmed:
+        yield Finding(
+            "not-confirmed",
+            Severity.ERROR,
+            f"this server was promoted or restored (timeline {server.timeline}, the last one that was"
+            f" confirmed had {server.confirmed_timeline}): nothing is written before it is confirmed",
+            "server",
+            "start a master, or 'synrepl schema confirm', or SELECT synrepl.confirm()",
+        )
+
+
+def _failovers(look: OwnLook) -> Iterator[Finding]:
+    for failover in look.failovers:
+        lost = [each for each in look.lost if each.failover == failover.number]
+        told = "; ".join(map(_loss, lost[:_LOSSES]))
+        more = f"; and {len(lost) - _LOSSES} more" if len(lost) > _LOSSES else ""
+        yield Finding(
+            FAILOVER,
+            Severity.NOTE,
+            f"failed over to timeline {failover.timeline}, confirmed at"
+            f" {failover.confirmed_at:%Y-%m-%d %H:%M:%S} UTC by {failover.confirmed_by}:"
+            f" {told or 'nothing is known to be lost'}{more}",
+            "server",
+            "append what is lost again if it is still known elsewhere; with synchronous"
+            " replication nothing is lost",
+        )
+
+
+def _loss(lost: MayBeLost) -> str:
+    who = f"{lost.stream} by {lost.writer or 'all writers'}"
+    upto = "" if lost.announced is None else f" up to {lost.announced}"
+    told = f" (told: {', '.join(lost.told)})" if lost.told else ""
+    return f"{who} may lack facts above {lost.kept}{upto}{told}"
+
+
+def _sequence(name: str, stream: StreamLook) -> Iterator[Finding]:
+    last = stream.seen.last
+    if last < stream.highest:
+        yield Finding(
+            "sequence-behind",
+            Severity.ERROR,
+            f"the sequence gave out {last}, the table has facts up to {stream.highest}"
+            f" (positions on record: {stream.recorded})",
+            name,
+            _USE_UP,
+            fixable=True,
+        )
+    elif last < stream.recorded:
+        yield Finding(
+            "position-ahead",
+            Severity.ERROR,
+            f"a position on record is {stream.recorded}, the sequence gave out {last} only",
+            name,
+            _USE_UP,
+            fixable=True,
+        )
+
+
+def _dead_writers(name: str, stream: StreamLook) -> Iterator[Finding]:
+    for writer in stream.dead:
+        yield Finding(
+            "dead-writer",
+            Severity.ERROR,
+            f"writer {writer} died without good-bye and has not been fenced off: no master runs",
+            name,
+            "start a master; or 'synrepl doctor database --fix', which raises its epoch"
+            " if nothing of it can commit any more",
+            fixable=True,
+        )
+
+
+def _held(name: str, stream: StreamLook, look: OwnLook, bounds: Bounds) -> Iterator[Finding]:
+    told: set[str] = set()
+    for writer, session in look.holders(name):
+        if writer in told or session.age_s is None or session.age_s <= bounds.transaction_s:
+            continue
+        told.add(writer)
+        yield Finding(
+            "held",
+            Severity.ERROR,
+            f"held at {stream.seen.recorded} of {stream.seen.last} by writer {writer}:"
+            f" {session.told}",
+            name,
+            f"SELECT pg_terminate_backend({session.pid}),"
+            " which is safe: its facts were never visible",
+        )
+
+
+def _others(look: OwnLook, bounds: Bounds) -> Iterator[Finding]:
+    """Transactions that wrote something, and not to a stream; and locked tables."""
+    writers = {session.pid for stream in look.streams for _, session in look.holders(stream)}
+    others = [one for one in look.sessions.values() if one.wrote and one.pid not in writers]
+    for session in look.sessions.values():
+        yield from locked_tables(session, [name for name in look.streams if name in session.locked])
+    yield from old_transactions(others, bounds, lambda session: ())
+
+
+def _followers_ahead(look: OwnLook) -> Iterator[Finding]:
+    found: dict[tuple[str, str], AheadFollower] = {}
+    for each in ahead(look):
+        key = each.follower, each.stream
+        if key not in found or each.position > found[key].position:
+            found[key] = each
+    for each in found.values():
+        of = f" of writer {each.writer}" if each.writer else ""
+        who = "" if each.handler is None else f" (handler {each.handler})"
+        yield Finding(
+            "follower-ahead",
+            Severity.ERROR,
+            f"follower {each.follower}{who} is at {each.position}{of}, and only {each.bound} has"
+            " been given out: it takes for known what comes up to there",
+            each.stream,
+            f"stop that worker, 'synrepl followers reset {each.follower} {each.stream} --to TOKEN'"
+            " with the last token that it surely has (or --to now), and start it again",
+        )
+
+
+def _followers(look: OwnLook, bounds: Bounds) -> Iterator[Finding]:
+    yield from _followers_ahead(look)
+    for name, left in look.leases.items():
+        if left <= 0:
+            yield Finding(
+                "lease-expired",
+                Severity.WARNING,
+                f"the lease of follower {name} ran out {-left:.0f} s ago:"
+                " what it has not acknowledged is trimmed",
+                name,
+                _start_or_remove(name),
+            )
+        elif left < bounds.lease_s:
+            yield Finding(
+                "lease-ends-soon",
+                Severity.NOTE,
+                f"the lease of follower {name} ends in {left:.0f} s",
+                name,
+                "a worker that runs renews it; start it if it does not",
+            )
+    for follower in look.followers.values():
+        yield from _silent(follower, bounds)
+        if follower.lease_s is None or follower.lease_s > 0:
+            for lag in look.lags(follower):
+                if lag.tokens > bounds.behind:
+                    yield _behind(follower.name, lag, look.streams[lag.stream].seen.trimmed)
+
+
+def _silent(follower: NamedFollower, bounds: Bounds) -> Iterator[Finding]:
+    if follower.seen_s is not None and follower.seen_s > bounds.silent_s:
+        yield Finding(
+            "follower-missing",
+            Severity.WARNING,
+            f"follower {follower.name} last said {follower.seen_s:.0f} s ago that it runs",
+            follower.name,
+            f"if it runs, its log says what keeps it; if not, {_start_or_remove(follower.name)}",
+        )
+
+
+def _behind(name: str, lag: FollowerLag, trimmed: Token) -> Finding:
+    of = f" of writer {lag.writer}" if lag.writer else ""
+    handlers = f"; handlers that are no further: {', '.join(lag.handlers)}" if lag.handlers else ""
+    record = "" if lag.position is not None else ": it has no position on record"
+    keeps = f", and keeps the stream from being trimmed beyond {trimmed}" if trimmed else ""
+    return Finding(
+        "follower-behind",
+        Severity.WARNING,
+        f"follower {name} is {lag.tokens} behind the position{of}{record}{keeps}{handlers}",
+        lag.stream,
+        f"see its log and 'synrepl status -c' with its configuration ({name})",
+    )
+
+
+def _keys(look: OwnLook, bounds: Bounds) -> Iterator[Finding]:
+    age = look.oldest_key_s
+    if age is not None and age > bounds.key_s:
+        yield Finding(
+            "keys-not-forgotten",
+            Severity.WARNING,
+            f"the oldest idempotency key is {age / 86400:.1f} days old: no master deletes them",
+            "idempotency keys",
+            "start a master",
+        )
+
+
+def _start_or_remove(name: str) -> str:
+    command = shlex.join(("synrepl", "followers", "remove", name))
+    return f"start that worker; or, if it will not come back: '{command}'"

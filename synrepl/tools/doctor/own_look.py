@@ -1,0 +1,219 @@
+"""What there is to see in our own database, in one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from synrepl.core.tokens import Token
+from synrepl.services.status.follower_lag import FollowerLag, StreamPositions, follower_lags
+from synrepl.storage import followers, incarnations, migrations, writers
+from synrepl.storage.database import Transaction
+from synrepl.storage.durability import Durability, durability
+from synrepl.storage.incarnations import Failover, MayBeLost, ServerLook
+from synrepl.storage.store import NamedFollower, Observation
+from synrepl.storage.tables import table_name
+from synrepl.streams.definition import UNTAGGED, Stream
+from synrepl.streams.row import Row
+from synrepl.tools.doctor import sessions
+from synrepl.tools.doctor.sessions import OpenSession
+
+#: How long a table may be locked, in ms, before the examination is given up.
+_LOCK_MS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class StreamLook:
+    """One stream.
+
+    :ivar highest: the largest token in the table; 0 while that is locked against everybody
+    :ivar seen: sequence, positions, writers, what is trimmed
+    """
+
+    highest: Token
+    seen: Observation
+
+    @property
+    def recorded(self) -> Token:
+        """The largest position on record."""
+        positions = (writer.position for writer in self.seen.writers.values())
+        return max(self.seen.recorded, self.seen.trimmed, *positions)
+
+    @property
+    def given_out(self) -> Token:
+        """The largest token that can have been given out."""
+        return max(self.seen.last, self.highest, self.recorded)
+
+    @property
+    def out_of_step(self) -> bool:
+        """The sequence is behind the table or behind a position."""
+        return self.seen.last < max(self.highest, self.recorded)
+
+    @property
+    def dead(self) -> list[str]:
+        """Writers that died and have not been fenced."""
+        states = self.seen.writers.items()
+        return sorted(name for name, state in states if state.held and not state.alive)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnLook:
+    """Everything that was seen.
+
+    :ivar pending: migrations that are not applied; with a ``pre`` among them
+        nothing else is looked at
+    :ivar followers: by name, with what is on record about each
+    :ivar oldest_key_s: age of the oldest idempotency key; None without keys
+    :ivar unreadable: streams whose tables this user may not read
+    :ivar server: whether it was confirmed; None where there is no bookkeeping to tell
+    :ivar failovers: the last ones, newest first, and what they may have lost
+    :ivar durability: None where nothing but the migrations was looked at
+    """
+
+    pending: tuple[migrations.Migration, ...]
+    streams: Mapping[str, StreamLook]
+    sessions: Mapping[int, OpenSession]
+    followers: Mapping[str, NamedFollower]
+    oldest_key_s: float | None
+    unreadable: tuple[str, ...] = ()
+    server: ServerLook | None = None
+    failovers: Sequence[Failover] = ()
+    lost: Sequence[MayBeLost] = ()
+    durability: Durability | None = None
+
+    @property
+    def leases(self) -> dict[str, float]:
+        """By follower, how many seconds its lease still has; below 0 it has run out."""
+        named = self.followers.items()
+        return {name: one.lease_s for name, one in named if one.lease_s is not None}
+
+    def lags(self, follower: NamedFollower) -> Iterator[FollowerLag]:
+        """How far a follower is behind, by what is on record."""
+        positions = {
+            name: StreamPositions(
+                stream.seen.recorded,
+                {writer: state.position for writer, state in stream.seen.writers.items()},
+                stream.seen.trimmed,
+                stream.seen.floor,
+                {each.writer: each.kept for each in reversed(self.lost) if each.stream == name},
+            )
+            for name, stream in self.streams.items()
+        }
+        return follower_lags(follower, positions)
+
+    def holders(self, stream: str) -> list[tuple[str, OpenSession]]:
+        """Who holds a stream, as which writer: the oldest first."""
+        held = [
+            (writer, session)
+            for writer, state in sorted(self.streams[stream].seen.writers.items())
+            for holder in state.holders
+            if (session := self.sessions.get(int(str(holder.identity[0])))) is not None
+        ]
+        return sorted(held, key=lambda pair: pair[1].age_s or 0.0, reverse=True)
+
+
+class AheadFollower(NamedTuple):
+    """A position of a follower beyond what was given out.
+
+    :ivar handler: whose it is; None for the follower's own
+    """
+
+    follower: str
+    stream: str
+    writer: str
+    handler: str | None
+    position: Token
+    bound: Token
+
+
+def ahead(look: OwnLook) -> Iterator[AheadFollower]:
+    """All positions of followers and handlers that are beyond what was given out."""
+    for name, follower in look.followers.items():
+        positions = [(None, *key, at) for key, at in follower.positions.items()]
+        handlers = [(*place, at) for place, at in follower.handlers.items()]
+        for handler, stream, writer, position in (*positions, *handlers):
+            seen = look.streams.get(stream)
+            if seen is not None and position > seen.given_out:
+                yield AheadFollower(name, stream, writer, handler, position, seen.given_out)
+
+
+class _Unread(Row, frozen=True):
+    """Stands for rows that nobody reads here."""
+
+
+def streams_of(txn: Transaction) -> list[Stream]:
+    """The streams that have tables, as far as their numbering goes: no configuration is needed."""
+    txn.execute("SELECT stream, counts_down, sequence FROM synrepl._streams ORDER BY stream")
+    found = []
+    for name, counts_down, sequence in txn.fetchall():
+        owner = str(sequence).removeprefix('synrepl."_').removesuffix('_seq"')
+        found.append(
+            Stream(
+                str(name),
+                {UNTAGGED: _Unread},
+                counts_down=bool(counts_down),
+                numbered_with=None if owner == name else owner,
+            )
+        )
+    return found
+
+
+def look(txn: Transaction, failover_days: float = 30.0) -> OwnLook:
+    """Look at everything.
+
+    :param failover_days: how old the failovers may be
+
+    To be run with one snapshot for all statements: sequences have none, so what
+    they gave out is never older than what the tables hold.
+
+    :raises SynreplError: what :func:`.migrations.pending` raises
+    """
+    txn.execute("SELECT set_config('lock_timeout', %s, true)", (str(_LOCK_MS),))
+    pending = migrations.pending(txn, migrations.load())
+    if any(each.phase is migrations.Phase.PRE for each in pending):
+        return OwnLook(pending, {}, {}, {}, None)
+    streams = streams_of(txn)
+    # A table that is locked would not let us by.
+    shut = {table for each in sessions.look(txn).values() for table in each.locked}
+    unreadable = _unreadable(txn, streams)
+    shut |= set(unreadable)
+    highest = {each.name: _highest(txn, each) for each in streams if each.name not in shut}
+    seen = writers.observe(txn, streams)
+    failovers = incarnations.failovers(txn, failover_days)
+    return OwnLook(
+        pending,
+        {name: StreamLook(highest.get(name, 0), each) for name, each in seen.items()},
+        sessions.look(txn),
+        {one.name: one for one in followers.named(txn)},
+        _oldest_key(txn),
+        unreadable,
+        incarnations.server(txn),
+        failovers,
+        incarnations.may_be_lost(txn, [each.number for each in failovers]),
+        durability(txn),
+    )
+
+
+def _unreadable(txn: Transaction, streams: Sequence[Stream]) -> tuple[str, ...]:
+    names = [stream.name for stream in streams]
+    txn.execute(
+        "SELECT name FROM unnest(%s) AS name"
+        " WHERE NOT has_table_privilege('synrepl.' || quote_ident(name), 'SELECT') ORDER BY name",
+        (names,),
+    )
+    return tuple(str(name) for (name,) in txn.fetchall())
+
+
+def _highest(txn: Transaction, stream: Stream) -> Token:
+    edge = "-min(stream_id)" if stream.counts_down else "max(stream_id)"
+    return int(txn.execute(f"SELECT coalesce({edge}, 0) FROM {table_name(stream)}").fetchone()[0])
+
+
+def _oldest_key(txn: Transaction) -> float | None:
+    txn.execute(
+        "SELECT extract(epoch FROM clock_timestamp() - min(created_at))::float8"
+        " FROM synrepl._idempotency_keys"
+    )
+    age = txn.fetchone()[0]
+    return None if age is None else float(age)

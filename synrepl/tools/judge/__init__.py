@@ -1,0 +1,1 @@
+"""The judge: checks recorded or live traffic against the rules of the protocol."""

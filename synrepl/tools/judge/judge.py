@@ -1,0 +1,106 @@
+"""Judges recorded traffic line by line, by the table in :mod:`synrepl.tools.judge.rules`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from synrepl.core.errors import InputError
+from synrepl.tools.judge.connection import JudgedConnection
+from synrepl.tools.judge.rules import Finding
+from synrepl.tools.judge.track import StreamTraits
+from synrepl.wire.dialects import Dialect, Side
+
+MOST_CONNECTIONS = 1_000
+
+_OPENED = ("connected", "open")
+_HUNG_UP = {"eof": Side.SERVER, "S-eof": Side.SERVER, "C-eof": Side.CLIENT}
+_CLOSED = "closed"
+
+
+class TooManyConnections(InputError):
+    """more than {most} connections at a time: such a recording cannot be judged"""
+
+
+class Recorded(NamedTuple):
+    """One line of a recording.
+
+    :ivar number: where it is, from 1
+    :ivar at_ms: when it was recorded, in ms since the epoch
+    :ivar sender: who said it; None for a note of the recorder, and on Redis
+    :ivar text: the line without its newline, or the note
+    :ivar connection: which of several connections; None where there is one
+    :ivar channel: on Redis, where it was published
+    """
+
+    number: int
+    at_ms: int
+    sender: Side | None
+    text: bytes
+    connection: int | None = None
+    channel: str | None = None
+
+
+class Judge:
+    """Takes the lines of one recording in order and tells which rules they break.
+
+    Memory is bounded by what is open at a time: connections, and the writers of
+    their streams.
+    """
+
+    def __init__(self, dialect: Dialect, traits: StreamTraits) -> None:
+        self._dialect = dialect
+        self._traits = traits
+        self._connections: dict[int | str | None, JudgedConnection] = {}
+
+    def judge(self, recorded: Recorded) -> Iterator[Finding]:
+        """Take the next line; findings may be about lines before it.
+
+        :raises TooManyConnections: :raises TooManyTracks: it cannot be judged in bounded memory
+        """
+        if recorded.channel is not None:
+            findings = self._published(recorded, recorded.channel)
+        elif recorded.sender is None:
+            findings = self._noted(recorded)
+        else:
+            connection = self._connection(recorded.connection)
+            findings = connection.said(
+                recorded.sender, recorded.text, recorded.at_ms, recorded.number
+            )
+        return filter(self._concerns, findings)
+
+    def end(self) -> Iterator[Finding]:
+        """The recording is over."""
+        for key in list(self._connections):
+            yield from filter(self._concerns, self._close(key))
+
+    def _concerns(self, finding: Finding) -> bool:
+        return self._dialect.name in finding.rule.dialects
+
+    def _published(self, recorded: Recorded, channel: str) -> Iterator[Finding]:
+        connection = self._connection(channel.partition("/")[0])
+        return connection.published(channel, recorded.text, recorded.at_ms, recorded.number)
+
+    def _noted(self, recorded: Recorded) -> Iterator[Finding]:
+        note, key = recorded.text.decode(errors="replace"), recorded.connection
+        if note in _OPENED:
+            yield from self._close(key)
+            self._connection(key, opened=True)
+        elif note in _HUNG_UP and key in self._connections:
+            yield from self._connections[key].hung_up(_HUNG_UP[note], recorded.number)
+        elif note == _CLOSED:
+            yield from self._close(key)
+
+    def _close(self, key: int | str | None) -> Iterator[Finding]:
+        connection = self._connections.pop(key, None)
+        if connection is not None:
+            yield from connection.ended()
+
+    def _connection(self, key: int | str | None, opened: bool = False) -> JudgedConnection:
+        connection = self._connections.get(key)
+        if connection is None:
+            if len(self._connections) >= MOST_CONNECTIONS:
+                raise TooManyConnections(most=MOST_CONNECTIONS)
+            connection = JudgedConnection(self._dialect, self._traits, opened)
+            self._connections[key] = connection
+        return connection

@@ -1,0 +1,68 @@
+"""Judging a recording from its beginning to its end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from synrepl.tools.judge.judge import Judge
+from synrepl.tools.judge.rules import Finding, Severity
+from synrepl.tools.judge.track import StreamTraits
+from synrepl.tools.tap.outline import LOOK_AT, DialectUnknown, outline
+from synrepl.tools.tap.recording import read_recording
+from synrepl.tools.tap.traits import SYNAPSE_TRAITS
+from synrepl.wire.dialects import Dialect
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """How often a rule was broken, and where first."""
+
+    count: int
+    first: int
+
+
+class Judging:
+    """One recording before the judge; ask for :meth:`findings` first.
+
+    :param dialect: None to find it out
+    :ivar lines: how many were read
+    :ivar breaches: by name of the rule, what was found
+    :ivar known: the same of faults that real servers are known for
+    :raises DialectUnknown: the recording does not tell it
+    :raises NoRecording: :raises NotARecording: :raises ScriptedRecording:
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        dialect: Dialect | None = None,
+        traits: StreamTraits = SYNAPSE_TRAITS,
+    ) -> None:
+        found = dialect or outline(read_recording(path)).dialect
+        if found is None:
+            raise DialectUnknown(path=path, lines=LOOK_AT)
+        self.dialect = found
+        self.lines = 0
+        self.breaches: dict[str, Tally] = {}
+        self.known: dict[str, Tally] = {}
+        self._path = path
+        self._judge = Judge(found, traits)
+
+    def findings(self) -> Iterator[Finding]:
+        """All findings, one at a time, nearly in the order of their lines.
+
+        :raises NotARecording: a line is none
+        :raises TooManyConnections: :raises TooManyTracks: more than can be kept in mind
+        """
+        for recorded in read_recording(self._path):
+            self.lines = recorded.number
+            yield from map(self._tallied, self._judge.judge(recorded))
+        yield from map(self._tallied, self._judge.end())
+
+    def _tallied(self, finding: Finding) -> Finding:
+        kind = self.breaches if finding.rule.severity is Severity.BREACH else self.known
+        before = kind.get(finding.rule.name, Tally(0, finding.line))
+        kind[finding.rule.name] = Tally(before.count + 1, min(before.first, finding.line))
+        return finding

@@ -1,0 +1,74 @@
+"""What is played of a recording, under which name, in which dialect, and how fast."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from synrepl.core.errors import InputError
+from synrepl.tools.tap.outline import LOOK_AT, DialectUnknown, outline
+from synrepl.tools.tap.recording import read_recording
+from synrepl.wire.dialects import CURRENT, MODERN, Dialect
+
+
+class NoServerName(InputError):
+    """{path} has no SERVER line; say with --server-name what to be called"""
+
+
+class NotForRedis(InputError):
+    """{path} is in the {dialect} dialect, which nobody speaks on Redis: rows name no writer there, or positions do not say what came before; replay it over TCP"""
+
+
+@dataclass(frozen=True, slots=True)
+class Performance:
+    """One way to play a recording.
+
+    :ivar server_name: what to be called
+    :ivar dialect: what is spoken in it
+    :ivar connection: which one of a recording of several
+    :ivar speed: 1 for as it was, 0 for at once
+    :ivar then: what the server was called
+    """
+
+    path: Path
+    server_name: str
+    dialect: Dialect
+    connection: int | None
+    speed: float
+    then: str | None = None
+
+    @property
+    def over_tcp(self) -> Dialect:
+        """What clients have to speak: what is played of Redis is the same in the modern dialect."""
+        return MODERN if self.dialect is CURRENT else self.dialect
+
+    def check_for_redis(self) -> None:
+        """See whether it can be played there.
+
+        :raises NotForRedis: it cannot
+        """
+        if self.dialect not in (MODERN, CURRENT):
+            raise NotForRedis(path=self.path, dialect=self.dialect.name)
+
+
+def performance(
+    path: Path,
+    speed: float,
+    connection: int | None,
+    server_name: str | None,
+    dialect: Dialect | None,
+) -> Performance:
+    """Plan it; what is None is looked for in the recording.
+
+    :raises NoServerName: :raises DialectUnknown: the recording does not tell it
+    :raises NoRecording: :raises NotARecording: :raises ScriptedRecording:
+    """
+    found = outline(read_recording(path))
+    spoken = dialect or found.dialect
+    if spoken is None:
+        raise DialectUnknown(path=path, lines=LOOK_AT)
+    name = server_name or found.server_name
+    if name is None:
+        raise NoServerName(path=path)
+    chosen = found.connection if connection is None else connection
+    return Performance(path, name, spoken, chosen, speed, found.server_name)

@@ -1,0 +1,167 @@
+"""A recording: one JSON object per line, in the order in which the recorder saw them.
+
+    {"t": 1795168338395, "dir": "S", "line": "RDATA caches 4 [\\"get_user_by_id\\", ...]"}
+
+``t`` is in ms since the epoch. ``dir`` is ``S`` (said by the server), ``C`` (by the
+client), ``-`` (a note of the recorder), ``S-partial`` (what the server had begun to
+say). Several connections have a ``conn`` each; on Redis there is a ``channel`` in
+place of ``dir``. Bytes that are not UTF-8 are kept with ``surrogateescape``.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import zlib
+from collections.abc import Callable, Generator, Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+
+from synrepl.core.errors import InputError
+from synrepl.tools.judge.judge import Recorded
+from synrepl.wire.dialects import Side
+
+#: The longest line of a file, in bytes; what ``tap record`` takes fits, every byte escaped.
+LONGEST = 2**27
+
+_SIDES = {"S": Side.SERVER, "C": Side.CLIENT}
+_PARTIAL = "S-partial"
+
+
+class _Line(msgspec.Struct):
+    t: Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+    line: str
+    dir: Literal["S", "C", "-", "S-partial"] | None = None
+    conn: int | None = None
+    channel: str | None = None
+
+
+class NoRecording(InputError):
+    """cannot open {path}: {reason}"""
+
+
+class NotARecording(InputError):
+    """{path}, line {line}: {reason}; each line of a recording is an object with t, dir and line, or with a channel in place of dir"""
+
+
+class ScriptedRecording(InputError):
+    """{path} is made of scripted cases, with lines that are wrong on purpose; only what peers said by themselves can be judged or replayed"""
+
+
+def read_recording(path: Path) -> Generator[Recorded, None, None]:
+    """The lines of a recording, ``.gz`` or not, one at a time.
+
+    :raises NoRecording: :raises NotARecording: :raises ScriptedRecording:
+    """
+    for number, line in enumerate(_lines(path), 1):
+        if len(line) > LONGEST:
+            raise NotARecording(path=path, line=number, reason=f"longer than {LONGEST} bytes")
+        yield _recorded(path, number, line)
+
+
+class RecordingFile:
+    """A new recording, readable by its owner alone.
+
+    Every call leaves it complete, so that it can be read while it grows, and
+    survives a process that is killed.
+
+    :param path: compressed when it ends in ``.gz``
+    :param hide: rewrites lines of the protocol, see :mod:`~synrepl.tools.tap.pseudonyms`
+    :ivar lines: how many objects it has
+    :raises NoRecording: it exists already, or cannot be made
+    """
+
+    def __init__(self, path: Path, hide: Callable[[bytes], bytes] | None = None) -> None:
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        except OSError as error:
+            raise NoRecording(path=path, reason=error.strerror) from None
+        self._raw = os.fdopen(descriptor, "wb")
+        self._zip = gzip.GzipFile("", "wb", 6, self._raw) if path.suffix == ".gz" else None
+        self._hide = hide
+        self.path = path
+        self.lines = 0
+
+    def write(self, at_ms: int, direction: str, lines: Sequence[bytes]) -> None:
+        """Add lines of a connection.
+
+        :param direction: ``S``, ``C``, ``-`` or ``S-partial``
+        :raises OSError: no room is left
+        """
+        if direction in _SIDES:
+            lines = self._hidden(lines)
+        elif self._hide is not None and direction == _PARTIAL:
+            lines = [b""]  # half an ID cannot be told from other text
+        self._add(at_ms, "dir", direction, lines)
+
+    def publish(self, at_ms: int, channel: str, lines: Sequence[bytes]) -> None:
+        """Add lines that were published on Redis.
+
+        :param channel: where; written as it is
+        :raises OSError: no room is left
+        """
+        self._add(at_ms, "channel", channel, self._hidden(lines))
+
+    def close(self) -> None:
+        """End the file."""
+        if self._zip is not None:
+            self._zip.close()
+        self._raw.close()
+
+    def _hidden(self, lines: Sequence[bytes]) -> Sequence[bytes]:
+        return lines if self._hide is None else [self._hide(line) for line in lines]
+
+    def _add(self, at_ms: int, key: str, value: str, lines: Sequence[bytes]) -> None:
+        data = b"".join([_written(at_ms, key, value, line) for line in lines])
+        if self._zip is not None:
+            self._zip.write(data)
+            self._zip.flush()
+        else:
+            self._raw.write(data)
+        self._raw.flush()
+        self.lines += len(lines)
+
+
+def _written(at_ms: int, key: str, value: str, line: bytes) -> bytes:
+    text = line.decode("utf-8", "surrogateescape")
+    return json.dumps({"t": at_ms, key: value, "line": text}).encode() + b"\n"
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            while line := file.readline(LONGEST + 1):
+                yield line
+    except EOFError:
+        return  # compressed, and still being written: what is there was read
+    except (OSError, zlib.error) as error:  # that it is not gzip, too
+        raise NoRecording(path=path, reason=_reason(error)) from None
+
+
+def _reason(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error)
+
+
+def _recorded(path: Path, number: int, line: bytes) -> Recorded:
+    try:
+        value = json.loads(line)  # which takes the lone surrogates of surrogateescape
+        if isinstance(value, dict) and "case" in value:
+            raise ScriptedRecording(path=path)
+        found = msgspec.convert(value, _Line)
+        text = found.line.encode("utf-8", "surrogateescape")
+        if found.channel is not None:
+            found.channel.encode()
+    except msgspec.ValidationError as error:
+        raise NotARecording(path=path, line=number, reason=str(error)) from None
+    except (ValueError, RecursionError):
+        raise NotARecording(path=path, line=number, reason="it is no JSON") from None
+    if found.channel is not None:
+        return Recorded(number, found.t, None, text, None, found.channel)
+    if found.dir is None:
+        raise NotARecording(path=path, line=number, reason="it has neither dir nor channel")
+    if found.dir == _PARTIAL:
+        text = b""
+    return Recorded(number, found.t, _SIDES.get(found.dir), text, found.conn)

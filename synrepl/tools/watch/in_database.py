@@ -1,0 +1,64 @@
+"""How far a real server's streams are in its database, as somebody who watches it needs to know."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from synrepl.storage.foreign.standing import NEWEST_ROWS
+from synrepl.storage.foreign.store import ForeignStore
+from synrepl.streams.definition import numbered_together
+from synrepl.streams.synapse import SYNAPSE_STREAMS
+from synrepl.tools.doctor import foreign_look
+from synrepl.tools.doctor.foreign_look import ForeignLook
+from synrepl.tools.watch.board import Committed
+
+_TOGETHER = numbered_together(SYNAPSE_STREAMS)
+
+
+@dataclass(frozen=True, slots=True)
+class InDatabase:
+    """One look.
+
+    :ivar positions: what has to be announced, by stream and writer
+    :ivar on_record: the streams of which the database says who writes them
+    :ivar unread: which streams could not be looked at, and what is in the way, in sentences
+    """
+
+    positions: Committed
+    on_record: Collection[str]
+    unread: tuple[str, ...]
+
+
+async def look(store: ForeignStore, announces_moves: bool) -> InDatabase:
+    """Look once.
+
+    :param announces_moves: writers announce positions that moved without rows, as over
+        Redis; else only rows have to be announced
+    :raises SynreplError: what :class:`.ForeignStore` raises
+    """
+    release = await store.release()
+    seen = await store.read("watch", lambda txn: foreign_look.look(txn, release, NEWEST_ROWS))
+    positions = {}
+    for name, stream in seen.streams.items():
+        # A stream that shares its sequence moves on record with the rows of the other one.
+        shared = _TOGETHER.get(name, frozenset()) & seen.streams.keys()
+        only_rows = len(shared) > 1 or not announces_moves
+        positions[name] = stream.row_positions if only_rows else stream.positions
+    on_record = [name for name, stream in seen.streams.items() if stream.recorded]
+    return InDatabase(positions, on_record, tuple(_unread(seen)))
+
+
+def _unread(seen: ForeignLook) -> Iterator[str]:
+    release = seen.release
+    for stream, what in release.unreadable.items():
+        yield f"this user may not read {what}, so how far {stream} is there is not known"
+    for stream, missing in release.unknown.items():
+        yield f"this release lacks {missing}, so how far {stream} is there is not known"
+    for session in seen.sessions.values():
+        streams = seen.locked_by(session)
+        if streams:
+            yield (
+                f"nobody can read table {', '.join(session.locked)}, so how far"
+                f" {', '.join(streams)} is in the database is not known: {session.told}"
+            )

@@ -1,0 +1,136 @@
+"""``synrepl check-config`` on what only the whole process makes wrong: streams, writers, handlers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.cli.cli_world import CliCase
+from tests.cli.test_cli import InDirectory, run
+
+WORKER = """
+server_name: example.com
+instance_name: worker1
+master: {port: 1, http_url: "http://127.0.0.1:1"}
+catch_up: http
+catalogue: none
+streams: [{name: orders, columns: {order_id: text}}, {name: jobs, columns: {id: bigint}}]
+"""
+
+
+class Handlers(InDirectory):
+    """Each handler is imported, and none is made."""
+
+    def refusal(self, handler: str, more: str = "") -> str:
+        """What is said of one handler."""
+        path = self.directory / "worker.yaml"
+        path.write_text(f"{WORKER}{more}handlers:\n  - {handler}\n")
+        result = run("check-config", "-c", path)
+        self.assertEqual(result.exit_code, 2, result.output)
+        self.assertNotIn("Traceback", result.output)
+        line = 9 + more.count("\n")
+        begin = f"synrepl: error: {path}:{line}:5: handlers: "
+        self.assertTrue(result.stderr.startswith(begin), result.stderr)
+        return result.stderr.removeprefix(begin)
+
+    def test_refused(self) -> None:
+        for handler, reason in (
+            ("nowhere.to.be:Found", "No module named 'nowhere'"),
+            ("tests.daemon.misfits:Gone", "has no attribute 'Gone'"),
+            (
+                "tests.daemon.misfits:NoHandler",
+                "it does not implement synrepl.IHandler: inherit from synrepl.Handler",
+            ),
+            ("tests.daemon.misfits:instance", "it is not a class"),
+            ("tests.daemon.misfits:Incomplete", "no method on_reset(stream, writer, position)"),
+            ("tests.daemon.misfits:Incomplete", "its method on_rows must accept (batch), but"),
+            ("tests.daemon.misfits:NarrowRows", "its method on_rows must accept (batch), but"),
+            ("tests.daemon.misfits:NoApply", "it does not define apply"),
+            ("tests.daemon.misfits:AsyncApply", "its method apply must be a plain 'def'"),
+            (
+                "{class: 'tests.daemon.misfits:IndependentTotals', config: {streams: [orders]}}",
+                "it is transactional, and works in the database",
+            ),
+            ("tests.daemon.misfits:Wanting", "missing a required argument: 'path'"),
+            (
+                "{class: 'tests.daemon.misfits:Orders', config: {a: 1}}",
+                "its 'config' does not fit: got an unexpected keyword argument 'a'",
+            ),
+            (
+                "tests.daemon.misfits:Misspelt",
+                "of its 'streams': there is no stream 'ordres'; did you mean orders?",
+            ),
+            ("tests.daemon.misfits:OneWord", "must be a set of names, not the text 'orders'"),
+            ("tests.daemon.misfits:Totals", "it is transactional, and works in the database"),
+        ):
+            with self.subTest(handler):
+                path = handler.partition("'")[2].partition("'")[0] or handler
+                told = self.refusal(handler if handler[0] == "{" else f"'{handler}'")
+                self.assertTrue(told.startswith(f"{path} cannot be used: "), told)
+                self.assertIn(reason, told)
+
+    def test_accepts_a_class_that_provides_the_interface_without_inheriting(self) -> None:
+        path = self.directory / "worker.yaml"
+        handler = "{class: 'tests.daemon.misfits:Independent', config: {streams: [orders]}}"
+        path.write_text(f"{WORKER}handlers:\n  - {handler}\n")
+        result = run("check-config", "-c", path)
+        self.assertEqual(result.exit_code, 0, result.output)
+
+    def test_a_handler_of_streams_that_are_not_followed(self) -> None:
+        told = self.refusal("tests.daemon.misfits:Orders", "follow: [jobs]\n")
+        self.assertIn("none of its 'streams' (orders) is among those of 'follow'", told)
+
+    def test_a_master_refuses_a_handler_that_takes_facts_only(self) -> None:
+        path = self.directory / "master.yaml"
+        text = "server_name: example.com\ndatabase: embedded\ndata_dir: data\nhandlers: [{}]\n"
+        path.write_text(text.format("'tests.daemon.misfits:FactsOnly'"))
+        result = run("check-config", "-c", path)
+        self.assertEqual(result.exit_code, 2, result.output)
+        self.assertIn("a master hands none to its handlers", result.stderr)
+        path.write_text(text.format("'tests.daemon.misfits:Commands'"))
+        result = run("check-config", "-c", path)
+        self.assertEqual(result.exit_code, 0, result.output)
+
+    def test_all_of_them_at_once(self) -> None:
+        path = self.directory / "worker.yaml"
+        path.write_text(
+            f"{WORKER}follow: [jobs, nosuch]\n"
+            "stream_writers: {others: [master], jobs: [worker1]}\n"
+            "handlers:\n  - a:B\n  - tests.daemon.misfits:OneWord\n"
+        )
+        result = run("check-config", "-c", path)
+        self.assertEqual(
+            [line.split(": ")[2] for line in result.stderr.splitlines()],
+            [f"{path}:8:16", f"{path}:9:18"],
+        )
+        path.write_text(path.read_text().replace(", nosuch", "").replace("others: [master], ", ""))
+        result = run("check-config", "-c", path)
+        self.assertEqual(
+            [line.split(": ")[2] for line in result.stderr.splitlines()],
+            [f"{path}:9:18", f"{path}:11:5", f"{path}:12:5"],
+        )
+        self.assertIn(
+            "'worker1' is this process, and a writer writes to the database", result.stderr
+        )
+
+
+class Processes(CliCase):
+    """What ``check-config`` refuses, the process refuses in the same words."""
+
+    async def test_a_module_of_the_working_directory(self) -> None:
+        path: Path = self.directory / "worker.yaml"
+        path.write_text(f"{WORKER}handlers: ['shop:Mailer']\n")
+        (self.directory / "shop.py").write_text(
+            "from synrepl.services.handlers import Handler\n"
+            "class Mailer(Handler):\n    streams = {'orders'}\n"
+        )
+        done = await self.run_it("check-config", "-c", path)
+        self.assertEqual((done.code, done.err), (0, ""))
+        (self.directory / "shop.py").write_text("class Mailer(:\n")
+        for command in "check-config", "worker":
+            done = await self.run_it(command, "-c", path)
+            self.assertEqual(done.code, 2)
+            self.assertRegex(
+                done.err,
+                r"^synrepl: error: .*worker\.yaml:8:12: handlers: shop:Mailer cannot be used: "
+                r'File ".*shop\.py", line 1 .*SyntaxError: invalid syntax\n$',
+            )

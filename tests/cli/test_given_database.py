@@ -1,0 +1,66 @@
+"""Commands that take a DSN send nothing in plain text to another machine, unless told to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from unittest import TestCase
+
+import click
+
+from synrepl.cli import cli
+from synrepl.cli.given_database import given_database
+from synrepl.driver.dsn import PlainTextDatabase
+from tests.cli.test_cli import InDirectory, run
+
+ELSEWHERE = "host=db.example.com user=reader"
+
+
+def commands(group: click.Command, *names: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """All commands below one, by the words that call them."""
+    yield names, group
+    if isinstance(group, click.Group):
+        context = click.Context(group)
+        for name in group.list_commands(context):
+            found = group.get_command(context, name)
+            assert found is not None
+            yield from commands(found, *names, name)
+
+
+def takes_a_dsn() -> dict[tuple[str, ...], set[str]]:
+    """The options of each command that takes a DSN."""
+    options = {names: {str(each.name) for each in one.params} for names, one in commands(cli)}
+    return {names: given for names, given in options.items() if "database_path" in given}
+
+
+class Commands(InDirectory):
+    """All that take a DSN, also those that are yet to come."""
+
+    def test_each_has_a_way_to_accept_plain_text(self) -> None:
+        found = takes_a_dsn()
+        self.assertLessEqual(
+            {("doctor",), ("doctor", "database"), ("watch",), ("lake", "land")}, found.keys()
+        )
+        for names, given in found.items():
+            with self.subTest(names):
+                self.assertIn("insecure", given)
+
+    def test_each_refuses_plain_text(self) -> None:
+        path = self.directory / "dsn"
+        path.write_text(ELSEWHERE)
+        path.chmod(0o600)
+        needed = {"watch": ["--tcp", "127.0.0.1:1"], "lake": [self.directory / "lake"]}
+        for names in takes_a_dsn():
+            for given in ("--database", ELSEWHERE), ("--database-path", path):
+                with self.subTest(names, given=given[0]):
+                    result = run(*names, *needed.get(names[0], []), *given)
+                    self.assertEqual(result.exit_code, 2, result.output)
+                    self.assertIn("'db.example.com' is on another machine", result.stderr)
+                    self.assertIn("accept plain text by --insecure", result.stderr)
+
+
+class Given(TestCase):
+    def test_plain_text_that_is_accepted(self) -> None:
+        self.assertRaises(PlainTextDatabase, given_database, ELSEWHERE, None)
+        self.assertEqual(given_database(ELSEWHERE, None, insecure=True), ELSEWHERE)
+        encrypted = f"{ELSEWHERE} sslmode=verify-full"
+        self.assertEqual(given_database(encrypted, None), encrypted)

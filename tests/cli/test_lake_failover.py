@@ -1,0 +1,66 @@
+"""``synrepl lake`` over a database whose server was promoted and lacks commits."""
+
+from __future__ import annotations
+
+import json
+
+from synrepl.pipeline.lake.lake import Lake
+from synrepl.testing.postgres import fresh_database
+from tests.cli.lake_world import LakeCase
+from tests.pipeline.landing import rows_of
+from tests.storage.postgres import prepare
+from tests.storage.samples import TAMPERING
+from tests.storage.test_failover_sql import PROMOTE
+
+#: What an earlier state of the database has not: a fact, and where the lake is.
+LOSE = f"{TAMPERING}; DELETE FROM synrepl.notes WHERE stream_id > 2; DELETE FROM synrepl._followers"
+
+
+class OneLake(LakeCase):
+    """Landed, and gone on with after a failover."""
+
+    async def setUp(self) -> None:  # type: ignore[override]
+        super().setUp()
+        self.dsn = await fresh_database(self, prepare)
+        self.database = ("--database-path", self.dsn_file(self.dsn))
+
+    async def test_says_what_was_lost(self) -> None:
+        self.notes(self.dsn, "one", "two", "three", "four")
+        self.done("land", self.lake, *self.database)
+        self.sql(self.dsn, f"{LOSE}; {PROMOTE}")
+        for command in "land", "check":
+            done = self.in_process(command, self.lake, *self.database)
+            self.assertEqual(done.code, 1, done)
+            self.assertIn("the database is not confirmed", done.err)
+        self.sql(self.dsn, "SELECT synrepl.confirm()")
+        self.notes(self.dsn, "five")
+
+        done = self.in_process("land", self.lake, *self.database, "--json")
+        self.assertEqual(done.code, 1, done)
+        told = json.loads(done.out)
+        self.assertEqual(told["rows"], {"notes": 1})
+        self.assertEqual(
+            told["lost_in_failover"],
+            {"notes": [{"incarnation": 2, "writer": "sql", "after": 2, "upto": 4, "rows": 2}]},
+        )
+        lost = "stream 'notes': 2 rows of writer 'sql', tokens 3 to 4, lost by the database"
+        self.assertIn(lost, " ".join(done.err.split()))
+        self.assertEqual(self.done("land", self.lake, *self.database), "Nothing new.\n")
+
+        done = self.in_process("check", self.lake, *self.database)
+        self.assertEqual((done.code, done.err), (1, ""), done)
+        for part in ("LOST IN A FAILOVER", "2 rows were lost by the database", "tokens 3 to 4",
+                     "The lake has all that the database has"):  # fmt: skip
+            self.assertIn(part, " ".join(done.out.split()))
+        self.assertNotIn("DIFFERS", done.out)
+        told = json.loads(self.done("check", self.lake, *self.database, "--json", "--accept-lost"))
+        self.assertEqual((told["outcome"], told["equal"]), ("lost in a failover", False))
+
+        lines = self.done("drop-lost", self.lake, *self.database).splitlines()
+        self.assertTrue(lines[0].startswith("stream 'notes': dropped 2 rows of writer 'sql'"))
+        self.assertIn("All equal.", self.done("check", self.lake, *self.database))
+        self.assertEqual(
+            json.loads(self.done("drop-lost", self.lake, *self.database, "--json")), {}
+        )
+        texts = [row[3] for row in rows_of(Lake(self.lake).table("notes"))]
+        self.assertEqual(texts, ["one", "two", "five"])

@@ -1,0 +1,375 @@
+"""``synrepl tap`` on a real Redis: as processes, and its connections."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import resource
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from twisted.internet import reactor as _reactor
+from twisted.internet.defer import CancelledError, Deferred
+
+from synrepl.adapters.redis.address import RedisAddress
+from synrepl.adapters.scheduler import TwistedScheduler
+from synrepl.cli.tap.record_redis import RedisSource
+from synrepl.cli.tap.redis import TapLink
+from synrepl.cli.tap.replay_redis import RedisStage, ReplayEnded
+from synrepl.testing.redis import RedisServer
+from synrepl.tools.tap.bus_replay import BusReplay
+from synrepl.tools.tap.judging import Judging
+from synrepl.tools.tap.parts import Cue
+from synrepl.tools.tap.performance import performance
+from synrepl.tools.tap.recorded_bus import Published
+from synrepl.tools.tap.recording import RecordingFile, read_recording
+from tests.adapters.redis_site import SERVER_NAME, Happenings, Process, Site
+from tests.cli.cli_world import CliCase, Command, free_port
+from tests.wire.recordings import CAPTURES
+
+reactor: Any = _reactor
+
+REDIS = CAPTURES / "1.163.2" / "redis.jsonl.gz"
+NAME = "localhost:18701"
+
+
+class RedisCase(CliCase):
+    """A test with a Redis."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.redis = RedisServer()
+        self.addCleanup(self.redis.close)
+        self.url = f"redis://127.0.0.1:{self.redis.port}"
+
+    def record(self, *arguments: object) -> Command:
+        """``tap record --redis``, under way."""
+        return self.start("tap", "record", "--redis", self.url, *arguments)
+
+    def say(self, channel: str, *lines: bytes) -> None:
+        """Publish lines."""
+        for line in lines:
+            self.redis.command("PUBLISH", channel, line)
+
+    async def grown(self, name: str, count: int) -> None:
+        """Wait until a recording has so many lines."""
+        path, scheduler = self.directory / name, TwistedScheduler(reactor)
+        while True:
+            data = path.read_bytes()
+            if name.endswith(".gz"):
+                data = zlib.decompressobj(31).decompress(data)
+            if data.count(b"\n") >= count:
+                return
+            await scheduler.sleep(0.02)
+
+    async def holds(self, path: Path, part: bytes) -> None:
+        """Wait until a recording has it in a line."""
+        while part not in path.read_bytes():
+            await TwistedScheduler(reactor).sleep(0.02)
+
+    def lines(self, name: str) -> list[tuple[str, str]]:
+        """Channel and line of each object of a recording."""
+        data = (self.directory / name).read_bytes()
+        text = gzip.decompress(data) if name.endswith(".gz") else data
+        return [(each["channel"], each["line"]) for each in map(json.loads, text.splitlines())]
+
+
+class Record(RedisCase):
+    async def test_both_channels_until_ctrl_c(self) -> None:
+        command = self.record("r.jsonl.gz", "--server-name", "x.org")
+        await command.said("recording channel x.org of Redis at 127.0.0.1")
+        await self.grown("r.jsonl.gz", 1)
+        self.say("x.org", b"POSITION a m 1 1", b"\xff")
+        self.say("x.org/USER_IP", b"USER_IP @u:x.org []")
+        self.say("y.org", b"POSITION a m 1 1")
+        self.say("x.org", b"POSITION a m 1 2")
+        await self.grown("r.jsonl.gz", 5)
+        command.signal("INT")
+        done = await command.done()
+        self.assertEqual((done.code, done.out), (130, ""))
+        self.assertTrue(done.err.endswith("synrepl: 5 lines are in r.jsonl.gz\n"), done.err)
+        self.assertEqual(
+            self.lines("r.jsonl.gz"),
+            [
+                ("x.org", "REPLICATE "),
+                ("x.org", "POSITION a m 1 1"),
+                ("x.org", "\udcff"),
+                ("x.org/USER_IP", "USER_IP @u:x.org []"),
+                ("x.org", "POSITION a m 1 2"),
+            ],
+        )
+
+    async def test_silent_and_pseudonymous(self) -> None:
+        command = self.record("r", "--server-name", "x.org", "--silent", "--pseudonyms")
+        await command.said("recording")
+        self.say("x.org/USER_IP", b'USER_IP @u:x.org ["t"]')
+        self.say("x.org", b"REMOTE_SERVER_UP x.org")
+        await self.grown("r", 2)
+        self.redis.stop()
+        done = await command.done()
+        self.assertEqual(done.code, 1)
+        self.assertIn("2 lines are in r\nsynrepl: error: the connection to Redis at ", done.err)
+        self.assertIn("what was said until then is in r\n", done.err)
+        (channel, line), (main, up) = self.lines("r")
+        self.assertRegex(main, r"^s[0-9a-f]{16}\.invalid$")
+        self.assertEqual((channel, up), (f"{main}/USER_IP", f"REMOTE_SERVER_UP {main}"))
+        self.assertNotIn("x.org", line)
+
+    async def test_nobody_is_heard(self) -> None:
+        command = self.record("r", "--server-name", "x.org", "--seconds", "0.2")
+        done = await command.done()
+        self.assertEqual((done.code, self.lines("r")), (0, [("x.org", "REPLICATE ")]))
+        self.assertIn("nobody was heard on channel x.org; is that the server's name?\n", done.err)
+
+    async def test_no_room(self) -> None:
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+        arguments = ("--redis", self.url, "r", "--server-name", "x.org", "--silent")
+        command = self.start("tap", "record", *arguments, afresh=True)
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        await command.said("recording")
+        self.say("x.org", *[b"x" * 40_000] * 3)
+        done = await command.done()
+        self.assertEqual(done.code, 1)
+        self.assertIn("error: cannot write to r: File too large; what was said", done.err)
+
+    async def test_refusals(self) -> None:
+        self.redis.command("ACL", "SETUSER", "quiet", "on", ">pw", "+@all", "-publish", "&*")
+        self.redis.command("ACL", "SETUSER", "deaf", "on", ">pw", "+@all", "resetchannels")
+        password = self.directory / "password"
+        password.touch(mode=0o600)
+        password.write_text("pw")
+        wrong = self.directory / "wrong"
+        wrong.touch(mode=0o600)
+        wrong.write_text("hunter2")
+        port = self.redis.port
+        away, quiet, deaf = (
+            f"redis://127.0.0.1:{free_port()}",
+            f"redis://quiet@127.0.0.1:{port}",
+            f"redis://deaf@127.0.0.1:{port}",
+        )
+        name = ("--server-name", "x.org")
+        as_user = ("--redis-password-path", password)
+        for arguments, code, message, left in (
+            (("--redis", self.url), 2, "--redis URL --server-name NAME", False),
+            (("--redis", self.url, "--server-name", "x org"), 2, "is not a valid name", False),
+            (("--redis", "http://x", *name), 2, "it begins with none of redis://", False),
+            (("--redis", away, *name), 1, "cannot be used: ", False),
+            (("--redis", quiet, *name, "--redis-password-path", wrong), 1, "WRONGPASS", False),
+            (("--redis", deaf, *name, *as_user), 1, "NOPERM", False),
+            (("--redis", quiet, *name, *as_user), 1, "NOPERM", True),
+        ):
+            done = await self.run_it("tap", "record", "r", *arguments)
+            self.assertEqual((done.code, done.out), (code, ""), (arguments, done.err))
+            self.assertIn(message, done.err)
+            self.assertNotIn("hunter2", done.err)
+            self.assertEqual((self.directory / "r").exists(), left, arguments)
+
+
+class Replay(RedisCase):
+    def replay(self, path: Path, *arguments: object) -> Command:
+        """``tap replay --redis``, under way."""
+        return self.start("tap", "replay", path, "--redis", self.url, *arguments)
+
+    async def test_what_was_recorded_is_recorded_again(self) -> None:
+        replayed = self.replay(REDIS, "--speed", "0")
+        await replayed.said(f"waits for REPLICATE on channel {NAME} of Redis at 127.0.0.1")
+        recorder = self.record("r.jsonl", "--server-name", NAME)
+        await replayed.said("3997 lines were played; who asks is told where that ended\n")
+        late = self.record("late.jsonl", "--server-name", NAME)
+        await late.said("recording")
+        await self.grown("late.jsonl", 34)
+        await self.grown("r.jsonl", 3_998 + 34)
+        for each in (recorder, late):
+            each.signal("INT")
+            await each.done()
+        replayed.signal("INT")
+        self.assertEqual((await replayed.done()).code, 130)
+        expected = [(each.channel, each.text.decode()) for each in read_recording(REDIS)]
+        found = self.lines("r.jsonl")
+        self.assertEqual(found[: len(expected)], expected)
+        # And then the late comer's question, and its answer.
+        told = self.lines("late.jsonl")
+        self.assertEqual(found[len(expected) :], told)
+        self.assertEqual(told[0], (NAME, "REPLICATE "))
+        last = {}
+        for _, line in expected:
+            match line.split(" "):
+                case ["POSITION", stream, writer, _, new]:
+                    last[stream, writer] = int(new)
+                case ["RDATA", stream, writer, token, *_] if token != "batch":
+                    last[stream, writer] = max(int(token), last.get((stream, writer), 0))
+        positions = {f"POSITION {s} {w} {token} {token}" for (s, w), token in last.items()}
+        self.assertEqual({line for _, line in told[1:]}, positions)
+        judging = Judging(self.directory / "r.jsonl")
+        list(judging.findings())
+        self.assertEqual((judging.breaches, list(judging.known)), ({}, ["unordered"]))
+
+    async def test_tcp_under_another_name(self) -> None:
+        path = CAPTURES / "1.43.0" / "live-forks.jsonl.gz"
+        arguments = ("--server-name", "x.org", "--speed", "0", "--unasked")
+        recorder = self.record("r.jsonl", "--server-name", "x.org", "--silent")
+        await recorder.said("recording")
+        replayed = self.replay(path, *arguments)
+        said = await replayed.said("lines were played")
+        self.assertIn("plays on channel x.org of Redis", said)
+        expected = [
+            ("x.org", each.text.decode())
+            for each in read_recording(path)
+            if each.text.startswith((b"RDATA", b"POSITION"))
+        ]
+        await self.grown("r.jsonl", len(expected))
+        self.assertEqual(self.lines("r.jsonl"), expected)
+
+    async def test_a_channel_that_is_taken(self) -> None:
+        replayed = self.replay(REDIS)
+        await replayed.said("waits")
+        self.say(NAME, b"RDATA events master 5 []")
+        done = await replayed.done()
+        self.assertEqual((done.code, done.out), (1, ""))
+        self.assertIn(f"somebody speaks on the channel {NAME} already", done.err)
+
+    async def test_redis_goes(self) -> None:
+        for arguments, words in (((), "waits"), (("--unasked",), "plays")):
+            self.redis.restart()
+            replayed = self.replay(REDIS, *arguments)
+            await replayed.said(words)
+            self.redis.stop()
+            done = await replayed.done()
+            self.assertEqual(done.code, 1)
+            self.assertIn("error: the connection to Redis at 127.0.0.1", done.err)
+
+    async def test_refusals(self) -> None:
+        (self.directory / "cut.jsonl").write_text(
+            '{"t":1,"channel":"x","line":"POSITION a m 1 1"}\nnot JSON\n'
+        )
+        away = f"redis://127.0.0.1:{free_port()}"
+        legacy = CAPTURES / "1.11.1" / "live.jsonl.gz"
+        at_once = ("--unasked", "--speed", "0")
+        for arguments, code, message in (
+            ((REDIS, "--redis", self.url, "--port", "1"), 2, "give one of the two"),
+            ((REDIS, "--unasked"), 2, "give one of the two"),
+            ((REDIS, "--redis", away), 1, "cannot be used: "),
+            ((legacy, "--redis", self.url), 1, "is in the legacy dialect"),
+            ((REDIS, "--redis", self.url, "--server-name", "x/y"), 2, "is not a valid name"),
+            (("cut.jsonl", "--redis", self.url, *at_once), 1, "cut.jsonl, line 2: it is no JSON"),
+        ):
+            done = await self.run_it("tap", "replay", *arguments)
+            self.assertEqual((done.code, done.out), (code, ""), (arguments, done.err))
+            self.assertIn(message, done.err)
+
+
+class Connections(RedisCase):
+    """The connections of both, in this process."""
+
+    async def test_no_more_is_read_than_redis_takes(self) -> None:
+        scheduler, happenings = TwistedScheduler(reactor), Happenings()
+        link = TapLink(reactor, scheduler, RedisAddress(path=self.redis.path))
+        self.addCleanup(lambda: Deferred.fromCoroutine(link.close()))
+        heard: list[bytes] = []
+        read = 0
+
+        def hear(messages: Sequence[Published]) -> None:
+            heard.extend(message.text for message in messages)
+            happenings.happened()
+
+        def part() -> Iterator[Cue]:
+            nonlocal read
+            for read in range(1, 1_001):
+                yield Cue(0, b"RDATA a m %d %s" % (read, b"x" * 2_000))
+
+        speaker = await link.speaker()
+        await link.listen(["x"], hear)
+        self.redis.freeze()
+        replay = BusReplay(scheduler, "x", speaker.publish_some, True)
+        playing = Deferred.fromCoroutine(replay.play(part(), 0.0))
+        self.assertLess(read, 40)
+        self.redis.thaw()
+        self.assertEqual(await playing, 1_000)
+        await happenings.until(lambda: len(heard) == 1_000)
+
+    async def test_nothing_is_taken_once_redis_is_gone(self) -> None:
+        link = TapLink(reactor, TwistedScheduler(reactor), RedisAddress(path=self.redis.path))
+        speaker = await link.speaker()
+        self.redis.freeze()
+        taken = [Deferred.fromCoroutine(speaker.publish_some("x", [b"1", b"2"])) for _ in range(2)]
+        self.redis.stop()
+        self.assertEqual([await each for each in taken], [False, False])
+        self.assertFalse(await speaker.publish_some("x", [b"3"]))
+        self.assertIsNotNone(await link.until_over())
+        await link.close()
+
+    async def test_what_redis_did_not_take_is_not_told_as_played(self) -> None:
+        stage = RedisStage(RedisAddress(path=self.redis.path), NAME, unasked=True)
+        said: list[str] = []
+        begun: Deferred[None] = Deferred()
+
+        def say(text: str) -> None:
+            said.append(text)
+            if not begun.called:
+                self.redis.freeze()
+                begun.callback(None)
+
+        playing = Deferred.fromCoroutine(
+            stage.play(reactor, performance(REDIS, 0.0, None, None, None), say)
+        )
+        await begun
+        self.redis.stop()
+        with self.assertRaises(ReplayEnded):
+            await playing
+        await TwistedScheduler(reactor).sleep(0)  # for what is left to do
+        self.assertEqual([text.partition(" ")[0] for text in said], ["plays"])
+
+
+class OurOwn(RedisCase):
+    async def test_our_own_processes_break_no_rule(self) -> None:
+        site, address = Site(), RedisAddress(path=self.redis.path)
+        one = await Process(site, "one", address).start(self)
+        path = self.directory / "r.jsonl"
+        file = RecordingFile(path)
+        source = RedisSource(address, SERVER_NAME, silent=False, hide=None)
+        begun: Deferred[None] = Deferred()
+
+        def said(text: str) -> None:
+            if text.startswith("recording"):
+                begun.callback(None)
+
+        running = Deferred.fromCoroutine(source.record(reactor, file, None, said))
+        await begun
+        two = await Process(site, "two", address).start(self)
+        texts = [f"{number}" for number in range(200)]
+        await one.say(*texts[:100])
+        await two.say(*texts[:100], facts=False)
+        await one.hears("two", texts[:100])
+        await two.stop()
+        again = await Process(site, "two", address).start(self)
+        await again.say(*texts[100:])
+        await one.say(*texts[100:], facts=False)
+        await one.hears("two", texts)
+        await again.hears("one", texts)
+        # The recorder has a connection of its own: what others heard, it may not have read yet.
+        self.say(SERVER_NAME, b"REMOTE_SERVER_UP the.end")
+        await self.holds(path, b"the.end")
+        running.cancel()
+        await self.assertFailure(running, CancelledError)
+        file.close()
+        found = [each.text for each in read_recording(path)]
+        for line in (b"REPLICATE ", b"POSITION notes two ", b"RDATA notes one batch "):
+            self.assertTrue([text for text in found if text.startswith(line)], line)
+        self.assertEqual(list(Judging(path).findings()), [])
+
+
+class Files(CliCase):
+    async def test_channels_are_written_and_read_again(self) -> None:
+        path = self.directory / "r.jsonl"
+        file = RecordingFile(path)
+        file.publish(7, "x.org/USER_IP", [b"USER_IP @u:x []", b"\xff"])
+        file.close()
+        found = [(each.at_ms, each.channel, each.text) for each in read_recording(path)]
+        self.assertEqual(
+            found, [(7, "x.org/USER_IP", b"USER_IP @u:x []"), (7, "x.org/USER_IP", b"\xff")]
+        )
+        self.assertEqual(os.stat(path).st_mode & 0o777, 0o600)

@@ -1,0 +1,31 @@
+"""In which dialect ``synrepl watch`` asks, and when in another."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest import TestCase
+
+from synrepl.adapters.scheduler import TwistedScheduler
+from synrepl.cli.raw_peer import NoMaster
+from synrepl.cli.watch.follow import Listening
+from synrepl.tools.watch.heard import Heard
+from synrepl.wire.dialects import Dialect
+from tests.services.world import manual_clock
+
+
+class WhenNobodyIsThere(TestCase):
+    def test_the_newest_dialects_stay_the_first(self) -> None:
+        clock = manual_clock()
+        scheduler = TwistedScheduler(clock)
+        asked: list[str] = []
+
+        async def connect(dialect: Dialect) -> Any:
+            asked.append(dialect.name)
+            raise NoMaster(where="127.0.0.1:1", reason="refused")
+
+        listening = Listening(scheduler, connect, Heard(scheduler))
+        scheduler.spawn("listen", listening.run())
+        clock.pump([10.0] * 4)
+        scheduler.stop()
+        self.assertEqual(asked, ["transitional or modern"] * 5)
+        self.assertEqual(listening.trouble, "cannot connect to 127.0.0.1:1: refused")

@@ -1,0 +1,78 @@
+"""What is said on the bus is judged by what was committed, and by who was told what."""
+
+from __future__ import annotations
+
+from unittest import TestCase
+
+from simulator.bus_checker import BusChecker
+from simulator.transcript import Transcript
+from simulator.truth import Judge, Truth
+from simulator.workload import JOBS
+from synrepl.streams.definition import Fact
+
+
+class Messages(TestCase):
+    """Writer ``w`` has committed 1, 3 and 5, and was published at 6."""
+
+    def setUp(self) -> None:
+        self.judge = Judge(Transcript(lambda: 0.0))
+        truth = Truth()
+        for token in (1, 3, 5):
+            truth.committed(JOBS.name, Fact(token, "w", ()))
+        truth.publish(JOBS.name, "w", 6)
+        self.checker = BusChecker(self.judge, truth)
+
+    def say(self, *lines: str, by: str = "w#1.1") -> list[str]:
+        """The rules that are broken by then."""
+        for line in lines:
+            self.checker.published(by, "example.org", line.encode())
+        return [sentence.partition(":")[0] for sentence in self.judge.violations]
+
+    def test_all_is_well(self) -> None:
+        self.assertEqual(
+            self.say(
+                "POSITION jobs w 0 0",
+                "RDATA jobs w 1 [1,null]",
+                "RDATA jobs w batch [2,null]",
+                "RDATA jobs w 3 [3,null]",
+                "POSITION jobs w 6 6",
+                "REPLICATE ",
+            ),
+            [],
+        )
+        self.assertEqual(self.say("POSITION jobs w 6 6", by="master#2.1"), [])
+        self.assertEqual(self.checker.messages, 7)
+
+    def test_a_fact_is_left_out(self) -> None:
+        self.assertEqual(self.say("RDATA jobs w 1 [1]", "RDATA jobs w 5 [5]"), ["R3"])
+
+    def test_a_position_hides_a_fact(self) -> None:
+        self.assertEqual(self.say("RDATA jobs w 1 [1]", "POSITION jobs w 1 4"), ["R3"])
+
+    def test_a_position_shows_what_is_missing(self) -> None:
+        self.assertEqual(self.say("RDATA jobs w 1 [1]", "POSITION jobs w 4 4"), [])
+
+    def test_another_one_hides_what_was_not_said(self) -> None:
+        self.say("RDATA jobs w 1 [1]")
+        self.assertEqual(self.say("RDATA jobs w 5 [5]", by="master#2.1"), ["R3"])
+
+    def test_back(self) -> None:
+        self.assertEqual(self.say("POSITION jobs w 3 3", "RDATA jobs w 3 [3]"), ["R2"])
+
+    def test_back_on_another_connection(self) -> None:
+        self.say("POSITION jobs w 5 5")
+        self.assertEqual(self.say("POSITION jobs w 3 3", by="w#1.2"), ["R2"])
+
+    def test_another_one_may_know_less(self) -> None:
+        self.say("POSITION jobs w 5 5")
+        self.assertEqual(self.say("POSITION jobs w 3 3", by="master#2.1"), [])
+
+    def test_more_than_was_published(self) -> None:
+        self.assertEqual(self.say("POSITION jobs w 7 7"), ["R2"])
+
+    def test_amid_a_batch(self) -> None:
+        self.assertEqual(self.say("RDATA jobs w batch [1]", "POSITION jobs w 0 0"), ["R2"])
+
+    def test_the_next_connection_ends_a_batch(self) -> None:
+        self.say("RDATA jobs w batch [1]")
+        self.assertEqual(self.say("POSITION jobs w 0 0", by="w#1.2"), [])

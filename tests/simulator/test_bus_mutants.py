@@ -1,0 +1,149 @@
+"""Defects in what processes say and hear over Redis, made on purpose: the simulator catches each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from simulator.plan import Plan
+from synrepl.services.announcing.publish import Publisher
+from synrepl.services.bus.bus import Bus
+from synrepl.services.bus.bus_publisher import Standing, Voice
+from synrepl.services.bus.hearing import Hearing
+from synrepl.services.bus.own_writer import OwnWriter
+from synrepl.services.bus.proxy_announcer import Spokesman
+from synrepl.streams.definition import Fact, Stream
+from synrepl.wire.commands import Command, Position
+from tests.simulator.mutants import MutantTestCase
+
+
+class OnTheBus(MutantTestCase):
+    """Where Redis is in use."""
+
+    def may_show(self, plan: Plan) -> bool:
+        return plan.redis is not None
+
+
+class Hearers(OnTheBus):
+    """In what is heard."""
+
+    def test_only_the_first_position_of_a_writer_counts(self) -> None:
+        commands = Hearing.commands
+
+        def first_positions(hearing: Hearing, messages: Iterable[bytes]) -> list[Command]:
+            kept = []
+            for command in commands(hearing, messages):
+                if isinstance(command, Position):
+                    key = hearing, command.stream, command.writer
+                    if key in seen:
+                        continue
+                    seen.add(key)
+                kept.append(command)
+            return kept
+
+        seen: set[object] = set()
+        self.assert_caught("R3 LIVENESS", (Hearing, "commands", first_positions))
+
+    def test_a_position_is_believed_without_a_look_at_what_comes_before(self) -> None:
+        commands = Hearing.commands
+
+        def no_gaps(hearing: Hearing, messages: Iterable[bytes]) -> list[Command]:
+            return [
+                Position(c.stream, c.writer, 0, c.new) if isinstance(c, Position) else c
+                for c in commands(hearing, messages)
+            ]
+
+        self.assert_caught("R3", (Hearing, "commands", no_gaps))
+
+    def test_a_worker_does_not_hear_itself(self) -> None:
+        begin = Hearing.__init__
+
+        def deaf(hearing: Hearing, name: str, log: Any, *_: object, **__: object) -> None:
+            begin(hearing, name, log)
+
+        self.assert_caught("LIVENESS R3", (Hearing, "__init__", deaf))
+
+    def test_nobody_answers_who_asks(self) -> None:
+        heard = Bus.heard
+
+        def silent(bus: Bus, messages: Sequence[bytes]) -> None:
+            heard(bus, [message for message in messages if not message.startswith(b"REPLICATE")])
+
+        self.assert_caught("LIVENESS R3", (Bus, "heard", silent))
+
+    def test_a_lost_connection_is_not_told_of(self) -> None:
+        """So what was half read goes on in the next one."""
+
+        def disconnected(bus: Bus) -> None:
+            bus._wires = None
+            bus._voice.leave()
+
+        self.assert_caught("R3 R4 LIVENESS", (Bus, "disconnected", disconnected))
+
+
+class Speakers(OnTheBus):
+    """In what is said."""
+
+    def test_nothing_is_told_on_a_new_connection(self) -> None:
+        join, tell = Voice.join, Voice.tell
+
+        def quietly(voice: Voice, wires: Any, streams: Iterable[str]) -> None:
+            joining.append(voice)
+            join(voice, wires, streams)
+            joining.remove(voice)
+
+        def unless_joining(voice: Voice, standings: Iterable[Standing] | None = None) -> None:
+            if voice not in joining:
+                tell(voice, standings)
+
+        joining: list[Voice] = []
+        self.assert_caught("R3", (Voice, "join", quietly), (Voice, "tell", unless_joining))
+
+    def test_positions_are_told_before_what_has_gathered(self) -> None:
+        tell, flush = Voice.tell, Publisher.flush
+
+        def early(voice: Voice, standings: Iterable[Standing] | None = None) -> None:
+            telling.append(voice._publisher)
+            tell(voice, standings)
+            telling.clear()
+
+        def later(publisher: Publisher) -> None:
+            if publisher not in telling:
+                flush(publisher)
+
+        telling: list[Publisher] = []
+        self.assert_caught("R2", (Voice, "tell", early), (Publisher, "flush", later))
+
+    def test_nobody_speaks_for_the_dead(self) -> None:
+        def only_its_own(spokesman: Spokesman, stream: str, writer: str) -> bool:
+            return writer in (spokesman._name, "sql")
+
+        self.assert_caught("LIVENESS R3", (Spokesman, "_speaks_for", only_its_own))
+
+    def test_what_is_found_after_a_loss_is_not_announced(self) -> None:
+        def recovered(own: OwnWriter, stream: Stream, facts: Sequence[Fact]) -> None:
+            written = own._streams[stream.name]
+            written.said = written.ledger.position
+
+        self.assert_caught("R2 R3 LIVENESS", (OwnWriter, "recovered", recovered))
+
+    def test_those_who_died_since_the_last_look_are_not_told_of(self) -> None:
+        inherited = Spokesman.inherited
+
+        def quiet(spokesman: Spokesman) -> list[Standing]:
+            inherited(spokesman)
+            return []
+
+        self.assert_caught("R3 LIVENESS", (Spokesman, "inherited", quiet))
+
+    def test_the_dead_go_on_as_if_all_had_been_said(self) -> None:
+        inherited = Spokesman.inherited
+
+        def chained(spokesman: Spokesman) -> list[Standing]:
+            before = dict(spokesman._told)
+            return [
+                standing._replace(prev=before.get((standing.stream.name, standing.writer)))
+                for standing in inherited(spokesman)
+            ]
+
+        self.assert_caught("R3 LIVENESS", (Spokesman, "inherited", chained))

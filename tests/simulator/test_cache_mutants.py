@@ -1,0 +1,237 @@
+"""Defects in what keeps caches coherent (R4), made on purpose: the simulator catches each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from simulator.application import EFFECTS_OF_JOBS, MOVED
+from synrepl.caches.cache import Cache
+from synrepl.caches.changes import ChangeIndex
+from synrepl.caches.load import Load
+from synrepl.core.tokens import Token
+from synrepl.services.coherence import coherence as coherence_module
+from synrepl.services.coherence.coherence import Coherence
+from synrepl.services.coherence.coherent import CoherentMovements, CoherentSettled
+from synrepl.services.coherence.effects_plan import Plan, plan_of
+from synrepl.services.coherence.invalidate import ChangeOutbox
+from synrepl.services.following.deliver import Delivery
+from synrepl.services.following.handler_calls import HandlerCalls
+from synrepl.services.handlers import Batch
+from synrepl.services.waiting.wait_for import WaitFor
+from synrepl.storage.memory.store import MemoryStore
+from synrepl.storage.store import Aged
+from synrepl.streams.definition import Fact, Stream
+from synrepl.streams.effects import Effects, Key
+from synrepl.streams.synapse.caches import CACHES
+from tests.simulator.mutants import MutantTestCase
+
+
+class Writers(MutantTestCase):
+    """In the process that makes a change."""
+
+    def test_effect_before_commit(self) -> None:
+        close, at_commit = ChangeOutbox.close, CoherentSettled.settled
+
+        def early(outbox: ChangeOutbox) -> None:
+            close(outbox)
+            rows = [row for keys in outbox._keys.values() for row in keys.values()]
+            outbox._invalidations._coherence.suspect(CACHES.name, rows)
+
+        def not_again(
+            settled: CoherentSettled, stream: Stream, tokens: Sequence[Token], facts: Sequence[Fact]
+        ) -> None:
+            if stream.name == CACHES.name:
+                settled._settled.settled(stream, tokens, facts)
+            else:
+                at_commit(settled, stream, tokens, facts)
+
+        self.assert_caught(
+            "R4", (ChangeOutbox, "close", early), (CoherentSettled, "settled", not_again)
+        )
+
+    def test_whole_caches_are_forgotten(self) -> None:
+        def forget(outbox: ChangeOutbox, cache: str) -> None: ...
+
+        self.assert_caught("R4 CRASH", (ChangeOutbox, "invalidate_all", forget))
+
+    def test_what_is_found_after_a_loss_is_only_announced(self) -> None:
+        def recovered(settled: CoherentSettled, stream: Stream, facts: Sequence[Fact]) -> None:
+            settled._settled.recovered(stream, facts)
+
+        def unsure(settled: CoherentSettled, stream: Stream, rows: Sequence[Any]) -> None:
+            settled._settled.unsure(stream, rows)
+
+        self.assert_caught(
+            "R4", (CoherentSettled, "recovered", recovered), (CoherentSettled, "unsure", unsure)
+        )
+
+    def test_the_master_skips_other_writers(self) -> None:
+        def writer_moved(
+            movements: CoherentMovements,
+            stream: Stream,
+            writer: str,
+            prev: Token,
+            new: Token,
+            facts: Sequence[Fact],
+        ) -> None:
+            """Nothing."""
+
+        self.assert_caught("R4", (CoherentMovements, "writer_moved", writer_moved))
+
+
+class Loads(MutantTestCase):
+    """In a cache."""
+
+    def test_a_load_is_stored_after_the_invalidation(self) -> None:
+        def loaded(cache: Cache, key: Key, load: Load, value: Any) -> None:
+            if cache.loads.get(key) is load:
+                del cache.loads[key]
+            cache._store(key, value, load.moment)
+            load.succeed(value)
+
+        self.assert_caught("R4", (Cache, "loaded", loaded))
+
+    def test_a_caller_after_the_invalidation_joins_the_old_load(self) -> None:
+        invalidate, clear, loaded = Cache.invalidate, Cache.clear, Cache.loaded
+        stale: list[Load] = []  # what is in it is not stored, as it should be
+
+        def keeps_loads(drop: Callable[..., None]) -> Callable[..., None]:
+            def dropped(cache: Cache, *key: Key | None) -> None:
+                before = dict(cache.loads)
+                drop(cache, *key)
+                stale.extend(load for at, load in before.items() if at not in cache.loads)
+                cache.loads.update(before)
+
+            return dropped
+
+        def not_stored(cache: Cache, key: Key, load: Load, value: Any) -> None:
+            if any(load is other for other in stale):
+                cache.loads.pop(key, None)
+            loaded(cache, key, load, value)
+
+        self.assert_caught(
+            "R4",
+            (Cache, "invalidate", keeps_loads(invalidate)),
+            (Cache, "clear", keeps_loads(clear)),
+            (Cache, "loaded", not_stored),
+        )
+
+    def test_a_part_of_a_key_means_nothing(self) -> None:
+        invalidate = Cache.invalidate
+
+        def only_full_keys(cache: Cache, key: Key | None) -> None:
+            if not key or len(key) >= cache.declared.arity:
+                invalidate(cache, key)
+
+        self.assert_caught("R4", (Cache, "invalidate", only_full_keys))
+
+
+class Expansions(MutantTestCase):
+    """Of a name that stands for entries of several caches."""
+
+    def assert_caught_without(self, pair: int) -> None:
+        def forgetful(effects: Effects) -> Plan:
+            if effects == MOVED.effects:
+                effects = (*effects[:pair], *effects[pair + 1 :])
+            return plan_of(effects)
+
+        self.assert_caught("R4", (coherence_module, "plan_of", forgetful))
+
+    def test_the_first_pair_is_dropped(self) -> None:
+        self.assert_caught_without(0)
+
+    def test_the_last_pair_is_dropped(self) -> None:
+        self.assert_caught_without(len(MOVED.effects) - 1)
+
+    def test_rows_of_other_streams_have_no_effect(self) -> None:
+        def without(effects: Effects) -> Plan:
+            return Plan((), ()) if effects == EFFECTS_OF_JOBS else plan_of(effects)
+
+        self.assert_caught("R4", (coherence_module, "plan_of", without), (Coherence, "check", str))
+
+
+class Followers(MutantTestCase):
+    """In a process that follows."""
+
+    def test_the_position_moves_before_caches_are_invalidated(self) -> None:
+        make_stale = Delivery._make_stale
+
+        def late(delivery: Delivery, batch: Batch) -> None:
+            delivery._scheduler.callLater(0.05, make_stale, delivery, batch)
+
+        self.assert_caught("R4", (Delivery, "_make_stale", late))
+
+    def test_caches_keep_what_they_loaded_before_a_handlers_commit(self) -> None:
+        def never(calls: HandlerCalls, batch: Batch) -> None: ...
+
+        self.assert_caught("R4", (HandlerCalls, "_may_be_stale", never))
+
+    def test_a_position_is_taken_over_with_what_caches_hold(self) -> None:
+        def begin(coherence: Coherence, stream: str, writer: str, position: Token) -> None:
+            coherence._told.setdefault(stream, position)
+
+        self.assert_caught("R4", (Coherence, "begin", begin))
+
+    def test_the_linear_view_is_taken_for_complete(self) -> None:
+        def account(coherence: Coherence, stream: str, upto: Token, facts: int) -> None:
+            coherence._told.setdefault(stream, upto)
+
+        self.assert_caught("R4", (Coherence, "_account", account))
+
+    def test_a_wait_does_not_wait(self) -> None:
+        async def wait_for(
+            waiting: WaitFor, stream: str, writer: str, token: Token, timeout_s: float
+        ) -> Token:
+            return token
+
+        self.assert_caught("R4", (WaitFor, "wait_for", wait_for))
+
+
+class Indexes(MutantTestCase):
+    """Of what has changed."""
+
+    def test_a_change_is_not_noted(self) -> None:
+        def changed(index: ChangeIndex, entity: object, token: Token) -> None: ...
+
+        self.assert_caught("R4", (ChangeIndex, "changed", changed))
+
+    def test_what_came_before_is_taken_for_known(self) -> None:
+        def begin(index: ChangeIndex, token: Token) -> None:
+            index._begun = True
+
+        self.assert_caught("R4", (ChangeIndex, "begin", begin))
+
+    def test_what_is_dropped_is_taken_for_unchanged(self) -> None:
+        drop = ChangeIndex._drop_lowest
+
+        def forget(index: ChangeIndex) -> None:
+            floor = index._floor
+            drop(index)
+            index._floor = floor
+
+        self.assert_caught("R4", (ChangeIndex, "_drop_lowest", forget))
+
+
+class Trims(MutantTestCase):
+    """Of what is deleted, and of who is told."""
+
+    def test_trimmed_past_a_follower_that_has_not_acknowledged(self) -> None:
+        def nobody(store: MemoryStore, stream: Stream) -> list[Any]:
+            return []
+
+        self.assert_caught("TRIM", (MemoryStore, "_followers_of", nobody))
+
+    def test_trimmed_before_its_time(self) -> None:
+        mark = MemoryStore.mark
+
+        async def old_enough(store: MemoryStore, stream: Stream, *ages: float) -> Aged:
+            aged = await mark(store, stream, *ages)
+            return Aged(store._of(stream).recorded, aged.over)
+
+        self.assert_caught("TRIM", (MemoryStore, "mark", old_enough))
+
+    def test_caches_keep_what_they_have_when_facts_are_lost(self) -> None:
+        def reset(coherence: Coherence, stream: str, writer: str, upto: Token) -> None: ...
+
+        self.assert_caught("R4", (Coherence, "reset", reset))

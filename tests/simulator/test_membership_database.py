@@ -1,0 +1,148 @@
+"""The simulated database understands operators as the real one does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from unittest import TestCase
+
+from simulator.membership_database import MembershipDatabase, UnknownStatement
+from simulator.position_checker import CommitChecker
+from simulator.transcript import Transcript
+from simulator.truth import Judge, Truth
+from simulator.watched_stream import WatchedStream
+from simulator.workload import JOBS
+from synrepl.storage import membership, writers
+from synrepl.storage.database import SerializationFailure, Transaction
+from synrepl.storage.membership import (
+    BroughtBack,
+    NoSuchWriter,
+    NotDrained,
+    WriterBusy,
+    WriterLives,
+)
+from synrepl.storage.store import Drained, Fenced
+
+
+async def at_once() -> None:
+    """A way that takes no time."""
+
+
+class Operators(TestCase):
+    """At the stream ``jobs``."""
+
+    def setUp(self) -> None:
+        checker = CommitChecker(Judge(Transcript(lambda: 0.0)), Truth())
+        self.jobs = WatchedStream(JOBS, checker, lambda *_: None, lambda *_: None)
+        self.notified: list[str] = []
+        streams = {JOBS.name: self.jobs}
+        self.database = MembershipDatabase(streams, self.notified.append, at_once)
+
+    def run_work(self, work: Callable[[Transaction], Any]) -> Any:
+        running = self.database.run("test", work)
+        with self.assertRaises(StopIteration) as done:
+            running.send(None)
+        return done.exception.value
+
+    def change(self, what: Callable[..., Any], writer: str = "w") -> Any:
+        return self.run_work(lambda txn: what(txn, JOBS.name, writer))
+
+    def live(self) -> None:
+        """A process becomes ``w``."""
+        writer = self.jobs.writer("w")
+        writer.epoch, writer.held, writer.session = 1, True, self
+
+    def take(self) -> None:
+        """It takes a token, in a transaction."""
+        self.jobs.enter("w", 1)
+        self.jobs.hold("w", "an append")
+        self.jobs.take(1, 0)
+
+    def test_a_writer_is_added_once(self) -> None:
+        self.assertTrue(self.change(membership.add))
+        self.assertFalse(self.change(membership.add))
+        self.assertEqual(self.notified, ["jobs"])
+        self.assertIn("w", self.jobs.writers)
+
+    def test_who_is_drained_takes_nothing_until_it_is_brought_back(self) -> None:
+        self.live()
+        self.change(membership.drain)
+        with self.assertRaises(Drained):
+            self.take()
+        self.assertEqual(self.jobs.writers["w"].holders, {})
+        self.assertTrue(self.change(membership.add))
+        self.jobs.leave("w")
+        self.take()
+
+    def test_who_has_a_token_by_an_old_snapshot_is_waited_for_and_the_next_is_refused(self) -> None:
+        self.change(membership.add)
+        old, older = self.jobs.snapshot("w"), self.jobs.snapshot("w")
+        self.change(membership.drain)
+        self.jobs.hold("w", "plain SQL")
+        self.jobs.take_by_snapshot(old)
+        self.assertFalse(self.change(membership.conclude_drain))
+        self.jobs.leave_snapshot("w")
+        self.assertTrue(self.change(membership.conclude_drain))
+        with self.assertRaises(SerializationFailure):
+            self.jobs.take_by_snapshot(older)
+        with self.assertRaises(Drained):
+            self.jobs.take_by_snapshot(self.jobs.snapshot("w"))
+        self.change(membership.add)
+        with self.assertRaises(BroughtBack):
+            self.change(membership.conclude_drain)
+
+    def test_nobody_drains_who_is_no_writer(self) -> None:
+        with self.assertRaises(NoSuchWriter):
+            self.change(membership.drain)
+
+    def test_who_lives_or_has_a_transaction_is_not_removed(self) -> None:
+        self.live()
+        with self.assertRaises(WriterLives):
+            self.change(membership.remove)
+        self.take()
+        self.jobs.writers["w"].session = None
+        with self.assertRaises(WriterBusy):
+            self.change(membership.remove)
+
+    def test_who_may_be_about_to_write_is_not_removed(self) -> None:
+        self.change(membership.add)
+        with self.assertRaises(NotDrained):
+            self.change(membership.remove)
+
+    def test_who_is_removed_is_refused(self) -> None:
+        self.live()
+        self.jobs.writers["w"].session = None
+        self.change(membership.remove)
+        with self.assertRaises(Fenced):
+            self.take()
+        seen = self.jobs.observation().writers["w"]
+        self.assertEqual((seen.removed, seen.held), (True, False))
+        self.assertTrue(self.change(membership.add))
+        self.assertFalse(self.jobs.observation().writers["w"].removed)
+
+    def test_who_died_is_fenced_and_may_be_removed(self) -> None:
+        self.live()
+        self.assertFalse(self.change(writers.fence))
+        self.jobs.writers["w"].session = None
+        self.assertTrue(self.change(writers.fence))
+        self.change(membership.remove)
+
+    def test_a_look(self) -> None:
+        self.live()
+        self.take()
+        seen = self.run_work(lambda txn: writers.observe(txn, [JOBS]))["jobs"]
+        real = self.jobs.observation()
+        self.assertEqual((seen.last, seen.recorded, seen.trimmed), (1, 0, 0))
+        for name, writer in real.writers.items():
+            told = seen.writers[name]
+            self.assertEqual(
+                (told.epoch, told.held, told.alive), (writer.epoch, writer.held, writer.alive)
+            )
+            self.assertEqual(
+                [holder.describe for holder in told.holders],
+                [holder.describe for holder in writer.holders],
+            )
+
+    def test_a_statement_that_nobody_knows(self) -> None:
+        with self.assertRaises(UnknownStatement):
+            self.run_work(lambda txn: txn.execute("DELETE FROM synrepl._writers"))

@@ -1,0 +1,111 @@
+"""Defects around writers that come and go, made on purpose: the simulator catches each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from simulator.plan import CHANGES_OF_WRITERS, Plan
+from synrepl.core.tokens import Token
+from synrepl.positions.settling import Settling
+from synrepl.services.announcing.stream_state import StreamState
+from synrepl.services.membership import membership as service
+from synrepl.services.membership.membership import Membership
+from synrepl.services.writing.writer_lease import WriterName
+from synrepl.storage import membership
+from synrepl.storage.memory.lease import MemoryLease
+from synrepl.storage.memory.store import MemoryStore
+from synrepl.storage.store import Observation
+from synrepl.streams.definition import Stream
+from tests.simulator.mutants import MutantTestCase
+
+
+class ComingAndGoing(MutantTestCase):
+    """Where who writes changes."""
+
+    def may_show(self, plan: Plan) -> bool:
+        return any(name in CHANGES_OF_WRITERS for name in plan.faults)
+
+
+class Drains(ComingAndGoing):
+    """In the proof that a writer holds nothing."""
+
+    def test_nobody_looks_at_what_is_open(self) -> None:
+        async def at_once(
+            members: Membership, stream: Stream, writer: str, timeout_s: float
+        ) -> None:
+            await members._database.run(
+                "drain", lambda txn: membership.drain(txn, stream.name, writer)
+            )
+
+        self.assert_caught("R8", (Membership, "drain", at_once))
+
+    def test_who_holds_something_is_not_remembered(self) -> None:
+        class Forgetful(Settling):
+            def observe(self, last: Token, holders: Any) -> Token:
+                return last
+
+        self.assert_caught("R8", (service, "Settling", Forgetful))
+
+    def test_transactions_with_an_old_snapshot_are_forgotten(self) -> None:
+        async def at_once(members: Membership, stream: Stream, writer: str) -> bool:
+            return True
+
+        self.assert_caught("R8", (Membership, "_conclude", at_once))
+
+    def test_a_dead_writer_is_taken_for_drained(self) -> None:
+        look = Membership._look
+
+        async def alive(members: Membership, stream: Stream, writer: str) -> Any:
+            last, seen = await look(members, stream, writer)
+            return last, type(seen)(seen.epoch, seen.position, False, seen.alive, seen.holders)
+
+        self.assert_caught("R8", (Membership, "_look", alive))
+
+
+class Ghosts(ComingAndGoing):
+    """In waiting for writers."""
+
+    def test_who_is_gone_is_waited_for(self) -> None:
+        bounds = StreamState.bounds
+
+        def with_ghosts(state: StreamState, seen: Observation) -> dict[str, Token]:
+            found = bounds(state, seen)
+            gone = [w for w, known in seen.writers.items() if known.epoch and not known.held]
+            for writer in gone:
+                stuck.setdefault((state, writer), found.get(writer, 0))
+            return {w: min(at, stuck.get((state, w), at)) for w, at in found.items()}
+
+        stuck: dict[object, Token] = {}
+        self.assert_caught("LIVENESS R2 R3", (StreamState, "bounds", with_ghosts))
+
+
+class Names(ComingAndGoing):
+    """In who may write."""
+
+    def test_a_writer_is_removed_without_proof(self) -> None:
+        self.assert_caught("R8", (membership, "_try_lock", lambda *_: True))
+
+    def test_a_name_is_taken_while_another_process_has_it(self) -> None:
+        async def at_once(
+            store: MemoryStore, writer: str, streams: Sequence[Stream]
+        ) -> MemoryLease:
+            await store.step("open writer")
+            return store._claim(writer, [store._of(stream) for stream in streams])
+
+        self.assert_caught("R8", (MemoryStore, "open_writer", at_once))
+
+    def test_who_takes_a_name_over_announces_what_its_predecessor_did_from_memory(self) -> None:
+        recover = WriterName._recover
+
+        async def from_memory(
+            name: WriterName, stream: Stream, seen: Observation, gone: bool
+        ) -> Any:
+            before = name.ledgers.get(stream.name)
+            ledger, facts = await recover(name, stream, seen, gone)
+            if before is not None:
+                ledger._position = max(before.position, seen.last)
+                facts = []
+            return ledger, facts
+
+        self.assert_caught("R1 R3", (WriterName, "_recover", from_memory))

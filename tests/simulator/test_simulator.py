@@ -1,0 +1,167 @@
+"""The simulator itself: it repeats itself exactly, and tells its story."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from contextlib import redirect_stdout
+from io import StringIO
+from unittest import TestCase
+from unittest.mock import patch
+
+from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
+
+from simulator import __main__ as command
+from simulator.clock import CURRENT, EPOCH, Life, VirtualClock
+from simulator.product import Product
+from simulator.world import simulate
+from synrepl.positions.gaps import Cursor, Verdict
+
+
+class Repetition(TestCase):
+    """One seed, one story."""
+
+    def test_the_same_seed_is_the_same_story(self) -> None:
+        for seed in (3, 4):
+            first, second = simulate(seed, Product()), simulate(seed, Product())
+            self.assertEqual(list(first.transcript.lines()), list(second.transcript.lines()))
+            self.assertEqual(first.counts, second.counts)
+
+    def test_in_another_process_too(self) -> None:
+        for arguments in (["--seed", "5"], ["--seed", "3", "--lose-commits"]):
+            stories = {self.story(hashes, *arguments) for hashes in ("0", "1")}
+            self.assertEqual(len(stories), 1, arguments)
+            self.assertIn("all rules hold", stories.pop())
+
+    def story(self, hashes: str, *arguments: str) -> str:
+        """What a process says whose sets and hashes are of this order."""
+        return subprocess.run(
+            [sys.executable, "-m", command.__name__, *arguments, "--verbose"],
+            env={"PYTHONHASHSEED": hashes, "PYTHONPATH": ":".join(sys.path)},
+            capture_output=True,
+            check=True,
+            text=True,
+        ).stdout
+
+    def test_other_seeds_are_other_stories(self) -> None:
+        self.assertNotEqual(simulate(3, Product()).counts, simulate(4, Product()).counts)
+
+
+class CommandLine(TestCase):
+    """``python -m simulator``."""
+
+    def run_command(self, *arguments: str) -> tuple[int, str]:
+        with redirect_stdout(StringIO()) as out:
+            code = command.main([*arguments, "--steps", "20"])
+        return code, out.getvalue()
+
+    def test_a_seed_that_is_well(self) -> None:
+        code, out = self.run_command("--seed", "1")
+        self.assertEqual(code, 0)
+        self.assertIn("seed 1: all rules hold", out)
+        self.assertNotIn("is ready", out)
+
+    def test_its_story(self) -> None:
+        code, out = self.run_command("--seed", "1", "--verbose")
+        self.assertEqual(code, 0)
+        self.assertRegex(out, r"(?m)^ +0\.\d+  master +is ready$")
+        self.assertRegex(out, r"(?m)^ +0\.0000  plan +writers: master, writer1")
+
+    def test_several(self) -> None:
+        code, out = self.run_command("--seeds", "1..3")
+        self.assertEqual(code, 0)
+        self.assertRegex(out, r"3 seeds, 0 broken, [0-9.]+ seeds per CPU second")
+
+    def test_a_seed_that_fails_tells_everything(self) -> None:
+        def on_position(cursor: Cursor, prev: int | None, new: int) -> Verdict:
+            cursor._connected = True
+            cursor._move(new)
+            return Verdict.ADVANCED
+
+        with patch.object(Cursor, "on_position", on_position):
+            code, out = self.run_command("--seeds", "1..40")
+            self.assertEqual(code, 1)
+            seed = out.partition("seed ")[2].partition(":")[0]
+            code, out = self.run_command("--seed", seed)
+        self.assertEqual(code, 1)
+        self.assertIn("BROKEN R3", out)
+        self.assertIn("is ready", out)
+
+    def test_wrong_arguments(self) -> None:
+        for arguments in (
+            [],
+            ["--seed", "x"],
+            ["--seeds", "3..1"],
+            ["--seed", "1", "--cast", "nowhere:Nobody"],
+        ):
+            with self.subTest(arguments), patch("sys.stderr", StringIO()):
+                with self.assertRaises(SystemExit) as exited:
+                    command.main(arguments)
+                self.assertEqual(exited.exception.code, 2)
+
+
+class Lives(TestCase):
+    """A process that was killed stays dead."""
+
+    def setUp(self) -> None:
+        self.clock = VirtualClock()
+        self.failures: list[str] = []
+        self.life = Life(self.clock, "somebody", self.failed, lambda: 0.0)
+        self.seen: list[str] = []
+
+    def failed(self, name: str, failure: Failure) -> None:
+        self.failures.append(f"{name}: {failure.getErrorMessage()}")
+
+    def run_all(self) -> None:
+        while self.clock.run_next(EPOCH + 100):
+            pass
+
+    async def work(self) -> None:
+        try:
+            self.seen.append(CURRENT.get().name)
+            await self.life.sleep(1)
+            self.seen.append("woke up")
+        finally:
+            self.seen.append("cleaned up")
+
+    def test_alive(self) -> None:
+        self.life.spawn("work", self.work())
+        self.run_all()
+        self.assertEqual(self.seen, ["somebody", "woke up", "cleaned up"])
+
+    def test_killed(self) -> None:
+        self.life.spawn("work", self.work())
+        self.life.callLater(1, self.seen.append, "called")
+        self.life.kill()
+        self.life.spawn("more work", self.work())
+        self.run_all()
+        self.assertEqual(self.seen, ["somebody"])
+        self.life.bury()
+        self.assertEqual(self.seen, ["somebody", "cleaned up"])
+
+    def test_errors_are_told(self) -> None:
+        async def fail() -> None:
+            raise ValueError("no")
+
+        self.life.spawn("fail", fail())
+        self.assertEqual(self.failures, ["somebody: fail: no"])
+
+    def test_calls_run_in_the_order_of_their_times(self) -> None:
+        for delay, name in ((0.2, "late"), (0.1, "first"), (0.1, "second"), (0, "now")):
+            self.clock.callLater(delay, self.seen.append, name)
+        taken_back = self.clock.callLater(0.1, self.seen.append, "never")
+        taken_back.cancel()
+        self.assertFalse(taken_back.active())
+        self.assertTrue(self.clock.run_next(EPOCH))
+        self.assertFalse(self.clock.run_next(EPOCH + 0.05))
+        self.assertEqual((self.seen, self.clock.seconds()), (["now"], EPOCH + 0.05))
+        self.run_all()
+        self.assertEqual(self.seen, ["now", "first", "second", "late"])
+
+    def test_a_promise_of_a_dead_process_is_never_kept(self) -> None:
+        waiting: Deferred[None] = self.life.sleep(1)
+        waiting.addCallback(lambda _: self.seen.append("kept"))
+        self.life.kill()
+        self.run_all()
+        self.assertEqual(self.seen, [])

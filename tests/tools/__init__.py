@@ -1,0 +1,1 @@
+"""Tests of tap, judge, watch, doctor and audit."""

@@ -1,0 +1,184 @@
+"""A process with caches, loaded from data that tests change, over a store in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from math import inf
+from random import Random
+from typing import Any
+from unittest import TestCase
+
+from twisted.internet.defer import Deferred
+
+from synrepl.adapters.scheduler import TwistedScheduler
+from synrepl.caches.cache import Cache
+from synrepl.caches.entries import Entry
+from synrepl.caches.registry import Caches
+from synrepl.caches.waiting import Waiting
+from synrepl.services.announcing.announce import Announcer
+from synrepl.services.announcing.fan_out import FanOut
+from synrepl.services.announcing.publish import Publisher
+from synrepl.services.coherence.coherence import Coherence
+from synrepl.services.coherence.coherent import CoherentMovements, CoherentSettled
+from synrepl.services.waiting.applied_positions import MasterPositions
+from synrepl.services.waiting.position_waiters import PositionWaiters
+from synrepl.services.waiting.wait_for import WaitFor
+from synrepl.services.waiting.waking_movements import WakingMovements
+from synrepl.services.writing.write import StreamWriter
+from synrepl.storage.store import Draft
+from synrepl.streams.catalogue import Catalogue
+from synrepl.streams.declared import declare
+from synrepl.streams.effects import Key
+from synrepl.streams.row import Row
+from synrepl.streams.rows import RowCodec
+from synrepl.streams.synapse.caches import CACHES, CachesRow
+from synrepl.streams.synapse.events import EVENTS
+from synrepl.tools.audit.audit import Auditor
+from synrepl.tools.audit.missed_rows import MissedRows
+from synrepl.tools.audit.settlement import Settlement
+from tests.services.world import Noting, Store, done, manual_clock
+
+#: In values: to be found nowhere else.
+SECRET = "s3cret"
+
+JOBS = declare("jobs", {"job_id": "bigint"})
+
+
+class Audited:
+    """A master, another writer ``other``, and the cache ``name_of`` of :attr:`data`.
+
+    :ivar data: what is "in the database"
+    :ivar loads: how often something was loaded
+    """
+
+    def __init__(self, declare_more: Callable[[Caches], object] = lambda caches: None) -> None:
+        self.clock = manual_clock()
+        self.scheduler = TwistedScheduler(self.clock)
+        self.store = Store(self.scheduler)
+        self.catalogue = Catalogue((CACHES, EVENTS, JOBS))
+        self.log = Noting()
+        self.data: dict[Any, Any] = {}
+        self.loads = 0
+        caches = self.caches = Caches(Waiting(Deferred, Deferred.fromCoroutine, self.clock.seconds))
+
+        @caches.cached(by_name=True, name="name_of")
+        def name_of(key: str) -> Any:
+            self.loads += 1
+            return self.data.get(key)
+
+        self.name_of = name_of
+        declare_more(caches)
+        self.coherence = Coherence(caches, self.catalogue, self.log)
+        self.coherence.check()
+        waiters = PositionWaiters(self.scheduler)
+        publisher = Publisher(self.scheduler, {s.name: RowCodec(s) for s in self.catalogue})
+        self.announcer = Announcer(
+            self.scheduler,
+            self.store,
+            self.catalogue,
+            FanOut(
+                (
+                    CoherentMovements(self.coherence, "master"),
+                    publisher,
+                    WakingMovements(waiters),
+                )
+            ),
+            self.log,
+        )
+        self.writer = StreamWriter(
+            self.scheduler,
+            self.store,
+            "master",
+            list(self.catalogue),
+            CoherentSettled(self.coherence, "master", self.announcer),
+            self.log,
+        )
+        own = MasterPositions(self.announcer, self.writer)
+        waiting = WaitFor(self.catalogue, own, waiters)
+        self.settlement = Settlement(
+            self.clock, self.catalogue, self.store, own, waiting, in_memory=True
+        )
+        self.rows = MissedRows(self.coherence, self.catalogue, self.store)
+        self.auditor = Auditor(
+            self.scheduler, self.coherence, self.settlement, self.rows, self.log, Random(1)
+        )
+        done(self.writer.start())
+        done(self.announcer.start())
+        self.other = done(self.store.open_writer("other", list(self.catalogue)))
+        self.look()
+
+    def stop(self) -> None:
+        """Leave no timer."""
+        self.scheduler.stop()
+        done(self.announcer.stop())
+
+    def cache(self, name: str = "name_of") -> Cache:
+        """The only open cache of a name."""
+        (found,) = self.caches.named(name)
+        return found
+
+    def entry(self, key: Key, name: str = "name_of") -> Entry | None:
+        """An entry."""
+        return self.cache(name).entries.get(key)
+
+    def stale_row(self, key: Key | None, name: str = "name_of") -> CachesRow:
+        """A row that says that a key is stale."""
+        return CachesRow(name, None if key is None else list(key), 0)
+
+    def by_other(self, *rows: Row) -> None:
+        """Another process commits a fact, of which this one has not heard yet."""
+        stream = CACHES if isinstance(rows[0], CachesRow) else self._of(rows[0])
+        done(self.other.append(stream, [Draft([rows])], 0))
+
+    def by_master(self, *rows: Row) -> None:
+        """This process commits a fact."""
+        stream = CACHES if isinstance(rows[0], CachesRow) else self._of(rows[0])
+        done(self.writer.append(stream, [rows]))
+
+    def look(self) -> None:
+        """Have the announcer look at the database."""
+        self.announcer.wake_all()
+        self.clock.advance(0)
+
+    def start(self, coroutine: Coroutine[Any, Any, Any]) -> list[Any]:
+        """Run something; what it returns, once it does."""
+        ended: list[Any] = []
+        Deferred.fromCoroutine(coroutine).addBoth(ended.append)
+        return ended
+
+    def audit(self, keys: int = 100) -> dict[str, Any]:
+        """An audit that has nothing to wait for but turns."""
+        ended = self.start(self.auditor.audit(keys))
+        while not ended and self.clock.getDelayedCalls()[0].getTime() <= self.clock.seconds():
+            self.clock.advance(0)
+        (report,) = ended
+        told: dict[str, Any] = report.to_json()
+        return told
+
+    def _of(self, row: Row) -> Any:
+        return next(s for s in self.catalogue if type(row) in s.kinds.values())
+
+
+def brief(report: dict[str, Any]) -> dict[str, int]:
+    """The counts of a report that are not 0."""
+    return {name: n for name, n in report.items() if isinstance(n, int) and n}
+
+
+class Base(TestCase):
+    """A process with three entries."""
+
+    def begin(self, declare_more: Callable[[Caches], object] = lambda caches: None) -> Audited:
+        world = Audited(declare_more)
+        self.addCleanup(world.stop)
+        return world
+
+    def setUp(self) -> None:
+        self.world = self.begin()
+        for key in "abc":
+            self.world.data[key] = {"secret": SECRET + key}
+            self.world.name_of(key)
+
+    def keep(self, key: str, value: object, moment: int) -> None:
+        """Have the cache do what it should never do: keep a value from a moment that is over."""
+        entries = self.world.cache().entries
+        self.assertTrue(entries.store((key,), Entry(value, inf, moment)))

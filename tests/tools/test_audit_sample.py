@@ -1,0 +1,76 @@
+"""Which cache entries are audited, and how they are told."""
+
+from __future__ import annotations
+
+from math import nan
+from random import Random
+from unittest import TestCase
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from synrepl.caches.cache import Cache, Declaration
+from synrepl.tools.audit.sample import describe, pick, same
+from synrepl.tools.audit.sample_caches import sample_caches
+from tests.tools.audited import SECRET, Audited
+
+
+class Sampling(TestCase):
+    """Which entries are looked at, and when."""
+
+    @given(
+        st.lists(st.integers(0, 20), max_size=6),
+        st.integers(0, 50),
+        st.integers(0, 1000),
+    )
+    @settings(max_examples=200)
+    def test_distinct_entries_up_to_a_number(self, sizes: list[int], count: int, seed: int) -> None:
+        caches = [self.filled(size) for size in sizes]
+        picked = pick(caches, count, Random(seed))
+        self.assertEqual(len(picked), min(count, sum(sizes)))
+        self.assertEqual(len({(id(cache), key) for cache, key in picked}), len(picked))
+        for cache, key in picked:
+            self.assertIn(key, cache.entries)
+
+    def test_every_entry_is_as_likely(self) -> None:
+        caches, random = [self.filled(1), self.filled(9)], Random(7)
+        found = [pick(caches, 1, random)[0] for _ in range(2000)]
+        first = sum(place.cache is caches[0] for place in found)
+        self.assertTrue(140 < first < 260, first)
+        self.assertEqual(len({place.key for place in found}), 9)
+
+    def filled(self, size: int) -> Cache:
+        declared = Declaration(name="c", arity=1, max_entries=100)
+        cache = Cache(declared, lambda: 0.0, lambda: 0, lambda: None)
+        for key in range(size):
+            cache.loaded((key,), cache.begin((key,)), key)
+        return cache
+
+    def test_evenly_spread(self) -> None:
+        world = Audited()
+        self.addCleanup(world.stop)
+        world.name_of("a")
+        world.scheduler.spawn("sample", sample_caches(world.scheduler, world.auditor, 60.0, 20))
+        world.clock.pump([0.5, 0] * 121)
+        self.assertEqual(world.loads, 1 + 20)
+
+    def test_describing_and_comparing(self) -> None:
+        class Odd:
+            def __len__(self) -> int:
+                raise ValueError(SECRET)
+
+        self.assertEqual(
+            [describe(value) for value in (None, 1, "abc", [1], Odd())],
+            [
+                "None",
+                "int",
+                "str of 3",
+                "list of 1",
+                "Sampling.test_describing_and_comparing.<locals>.Odd",
+            ],
+        )
+        self.assertEqual(
+            [same(1, 1.0), same([1], (1,)), same(None, None), same(None, 1), same(Odd(), Odd())],
+            [True, False, True, False, None],
+        )
+        self.assertIs(same(nan, nan), True)

@@ -1,0 +1,231 @@
+"""A recording is played on Redis once, from when somebody asks, and late comers are told how far it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+from unittest import TestCase
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+
+from synrepl.adapters.scheduler import TwistedScheduler
+from synrepl.tools.judge.judge import Judge, Recorded
+from synrepl.tools.judge.rules import Severity
+from synrepl.tools.tap.bus_replay import BusReplay, SomebodySpeaks
+from synrepl.tools.tap.parts import Cue, to_bus
+from synrepl.tools.tap.performance import NotForRedis, performance
+from synrepl.tools.tap.played import MOST_WRITERS, Played
+from synrepl.tools.tap.recording import read_recording
+from synrepl.tools.tap.traits import SYNAPSE_TRAITS
+from synrepl.wire.dialects import CURRENT, Side
+from tests.wire.recordings import CAPTURES
+
+ASK = [b"REPLICATE "]
+REDIS = CAPTURES / "1.163.2" / "redis.jsonl.gz"
+
+
+class Bus(TestCase):
+    """A replay, and what it says."""
+
+    def setUp(self) -> None:
+        self.clock: Any = Clock()
+        self.said: list[tuple[str, bytes]] = []
+        self.full: Deferred[bool] | None = None
+        self.read = 0
+
+    async def say(self, channel: str, lines: Sequence[bytes]) -> bool:
+        self.said += [(channel, line) for line in lines]
+        return True if self.full is None else await self.full
+
+    def replay(self, *script: tuple[int, bytes], begun: bool = False) -> BusReplay:
+        """One that plays a script, at the pace of its times in ms."""
+
+        def part() -> Iterator[Cue]:
+            for at, line in script:
+                self.read += 1
+                yield Cue(at, line)
+
+        replay = BusReplay(TwistedScheduler(self.clock), "x.org", self.say, begun)
+        self.playing = Deferred.fromCoroutine(replay.play(part(), 1.0))
+        return replay
+
+    def take(self) -> list[bytes]:
+        """What was said since the last call."""
+        taken, self.said = self.said, []
+        self.assertEqual({channel for channel, _ in taken} - {"x.org"}, set())
+        return [line for _, line in taken]
+
+
+class Beginning(Bus):
+    def test_with_the_first_question(self) -> None:
+        replay = self.replay((0, b"POSITION a m 1 1"))
+        replay.heard([b"FEDERATION_ACK x 1", b"POSITION caches w 1 1"])
+        self.assertEqual((self.take(), self.read), ([], 0))
+        replay.heard([b"x", b"REPLICATE"])
+        self.assertEqual(self.take(), [b"POSITION a m 1 1"])
+        self.assertEqual(self.playing.result, 1)
+
+    def test_unasked(self) -> None:
+        self.replay((0, b"POSITION a m 1 1"), begun=True)
+        self.assertEqual(self.take(), [b"POSITION a m 1 1"])
+
+    def test_where_somebody_speaks(self) -> None:
+        replay = self.replay((0, b"POSITION a m 1 1"))
+        replay.heard([b"RDATA events master 5 []", *ASK])
+        replay.heard(ASK)
+        self.assertEqual((self.take(), self.read), ([], 0))
+        self.check_refused(self.playing)
+
+    def check_refused(self, playing: Deferred[int]) -> None:
+        found: list[Any] = []
+        playing.addErrback(lambda failure: found.append(failure.value))
+        (error,) = found
+        self.assertIsInstance(error, SomebodySpeaks)
+        self.assertIn("speaks on the channel x.org", str(error))
+
+
+class LateComers(Bus):
+    script = (
+        (0, b"POSITION a m 1 1"),
+        (0, b"POSITION a w 7 7"),
+        (1_000, b"RDATA a m 2 []"),
+        (1_000, b"RDATA a m batch []"),
+        (2_000, b"RDATA a m batch []"),
+        (3_000, b"RDATA a m 4 []"),
+        (9_000, b"POSITION a w 7 9"),
+    )
+
+    def test_are_told_how_far_it_is(self) -> None:
+        replay = self.replay(*self.script, begun=True)
+        self.take()
+        replay.heard(ASK)
+        self.assertEqual(self.take(), [b"POSITION a m 1 1", b"POSITION a w 7 7"])
+
+    def test_wait_for_the_end_of_a_batch(self) -> None:
+        replay = self.replay(*self.script, begun=True)
+        self.clock.advance(1)
+        self.take()
+        replay.heard(ASK)
+        self.assertEqual(self.take(), [])
+        self.clock.advance(1)
+        replay.heard(ASK)
+        self.assertEqual(self.take(), [b"RDATA a m batch []"])
+        self.clock.advance(1)
+        positions = [b"POSITION a m 4 4", b"POSITION a w 7 7"]
+        self.assertEqual(self.take(), [b"RDATA a m 4 []", *positions])
+
+    def test_when_it_is_over(self) -> None:
+        replay = self.replay((0, b"POSITION a m 1 1"), (0, b"RDATA a m batch []"), begun=True)
+        self.take()
+        replay.heard(ASK)
+        self.assertEqual(self.take(), [b"POSITION a m 1 1"])
+
+    def test_many_questions_get_one_answer_while_nobody_reads(self) -> None:
+        replay = self.replay((0, b"POSITION a m 1 1"), begun=True)
+        self.take()
+        self.full = Deferred()
+        for _ in range(100):
+            replay.heard(ASK * 10)
+        self.assertEqual(self.take(), [b"POSITION a m 1 1"])
+        full, self.full = self.full, None
+        full.callback(True)
+        self.assertEqual(self.take(), [b"POSITION a m 1 1"])
+
+    def test_nothing_more_is_read_while_nobody_reads(self) -> None:
+        self.full = Deferred()
+        self.replay(*((0, b"RDATA a m 1 %d" % (10**1000)) for _ in range(1_000)), begun=True)
+        self.assertLess(self.read, 70)
+        self.full.callback(False)
+        self.assertLess(self.read, 70)
+        self.assertLess(self.playing.result, 70)
+
+
+class Positions(TestCase):
+    def test_of_rows_in_any_order_and_lines_that_are_none(self) -> None:
+        played = Played()
+        for line in (
+            b"RDATA backfill m 9 []",
+            b"RDATA backfill m 4 []",
+            b"\xff",
+            b"RDATA broken",
+            b"USER_IP x",
+            b"POSITION typing m 7 7",
+            b"POSITION typing m 0 0",
+        ):
+            played.take(line)
+        self.assertEqual(played.positions(), [b"POSITION backfill m 9 9", b"POSITION typing m 0 0"])
+
+    def test_are_bounded(self) -> None:
+        played = Played()
+        for number in range(MOST_WRITERS + 10):
+            played.take(b"RDATA a w%d batch []" % number)
+            played.take(b"POSITION a w%d 1 1" % number)
+        self.assertEqual(len(played.positions()), MOST_WRITERS)
+        self.assertFalse(played.amid_batch)
+
+    @given(st.integers(0, 3_997))
+    @settings(max_examples=8, deadline=None)
+    def test_told_anywhere_in_a_recording_they_break_no_rule(self, at: int) -> None:
+        judge, played, told = Judge(CURRENT, SYNAPSE_TRAITS), Played(), False
+        breaches = []
+        for number, recorded in enumerate(read_recording(REDIS)):
+            said = [recorded]
+            if number >= at and not told and not played.amid_batch:
+                positions = played.positions()
+                main = recorded._replace(channel="localhost:18701")
+                said, told = [*(main._replace(text=line) for line in positions), recorded], True
+            for each in said:
+                breaches += [
+                    finding
+                    for finding in judge.judge(each)
+                    if finding.rule.severity is Severity.BREACH
+                ]
+            played.take(recorded.text)
+        self.assertEqual((told, breaches), (True, []))
+
+
+class Parts(TestCase):
+    """What of a recording is published, and where."""
+
+    def test_of_redis(self) -> None:
+        recording = [
+            Recorded(1, 5, None, b"connected"),
+            Recorded(2, 6, None, b"REPLICATE ", None, "x.org"),
+            Recorded(3, 7, None, b"USER_SYNC a b c start 1", None, "x.org"),
+            Recorded(4, 8, None, b"USER_IP @u:x.org []", None, "x.org/USER_IP"),
+            Recorded(5, 8, None, b"RDATA a m 1 []", None, "y.org"),
+        ]
+        self.assertEqual(
+            list(to_bus(recording, None, "x.org", "z.org")),
+            [
+                Cue(7, b"USER_SYNC a b c start 1", "z.org"),
+                Cue(8, b"USER_IP @u:x.org []", "z.org/USER_IP"),
+                Cue(8, b"RDATA a m 1 []", "y.org"),
+            ],
+        )
+
+    def test_of_tcp(self) -> None:
+        recording = [
+            Recorded(1, 5, Side.SERVER, b"SERVER x.org", 2),
+            Recorded(2, 5, Side.SERVER, b"POSITION a m 1 1", 2),
+            Recorded(3, 5, Side.CLIENT, b"POSITION a m 2 2", 2),
+            Recorded(4, 5, Side.SERVER, b"POSITION a m 3 3", 1),
+            Recorded(5, 6, Side.SERVER, b"SYNC x", 2),
+            Recorded(6, 7, Side.SERVER, b"RDATA a m 4 []", 2),
+        ]
+        self.assertEqual(
+            list(to_bus(recording, 2, None, "z.org")),
+            [Cue(5, b"POSITION a m 1 1", "z.org"), Cue(7, b"RDATA a m 4 []", "z.org")],
+        )
+
+    def test_older_dialects_have_no_place_on_redis(self) -> None:
+        legacy = performance(CAPTURES / "1.11.1" / "live.jsonl.gz", 1.0, None, None, None)
+        with self.assertRaises(NotForRedis) as caught:
+            legacy.check_for_redis()
+        self.assertIn("is in the legacy dialect", str(caught.exception))
+        for version, name in (("1.43.0", "live"), ("1.163.2", "redis")):
+            path = CAPTURES / version / f"{name}.jsonl.gz"
+            performance(path, 1.0, None, None, None).check_for_redis()

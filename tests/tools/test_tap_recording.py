@@ -1,0 +1,268 @@
+"""Recordings are written and read again, and whatever is none is refused with its line."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import stat
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from unittest import TestCase
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from synrepl.tools.judge.judge import Recorded
+from synrepl.tools.tap.judging import Judging, Tally
+from synrepl.tools.tap.outline import DialectUnknown, Outline, outline
+from synrepl.tools.tap.recorded_session import RecordedSession
+from synrepl.tools.tap.recording import (
+    NoRecording,
+    NotARecording,
+    RecordingFile,
+    ScriptedRecording,
+    read_recording,
+)
+from synrepl.wire.closing import CloseReason
+from synrepl.wire.commands import Replicate
+from synrepl.wire.dialects import CURRENT, LEGACY, MODERN, TRANSITIONAL, Side
+from synrepl.wire.session import Limits
+from tests.wire.recordings import CAPTURES
+
+
+class InDirectory(TestCase):
+    def setUp(self) -> None:
+        directory = TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.directory = Path(directory.name)
+
+    def written(self, text: str | bytes, name: str = "r.jsonl") -> Path:
+        path = self.directory / name
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return path
+
+
+class Files(InDirectory):
+    def test_written_and_read_again(self) -> None:
+        for name in ("plain.jsonl", "zipped.jsonl.gz"):
+            path = self.directory / name
+            file = RecordingFile(path)
+            file.write(7, "-", [b"connected"])
+            file.write(8, "S", [b"SERVER x", b"\xff\x00\xe2\x82\xac"])
+            expected = [
+                Recorded(1, 7, None, b"connected"),
+                Recorded(2, 8, Side.SERVER, b"SERVER x"),
+                Recorded(3, 8, Side.SERVER, b"\xff\x00\xe2\x82\xac"),
+            ]
+            # It can be read while it grows.
+            self.assertEqual(list(read_recording(path)), expected)
+            file.write(9, "C", [b"PING 1"])
+            file.close()
+            self.assertEqual(file.lines, 4)
+            expected.append(Recorded(4, 9, Side.CLIENT, b"PING 1"))
+            self.assertEqual(list(read_recording(path)), expected)
+
+    def test_only_its_owner_reads_it(self) -> None:
+        path = self.directory / "r.jsonl"
+        RecordingFile(path).close()
+        self.assertEqual(stat.S_IMODE(path.stat().st_mode), 0o600)
+
+    def test_nothing_is_overwritten(self) -> None:
+        path = self.written("precious")
+        with self.assertRaises(NoRecording) as caught:
+            RecordingFile(path)
+        self.assertIn("File exists", str(caught.exception))
+        self.assertEqual(path.read_text(), "precious")
+
+    def test_hidden_lines(self) -> None:
+        path = self.directory / "r.jsonl"
+        file = RecordingFile(path, lambda line: line.upper())
+        for direction in ("-", "S", "C", "S-partial"):
+            file.write(1, direction, [b"abc"])
+        file.close()
+        lines = [json.loads(line)["line"] for line in path.read_text().splitlines()]
+        self.assertEqual(lines, ["abc", "ABC", "ABC", ""])
+
+    def test_what_is_no_recording(self) -> None:
+        good = '{"t":1,"dir":"S","line":"SERVER x"}\n'
+        for text, reason in (
+            ("nonsense\n", "no JSON"),
+            ("[1]\n", "got `array`"),
+            ("{}\n", "field `t`"),
+            ('{"t":-1,"dir":"S","line":""}\n', "$.t"),
+            ('{"t":true,"dir":"S","line":""}\n', "$.t"),
+            ('{"t":1,"dir":"X","line":""}\n', "$.dir"),
+            ('{"t":1,"dir":"S","line":5}\n', "$.line"),
+            ('{"t":1,"dir":"S","line":"\\ud800"}\n', "no JSON"),
+            ('{"t":1,"channel":"\\udcff","line":""}\n', "no JSON"),
+            ('{"t":1,"line":"x"}\n', "neither dir nor channel"),
+            ("[" * 100_000 + "\n", "no JSON"),
+            ("1" * 5_000 + "\n", "no JSON"),
+        ):
+            with self.subTest(text[:40]):
+                path = self.written(good + text)
+                with self.assertRaises(NotARecording) as caught:
+                    list(read_recording(path))
+                self.assertIn(f"{path}, line 2: ", str(caught.exception))
+                self.assertIn(reason, str(caught.exception))
+
+    def test_recordings_of_cases_are_refused_by_name(self) -> None:
+        for name in ("errors", "overflow", "worker-reactions"):
+            path = CAPTURES / "1.43.0" / f"{name}.jsonl.gz"
+            with self.assertRaises(ScriptedRecording) as caught:
+                Judging(path)
+            self.assertIn(f"{path} is made of scripted cases", str(caught.exception))
+
+    def test_what_cannot_be_opened(self) -> None:
+        damaged = bytearray(gzip.compress(b'{"t":1,"dir":"S","line":"x"}\n' * 100))
+        damaged[10:14] = b"\xff" * 4
+        for path in (
+            self.directory / "missing.jsonl",
+            self.directory,
+            self.written("plain", "r.jsonl.gz"),
+            self.written(bytes(damaged), "d.jsonl.gz"),
+        ):
+            with self.assertRaises(NoRecording) as caught:
+                list(read_recording(path))
+            self.assertIn(f"cannot open {path}: ", str(caught.exception))
+
+    @given(st.binary(max_size=200))
+    @settings(max_examples=50, deadline=None)
+    def test_any_line_comes_back(self, line: bytes) -> None:
+        path = self.directory / "any.jsonl"
+        path.unlink(missing_ok=True)
+        file = RecordingFile(path)
+        file.write(1, "S", [line])
+        file.close()
+        self.assertEqual([recorded.text for recorded in read_recording(path)], [line])
+
+
+class Outlines(InDirectory):
+    def test_real_recordings(self) -> None:
+        for version, name, expected in (
+            ("1.11.1", "live", Outline(LEGACY, "localhost:18301", None)),
+            ("1.11.1", "worker-event_creator1", Outline(LEGACY, "localhost:18301", 5)),
+            ("1.43.0", "live", Outline(MODERN, "localhost:18501", None)),
+            ("1.43.0", "worker-pusher1-reconnect", Outline(MODERN, "localhost:18501", 6)),
+            ("1.163.2", "redis", Outline(CURRENT, "localhost:18701", None)),
+        ):
+            path = CAPTURES / version / f"{name}.jsonl.gz"
+            self.assertEqual(outline(read_recording(path)), expected)
+
+    def test_by_the_arguments(self) -> None:
+        def of(*lines: tuple[Side, bytes]) -> Outline:
+            return outline(Recorded(n, 0, side, line) for n, (side, line) in enumerate(lines, 1))
+
+        server, client = Side.SERVER, Side.CLIENT
+        self.assertEqual(of((server, b"POSITION events 1")).dialect, LEGACY)
+        self.assertEqual(of((server, b"POSITION events m 1")).dialect, TRANSITIONAL)
+        self.assertEqual(of((server, b"POSITION events m 1 2")).dialect, MODERN)
+        self.assertEqual(of((client, b"REPLICATE events NOW")).dialect, LEGACY)
+        self.assertEqual(of((client, b"REPLICATE ")).dialect, MODERN)
+        asked = ((client, b"REPLICATE "), (server, b"SERVER x"), (server, b"POSITION e m 1"))
+        self.assertEqual(of(*asked), Outline(TRANSITIONAL, "x", None))
+        self.assertEqual(of((server, b"SERVER two words")), Outline(None, None, None))
+        several = [
+            Recorded(1, 0, server, b"SERVER a", 4),
+            Recorded(2, 0, server, b"SERVER b", 5),
+            Recorded(3, 0, server, b"POSITION e 1", 5),
+        ]
+        self.assertEqual(outline(several), Outline(LEGACY, "a", 4))
+
+    def test_a_recording_that_does_not_tell(self) -> None:
+        path = self.written('{"t":1,"dir":"S","line":"SERVER x"}\n')
+        with self.assertRaises(DialectUnknown) as caught:
+            Judging(path)
+        self.assertIn("--dialect", str(caught.exception))
+        judging = Judging(path, MODERN)
+        self.assertEqual(list(judging.findings()), [])
+        self.assertEqual(judging.lines, 1)
+
+
+class Judged(InDirectory):
+    def test_breaches_and_known_faults_are_counted(self) -> None:
+        path = self.written(
+            "".join(
+                json.dumps({"t": 1, "channel": "x", "line": line}) + "\n"
+                for line in (
+                    "RDATA caches m 5 []",
+                    "RDATA events m 5 []",
+                    "RDATA caches m 5 []",
+                    "RDATA events m 4 []",
+                    "RDATA events m 3 []",
+                )
+            )
+        )
+        judging = Judging(path)
+        lines = [finding.line for finding in judging.findings()]
+        self.assertEqual(lines, [3, 4, 5])
+        self.assertEqual(judging.breaches, {"order": Tally(2, 4)})
+        self.assertEqual(judging.known, {"unordered": Tally(1, 3)})
+
+
+class Sessions(InDirectory):
+    """What a session says and hears is on record."""
+
+    def session(self, limits: Limits = Limits()) -> RecordedSession:
+        self.path = self.directory / "s.jsonl"
+        self.file = RecordingFile(self.path)
+        session = RecordedSession(
+            self.file, lambda: 12.0, name="tap", dialect=MODERN, limits=limits
+        )
+        session.start()
+        session.data_to_send()
+        return session
+
+    def recorded(self) -> list[tuple[str, str]]:
+        self.file.close()
+        objects = [json.loads(line) for line in self.path.read_text().splitlines()]
+        self.assertEqual({record["t"] for record in objects}, {12_000})
+        return [(record["dir"], record["line"]) for record in objects]
+
+    greeting = (("-", "connected"), ("C", "NAME tap"), ("C", "PING 12000"))
+
+    def test_both_ways(self) -> None:
+        session = self.session()
+        session.send(Replicate(), 12.0)
+        session.data_to_send()
+        session.receive(b"SERVER x\nPOSITION events m 1 ", 12.0)
+        session.receive(b"1\nRDATA ev", 12.0)
+        session.connection_lost()
+        self.assertEqual(
+            self.recorded(),
+            [
+                *self.greeting,
+                ("C", "REPLICATE "),
+                ("S", "SERVER x"),
+                ("S", "POSITION events m 1 1"),
+                ("S-partial", "RDATA ev"),
+                ("-", "eof"),
+            ],
+        )
+
+    def test_a_line_that_is_refused(self) -> None:
+        session = self.session()
+        session.receive(b"SERVER x\nFOO \xff\nPING 1\n", 12.0)
+        session.data_to_send()
+        session.connection_lost()
+        found = self.recorded()
+        self.assertEqual(found[3:6], [("S", "SERVER x"), ("S", "FOO \udcff"), ("S", "PING 1")])
+        self.assertEqual(found[6][0], "C")
+        self.assertTrue(found[6][1].startswith("ERROR "), found[6])
+        self.assertEqual(found[7:], [("-", "closed")])
+
+    def test_a_line_that_is_too_long(self) -> None:
+        session = self.session(Limits(line=256))
+        session.receive(b"SERVER x\n" + b"R" * 300, 12.0)
+        self.assertEqual(session.closed_reason, CloseReason.LINE_TOO_LONG)
+        note = "Line length exceeded: more than 256 bytes without a newline"
+        self.assertEqual(self.recorded()[3:], [("S", "SERVER x"), ("-", note)])
+
+    def test_no_room_is_left(self) -> None:
+        session = self.session()
+        self.file._raw.close()
+        self.file._raw = open("/dev/full", "wb", buffering=0)  # noqa: SIM115
+        session.receive(b"SERVER x\n", 12.0)
+        self.assertTrue(session.closing)
+        assert session.trouble is not None
+        self.assertIn("No space left", str(session.trouble))

@@ -1,0 +1,227 @@
+"""What is heard on the wire, held against what is committed."""
+
+from __future__ import annotations
+
+from unittest import TestCase
+
+from synrepl.adapters.scheduler import TwistedScheduler
+from synrepl.tools.watch import heard as heard_module
+from synrepl.tools.watch.board import ANSWER_S, RATE_S, SILENT_S, Board, Seen
+from synrepl.tools.watch.heard import Heard
+from synrepl.wire.commands import Ping, Position, Rdata, Replicate
+from tests.services.world import manual_clock
+
+
+class Watching(TestCase):
+    def setUp(self) -> None:
+        self.clock = manual_clock()
+        self.scheduler = TwistedScheduler(self.clock)
+        self.heard = Heard(self.scheduler)
+        self.board = Board(self.scheduler, self.heard)
+
+    def rows(self, stream: str, writer: str | None, *tokens: int | None) -> None:
+        self.heard.received([Rdata(stream, writer, token, b"[]") for token in tokens])
+
+    def position(self, stream: str, writer: str | None, new: int) -> None:
+        self.heard.received([Position(stream, writer, None, new)])
+
+    def seen(self) -> dict[tuple[str, str], Seen]:
+        return {(one.stream, one.writer): one for one in self.board.look()}
+
+    def after(self, seconds: float) -> dict[tuple[str, str], Seen]:
+        """Time passes, and it is looked at each second."""
+        found = self.seen()
+        for _ in range(round(seconds)):
+            self.clock.advance(1)
+            found = self.seen()
+        return found
+
+    def test_what_is_heard(self) -> None:
+        self.heard.received([Ping(1)])
+        self.position("events", "w1", 5)
+        self.rows("events", "w1", None, None, 7)
+        self.rows("backfill", "w1", 9, 8)  # newest first
+        self.position("typing", "w1", 3)
+        self.position("typing", "w1", 1)  # its writer started again
+        self.assertEqual(
+            self.heard.positions,
+            {("events", "w1"): 7, ("backfill", "w1"): 9, ("typing", "w1"): 1},
+        )
+        self.assertEqual(self.heard.rows[("events", "w1")], 3)
+        one = self.seen()["events", "w1"]
+        self.assertEqual((one.heard, one.committed, one.lag_rows), (7, None, 0))
+        self.assertFalse(one.silent)
+
+    def test_no_more_names_than_a_server_can_have(self) -> None:
+        most = heard_module.MAX_KEYS
+        for n in range(most + 5):
+            self.position(f"s{n}", "w", 1)
+            self.rows(f"s{n}", "w", 2)
+        self.assertEqual((len(self.heard.positions), len(self.heard.rows)), (most, most))
+
+    def test_names_of_any_length(self) -> None:
+        longest = heard_module.MAX_NAMES
+        self.position("s", "w" * (longest - 1), 1)
+        self.position("s", "w" * longest, 1)
+        self.rows("s" * 10**6, "w", 1)
+        self.assertEqual(len(self.heard.positions), 1)
+
+    def test_silence(self) -> None:
+        self.position("events", "w1", 5)
+        self.board.committed({"events": {"w1": 5}})
+        self.assertEqual(self.after(60)["events", "w1"].lag_seconds, 0)
+        self.board.committed({"events": {"w1": 8}})
+        one = self.after(SILENT_S - 1)["events", "w1"]
+        self.assertEqual((one.lag_rows, one.lag_seconds, one.silent), (3, SILENT_S - 1, False))
+        one = self.after(1)["events", "w1"]
+        self.assertTrue(one.silent)
+        self.assertEqual(
+            one.alarm,
+            "events of w1 is at 8 in the database and was announced only up to 5, for 3 s",
+        )
+        self.rows("events", "w1", 8)
+        self.assertFalse(self.seen()["events", "w1"].silent)
+
+    def test_one_that_is_a_little_behind_all_the_time_is_not_silent(self) -> None:
+        self.position("events", "w1", 0)
+        for token in range(1, 30):
+            self.board.committed({"events": {"w1": token}})
+            self.assertFalse(self.after(1)["events", "w1"].silent)
+            self.rows("events", "w1", token)
+
+    def test_a_writer_on_record_that_does_not_answer(self) -> None:
+        self.position("events", "w1", 5)
+        committed = {"events": {"w1": 5, "w2": 6, "w3": 0}, "receipts": {"w4": 2}, "x": {"w1": 1}}
+        self.board.committed(committed, ["events", "receipts"])
+        one = self.after(SILENT_S - 1)["events", "w2"]
+        self.assertEqual((one.heard, one.committed, one.lag_rows), (None, 6, 0))
+        self.assertFalse(one.silent)
+        found = self.after(1)
+        self.assertEqual(
+            {key for key, one in found.items() if one.silent},
+            {("events", "w2"), ("receipts", "w4")},
+        )
+        self.assertEqual(set(found), {("events", "w1"), ("events", "w2"), ("receipts", "w4")})
+        self.assertEqual(
+            found["events", "w2"].alarm,
+            "events of w2 is at 6 in the database and has not been heard of, for 3 s",
+        )
+        self.assertEqual(found["events", "w2"].to_json()["heard"], None)
+        self.position("events", "w2", 6)
+        self.assertFalse(self.seen()["events", "w2"].silent)
+
+    def test_one_that_is_only_in_the_table_may_be_no_more(self) -> None:
+        self.position("caches", "w1", 5)
+        self.board.committed({"caches": {"w1": 5, "gone": 4}})
+        one = self.after(60)["caches", "gone"]
+        self.assertEqual((one.committed, one.lag_rows, one.silent), (4, 0, False))
+        self.board.committed({"caches": {"w1": 5, "gone": 7}})
+        one = self.after(SILENT_S)["caches", "gone"]
+        self.assertEqual((one.lag_rows, one.lag_seconds, one.silent), (3, SILENT_S, True))
+
+    def test_one_that_is_not_in_the_database(self) -> None:
+        self.position("typing", "w1", 5)
+        self.position("events", "new", 9)
+        self.board.committed({"events": {"w1": 5}}, ["events"])
+        found = self.after(60)
+        for key in (("typing", "w1"), ("events", "new")):
+            self.assertEqual((found[key].committed, found[key].lag_rows), (None, 0))
+            self.assertFalse(found[key].silent)
+
+    def test_a_new_writer_under_way(self) -> None:
+        self.position("events", "w1", 5)
+        self.board.committed({"events": {"w1": 5}}, ["events"])
+        self.assertEqual(list(self.after(10)), [("events", "w1")])
+        self.rows("events", "w2", 6)
+        self.board.committed({"events": {"w1": 5, "w2": 6}}, ["events"])
+        one = self.after(10)["events", "w2"]
+        self.assertEqual((one.heard, one.committed, one.rows, one.silent), (6, 6, 1, False))
+
+    def asked(self) -> None:
+        """Somebody says REPLICATE, for everybody to hear."""
+        self.heard.received([Replicate()])
+
+    def test_a_writer_that_does_not_answer_any_more(self) -> None:
+        for writer in ("w1", "w2"):
+            self.position("events", writer, 5)
+        self.position("caches", "w2", 1)
+        self.clock.advance(60)
+        self.assertEqual(self.board.silent_writers(), [])  # nobody has asked
+        self.asked()
+        self.position("events", "w1", 5)
+        self.clock.advance(ANSWER_S - 1)
+        self.assertEqual(self.board.silent_writers(), [])
+        self.asked()
+        self.rows("events", "w1", 6)
+        self.clock.advance(1)
+        (silent,) = self.board.silent_writers()
+        self.assertEqual(silent, ("w2", ["caches", "events"], ANSWER_S))
+        self.assertEqual(
+            silent.alarm,
+            "w2 has not answered REPLICATE for 5 s: it does not run, or hangs;"
+            " it writes caches, events",
+        )
+        self.position("caches", "w2", 1)
+        self.assertEqual(self.board.silent_writers(), [])
+
+    def test_answers_may_be_lost_with_the_connection(self) -> None:
+        self.position("events", "w1", 5)
+        self.asked()
+        self.heard.lost()
+        self.clock.advance(60)
+        self.assertEqual(self.board.silent_writers(), [])
+        self.asked()
+        self.clock.advance(ANSWER_S)
+        self.assertEqual([each.writer for each in self.board.silent_writers()], ["w1"])
+
+    def test_when_to_ask(self) -> None:
+        self.assertFalse(self.heard.quiet(30))  # nobody is known
+        self.position("events", "w1", 5)
+        self.position("events", "w2", 5)
+        self.clock.advance(20)
+        self.rows("events", "w1", 6)
+        self.assertFalse(self.heard.quiet(30))
+        self.clock.advance(10)
+        self.assertTrue(self.heard.quiet(30))
+        self.asked()
+        self.assertFalse(self.heard.quiet(30))
+        for writer in ("w1", "w2"):
+            self.position("events", writer, 6)
+        self.clock.advance(29)
+        self.assertFalse(self.heard.quiet(30))
+        self.clock.advance(1)
+        self.assertTrue(self.heard.quiet(30))
+
+    def test_who_is_not_listened_to_cannot_be_silent(self) -> None:
+        self.position("events", "w1", 5)
+        self.board.committed({"events": {"w1": 8, "w2": 9}}, ["events"])
+        for _ in range(10):
+            self.clock.advance(1)
+            seen = self.board.look(hears=False)
+        self.assertEqual([one.silent for one in seen], [False, False])
+        self.assertEqual(seen[0].lag_seconds, 9)
+        # Once the connection is back, all have as much time to answer as in the beginning.
+        found = self.after(SILENT_S - 1)
+        self.assertFalse(any(one.silent for one in found.values()))
+        self.assertTrue(all(one.silent for one in self.after(1).values()))
+
+    def test_before_anything_was_heard(self) -> None:
+        self.board.committed({"events": {"w1": 8}}, ["events"])
+        self.assertEqual(self.after(60), {})
+
+    def test_the_linear_view_stands_for_all_writers(self) -> None:
+        self.position("events", None, 5)
+        self.board.committed({"events": {"w1": 5, "w2": 6}})
+        found = self.after(1)
+        self.assertEqual(list(found), [("events", "")])
+        self.assertEqual((found["events", ""].committed, found["events", ""].lag_rows), (6, 1))
+        self.assertIsNone(found["events", ""].to_json()["writer"])
+
+    def test_rates(self) -> None:
+        self.position("events", "w1", 0)
+        self.assertEqual(self.seen()["events", "w1"].rate, 0)
+        for second in range(5):
+            self.rows("events", "w1", *range(second * 10, second * 10 + 10))
+            found = self.after(1)
+        self.assertEqual(found["events", "w1"].rate, 10)
+        self.assertEqual(self.after(RATE_S + 1)["events", "w1"].rate, 0)
