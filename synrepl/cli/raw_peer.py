@@ -18,7 +18,7 @@ from synrepl.core.tokens import Token
 from synrepl.wire.closing import CloseReason
 from synrepl.wire.commands import Command, Replicate
 from synrepl.wire.dialects import Dialect, Side
-from synrepl.wire.session import Limits, Session
+from synrepl.wire.session import ProtocolSession, SessionLimits
 
 #: Commands that may wait before the master is asked to stop (by not reading on).
 HIGH_WATER = 20_000
@@ -128,7 +128,7 @@ class RawPeer(LinePeer):
     :ivar spoken: the dialect in which it is spoken to
     """
 
-    def __init__(self, scheduler: Scheduler, session: Session, spoken: Dialect) -> None:
+    def __init__(self, scheduler: Scheduler, session: ProtocolSession, spoken: Dialect) -> None:
         super().__init__(scheduler, session)
         self.spoken = spoken
         self._inbox = CommandInbox(self.pause_reading, self.resume_reading)
@@ -199,13 +199,13 @@ async def connect(
     :param server_name: what the master must be called; None takes any
     :raises NoMaster: nobody is there
     """
-    session = Session(
+    session = ProtocolSession(
         Side.CLIENT,
         server_name=server_name,
         name="synrepl-tail",
         dialect=dialect,
         now=scheduler.seconds(),
-        limits=Limits(line=LINE_LIMIT),
+        limits=SessionLimits(line=LINE_LIMIT),
     )
     return await dialled(reactor, host, port, RawPeer(scheduler, session, dialect))
 

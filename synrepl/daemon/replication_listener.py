@@ -13,7 +13,7 @@ from synrepl.daemon.http.listener import listen
 from synrepl.services.serving.serve import Master
 from synrepl.streams.definition import Generation
 from synrepl.wire.dialects import DIALECTS
-from synrepl.wire.session import Limits
+from synrepl.wire.session import SessionLimits
 
 
 def open_listener(
@@ -44,7 +44,7 @@ def listener_factory(
     slices: Slices,
 ) -> MasterFactory:
     """What makes the protocols of one listener; see :func:`open_listener`."""
-    limits = Limits(
+    limits = SessionLimits(
         line=listener.line_limit,
         peer_line=listener.line_limit,
         queued_lines=config.live_queue_commands,

@@ -9,9 +9,9 @@ from typing import Generic, TypeVar
 
 import psycopg2
 
-from synrepl.driver.connection import Address, Connection, close
+from synrepl.driver.commit_status import CommitTicket
+from synrepl.driver.connection import DatabaseAddress, PostgresConnection, close
 from synrepl.driver.errors import is_lost, translate
-from synrepl.driver.outcome import Ticket
 from synrepl.driver.transaction import PostgresTransaction
 from synrepl.storage.database import Isolation, Transaction
 from synrepl.storage.store import DatabaseAway
@@ -27,7 +27,7 @@ _IDENTIFY = (
 
 
 @dataclass(frozen=True, slots=True)
-class Ran(Generic[T]):
+class AttemptResult(Generic[T]):
     """The result of work that ran to its end.
 
     :ivar in_doubt: how to ask whether it was committed, when the connection was
@@ -36,7 +36,7 @@ class Ran(Generic[T]):
     """
 
     result: T
-    in_doubt: Ticket | None = None
+    in_doubt: CommitTicket | None = None
     reason: str = ""
 
 
@@ -47,13 +47,13 @@ class Attempt(Generic[T]):
     :ivar name: of the work, for errors
     """
 
-    address: Address
+    address: DatabaseAddress
     name: str
     work: Callable[[Transaction], T]
     read_only: bool
     isolation: Isolation
 
-    def run(self, connection: Connection) -> Ran[T]:
+    def run(self, connection: PostgresConnection) -> AttemptResult[T]:
         """Run the work in a transaction of its own on ``connection``.
 
         On an error nothing has been committed.
@@ -75,13 +75,13 @@ class Attempt(Generic[T]):
             if not is_lost(connection, error):
                 raise translate(self.name, error) from error
             close(connection)
-            return Ran(result, ticket, self.address.redacted(error))
-        return Ran(result)
+            return AttemptResult(result, ticket, self.address.redacted(error))
+        return AttemptResult(result)
 
-    def _begin(self, connection: Connection) -> Ticket | None:
+    def _begin(self, connection: PostgresConnection) -> CommitTicket | None:
         """Start the transaction; for one that writes, learn its ID in the same round trip."""
         try:
-            life = None if self.read_only else connection.life
+            incarnation = None if self.read_only else connection.incarnation
             with connection.cursor() as cursor:
                 if self.read_only:
                     cursor.execute(f"BEGIN ISOLATION LEVEL {self.isolation} READ ONLY")
@@ -96,9 +96,9 @@ class Attempt(Generic[T]):
             with suppress(psycopg2.Error):
                 connection.cursor().execute("ROLLBACK")
             raise translate(self.name, error) from error
-        return Ticket(row[0], connection.info.backend_pid, life)
+        return CommitTicket(row[0], connection.info.backend_pid, incarnation)
 
-    def _roll_back(self, connection: Connection, error: BaseException) -> None:
+    def _roll_back(self, connection: PostgresConnection, error: BaseException) -> None:
         """Undo; a connection lost meanwhile is the error that counts, whatever the work made of it."""
         try:
             if not connection.closed:

@@ -9,7 +9,7 @@ from typing import Self, TypeVar
 
 from synrepl.core.retry import BackOff, Patience, Retry
 from synrepl.driver.attempt import Attempt
-from synrepl.driver.connection import Address, Connection, DatabaseRefused, close
+from synrepl.driver.connection import DatabaseAddress, DatabaseRefused, PostgresConnection, close
 from synrepl.storage.database import Isolation, Transaction
 from synrepl.storage.store import DatabaseAway
 
@@ -27,13 +27,13 @@ class BlockingDatabase:
     :param dsn: a libpq URI or key=value string
     :param instance: who asks; the server shows it as ``synrepl <instance>``
     :param patience_s: how long a database that is away is tried again, in seconds
-    :raises BadDsn: see :class:`.connection.Address`
+    :raises BadDsn: see :class:`.connection.DatabaseAddress`
     """
 
     def __init__(self, dsn: str, instance: str, patience_s: float = PATIENCE_S) -> None:
-        self.address = Address(dsn, instance)
+        self.address = DatabaseAddress(dsn, instance)
         self._patience_s = patience_s
-        self._connection: Connection | None = None
+        self._connection: PostgresConnection | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -83,7 +83,7 @@ class BlockingDatabase:
                 raise away
             time.sleep(delay_s)
 
-    def _connected(self) -> Connection:
+    def _connected(self) -> PostgresConnection:
         if self._connection is None or self._connection.closed:
             self._connection = self.address.connect()
         return self._connection

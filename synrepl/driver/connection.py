@@ -16,20 +16,20 @@ from synrepl.driver import refusals
 from synrepl.driver.dsn import BadDsn as BadDsn
 from synrepl.driver.dsn import parse_dsn
 from synrepl.driver.errors import one_line
-from synrepl.driver.life import Life, read_life
+from synrepl.driver.incarnation import ServerIncarnation, read_incarnation
 from synrepl.storage.store import DatabaseAway
 
 #: How long connecting may take, in seconds (libpq takes whole ones, two at least).
 CONNECT_TIMEOUT_S = 10
 
 
-class Connection(extensions.connection):
+class PostgresConnection(extensions.connection):
     """A connection of the driver that knows which life of the server it is to."""
 
     @cached_property
-    def life(self) -> Life | None:
-        """Asked for once, outside a transaction, by :func:`synrepl.driver.life.read_life`."""
-        return read_life(self)
+    def incarnation(self) -> ServerIncarnation | None:
+        """Asked for once, outside a transaction, by :func:`synrepl.driver.incarnation.read_incarnation`."""
+        return read_incarnation(self)
 
 
 class DatabaseRefused(DatabaseAway):
@@ -53,7 +53,7 @@ class Keepalive:
 PATIENT = Keepalive(idle_s=15, interval_s=5, count=3)
 
 
-class Address:
+class DatabaseAddress:
     """Where a database is and how connections to it are set up.
 
     :param dsn: a libpq URI or key=value string
@@ -85,7 +85,7 @@ class Address:
         )
         return " ".join(shown) or "the default address"
 
-    def connect(self) -> Connection:
+    def connect(self) -> PostgresConnection:
         """Open an autocommit connection. Blocks for :data:`CONNECT_TIMEOUT_S` at most.
 
         :raises DatabaseAway: it cannot be reached, is starting up, or has no connection left
@@ -94,7 +94,9 @@ class Address:
         """
         parameters = self._parameters()
         try:
-            connection: Connection = psycopg2.connect(connection_factory=Connection, **parameters)
+            connection: PostgresConnection = psycopg2.connect(
+                connection_factory=PostgresConnection, **parameters
+            )
             connection.autocommit = True
         except psycopg2.Error as error:
             away = self.away(error)

@@ -10,7 +10,7 @@ from typing import Self
 import psycopg2
 from psycopg2 import extensions, extras
 
-from synrepl.driver.connection import Address, Connection
+from synrepl.driver.connection import DatabaseAddress, PostgresConnection
 from synrepl.driver.errors import VALUE_ERRORS, is_lost, translate
 from synrepl.storage.database import NoRow, Record, Values, WorkEndedTransaction
 
@@ -29,7 +29,7 @@ class PostgresTransaction:
     :param name: of the work, for errors
     """
 
-    def __init__(self, connection: Connection, address: Address, name: str) -> None:
+    def __init__(self, connection: PostgresConnection, address: DatabaseAddress, name: str) -> None:
         self._connection = connection
         self._address = address
         self._name = name

@@ -18,8 +18,8 @@ class LinearTracker:
     """The largest token with every token at or below it known to be settled.
 
     Sequences skip tokens (rollbacks outside this process, crashes), so a hole
-    may never fill by itself: when :attr:`hole` is true, look from outside (see
-    :class:`~synrepl.positions.settling.Settling`) and tell :meth:`settled_upto`.
+    may never fill by itself: when :attr:`has_hole` is true, look from outside (see
+    :class:`~synrepl.positions.settlement.SettlementTracker`) and tell :meth:`settled_upto`.
     What lies above a hole is remembered up to ``max_waiting`` tokens; what is
     forgotten beyond that only waits for the next look.
 
@@ -39,7 +39,7 @@ class LinearTracker:
         return self._position
 
     @property
-    def hole(self) -> bool:
+    def has_hole(self) -> bool:
         """True when something settled lies above a token that nothing is known of."""
         return self._highest > self._position
 

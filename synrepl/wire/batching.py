@@ -21,7 +21,7 @@ class BatchTooLarge(RemoteProtocolError):
     low for this sender's facts"""
 
 
-class Batch(NamedTuple):
+class RowBatch(NamedTuple):
     """The rows of one fact, as JSON, in order; the token is that of the last line."""
 
     token: int
@@ -51,19 +51,19 @@ class BatchAssembler:
         """How many rows wait for their token."""
         return self._rows
 
-    def add(self, rdata: Rdata) -> Batch | None:
+    def add(self, rdata: Rdata) -> RowBatch | None:
         """Take a row; the whole batch when this was its last one.
 
         :raises BatchTooLarge: when a limit is passed; all half batches are dropped
         """
         token = rdata.token
         if token is not None and not self._half:  # most facts have one row
-            return Batch(token, [rdata.row])
+            return RowBatch(token, [rdata.row])
         key = rdata.stream, rdata.writer
         if token is not None:
             rows = self._take(key)
             rows.append(rdata.row)
-            return Batch(token, rows)
+            return RowBatch(token, rows)
         self._rows += 1
         self._bytes += len(rdata.row)
         if self._rows > self._max_rows or self._bytes > self._max_bytes:

@@ -13,7 +13,7 @@ Decided here, where the seeds are silent:
 from __future__ import annotations
 
 from synrepl.wire.commands import Command, Rdata
-from synrepl.wire.dialects import Dialect, Layout, Side
+from synrepl.wire.dialects import CommandLayout, Dialect, Side
 from synrepl.wire.errors import LocalProtocolError, RemoteProtocolError
 from synrepl.wire.fields import KNOWN_NAMES, Field
 
@@ -140,14 +140,14 @@ def quick_rdata(line: bytes, dialect: Dialect) -> Rdata | None:
     return Rdata(name, writer, None, row) if token == b"batch" else None
 
 
-def _pieces(layout: Layout, rest: bytes) -> list[bytes]:
+def _pieces(layout: CommandLayout, rest: bytes) -> list[bytes]:
     if not layout.fields:
         return [rest] if rest else []
     most = len(layout.fields) - 1 if layout.fields[-1].kind.takes_rest else -1
     return rest.split(b" ", most)
 
 
-def _read(layout: Layout, pieces: list[bytes]) -> Command:
+def _read(layout: CommandLayout, pieces: list[bytes]) -> Command:
     values: dict[str, object] = dict.fromkeys(layout.absent)
     for field, piece in zip(layout.fields, pieces, strict=True):
         value = field.kind.read(piece, f"{layout.command.verb} {field.title}")
@@ -158,7 +158,7 @@ def _read(layout: Layout, pieces: list[bytes]) -> Command:
     return layout.command(**values)
 
 
-def _layout_for(command: Command, layouts: tuple[Layout, ...]) -> Layout:
+def _layout_for(command: Command, layouts: tuple[CommandLayout, ...]) -> CommandLayout:
     """The first layout for whose every attribute there is a value, else the first."""
     for layout in layouts:
         needed = (field for field in layout.fields if not field.kind.takes_none)

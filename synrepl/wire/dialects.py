@@ -40,7 +40,7 @@ class Side(Enum):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Layout:
+class CommandLayout:
     """How one command looks on the wire.
 
     :ivar senders: the sides that may send it
@@ -69,7 +69,7 @@ class Dialect:
     """
 
     name: str
-    layouts: Mapping[bytes, tuple[Layout, ...]]
+    layouts: Mapping[bytes, tuple[CommandLayout, ...]]
     per_writer: bool
     has_sides: bool
 
@@ -166,14 +166,16 @@ _TABLE: tuple[
 )
 
 
-def _layout(command: type[c.Command], senders: tuple[Side, ...], args: tuple[Field, ...]) -> Layout:
+def _layout(
+    command: type[c.Command], senders: tuple[Side, ...], args: tuple[Field, ...]
+) -> CommandLayout:
     present = {name for field in args for name in field.attributes}
     absent = tuple(name for name in command.__struct_fields__ if name not in present)
-    return Layout(command, senders, args, absent)
+    return CommandLayout(command, senders, args, absent)
 
 
 def _dialect(name: str, *, has_sides: bool = True) -> Dialect:
-    layouts: dict[bytes, tuple[Layout, ...]] = {}
+    layouts: dict[bytes, tuple[CommandLayout, ...]] = {}
     for command, senders, shapes in _TABLE:
         found = tuple(
             _layout(command, senders if has_sides else _SC, args)

@@ -52,7 +52,7 @@ class Unwritable(LocalProtocolError):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Kind:
+class ArgumentKind:
     """One kind of argument.
 
     :ivar read: bytes of the argument, and where they are, to the value;
@@ -73,7 +73,7 @@ class Field:
     """One argument of a command: the attributes it holds (one; several for a JSON array)."""
 
     attributes: tuple[str, ...]
-    kind: Kind
+    kind: ArgumentKind
 
     @property
     def title(self) -> str:
@@ -234,7 +234,7 @@ def _write_row(value: object, where: str) -> bytes:
     return _one_line(value, value, where)
 
 
-def _json_array(shape: Any, separators: tuple[str, str]) -> Kind:
+def _json_array(shape: Any, separators: tuple[str, str]) -> ArgumentKind:
     decoder = msgspec.json.Decoder(shape)
 
     def read(raw: bytes, where: str) -> Any:
@@ -252,7 +252,7 @@ def _json_array(shape: Any, separators: tuple[str, str]) -> Kind:
             raise Unwritable(where=where, value="", reason=str(error)) from None
         return data
 
-    return Kind(read, write, takes_rest=True)
+    return ArgumentKind(read, write, takes_rest=True)
 
 
 def _shown(raw: bytes) -> str:
@@ -267,16 +267,16 @@ _Lock = tuple[str, str, str]
 SPACED = (", ", ": ")
 COMPACT = (",", ":")
 
-NAME = Kind(_read_name, _write_name)
-WORD = Kind(_read_word, _write_word)
-DEVICE = Kind(_read_device, _write_device, takes_none=True)
-STATE = Kind(_read_state, _write_state)
-NUMBER = Kind(_read_number, _write_number)
-SIGNED = Kind(_read_signed, _write_signed)
-ROW_TOKEN = Kind(_read_row_token, _write_row_token)
-START = Kind(_read_start, _write_start)
-TEXT = Kind(_read_text, _write_text, takes_rest=True)
-ROW = Kind(_read_row, _write_row, takes_rest=True)
+NAME = ArgumentKind(_read_name, _write_name)
+WORD = ArgumentKind(_read_word, _write_word)
+DEVICE = ArgumentKind(_read_device, _write_device, takes_none=True)
+STATE = ArgumentKind(_read_state, _write_state)
+NUMBER = ArgumentKind(_read_number, _write_number)
+SIGNED = ArgumentKind(_read_signed, _write_signed)
+ROW_TOKEN = ArgumentKind(_read_row_token, _write_row_token)
+START = ArgumentKind(_read_start, _write_start)
+TEXT = ArgumentKind(_read_text, _write_text, takes_rest=True)
+ROW = ArgumentKind(_read_row, _write_row, takes_rest=True)
 KEYS_SPACED = _json_array(tuple[Key, ...], SPACED)
 SEEN_SPACED = _json_array(_Seen, SPACED)
 SEEN_COMPACT = _json_array(_Seen, COMPACT)

@@ -15,7 +15,7 @@ PING_TIMEOUT = 15.0
 FIRST_LINE_TIMEOUT = 60.0
 
 
-class Beat(Enum):
+class HeartbeatAction(Enum):
     """What is due."""
 
     NOTHING = "nothing"
@@ -71,13 +71,15 @@ class Heartbeat:
             due = min(due, self._heard + self._timeout)
         return due if self.spoken else min(due, self._heard + self._first_line)
 
-    def look(self, now: float) -> Beat:
+    def look(self, now: float) -> HeartbeatAction:
         """What is due now. Looking too early does no harm."""
         # A wall clock may be set back; nothing was sent or heard in the future.
         self._sent = min(self._sent, now)
         self._heard = min(self._heard, now)
         if self.armed and now >= self._heard + self._timeout:
-            return Beat.GIVE_UP
+            return HeartbeatAction.GIVE_UP
         if not self.spoken and now >= self._heard + self._first_line:
-            return Beat.NEVER_SPOKE
-        return Beat.PING if now >= self._sent + self._interval else Beat.NOTHING
+            return HeartbeatAction.NEVER_SPOKE
+        return (
+            HeartbeatAction.PING if now >= self._sent + self._interval else HeartbeatAction.NOTHING
+        )

@@ -87,7 +87,7 @@ class LineSplitter:
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class LineChunk:
     """Complete lines, encoded and measured once, to be sent to any number of peers.
 
     :ivar data: the lines, each with its newline
@@ -100,7 +100,7 @@ class Chunk:
     longest: int
 
     @classmethod
-    def of(cls, data: bytes) -> Chunk:
+    def of(cls, data: bytes) -> LineChunk:
         """Measure ``data``; what follows the last newline counts as a line too."""
         lines = data.split(b"\n")
         if not lines[-1]:

@@ -1,9 +1,9 @@
 """One connection's protocol, without the connection: bytes in, commands out.
 
-A :class:`Session` has neither a socket nor a clock. Whoever has both passes
-bytes and the time in, writes what :meth:`Session.data_to_send` gives after
-each call, calls :meth:`Session.tick` at :attr:`Session.next_tick`, and closes
-the transport once :attr:`Session.closing` is true and the data is written.
+A :class:`ProtocolSession` has neither a socket nor a clock. Whoever has both passes
+bytes and the time in, writes what :meth:`ProtocolSession.data_to_send` gives after
+each call, calls :meth:`ProtocolSession.tick` at :attr:`ProtocolSession.next_tick`, and closes
+the transport once :attr:`ProtocolSession.closing` is true and the data is written.
 
 =========  =====================  ==============================================
 phase      becomes                by
@@ -55,10 +55,10 @@ from synrepl.wire.heartbeat import (
     FIRST_LINE_TIMEOUT,
     PING_INTERVAL,
     PING_TIMEOUT,
-    Beat,
     Heartbeat,
+    HeartbeatAction,
 )
-from synrepl.wire.lines import DEFAULT_LINE_LIMIT, Chunk, LineSplitter, LineTooLong, check_limit
+from synrepl.wire.lines import DEFAULT_LINE_LIMIT, LineChunk, LineSplitter, LineTooLong, check_limit
 
 
 class NotStarted(LocalProtocolError):
@@ -82,7 +82,7 @@ class LineTooLongToSend(LocalProtocolError):
     announce a long row by POSITION, so that it is fetched"""
 
 
-class Phase(Enum):
+class SessionPhase(Enum):
     """Where a session is in its life."""
 
     NEW = "new"
@@ -91,11 +91,11 @@ class Phase(Enum):
     CLOSED = "closed"
 
 
-_NEXT: Mapping[Phase, frozenset[Phase]] = {
-    Phase.NEW: frozenset({Phase.OPEN, Phase.CLOSED}),
-    Phase.OPEN: frozenset({Phase.CLOSING, Phase.CLOSED}),
-    Phase.CLOSING: frozenset({Phase.CLOSED}),
-    Phase.CLOSED: frozenset(),
+_NEXT: Mapping[SessionPhase, frozenset[SessionPhase]] = {
+    SessionPhase.NEW: frozenset({SessionPhase.OPEN, SessionPhase.CLOSED}),
+    SessionPhase.OPEN: frozenset({SessionPhase.CLOSING, SessionPhase.CLOSED}),
+    SessionPhase.CLOSING: frozenset({SessionPhase.CLOSED}),
+    SessionPhase.CLOSED: frozenset(),
 }
 
 _LONGEST_PEER_NAME = 200
@@ -103,7 +103,7 @@ _LONGEST_ERROR = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class SessionLimits:
     """What a session puts up with.
 
     :ivar line: longest line accepted, in bytes without the newline
@@ -123,7 +123,7 @@ class Limits:
     first_line_timeout: float = FIRST_LINE_TIMEOUT
 
 
-class Session:
+class ProtocolSession:
     """The protocol of one connection. All times are in seconds since the epoch.
 
     :param side: which end this is
@@ -146,7 +146,7 @@ class Session:
         dialect: Dialect | None = None,
         now: float,
         modern: Dialect = MODERN,
-        limits: Limits = Limits(),
+        limits: SessionLimits = SessionLimits(),
     ) -> None:
         if dialect is None and side is Side.CLIENT:
             raise NoDialect()
@@ -165,7 +165,7 @@ class Session:
         self._understood = dialect or opening(modern)
         self._queue: list[bytes] = []
         self._queued_since = now
-        self._phase = Phase.NEW
+        self._phase = SessionPhase.NEW
         #: True once no more is read; what is queued is the last that is written.
         self.closing = False
         #: Settled, or ``None``.
@@ -183,7 +183,7 @@ class Session:
     @property
     def next_tick(self) -> float | None:
         """When to call :meth:`tick`; ``None`` for never again."""
-        return self._heartbeat.due if self._phase is Phase.OPEN else None
+        return self._heartbeat.due if self._phase is SessionPhase.OPEN else None
 
     # What we say
 
@@ -192,7 +192,7 @@ class Session:
 
         :raises NotStarted: when it has been started before
         """
-        if self._phase is not Phase.NEW:
+        if self._phase is not SessionPhase.NEW:
             raise NotStarted()
         greeting: list[Command] = []
         if self._side is Side.SERVER and self._server_name is not None:
@@ -201,7 +201,7 @@ class Session:
             greeting.append(Name(self._name))
         greeting.append(_ping(self._started_at))
         lines = [self._line(command) for command in greeting]
-        self._become(Phase.OPEN)
+        self._become(SessionPhase.OPEN)
         self._put(b"".join(lines), len(lines), self._started_at)
 
     def send(self, command: Command, now: float) -> bool:
@@ -214,15 +214,15 @@ class Session:
         line = self._line(command)
         return self._offer(line, 1, now)
 
-    def send_chunk(self, data: bytes | Chunk, now: float) -> bool:
-        """Queue lines that are encoded already; a :class:`Chunk` is not measured again.
+    def send_chunk(self, data: bytes | LineChunk, now: float) -> bool:
+        """Queue lines that are encoded already; a :class:`LineChunk` is not measured again.
 
         :param data: complete lines of this session's dialect, each with its newline
         :returns: False when the session is closing and they were dropped
         :raises LineTooLongToSend: when the peer would not take one of them
         """
         self._check_started()
-        chunk = data if isinstance(data, Chunk) else Chunk.of(data)
+        chunk = data if isinstance(data, LineChunk) else LineChunk.of(data)
         self._check_length(chunk.longest)
         return self._offer(chunk.data, chunk.lines, now)
 
@@ -237,12 +237,14 @@ class Session:
         """End the session, after an ERROR line if there is a text. Only the first call counts."""
         if self.closing:
             return
-        if error_text is not None and self._phase is Phase.OPEN:
+        if error_text is not None and self._phase is SessionPhase.OPEN:
             line = self._line_of(Error(_one_line(error_text)))
             self._put(line[: self._peer_line] + b"\n", 1, None)
         self.closed_reason = reason
         self._splitter.drop()
-        self._become(Phase.CLOSING if self._phase is Phase.OPEN else Phase.CLOSED)
+        self._become(
+            SessionPhase.CLOSING if self._phase is SessionPhase.OPEN else SessionPhase.CLOSED
+        )
 
     # What we hear
 
@@ -252,7 +254,7 @@ class Session:
         A fault closes the session: the commands before it are returned, what
         follows it is not looked at, now or later.
         """
-        if self._phase is Phase.NEW:
+        if self._phase is SessionPhase.NEW:
             raise NotStarted()
         if self.closing:
             return []
@@ -275,7 +277,7 @@ class Session:
         """
         if self.closed_reason is None:
             self.closed_reason = CloseReason.PEER_CLOSED
-        self._become(Phase.CLOSED)
+        self._become(SessionPhase.CLOSED)
         self._queue.clear()
         self.queued_lines = 0
         return self._splitter.drop()
@@ -291,14 +293,14 @@ class Session:
 
     def tick(self, now: float) -> None:
         """Ping, or give up a silent peer, if it is time. May be called at any time."""
-        if self._phase is not Phase.OPEN:
+        if self._phase is not SessionPhase.OPEN:
             return
         beat = self._heartbeat.look(now)
-        if beat is Beat.GIVE_UP:
+        if beat is HeartbeatAction.GIVE_UP:
             self._fail(PingTimeout(seconds=self.limits.ping_timeout))
-        elif beat is Beat.NEVER_SPOKE:
+        elif beat is HeartbeatAction.NEVER_SPOKE:
             self._fail(NeverSpoke(seconds=self.limits.first_line_timeout))
-        elif beat is Beat.PING:
+        elif beat is HeartbeatAction.PING:
             self.send(_ping(now), now)
 
     def _take_lines(self, lines: list[bytes], commands: list[Command], now: float) -> None:
@@ -373,7 +375,7 @@ class Session:
         return write_line(command, known)
 
     def _check_started(self) -> None:
-        if self._phase is Phase.NEW:
+        if self._phase is SessionPhase.NEW:
             raise NotStarted()
 
     def _check_length(self, length: int) -> None:
@@ -398,10 +400,10 @@ class Session:
         self._queue.append(data)
         self.queued_lines += lines
 
-    def _become(self, phase: Phase) -> None:
+    def _become(self, phase: SessionPhase) -> None:
         assert phase is self._phase or phase in _NEXT[self._phase], (self._phase, phase)
         self._phase = phase
-        self.closing = phase in (Phase.CLOSING, Phase.CLOSED)
+        self.closing = phase in (SessionPhase.CLOSING, SessionPhase.CLOSED)
 
 
 def _ping(now: float) -> Ping:
@@ -414,11 +416,11 @@ def _one_line(text: str) -> str:
     return " ".join(ascii_text.split())[:_LONGEST_ERROR]
 
 
-_HANDLERS: Mapping[type[Command], Callable[[Session, Command], None]] = {
-    Ping: Session._hear_ping,
-    Server: Session._hear_server,
-    Name: Session._hear_name,
-    Error: Session._hear_error,
-    Position: Session._hear_position,
-    Replicate: Session._hear_replicate,
+_HANDLERS: Mapping[type[Command], Callable[[ProtocolSession, Command], None]] = {
+    Ping: ProtocolSession._hear_ping,
+    Server: ProtocolSession._hear_server,
+    Name: ProtocolSession._hear_name,
+    Error: ProtocolSession._hear_error,
+    Position: ProtocolSession._hear_position,
+    Replicate: ProtocolSession._hear_replicate,
 }

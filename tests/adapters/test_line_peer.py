@@ -19,7 +19,7 @@ from synrepl.wire.closing import CloseReason
 from synrepl.wire.commands import Command
 from synrepl.wire.dialects import MODERN, Side
 from synrepl.wire.heartbeat import PING_TIMEOUT
-from synrepl.wire.session import Limits, LineTooLongToSend, Session
+from synrepl.wire.session import LineTooLongToSend, ProtocolSession, SessionLimits
 
 #: The shortest that there is.
 LIMIT = 256
@@ -37,8 +37,8 @@ class _Peer(LinePeer):
     """Keeps what it hears."""
 
     def __init__(self) -> None:
-        limits = Limits(line=LIMIT, peer_line=LIMIT)
-        session = Session(Side.SERVER, server_name="example.com", now=0.0, limits=limits)
+        limits = SessionLimits(line=LIMIT, peer_line=LIMIT)
+        session = ProtocolSession(Side.SERVER, server_name="example.com", now=0.0, limits=limits)
         super().__init__(TwistedScheduler(Clock()), session)
         self.heard: list[Command] = []
 

@@ -11,7 +11,7 @@ from psycopg2 import extensions
 from twisted.trial.unittest import SynchronousTestCase
 
 from synrepl.driver import refusals
-from synrepl.driver.connection import Address, DatabaseRefused
+from synrepl.driver.connection import DatabaseAddress, DatabaseRefused
 from synrepl.storage.store import DatabaseAway
 from synrepl.testing.postgres import server
 from tests.driver.embedded import one
@@ -35,7 +35,7 @@ class Refusals(SynchronousTestCase):
         """How connecting fails."""
         given = {**extensions.parse_dsn(server().dsn), **parts}
         dsn = extensions.make_dsn(**{key: value for key, value in given.items() if value != ""})
-        error: Any = self.assertRaises(DatabaseAway, Address(dsn, "tests").connect)
+        error: Any = self.assertRaises(DatabaseAway, DatabaseAddress(dsn, "tests").connect)
         self.assertNotIn("hunter2", str(error))
         return error  # type: ignore[no-any-return]
 

@@ -7,7 +7,7 @@ from unittest import TestCase
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from synrepl.positions.gaps import Cursor, Verdict
+from synrepl.positions.cursor import Cursor, CursorDecision
 from synrepl.positions.linear import LinearTracker
 
 SOME = settings(max_examples=150, deadline=None)
@@ -24,14 +24,14 @@ class Linear(TestCase):
             bulk.all_settled(group)
             for token in group:
                 single.settled(token)
-            self.assertEqual((bulk.position, bulk.hole), (single.position, single.hole))
+            self.assertEqual((bulk.position, bulk.has_hole), (single.position, single.has_hole))
 
     def test_in_order_and_with_a_hole(self) -> None:
         tracker = LinearTracker(0)
         tracker.all_settled([1, 2, 4])
-        self.assertEqual((tracker.position, tracker.hole), (2, True))
+        self.assertEqual((tracker.position, tracker.has_hole), (2, True))
         tracker.all_settled([3, 5])
-        self.assertEqual((tracker.position, tracker.hole), (5, False))
+        self.assertEqual((tracker.position, tracker.has_hole), (5, False))
 
 
 class Applied(TestCase):
@@ -43,7 +43,7 @@ class Applied(TestCase):
             cursor.subscribed() if run else cursor.on_position(0, 0)
         for given_tokens in tokens:
             group = given_tokens if unordered else sorted(set(given_tokens))
-            taken = [t for t in group if bulk.on_rdata(t) is Verdict.APPLY]
+            taken = [t for t in group if bulk.on_rdata(t) is CursorDecision.APPLY]
             if taken:
                 bulk.all_applied(taken)
             for token in taken:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from unittest import TestCase
 
-from synrepl.positions.gaps import Cursor, Fetch, Reset, Verdict
+from synrepl.positions.cursor import Cursor, CursorDecision, Fetch, Reset
 
 CAPTURES = Path(__file__).parent.parent / "data" / "captures"
 UNORDERED = {"backfill", "caches"}
@@ -37,7 +37,7 @@ def verdicts(path: str) -> Counter[tuple[str, str]]:
             continue  # the row that carries the token stands for its fact
         else:
             verdict = cursor.on_rdata(int(first))
-            if verdict is Verdict.APPLY:
+            if verdict is CursorDecision.APPLY:
                 cursor.applied(int(first))
         if isinstance(verdict, Fetch):
             cursor.caught_up(verdict.span.upto)

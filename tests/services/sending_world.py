@@ -11,7 +11,7 @@ from synrepl.services.sending.outgoing import OutgoingCommands
 from synrepl.wire.codec import write_line
 from synrepl.wire.commands import Command
 from synrepl.wire.dialects import CURRENT, Dialect, Side
-from synrepl.wire.session import Session
+from synrepl.wire.session import ProtocolSession
 from tests.services.world import Noting, manual_clock
 
 #: The time when a test begins, in seconds since the epoch.
@@ -30,9 +30,9 @@ class Connection:
         self._scheduler = scheduler
         self._waiting: list[Any] = []
         self._published: list[str] = []
-        self._session: Session | None = None
+        self._session: ProtocolSession | None = None
         if dialect is not CURRENT:
-            self._session = Session(
+            self._session = ProtocolSession(
                 Side.CLIENT, server_name="x", dialect=dialect, now=scheduler.seconds()
             )
             self._session.start()

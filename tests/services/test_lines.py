@@ -16,7 +16,7 @@ from synrepl.streams.rows import RowCodec
 from synrepl.wire.codec import parse_line
 from synrepl.wire.commands import Position, Rdata
 from synrepl.wire.dialects import LEGACY, MODERN, Dialect, Side
-from synrepl.wire.lines import Chunk
+from synrepl.wire.lines import LineChunk
 
 JOBS = declare("jobs", {"name": "text"})
 ROW = JOBS.kinds[UNTAGGED]
@@ -44,7 +44,7 @@ def encoder(dialect: Dialect, limit: int = LIMIT) -> LineEncoder:
     return LineEncoder(audience, {JOBS.name: RowCodec(JOBS)})
 
 
-def commands(chunks: Sequence[Chunk], dialect: Dialect) -> Iterator[Rdata | Position]:
+def commands(chunks: Sequence[LineChunk], dialect: Dialect) -> Iterator[Rdata | Position]:
     for chunk in chunks:
         for line in chunk.data.splitlines():
             command = parse_line(line, dialect, Side.SERVER)
@@ -57,9 +57,9 @@ def fits(fact: Fact) -> bool:
 
 
 class Encoding(TestCase):
-    def check(self, chunks: list[Chunk], limit: int = LIMIT) -> None:
+    def check(self, chunks: list[LineChunk], limit: int = LIMIT) -> None:
         for chunk in chunks:
-            self.assertEqual(chunk, Chunk.of(chunk.data))
+            self.assertEqual(chunk, LineChunk.of(chunk.data))
             self.assertTrue(chunk.lines and chunk.longest <= limit)
 
     @SOME

@@ -12,7 +12,7 @@ from synrepl.services.sending.commands import Commands
 from synrepl.services.serving.federation_acks import FederationAcks, UnexpectedSender
 from synrepl.services.serving.serve import Master, NoCachesStream
 from synrepl.wire.commands import ClearUserSync, Command, UserSync
-from synrepl.wire.session import Limits
+from synrepl.wire.session import SessionLimits
 from tests.services.world import Noting, World, done, started
 
 
@@ -78,7 +78,7 @@ class MasterCase(SynchronousTestCase):
             senders=["sender1", "sender2"],
         )
         self.factory = MasterFactory(
-            world.scheduler, self.master, "example.org", limits=Limits(queued_lines=20)
+            world.scheduler, self.master, "example.org", limits=SessionLimits(queued_lines=20)
         )
 
     def append(self, *notes: str) -> None:

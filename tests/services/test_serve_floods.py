@@ -11,7 +11,7 @@ from synrepl.core.slices import UNITS, Slices
 from synrepl.services.serving import command_relay, federation_acks, user_sync
 from synrepl.services.serving.serve import Master
 from synrepl.wire.commands import ClearUserSync, UserSync
-from synrepl.wire.session import Limits
+from synrepl.wire.session import SessionLimits
 from tests.services.test_serve import Client, MasterCase
 from tests.services.world import World
 
@@ -73,7 +73,7 @@ class FloodCase(MasterCase):
             world.scheduler,
             self.master,
             "example.org",
-            limits=Limits(queued_lines=20_000),
+            limits=SessionLimits(queued_lines=20_000),
             slices=self.slices,
         )
 
@@ -406,9 +406,9 @@ class PassingOn(FloodCase):
         self.assertEqual((self.master.ignored, self.events), ({"ServerNameTooLong": 1}, []))
 
     def test_a_line_that_is_too_long_for_one_listener(self) -> None:
-        self.factory._limits = Limits(line=256, peer_line=256)
+        self.factory._limits = SessionLimits(line=256, peer_line=256)
         short = self.client("REPLICATE")
-        self.factory._limits = Limits()
+        self.factory._limits = SessionLimits()
         speaker, other = self.client("REPLICATE"), self.client("REPLICATE")
         server = "x" * 245
         speaker.say(f"REMOTE_SERVER_UP {server}")

@@ -7,7 +7,7 @@ from typing import Any
 
 from simulator.plan import CHANGES_OF_WRITERS, Plan
 from synrepl.core.tokens import Token
-from synrepl.positions.settling import Settling
+from synrepl.positions.settlement import SettlementTracker
 from synrepl.services.announcing.stream_state import StreamState
 from synrepl.services.membership import membership as service
 from synrepl.services.membership.membership import Membership
@@ -41,11 +41,11 @@ class Drains(ComingAndGoing):
         self.assert_caught("R8", (Membership, "drain", at_once))
 
     def test_who_holds_something_is_not_remembered(self) -> None:
-        class Forgetful(Settling):
+        class Forgetful(SettlementTracker):
             def observe(self, last: Token, holders: Any) -> Token:
                 return last
 
-        self.assert_caught("R8", (service, "Settling", Forgetful))
+        self.assert_caught("R8", (service, "SettlementTracker", Forgetful))
 
     def test_transactions_with_an_old_snapshot_are_forgotten(self) -> None:
         async def at_once(members: Membership, stream: Stream, writer: str) -> bool:

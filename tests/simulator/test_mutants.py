@@ -9,9 +9,9 @@ from typing import Any
 
 from simulator.plan import Plan
 from synrepl.core.tokens import Token
-from synrepl.positions.gaps import Cursor, Verdict
+from synrepl.positions.cursor import Cursor, CursorDecision
 from synrepl.positions.ledger import Ledger
-from synrepl.positions.settling import Settling
+from synrepl.positions.settlement import SettlementTracker
 from synrepl.services.announcing.announce import Announcer
 from synrepl.services.announcing.lines import LineEncoder
 from synrepl.services.announcing.publish import Publisher
@@ -33,7 +33,7 @@ from synrepl.storage.memory.store import MemoryStore
 from synrepl.storage.memory.stream import MemoryStream
 from synrepl.storage.store import Observation, RecordedPositions
 from synrepl.streams.definition import Fact, Stream
-from synrepl.wire.session import Session
+from synrepl.wire.session import ProtocolSession
 from tests.simulator.mutants import MutantTestCase
 
 
@@ -48,11 +48,11 @@ class Mutants(MutantTestCase):
         self.assert_caught("R1", (Ledger, "_advance", advance))
 
     def test_other_writers_reservations_ignored(self) -> None:
-        def observe(settling: Settling, last: Token, holders: object) -> Token:
+        def observe(settling: SettlementTracker, last: Token, holders: object) -> Token:
             settling._bound = max(settling._bound, last)
             return settling._bound
 
-        self.assert_caught("R1", (Settling, "observe", observe))
+        self.assert_caught("R1", (SettlementTracker, "observe", observe))
 
     def test_linear_position_without_one_writer(self) -> None:
         bounds = StreamState.bounds
@@ -73,10 +73,10 @@ class Mutants(MutantTestCase):
         self.assert_caught("R1 R3", (MemoryStream, "observation", observation))
 
     def test_gaps_are_not_looked_for(self) -> None:
-        def on_position(cursor: Cursor, prev: Token | None, new: Token) -> Verdict:
-            cursor._connected, cursor._running = True, False
+        def on_position(cursor: Cursor, prev: Token | None, new: Token) -> CursorDecision:
+            cursor._connected, cursor._replaying = True, False
             cursor._move(new)
-            return Verdict.ADVANCED
+            return CursorDecision.ADVANCED
 
         self.assert_caught("R3", (Cursor, "on_position", on_position))
 
@@ -169,9 +169,9 @@ class Mutants(MutantTestCase):
         self.assert_caught("R3", (WriterName, "_recover", forgetful))
 
     def test_a_full_queue_drops_lines(self) -> None:
-        offer = Session._offer
+        offer = ProtocolSession._offer
 
-        def lossy(session: Session, data: bytes, lines: int, now: float) -> bool:
+        def lossy(session: ProtocolSession, data: bytes, lines: int, now: float) -> bool:
             if session.queued_lines + lines > session.limits.queued_lines:
                 session._heartbeat.sent(now)
                 return True
@@ -179,7 +179,7 @@ class Mutants(MutantTestCase):
 
         # What is dropped has been "written" by the time the checker could see it: the
         # follower misses it.
-        self.assert_caught("R3 R2 LIVENESS", (Session, "_offer", lossy))
+        self.assert_caught("R3 R2 LIVENESS", (ProtocolSession, "_offer", lossy))
 
     def test_a_row_too_long_is_announced_as_no_row(self) -> None:
         def step_over(

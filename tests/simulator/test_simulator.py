@@ -16,7 +16,7 @@ from simulator import __main__ as command
 from simulator.clock import CURRENT, EPOCH, Life, VirtualClock
 from simulator.product import Product
 from simulator.world import simulate
-from synrepl.positions.gaps import Cursor, Verdict
+from synrepl.positions.cursor import Cursor, CursorDecision
 
 
 class Repetition(TestCase):
@@ -74,10 +74,10 @@ class CommandLine(TestCase):
         self.assertRegex(out, r"3 seeds, 0 broken, [0-9.]+ seeds per CPU second")
 
     def test_a_seed_that_fails_tells_everything(self) -> None:
-        def on_position(cursor: Cursor, prev: int | None, new: int) -> Verdict:
+        def on_position(cursor: Cursor, prev: int | None, new: int) -> CursorDecision:
             cursor._connected = True
             cursor._move(new)
-            return Verdict.ADVANCED
+            return CursorDecision.ADVANCED
 
         with patch.object(Cursor, "on_position", on_position):
             code, out = self.run_command("--seeds", "1..40")

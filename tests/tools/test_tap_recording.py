@@ -26,7 +26,7 @@ from synrepl.tools.tap.recording import (
 from synrepl.wire.closing import CloseReason
 from synrepl.wire.commands import Replicate
 from synrepl.wire.dialects import CURRENT, LEGACY, MODERN, TRANSITIONAL, Side
-from synrepl.wire.session import Limits
+from synrepl.wire.session import SessionLimits
 from tests.wire.recordings import CAPTURES
 
 
@@ -203,7 +203,7 @@ class Judged(InDirectory):
 class Sessions(InDirectory):
     """What a session says and hears is on record."""
 
-    def session(self, limits: Limits = Limits()) -> RecordedSession:
+    def session(self, limits: SessionLimits = SessionLimits()) -> RecordedSession:
         self.path = self.directory / "s.jsonl"
         self.file = RecordingFile(self.path)
         session = RecordedSession(
@@ -252,7 +252,7 @@ class Sessions(InDirectory):
         self.assertEqual(found[7:], [("-", "closed")])
 
     def test_a_line_that_is_too_long(self) -> None:
-        session = self.session(Limits(line=256))
+        session = self.session(SessionLimits(line=256))
         session.receive(b"SERVER x\n" + b"R" * 300, 12.0)
         self.assertEqual(session.closed_reason, CloseReason.LINE_TOO_LONG)
         note = "Line length exceeded: more than 256 bytes without a newline"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from synrepl.wire.commands import Command
 from synrepl.wire.dialects import MODERN, Dialect, Side
-from synrepl.wire.session import Limits, Session
+from synrepl.wire.session import ProtocolSession, SessionLimits
 
 
 class ConnectionPair:
@@ -19,13 +19,15 @@ class ConnectionPair:
         client_dialect: Dialect = MODERN,
         *,
         expected: str | None = "example.com",
-        limits: Limits | None = None,
+        limits: SessionLimits | None = None,
         now: float = 1000.0,
     ) -> None:
         self.now = now
-        limits = limits or Limits()
-        self.server = Session(Side.SERVER, server_name="example.com", now=now, limits=limits)
-        self.client = Session(
+        limits = limits or SessionLimits()
+        self.server = ProtocolSession(
+            Side.SERVER, server_name="example.com", now=now, limits=limits
+        )
+        self.client = ProtocolSession(
             Side.CLIENT,
             server_name=expected,
             name="w1",

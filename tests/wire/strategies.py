@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from synrepl.wire import fields as f
 from synrepl.wire.commands import Command
-from synrepl.wire.dialects import DIALECTS, Dialect, Layout
+from synrepl.wire.dialects import DIALECTS, CommandLayout, Dialect
 
 MAX = 2**63 - 1
 
@@ -33,7 +33,7 @@ rows = st.recursive(
 _SEEN = st.tuples(any_text, any_text, any_text, st.none() | any_text, numbers)
 
 #: A new kind without an entry here fails the tests.
-VALUES: dict[f.Kind, st.SearchStrategy[Any]] = {
+VALUES: dict[f.ArgumentKind, st.SearchStrategy[Any]] = {
     f.NAME: words,
     f.WORD: words,
     f.DEVICE: st.none() | words.filter(lambda word: word != "None"),
@@ -51,7 +51,7 @@ VALUES: dict[f.Kind, st.SearchStrategy[Any]] = {
 }
 
 
-def layouts() -> Iterator[tuple[Dialect, Layout]]:
+def layouts() -> Iterator[tuple[Dialect, CommandLayout]]:
     """Every line of the table."""
     for dialect in DIALECTS.values():
         for alternatives in dialect.layouts.values():
@@ -60,7 +60,7 @@ def layouts() -> Iterator[tuple[Dialect, Layout]]:
 
 
 @st.composite
-def commands(draw: st.DrawFn, layout: Layout) -> Command:
+def commands(draw: st.DrawFn, layout: CommandLayout) -> Command:
     """A command with a value for each argument of ``layout``."""
     values: dict[str, Any] = dict.fromkeys(layout.absent)
     for field in layout.fields:

@@ -5,7 +5,7 @@ from unittest import TestCase
 from hypothesis import given
 from hypothesis import strategies as st
 
-from synrepl.wire.batching import Batch, BatchAssembler, BatchTooLarge
+from synrepl.wire.batching import BatchAssembler, BatchTooLarge, RowBatch
 from synrepl.wire.commands import Position, Rdata
 from tests.wire.strategies import rows
 
@@ -14,7 +14,7 @@ class Assembling(TestCase):
     def setUp(self) -> None:
         self.batches = BatchAssembler()
 
-    def rdata(self, token: int | None, row: bytes, writer: str | None = "w1") -> Batch | None:
+    def rdata(self, token: int | None, row: bytes, writer: str | None = "w1") -> RowBatch | None:
         return self.batches.add(Rdata("typing", writer, token, row))
 
     def test_a_lone_row(self) -> None:

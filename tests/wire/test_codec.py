@@ -24,8 +24,8 @@ from synrepl.wire.dialects import (
     LEGACY,
     MODERN,
     TRANSITIONAL,
+    CommandLayout,
     Dialect,
-    Layout,
     Side,
     opening,
 )
@@ -52,7 +52,7 @@ class RoundTrips(TestCase):
             with self.subTest(dialect=dialect.name, usage=layout.usage):
                 self.check_round_trip(dialect, layout)
 
-    def check_round_trip(self, dialect: Dialect, layout: Layout) -> None:
+    def check_round_trip(self, dialect: Dialect, layout: CommandLayout) -> None:
         @settings(max_examples=25, database=None)
         @given(commands(layout))
         def check(command: c.Command) -> None:

@@ -9,7 +9,7 @@ from synrepl.wire.lines import (
     DEFAULT_LINE_LIMIT,
     MAX_LINE_LIMIT,
     BadLineLimit,
-    Chunk,
+    LineChunk,
     LineSplitter,
     LineTooLong,
 )
@@ -70,6 +70,6 @@ class Splitting(TestCase):
 
 class Chunks(TestCase):
     def test_measures(self) -> None:
-        self.assertEqual(Chunk.of(b"ab\nabc\n"), Chunk(b"ab\nabc\n", 2, 3))
-        self.assertEqual(Chunk.of(b"").lines, 0)
-        self.assertEqual(Chunk.of(b"a\nbcd").longest, 3)
+        self.assertEqual(LineChunk.of(b"ab\nabc\n"), LineChunk(b"ab\nabc\n", 2, 3))
+        self.assertEqual(LineChunk.of(b"").lines, 0)
+        self.assertEqual(LineChunk.of(b"a\nbcd").longest, 3)

@@ -12,7 +12,7 @@ from unittest import TestCase
 
 from synrepl.wire.closing import CloseReason
 from synrepl.wire.dialects import LEGACY, MODERN, Dialect, Side
-from synrepl.wire.session import Session
+from synrepl.wire.session import ProtocolSession
 from tests.wire.recordings import cases, sent_bytes
 
 OPEN = ""  # no ERROR, still open
@@ -131,7 +131,7 @@ IN_MODERN = {
 }
 
 
-def let_time_pass(session: Session, until: float) -> None:
+def let_time_pass(session: ProtocolSession, until: float) -> None:
     """Tick whenever the session wants to."""
     ticks = 0
     while (due := session.next_tick) is not None and due <= until:
@@ -140,7 +140,7 @@ def let_time_pass(session: Session, until: float) -> None:
         assert ticks < 1000, "ticking does not move the session on"
 
 
-def answer(session: Session, script: list[tuple[float, bytes]], end: float) -> str:
+def answer(session: ProtocolSession, script: list[tuple[float, bytes]], end: float) -> str:
     """The text of the ERROR that a session says to timed input; empty when it stays open."""
     session.start()
     for at, data in script:
@@ -161,7 +161,7 @@ class OddClients(TestCase):
         found = cases(version, "errors")
         self.assertEqual(set(found), set(answers))
         for case, lines in found.items():
-            session = Session(Side.SERVER, server_name="s", dialect=dialect, now=0.0)
+            session = ProtocolSession(Side.SERVER, server_name="s", dialect=dialect, now=0.0)
             script = [(line["t"] / 1000, sent_bytes(line)) for line in lines if line["dir"] == "C"]
             got = answer(session, script, lines[-1]["t"] / 1000)
             with self.subTest(version=version, case=case):
@@ -201,7 +201,7 @@ class OddServers(TestCase):
         found = cases(version, "worker-reactions")
         self.assertLessEqual(set(answers), set(found))
         for case, lines in found.items():
-            session = Session(Side.CLIENT, server_name=name, dialect=dialect, now=0.0)
+            session = ProtocolSession(Side.CLIENT, server_name=name, dialect=dialect, now=0.0)
             script = [(line["t"] / 1000, scripted(line)) for line in lines if line["dir"] == "S"]
             got = answer(session, script, lines[-1]["t"] / 1000)
             expected = answers.get(case, OPEN)

@@ -20,16 +20,16 @@ from synrepl.wire.dialects import (
 )
 from synrepl.wire.errors import LocalProtocolError
 from synrepl.wire.fields import Unwritable
-from synrepl.wire.heartbeat import Beat, Heartbeat
-from synrepl.wire.lines import BadLineLimit, Chunk
+from synrepl.wire.heartbeat import Heartbeat, HeartbeatAction
+from synrepl.wire.lines import BadLineLimit, LineChunk
 from synrepl.wire.session import (
     DialectUnknown,
-    Limits,
     LineTooLongToSend,
     NoDialect,
     NotOursToSend,
     NotStarted,
-    Session,
+    ProtocolSession,
+    SessionLimits,
 )
 from tests.wire.pair import ConnectionPair
 
@@ -37,10 +37,12 @@ SERVER, CLIENT = Side.SERVER, Side.CLIENT
 NOW = 1000.0
 
 
-def started(side: Side, dialect: Dialect | None = MODERN, **more: object) -> Session:
+def started(side: Side, dialect: Dialect | None = MODERN, **more: object) -> ProtocolSession:
     """A session that has said its greeting."""
-    limits = Limits(**more)  # type: ignore[arg-type]
-    session = Session(side, server_name="s", name="w1", dialect=dialect, now=NOW, limits=limits)
+    limits = SessionLimits(**more)  # type: ignore[arg-type]
+    session = ProtocolSession(
+        side, server_name="s", name="w1", dialect=dialect, now=NOW, limits=limits
+    )
     session.start()
     session.data_to_send()
     return session
@@ -172,7 +174,7 @@ class Hearing(TestCase):
         self.assertIs(session.closed_reason, CloseReason.PROTOCOL_ERROR)
 
     def test_the_modern_dialect_is_a_setting(self) -> None:
-        session = Session(SERVER, server_name="s", now=NOW, modern=TRANSITIONAL)
+        session = ProtocolSession(SERVER, server_name="s", now=NOW, modern=TRANSITIONAL)
         session.start()
         session.receive(b"REPLICATE\n", NOW)
         self.assertIs(session.dialect, TRANSITIONAL)
@@ -234,7 +236,7 @@ class Speaking(TestCase):
         undecided = started(SERVER, None)
         decided = started(SERVER, MODERN)
         long_row = b'"%s"' % (b"x" * 16_384)
-        refused: list[tuple[Session, c.Command, type[LocalProtocolError]]] = [
+        refused: list[tuple[ProtocolSession, c.Command, type[LocalProtocolError]]] = [
             (decided, c.Replicate(), NotOursToSend),
             (decided, c.LockReleased("a", "b", "c"), NotOursToSend),
             (decided, c.Rdata("a b", "m", 1, b"[]"), Unwritable),
@@ -260,19 +262,19 @@ class Speaking(TestCase):
         session = started(SERVER)
         data = b"RDATA a m 1 []\nRDATA a m 2 []\n"
         session.send_chunk(data, NOW)
-        session.send_chunk(Chunk.of(data), NOW)
+        session.send_chunk(LineChunk.of(data), NOW)
         self.assertEqual(session.queued_lines, 4)
         self.assertEqual(session.data_to_send(), data * 2)
-        shared = Chunk.of(data)
+        shared = LineChunk.of(data)
         session.send_chunk(shared, NOW)
         self.assertIs(session.data_to_send(), shared.data)
-        for bad in (b"x" * 16_385 + b"\n", Chunk(b"", 1, 16_385)):
+        for bad in (b"x" * 16_385 + b"\n", LineChunk(b"", 1, 16_385)):
             with self.assertRaises(LineTooLongToSend):
                 session.send_chunk(bad, NOW)
         self.assertEqual(session.data_to_send(), b"")
 
     def test_before_the_start(self) -> None:
-        session = Session(SERVER, server_name="s", dialect=MODERN, now=NOW)
+        session = ProtocolSession(SERVER, server_name="s", dialect=MODERN, now=NOW)
         self.assertIsNone(session.next_tick)
         session.tick(NOW + 100)
         for call in (
@@ -285,16 +287,16 @@ class Speaking(TestCase):
         session.start()
         with self.assertRaises(NotStarted):
             session.start()
-        unused = Session(SERVER, server_name="s", now=NOW)
+        unused = ProtocolSession(SERVER, server_name="s", now=NOW)
         unused.close(CloseReason.LOCAL, "never mind")
         self.assertEqual(unused.data_to_send(), b"")
 
     def test_constructor(self) -> None:
         with self.assertRaises(NoDialect):
-            Session(CLIENT, server_name=None, now=NOW)
+            ProtocolSession(CLIENT, server_name=None, now=NOW)
         with self.assertRaises(BadLineLimit):
-            Session(SERVER, server_name="s", now=NOW, limits=Limits(peer_line=1))
-        redis = Session(CLIENT, server_name=None, dialect=CURRENT, now=NOW)
+            ProtocolSession(SERVER, server_name="s", now=NOW, limits=SessionLimits(peer_line=1))
+        redis = ProtocolSession(CLIENT, server_name=None, dialect=CURRENT, now=NOW)
         with self.assertRaises(NotOursToSend):
             redis.start()
 
@@ -391,16 +393,16 @@ class Time(TestCase):
     def test_heartbeat_when_the_clock_is_set_back(self) -> None:
         heart = Heartbeat(NOW)
         heart.arm()
-        self.assertIs(heart.look(NOW - 500), Beat.NOTHING)
+        self.assertIs(heart.look(NOW - 500), HeartbeatAction.NOTHING)
         self.assertEqual(heart.due, NOW - 495)
-        self.assertIs(heart.look(NOW - 495), Beat.PING)
-        self.assertIs(heart.look(NOW - 485), Beat.GIVE_UP)
+        self.assertIs(heart.look(NOW - 495), HeartbeatAction.PING)
+        self.assertIs(heart.look(NOW - 485), HeartbeatAction.GIVE_UP)
 
     @given(st.floats(0, 4e9), st.integers(0, 3))
     def test_a_tick_at_the_time_asked_for_does_something(self, now: float, pings: int) -> None:
         heart = Heartbeat(now)
         for _ in range(pings):
-            self.assertIs(heart.look(heart.due), Beat.PING)
+            self.assertIs(heart.look(heart.due), HeartbeatAction.PING)
             heart.sent(heart.due)
 
 

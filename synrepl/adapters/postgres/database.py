@@ -26,10 +26,9 @@ from synrepl.adapters.reactor import Reactor
 from synrepl.core.clock import DelayedCall
 from synrepl.core.errors import Unavailable
 from synrepl.core.retry import BackOff, Patience, Retry
-from synrepl.driver import outcome
 from synrepl.driver.attempt import Attempt
-from synrepl.driver.connection import Address, DatabaseRefused
-from synrepl.driver.outcome import Ticket, Verdict
+from synrepl.driver.commit_status import CommitStatus, CommitTicket, look_up
+from synrepl.driver.connection import DatabaseAddress, DatabaseRefused
 from synrepl.storage.database import CommitUnknown, Isolation, SerializationFailure, Transaction
 from synrepl.storage.store import DatabaseAway, OlderServer
 
@@ -78,7 +77,7 @@ class PostgresDatabase:
         self._reactor = reactor
         self._limits = limits or Limits()
         idle_ms = str(int(self._limits.idle_s * 1000))
-        self._address = Address(
+        self._address = DatabaseAddress(
             dsn, instance, settings={"idle_in_transaction_session_timeout": idle_ms}
         )
         self._pool = Pool(reactor, self._address, self._limits.connections, self._limits.queue)
@@ -143,7 +142,7 @@ class PostgresDatabase:
             nap.callback(None)
         await closing
 
-    async def _was_committed(self, name: str, ticket: Ticket) -> bool:
+    async def _was_committed(self, name: str, ticket: CommitTicket) -> bool:
         """What became of a transaction whose connection was lost during COMMIT.
 
         :raises CommitUnknown: nobody can say, or not in time
@@ -151,17 +150,17 @@ class PostgresDatabase:
         self._pool.discard_idle()  # for they may be to what a crashed server left behind
         losses = self._losses(_IN_DOUBT)
         while True:
-            verdict, reason = Verdict.PENDING, Verdict.PENDING.value
+            verdict, reason = CommitStatus.PENDING, CommitStatus.PENDING.value
             try:
-                verdict = await self._pool.run(partial(outcome.ask, ticket=ticket))
+                verdict = await self._pool.run(partial(look_up, ticket=ticket))
                 reason = verdict.value
             except Unavailable as error:
                 reason = str(error)
             if verdict.known:
                 self._log.info("{name} lost its connection: {reason}", name=name, reason=reason)
-                return verdict is Verdict.COMMITTED
+                return verdict is CommitStatus.COMMITTED
             delay_s = losses.delay_s()
-            if verdict is not Verdict.PENDING or self._pool.closed or delay_s is None:
+            if verdict is not CommitStatus.PENDING or self._pool.closed or delay_s is None:
                 raise CommitUnknown(name=name, where=self.where, xid=ticket.xid, reason=reason)
             await self._nap(delay_s)
 

@@ -21,7 +21,7 @@ from synrepl.adapters.postgres.watch import Watch
 from synrepl.adapters.reactor import Reactor
 from synrepl.core.clock import DelayedCall
 from synrepl.core.retry import BackOff, Retry
-from synrepl.driver.connection import Address, Connection, Keepalive, close
+from synrepl.driver.connection import DatabaseAddress, Keepalive, PostgresConnection, close
 
 _KEEPALIVE = Keepalive(idle_s=5, interval_s=2, count=3)
 
@@ -51,14 +51,14 @@ class PostgresListener:
         on_reconnect: Callable[[], object],
     ) -> None:
         self._reactor = reactor
-        self._address = Address(
+        self._address = DatabaseAddress(
             dsn, instance, keepalive=_KEEPALIVE, settings={"idle_session_timeout": "0"}
         )
         self._channels = tuple(channels)
         self._on_notify = on_notify
         self._on_reconnect = on_reconnect
         self._threads = DaemonThreadPool(0, 1, name="postgres listener")
-        self._connection: Connection | None = None
+        self._connection: PostgresConnection | None = None
         self._watch: Watch | None = None
         self._connecting = False
         self._stopped: Deferred[None] | None = None
@@ -88,7 +88,7 @@ class PostgresListener:
             partial(self._reactor.callFromThread, self._connected), self._open
         )
 
-    def _open(self) -> Connection:
+    def _open(self) -> PostgresConnection:
         """Connect and listen; in a thread."""
         connection = self._address.connect()
         try:
@@ -116,7 +116,7 @@ class PostgresListener:
         else:
             self._try_again(outcome.getErrorMessage())
 
-    def _readable(self, connection: Connection) -> None:
+    def _readable(self, connection: PostgresConnection) -> None:
         try:
             connection.poll()
         except psycopg2.Error as error:
@@ -125,7 +125,7 @@ class PostgresListener:
         else:
             self._deliver(connection)
 
-    def _deliver(self, connection: Connection) -> None:
+    def _deliver(self, connection: PostgresConnection) -> None:
         notifications = connection.notifies[:]
         del connection.notifies[:]
         for notification in notifications:

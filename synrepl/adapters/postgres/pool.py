@@ -20,7 +20,7 @@ from twisted.logger import Logger
 from twisted.python.threadpool import ThreadPool
 
 from synrepl.adapters.reactor import Reactor
-from synrepl.driver.connection import Address, Connection, close
+from synrepl.driver.connection import DatabaseAddress, PostgresConnection, close
 from synrepl.storage.database import DatabaseBusy
 from synrepl.storage.store import DatabaseAway
 
@@ -39,15 +39,15 @@ class Slot:
     :param reconnects: whether another may take the place of one that broke
     """
 
-    def __init__(self, address: Address, reconnects: bool) -> None:
+    def __init__(self, address: DatabaseAddress, reconnects: bool) -> None:
         self._address = address
         self._may_connect = True
         self._reconnects = reconnects
-        self.connection: Connection | None = None
+        self.connection: PostgresConnection | None = None
         #: Set by another thread when no job is to begin any more.
         self.closing = False
 
-    def run(self, job: Callable[[Connection], T]) -> T:
+    def run(self, job: Callable[[PostgresConnection], T]) -> T:
         """Run ``job`` on the connection. Blocks: for a thread.
 
         :raises DatabaseAway: there is no connection, and none could be made; or
@@ -92,7 +92,7 @@ class Pool:
     def __init__(
         self,
         reactor: Reactor,
-        address: Address,
+        address: DatabaseAddress,
         size: int,
         queue: int,
         *,
@@ -112,7 +112,7 @@ class Pool:
         self._threads = DaemonThreadPool(0, size, name=f"postgres {address.where}")
         self._threads.start()
 
-    async def run(self, job: Callable[[Connection], T]) -> T:
+    async def run(self, job: Callable[[PostgresConnection], T]) -> T:
         """Run ``job`` in a thread, as soon as there is one.
 
         Cancelling gives up waiting; a job that has begun goes on to its end.
@@ -218,12 +218,12 @@ class Pool:
         return self._address.away("this process has closed its connections")
 
 
-def _is_idle(connection: Connection) -> bool:
+def _is_idle(connection: PostgresConnection) -> bool:
     status = connection.info.transaction_status
     return not connection.closed and status == extensions.TRANSACTION_STATUS_IDLE
 
 
-def _terminate(address: Address, pids: list[int]) -> None:
+def _terminate(address: DatabaseAddress, pids: list[int]) -> None:
     with suppress(psycopg2.Error, DatabaseAway):
         connection = address.connect()
         try:

@@ -16,8 +16,8 @@ from twisted.logger import Logger
 from synrepl.adapters.postgres.pool import Pool
 from synrepl.adapters.postgres.watch import Watch
 from synrepl.adapters.reactor import Reactor
-from synrepl.driver.attempt import Attempt, Ran
-from synrepl.driver.connection import Address, Connection, Keepalive
+from synrepl.driver.attempt import Attempt, AttemptResult
+from synrepl.driver.connection import DatabaseAddress, Keepalive, PostgresConnection
 from synrepl.storage.database import Isolation, Transaction
 from synrepl.storage.store import DatabaseAway
 
@@ -46,11 +46,11 @@ class PostgresSession:
 
     _log = Logger()
 
-    def __init__(self, reactor: Reactor, address: Address) -> None:
+    def __init__(self, reactor: Reactor, address: DatabaseAddress) -> None:
         self._reactor = reactor
         self._address = address
         self._pool = Pool(reactor, address, 1, _QUEUE, reconnects=False, on_idle=self._idle)
-        self._connection: Connection | None = None
+        self._connection: PostgresConnection | None = None
         self._watch: Watch | None = None
         self._failure = ""  # what the last job that lost the connection said of it
         self._lost: str | None = None
@@ -68,7 +68,7 @@ class PostgresSession:
         :raises DatabaseAway: it cannot be reached
         """
 
-        def hold(connection: Connection) -> None:
+        def hold(connection: PostgresConnection) -> None:
             self._connection = connection
 
         try:
@@ -93,7 +93,7 @@ class PostgresSession:
             raise self._address.away(self._lost)
         attempt = Attempt(self._address, "session", work, False, Isolation.READ_COMMITTED)
 
-        def job(connection: Connection) -> Ran[T]:
+        def job(connection: PostgresConnection) -> AttemptResult[T]:
             try:
                 ran = attempt.run(connection)
             except DatabaseAway as error:
@@ -173,7 +173,7 @@ async def open_session(reactor: Reactor, dsn: str, instance: str) -> PostgresSes
     :raises DatabaseAway: the database cannot be reached; nothing is tried again
     :raises BadDsn: ``dsn`` cannot be read
     """
-    address = Address(dsn, instance, keepalive=EAGER, settings=_SETTINGS)
+    address = DatabaseAddress(dsn, instance, keepalive=EAGER, settings=_SETTINGS)
     session = PostgresSession(reactor, address)
     await session.open()
     return session

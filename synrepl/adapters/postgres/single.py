@@ -20,7 +20,7 @@ from psycopg2 import extensions
 from twisted.internet.defer import Deferred
 
 from synrepl.core.errors import SynreplError
-from synrepl.driver.connection import Address, close
+from synrepl.driver.connection import DatabaseAddress, close
 from synrepl.driver.errors import VALUE_ERRORS, is_lost, translate
 from synrepl.storage.database import CommitUnknown, DatabaseBusy, Prepared, Record, Values
 
@@ -102,7 +102,7 @@ class PostgresSingles:
 
     def __init__(self, reactor: Any, dsn: str, instance: str) -> None:
         self._reactor = reactor
-        self._address = Address(dsn, instance, settings={"idle_session_timeout": "0"})
+        self._address = DatabaseAddress(dsn, instance, settings={"idle_session_timeout": "0"})
         self._connection: extensions.connection | None = None
         self._watch: _Watch | None = None
         self._connecting = False

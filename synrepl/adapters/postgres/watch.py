@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 
 from synrepl.adapters.reactor import Reactor
-from synrepl.driver.connection import Connection
+from synrepl.driver.connection import PostgresConnection
 
 
 class Watch:
@@ -19,7 +19,7 @@ class Watch:
     """
 
     def __init__(
-        self, reactor: Reactor, connection: Connection, readable: Callable[[], object]
+        self, reactor: Reactor, connection: PostgresConnection, readable: Callable[[], object]
     ) -> None:
         self._reactor = reactor
         self._readable = readable

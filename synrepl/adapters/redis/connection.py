@@ -22,7 +22,7 @@ from zope.interface import implementer
 from synrepl.adapters.redis.address import RedisAddress
 from synrepl.core.clock import DelayedCall, Scheduler
 from synrepl.core.errors import Unavailable
-from synrepl.wire.heartbeat import Beat, Heartbeat
+from synrepl.wire.heartbeat import Heartbeat, HeartbeatAction
 
 #: Seconds of silence after which a server is asked, and after which it is given up. A dead
 #: connection has to be noticed within 15 s. PING, and not TCP's keepalive: a server that hangs
@@ -126,10 +126,10 @@ class RedisConnection(txredisapi.RedisProtocol):  # type: ignore[misc]
     def _watch(self) -> None:
         now = self._scheduler.seconds()
         beat = self._heart.look(now)
-        if beat is Beat.GIVE_UP:
+        if beat is HeartbeatAction.GIVE_UP:
             self.give_up(f"nothing was heard for {SILENCE_S:g} s")
             return
-        if beat is Beat.PING:
+        if beat is HeartbeatAction.PING:
             self._heart.sent(now)
             self.ask()
         self._timer = self._scheduler.callLater(max(0.0, self._heart.due - now), self._watch)

@@ -16,8 +16,8 @@ from zope.interface import implementer
 from synrepl.core.clock import DelayedCall, Scheduler
 from synrepl.wire.closing import CloseReason
 from synrepl.wire.commands import Command
-from synrepl.wire.lines import Chunk
-from synrepl.wire.session import Session
+from synrepl.wire.lines import LineChunk
+from synrepl.wire.session import ProtocolSession
 
 #: How long a peer that does not read may keep a connection that is closing, in seconds.
 LINGER_S = 15.0
@@ -61,7 +61,7 @@ class LinePeer(LineOnlyReceiver):
     leaves too many waiting.
     """
 
-    def __init__(self, scheduler: Scheduler, session: Session) -> None:
+    def __init__(self, scheduler: Scheduler, session: ProtocolSession) -> None:
         self.delimiter = b"\n"
         self.MAX_LENGTH = session.limits.line
         self.session = session
@@ -112,7 +112,7 @@ class LinePeer(LineOnlyReceiver):
         self.session.send(command, self.scheduler.seconds())
         self._write()
 
-    def send_chunk(self, chunk: Chunk) -> None:
+    def send_chunk(self, chunk: LineChunk) -> None:
         """Send lines that are encoded already."""
         self.session.send_chunk(chunk, self.scheduler.seconds())
         self._write()
@@ -173,7 +173,7 @@ class LinePeer(LineOnlyReceiver):
 
     def sendLine(self, line: bytes) -> None:
         """Send one encoded line."""
-        self.send_chunk(Chunk(line + self.delimiter, 1, len(line)))
+        self.send_chunk(LineChunk(line + self.delimiter, 1, len(line)))
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """The end, whoever wanted it."""

@@ -24,8 +24,8 @@ from synrepl.streams.definition import Generation, Stream
 from synrepl.wire.closing import CloseReason, FailedToKeepUp
 from synrepl.wire.commands import Command
 from synrepl.wire.dialects import MODERN, Dialect, Side
-from synrepl.wire.lines import Chunk
-from synrepl.wire.session import Limits, Session
+from synrepl.wire.lines import LineChunk
+from synrepl.wire.session import ProtocolSession, SessionLimits
 
 #: Bytes parsed per step, and bytes per unit of :class:`Slices`.
 PIECE_BYTES = 1024
@@ -69,7 +69,7 @@ class ClientPeer(LinePeer):
     def __init__(
         self,
         scheduler: Scheduler,
-        session: Session,
+        session: ProtocolSession,
         owner: Owner,
         rows: Generation,
         legacy_rows: Generation,
@@ -98,11 +98,11 @@ class ClientPeer(LinePeer):
         """Settled by the client's first REPLICATE."""
         return self.session.dialect
 
-    def write_live(self, chunk: Chunk) -> None:
+    def write_live(self, chunk: LineChunk) -> None:
         """Send shared lines in the live lane."""
         self.send_chunk(chunk)
 
-    async def write_catch_up(self, chunk: Chunk) -> bool:
+    async def write_catch_up(self, chunk: LineChunk) -> bool:
         """Send lines in the catch-up lane; returns once the client has room for more.
 
         :returns: False when it never will
@@ -220,7 +220,7 @@ class MasterFactory(ServerFactory):
         server_name: str,
         modern: Dialect = MODERN,
         rows: Generation = Generation.MODERN,
-        limits: Limits = Limits(),
+        limits: SessionLimits = SessionLimits(),
         legacy_rows: Generation = Generation.LEGACY,
         connections: ConnectionLimits = ConnectionLimits(),
         slices: Slices | None = None,
@@ -241,7 +241,7 @@ class MasterFactory(ServerFactory):
         where = address_of(addr)
         if not self.connections.make_room(where):
             return self._refused()
-        session = Session(
+        session = ProtocolSession(
             Side.SERVER,
             server_name=self._server_name,
             now=self._scheduler.seconds(),

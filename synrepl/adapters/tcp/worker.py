@@ -14,7 +14,7 @@ from synrepl.core.clock import Scheduler
 from synrepl.wire.closing import CloseReason
 from synrepl.wire.commands import Command
 from synrepl.wire.dialects import Dialect, Side
-from synrepl.wire.session import Limits, Session
+from synrepl.wire.session import ProtocolSession, SessionLimits
 
 
 class Owner(Interface):
@@ -31,7 +31,7 @@ class UpstreamPeer(LinePeer):
     """The connection to the master."""
 
     def __init__(
-        self, scheduler: Scheduler, session: Session, owner: Owner, factory: WorkerFactory
+        self, scheduler: Scheduler, session: ProtocolSession, owner: Owner, factory: WorkerFactory
     ) -> None:
         super().__init__(scheduler, session)
         self._owner = owner
@@ -94,7 +94,7 @@ class WorkerFactory(ReconnectingClientFactory):
         server_name: str | None,
         dialect: Dialect,
         log: Callable[..., object],
-        limits: Limits = Limits(),
+        limits: SessionLimits = SessionLimits(),
     ) -> None:
         self._scheduler = scheduler
         self._owner = owner
@@ -114,7 +114,7 @@ class WorkerFactory(ReconnectingClientFactory):
 
     def buildProtocol(self, addr: IAddress | None) -> UpstreamPeer:
         """A peer for a new connection."""
-        session = Session(
+        session = ProtocolSession(
             Side.CLIENT,
             server_name=self._server_name,
             name=self._name,

@@ -18,7 +18,7 @@ from synrepl.cli.lake.options import (
 )
 from synrepl.cli.terminal import plain_table, show
 from synrepl.core.tokens import Token
-from synrepl.driver.connection import Address
+from synrepl.driver.connection import DatabaseAddress
 from synrepl.pipeline.lake.check.check import Extent
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.replay.replay import replay, spans_of
@@ -106,4 +106,4 @@ def _look(dsn: str, patience_s: float) -> None:
         return  # it will have some
     origin.close()
     if origin.is_lossy:
-        raise NotACopy(where=Address(dsn, INSTANCE).where)
+        raise NotACopy(where=DatabaseAddress(dsn, INSTANCE).where)

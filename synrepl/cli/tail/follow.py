@@ -17,7 +17,7 @@ from synrepl.core.clock import DelayedCall, Scheduler
 from synrepl.core.errors import InputError, Refused, Unavailable
 from synrepl.core.retry import BackOff, Retry
 from synrepl.core.tokens import Range
-from synrepl.positions.gaps import Cursor, Fetch, Reset, Verdict
+from synrepl.positions.cursor import Cursor, CursorDecision, Fetch, Reset
 from synrepl.positions.vector import PositionVector
 from synrepl.services.following.source import Source
 from synrepl.storage.store import FactsLost, Trimmed
@@ -174,7 +174,7 @@ class Tail:
                 if not self._wants(command.stream):
                     continue
                 shown.append(command)
-                again = self._cursor(command.stream, command.writer).connected
+                again = self._cursor(command.stream, command.writer).is_connected
                 missing = self._moved(command)
                 if missing is not None:
                     if not await self._show(shown):
@@ -193,10 +193,10 @@ class Tail:
         if batch is None:
             return []
         cursor = self._cursor(rdata.stream, rdata.writer)
-        if not cursor.connected and rdata.stream in self._announced and self._dialect.per_writer:
+        if not cursor.is_connected and rdata.stream in self._announced and self._dialect.per_writer:
             # A writer that came after the streams were announced: it began at 0.
             cursor.on_position(0, 0)
-        if cursor.on_rdata(batch.token) is not Verdict.APPLY:
+        if cursor.on_rdata(batch.token) is not CursorDecision.APPLY:
             return []
         cursor.applied(batch.token)
         self._gaps.row((rdata.stream, rdata.writer or ""), batch.token)
@@ -225,7 +225,7 @@ class Tail:
         known = self._known(stream)
         if self._source is not None and known is not None:
             return await self._fetch(self._source, known, writer, cursor, span)
-        cursor.skipped(span.upto)
+        cursor.skip(span.upto)
         if not told_all:
             self._gaps.opened((stream, writer), span)
         return True

@@ -14,7 +14,7 @@ from synrepl.tools.tap.recorded_session import RecordedSession
 from synrepl.tools.tap.recording import RecordingFile
 from synrepl.wire.closing import CloseReason
 from synrepl.wire.dialects import Dialect
-from synrepl.wire.session import Limits
+from synrepl.wire.session import SessionLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class TcpSource:
             scheduler.seconds,
             name=self.name,
             dialect=self.dialect,
-            limits=Limits(line=LINE_LIMIT),
+            limits=SessionLimits(line=LINE_LIMIT),
         )
         peer = await dialled(
             reactor, self.host, self.port, RawPeer(scheduler, session, self.dialect)

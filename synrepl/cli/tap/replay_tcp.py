@@ -26,8 +26,8 @@ from synrepl.tools.tap.replay import Burst, replay
 from synrepl.wire.closing import CloseReason
 from synrepl.wire.commands import Command, Replicate
 from synrepl.wire.dialects import Side
-from synrepl.wire.lines import Chunk
-from synrepl.wire.session import Limits, Session
+from synrepl.wire.lines import LineChunk
+from synrepl.wire.session import ProtocolSession, SessionLimits
 
 #: Each has the recording open.
 MOST_CLIENTS = 100
@@ -67,7 +67,7 @@ class ReplayPeer(LinePeer):
     def __init__(
         self,
         scheduler: TwistedScheduler,
-        session: Session,
+        session: ProtocolSession,
         performance: Performance,
         house: ReplayFactory,
     ) -> None:
@@ -101,7 +101,7 @@ class ReplayPeer(LinePeer):
     async def _send(self, burst: Burst) -> bool:
         if not await self.room():
             return False
-        self.send_chunk(Chunk.of(b"\n".join([*burst.lines, b""])))
+        self.send_chunk(LineChunk.of(b"\n".join([*burst.lines, b""])))
         return await self.room()
 
 
@@ -120,12 +120,12 @@ class ReplayFactory(ServerFactory):
         if self._clients >= MOST_CLIENTS:
             return None
         self._clients += 1
-        session = Session(
+        session = ProtocolSession(
             Side.SERVER,
             server_name=self._performance.server_name,
             dialect=self._performance.over_tcp,
             now=self._clock.seconds(),
-            limits=Limits(peer_line=LINE_LIMIT),
+            limits=SessionLimits(peer_line=LINE_LIMIT),
         )
         return ReplayPeer(TwistedScheduler(self._clock), session, self._performance, self)
 

@@ -38,7 +38,7 @@ from synrepl.streams.definition import Stream
 from synrepl.streams.synapse.federation import FEDERATION
 from synrepl.tools.audit.audit import Auditor
 from synrepl.wire.dialects import CLIENT_DIALECTS
-from synrepl.wire.session import Limits
+from synrepl.wire.session import SessionLimits
 
 #: Seconds between two records of a worker's positions.
 RECORD_S = 1.0
@@ -195,7 +195,7 @@ def assemble_worker(
         config.server_name,
         dialect,
         log.info,
-        Limits(line=config.line_limit, ping_timeout=config.ping_timeout),
+        SessionLimits(line=config.line_limit, ping_timeout=config.ping_timeout),
     )
     bus: ProcessBus | None = None
     if ports.join is not None:

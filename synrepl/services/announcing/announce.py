@@ -125,7 +125,7 @@ class Announcer:
         """The own writer settled tokens; a hole below them must be looked into."""
         state = self.states[stream.name]
         state.own_settled(tokens, facts)
-        if state.hole:
+        if state.has_hole:
             self.wake(stream.name)
 
     def recovered(self, stream: Stream, facts: Sequence[Fact]) -> None:
@@ -152,7 +152,7 @@ class Announcer:
                 dirty, self._dirty = self._dirty, set()
                 await self._look([self.states[name] for name in sorted(dirty)])
                 self.last_error = None
-                again = {name for name in dirty if self.states[name].hole}
+                again = {name for name in dirty if self.states[name].has_hole}
                 standing = {name: self.states[name].linear for name in again}
                 # Behind a long transaction there is nothing new to see for a while.
                 longer = min(2 * pause, self._sizes.look_seldom_s)

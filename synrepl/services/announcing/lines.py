@@ -19,7 +19,7 @@ from synrepl.streams.rows import RowCodec
 from synrepl.wire.codec import rdata_prefix, write_line
 from synrepl.wire.commands import Position
 from synrepl.wire.dialects import Dialect
-from synrepl.wire.lines import Chunk
+from synrepl.wire.lines import LineChunk
 
 #: Where a chunk is cut, in bytes: one system call's worth.
 CHUNK_BYTES = 64 * 1024
@@ -62,7 +62,7 @@ class LineEncoder:
 
     def live(
         self, stream: Stream, writer: str, prev: Token, new: Token, facts: Sequence[Fact]
-    ) -> Iterator[Chunk]:
+    ) -> Iterator[LineChunk]:
         """A position's move from ``prev`` to ``new``, and the facts in between.
 
         All rows of a fact but the last carry ``batch``. A fact with a row too
@@ -88,7 +88,7 @@ class LineEncoder:
         if at != new or (prev and prev == new):
             yield self.position(stream, writer, at, new)
 
-    def catch_up(self, stream: Stream, facts: Sequence[Fact]) -> Iterator[Chunk]:
+    def catch_up(self, stream: Stream, facts: Sequence[Fact]) -> Iterator[LineChunk]:
         """Missed facts for a peer of the linear view.
 
         As real legacy servers do, rows that share a token repeat it here. A fact
@@ -103,7 +103,7 @@ class LineEncoder:
             if lines:
                 yield from _cut(_chunk(lines), lines)
 
-    def position(self, stream: Stream, writer: str, prev: Token, new: Token) -> Chunk:
+    def position(self, stream: Stream, writer: str, prev: Token, new: Token) -> LineChunk:
         """One POSITION line."""
         return _chunk([self._position(stream, writer, prev, new)])
 
@@ -174,7 +174,7 @@ def _lines(
     return [b"%b%b\n" % line for line in zip(heads, cells, strict=True)]
 
 
-def _cut(chunk: Chunk, lines: list[bytes]) -> Iterator[Chunk]:
+def _cut(chunk: LineChunk, lines: list[bytes]) -> Iterator[LineChunk]:
     """A chunk, in several if its lines are far more than one should have."""
     if len(chunk.data) < 2 * CHUNK_BYTES:
         yield chunk
@@ -187,5 +187,5 @@ def _cut(chunk: Chunk, lines: list[bytes]) -> Iterator[Chunk]:
             first, size = after, 0
 
 
-def _chunk(lines: list[bytes]) -> Chunk:
-    return Chunk(b"".join(lines), len(lines), max(map(len, lines)) - 1)
+def _chunk(lines: list[bytes]) -> LineChunk:
+    return LineChunk(b"".join(lines), len(lines), max(map(len, lines)) - 1)

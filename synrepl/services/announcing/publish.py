@@ -10,7 +10,7 @@ from synrepl.core.tokens import Token
 from synrepl.services.announcing.lines import CHUNK_BYTES, Audience, LineEncoder
 from synrepl.streams.definition import Fact, Stream
 from synrepl.streams.rows import RowCodec
-from synrepl.wire.lines import Chunk
+from synrepl.wire.lines import LineChunk
 
 #: The names of the streams that a follower of the linear view has asked for.
 Subscription = frozenset[str]
@@ -19,7 +19,7 @@ Subscription = frozenset[str]
 class LivePeer(Protocol):
     """A follower in the live lane."""
 
-    def write_live(self, chunk: Chunk) -> None:
+    def write_live(self, chunk: LineChunk) -> None:
         """Send these lines, or queue them; the bytes are shared, not copied."""
 
     def left_behind(self, stream: Stream, after: Token) -> None:
@@ -118,12 +118,12 @@ class _Room:
     def __init__(self, encoder: LineEncoder) -> None:
         self.encoder = encoder
         self.peers: dict[LivePeer, Subscription | None] = {}
-        self._gathered: list[tuple[str, Chunk]] = []
+        self._gathered: list[tuple[str, LineChunk]] = []
 
     def wants(self, stream: Stream) -> bool:
         return any(s is None or stream.name in s for s in self.peers.values())
 
-    def add(self, stream: Stream, chunks: Iterable[Chunk]) -> None:
+    def add(self, stream: Stream, chunks: Iterable[LineChunk]) -> None:
         self._gathered += [(stream.name, chunk) for chunk in chunks]
 
     def leave_behind(self, stream: Stream, after: Token) -> None:
@@ -135,7 +135,7 @@ class _Room:
         gathered, self._gathered = self._gathered, []
         if not gathered:
             return
-        joined: dict[Subscription | None, list[Chunk]] = {}
+        joined: dict[Subscription | None, list[LineChunk]] = {}
         for peer, streams in list(self.peers.items()):
             chunks = joined.get(streams)
             if chunks is None:
@@ -144,10 +144,10 @@ class _Room:
                 peer.write_live(chunk)
 
 
-def _join(gathered: list[tuple[str, Chunk]], streams: Subscription | None) -> list[Chunk]:
+def _join(gathered: list[tuple[str, LineChunk]], streams: Subscription | None) -> list[LineChunk]:
     """The gathered lines of some streams, as few chunks of a good size."""
-    out: list[Chunk] = []
-    parts: list[Chunk] = []
+    out: list[LineChunk] = []
+    parts: list[LineChunk] = []
     size = 0
     for name, chunk in gathered:
         if streams is not None and name not in streams:
@@ -162,10 +162,10 @@ def _join(gathered: list[tuple[str, Chunk]], streams: Subscription | None) -> li
     return out
 
 
-def _joined(parts: list[Chunk]) -> Chunk:
+def _joined(parts: list[LineChunk]) -> LineChunk:
     if len(parts) == 1:
         return parts[0]
-    return Chunk(
+    return LineChunk(
         b"".join([part.data for part in parts]),
         sum(part.lines for part in parts),
         max(part.longest for part in parts),

@@ -15,7 +15,7 @@ from typing import Protocol
 from synrepl.core.tokens import MAX_TOKEN, Token
 from synrepl.positions.ledger import Ledger
 from synrepl.positions.linear import LinearTracker
-from synrepl.positions.settling import Settling
+from synrepl.positions.settlement import SettlementTracker
 from synrepl.services.announcing.waiting_facts import WaitingFacts
 from synrepl.services.sizes import DEFAULT_SIZES
 from synrepl.storage.store import Observation
@@ -64,7 +64,7 @@ class StreamState:
         self._announced: Token = 0
         self._held = WaitingFacts()
         self._spilled_upto: Token = 0
-        self._settling: dict[str, Settling] = {}
+        self._settling: dict[str, SettlementTracker] = {}
         self._scanned: dict[str, Token] = {}
         self.observation: Observation | None = None
         self.incarnation = 0
@@ -75,9 +75,9 @@ class StreamState:
         return self._announced
 
     @property
-    def hole(self) -> bool:
+    def has_hole(self) -> bool:
         """Something settled waits behind a token of which nothing is known: look at the database."""
-        return self._linear.hole
+        return self._linear.has_hole
 
     def worth_telling(self) -> Iterator[tuple[str, Token]]:
         """The writers that have written, or whose name a process has; others come when they write.
@@ -195,7 +195,7 @@ class StreamState:
             if settling is None:
                 # A writer first seen now has nothing at or below the linear position.
                 start = self._scanned.setdefault(writer, self._linear.position)
-                settling = self._settling[writer] = Settling(start)
+                settling = self._settling[writer] = SettlementTracker(start)
             if seen.held and not seen.alive:  # dead: nothing is proved before it is fenced
                 found[writer] = settling.bound
             else:

@@ -11,7 +11,7 @@ from synrepl.services.announcing.publish import LivePeer, Publisher
 from synrepl.services.bus.channels import Channels
 from synrepl.streams.definition import Generation, Stream
 from synrepl.wire.dialects import CURRENT
-from synrepl.wire.lines import Chunk
+from synrepl.wire.lines import LineChunk
 
 #: The longest row that is said, in bytes. The bus itself takes far longer ones, but
 #: Redis cuts off a subscriber for whom 32 MiB wait, and a POSITION makes it fetch the row.
@@ -132,12 +132,12 @@ class _OnChannel:
         self._wires = wires
         self._channel = channel
 
-    def write_live(self, chunk: Chunk) -> None:
+    def write_live(self, chunk: LineChunk) -> None:
         self._wires.say(self._channel, _lines(chunk))
 
     def left_behind(self, stream: Stream, after: Token) -> None:
         raise AssertionError("nobody on the bus has the linear view")
 
 
-def _lines(chunk: Chunk) -> list[bytes]:
+def _lines(chunk: LineChunk) -> list[bytes]:
     return chunk.data[:-1].split(b"\n")

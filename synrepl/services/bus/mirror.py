@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from synrepl.core.errors import Unavailable
 from synrepl.core.tokens import MAX_TOKEN, Range, Token
-from synrepl.positions.gaps import Cursor, Verdict
+from synrepl.positions.cursor import Cursor, CursorDecision
 from synrepl.services.announcing.announce import Log
 from synrepl.services.announcing.stream_state import StreamState
 from synrepl.storage.memory.store import MAX_ROWS_PER_STREAM
@@ -90,7 +90,7 @@ class Mirror:
             mirrored.cursor.connection_lost()
 
     def _fact(self, mirrored: _Mirrored, token: Token, raw: Sequence[bytes]) -> None:
-        if mirrored.cursor.on_rdata(token) is Verdict.APPLY:
+        if mirrored.cursor.on_rdata(token) is CursorDecision.APPLY:
             fact = Fact(token, mirrored.writer, tuple(self._decoded(mirrored, raw)))
             mirrored.facts.commit([fact])
             mirrored.cursor.applied(token)
@@ -99,9 +99,9 @@ class Mirror:
     def _position(self, mirrored: _Mirrored, command: Position) -> None:
         known = mirrored.cursor.position is not None
         verdict = mirrored.cursor.on_position(command.prev, command.new)
-        if verdict is Verdict.ADVANCED and known:
+        if verdict is CursorDecision.ADVANCED and known:
             self._moved(mirrored, command.new, ())
-        elif verdict is not Verdict.DUPLICATE:
+        elif verdict is not CursorDecision.DUPLICATE:
             mirrored.cursor.caught_up(command.new)
             self._start_again(mirrored, command.new, known)
 
@@ -149,7 +149,7 @@ class Mirror:
         :raises NotHeardYet: :raises Trimmed:
         """
         mirrored = self._mirrored[stream.name]
-        if not mirrored.cursor.connected:
+        if not mirrored.cursor.is_connected:
             raise NotHeardYet(stream=stream.name, writer=mirrored.writer)
         return mirrored.facts.page(span, writer, limit)
 

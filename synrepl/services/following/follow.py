@@ -13,7 +13,7 @@ from typing import Protocol
 from synrepl.core.clock import DelayedCall, Scheduler
 from synrepl.core.errors import Refused
 from synrepl.core.tokens import Token
-from synrepl.positions.gaps import Cursor
+from synrepl.positions.cursor import Cursor
 from synrepl.services.announcing.announce import Log
 from synrepl.services.following.deliver import Delivery
 from synrepl.services.following.lane import Item, Lane, Mark

@@ -1,7 +1,7 @@
 """A lane: what waits for one writer of one stream, and the one place that deals with it.
 
 A lane deals with one thing at a time: it asks its
-:class:`~synrepl.positions.gaps.Cursor` for a verdict, fetches what is missing,
+:class:`~synrepl.positions.cursor.Cursor` for a verdict, fetches what is missing,
 hands batches to the handlers, and moves its position only when they are done.
 """
 
@@ -14,7 +14,7 @@ from enum import Enum
 from synrepl.core.errors import SynreplError
 from synrepl.core.retry import BackOff, Retry
 from synrepl.core.tokens import Range, Token
-from synrepl.positions.gaps import Cursor, Fetch, Reset, Verdict
+from synrepl.positions.cursor import Cursor, CursorDecision, Fetch, Reset
 from synrepl.services.following.lane_context import Shared, tally
 from synrepl.services.following.source import LINEAR
 from synrepl.services.handlers import Batch
@@ -23,7 +23,7 @@ from synrepl.storage.store import FactsLost, Trimmed
 from synrepl.streams.definition import Fact, Stream
 from synrepl.streams.row import Row
 from synrepl.streams.rows import BadRow, MalformedRow, RowCodec
-from synrepl.wire.batching import Batch as Lines
+from synrepl.wire.batching import RowBatch
 from synrepl.wire.closing import CloseReason
 from synrepl.wire.commands import Position, Replicate
 
@@ -42,7 +42,7 @@ class Mark(Enum):
     ASK = "ask"
 
 
-Item = Lines | Position | Mark
+Item = RowBatch | Position | Mark
 
 
 class Lane:
@@ -104,7 +104,7 @@ class Lane:
                 item = self.inbox[0]
                 if not await self._is_possible(item):
                     continue
-                if isinstance(item, Lines):
+                if isinstance(item, RowBatch):
                     if (self.several or self._refused) and not self._sure:
                         await self._make_sure(item.token)
                     if await self._cross_floor(item.token - 1):
@@ -159,7 +159,9 @@ class Lane:
     def _limit(self, item: Item) -> Token:
         """The largest token that it may have, for what is known now."""
         tokens = self._shared.tokens
-        return tokens.passed(self.stream) if isinstance(item, Lines) else tokens.known(self.stream)
+        return (
+            tokens.passed(self.stream) if isinstance(item, RowBatch) else tokens.known(self.stream)
+        )
 
     def _refuse(self, looked_for: int) -> None:
         """Take out what cannot be, from the front of the inbox.
@@ -174,9 +176,9 @@ class Lane:
                 break
             self.inbox.popleft()
             tokens.refuse(self.stream, self.writer, _token(item), at)
-            self._taken(len(item.rows) if isinstance(item, Lines) else 1)
+            self._taken(len(item.rows) if isinstance(item, RowBatch) else 1)
         self.heard = max(self._allowed, self.cursor.position or 0)
-        if self.writer != LINEAR and self.cursor.in_order:
+        if self.writer != LINEAR and self.cursor.is_ordered:
             self._refused, self._sure = True, False
 
     def _taken(self, rows: int) -> None:
@@ -190,7 +192,7 @@ class Lane:
         did not know what it had said by then. From here on nothing is missed unseen.
         """
         at = self.cursor.position
-        if self.cursor.connected and at is not None:
+        if self.cursor.is_connected and at is not None:
             self._sure = True
             if token > at + 1:
                 await self._fetch(Range(at, token - 1))
@@ -201,7 +203,7 @@ class Lane:
         It has no way to say that part of that is trimmed, so this is found out first.
         """
         at, retry = self.cursor.position, self._retry()
-        known = not (self.stream.ephemeral and self.cursor.in_order and at)
+        known = not (self.stream.ephemeral and self.cursor.is_ordered and at)
         while not known and Mark.LOST not in self.inbox:
             assert at is not None
             try:
@@ -223,12 +225,12 @@ class Lane:
         cursor, inbox, decode = self.cursor, self.inbox, self._decode
         limit = self._shared.tokens.passed(self.stream)
         facts: list[Fact] = [] if self._half is None else [self._half]
-        last, ordered, writer = cursor.position, cursor.in_order, self.writer
+        last, ordered, writer = cursor.position, cursor.is_ordered, self.writer
         upto, rows = facts[0].token if facts else 0, 0
         try:
             while inbox and rows < self._shared.page_rows:
                 lines = inbox[0]
-                if not isinstance(lines, Lines) or lines.token > limit:
+                if not isinstance(lines, RowBatch) or lines.token > limit:
                     break
                 if facts and self._may_cross_floor(upto, lines.token - 1):
                     break
@@ -237,12 +239,12 @@ class Lane:
                 rows += len(raw)
                 if not facts or token <= upto:  # what is above an applied fact is applied too
                     verdict = cursor.on_rdata(token)
-                    if verdict is Verdict.APPLY and facts and ordered:
+                    if verdict is CursorDecision.APPLY and facts and ordered:
                         # A legacy catch-up repeats the token for each row of a fact.
                         more = writer == LINEAR and token == upto
-                        verdict = Verdict.APPLY if more else Verdict.DUPLICATE
-                    if verdict is not Verdict.APPLY:
-                        if verdict is Verdict.DUPLICATE:
+                        verdict = CursorDecision.APPLY if more else CursorDecision.DUPLICATE
+                    if verdict is not CursorDecision.APPLY:
+                        if verdict is CursorDecision.DUPLICATE:
                             tally(self._shared.counts.duplicates, self.stream.name, len(raw))
                         continue
                 try:
@@ -258,7 +260,7 @@ class Lane:
         if facts:
             tokens = [fact.token for fact in facts]
             # In a legacy run more rows of the last fact may come.
-            self._half = facts.pop() if cursor.running and ordered else None
+            self._half = facts.pop() if cursor.is_replaying and ordered else None
             if facts:
                 await self._deliver(facts, last)
             cursor.all_applied(tokens)
@@ -268,7 +270,7 @@ class Lane:
         if not await self._cross_floor(command.new):
             return
         await self._deliver_half()
-        first = not self.cursor.connected
+        first = not self.cursor.is_connected
         verdict = self.cursor.on_position(None if self._refused else command.prev, command.new)
         self._refused = False
         if isinstance(verdict, Reset):
@@ -278,7 +280,7 @@ class Lane:
         elif isinstance(verdict, Fetch):
             tally(self._shared.counts.gaps, self.stream.name)
             if self.writer == LINEAR and self._announced_ahead:
-                self.cursor.skipped(command.new)
+                self.cursor.skip(command.new)
             elif self.writer == LINEAR:
                 # All that a line can carry has come before it, in order.
                 self.cursor.caught_up(command.new)
@@ -345,7 +347,7 @@ class Lane:
                     self.cursor.caught_up(after)
                 else:
                     after = span.upto
-                    self.cursor.skipped(position)
+                    self.cursor.skip(position)
                 self._shared.delivery.moved(self.key, self.cursor.position)
                 continue
             except SynreplError as error:
@@ -366,7 +368,7 @@ class Lane:
         self._shared.log.warn("{error}", error=error)
         tally(self._shared.counts.resets, self.stream.name)
         await self._shared.delivery.lost(self.key, Range(error.kept, after))
-        self.cursor.went_back(error.kept)
+        self.cursor.rewind(error.kept)
 
     async def _row_that_follows(self, span: Range) -> Token | None:
         """The first row that comes after a POSITION that was ahead of it; None when none does.
@@ -377,7 +379,7 @@ class Lane:
             return None
         left = AHEAD_S
         while left > 0 and Mark.LOST not in self.inbox:
-            first = next((item.token for item in self.inbox if isinstance(item, Lines)), None)
+            first = next((item.token for item in self.inbox if isinstance(item, RowBatch)), None)
             if first is not None:
                 return first if first in span else None
             await self._shared.scheduler.sleep(_AHEAD_EVERY_S)
@@ -420,7 +422,7 @@ class Lane:
     async def _deliver(self, facts: Sequence[Fact], after: Token | None, live: bool = True) -> None:
         upto = facts[-1].token
         start = after if after is not None else facts[0].token - 1
-        batch = Batch(self.stream.name, self.writer, start, upto, facts, self.cursor.in_order)
+        batch = Batch(self.stream.name, self.writer, start, upto, facts, self.cursor.is_ordered)
         await self._shared.delivery.rows(batch, live=live)
         count = sum(len(fact.rows) for fact in facts)
         tally(self._shared.counts.rows, self.stream.name, count)
@@ -439,4 +441,4 @@ class Lane:
 
 def _token(item: Item) -> Token:
     assert not isinstance(item, Mark)
-    return item.token if isinstance(item, Lines) else item.new
+    return item.token if isinstance(item, RowBatch) else item.new

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from synrepl.core.clock import Scheduler
 from synrepl.core.errors import Unavailable
 from synrepl.core.tokens import Token
-from synrepl.positions.settling import Settling
+from synrepl.positions.settlement import SettlementTracker
 from synrepl.storage import membership, writers
 from synrepl.storage.database import Database, Transaction
 from synrepl.storage.membership import Member, WriterBusy
@@ -60,7 +60,7 @@ class Membership:
         give_up = self._scheduler.seconds() + timeout_s
         # Attempts that are being refused hold the lock for a moment, always others: so it
         # is not enough to look for a moment at which nobody does.
-        settling, goal = Settling(-1), None  # for at 0 something may be open, too
+        settling, goal = SettlementTracker(-1), None  # for at 0 something may be open, too
         while True:
             last, seen = await self._look(stream, writer)
             goal = last if goal is None else goal

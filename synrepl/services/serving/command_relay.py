@@ -12,7 +12,7 @@ from synrepl.services.serving.connection import Connection
 from synrepl.wire.codec import may_send, write_line
 from synrepl.wire.commands import RemoteServerUp
 from synrepl.wire.dialects import Dialect, Side
-from synrepl.wire.lines import Chunk
+from synrepl.wire.lines import LineChunk
 
 #: Maximum number of commands in the queue. At half of it, clients that send more are not read.
 MAX_WAITING = 1_000
@@ -92,7 +92,7 @@ class ClientRelay:
         self._busy = False
 
     async def _say(self, command: RemoteServerUp, but: Connection | None) -> None:
-        chunks: dict[Dialect, Chunk | None] = {}
+        chunks: dict[Dialect, LineChunk | None] = {}
         for connection in list(self._clients()):
             if connection is but:
                 continue
@@ -109,8 +109,8 @@ class ClientRelay:
                 connection.write_live(chunk)
 
 
-def _encoded(command: RemoteServerUp, dialect: Dialect) -> Chunk | None:
+def _encoded(command: RemoteServerUp, dialect: Dialect) -> LineChunk | None:
     """The encoded line; None if servers do not send this command in the dialect."""
     if not may_send(command, dialect, Side.SERVER):
         return None
-    return Chunk.of(write_line(command, dialect) + b"\n")
+    return LineChunk.of(write_line(command, dialect) + b"\n")

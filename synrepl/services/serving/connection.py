@@ -10,7 +10,7 @@ from synrepl.streams.definition import Generation, Stream
 from synrepl.wire.closing import CloseReason
 from synrepl.wire.commands import Command
 from synrepl.wire.dialects import Dialect
-from synrepl.wire.lines import Chunk
+from synrepl.wire.lines import LineChunk
 
 
 class Connection(Protocol):
@@ -49,10 +49,10 @@ class Connection(Protocol):
     def send(self, command: Command) -> None:
         """Send a command."""
 
-    def write_live(self, chunk: Chunk) -> None:
+    def write_live(self, chunk: LineChunk) -> None:
         """Send shared lines in the live lane; closes the connection when too many wait."""
 
-    async def write_catch_up(self, chunk: Chunk) -> bool:
+    async def write_catch_up(self, chunk: LineChunk) -> bool:
         """Send lines in the catch-up lane; returns once the peer has room for more.
 
         :returns: False when it never will, for the connection is gone

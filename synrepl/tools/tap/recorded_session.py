@@ -9,11 +9,11 @@ from synrepl.wire.closing import CloseReason
 from synrepl.wire.commands import Command
 from synrepl.wire.dialects import Dialect, Side
 from synrepl.wire.lines import LineSplitter, LineTooLong
-from synrepl.wire.session import Limits, Session
+from synrepl.wire.session import ProtocolSession, SessionLimits
 
 
-class RecordedSession(Session):
-    """See :class:`~synrepl.wire.session.Session`; this one also writes to a recording.
+class RecordedSession(ProtocolSession):
+    """See :class:`~synrepl.wire.session.ProtocolSession`; this one also writes to a recording.
 
     :param seconds: tells the time, in seconds since the epoch
     :ivar trouble: why nothing can be recorded any more; the session ends by it
@@ -26,7 +26,7 @@ class RecordedSession(Session):
         *,
         name: str,
         dialect: Dialect,
-        limits: Limits,
+        limits: SessionLimits,
     ) -> None:
         super().__init__(
             Side.CLIENT,

@@ -7,7 +7,7 @@ from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 
 from synrepl.core.tokens import Token
 from synrepl.pipeline.source.database.safe_bound import SafeBound
-from synrepl.positions.settling import Settling
+from synrepl.positions.settlement import SettlementTracker
 from synrepl.positions.vector import PositionVector
 from synrepl.storage.store import Holder, Observation
 
@@ -16,12 +16,12 @@ class StreamBounds:
     """The safe bound of one stream in a database of synrepl's. It never decreases.
 
     Recorded positions are safe at once. Beyond them, a writer is safe up to the last token of the
-    sequence at a moment when no transaction held a token of that writer; :class:`.Settling` tells
+    sequence at a moment when no transaction held a token of that writer; :class:`.SettlementTracker` tells
     when the transactions that did are over. A dead writer that has not been fenced holds the bound.
     """
 
     def __init__(self) -> None:
-        self._settling: dict[str, Settling] = {}
+        self._settling: dict[str, SettlementTracker] = {}
         self._bound = PositionVector()
 
     def take_in(self, seen: Observation, locks: bool) -> SafeBound:
@@ -34,7 +34,7 @@ class StreamBounds:
         waits_for: list[str] = []
         for writer, state in seen.writers.items():
             at[writer] = max(state.position, seen.recorded, self._bound[writer])
-            settling = self._settling.setdefault(writer, Settling())
+            settling = self._settling.setdefault(writer, SettlementTracker())
             dead = state.held and not state.alive
             if locks and not dead:
                 holders = [holder.identity for holder in state.holders]
@@ -74,7 +74,7 @@ class ForeignBounds:
 
     def __init__(self, settle_s: float) -> None:
         self._settle_s = settle_s
-        self._settling = Settling()
+        self._settling = SettlementTracker()
         self._waiting: deque[tuple[float, Token]] = deque()  # time and token, both increasing
         self._begun: Token = 0
         self._bound = PositionVector()

@@ -13,7 +13,7 @@ from adbc_driver_manager._reader import AdbcRecordBatchReader
 from adbc_driver_postgresql import dbapi
 
 from synrepl.core.errors import StorageError, Unavailable
-from synrepl.driver.connection import Address
+from synrepl.driver.connection import DatabaseAddress
 from synrepl.driver.errors import one_line
 from synrepl.pipeline.source.plan.chunk import Chunk
 from synrepl.pipeline.source.reading.worker import Idle, kept
@@ -65,7 +65,7 @@ class Reader:
     """
 
     def __init__(self, dsn: str, instance: str = "pipeline") -> None:
-        self._address = Address(dsn, instance, settings=_SETTINGS)
+        self._address = DatabaseAddress(dsn, instance, settings=_SETTINGS)
         self._idle = kept()
 
     @contextmanager

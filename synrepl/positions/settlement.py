@@ -25,7 +25,7 @@ class _Look:
     holders: set[Hashable]
 
 
-class Settling:
+class SettlementTracker:
     """The safe bound of one writer, or of a whole stream, under repeated observation.
 
     :param bound: known to be safe at the start

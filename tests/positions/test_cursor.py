@@ -15,7 +15,7 @@ from hypothesis.stateful import (
 )
 
 from synrepl.core.tokens import Range
-from synrepl.positions.gaps import Cursor, Fetch, Reset, Verdict
+from synrepl.positions.cursor import Cursor, CursorDecision, Fetch, Reset
 
 MACHINE = settings(max_examples=80, stateful_step_count=30, deadline=None)
 
@@ -23,47 +23,47 @@ MACHINE = settings(max_examples=80, stateful_step_count=30, deadline=None)
 class ModernTests(TestCase):
     def connected(self, position: int, **options: bool) -> Cursor:
         cursor = Cursor(position, **options)
-        self.assertIs(cursor.on_position(position, position), Verdict.DUPLICATE)
+        self.assertIs(cursor.on_position(position, position), CursorDecision.DUPLICATE)
         return cursor
 
     def test_rdata_before_the_first_position_is_dropped_on_every_connection(self) -> None:
         cursor = Cursor(5)
-        self.assertIs(cursor.on_rdata(6), Verdict.NOT_CONNECTED)
+        self.assertIs(cursor.on_rdata(6), CursorDecision.NOT_CONNECTED)
         cursor.on_position(5, 5)
-        self.assertTrue(cursor.connected)
-        self.assertIs(cursor.on_rdata(6), Verdict.APPLY)
+        self.assertTrue(cursor.is_connected)
+        self.assertIs(cursor.on_rdata(6), CursorDecision.APPLY)
         cursor.connection_lost()
-        self.assertFalse(cursor.connected)
-        self.assertIs(cursor.on_rdata(6), Verdict.NOT_CONNECTED)
+        self.assertFalse(cursor.is_connected)
+        self.assertIs(cursor.on_rdata(6), CursorDecision.NOT_CONNECTED)
 
     def test_what_is_at_or_below_the_position_is_a_duplicate(self) -> None:
         cursor = self.connected(5)
-        self.assertIs(cursor.on_rdata(5), Verdict.DUPLICATE)
-        self.assertIs(cursor.on_rdata(9), Verdict.APPLY)
+        self.assertIs(cursor.on_rdata(5), CursorDecision.DUPLICATE)
+        self.assertIs(cursor.on_rdata(9), CursorDecision.APPLY)
         self.assertEqual(cursor.position, 5)  # not before the work is done
         cursor.applied(9)
         self.assertEqual(cursor.position, 9)
-        self.assertIs(cursor.on_rdata(8), Verdict.DUPLICATE)
+        self.assertIs(cursor.on_rdata(8), CursorDecision.DUPLICATE)
 
     def test_a_position_that_follows_on_moves_the_cursor(self) -> None:
         cursor = self.connected(5)
-        self.assertIs(cursor.on_position(5, 8), Verdict.ADVANCED)
+        self.assertIs(cursor.on_position(5, 8), CursorDecision.ADVANCED)
         self.assertEqual(cursor.position, 8)
 
     def test_a_position_that_does_not_follow_on_shows_the_gap(self) -> None:
         cursor = self.connected(5)
         self.assertEqual(cursor.on_position(7, 8), Fetch(Range(5, 8)))
-        self.assertIs(cursor.on_rdata(9), Verdict.HOLD)
+        self.assertIs(cursor.on_rdata(9), CursorDecision.HOLD)
         cursor.caught_up(7)
-        self.assertEqual((cursor.position, cursor.on_rdata(9)), (7, Verdict.HOLD))
+        self.assertEqual((cursor.position, cursor.on_rdata(9)), (7, CursorDecision.HOLD))
         cursor.caught_up(8)
-        self.assertEqual((cursor.position, cursor.on_rdata(9)), (8, Verdict.APPLY))
+        self.assertEqual((cursor.position, cursor.on_rdata(9)), (8, CursorDecision.APPLY))
 
     def test_a_fetch_does_not_outlive_its_connection(self) -> None:
         cursor = self.connected(5)
         cursor.on_position(7, 8)
         cursor.connection_lost()
-        self.assertIs(cursor.on_rdata(9), Verdict.NOT_CONNECTED)
+        self.assertIs(cursor.on_rdata(9), CursorDecision.NOT_CONNECTED)
         self.assertEqual(cursor.on_position(8, 8), Fetch(Range(5, 8)))
 
     def test_a_second_position_during_a_fetch_makes_it_longer(self) -> None:
@@ -73,23 +73,23 @@ class ModernTests(TestCase):
 
     def test_only_the_followers_own_position_counts(self) -> None:
         cursor = Cursor(20)  # read from the database, ahead of what the writer has said
-        self.assertIs(cursor.on_position(15, 18), Verdict.DUPLICATE)
+        self.assertIs(cursor.on_position(15, 18), CursorDecision.DUPLICATE)
         self.assertEqual(cursor.position, 20)
-        self.assertIs(cursor.on_position(18, 25), Verdict.ADVANCED)
+        self.assertIs(cursor.on_position(18, 25), CursorDecision.ADVANCED)
 
     def test_a_lower_position_resets_a_stream_that_lives_in_memory(self) -> None:
         cursor = self.connected(20, in_memory=True)
         self.assertEqual(cursor.on_position(3, 3), Reset(Range(0, 3)))
-        self.assertEqual((cursor.position, cursor.on_rdata(4)), (0, Verdict.HOLD))
+        self.assertEqual((cursor.position, cursor.on_rdata(4)), (0, CursorDecision.HOLD))
         cursor.caught_up(3)
-        self.assertIs(cursor.on_rdata(4), Verdict.APPLY)
+        self.assertIs(cursor.on_rdata(4), CursorDecision.APPLY)
 
     def test_a_reset_to_nothing_needs_no_fetch(self) -> None:
         cursor = self.connected(20, in_memory=True)
         verdict = cursor.on_position(0, 0)
         assert isinstance(verdict, Reset)
         self.assertTrue(verdict.span.empty)
-        self.assertIs(cursor.on_rdata(1), Verdict.APPLY)
+        self.assertIs(cursor.on_rdata(1), CursorDecision.APPLY)
 
     def test_without_prev_a_higher_position_must_be_fetched(self) -> None:
         cursor = Cursor(5)
@@ -98,41 +98,41 @@ class ModernTests(TestCase):
     def test_rows_that_a_position_was_ahead_of_are_new_where_they_cannot_be_fetched(self) -> None:
         cursor = self.connected(5)
         self.assertEqual(cursor.on_position(8, 8), Fetch(Range(5, 8)))
-        cursor.skipped(8)
+        cursor.skip(8)
         self.assertEqual(cursor.position, 8)
         for token in (6, 8, 9):
-            self.assertIs(cursor.on_rdata(token), Verdict.APPLY)
+            self.assertIs(cursor.on_rdata(token), CursorDecision.APPLY)
             cursor.applied(token)
-            self.assertIs(cursor.on_rdata(token), Verdict.DUPLICATE)
+            self.assertIs(cursor.on_rdata(token), CursorDecision.DUPLICATE)
         self.assertEqual(cursor.position, 9)
-        self.assertIs(cursor.on_position(9, 12), Verdict.ADVANCED)
-        self.assertIs(cursor.on_rdata(12), Verdict.DUPLICATE)
+        self.assertIs(cursor.on_position(9, 12), CursorDecision.ADVANCED)
+        self.assertIs(cursor.on_rdata(12), CursorDecision.DUPLICATE)
 
     def test_what_was_skipped_in_part_goes_on_with_the_first_row_that_comes(self) -> None:
         cursor = self.connected(5)
         cursor.on_position(8, 8)
-        cursor.skipped(6)
-        self.assertEqual((cursor.position, cursor.on_rdata(7)), (6, Verdict.APPLY))
+        cursor.skip(6)
+        self.assertEqual((cursor.position, cursor.on_rdata(7)), (6, CursorDecision.APPLY))
 
     def test_who_wants_every_row_drops_only_what_it_has(self) -> None:
         cursor = Cursor(None, every_row=True)
-        self.assertIs(cursor.on_position(8, 8), Verdict.ADVANCED)
+        self.assertIs(cursor.on_position(8, 8), CursorDecision.ADVANCED)
         for token in (7, 8, 9):
-            self.assertIs(cursor.on_rdata(token), Verdict.APPLY)
+            self.assertIs(cursor.on_rdata(token), CursorDecision.APPLY)
             cursor.applied(token)
-            self.assertIs(cursor.on_rdata(token), Verdict.DUPLICATE)
-        self.assertIs(cursor.on_position(9, 12), Verdict.ADVANCED)
-        self.assertIs(cursor.on_rdata(11), Verdict.APPLY)
+            self.assertIs(cursor.on_rdata(token), CursorDecision.DUPLICATE)
+        self.assertIs(cursor.on_position(9, 12), CursorDecision.ADVANCED)
+        self.assertIs(cursor.on_rdata(11), CursorDecision.APPLY)
         cursor.applied(11)
-        self.assertEqual((cursor.position, cursor.on_rdata(11)), (12, Verdict.DUPLICATE))
+        self.assertEqual((cursor.position, cursor.on_rdata(11)), (12, CursorDecision.DUPLICATE))
         self.assertEqual(cursor.on_position(14, 14), Fetch(Range(12, 14)))
         cursor.caught_up(14)
-        self.assertIs(cursor.on_rdata(13), Verdict.DUPLICATE)
+        self.assertIs(cursor.on_rdata(13), CursorDecision.DUPLICATE)
 
     def test_beginning_wherever_the_writer_is(self) -> None:
         cursor = Cursor(None)
-        self.assertIs(cursor.on_rdata(7), Verdict.NOT_CONNECTED)
-        self.assertIs(cursor.on_position(3, 8), Verdict.ADVANCED)
+        self.assertIs(cursor.on_rdata(7), CursorDecision.NOT_CONNECTED)
+        self.assertIs(cursor.on_position(3, 8), CursorDecision.ADVANCED)
         self.assertEqual(cursor.position, 8)
 
 
@@ -141,7 +141,7 @@ class UnorderedTests(TestCase):
         cursor = Cursor(1, unordered=True)
         cursor.on_position(1, 1)
         for token in (7, 6, 5, 5):
-            self.assertIs(cursor.on_rdata(token), Verdict.APPLY)
+            self.assertIs(cursor.on_rdata(token), CursorDecision.APPLY)
             cursor.applied(token)
             self.assertEqual(cursor.position, 1)
         cursor.applied(9)
@@ -153,7 +153,7 @@ class UnorderedTests(TestCase):
         cursor.on_position(1, 1)
         for token in (7, 6, 5, 4, 3, 2):
             cursor.applied(token)
-        self.assertIs(cursor.on_position(7, 7), Verdict.ADVANCED)
+        self.assertIs(cursor.on_position(7, 7), CursorDecision.ADVANCED)
         self.assertEqual(cursor.position, 7)
 
     def test_prev_is_the_lowest_of_a_descending_burst(self) -> None:
@@ -162,7 +162,7 @@ class UnorderedTests(TestCase):
         cursor.on_position(1, 1)
         for token in (7, 6, 5, 4, 3, 2):
             cursor.applied(token)
-        self.assertIs(cursor.on_position(2, 7), Verdict.ADVANCED)
+        self.assertIs(cursor.on_position(2, 7), CursorDecision.ADVANCED)
         self.assertEqual(cursor.position, 7)
 
     def test_a_burst_that_broke_off_is_fetched(self) -> None:
@@ -174,7 +174,7 @@ class UnorderedTests(TestCase):
 
     def test_a_row_before_the_first_position_is_applied_but_proves_nothing(self) -> None:
         cursor = Cursor(1, unordered=True)
-        self.assertIs(cursor.on_rdata(9), Verdict.APPLY)
+        self.assertIs(cursor.on_rdata(9), CursorDecision.APPLY)
         cursor.applied(9)
         self.assertEqual(cursor.on_position(9, 9), Fetch(Range(1, 9)))
 
@@ -184,13 +184,13 @@ class LegacyTests(TestCase):
         cursor = Cursor(5)
         self.assertEqual(cursor.subscribed(), 5)
         for token, position in ((7, 5), (7, 5), (9, 7), (9, 7)):
-            self.assertIs(cursor.on_rdata(token), Verdict.APPLY)
+            self.assertIs(cursor.on_rdata(token), CursorDecision.APPLY)
             cursor.applied(token)
             self.assertEqual(cursor.position, position)
-        self.assertIs(cursor.on_rdata(7), Verdict.DUPLICATE)
-        self.assertIs(cursor.on_position(None, 12), Verdict.ADVANCED)
+        self.assertIs(cursor.on_rdata(7), CursorDecision.DUPLICATE)
+        self.assertIs(cursor.on_position(None, 12), CursorDecision.ADVANCED)
         self.assertEqual(cursor.position, 12)
-        self.assertIs(cursor.on_rdata(12), Verdict.DUPLICATE)
+        self.assertIs(cursor.on_rdata(12), CursorDecision.DUPLICATE)
 
     def test_a_run_that_breaks_off_is_resumed_before_its_last_fact(self) -> None:
         cursor = Cursor(5)
@@ -203,33 +203,33 @@ class LegacyTests(TestCase):
     def test_now(self) -> None:
         cursor = Cursor(None)
         self.assertIsNone(cursor.subscribed())
-        self.assertIs(cursor.on_position(None, 12), Verdict.ADVANCED)
+        self.assertIs(cursor.on_position(None, 12), CursorDecision.ADVANCED)
 
     def test_live_rows_that_the_answer_to_now_was_ahead_of(self) -> None:
         cursor = Cursor(None, every_row=True)
         cursor.subscribed()
         cursor.on_position(None, 12)
-        self.assertIs(cursor.on_rdata(12), Verdict.APPLY)
+        self.assertIs(cursor.on_rdata(12), CursorDecision.APPLY)
         cursor.applied(12)
-        self.assertIs(cursor.on_rdata(12), Verdict.DUPLICATE)
+        self.assertIs(cursor.on_rdata(12), CursorDecision.DUPLICATE)
 
     def test_a_live_row_that_the_answer_had_is_a_duplicate(self) -> None:
         cursor = Cursor(5, every_row=True)
         cursor.subscribed()
         cursor.applied(7)
         cursor.on_position(None, 8)
-        self.assertIs(cursor.on_rdata(7), Verdict.DUPLICATE)
-        self.assertIs(cursor.on_rdata(8), Verdict.APPLY)
+        self.assertIs(cursor.on_rdata(7), CursorDecision.DUPLICATE)
+        self.assertIs(cursor.on_rdata(8), CursorDecision.APPLY)
 
     def test_a_token_beyond_the_servers(self) -> None:
         kept, lost = Cursor(99), Cursor(99, in_memory=True)
         kept.subscribed()
         lost.subscribed()
-        self.assertIs(kept.on_position(None, 12), Verdict.DUPLICATE)
+        self.assertIs(kept.on_position(None, 12), CursorDecision.DUPLICATE)
         self.assertEqual(kept.position, 99)
         self.assertEqual(lost.on_position(None, 12), Reset(Range(0, 12)))
         self.assertEqual(lost.subscribed(), 0)
-        self.assertIs(lost.on_rdata(3), Verdict.APPLY)
+        self.assertIs(lost.on_rdata(3), CursorDecision.APPLY)
 
 
 Line = tuple[str, int, int]  # RDATA (token, row number) or POSITION (prev, new)
@@ -307,7 +307,7 @@ class FollowingMachine(RuleBasedStateMachine):
     def take(self, line: Line, pages: int | None) -> None:
         command, first, second = line
         if command == "RDATA":
-            if self.cursor.on_rdata(first) is Verdict.APPLY:
+            if self.cursor.on_rdata(first) is CursorDecision.APPLY:
                 self.landed.append(first)
                 self.cursor.applied(first)
             return
@@ -395,9 +395,12 @@ class LegacyMachine(RuleBasedStateMachine):
     def take(self, line: Line) -> None:
         command, token, row = line
         if command == "POSITION":
-            assert self.cursor.on_position(None, token) in (Verdict.ADVANCED, Verdict.DUPLICATE)
+            assert self.cursor.on_position(None, token) in (
+                CursorDecision.ADVANCED,
+                CursorDecision.DUPLICATE,
+            )
         else:
-            assert self.cursor.on_rdata(token) is Verdict.APPLY
+            assert self.cursor.on_rdata(token) is CursorDecision.APPLY
             self.held += [(token, row)] if command == "RDATA" else [(token, n) for n in range(row)]
             self.cursor.applied(token)
         position = self.cursor.position
@@ -421,15 +424,15 @@ class Mixed(TestCase):
     def test_nothing_is_taken_for_known_before_the_position(self) -> None:
         cursor = Cursor(10, mixed=True)
         self.assertEqual(cursor.subscribed(), 10)
-        self.assertFalse(cursor.in_order)
+        self.assertFalse(cursor.is_ordered)
         for token in (73, 78, 31, 60, 78):
-            self.assertEqual(cursor.on_rdata(token), Verdict.APPLY)
+            self.assertEqual(cursor.on_rdata(token), CursorDecision.APPLY)
             cursor.all_applied([token])
             self.assertEqual(cursor.position, 10)
-        self.assertEqual(cursor.on_rdata(10), Verdict.DUPLICATE)
-        self.assertEqual(cursor.on_position(None, 80), Verdict.ADVANCED)
-        self.assertEqual((cursor.position, cursor.in_order), (80, True))
-        self.assertEqual(cursor.on_rdata(79), Verdict.DUPLICATE)
+        self.assertEqual(cursor.on_rdata(10), CursorDecision.DUPLICATE)
+        self.assertEqual(cursor.on_position(None, 80), CursorDecision.ADVANCED)
+        self.assertEqual((cursor.position, cursor.is_ordered), (80, True))
+        self.assertEqual(cursor.on_rdata(79), CursorDecision.DUPLICATE)
 
     def test_a_connection_that_is_lost_in_the_middle(self) -> None:
         cursor = Cursor(10, mixed=True)

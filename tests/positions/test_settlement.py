@@ -17,7 +17,7 @@ from hypothesis.stateful import (
 )
 
 from synrepl.positions.linear import LinearTracker
-from synrepl.positions.settling import MAX_PENDING, Settling
+from synrepl.positions.settlement import MAX_PENDING, SettlementTracker
 
 MACHINE = settings(max_examples=80, stateful_step_count=40, deadline=None)
 
@@ -27,42 +27,42 @@ class LinearTrackerTests(TestCase):
         tracker = LinearTracker(1)
         for token in (3, 4, 6, 4):
             tracker.settled(token)
-        self.assertEqual((tracker.position, tracker.hole), (1, True))
+        self.assertEqual((tracker.position, tracker.has_hole), (1, True))
         tracker.settled(2)
-        self.assertEqual((tracker.position, tracker.hole), (4, True))
+        self.assertEqual((tracker.position, tracker.has_hole), (4, True))
         tracker.settled(5)
-        self.assertEqual((tracker.position, tracker.hole), (6, False))
+        self.assertEqual((tracker.position, tracker.has_hole), (6, False))
 
     def test_what_is_known_already_changes_nothing(self) -> None:
         tracker = LinearTracker(5)
         tracker.settled(5)
         tracker.settled(2)
         tracker.settled_upto(4)
-        self.assertEqual((tracker.position, tracker.hole), (5, False))
+        self.assertEqual((tracker.position, tracker.has_hole), (5, False))
 
     def test_an_observation_closes_a_hole_that_never_fills(self) -> None:
         tracker = LinearTracker(0)
         for token in (2, 5, 7):
             tracker.settled(token)
         tracker.settled_upto(4)
-        self.assertEqual((tracker.position, tracker.hole), (5, True))
+        self.assertEqual((tracker.position, tracker.has_hole), (5, True))
 
     def test_what_it_forgets_only_waits_for_the_next_observation(self) -> None:
         tracker = LinearTracker(0, max_waiting=2)
         for token in (2, 3, 4, 5):
             tracker.settled(token)
         tracker.settled(1)
-        self.assertEqual((tracker.position, tracker.hole), (3, True))
+        self.assertEqual((tracker.position, tracker.has_hole), (3, True))
         tracker.settled_upto(5)
-        self.assertEqual((tracker.position, tracker.hole), (5, False))
+        self.assertEqual((tracker.position, tracker.has_hole), (5, False))
 
 
 class SettlingTests(TestCase):
     def test_nobody_there_means_all_is_settled(self) -> None:
-        self.assertEqual(Settling().observe(9, []), 9)
+        self.assertEqual(SettlementTracker().observe(9, []), 9)
 
     def test_an_earlier_look_is_good_once_its_holders_are_gone(self) -> None:
-        settling = Settling()
+        settling = SettlementTracker()
         self.assertEqual(settling.observe(5, ["a"]), 0)
         self.assertEqual(settling.observe(7, ["a", "b"]), 0)
         self.assertEqual(settling.observe(9, ["b", "c"]), 5)
@@ -70,7 +70,7 @@ class SettlingTests(TestCase):
         self.assertEqual(settling.observe(9, []), 9)
 
     def test_a_newcomer_does_not_hold_an_older_look_at_the_same_token(self) -> None:
-        settling = Settling()
+        settling = SettlementTracker()
         settling.observe(5, ["a"])
         for newcomer in range(MAX_PENDING):
             settling.observe(5, ["a", newcomer])
@@ -78,19 +78,19 @@ class SettlingTests(TestCase):
         self.assertEqual(settling.observe(5, ["b"]), 5)
 
     def test_the_bound_never_goes_back(self) -> None:
-        settling = Settling(3)
+        settling = SettlementTracker(3)
         settling.observe(9, [])
         self.assertEqual(settling.observe(4, []), 9)
         self.assertEqual(settling.bound, 9)
 
     def test_looks_above_a_sequence_that_went_back_are_forgotten(self) -> None:
-        settling = Settling()
+        settling = SettlementTracker()
         settling.observe(50, ["a"])
         settling.observe(40, ["b"])
         self.assertEqual(settling.observe(41, ["c"]), 40)
 
     def test_memory_is_bounded_and_the_oldest_and_newest_looks_are_kept(self) -> None:
-        settling = Settling()
+        settling = SettlementTracker()
         for last in range(1, 10 * MAX_PENDING):
             settling.observe(last, range(last))  # holder n leaves never, more come
         self.assertLessEqual(len(settling._pending), MAX_PENDING)
@@ -108,7 +108,7 @@ class SequenceMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.settling = Settling()
+        self.settling = SettlementTracker()
         self.tracker = LinearTracker(0, max_waiting=8)
         self.last_given = 0
         self.held: dict[int, list[int]] = {}
@@ -161,7 +161,7 @@ class SequenceMachine(RuleBasedStateMachine):
         self.tracker.settled_upto(self.settling.observe(end + 1, self.held.keys()))
         assert self.settling.bound == end
         assert self.tracker.position == end
-        assert not self.tracker.hole
+        assert not self.tracker.has_hole
 
 
 class SequenceProperties(TestCase):

@@ -9,9 +9,8 @@ import signal
 import psycopg2
 from twisted.trial.unittest import SynchronousTestCase
 
-from synrepl.driver import outcome
-from synrepl.driver.connection import Address, Connection
-from synrepl.driver.outcome import Ticket, Verdict
+from synrepl.driver.commit_status import CommitStatus, CommitTicket, look_up
+from synrepl.driver.connection import DatabaseAddress, PostgresConnection
 from synrepl.storage.launch.postgres import PostgresServer
 from synrepl.storage.store import DatabaseAway
 from tests.driver.embedded import one, used_folder
@@ -33,20 +32,20 @@ class OutcomeOverACrash(SynchronousTestCase):
             self.server.start()
         one(self.server.dsn, "CREATE TABLE IF NOT EXISTS t (n int)")
 
-    def connect(self) -> Connection:
-        connection = Address(self.server.dsn, "tests").connect()
+    def connect(self) -> PostgresConnection:
+        connection = DatabaseAddress(self.server.dsn, "tests").connect()
         self.addCleanup(connection.close)
         return connection
 
-    def commit(self, connection: Connection, synchronous: bool) -> Ticket:
-        life = connection.life
+    def commit(self, connection: PostgresConnection, synchronous: bool) -> CommitTicket:
+        incarnation = connection.incarnation
         with connection.cursor() as cursor:
             cursor.execute(f"SET synchronous_commit = {'on' if synchronous else 'off'}")
             cursor.execute("BEGIN; SELECT pg_current_xact_id()::text")
             row = cursor.fetchone()
             assert row is not None
             cursor.execute("INSERT INTO t VALUES (1); COMMIT")
-        return Ticket(row[0], connection.info.backend_pid, life)
+        return CommitTicket(row[0], connection.info.backend_pid, incarnation)
 
     def crash(self) -> None:
         assert self.server.child is not None
@@ -55,24 +54,24 @@ class OutcomeOverACrash(SynchronousTestCase):
 
     def test_on_disk(self) -> None:
         ticket = self.commit(self.connect(), synchronous=True)
-        self.assertIs(outcome.ask(self.connect(), ticket), Verdict.COMMITTED)
+        self.assertIs(look_up(self.connect(), ticket), CommitStatus.COMMITTED)
         self.crash()  # it was, but so may somebody else's under the same ID
-        self.assertIs(outcome.ask(self.connect(), ticket), Verdict.RESTARTED)
+        self.assertIs(look_up(self.connect(), ticket), CommitStatus.RESTARTED)
 
     def test_lost_and_its_id_in_use_by_somebody_else(self) -> None:
         lost = self.commit(self.connect(), synchronous=False)
         self.crash()
         connection = self.connect()
-        self.assertIs(outcome.ask(connection, lost), Verdict.ABORTED)
+        self.assertIs(look_up(connection, lost), CommitStatus.ABORTED)
         other = self.connect()
         while int(self.commit(other, synchronous=True).xid) < int(lost.xid):
             pass
         with connection.cursor() as cursor:
             cursor.execute("SELECT pg_xact_status(%s::xid8)", (lost.xid,))
             self.assertEqual(cursor.fetchone(), ("committed",))  # which is not about ours
-        self.assertIs(outcome.ask(connection, lost), Verdict.ABORTED)
+        self.assertIs(look_up(connection, lost), CommitStatus.ABORTED)
         connection.cursor().execute("CHECKPOINT")
-        self.assertIs(outcome.ask(connection, lost), Verdict.RESTARTED)
+        self.assertIs(look_up(connection, lost), CommitStatus.RESTARTED)
 
     def test_lost_and_its_id_in_use_in_a_life_that_nobody_here_saw(self) -> None:
         lost = self.commit(self.connect(), synchronous=False)
@@ -85,31 +84,31 @@ class OutcomeOverACrash(SynchronousTestCase):
         with connection.cursor() as cursor:
             cursor.execute("SELECT pg_xact_status(%s::xid8)", (lost.xid,))
             self.assertEqual(cursor.fetchone(), ("committed",))
-        self.assertIs(outcome.ask(connection, lost), Verdict.RESTARTED)
+        self.assertIs(look_up(connection, lost), CommitStatus.RESTARTED)
 
     def test_open_when_it_crashed(self) -> None:
         connection = self.connect()
-        life = connection.life
+        incarnation = connection.incarnation
         with connection.cursor() as cursor:
             cursor.execute("BEGIN; SELECT pg_current_xact_id()::text")
             row = cursor.fetchone()
         assert row is not None
-        ticket = Ticket(row[0], 0, life)
-        self.assertIs(outcome.ask(self.connect(), ticket), Verdict.PENDING)
+        ticket = CommitTicket(row[0], 0, incarnation)
+        self.assertIs(look_up(self.connect(), ticket), CommitStatus.PENDING)
         self.crash()
-        self.assertIs(outcome.ask(self.connect(), ticket), Verdict.ABORTED)
+        self.assertIs(look_up(self.connect(), ticket), CommitStatus.ABORTED)
 
-    def test_backend_crash_that_the_postmaster_survives_is_another_life(self) -> None:
+    def test_backend_crash_that_the_postmaster_survives_is_another_incarnation(self) -> None:
         first, second = self.connect(), self.connect()
-        before = first.life
+        before = first.incarnation
         with self.assertRaises(psycopg2.Error), second.cursor() as cursor:
             os.kill(second.info.backend_pid, signal.SIGKILL)
             cursor.execute("SELECT pg_sleep(60)")
         with self.assertRaises(psycopg2.Error), first.cursor() as cursor:
             cursor.execute("SELECT pg_sleep(60)")
-        self.assertNotEqual(self.connect_patiently().life, before)
+        self.assertNotEqual(self.connect_patiently().incarnation, before)
 
-    def connect_patiently(self) -> Connection:
+    def connect_patiently(self) -> PostgresConnection:
         """Recovery takes a moment, in which the server refuses."""
         for _ in range(10_000):
             with contextlib.suppress(DatabaseAway):

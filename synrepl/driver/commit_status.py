@@ -4,7 +4,7 @@ Postgres answers by transaction ID (``pg_xact_status``), with one trap: an ID
 is durable only once something of its transaction has reached the disk. A
 server that crashes before that gives the same ID out *again*, and the answer
 "committed" may then be about somebody else's transaction. So a
-:class:`Ticket` remembers in which *life* of the server it was written, and:
+:class:`CommitTicket` remembers in which *life* of the server it was written, and:
 
 - same life: the answer holds;
 - another life, not committed: ours is lost for good, it may run again, for an
@@ -23,12 +23,12 @@ from enum import Enum
 
 import psycopg2
 
-from synrepl.driver.connection import Connection
-from synrepl.driver.life import Life
+from synrepl.driver.connection import PostgresConnection
+from synrepl.driver.incarnation import ServerIncarnation
 
 
 @dataclass(frozen=True, slots=True)
-class Ticket:
+class CommitTicket:
     """What is needed to ask for the outcome of a transaction later.
 
     :ivar life: None when this database user may not ask for it
@@ -36,10 +36,10 @@ class Ticket:
 
     xid: str
     backend: int
-    life: Life | None
+    incarnation: ServerIncarnation | None
 
 
-class Verdict(Enum):
+class CommitStatus(Enum):
     """The outcome of a transaction."""
 
     COMMITTED = "it was committed"
@@ -54,7 +54,7 @@ class Verdict(Enum):
     @property
     def known(self) -> bool:
         """True when it says whether the transaction took effect."""
-        return self in (Verdict.COMMITTED, Verdict.ABORTED)
+        return self in (CommitStatus.COMMITTED, CommitStatus.ABORTED)
 
 
 #: The backend that a lost connection leaves behind, if it still works for that transaction.
@@ -72,7 +72,7 @@ _CHECKPOINT_XID = """
 _IN_THE_FUTURE = "22023"
 
 
-def ask(connection: Connection, ticket: Ticket) -> Verdict:
+def look_up(connection: PostgresConnection, ticket: CommitTicket) -> CommitStatus:
     """The outcome of the transaction of ``ticket``, asked over another connection.
 
     A backend that still sits in the transaction, having not noticed that its
@@ -80,33 +80,33 @@ def ask(connection: Connection, ticket: Ticket) -> Verdict:
 
     :raises psycopg2.Error: this connection is lost as well
     """
-    now = connection.life
-    if now is None or ticket.life is None:
-        return Verdict.CANNOT_COMPARE
-    if now.system != ticket.life.system:
-        return Verdict.OTHER_SYSTEM
+    now = connection.incarnation
+    if now is None or ticket.incarnation is None:
+        return CommitStatus.CANNOT_COMPARE
+    if now.system != ticket.incarnation.system:
+        return CommitStatus.OTHER_SYSTEM
     if now.timeline is None:
-        return Verdict.PENDING  # a standby may lag behind; wait for a primary
+        return CommitStatus.PENDING  # a standby may lag behind; wait for a primary
     status = _status(connection, ticket.xid)
     if status == "aborted":
-        return Verdict.ABORTED
+        return CommitStatus.ABORTED
     if status is None:
-        return Verdict.TOO_OLD
-    if now == ticket.life:
+        return CommitStatus.TOO_OLD
+    if now == ticket.incarnation:
         if status == "committed":
-            return Verdict.COMMITTED
+            return CommitStatus.COMMITTED
         _end_backend(connection, ticket)
-        return Verdict.PENDING
+        return CommitStatus.PENDING
     if status == "in progress":  # the ID was given out again, so ours is lost
-        return Verdict.ABORTED
-    if now.timeline != ticket.life.timeline:
-        return Verdict.PROMOTED
+        return CommitStatus.ABORTED
+    if now.timeline != ticket.incarnation.timeline:
+        return CommitStatus.PROMOTED
     if int(ticket.xid) >= _checkpoint_xid(connection):
-        return Verdict.ABORTED
-    return Verdict.RESTARTED
+        return CommitStatus.ABORTED
+    return CommitStatus.RESTARTED
 
 
-def _status(connection: Connection, xid: str) -> str | None:
+def _status(connection: PostgresConnection, xid: str) -> str | None:
     with connection.cursor() as cursor:
         try:
             cursor.execute("SELECT pg_xact_status(%s::xid8)", (xid,))
@@ -120,12 +120,12 @@ def _status(connection: Connection, xid: str) -> str | None:
         return status
 
 
-def _end_backend(connection: Connection, ticket: Ticket) -> None:
+def _end_backend(connection: PostgresConnection, ticket: CommitTicket) -> None:
     with connection.cursor() as cursor:
         cursor.execute(_END_BACKEND, (ticket.backend, ticket.xid))
 
 
-def _checkpoint_xid(connection: Connection) -> int:
+def _checkpoint_xid(connection: PostgresConnection) -> int:
     with connection.cursor() as cursor:
         cursor.execute(_CHECKPOINT_XID)
         row = cursor.fetchone()

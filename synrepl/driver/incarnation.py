@@ -10,7 +10,7 @@ from psycopg2 import extensions
 
 
 @dataclass(frozen=True, slots=True)
-class Life:
+class ServerIncarnation:
     """One run of a server, from recovery to shutdown or crash.
 
     :ivar timeline: changes with a promotion; None on a standby
@@ -33,7 +33,7 @@ _LIFE = """
 """
 
 
-def read_life(connection: extensions.connection) -> Life | None:
+def read_incarnation(connection: extensions.connection) -> ServerIncarnation | None:
     """Which life of which server an idle connection is to.
 
     :returns: None when the user may not ask
@@ -46,4 +46,4 @@ def read_life(connection: extensions.connection) -> Life | None:
             return None
         row = cursor.fetchone()
         assert row is not None
-        return Life(*row)
+        return ServerIncarnation(*row)

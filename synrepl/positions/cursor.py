@@ -19,7 +19,7 @@ reaches their token.
 **Real servers announce ahead.** They answer anybody's REPLICATE with their position in
 the database, and send the rows up to there that they had not sent yet only afterwards.
 A follower that fetches has them by then, and they are duplicates. One that cannot fetch
-must not take them for known: see :meth:`Cursor.skipped` and ``every_row``.
+must not take them for known: see :meth:`Cursor.skip` and ``every_row``.
 
 **Unordered streams of real servers** send bursts newest first, repeat rows and
 send them late. Every row is applied, even before the first POSITION. That a
@@ -36,7 +36,7 @@ from typing import NamedTuple
 from synrepl.core.tokens import Range, Token
 
 
-class Verdict(Enum):
+class CursorDecision(Enum):
     """What to do about a line, when there is no range to fetch."""
 
     APPLY = "apply"
@@ -105,24 +105,24 @@ class Cursor:
         return self._position
 
     @property
-    def connected(self) -> bool:
+    def is_connected(self) -> bool:
         """True from the first POSITION on this connection on."""
         return self._connected
 
     @property
-    def running(self) -> bool:
+    def is_replaying(self) -> bool:
         """True between asking a legacy server and its answering POSITION: rows come one by one."""
-        return self._running
+        return self._replaying
 
     @property
-    def in_order(self) -> bool:
+    def is_ordered(self) -> bool:
         """Whether tokens only grow now."""
-        return not (self._unordered or (self._mixed and self._running))
+        return not (self._unordered or (self._mixed and self._replaying))
 
     def connection_lost(self) -> None:
         """Forget what was only known of the connection that is gone."""
         self._connected = False
-        self._running = False  # between our REPLICATE and its POSITION, legacy only
+        self._replaying = False  # between our REPLICATE and its POSITION, legacy only
         self._fetching: Token | None = None  # up to here, when a fetch is not done
         self._last = self._highest = self._position  # received on this connection
 
@@ -131,23 +131,23 @@ class Cursor:
 
         :returns: the token to ask from; None for ``NOW``
         """
-        self._running = True
+        self._replaying = True
         self._fetching = None
         self._last = self._highest = self._position
         return self._position
 
-    def on_rdata(self, token: Token) -> Verdict:
+    def on_rdata(self, token: Token) -> CursorDecision:
         """The verdict on one fact (or, in a legacy run, one row) at ``token``."""
         if self._unordered:
-            return Verdict.APPLY
+            return CursorDecision.APPLY
         if self._fetching is not None:
-            return Verdict.HOLD
-        if not (self._connected or self._running):
-            return Verdict.NOT_CONNECTED
+            return CursorDecision.HOLD
+        if not (self._connected or self._replaying):
+            return CursorDecision.NOT_CONNECTED
         known = self._known is not None and token <= self._known
-        return Verdict.DUPLICATE if known else Verdict.APPLY
+        return CursorDecision.DUPLICATE if known else CursorDecision.APPLY
 
-    def on_position(self, prev: Token | None, new: Token) -> Verdict | Fetch | Reset:
+    def on_position(self, prev: Token | None, new: Token) -> CursorDecision | Fetch | Reset:
         """The verdict on a POSITION.
 
         Only the follower's own position counts: when it is at or above ``new``
@@ -160,30 +160,30 @@ class Cursor:
         # A server's ``prev`` is what it sent last: in a burst newest first its lowest token,
         # or when it says again where it is, the highest.
         sent = (own, self._last, self._highest)
-        whole = self._running or own is None or (prev is not None and prev in sent)
-        if self._running:
+        whole = self._replaying or own is None or (prev is not None and prev in sent)
+        if self._replaying:
             self._know(self._highest)
         self._connected = True
-        self._running = False
+        self._replaying = False
         if own is not None and new < own and self._in_memory:
             self._position = self._known = 0
             return Reset(self._begin_fetch(0, new))
         if own is not None and new <= own:
             self._last = new
-            return Verdict.DUPLICATE
+            return CursorDecision.DUPLICATE
         if whole and self._fetching is None:
             self._move(new, known=not self._every_row)
-            return Verdict.ADVANCED
+            return CursorDecision.ADVANCED
         assert own is not None
         return Fetch(self._begin_fetch(own, new))
 
     def applied(self, token: Token) -> None:
         """A fact that was to be applied is applied."""
-        if not (self._connected or self._running) or self._fetching is not None:
+        if not (self._connected or self._replaying) or self._fetching is not None:
             return  # an unordered row that tells nothing about the rows around it
-        if self._mixed and self._running:
+        if self._mixed and self._replaying:
             return  # what is below it may still come
-        if not (self._running or self._unordered):
+        if not (self._replaying or self._unordered):
             self._move(token)
             return
         self._last = token
@@ -196,7 +196,7 @@ class Cursor:
 
     def all_applied(self, tokens: Sequence[Token]) -> None:
         """Facts that were to be applied, at ascending tokens unless the stream is unordered, are."""
-        if self._connected and not (self._running or self._unordered):
+        if self._connected and not (self._replaying or self._unordered):
             self.applied(tokens[-1])
         else:
             for token in tokens:
@@ -208,7 +208,7 @@ class Cursor:
         if self._fetching is not None and upto >= self._fetching:
             self._fetching = None
 
-    def skipped(self, upto: Token) -> None:
+    def skip(self, upto: Token) -> None:
         """What seemed to be missing at or below ``upto`` cannot be fetched: go on from there.
 
         Rows of it that still come on this connection are new all the same.
@@ -216,7 +216,7 @@ class Cursor:
         self._fetching = None
         self._move(upto, known=False)
 
-    def went_back(self, position: Token) -> None:
+    def rewind(self, position: Token) -> None:
         """What was applied above ``position`` may be lost; what is left of it is fetched again."""
         self._position = self._known = position
         self._last = self._highest = position
