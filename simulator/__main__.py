@@ -10,8 +10,8 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 
-from simulator.parts import Cast
-from simulator.world import STEPS, Result, simulate
+from simulator.interfaces import ServiceFactory
+from simulator.simulation import STEPS, Result, simulate
 
 #: Who plays when nobody else is asked for.
 PRODUCT = "simulator.product:Product"
@@ -20,11 +20,13 @@ PRODUCT = "simulator.product:Product"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run; 0 when no rule was broken, 1 when one was, 2 for wrong arguments."""
     options = _parser().parse_args(arguments)
-    cast = options.cast()
+    service_factory = options.service_factory()
     if options.seeds is None:
-        result = simulate(options.seed, cast, options.steps, lose_commits=options.lose_commits)
+        result = simulate(
+            options.seed, service_factory, options.steps, lose_commits=options.lose_commits
+        )
         return _replay(result, options)
-    return _many(options, cast)
+    return _many(options, service_factory)
 
 
 def _replay(result: Result, options: argparse.Namespace) -> int:
@@ -38,13 +40,13 @@ def _replay(result: Result, options: argparse.Namespace) -> int:
     return 1 if result.violations else 0
 
 
-def _many(options: argparse.Namespace, cast: Cast) -> int:
+def _many(options: argparse.Namespace, service_factory: ServiceFactory) -> int:
     first, last = options.seeds
     totals: Counter[str] = Counter()
     broken = 0
     began = time.process_time()
     for seed in range(first, last + 1):
-        result = simulate(seed, cast, options.steps, lose_commits=options.lose_commits)
+        result = simulate(seed, service_factory, options.steps, lose_commits=options.lose_commits)
         totals.update(result.counts)
         if result.violations:
             broken += 1
@@ -63,13 +65,13 @@ def _range(text: str) -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
-def _cast(text: str) -> type[Cast]:
+def _service_factory(text: str) -> type[ServiceFactory]:
     module, _, name = text.partition(":")
     try:
-        found: type[Cast] = getattr(importlib.import_module(module), name)
+        found: type[ServiceFactory] = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no cast, write module:Class: {error}"
+            f"{text!r} is no service factory, write module:Class: {error}"
         ) from None
     return found
 
@@ -89,8 +91,8 @@ def _parser() -> argparse.ArgumentParser:
         help="have the database fail over to a standby that lacks commits, in runs without caches",
     )
     parser.add_argument(
-        "--cast",
-        type=_cast,
+        "--service-factory",
+        type=_service_factory,
         default=PRODUCT,
         metavar="MODULE:CLASS",
         help="who plays (%(default)s)",

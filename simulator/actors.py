@@ -8,35 +8,35 @@ from random import Random
 from typing import Protocol
 
 from simulator.application import Application
-from simulator.application_data import ApplicationData, Told
-from simulator.clock import Life, VirtualClock
-from simulator.follower_checker import Checkpoint, FollowerChecker, PositionClaims
+from simulator.application_data import ApplicationData, VersionFact
+from simulator.clock import Process, VirtualClock
+from simulator.follower_checker import Checkpoint, FollowerChecker, PositionReportChecker
 from simulator.follower_database import FollowerTransaction
-from simulator.network import Network
-from simulator.parts import (
-    Cast,
+from simulator.interfaces import (
     FollowerKind,
-    FollowerPart,
+    FollowerService,
     HandlerKind,
     Key,
-    MasterPart,
-    Place,
-    WriterPart,
+    MasterService,
+    ProcessEnvironment,
+    ServiceFactory,
+    WriterService,
 )
-from simulator.position_checker import Movements, WatchedMovements
+from simulator.network import Network
+from simulator.position_checker import AnnouncementListener, PositionChecker
 from simulator.transcript import Transcript
 from synrepl.core.errors import SynreplError, Unavailable
 from synrepl.core.tokens import Range, Token
 from synrepl.streams.definition import Fact
 
 #: Makes the place of a new process, which is on the bus or not.
-Places = Callable[[Life, bool], Place]
+NewEnvironment = Callable[[Process, bool], ProcessEnvironment]
 
 #: Puts a checker in front of whoever is told of movements.
-Watchers = Callable[[Movements], WatchedMovements]
+NewPositionChecker = Callable[[AnnouncementListener], PositionChecker]
 
 
-class FollowersOnRecord(Protocol):
+class RecordedFollowers(Protocol):
     """What is on record of followers."""
 
     def own(self, follower: str) -> Mapping[Key, Token]:
@@ -47,7 +47,7 @@ class FollowersOnRecord(Protocol):
 
 
 #: Makes the life of a new process by its name.
-Lives = Callable[[str], Life]
+NewProcess = Callable[[str], Process]
 
 
 class NotRunning(Unavailable):
@@ -66,37 +66,37 @@ class Supervisor:
         clock: VirtualClock,
         random: Random,
         transcript: Transcript,
-        lives: Lives,
-        places: Places,
+        new_process: NewProcess,
+        new_environment: NewEnvironment,
     ) -> None:
         self._clock = clock
         self._random = random
         self._transcript = transcript
-        self._lives = lives
-        self._places = places
+        self._new_process = new_process
+        self._new_environment = new_environment
 
-    def begin(self, actor: Actor) -> None:
+    def start(self, actor: Actor) -> None:
         """Give an actor a new life."""
-        if actor.life is not None or actor.retired:
+        if actor.process is not None or actor.retired:
             return
-        life = actor.life = self._lives(actor.name)
-        life.spawn("start", self._start(actor, life))
+        process = actor.process = self._new_process(actor.name)
+        process.spawn("start", self._start(actor, process))
 
-    def kill(self, actor: Actor, what: str = "killed", away_s: float = 3.0) -> None:
-        """End an actor's life; another one begins within ``away_s``, unless it is retired."""
-        if actor.life is None:
+    def kill(self, actor: Actor, what: str = "killed", restart_within_s: float = 3.0) -> None:
+        """End an actor's life; another one begins within ``restart_within_s``, unless it is retired."""
+        if actor.process is None:
             return
-        life, actor.life, actor.ready, actor.application = actor.life, None, False, None
+        process, actor.process, actor.ready, actor.application = actor.process, None, False, None
         self._transcript.add(actor.name, "{what}", what=what)
-        life.kill()
+        process.kill()
         if not actor.retired:
-            self._clock.callLater(self._random.random() * away_s, self.begin, actor)
+            self._clock.callLater(self._random.random() * restart_within_s, self.start, actor)
 
-    async def _start(self, actor: Actor, life: Life) -> None:
+    async def _start(self, actor: Actor, process: Process) -> None:
         try:
-            place = self._places(life, actor.bus)
-            actor.application = place.application
-            await actor.play(place, life)
+            environment = self._new_environment(process, actor.bus)
+            actor.application = environment.application
+            await actor.start(environment, process)
         except SynreplError as error:
             self.kill(actor, f"cannot start: {error}")
         else:
@@ -105,12 +105,12 @@ class Supervisor:
 
     async def stop(self, actor: Actor) -> None:
         """End an actor's life in good order."""
-        life = actor.life
+        process = actor.process
         try:
             await actor.stop()
         except SynreplError as error:
             self._transcript.add(actor.name, "stopped badly: {error}", error=error)
-        if actor.life is life:
+        if actor.process is process:
             self.kill(actor, "stopped")
 
 
@@ -118,7 +118,7 @@ class Actor:
     """One process.
 
     :param bus: it is on Redis
-    :ivar life: its present life, if it has one
+    :ivar process: its present life, if it has one
     :ivar application: what runs in its present life, from before it is ready
     :ivar ready: its start has succeeded
     :ivar retired: it is not started again
@@ -127,12 +127,12 @@ class Actor:
     def __init__(self, name: str, bus: bool) -> None:
         self.name = name
         self.bus = bus
-        self.life: Life | None = None
+        self.process: Process | None = None
         self.application: Application | None = None
         self.ready = False
         self.retired = False
 
-    async def play(self, place: Place, life: Life) -> None:
+    async def start(self, environment: ProcessEnvironment, process: Process) -> None:
         """Start; returns when it is ready."""
         raise NotImplementedError
 
@@ -140,15 +140,15 @@ class Actor:
         """Stop in good order."""
 
 
-class _Watching:
+class _PositionCheckers:
     """Watches what a new process announces."""
 
-    def __init__(self, watch: Watchers) -> None:
-        self._watch = watch
-        self._watched: list[WatchedMovements] = []
+    def __init__(self, wrap_listener: NewPositionChecker) -> None:
+        self._wrap_listener = wrap_listener
+        self._watched: list[PositionChecker] = []
 
-    def __call__(self, movements: Movements) -> WatchedMovements:
-        self._watched.append(self._watch(movements))
+    def __call__(self, listener: AnnouncementListener) -> PositionChecker:
+        self._watched.append(self._wrap_listener(listener))
         return self._watched[-1]
 
     def started(self, positions: Mapping[Key, Token]) -> None:
@@ -160,95 +160,101 @@ class _Watching:
 class WriterActor(Actor):
     """A process that writes.
 
-    :param watch: puts a checker in front of what it announces
-    """
-
-    def __init__(self, name: str, cast: Cast, watch: Watchers, bus: bool) -> None:
-        super().__init__(name, bus)
-        self._cast = cast
-        self._watch = watch
-        self._part: WriterPart | None = None
-
-    @property
-    def writer(self) -> WriterPart | None:
-        """Its writer."""
-        return self._part
-
-    @property
-    def positions(self) -> Mapping[Key, Token]:
-        """Where it says that it stands; nothing while it is down."""
-        return self._part.positions() if self.ready and self._part is not None else {}
-
-    async def play(self, place: Place, life: Life) -> None:
-        """Take the name."""
-        watch = _Watching(self._watch)
-        writer = self._cast.writer(place, self.name, watch)
-        await writer.start()
-        watch.started(writer.positions())
-        self._part = writer
-
-    async def stop(self) -> None:
-        """Give the name back."""
-        assert self._part is not None
-        await self._part.stop()
-
-
-class MasterActor(Actor):
-    """The master.
-
-    :param watch: puts a checker in front of its publisher
+    :param wrap_listener: puts a checker in front of what it announces
     """
 
     def __init__(
         self,
         name: str,
-        cast: Cast,
-        network: Network,
-        watch: Watchers,
+        service_factory: ServiceFactory,
+        wrap_listener: NewPositionChecker,
         bus: bool,
     ) -> None:
         super().__init__(name, bus)
-        self._cast = cast
-        self._network = network
-        self._watch = watch
-        self._part: MasterPart | None = None
+        self._service_factory = service_factory
+        self._wrap_listener = wrap_listener
+        self._service: WriterService | None = None
 
     @property
-    def writer(self) -> WriterPart | None:
-        """Its own writer."""
-        return None if self._part is None else self._part.writer
+    def writer(self) -> WriterService | None:
+        """Its writer."""
+        return self._service
 
-    async def play(self, place: Place, life: Life) -> None:
+    @property
+    def positions(self) -> Mapping[Key, Token]:
+        """Where it says that it stands; nothing while it is down."""
+        return self._service.positions() if self.ready and self._service is not None else {}
+
+    async def start(self, environment: ProcessEnvironment, process: Process) -> None:
+        """Take the name."""
+        wrap_listener = _PositionCheckers(self._wrap_listener)
+        writer = self._service_factory.writer(environment, self.name, wrap_listener)
+        await writer.start()
+        wrap_listener.started(writer.positions())
+        self._service = writer
+
+    async def stop(self) -> None:
+        """Give the name back."""
+        assert self._service is not None
+        await self._service.stop()
+
+
+class MasterActor(Actor):
+    """The master.
+
+    :param wrap_listener: puts a checker in front of its publisher
+    """
+
+    def __init__(
+        self,
+        name: str,
+        service_factory: ServiceFactory,
+        network: Network,
+        wrap_listener: NewPositionChecker,
+        bus: bool,
+    ) -> None:
+        super().__init__(name, bus)
+        self._service_factory = service_factory
+        self._network = network
+        self._wrap_listener = wrap_listener
+        self._service: MasterService | None = None
+
+    @property
+    def writer(self) -> WriterService | None:
+        """Its own writer."""
+        return None if self._service is None else self._service.writer
+
+    async def start(self, environment: ProcessEnvironment, process: Process) -> None:
         """Start, then take connections."""
-        watch = _Watching(self._watch)
-        part = self._cast.master(place, watch)
-        await part.start()
-        watch.started(part.positions())
-        self._part = part
-        self._network.listen(life, part.listener)
+        wrap_listener = _PositionCheckers(self._wrap_listener)
+        service = self._service_factory.master(environment, wrap_listener)
+        await service.start()
+        wrap_listener.started(service.positions())
+        self._service = service
+        self._network.listen(process, service.listener)
 
     async def stop(self) -> None:
         """Tell the followers, and give the writer's name back."""
-        assert self._part is not None
+        assert self._service is not None
         self._network.close()
-        await self._part.stop()
+        await self._service.stop()
 
     def notify(self, stream: str) -> None:
         """A NOTIFY arrives, if somebody is there."""
-        if self.ready and self._part is not None:
-            self._part.wake(stream)
+        if self.ready and self._service is not None:
+            self._service.wake(stream)
 
     @property
     def positions(self) -> Mapping[Key, Token]:
         """Where it says that everything stands; nothing while it is down."""
-        return self._part.positions() if self.ready and self._part is not None else {}
+        return self._service.positions() if self.ready and self._service is not None else {}
 
 
 class HandlerActor:
     """A handler of a follower.
 
     :ivar checker: keeps account of what it is given
-    :ivar calm: it does not fail any more
+    :ivar faults_off: it does not fail any more
     """
 
     def __init__(
@@ -256,7 +262,7 @@ class HandlerActor:
     ) -> None:
         self.kind = kind
         self.checker = checker
-        self.calm = False
+        self.faults_off = False
         self._follower = follower
         self._random = random
 
@@ -265,8 +271,8 @@ class HandlerActor:
     ) -> None:
         """Its work: that takes time, and sometimes fails."""
         follower = self._follower
-        if follower.kind.slow_s and follower.life is not None:
-            await follower.life.sleep(self._random.random() * follower.kind.slow_s)
+        if follower.kind.slow_s and follower.process is not None:
+            await follower.process.sleep(self._random.random() * follower.kind.slow_s)
         self._perhaps_fail()
         self.checker.applied(stream, writer, after, upto, facts)
 
@@ -288,12 +294,12 @@ class HandlerActor:
     def reset(self, stream: str, writer: str, position: Token, lost: Range | None) -> None:
         """Facts are lost for good, by trimming or by a failover."""
         if lost is None:
-            self.checker.reset(stream, writer, position)
+            self.checker.lost_by_trim(stream, writer, position)
         else:
-            self.checker.told(stream, writer, lost)
+            self.checker.lost_by_failover(stream, writer, lost)
 
     def _perhaps_fail(self) -> None:
-        if not self.calm and self._random.random() < self._follower.kind.fails:
+        if not self.faults_off and self._random.random() < self._follower.kind.fails:
             raise HandlerFailed()
 
 
@@ -301,84 +307,86 @@ class FollowerActor(Actor):
     """A follower.
 
     :param make_checker: makes the checker of one of its handlers
-    :param claims: checks what it says of itself
+    :param report_checker: checks what it says of itself
     :param on_record: what is on record of a follower, and of a handler of it
     :param data: what its transactional handler changes
-    :param watch: puts a checker in front of what it announces as a writer
+    :param wrap_listener: puts a checker in front of what it announces as a writer
     :ivar handlers: those that it has in its present life
     """
 
     def __init__(
         self,
         name: str,
-        cast: Cast,
+        service_factory: ServiceFactory,
         network: Network,
         kind: FollowerKind,
         make_checker: Callable[[HandlerKind], FollowerChecker],
-        claims: PositionClaims,
+        report_checker: PositionReportChecker,
         random: Random,
-        on_record: FollowersOnRecord,
+        on_record: RecordedFollowers,
         data: ApplicationData,
-        watch: Watchers,
+        wrap_listener: NewPositionChecker,
     ) -> None:
         super().__init__(name, kind.bus)
         self.kind = kind
-        self._cast = cast
+        self._service_factory = service_factory
         self._network = network
-        self._claims = claims
+        self._report_checker = report_checker
         self._on_record = on_record
         self._data = data
-        self._watch = watch
-        self._part: FollowerPart | None = None
-        self._lives = 0
+        self._wrap_listener = wrap_listener
+        self._service: FollowerService | None = None
+        self._new_process = 0
         self._joined = False
         self._all = [HandlerActor(each, self, make_checker(each), random) for each in kind.handlers]
         self.handlers: list[HandlerActor] = []
 
-    async def play(self, place: Place, life: Life) -> None:
+    async def start(self, environment: ProcessEnvironment, process: Process) -> None:
         """Read the record, then connect."""
-        self._lives += 1
-        self.handlers = [each for each in self._all if self._lives > 1 or not each.kind.late]
+        self._new_process += 1
+        self.handlers = [each for each in self._all if self._new_process > 1 or not each.kind.late]
         # Until it has started with it, its record may move back for a handler that joins.
         joining = not self._joined and any(each.kind.late for each in self.handlers)
-        self._claims.restarted(
+        self._report_checker.restarted(
             self._on_record.own(self.name) if self.kind.named and not joining else {}
         )
         for each in self.handlers:
             each.checker.restarted(self._of_handler(each))
-        watch = _Watching(self._watch)
+        wrap_listener = _PositionCheckers(self._wrap_listener)
         handlers = [(each.kind, each) for each in self.handlers]
-        part = self._cast.follower(place, self.name, self.kind, handlers, watch)
-        await part.start()
+        service = self._service_factory.follower(
+            environment, self.name, self.kind, handlers, wrap_listener
+        )
+        await service.start()
         if joining:
             self._joined = True
-            self._claims.lowered()
-        if part.writer is not None:
-            watch.started(part.writer.positions())
-        self._part = part
-        if part.dialler is not None:
-            self._network.dial(life, part.dialler)
+            self._report_checker.lowered()
+        if service.writer is not None:
+            wrap_listener.started(service.writer.positions())
+        self._service = service
+        if service.client_factory is not None:
+            self._network.connect(process, service.client_factory)
 
     @property
-    def writer(self) -> WriterPart | None:
+    def writer(self) -> WriterService | None:
         """Its writer, if it writes."""
-        return None if self._part is None else self._part.writer
+        return None if self._service is None else self._service.writer
 
     @property
     def positions(self) -> Mapping[Key, Token]:
         """Where it says that it stands; nothing while it is down."""
-        return self._part.positions() if self.ready and self._part is not None else {}
+        return self._service.positions() if self.ready and self._service is not None else {}
 
     def check(self) -> None:
         """Compare what it says and what is on record with what its handlers were given."""
-        claims = {"position": self.positions}
+        report_checker = {"position": self.positions}
         if self.kind.named:
-            claims["record"] = self._on_record.own(self.name)
-        for what, positions in claims.items():
+            report_checker["record"] = self._on_record.own(self.name)
+        for what, positions in report_checker.items():
             if self.ready or what != "record":
-                self._claims.claimed(what, positions)
+                self._report_checker.reported(what, positions)
                 for each in self.handlers:
-                    each.checker.claimed(what, positions)
+                    each.checker.reported(what, positions)
         for each in self.handlers:
             each.checker.on_record(self._of_handler(each))
 
@@ -386,28 +394,28 @@ class FollowerActor(Actor):
         """What its handlers have been given by now."""
         return [each.checker.checkpoint() for each in self._all]
 
-    def fell_back(self, floors: Mapping[str, Token], standby: Sequence[Checkpoint]) -> None:
+    def failed_over(self, floors: Mapping[str, Token], standby: Sequence[Checkpoint]) -> None:
         """A standby has taken over.
 
         :param floors: by stream: positions below are from before
         :param standby: what handlers had been given when it got its last
         """
-        self._claims.fell_back(floors)
+        self._report_checker.failed_over(floors)
         for each, checkpoint in zip(self._all, standby, strict=True):
-            each.checker.fell_back(floors, checkpoint)
+            each.checker.failed_over(floors, checkpoint)
 
-    def calm(self) -> None:
+    def stop_faults(self) -> None:
         """Its handlers do not fail any more."""
         for each in self._all:
-            each.calm = True
+            each.faults_off = True
 
     def missing(self, stream: str, writers: Collection[str]) -> Iterator[str]:
         """What its handlers have not been given, as sentences."""
         for each in self.handlers:
             facts = each.checker.missing(stream, writers)
-            untold = each.checker.untold(stream)
-            if untold:
-                yield f"{self.name}'s handler {each.kind.name} was not told that {untold} are lost"
+            unreported = each.checker.unreported_losses(stream)
+            if unreported:
+                yield f"{self.name}'s handler {each.kind.name} was not told that {unreported} are lost"
             if facts:
                 tokens = [fact.token for fact in facts]
                 yield f"{self.name}'s handler {each.kind.name} lacks {tokens} of {stream}"
@@ -416,15 +424,15 @@ class FollowerActor(Actor):
         """A transaction of its handler commits."""
         self._data.handled(self.name, stream, writer, upto, facts)
 
-    async def wait_for(self, told: Told, timeout_s: float) -> None:
+    async def wait_for(self, fact: VersionFact, timeout_s: float) -> None:
         """Wait until everything up to a fact is here.
 
         :raises NotRunning: :raises SynreplError: it is not, or not in time
         """
-        if self._part is None or not self.ready:
+        if self._service is None or not self.ready:
             raise NotRunning(name=self.name)
-        writer = None if self.kind.legacy else told.writer
-        await self._part.wait_for(told.stream, writer, told.token, timeout_s)
+        writer = None if self.kind.legacy else fact.writer
+        await self._service.wait_for(fact.stream, writer, fact.token, timeout_s)
 
     def _of_handler(self, handler: HandlerActor) -> Mapping[Key, Token]:
         return self._on_record.handler(self.name, handler.kind.name) if self.kind.named else {}

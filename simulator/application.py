@@ -17,7 +17,7 @@ from simulator.application_data import (
     tally_of,
     views_of,
 )
-from simulator.clock import Life
+from simulator.clock import Process
 from synrepl.caches.registry import Caches
 from synrepl.caches.waiting import Waiting
 from synrepl.streams.effects import Expansion, Group, Invalidates, Marks
@@ -49,7 +49,7 @@ class LoadFailed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Loading:
+class LoadBehaviour:
     """How loads go.
 
     :ivar slow_s: seconds at most before, and after, they look at the database
@@ -69,20 +69,22 @@ class Application:
     :ivar caches: its caches, which the process's services keep coherent
     :ivar index: of the tallies that have changed
     :ivar keys: what can be read here
-    :ivar calm: loads neither fail nor hang any more
+    :ivar faults_off: loads neither fail nor hang any more
     """
 
-    def __init__(self, life: Life, data: ApplicationData, random: Random, loading: Loading) -> None:
-        self.calm = False
-        self._life = life
+    def __init__(
+        self, process: Process, data: ApplicationData, random: Random, loading: LoadBehaviour
+    ) -> None:
+        self.faults_off = False
+        self._process = process
         self._data = data
         self._random = random
         self._loading = loading
-        caches = self.caches = Caches(Waiting(Deferred, life.start, life.seconds))
+        caches = self.caches = Caches(Waiting(Deferred, process.start, process.seconds))
         caches.expand(MOVED)
         caches.on_rows("jobs", *EFFECTS_OF_JOBS)
         self.index = caches.index("jobs", "tallies", entries=1)
-        self.keys = (*KEYS, *views_of(life.name))
+        self.keys = (*KEYS, *views_of(process.name))
         entries = loading.entries
 
         @caches.cached(max_entries=entries, tree=True, by_name=True)
@@ -96,7 +98,7 @@ class Application:
 
         @caches.cached(max_entries=entries, by_name=True, groups=("labels",))
         def label(number: int) -> Deferred[int]:
-            found: Deferred[list[int]] = life.start(self._load([("label", number)]))
+            found: Deferred[list[int]] = process.start(self._load([("label", number)]))
             return found.addCallback(lambda versions: versions[0])
 
         @caches.cached(max_entries=entries)
@@ -105,7 +107,7 @@ class Application:
 
         @caches.cached(max_entries=entries)
         async def view(number: int) -> int:
-            return (await self._load([("view", life.name, number)]))[0]
+            return (await self._load([("view", process.name, number)]))[0]
 
         self._items = items
         self._one: dict[object, Any] = {
@@ -134,14 +136,14 @@ class Application:
         return {("item", shelf, number): version for number, version in found.items()}
 
     async def _load(self, keys: Iterable[DataKey]) -> list[int]:
-        await self._life.sleep(self._pause())
+        await self._process.sleep(self._pause())
         dice = self._random.random()
-        if not self.calm and dice < self._loading.fails:
+        if not self.faults_off and dice < self._loading.fails:
             raise LoadFailed()
-        if not self.calm and dice > 1 - self._loading.hangs:
+        if not self.faults_off and dice > 1 - self._loading.hangs:
             await Deferred()
         versions = [self._data.version(key) for key in keys]
-        await self._life.sleep(self._pause())
+        await self._process.sleep(self._pause())
         return versions
 
     def _pause(self) -> float:

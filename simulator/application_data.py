@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from simulator.transcript import Transcript
-from simulator.truth import ALL, Judge
+from simulator.truth import ALL, Violations
 from synrepl.core.tokens import Token
 from synrepl.storage.memory.changes import Changes
 from synrepl.streams.definition import Fact
@@ -40,7 +40,7 @@ def tally_of(number: int) -> int:
     return number % len(NUMBERS)
 
 
-class Told(NamedTuple):
+class VersionFact(NamedTuple):
     """A fact tells of a version."""
 
     version: int
@@ -55,12 +55,12 @@ class ApplicationData:
     :ivar changed: told of each key with a new version
     """
 
-    def __init__(self, transcript: Transcript, judge: Judge) -> None:
+    def __init__(self, transcript: Transcript, violations: Violations) -> None:
         self._transcript = transcript
-        self._judge = judge
+        self._violations = violations
         self._versions: defaultdict[DataKey, int] = defaultdict(int)
-        self._told: defaultdict[DataKey, list[Told]] = defaultdict(list)
-        self._untold: dict[DataKey, int] = {}
+        self._facts: defaultdict[DataKey, list[VersionFact]] = defaultdict(list)
+        self._without_fact: dict[DataKey, int] = {}
         self.changed: Callable[[DataKey], object] = lambda key: None
 
     @property
@@ -72,24 +72,24 @@ class ApplicationData:
         """What somebody who looks now sees."""
         return self._versions[key]
 
-    def told(self, key: DataKey, version: int) -> Told:
+    def fact_of(self, key: DataKey, version: int) -> VersionFact:
         """What tells of a version."""
-        return next(told for told in self._told[key] if told.version == version)
+        return next(fact_of for fact_of in self._facts[key] if fact_of.version == version)
 
     def least(self, key: DataKey, at: Mapping[tuple[str, str], Token]) -> int:
         """The version that a reader who stands at these positions must see, or a newer one."""
-        return next((told.version for told in self._covered(key, at)), 0)
+        return next((fact_of.version for fact_of in self._covered(key, at)), 0)
 
     def has_changed(self, key: DataKey, since: Token, at: Mapping[tuple[str, str], Token]) -> bool:
         """Whether, for a reader at these positions, a fact above ``since`` tells of a change."""
-        return any(told.token > since for told in self._covered(key, at))
+        return any(fact_of.token > since for fact_of in self._covered(key, at))
 
-    def _covered(self, key: DataKey, at: Mapping[tuple[str, str], Token]) -> Iterator[Told]:
+    def _covered(self, key: DataKey, at: Mapping[tuple[str, str], Token]) -> Iterator[VersionFact]:
         """What tells of versions at or below positions, the newest first."""
-        for told in reversed(self._told[key]):
-            of_writer, of_all = (told.stream, told.writer), (told.stream, ALL)
-            if told.token <= max(at.get(of_writer, 0), at.get(of_all, 0)):
-                yield told
+        for fact_of in reversed(self._facts[key]):
+            of_writer, of_all = (fact_of.stream, fact_of.writer), (fact_of.stream, ALL)
+            if fact_of.token <= max(at.get(of_writer, 0), at.get(of_all, 0)):
+                yield fact_of
 
     # -- what happens to it ----------------------------------------------------------------
 
@@ -100,22 +100,22 @@ class ApplicationData:
     def change(self, keys: Iterable[DataKey]) -> dict[DataKey, int]:
         """A transaction commits, and its facts in the same moment; the new versions."""
         fresh = self._grow(keys)
-        self._untold |= fresh
+        self._without_fact |= fresh
         return fresh
 
     def committed(self, stream: str, fact: Fact) -> None:
         """A fact commits: it tells of what its transaction has just changed."""
         if stream == CACHES.name:
-            untold, self._untold = self._untold, {}
+            without_fact, self._without_fact = self._without_fact, {}
         elif stream == "jobs":
-            untold = self._grow(("tally", number) for number in _counted([fact]))
+            without_fact = self._grow(("tally", number) for number in _counted([fact]))
         else:
             return
-        self._tell(untold, stream, fact.writer, fact.token)
-        if untold and stream == CACHES.name:
+        self._attach(without_fact, stream, fact.writer, fact.token)
+        if without_fact and stream == CACHES.name:
             self._transcript.add(
                 "database", "{token} of {writer} in {stream} tells of {untold}",
-                token=fact.token, writer=fact.writer, stream=stream, untold=untold,
+                token=fact.token, writer=fact.writer, stream=stream, without_fact=without_fact,
             )  # fmt: skip
 
     def handled(
@@ -124,13 +124,13 @@ class ApplicationData:
         """The transaction of a handler commits, and with it the position ``upto``."""
         if stream == "jobs":
             grown = self._grow(("view", process, number) for number in _counted(facts))
-            self._tell(grown, stream, writer, upto)
+            self._attach(grown, stream, writer, upto)
 
-    def _tell(
+    def _attach(
         self, versions: Mapping[DataKey, int], stream: str, writer: str, token: Token
     ) -> None:
         for key, version in versions.items():
-            self._told[key].append(Told(version, stream, writer, token))
+            self._facts[key].append(VersionFact(version, stream, writer, token))
             self.changed(key)
 
     def _grow(self, keys: Iterable[DataKey]) -> dict[DataKey, int]:
@@ -141,8 +141,10 @@ class ApplicationData:
 
     def check(self) -> None:
         """Every change has been told."""
-        if self._untold:
-            self._judge.broken("R4", "no fact tells of {untold}", untold=self._untold)
+        if self._without_fact:
+            self._violations.add(
+                "R4", "no fact tells of {untold}", without_fact=self._without_fact
+            )
 
 
 def _counted(facts: Iterable[Fact]) -> Iterable[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulator.truth import Judge, Truth
+from simulator.truth import Truth, Violations
 from synrepl.core.tokens import Token
 
 #: A writer of a stream.
@@ -16,14 +16,14 @@ class BusChecker:
     other; whoever hears them all must be able to see what it has missed.
     """
 
-    def __init__(self, judge: Judge, truth: Truth) -> None:
-        self._judge = judge
+    def __init__(self, violations: Violations, truth: Truth) -> None:
+        self._violations = violations
         self._truth = truth
         #: By sender: how far it has gone.
         self._last: dict[tuple[str, Key], Token] = {}
         #: How far anybody has said a writer to be.
-        self._said: dict[Key, Token] = {}
-        self._half: set[tuple[str, Key]] = set()
+        self._announced: dict[Key, Token] = {}
+        self._partial_batches: set[tuple[str, Key]] = set()
         self.messages = 0
 
     def published(self, connection: str, channel: str, message: bytes) -> None:
@@ -39,10 +39,10 @@ class BusChecker:
 
     def _rdata(self, connection: str, key: Key, at: str) -> None:
         if at == "batch":
-            self._half.add((connection, key))
+            self._partial_batches.add((connection, key))
             return
         new = int(at)
-        self._half.discard((connection, key))
+        self._partial_batches.discard((connection, key))
         last = self._last.get((_sender(connection), key))
         if last is not None and new <= last:
             self._broken("R2", connection, key, "went back to {new} from {last}", new, last)
@@ -51,19 +51,19 @@ class BusChecker:
 
     def _position(self, connection: str, key: Key, prev: Token, new: Token) -> None:
         last = self._last.get((_sender(connection), key))
-        if (connection, key) in self._half:
+        if (connection, key) in self._partial_batches:
             self._broken("R2", connection, key, "has POSITION {new} amid a batch", new)
         if prev > new or (last is not None and new < last):
             self._broken("R2", connection, key, "went back to {new} from {last}", new, last)
-        if prev <= self._said.get(key, 0):
+        if prev <= self._announced.get(key, 0):
             self._gap(connection, key, new)
         self._advance(connection, key, new)
 
     def _gap(self, connection: str, key: Key, upto: Token) -> None:
         """What nobody has said, and nobody can see to be missing."""
-        for fact in self._truth.between(*key, self._said.get(key, 0), upto):
+        for fact in self._truth.between(*key, self._announced.get(key, 0), upto):
             self._broken("R3", connection, key, "left {new} out after {last}", fact.token,
-                         self._said.get(key, 0))  # fmt: skip
+                         self._announced.get(key, 0))  # fmt: skip
 
     def _advance(self, connection: str, key: Key, new: Token) -> None:
         published = self._truth.published.get(key, 0)
@@ -71,7 +71,7 @@ class BusChecker:
             self._broken("R2", connection, key, "said {new}, above {last}", new, published)
         sender = _sender(connection), key
         self._last[sender] = max(new, self._last.get(sender, 0))
-        self._said[key] = max(new, self._said.get(key, 0))
+        self._announced[key] = max(new, self._announced.get(key, 0))
 
     def _broken(
         self,
@@ -82,7 +82,7 @@ class BusChecker:
         new: Token,
         last: Token | None = None,
     ) -> None:
-        self._judge.broken(
+        self._violations.add(
             rule, "{connection} on the bus: {stream} of {writer} " + words,
             connection=connection, stream=key[0], writer=key[1], new=new, last=last,
         )  # fmt: skip

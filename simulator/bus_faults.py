@@ -22,13 +22,13 @@ class BusFaults:
         self._transcript = transcript
         self._network = network
 
-    def happen(self, name: str) -> None:
+    def inject(self, name: str) -> None:
         """Let one of :data:`_FAULTS` happen."""
         _FAULTS[name](self)
 
     def _restart_redis(self) -> None:
         seconds = self._random.random() ** 2 * 5
-        self._say("redis", "ends, and comes back after {seconds:.1f} s", seconds=seconds)
+        self._log("redis", "ends, and comes back after {seconds:.1f} s", seconds=seconds)
         self._network.restart(seconds)
 
     def _cut_listener(self) -> None:
@@ -40,7 +40,7 @@ class BusFaults:
     def _mute_bus(self) -> None:
         pubsub = self._one()
         if pubsub is not None:
-            self._say(pubsub.name, "exchanges nothing with Redis any more")
+            self._log(pubsub.name, "exchanges nothing with Redis any more")
             pubsub.silence(True)
             if self._random.random() < 0.5:
                 self._clock.callLater(self._random.random() * 15, pubsub.silence, False)
@@ -49,7 +49,7 @@ class BusFaults:
         pubsub = self._one()
         if pubsub is not None:
             seconds = self._random.random() * 8
-            self._say(pubsub.name, "reads nothing of Redis for {s:.1f} s", s=seconds)
+            self._log(pubsub.name, "reads nothing of Redis for {s:.1f} s", s=seconds)
             pubsub.stall(True)
             self._clock.callLater(seconds, pubsub.stall, False)
 
@@ -57,14 +57,14 @@ class BusFaults:
         pubsub = self._one()
         if pubsub is not None:
             first = self._random.randint(0, pubsub.under_way)
-            self._say(pubsub.name, words + "; {first} messages still arrive", first=first)
+            self._log(pubsub.name, words + "; {first} messages still arrive", first=first)
             cut(pubsub, first)
 
     def _one(self) -> MemoryPubSub | None:
         pubsubs = self._network.pubsubs
         return self._random.choice(pubsubs) if pubsubs else None
 
-    def _say(self, who: str, words: str, **facts: object) -> None:
+    def _log(self, who: str, words: str, **facts: object) -> None:
         self._transcript.add(who, words, **facts)
 
 

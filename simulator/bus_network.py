@@ -6,10 +6,10 @@ from collections.abc import Callable, Collection
 from functools import partial
 from random import Random
 
-from simulator.clock import Life, VirtualClock
-from simulator.network import Weather
-from simulator.parts import BusPlace
-from simulator.plan import RedisPlan
+from simulator.clock import Process, VirtualClock
+from simulator.interfaces import BusAccess
+from simulator.network import NetworkConditions
+from simulator.scenario import RedisSetup
 from synrepl.testing.memory_pubsub import MemoryPubSub, Owner
 from synrepl.testing.memory_redis import MemoryRedis
 
@@ -24,17 +24,17 @@ class BusNetwork:
         self,
         clock: VirtualClock,
         random: Random,
-        weather: Weather,
-        plan: RedisPlan,
+        conditions: NetworkConditions,
+        scenario: RedisSetup,
         published: Callable[[str, str, bytes], object],
     ) -> None:
         self._clock = clock
         self._random = random
-        self._weather = weather
-        self._per_stream = plan.per_stream
-        self._redis = MemoryRedis(clock, plan.buffer_bytes)
+        self._conditions = conditions
+        self._per_stream = scenario.per_stream
+        self._redis = MemoryRedis(clock, scenario.buffer_bytes)
         self._redis.published = published
-        self._all: dict[Life, MemoryPubSub] = {}
+        self._all: dict[Process, MemoryPubSub] = {}
         self._number = 0
 
     @property
@@ -47,9 +47,9 @@ class BusNetwork:
         """Those of the processes that live."""
         return list(self._all.values())
 
-    def place_of(self, life: Life) -> BusPlace:
+    def access_for(self, process: Process) -> BusAccess:
         """What a process is given."""
-        return BusPlace(partial(self._join, life), self._per_stream)
+        return BusAccess(partial(self._join, process), self._per_stream)
 
     def restart(self, seconds: float) -> None:
         """Redis ends, and comes back after a while."""
@@ -57,9 +57,9 @@ class BusNetwork:
             self._redis.stop()
             self._clock.callLater(seconds, self._redis.start)
 
-    def away(self, life: Life, seconds: float) -> None:
+    def isolate(self, process: Process, seconds: float) -> None:
         """Nothing of a process gets through to Redis for a while."""
-        pubsub = self._all.get(life)
+        pubsub = self._all.get(process)
         if pubsub is not None:
             pubsub.silence(True)
             pubsub.reach(False)
@@ -76,16 +76,23 @@ class BusNetwork:
         pubsub.reach(True)
         pubsub.silence(False)
 
-    def _join(self, life: Life, channels: Collection[str], owner: Owner) -> MemoryPubSub:
+    def _join(self, process: Process, channels: Collection[str], owner: Owner) -> MemoryPubSub:
         self._number += 1
-        name = f"{life.name}#{self._number}"
+        name = f"{process.name}#{self._number}"
         pubsub = MemoryPubSub(
-            self._redis, life, name, channels, owner, self._weather, splits=True, random=life.random
+            self._redis,
+            process,
+            name,
+            channels,
+            owner,
+            self._conditions,
+            splits=True,
+            random=process.random,
         )
-        self._all[life] = pubsub
-        life.at_end(partial(self._end, life))
+        self._all[process] = pubsub
+        process.on_kill(partial(self._end, process))
         return pubsub
 
-    def _end(self, life: Life) -> None:
-        pubsub = self._all.pop(life)
+    def _end(self, process: Process) -> None:
+        pubsub = self._all.pop(process)
         pubsub.crash(self._random.randint(0, pubsub.under_way))

@@ -81,7 +81,7 @@ class VirtualClock:
         return False
 
 
-class Life:
+class Process:
     """The scheduler of one process: once the process is killed, nothing of it runs again.
 
     :param failed: told when a coroutine of the process ends with an error: (name, failure)
@@ -98,10 +98,10 @@ class Life:
         self.name = name
         self.random = random
         self.alive = True
-        self._buried = False
+        self._disposed = False
         self._clock = clock
         self._failed = failed
-        self._ends: list[Callable[[], object]] = []
+        self._kill_callbacks: list[Callable[[], object]] = []
         # Held on to: what would be collected while it waits would run its cleanup code,
         # which a process that was killed does not.
         self._coroutines: list[Coroutine[Any, Any, object]] = []
@@ -130,31 +130,31 @@ class Life:
     def start(self, coroutine: Coroutine[Any, Any, T]) -> Deferred[T]:
         """The same, for whoever wants its result."""
         self._coroutines.append(coroutine)
-        run: _Run[T] = _Run(self, coroutine)
-        run.go_on()
+        run: _CoroutineRun[T] = _CoroutineRun(self, coroutine)
+        run.resume()
         return run.done
 
     def sleep(self, seconds: float) -> Deferred[None]:
         """A promise that resolves after ``seconds``; in a killed process it never does."""
-        if self._buried:
+        if self._disposed:
             raise GeneratorExit
         sleeping: Deferred[None] = Deferred()
         self.callLater(seconds, sleeping.callback, None)
         return sleeping
 
-    def at_end(self, call: Callable[[], object]) -> None:
+    def on_kill(self, call: Callable[[], object]) -> None:
         """Have something done when the process is killed."""
-        self._ends.append(call)
+        self._kill_callbacks.append(call)
 
     def kill(self) -> None:
         """``kill -9``: what waits is never resumed."""
         self.alive = False
-        for call in self._ends:
+        for call in self._kill_callbacks:
             call()
 
-    def bury(self) -> None:
+    def dispose(self) -> None:
         """The simulation is over: end all coroutines, whatever they would do about it."""
-        self.alive, self._buried = False, True
+        self.alive, self._disposed = False, True
         for coroutine in self._coroutines:
             with suppress(Exception, GeneratorExit):
                 coroutine.close()
@@ -164,27 +164,27 @@ class Life:
             call(*args)
 
 
-class _Current:
+class _RunningProcess:
     """Which process's code is running."""
 
     def __init__(self) -> None:
-        self.life: Life | None = None
+        self.process: Process | None = None
 
-    def get(self) -> Life:
+    def get(self) -> Process:
         """The process.
 
         :raises LookupError: it is nobody's
         """
-        if self.life is None:
+        if self.process is None:
             raise LookupError("this is no process's code")
-        return self.life
+        return self.process
 
 
 #: The process whose coroutine is running, for whoever it calls.
-CURRENT = _Current()
+CURRENT = _RunningProcess()
 
 
-class _Run(Generic[T]):
+class _CoroutineRun(Generic[T]):
     """A coroutine of a process: runs until it waits for a Deferred, and again when that has fired.
 
     As ``Deferred.fromCoroutine`` does, at half the cost: it is most of what a simulation does.
@@ -194,31 +194,31 @@ class _Run(Generic[T]):
 
     __slots__ = ("_coroutine", "_life", "done")
 
-    def __init__(self, life: Life, coroutine: Coroutine[Any, Any, T]) -> None:
-        self._life = life
+    def __init__(self, process: Process, coroutine: Coroutine[Any, Any, T]) -> None:
+        self._process = process
         self._coroutine = coroutine
         self.done: Deferred[T] = Deferred()
 
-    def go_on(self, result: object = None) -> None:
+    def resume(self, result: object = None) -> None:
         """Run on, with what the Deferred that was waited for has brought."""
-        before, CURRENT.life = CURRENT.life, self._life
+        before, CURRENT.process = CURRENT.process, self._process
         try:
             if isinstance(result, Failure):
                 waits_for: Deferred[Any] = result.throwExceptionIntoGenerator(self._coroutine)
             else:
                 waits_for = self._coroutine.send(result)
         except StopIteration as end:
-            CURRENT.life = before
+            CURRENT.process = before
             self.done.callback(end.value)
         except BaseException:
-            CURRENT.life = before
+            CURRENT.process = before
             self.done.errback()
         else:
-            CURRENT.life = before
-            waits_for.addBoth(self.go_on)
+            CURRENT.process = before
+            waits_for.addBoth(self.resume)
 
 
-class CurrentLife:
+class CurrentProcess:
     """The scheduler of whichever process is running: what a shared database is given.
 
     What the database does on behalf of a process must stop when the process is killed.

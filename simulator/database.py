@@ -9,17 +9,17 @@ from random import Random
 from twisted.internet.defer import Deferred
 
 from simulator.application_data import ApplicationData
-from simulator.clock import CURRENT, CurrentLife, Life, VirtualClock
-from simulator.follower_database import FollowerDatabase, KeptRecords
+from simulator.clock import CURRENT, CurrentProcess, Process, VirtualClock
+from simulator.follower_database import FollowerDatabase, FollowerRecordStore
 from simulator.membership_database import MembershipDatabase
-from simulator.plain_sql import SQL, PlainTransaction
-from simulator.plan import Plan
+from simulator.plain_sql import SQL, PlainSqlTransaction
 from simulator.position_checker import CommitChecker, RecordChecker
 from simulator.process_store import ProcessStore
+from simulator.scenario import Scenario
 from simulator.standby import Standby, lost_since, proofs
 from simulator.transcript import Transcript
 from simulator.trim_checker import TrimChecker
-from simulator.truth import ALL, Judge, Truth
+from simulator.truth import ALL, Truth, Violations
 from simulator.watched_stream import WatchedStream
 from synrepl.core.tokens import MAX_TOKEN, Range, Token
 from synrepl.storage.database import CommitUnknown
@@ -34,26 +34,26 @@ from synrepl.storage.store import (
 from synrepl.streams.definition import Fact, Stream
 
 #: Steps within a transaction: the server goes on with them when the client is dead.
-_INSIDE = frozenset({"append reserved", "transact reserved", "write entered"})
+_IN_TRANSACTION = frozenset({"append reserved", "transact reserved", "write entered"})
 
 #: Steps after a commit: what fails here fails after it took effect.
-_AFTER = frozenset({"append committed", "transact committed", "write committed"})
+_AFTER_COMMIT = frozenset({"append committed", "transact committed", "write committed"})
 
 #: Steps on the session's own connection: when it fails, the session is lost.
-_ON_THE_SESSION = frozenset({"reserve", "reserved", "release", "close"})
+_SESSION_STEPS = frozenset({"reserve", "reserved", "release", "close"})
 
 
 @dataclass(eq=False)
 class _Client:
     """One process, as the database sees it.
 
-    :ivar away_until: until then nothing it says gets through
+    :ivar isolated_until: until then nothing it says gets through
     :ivar commits: it died just after it had said COMMIT
     """
 
-    life: Life
+    process: Process
     leases: list[MemoryLease] = field(default_factory=list)
-    away_until: float = 0.0
+    isolated_until: float = 0.0
     commits: bool = False
 
 
@@ -61,10 +61,10 @@ class SimulatedDatabase(MemoryStore):
     """Takes time, loses answers and sessions, and tells the checkers what was committed.
 
     :ivar trims: judges what is trimmed
-    :ivar followers_kept: what is on record of followers
+    :ivar follower_records: what is on record of followers
     :ivar notified: told the name of a stream after each commit to it
-    :ivar calm: nothing fails any more
-    :ivar over: the run is over, and nothing waits any more
+    :ivar faults_off: nothing fails any more
+    :ivar is_over: the run is over, and nothing waits any more
     """
 
     def __init__(
@@ -72,50 +72,52 @@ class SimulatedDatabase(MemoryStore):
         clock: VirtualClock,
         random: Random,
         transcript: Transcript,
-        judge: Judge,
+        violations: Violations,
         truth: Truth,
-        plan: Plan,
+        scenario: Scenario,
         data: ApplicationData,
     ) -> None:
-        super().__init__(CurrentLife(clock), begin_changes=data.begin)
+        super().__init__(CurrentProcess(clock), begin_changes=data.begin)
         self._clock = clock
         self._random = random
         self._transcript = transcript
-        self._plan = plan
-        self._told: dict[str, Token] = {}
+        self._scenario = scenario
+        self._known_tokens: dict[str, Token] = {}
         self._unused: dict[str, Token] = {}
         self._data = data
-        self._commits = CommitChecker(judge, truth)
-        self.trims = TrimChecker(judge, truth, clock.seconds, self.on_record, plan.retention)
-        self._records = RecordChecker(judge, self.unsettled)
-        self._clients: dict[Life, _Client] = {}
-        self.followers_kept = KeptRecords(
+        self._commits = CommitChecker(violations, truth)
+        self.trims = TrimChecker(
+            violations, truth, clock.seconds, self.on_record, scenario.retention
+        )
+        self._records = RecordChecker(violations, self.unsettled)
+        self._clients: dict[Process, _Client] = {}
+        self.follower_records = FollowerRecordStore(
             self.server,
             lambda number: list(lost_since(self._all_watched(), number)),
             lambda: {name: stream.floor for name, stream in self._streams.items() if stream.floor},
         )
         self._truth = truth
-        self._plain: list[PlainTransaction] = []
+        self._plain: list[PlainSqlTransaction] = []
         self._server = 1
         self.notified: Callable[[str], object] = lambda stream: None
-        self.calm = False
-        self.over = False
+        self.faults_off = False
+        self.is_over = False
 
     # -- what processes are given ----------------------------------------------------------
 
-    def store_of(self, life: Life) -> ProcessStore:
+    def store_of(self, process: Process) -> ProcessStore:
         """The store as one process sees it."""
-        self._clients[life] = client = _Client(life)
-        life.at_end(lambda: self._died(client))
-        return ProcessStore(life, self, self)
+        self._clients[process] = client = _Client(process)
+        process.on_kill(lambda: self._died(client))
+        return ProcessStore(process, self, self)
 
-    def followers_of(self, life: Life) -> FollowerDatabase:
+    def followers_of(self, process: Process) -> FollowerDatabase:
         """The database as a follower's delivery sees it."""
-        return FollowerDatabase(self._trip, self._breaks, self.followers_kept)
+        return FollowerDatabase(self._trip, self._next_fault, self.follower_records)
 
     def on_record(self, follower: str) -> Mapping[tuple[str, str], Token]:
         """A follower's own positions on record."""
-        return self.followers_kept.own(follower)
+        return self.follower_records.own(follower)
 
     def for_operators(
         self, streams: Iterable[Stream], trip: Callable[[], Awaitable[object]]
@@ -136,7 +138,7 @@ class SimulatedDatabase(MemoryStore):
             for writer in watched.removed
         }
 
-    async def begin_sql(self) -> PlainTransaction:
+    async def begin_sql(self) -> PlainSqlTransaction:
         """A transaction of plain SQL; every other one reads what is so when it begins."""
         snapshot = None
         if len(self._plain) % 2:
@@ -145,36 +147,36 @@ class SimulatedDatabase(MemoryStore):
                 for name, watched in self._streams.items()
                 if isinstance(watched, WatchedStream)
             }
-        self._plain.append(PlainTransaction(self._watched, self._data.begin(), snapshot))
+        self._plain.append(PlainSqlTransaction(self._watched, self._data.begin(), snapshot))
         return self._plain[-1]
 
-    def gave_back(self, stream: Stream, tokens: Sequence[Token]) -> None:
+    def tokens_released(self, stream: Stream, tokens: Sequence[Token]) -> None:
         """A writer is done with tokens that it had reserved."""
-        self._watched(stream).give_back(tokens)
+        self._watched(stream).release_tokens(tokens)
 
-    def tell(self, stream: str, token: Token) -> None:
+    def note_token(self, stream: str, token: Token) -> None:
         """A process knows of a token."""
-        self._told[stream] = max(token, self._told.get(stream, 0))
+        self._known_tokens[stream] = max(token, self._known_tokens.get(stream, 0))
 
-    def tell_reserved(self, stream: Stream, tokens: Sequence[Token]) -> None:
+    def note_reservation(self, stream: Stream, tokens: Sequence[Token]) -> None:
         """A process knows that tokens are its own."""
-        self._watched(stream).answered(tokens)
-        self.tell(stream.name, max(tokens))
+        self._watched(stream).reservation_known(tokens)
+        self.note_token(stream.name, max(tokens))
 
     # -- what breaks -----------------------------------------------------------------------
 
-    def lose_sessions(self, life: Life) -> None:
+    def lose_sessions(self, process: Process) -> None:
         """The server ends the sessions of a process, which hears of it sooner or later."""
-        leases = self._clients[life].leases
+        leases = self._clients[process].leases
         if leases:
-            self._transcript.add(life.name, "loses its session")
+            self._transcript.add(process.name, "loses its session")
         for lease in leases:
             lease.crash()
 
-    def away(self, life: Life, seconds: float) -> None:
+    def isolate(self, process: Process, seconds: float) -> None:
         """Nothing of a process gets through for a while."""
-        self._transcript.add(life.name, "cannot reach the database for {s:.1f} s", s=seconds)
-        self._clients[life].away_until = self._clock.seconds() + seconds
+        self._transcript.add(process.name, "cannot reach the database for {s:.1f} s", s=seconds)
+        self._clients[process].isolated_until = self._clock.seconds() + seconds
 
     def fail_over(self, streams: Iterable[Stream], by: int) -> None:
         """Another server takes over: all that was committed is there, but sequences are behind.
@@ -188,16 +190,16 @@ class SimulatedDatabase(MemoryStore):
         for plain in self._plain:
             plain.abort()
         for client in list(self._clients.values()):
-            if client.life.alive:
-                self.lose_sessions(client.life)
+            if client.process.alive:
+                self.lose_sessions(client.process)
         for stream in streams:
             watched = self._watched(stream)
-            told = min(watched.last, self._told.get(stream.name, 0))
-            watched.fall_back(max(watched.last - by, told))
+            told = min(watched.last, self._known_tokens.get(stream.name, 0))
+            watched.rewind_sequence(max(watched.last - by, told))
 
     def replicate(self) -> Standby:
         """A standby that has all that there is now, and nothing of what comes."""
-        return Standby(self._all_watched(), self.followers_kept)
+        return Standby(self._all_watched(), self.follower_records)
 
     def lose_commits(self, standby: Standby, ahead: int) -> Mapping[str, Token]:
         """A standby takes over, without what was committed since it had the last of this.
@@ -209,7 +211,7 @@ class SimulatedDatabase(MemoryStore):
         streams = self._all_watched()
         for name, watched in streams.items():
             self._unused[name] = max(watched.last + 1, self._unused.get(name, 0))
-        standby.take_over(streams, self.followers_kept, ahead)
+        standby.promote(streams, self.follower_records, ahead)
         for name, watched in streams.items():
             lost = self._truth.lose(name, watched.tokens)
             self._commits.lose(lost)
@@ -218,14 +220,14 @@ class SimulatedDatabase(MemoryStore):
                 self._transcript.add(
                     "database", "{stream} lacks {tokens}", stream=name, tokens=tokens
                 )
-        self._told.clear()
-        self._records.fell_back()
+        self._known_tokens.clear()
+        self._records.failed_over()
         self._keys.keep({name: watched.tokens for name, watched in streams.items()})
         return dict(self._unused)
 
     def followers_record(self, stream: str) -> Iterator[tuple[str, Token]]:
         """What followers have on record of a stream."""
-        yield from proofs(self.followers_kept, stream)
+        yield from proofs(self.follower_records, stream)
 
     def _all_watched(self) -> dict[str, WatchedStream]:
         return {
@@ -248,7 +250,7 @@ class SimulatedDatabase(MemoryStore):
         watched = self._streams.get(stream)
         return watched.unsettled(writer) if isinstance(watched, WatchedStream) else None
 
-    def amid_losses(self, stream: str, writer: str, token: Token) -> bool:
+    def may_be_lost(self, stream: str, writer: str, token: Token) -> bool:
         """Whether who goes on from a token, of a writer or of all, is told of a failover's loss."""
         watched = self._streams.get(stream)
         return watched is not None and watched.lost(Range(token, MAX_TOKEN), writer) is not None
@@ -266,11 +268,11 @@ class SimulatedDatabase(MemoryStore):
             found[name, ALL] = memory.recorded
             for writer, state in memory.writers.items():
                 found[name, writer] = state.position
-        self._records.look(found)
+        self._records.check(found)
 
-    def reaches(self, life: Life) -> bool:
+    def can_reach(self, process: Process) -> bool:
         """True when nothing keeps a process from the database."""
-        return self._clients[life].away_until <= self._clock.seconds()
+        return self._clients[process].isolated_until <= self._clock.seconds()
 
     def dead(self) -> list[tuple[str, str]]:
         """The writers, by stream, that have died and can be fenced by now."""
@@ -285,24 +287,24 @@ class SimulatedDatabase(MemoryStore):
 
     async def step(self, what: str) -> None:
         """Between any two parts of an operation: wait, and perhaps fail."""
-        if self.over:
+        if self.is_over:
             return
         client = self._clients.get(CURRENT.get())
         if client is None:
             return
-        if what in _INSIDE:
+        if what in _IN_TRANSACTION:
             server = self._server
-            await self._on_the_server()
-            if server != self._server and client.life.alive:
+            await self._server_delay()
+            if server != self._server and client.process.alive:
                 raise DatabaseAway(where="simulation", reason="the server is gone")
-            if not client.life.alive and not (client.commits and server == self._server):
+            if not client.process.alive and not (client.commits and server == self._server):
                 for lease in client.leases:
                     lease.kill()
                 await Deferred()  # the server has rolled it back
-        elif not client.life.alive:
+        elif not client.process.alive:
             await Deferred()  # whatever has become of it, nobody hears that
         elif self._random.random() < 0.5:  # the others take no time: less to simulate
-            await client.life.sleep(self._delay())
+            await client.process.sleep(self._delay())
         self._fail(client, what)
 
     async def _trip(self, what: str) -> None:
@@ -313,37 +315,42 @@ class SimulatedDatabase(MemoryStore):
         await self.step("answer")
 
     def _fail(self, client: _Client, what: str) -> None:
-        if self.calm or not client.life.alive:
+        if self.faults_off or not client.process.alive:
             return
-        unreachable = self._clock.seconds() < client.away_until
-        lost = what in _AFTER | _INSIDE and self._random.random() < self._plan.commit_unknown
-        if (unreachable and what in _AFTER) or lost:
+        unreachable = self._clock.seconds() < client.isolated_until
+        lost = (
+            what in _AFTER_COMMIT | _IN_TRANSACTION
+            and self._random.random() < self._scenario.commit_unknown
+        )
+        if (unreachable and what in _AFTER_COMMIT) or lost:
             raise CommitUnknown(where="simulation", name=what, xid=0, reason="the answer is lost")
         if unreachable:
-            if what in _ON_THE_SESSION:
-                self.lose_sessions(client.life)
+            if what in _SESSION_STEPS:
+                self.lose_sessions(client.process)
             raise DatabaseAway(where="simulation", reason="nothing gets through")
 
-    def _breaks(self, name: str) -> str:
-        if self.calm:
+    def _next_fault(self, name: str) -> str:
+        if self.faults_off:
             return ""
-        dice = self._random.random() / max(self._plan.commit_unknown, 1e-9)
+        dice = self._random.random() / max(self._scenario.commit_unknown, 1e-9)
         return "unknown" if dice < 1 else "lost" if dice < 2 else "again" if dice < 3 else ""
 
-    def hears_after(self) -> float:
+    def session_loss_delay_s(self) -> float:
         """How long it takes a process to hear of the loss of its session, in seconds."""
         return self._random.random() ** 3 * 3
 
-    def _on_the_server(self) -> Deferred[None]:
+    def _server_delay(self) -> Deferred[None]:
         waiting: Deferred[None] = Deferred()
-        slow = self._random.random() < 0.05 and not self.calm  # a commit can take its time
+        slow = self._random.random() < 0.05 and not self.faults_off  # a commit can take its time
         delay = self._random.random() if slow else self._delay()
         self._clock.callLater(delay, waiting.callback, None)
         return waiting
 
     def _delay(self) -> float:
         dice = self._random.random()
-        return dice**3 * self._plan.database_s * (20 if dice > 0.98 and not self.calm else 1)
+        return (
+            dice**3 * self._scenario.database_s * (20 if dice > 0.98 and not self.faults_off else 1)
+        )
 
     # -- MemoryStore -----------------------------------------------------------------------
 
@@ -352,7 +359,7 @@ class SimulatedDatabase(MemoryStore):
         await self.step("observe")
         last = {stream.name: self._of(stream).last for stream in streams}
         for name, token in last.items():
-            self.tell(name, token)
+            self.note_token(name, token)
         await self.step("observe locks")
         self.server.require_confirmed()
         return {
@@ -374,7 +381,7 @@ class SimulatedDatabase(MemoryStore):
         lease = super()._claim(writer, memories)
         for memory in memories:
             watched = self._watched(memory.stream)
-            watched.void(writer)
+            watched.void_tokens(writer)
             watched.died.discard(writer)
             watched.take(0, 0)  # whoever becomes a writer repairs its sequences
         self._clients[CURRENT.get()].leases.append(lease)

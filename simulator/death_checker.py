@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from simulator.truth import Judge
+from simulator.truth import Violations
 
 #: A master that is up and reaches the database polls every second; the rest is its answers' way.
 FENCED_WITHIN_S = 5.0
@@ -16,23 +16,23 @@ Key = tuple[str, str]
 class DeathChecker:
     """Measures how long writers have been dead and nobody has fenced them."""
 
-    def __init__(self, judge: Judge) -> None:
-        self._judge = judge
+    def __init__(self, violations: Violations) -> None:
+        self._violations = violations
         self._since: dict[Key, float] = {}
 
-    def look(self, now: float, watched: bool, dead: Collection[Key]) -> None:
+    def check(self, now: float, supervised: bool, dead: Collection[Key]) -> None:
         """Take in what is to be seen now.
 
-        :param watched: a master is up, and nothing keeps it from the database
+        :param supervised: a master is up, and nothing keeps it from the database
         :param dead: the writers that could be fenced: no session, no transaction
         """
-        if not watched:
+        if not supervised:
             self._since.clear()
             return
         self._since = {key: self._since.get(key, now) for key in dead}
         for (stream, writer), since in self._since.items():
             if now - since > FENCED_WITHIN_S:
-                self._judge.broken(
+                self._violations.add(
                     "R8", "{writer} of {stream} has been dead for {seconds:.1f} s and is not fenced",
                     writer=writer, stream=stream, seconds=now - since,
                 )  # fmt: skip

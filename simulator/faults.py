@@ -19,24 +19,24 @@ from simulator.clock import VirtualClock
 from simulator.database import SimulatedDatabase
 from simulator.follower_checker import Checkpoint
 from simulator.network import Network
-from simulator.plan import Plan
+from simulator.scenario import Scenario
 from simulator.standby import Standby
 from simulator.transcript import Transcript
 from simulator.workload import CATALOGUE
 from synrepl.testing.links import Link
 
 #: Seconds for which a follower stays away at most: longer than a lease.
-AWAY_S = 20.0
+FOLLOWER_DOWN_S = 20.0
 
 #: Seconds for which a process that lives on reaches nobody: longer than some leases.
-CUT_OFF_S = 10.0
+ISOLATED_S = 10.0
 
 
 class Faults:
     """Breaks things that are whole at the moment.
 
     :param write: gives a writer something to be interrupted in
-    :param plan: how long writing takes, and whether writers that were killed come back
+    :param scenario: how long writing takes, and whether writers that were killed come back
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Faults:
         writers: Sequence[WriterActor],
         followers: Sequence[FollowerActor],
         write: Callable[[WritingActor], object],
-        plan: Plan,
+        scenario: Scenario,
     ) -> None:
         self._clock = clock
         self._random = random
@@ -66,18 +66,18 @@ class Faults:
         self._followers = followers
         self._write = write
         self._promotions = 0
-        self._stays_dead = plan.stays_dead
-        self._database_s, self._slowest_s = plan.database_s, plan.slowest_s
+        self._stays_dead = scenario.stays_dead
+        self._database_s, self._slowest_s = scenario.database_s, scenario.slowest_s
 
-    def happen(self, name: str) -> None:
+    def inject(self, name: str) -> None:
         """Let one of :data:`_FAULTS` happen."""
         _FAULTS[name](self)
 
     def interrupt(self, actor: WritingActor) -> None:
         """A writer crashes, or loses its session, most often while it writes."""
-        life = actor.life
-        if life is not None and self._random.random() < 0.5:
-            self._amid(actor, lambda: self._database.lose_sessions(life))
+        process = actor.process
+        if process is not None and self._random.random() < 0.5:
+            self._amid(actor, lambda: self._database.lose_sessions(process))
         else:
             self._amid(actor, lambda: self._supervisor.kill(actor))
 
@@ -85,8 +85,8 @@ class Faults:
         self._amid(self._master, lambda: self._supervisor.kill(self._master))
 
     def _stop_master(self) -> None:
-        if self._master.ready and self._master.life is not None:
-            self._master.life.spawn("stop", self._supervisor.stop(self._master))
+        if self._master.ready and self._master.process is not None:
+            self._master.process.spawn("stop", self._supervisor.stop(self._master))
 
     def _crash_writer(self) -> None:
         actor = self._random.choice(self._writers)
@@ -98,31 +98,31 @@ class Faults:
         self._amid(actor, lambda: self._supervisor.kill(actor))
 
     def _follower_away(self) -> None:
-        self._supervisor.kill(self._random.choice(self._followers), "goes away", AWAY_S)
+        self._supervisor.kill(self._random.choice(self._followers), "goes away", FOLLOWER_DOWN_S)
 
     def _cut_off(self) -> None:
         """Nothing of a process gets through, to anybody: mostly one that follows."""
         actors: list[Actor] = [*self._followers, *self._followers, *self._writers]
-        life = self._random.choice(actors).life
-        if life is not None:
-            seconds = self._random.random() * CUT_OFF_S
-            self._network.away(life, seconds)
-            self._database.away(life, seconds)
+        process = self._random.choice(actors).process
+        if process is not None:
+            seconds = self._random.random() * ISOLATED_S
+            self._network.isolate(process, seconds)
+            self._database.isolate(process, seconds)
             if self._bus is not None:
-                self._bus.away(life, seconds)
+                self._bus.isolate(process, seconds)
 
     def _cut_link(self) -> None:
         link = self._some_link()
         if link is not None:
             under_way = max(link.client.waiting, link.server.waiting)
             first = self._random.randint(0, under_way)
-            self._say(link.client.name, "is cut off; {first} bytes still arrive", first=first)
+            self._log(link.client.name, "is cut off; {first} bytes still arrive", first=first)
             link.cut(first)
 
     def _mute_link(self) -> None:
         link = self._some_link()
         if link is not None:
-            self._say(link.client.name, "hears nothing any more, and is not heard")
+            self._log(link.client.name, "hears nothing any more, and is not heard")
             link.silence()
             if self._random.random() < 0.5:
                 self._clock.callLater(self._random.random() * 30, link.silence, False)
@@ -131,20 +131,20 @@ class Faults:
         link = self._some_link()
         if link is not None and link.client.open:
             seconds = self._random.random() * 5
-            self._say(link.client.name, "reads nothing for {seconds:.1f} s", seconds=seconds)
+            self._log(link.client.name, "reads nothing for {seconds:.1f} s", seconds=seconds)
             link.server.stall(True)
             self._clock.callLater(seconds, link.server.stall, False)
 
     def _lose_session(self) -> None:
         actor = self._random.choice(writing(self._master, self._writers, self._followers))
-        life = actor.life
-        if life is not None:
-            self._amid(actor, lambda: self._database.lose_sessions(life))
+        process = actor.process
+        if process is not None:
+            self._amid(actor, lambda: self._database.lose_sessions(process))
 
     def _database_away(self) -> None:
         actor: Actor = self._random.choice([self._master, *self._writers, *self._followers])
-        if actor.life is not None:
-            self._database.away(actor.life, self._random.random() * 3)
+        if actor.process is not None:
+            self._database.isolate(actor.process, self._random.random() * 3)
 
     def _fail_over(self) -> None:
         self._database.fail_over(CATALOGUE, self._random.randint(0, 32))
@@ -159,18 +159,18 @@ class Faults:
         self._clock.callLater(delay, self._promote, standby, checkpoints, self._promotions)
 
     def _write_something(self) -> None:
-        if not self._database.calm:
+        if not self._database.faults_off:
             self._write(self._random.choice(writing(self._master, self._writers, self._followers)))
 
     def _promote(
         self, standby: Standby, checkpoints: Sequence[Sequence[Checkpoint]], promotions: int
     ) -> None:
-        if self._database.calm or self._promotions != promotions:  # it was another server's
+        if self._database.faults_off or self._promotions != promotions:  # it was another server's
             return
         floors = self._database.lose_commits(standby, self._random.randint(0, 32))
         self._promotions += 1
         for follower, checkpoint in zip(self._followers, checkpoints, strict=True):
-            follower.fell_back(floors, checkpoint)
+            follower.failed_over(floors, checkpoint)
 
     def _amid(self, actor: WritingActor, fault: Callable[[], object]) -> None:
         """Have a fault happen to a writer, most often while it is writing."""
@@ -184,7 +184,7 @@ class Faults:
         links = self._network.links
         return self._random.choice(links) if links else None
 
-    def _say(self, who: str, words: str, **facts: object) -> None:
+    def _log(self, who: str, words: str, **facts: object) -> None:
         self._transcript.add(who, words, **facts)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from simulator.truth import ALL, Judge, Truth
+from simulator.truth import ALL, Truth, Violations
 from simulator.wire_checker import TooLong
 from synrepl.core.tokens import Range, Token
 from synrepl.streams.definition import Fact
@@ -15,7 +15,7 @@ Key = tuple[str, str]
 
 #: Whether a token of (stream, writer) is among those that a failover may have lost: who begins
 #: there is refused, told of the loss, and sent back.
-AmidLosses = Callable[[str, str, Token], bool]
+MayBeLost = Callable[[str, str, Token], bool]
 
 
 @dataclass(slots=True)
@@ -48,12 +48,12 @@ class FollowerChecker:
     :param alone: its follower's position is its own from the beginning
     :param too_long: facts that its connection cannot carry and that it, being of the
         linear view, cannot fetch either; None for one that can
-    :param amid_losses: by this database
+    :param may_be_lost: by this database
     """
 
     def __init__(
         self,
-        judge: Judge,
+        violations: Violations,
         truth: Truth,
         name: str,
         *,
@@ -62,9 +62,9 @@ class FollowerChecker:
         earliest: bool,
         alone: bool,
         too_long: TooLong | None,
-        amid_losses: AmidLosses,
+        may_be_lost: MayBeLost,
     ) -> None:
-        self._judge = judge
+        self._violations = violations
         self._truth = truth
         self._name = name
         self._linear = linear
@@ -72,39 +72,39 @@ class FollowerChecker:
         self._earliest = earliest
         self._alone = alone
         self._too_long = too_long
-        self._amid_losses = amid_losses
+        self._may_be_lost = may_be_lost
         #: Everything of a lane up to here has been applied, in this life or before it.
         self._covered: dict[Key, Token] = {}
         #: The highest that was ever applied, whatever a process has forgotten since.
-        self._ever: dict[Key, Token] = {}
+        self._highest: dict[Key, Token] = {}
         #: What it was told is lost for good, in this life.
         self._lost: set[tuple[str, Token]] = set()
         self._recorded: dict[Key, Token] = {}
         #: Where it was given something, or had a position on record when it was started. What is
         #: said of its follower as a whole is no beginning.
-        self._begun: set[Key] = set()
-        self._claimed: dict[tuple[str, Key], Token] = {}
+        self._started: set[Key] = set()
+        self._reported: dict[tuple[str, Key], Token] = {}
         #: All that it was ever given, and what of it a failover has lost, untold.
         self._given: set[tuple[str, str, Token]] = set()
-        self._untold: set[tuple[str, str, Token]] = set()
+        self._unreported: set[tuple[str, str, Token]] = set()
         #: By stream: what it says below is from before the last failover.
         self._floors: Mapping[str, Token] = {}
         self.totals = FollowerTotals()
 
     def restarted(self, recorded: Mapping[Key, Token]) -> None:
         """The process begins anew, and goes on from what is on record for the handler."""
-        self._begun.update(key for key, position in recorded.items() if position)
+        self._started.update(key for key, position in recorded.items() if position)
         now = dict(recorded)
         for key, position in recorded.items():
-            if self._binds(key, position):
+            if self._is_binding(key, position):
                 self._check_covered(key, position, "has on record")
             else:
                 now[key] = min(position, self._covered.get(key, position))
         # Where its record is lost altogether, nobody can know that it was given anything.
-        self._untold = self._on_record_of(self._untold, recorded)
+        self._unreported = self._on_record_of(self._unreported, recorded)
         self._given = self._on_record_of(self._given, recorded)
         self._covered = now
-        self._claimed.clear()
+        self._reported.clear()
         self._lost.clear()
 
     def _on_record_of(
@@ -123,9 +123,9 @@ class FollowerChecker:
             covered = 0 if self._earliest else after
         facts = self._without_lost(stream, facts)
         self._check_complete(key, covered, after, "stepped over")
-        self._begun.add(key)
+        self._started.add(key)
         self._check_equal(key, after, upto, facts)
-        ever = self._ever.get(key, 0)
+        ever = self._highest.get(key, 0)
         again = [fact.token for fact in facts if fact.token <= ever]
         if again and self._exactly_once:
             self._broken(key, "applied {tokens} again, exactly once was promised", tokens=again)
@@ -133,9 +133,9 @@ class FollowerChecker:
         self.totals.duplicates += len(again)
         self._given.update((stream, fact.writer, fact.token) for fact in facts)
         self._covered[key] = max(covered, upto)
-        self._ever[key] = max(ever, upto)
+        self._highest[key] = max(ever, upto)
 
-    def reset(self, stream: str, writer: str, position: Token) -> None:
+    def lost_by_trim(self, stream: str, writer: str, position: Token) -> None:
         """It was told that facts at or below ``position`` are lost for good."""
         self.totals.resets += 1
         covered = self._covered.get((stream, writer), 0)
@@ -148,14 +148,14 @@ class FollowerChecker:
             )  # fmt: skip
         self._lost.update((stream, token) for token in gone)
 
-    def told(self, stream: str, writer: str, lost: Range) -> None:
+    def lost_by_failover(self, stream: str, writer: str, lost: Range) -> None:
         """It was told that a failover may have lost what it has of these tokens."""
         self.totals.resets += 1
         if self._exactly_once:
             self._broken((stream, writer), "was told of losses, but they are rolled back here")
-        self._untold = {
+        self._unreported = {
             (of, by, token)
-            for of, by, token in self._untold
+            for of, by, token in self._unreported
             if not (of == stream and writer in (by, ALL) and token in lost)
         }
         key = stream, writer
@@ -164,26 +164,26 @@ class FollowerChecker:
 
     def checkpoint(self) -> Checkpoint:
         """What a standby has, which has all that there is now."""
-        return Checkpoint(dict(self._covered), dict(self._ever))
+        return Checkpoint(dict(self._covered), dict(self._highest))
 
-    def fell_back(self, floors: Mapping[str, Token], standby: Checkpoint) -> None:
+    def failed_over(self, floors: Mapping[str, Token], standby: Checkpoint) -> None:
         """The standby has taken over: effects that commit with positions are as they were then.
 
         :param floors: by stream: positions below are from before
         """
         self._floors = floors
         self._recorded.clear()
-        self._claimed.clear()
+        self._reported.clear()
         if self._exactly_once:
-            self._covered, self._ever = dict(standby.covered), dict(standby.ever)
+            self._covered, self._highest = dict(standby.covered), dict(standby.ever)
             return
         lost = {each for each in self._given if (each[0], each[2]) in self._truth.lost}
         self._given -= lost
-        self._untold |= lost
+        self._unreported |= lost
 
-    def untold(self, stream: str) -> Sequence[Token]:
+    def unreported_losses(self, stream: str) -> Sequence[Token]:
         """What it was given of a stream that is lost, and was not told of."""
-        return sorted(token for of, _, token in self._untold if of == stream)
+        return sorted(token for of, _, token in self._unreported if of == stream)
 
     def _without_lost(self, stream: str, facts: Sequence[Fact]) -> Sequence[Fact]:
         """Facts that were under way when a failover lost them may still be given to it."""
@@ -193,18 +193,18 @@ class FollowerChecker:
         if self._exactly_once:
             tokens = [fact.token for fact in lost]
             self._broken((stream, ALL), "applied {tokens}, which are lost", tokens=tokens)
-        self._untold |= {(stream, fact.writer, fact.token) for fact in lost}
+        self._unreported |= {(stream, fact.writer, fact.token) for fact in lost}
         return [fact for fact in facts if fact not in lost]
 
-    def claimed(self, what: str, positions: Mapping[Key, Token]) -> None:
+    def reported(self, what: str, positions: Mapping[Key, Token]) -> None:
         """The follower says that all of its handlers are here.
 
         :param what: it says so by: its position, or what is on record
         """
         for key, position in positions.items():
             floor = self._floors.get(key[0], 0)
-            if position >= floor and position != self._claimed.get((what, key)):
-                self._claimed[what, key] = position
+            if position >= floor and position != self._reported.get((what, key)):
+                self._reported[what, key] = position
                 if bool(key[1]) is self._linear:
                     self._check_other_view(key, position, what)
                 elif self._earliest or self._alone or key in self._covered:
@@ -217,11 +217,11 @@ class FollowerChecker:
             if position != before:
                 self._recorded[key] = position
                 if position < before and before >= self._floors.get(key[0], 0):
-                    self._judge.broken(
+                    self._violations.add(
                         "R7", "{name}: the record of {key} went back from {before} to {position}",
                         name=self._name, key=key, before=before, position=position,
                     )  # fmt: skip
-                if self._binds(key, position):
+                if self._is_binding(key, position):
                     self._check_covered(key, position, "has on record")
 
     def missing(self, stream: str, writers: Iterable[str]) -> Sequence[Fact]:
@@ -234,23 +234,23 @@ class FollowerChecker:
             covered = self._covered.get((stream, writer))
             if covered is not None or self._earliest:
                 last = self._truth.last(stream, writer)
-                found += self._left(stream, writer, covered or 0, last)
+                found += self._missing(stream, writer, covered or 0, last)
         return found
 
-    def _binds(self, key: Key, position: Token) -> bool:
+    def _is_binding(self, key: Key, position: Token) -> bool:
         """Whether who goes on from a recorded position has to have all facts up to there.
 
         Not where a failover may have lost it: a plain handler is told that, perhaps again, and is
         given again what is left. One whose effects commit with its record is not.
         """
-        return self._exactly_once or not self._amid_losses(*key, position)
+        return self._exactly_once or not self._may_be_lost(*key, position)
 
     def _check_other_view(self, key: Key, position: Token, what: str) -> None:
         """A position of one view, of a handler with the other one."""
         stream, writer = key
         left = [
             fact.token
-            for fact in self._left(stream, writer, 0, position)
+            for fact in self._missing(stream, writer, 0, position)
             if fact.token > self._covered_of(stream, fact)
         ]
         if left:
@@ -273,7 +273,7 @@ class FollowerChecker:
         self._covered[key] = max(covered, position)
 
     def _check_complete(self, key: Key, after: Token, upto: Token, what: str) -> None:
-        left = self._left(*key, after, upto)
+        left = self._missing(*key, after, upto)
         if left:
             self._broken(key, what + " {tokens}", tokens=[fact.token for fact in left])
 
@@ -282,7 +282,7 @@ class FollowerChecker:
         real = list(self._truth.between(stream, writer, after, upto))
         if self._too_long is not None:
             applied = {fact.token for fact in facts}
-            real = [f for f in real if f.token in applied or self._owed(stream, f)]
+            real = [f for f in real if f.token in applied or self._is_owed(stream, f)]
         if [fact.token for fact in facts] != [fact.token for fact in real]:
             self._broken(
                 key, "took ({after}, {upto}] with {given}, committed are {real}",
@@ -297,22 +297,22 @@ class FollowerChecker:
                     token=fact.token, given=fact.rows, real=other.rows,
                 )  # fmt: skip
 
-    def _left(self, stream: str, writer: str, after: Token, upto: Token) -> Sequence[Fact]:
+    def _missing(self, stream: str, writer: str, after: Token, upto: Token) -> Sequence[Fact]:
         facts = self._truth.between(stream, writer, after, upto)
         if not facts:
             return ()
         if self._too_long is not None:
-            return [fact for fact in facts if self._owed(stream, fact)]
+            return [fact for fact in facts if self._is_owed(stream, fact)]
         # Who begins has not lost what was gone before it came.
         return [
             fact for fact in facts
             if (stream, fact.token) not in self._lost
             and (
-                self._truth.is_there(stream, fact) or (after and (stream, writer) in self._begun)
+                self._truth.is_there(stream, fact) or (after and (stream, writer) in self._started)
             )
         ]  # fmt: skip
 
-    def _owed(self, stream: str, fact: Fact) -> bool:
+    def _is_owed(self, stream: str, fact: Fact) -> bool:
         """Whether a follower of the linear view must get a fact.
 
         It cannot be told that facts are lost, nor fetch those that are too long.
@@ -321,46 +321,46 @@ class FollowerChecker:
         return not too_long and self._truth.is_there(stream, fact)
 
     def _broken(self, key: Key, words: str, **facts: object) -> None:
-        self._judge.broken(
+        self._violations.add(
             "R3", "{name} at {stream} of {writer}: " + words,
             name=self._name, stream=key[0], writer=key[1] or "the linear view", **facts,
         )  # fmt: skip
 
 
-class PositionClaims:
+class PositionReportChecker:
     """Checks that what a follower says of itself does not go back (R7)."""
 
-    def __init__(self, judge: Judge, name: str) -> None:
-        self._judge = judge
+    def __init__(self, violations: Violations, name: str) -> None:
+        self._violations = violations
         self._name = name
-        self._said: dict[tuple[str, Key], Token] = {}
+        self._last_reported: dict[tuple[str, Key], Token] = {}
         self._floors: Mapping[str, Token] = {}
 
-    def fell_back(self, floors: Mapping[str, Token]) -> None:
+    def failed_over(self, floors: Mapping[str, Token]) -> None:
         """A standby has taken over; positions of a stream below its floor are from before."""
         self._floors = floors
 
     def restarted(self, recorded: Mapping[Key, Token]) -> None:
         """The process begins anew: its position is what is on record by now."""
-        for what, key in list(self._said):
+        for what, key in list(self._last_reported):
             if what == "position":
-                del self._said[what, key]
-        self._said.update({("position", key): at for key, at in recorded.items()})
+                del self._last_reported[what, key]
+        self._last_reported.update({("position", key): at for key, at in recorded.items()})
 
-    def claimed(self, what: str, positions: Mapping[Key, Token]) -> None:
+    def reported(self, what: str, positions: Mapping[Key, Token]) -> None:
         """It says that it is here.
 
         :param what: by its position, or by what is on record
         """
         for key, position in positions.items():
-            before = self._said.get((what, key), 0)
-            self._said[what, key] = position
+            before = self._last_reported.get((what, key), 0)
+            self._last_reported[what, key] = position
             if position < before and before >= self._floors.get(key[0], 0):
-                self._judge.broken(
+                self._violations.add(
                     "R7", "{name}: the {what} of {key} went back from {before} to {position}",
                     name=self._name, what=what, key=key, before=before, position=position,
                 )  # fmt: skip
 
     def lowered(self) -> None:
         """A handler has joined, for which the record may have moved back."""
-        self._said.clear()
+        self._last_reported.clear()

@@ -49,10 +49,10 @@ class FollowerTransaction:
     :ivar effects: what a transactional handler leaves behind; done when it commits
     """
 
-    def __init__(self, kept: KeptRecords) -> None:
-        self._kept = kept
-        self._server = kept.server
-        self.records = dict(kept.records)
+    def __init__(self, store: FollowerRecordStore) -> None:
+        self._store = store
+        self._server = store.server
+        self.records = dict(store.records)
         self._changed: set[str] = set()
         self.effects: list[Callable[[], object]] = []
         self.rowcount = -1
@@ -95,7 +95,7 @@ class FollowerTransaction:
             for row in values:
                 self._record_handler(*row)
         elif sql == incarnations.TOLD:
-            self.effects.append(lambda: self._kept.told.extend(values))
+            self.effects.append(lambda: self._store.loss_notices.extend(values))
         else:
             raise UnknownFollowerStatement(sql)
         return []
@@ -129,13 +129,13 @@ class FollowerTransaction:
         self._found = [(self._server.incarnation,)]
 
     def _floor(self, stream: str) -> None:
-        self._found = [(self._kept.floors().get(stream, 0),)]
+        self._found = [(self._store.floors().get(stream, 0),)]
 
     def _floors(self) -> None:
-        self._found = list(self._kept.floors().items())
+        self._found = list(self._store.floors().items())
 
     def _lost_since(self, number: int) -> None:
-        self._found = self._kept.lost_since(number)
+        self._found = self._store.lost_since(number)
 
     # -- followers --------------------------------------------------------------------
 
@@ -228,17 +228,20 @@ class FollowerDatabase:
 
     :param trip: awaited before the transaction and before its answer: takes time, and
         may raise ``DatabaseAway``
-    :param breaks: asked what goes wrong: "again" (the work runs twice, as after a
+    :param next_fault: asked what goes wrong: "again" (the work runs twice, as after a
         deadlock), "lost" or "unknown" (the commit's answer is lost, without or with
         effect), anything else for nothing
     """
 
     def __init__(
-        self, trip: Callable[[str], Any], breaks: Callable[[str], str], kept: KeptRecords
+        self,
+        trip: Callable[[str], Any],
+        next_fault: Callable[[str], str],
+        store: FollowerRecordStore,
     ) -> None:
         self._trip = trip
-        self._breaks = breaks
-        self._kept = kept
+        self._next_fault = next_fault
+        self._store = store
 
     async def run(
         self,
@@ -250,12 +253,12 @@ class FollowerDatabase:
     ) -> T:
         """Run ``work`` in one transaction; see :class:`synrepl.storage.database.Database`."""
         await self._trip(name)
-        broken = "" if read_only else self._breaks(name)
+        broken = "" if read_only else self._next_fault(name)
         if broken == "again":
             self._attempt(work)
         txn, result = self._attempt(work)
         if broken != "lost":
-            self._kept.records = txn.records
+            self._store.records = txn.records
             for effect in txn.effects:
                 effect()
         if broken in ("lost", "unknown"):
@@ -264,17 +267,17 @@ class FollowerDatabase:
         return result
 
     def _attempt(self, work: Callable[[Transaction], T]) -> tuple[FollowerTransaction, T]:
-        txn = FollowerTransaction(self._kept)
+        txn = FollowerTransaction(self._store)
         return txn, work(txn)  # type: ignore[arg-type]
 
 
-class KeptRecords:
+class FollowerRecordStore:
     """What is on record for all followers, by name.
 
     :param server: whether it is confirmed
     :param lost_since: rows of :data:`~synrepl.storage.incarnations.LOST_SINCE`
     :param floors: of streams, in the present incarnation
-    :ivar told: rows of handlers that were told of losses
+    :ivar loss_notices: rows of handlers that were told of losses
     """
 
     def __init__(
@@ -286,7 +289,7 @@ class KeptRecords:
         self.server = MemoryServer() if server is None else server
         self.lost_since = lost_since
         self.floors = floors
-        self.told: list[Values] = []
+        self.loss_notices: list[Values] = []
         self.records: dict[str, FollowerRecords] = {}
 
     def own(self, follower: str) -> Mapping[Key, Token]:

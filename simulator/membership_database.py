@@ -45,13 +45,13 @@ class MembershipDatabase:
     ) -> T:
         """Run ``work`` in one transaction; see :class:`synrepl.storage.database.Database`."""
         await self._trip()
-        txn: Any = _Transaction(self._streams, self._numbers, self._notified)
+        txn: Any = _MembershipTransaction(self._streams, self._numbers, self._notified)
         result = work(txn)
         await self._trip()
         return result
 
 
-class _Transaction:
+class _MembershipTransaction:
     """Understands the statements of ``storage.membership`` and ``storage.writers``, and no others."""
 
     def __init__(
@@ -180,22 +180,22 @@ _WRITERS = "UPDATE synrepl._writers SET"
 
 #: What each statement begins with; the first that fits is it.
 _STATEMENTS: Mapping[str, Callable[..., Sequence[Record]]] = {
-    f"{_WRITERS} draining = false": _Transaction._add,
-    f"{_WRITERS} draining = true": _Transaction._drain,
-    f"{_WRITERS} drained = true": _Transaction._conclude,
-    "SELECT draining FROM synrepl._writers": _Transaction._is_draining,
-    f"{_WRITERS} number = DEFAULT": _Transaction._remove,
-    f"{_WRITERS} epoch = epoch + 1, held = false, died = true": _Transaction._fence,
-    "SELECT EXISTS (SELECT FROM synrepl._writers": _Transaction._exists,
-    "SELECT number, draining OR died OR held FROM": _Transaction._find_to_remove,
+    f"{_WRITERS} draining = false": _MembershipTransaction._add,
+    f"{_WRITERS} draining = true": _MembershipTransaction._drain,
+    f"{_WRITERS} drained = true": _MembershipTransaction._conclude,
+    "SELECT draining FROM synrepl._writers": _MembershipTransaction._is_draining,
+    f"{_WRITERS} number = DEFAULT": _MembershipTransaction._remove,
+    f"{_WRITERS} epoch = epoch + 1, held = false, died = true": _MembershipTransaction._fence,
+    "SELECT EXISTS (SELECT FROM synrepl._writers": _MembershipTransaction._exists,
+    "SELECT number, draining OR died OR held FROM": _MembershipTransaction._find_to_remove,
     "SELECT number FROM synrepl._writers WHERE stream = %s AND writer = %s AND held": (
-        _Transaction._find_held
+        _MembershipTransaction._find_held
     ),
-    "SELECT number FROM synrepl._writers": _Transaction._find,
-    "SELECT synrepl.add_writer": _Transaction._register,
-    "SELECT pg_try_advisory_xact_lock": _Transaction._try_lock,
-    "SELECT coalesce(w.holder": _Transaction._holder,
-    "SELECT pg_notify": _Transaction._notify,
-    "SELECT %s, CASE WHEN is_called": _Transaction._sequences,
-    "SELECT w.stream, w.writer, w.epoch": _Transaction._look,
+    "SELECT number FROM synrepl._writers": _MembershipTransaction._find,
+    "SELECT synrepl.add_writer": _MembershipTransaction._register,
+    "SELECT pg_try_advisory_xact_lock": _MembershipTransaction._try_lock,
+    "SELECT coalesce(w.holder": _MembershipTransaction._holder,
+    "SELECT pg_notify": _MembershipTransaction._notify,
+    "SELECT %s, CASE WHEN is_called": _MembershipTransaction._sequences,
+    "SELECT w.stream, w.writer, w.epoch": _MembershipTransaction._look,
 }

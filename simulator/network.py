@@ -10,7 +10,7 @@ from twisted.internet.error import ConnectError
 from twisted.internet.protocol import Protocol as TwistedProtocol
 from twisted.python.failure import Failure
 
-from simulator.clock import Life, VirtualClock
+from simulator.clock import Process, VirtualClock
 from synrepl.testing.links import Address, Link
 
 #: Bytes that travel unnoticed, and that then wait before a producer is paused: small,
@@ -19,13 +19,13 @@ WINDOW = 400
 FULL = 200
 
 
-class Factory(Protocol):
+class ServerFactory(Protocol):
     """Makes protocols of accepted connections (Twisted's server factories do)."""
 
     def buildProtocol(self, addr: Any) -> Any: ...
 
 
-class Dialler(Factory, Protocol):
+class ClientFactory(ServerFactory, Protocol):
     """Makes protocols of connections it asked for (Twisted's client factories do)."""
 
     def clientConnectionFailed(self, connector: Any, reason: Failure) -> object: ...
@@ -34,10 +34,10 @@ class Dialler(Factory, Protocol):
 
 
 #: Told of a new connection before the first byte: (name of the client, link).
-Opened = Callable[[str, Link], object]
+LinkOpened = Callable[[str, Link], object]
 
 
-class Weather:
+class NetworkConditions:
     """How bytes travel: a new mood of the network for each piece.
 
     :param slowest: seconds that a piece takes at most
@@ -61,14 +61,16 @@ class Weather:
 class Network:
     """Connects followers with the master while it listens."""
 
-    def __init__(self, clock: VirtualClock, weather: Weather, opened: Opened) -> None:
+    def __init__(
+        self, clock: VirtualClock, conditions: NetworkConditions, link_opened: LinkOpened
+    ) -> None:
         self._clock = clock
-        self._weather = weather
-        self._opened = opened
-        self._listener: Factory | None = None
-        self._listening: Life | None = None
+        self._conditions = conditions
+        self._link_opened = link_opened
+        self._listener: ServerFactory | None = None
+        self._listening: Process | None = None
         self._all: list[Link] = []
-        self._away_until: dict[Life, float] = {}
+        self._isolated_until: dict[Process, float] = {}
         self._number = 0
 
     @property
@@ -77,51 +79,51 @@ class Network:
         self._all = [link for link in self._all if link.open]
         return self._all
 
-    def listen(self, life: Life, factory: Factory) -> None:
+    def listen(self, process: Process, factory: ServerFactory) -> None:
         """The process takes connections from now on, until it is killed."""
-        self._listener, self._listening = factory, life
-        life.at_end(self.close)
+        self._listener, self._listening = factory, process
+        process.on_kill(self.close)
 
-    def dial(self, life: Life, factory: Dialler) -> None:
+    def connect(self, process: Process, factory: ClientFactory) -> None:
         """Connect a process with whoever listens, and again whenever its factory asks for it."""
-        Connector(self, life, factory).connect()
+        Connector(self, process, factory).connect()
 
-    def meet(self, life: Life, factory: Dialler, connector: Connector) -> None:
+    def open_link(self, process: Process, factory: ClientFactory, connector: Connector) -> None:
         """Try to make one connection."""
-        away = self._clock.seconds() < self._away_until.get(life, 0)
-        if self._listener is None or self._listening is None or away:
-            reason = "there is no way" if away else "nobody listens"
+        isolate = self._clock.seconds() < self._isolated_until.get(process, 0)
+        if self._listener is None or self._listening is None or isolate:
+            reason = "there is no way" if isolate else "nobody listens"
             factory.clientConnectionFailed(connector, Failure(ConnectError(string=reason)))
             return
         self._number += 1
         client: TwistedProtocol = factory.buildProtocol(Address("master"))
-        server: TwistedProtocol = self._listener.buildProtocol(Address(life.name))
+        server: TwistedProtocol = self._listener.buildProtocol(Address(process.name))
         link = Link(
             self._clock,
             client,
             server,
-            names=(f"{life.name}#{self._number}", "master"),
-            pace=self._weather,
+            names=(f"{process.name}#{self._number}", "master"),
+            pace=self._conditions,
             window=WINDOW,
             full=FULL,
         )
         link.client.lost = lambda reason: factory.clientConnectionLost(connector, reason)
-        self._listening.at_end(lambda: self._end(link, link.server))
-        life.at_end(lambda: self._end(link, link.client))
+        self._listening.on_kill(lambda: self._end(link, link.server))
+        process.on_kill(lambda: self._end(link, link.client))
         self._all.append(link)
-        self._opened(life.name, link)
+        self._link_opened(process.name, link)
         link.connect()
 
-    def away(self, life: Life, seconds: float) -> None:
+    def isolate(self, process: Process, seconds: float) -> None:
         """A process loses its connections, and gets no other one for a while."""
-        self._away_until[life] = self._clock.seconds() + seconds
+        self._isolated_until[process] = self._clock.seconds() + seconds
         for link in self.links:
-            if link.client.name.startswith(f"{life.name}#"):
+            if link.client.name.startswith(f"{process.name}#"):
                 link.cut(0)
 
     def heal(self) -> None:
         """No connection is mute any more, and everybody can connect."""
-        self._away_until.clear()
+        self._isolated_until.clear()
         for link in self.links:
             link.silence(False)
 
@@ -137,14 +139,14 @@ class Network:
 class Connector:
     """What a client factory calls to connect again (Twisted's ``IConnector``)."""
 
-    def __init__(self, network: Network, life: Life, factory: Dialler) -> None:
+    def __init__(self, network: Network, process: Process, factory: ClientFactory) -> None:
         self._network = network
-        self._life = life
+        self._process = process
         self._factory = factory
 
     def connect(self) -> None:
         """Try soon; the factory hears how it went."""
-        self._life.callLater(0.001, self._network.meet, self._life, self._factory, self)
+        self._process.callLater(0.001, self._network.open_link, self._process, self._factory, self)
 
     def stopConnecting(self) -> None:
         """Nothing is under way for long."""

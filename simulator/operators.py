@@ -7,11 +7,11 @@ from random import Random
 from typing import Any
 
 from simulator.actors import Supervisor, WriterActor, WritingActor
-from simulator.clock import Life
-from simulator.parts import Key, MembershipPart
+from simulator.clock import Process
+from simulator.interfaces import Key, MembershipService
 from simulator.plain_sql import SQL
 from simulator.transcript import Transcript
-from simulator.truth import Judge
+from simulator.truth import Violations
 from simulator.workload import CATALOGUE
 from synrepl.core.errors import SynreplError, Unavailable
 from synrepl.core.tokens import Token
@@ -22,22 +22,22 @@ MOST_WRITERS = 5
 
 #: Seconds for which an operator waits for what is open, at most; and without end, in the end.
 PATIENCE_S = 8.0
-IN_THE_END_S = 1_000.0
+FINAL_PATIENCE_S = 1_000.0
 
 #: Seconds for which a second process claims a name, at most.
-RIVALRY_S = 15.0
+RIVAL_LIVES_S = 15.0
 
 
 class Operators:
     """Change the writers at random, and hold the answers against the truth.
 
-    :param life: theirs
+    :param process: theirs
     :param membership: what they type
     :param unsettled: the smallest token of a writer that may still appear
     :param last_taken: the last token that a writer was given
     :param writers: processes that do nothing but write; new ones are added here
     :param writing: all who write
-    :param make: a new process by its name
+    :param new_writer: a new process by its name
     :param interrupt: lets a writer crash, or lose its session, most often while it writes
     """
 
@@ -45,28 +45,28 @@ class Operators:
         self,
         random: Random,
         transcript: Transcript,
-        judge: Judge,
-        life: Life,
-        membership: MembershipPart,
+        violations: Violations,
+        process: Process,
+        membership: MembershipService,
         supervisor: Supervisor,
         unsettled: Callable[[str, str], Token | None],
         last_taken: Callable[[str, str], Token],
         writers: list[WriterActor],
         writing: Callable[[], list[WritingActor]],
-        make: Callable[[str], WriterActor],
+        new_writer: Callable[[str], WriterActor],
         interrupt: Callable[[WritingActor], object],
     ) -> None:
         self._random = random
         self._transcript = transcript
-        self._judge = judge
-        self._life = life
+        self._violations = violations
+        self._process = process
         self._membership = membership
         self._supervisor = supervisor
         self._unsettled = unsettled
         self._last_taken = last_taken
         self._writers = writers
         self._writing = writing
-        self._make = make
+        self._new_writer = new_writer
         self._interrupt = interrupt
         self._undrained: set[Key] = set()
         #: The last token of each writer that was told to be drained.
@@ -82,16 +82,16 @@ class Operators:
         """Second processes of a name, which write if they may."""
         return [rival for rival in self._rivals if rival.ready]
 
-    def happen(self, name: str) -> None:
+    def perform(self, name: str) -> None:
         """Let one of :data:`_CHANGES` happen."""
         _CHANGES[name](self)
 
-    def calm(self) -> None:
+    def stop_faults(self) -> None:
         """No name is claimed twice any more, and whoever is drained will be in the end."""
         for rival in self._rivals:
             self._retire(rival)
         for stream, writer in sorted(self._undrained):
-            self._life.spawn("drain", self._drain(CATALOGUE[stream], writer, IN_THE_END_S))
+            self._process.spawn("drain", self._drain(CATALOGUE[stream], writer, FINAL_PATIENCE_S))
 
     def unfinished(self) -> Iterator[str]:
         """What operators still wait for."""
@@ -104,7 +104,7 @@ class Operators:
 
     def _add_writer(self) -> None:
         if len(self._writers) < MOST_WRITERS:
-            actor = self._make(f"writer{len(self._writers) + 1}")
+            actor = self._new_writer(f"writer{len(self._writers) + 1}")
             self._writers.append(actor)
             self._alone(actor, self._bring(actor))
 
@@ -113,11 +113,11 @@ class Operators:
         if self._random.random() < 0.5:
             self._interrupt(actor)
         for stream in self._some_streams():
-            self._life.spawn("drain", self._drain(stream, actor.name, self._patience()))
+            self._process.spawn("drain", self._drain(stream, actor.name, self._patience()))
 
     def _drain_sql(self) -> None:
         for stream in self._some_streams():
-            self._life.spawn("drain", self._close_to_sql(stream))
+            self._process.spawn("drain", self._close_to_sql(stream))
 
     def _retire_writer(self) -> None:
         actor = self._random.choice(self._writers)
@@ -134,11 +134,11 @@ class Operators:
         self._alone(actor, self._bring(actor))
 
     def _take_name_over(self) -> None:
-        rival = self._make(self._random.choice(self._writers).name)
+        rival = self._new_writer(self._random.choice(self._writers).name)
         self._rivals.append(rival)
-        self._say("a second process claims the name {name}", name=rival.name)
-        self._supervisor.begin(rival)
-        self._life.callLater(self._random.random() * RIVALRY_S, self._retire, rival)
+        self._log("a second process claims the name {name}", name=rival.name)
+        self._supervisor.start(rival)
+        self._process.callLater(self._random.random() * RIVAL_LIVES_S, self._retire, rival)
 
     def _alone(self, actor: WritingActor, work: Coroutine[Any, Any, None]) -> None:
         """Change whether somebody is a writer, if nobody else is about to."""
@@ -151,7 +151,7 @@ class Operators:
             await work
             self._busy.discard(actor.name)
 
-        self._life.spawn("change a writer", change())
+        self._process.spawn("change a writer", change())
 
     def _some_streams(self) -> list[Stream]:
         streams = list(CATALOGUE)
@@ -167,9 +167,9 @@ class Operators:
     async def _close_to_sql(self, stream: Stream) -> None:
         """Let plain SQL append nothing to a stream for a while."""
         await self._drain(stream, SQL, self._patience())
-        await self._life.sleep(self._patience())
+        await self._process.sleep(self._patience())
         await self._add(stream, SQL)
-        self._say("plain SQL may write to {stream}", stream=stream.name)
+        self._log("plain SQL may write to {stream}", stream=stream.name)
 
     async def _add(self, stream: Stream, writer: str) -> None:
         key = stream.name, writer
@@ -183,7 +183,7 @@ class Operators:
         last = self._drained_at.pop(key, None)
         taken = self._last_taken(*key)
         if last not in (None, taken):
-            self._judge.broken(
+            self._violations.add(
                 "R8", "{writer} of {stream} was drained, but took {token}",
                 writer=key[1], stream=key[0], token=taken,
             )  # fmt: skip
@@ -191,9 +191,9 @@ class Operators:
     async def _bring(self, actor: WritingActor) -> None:
         for stream in CATALOGUE:
             await self._add(stream, actor.name)
-        self._say("{name} may write", name=actor.name)
+        self._log("{name} may write", name=actor.name)
         actor.retired = False
-        self._supervisor.begin(actor)
+        self._supervisor.start(actor)
 
     async def _take_away(self, actor: WriterActor) -> None:
         """Drain, end and remove a process; sometimes it crashes before the end."""
@@ -211,20 +211,20 @@ class Operators:
             try:
                 await self._membership.remove(stream, actor.name)
             except SynreplError as error:
-                self._say("{name} is not removed: {error}", name=actor.name, error=error)
+                self._log("{name} is not removed: {error}", name=actor.name, error=error)
                 continue
             self._undrained.discard((stream.name, actor.name))
-            self._say("{name} of {stream} is removed", name=actor.name, stream=stream.name)
+            self._log("{name} of {stream} is removed", name=actor.name, stream=stream.name)
             self._retire(actor)  # it could not start any more
 
     async def _drain(self, stream: Stream, writer: str, patience_s: float) -> bool:
         key = stream.name, writer
-        self._say("{name} of {stream} is to be drained", name=writer, stream=stream.name)
+        self._log("{name} of {stream} is to be drained", name=writer, stream=stream.name)
         self._undrained.add(key)
         try:
             await self._membership.drain(stream, writer, patience_s)
         except SynreplError as error:
-            self._say("{error}", error=error)
+            self._log("{error}", error=error)
             if not isinstance(error, Unavailable):  # it is no writer
                 self._undrained.discard(key)
             return False
@@ -233,16 +233,16 @@ class Operators:
         self._undrained.discard(key)
         self.drained += 1
         self._drained_at[key] = self._last_taken(*key)
-        self._say("{name} of {stream} is drained", name=writer, stream=stream.name)
+        self._log("{name} of {stream} is drained", name=writer, stream=stream.name)
         open_ = self._unsettled(stream.name, writer)
         if open_ is not None:
-            self._judge.broken(
+            self._violations.add(
                 "R8", "{writer} of {stream} is told to be drained, but {token} is open",
                 writer=writer, stream=stream.name, token=open_,
             )  # fmt: skip
         return True
 
-    def _say(self, words: str, **facts: object) -> None:
+    def _log(self, words: str, **facts: object) -> None:
         self._transcript.add("operator", words, **facts)
 
 

@@ -16,7 +16,7 @@ from synrepl.streams.row import Row
 SQL = "sql"
 
 
-class PlainTransaction:
+class PlainSqlTransaction:
     """What ``synrepl.append()`` does within one transaction of its caller.
 
     :param watched: finds the data of a stream

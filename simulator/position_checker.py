@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from simulator.truth import ALL, Judge, Truth, Unsettled
+from simulator.truth import ALL, Truth, Unsettled, Violations
 from synrepl.core.tokens import Token
 from synrepl.streams.definition import Fact, Stream
 from synrepl.streams.synapse.caches import CachesRow
 
 
-class Movements(Protocol):
+class AnnouncementListener(Protocol):
     """Whoever is told that positions move (the product's publisher)."""
 
     def writer_moved(
@@ -25,7 +25,7 @@ class Movements(Protocol):
         """The linear position moved past these facts; None: read them from the table."""
 
 
-class WatchedMovements:
+class PositionChecker:
     """Stands between a master's stream states and its publisher, and judges each move.
 
     One per life of a master.
@@ -34,12 +34,16 @@ class WatchedMovements:
     """
 
     def __init__(
-        self, judge: Judge, truth: Truth, unsettled: Unsettled, movements: Movements
+        self,
+        violations: Violations,
+        truth: Truth,
+        unsettled: Unsettled,
+        listener: AnnouncementListener,
     ) -> None:
-        self._judge = judge
+        self._violations = violations
         self._truth = truth
         self._unsettled = unsettled
-        self._movements = movements
+        self._listener = listener
         self._at: dict[tuple[str, str], Token] = {}
         self._started = False
 
@@ -56,14 +60,14 @@ class WatchedMovements:
     ) -> None:
         """Judge, then pass on."""
         self._moved(stream.name, writer, prev, new, facts)
-        self._movements.writer_moved(stream, writer, prev, new, facts)
+        self._listener.writer_moved(stream, writer, prev, new, facts)
 
     def linear_moved(
         self, stream: Stream, prev: Token, new: Token, facts: Sequence[Fact] | None
     ) -> None:
         """Judge, then pass on."""
         self._moved(stream.name, ALL, prev, new, facts)
-        self._movements.linear_moved(stream, prev, new, facts)
+        self._listener.linear_moved(stream, prev, new, facts)
 
     def _moved(
         self, stream: str, writer: str, prev: Token, new: Token, facts: Sequence[Fact] | None
@@ -77,7 +81,7 @@ class WatchedMovements:
             return
         introduced = new == prev and self._at.get((stream, writer), new) == new
         if (prev != at or new <= prev) and not introduced:
-            self._judge.broken(
+            self._violations.add(
                 "R2",
                 "{who} of {stream} moved from {prev} to {new}, but stood at {at}",
                 who=who, stream=stream, prev=prev, new=new, at=at,
@@ -92,7 +96,7 @@ class WatchedMovements:
             fact for fact in facts if fact.rows and (stream, fact.token) not in lost
         ]  # fmt: skip
         if self._started and given is not None and given != list(real):
-            self._judge.broken(
+            self._violations.add(
                 "R3",
                 "{who} of {stream} moved over ({prev}, {new}] with {given}, committed are {real}",
                 who=who, stream=stream, prev=prev, new=new,
@@ -103,7 +107,7 @@ class WatchedMovements:
     def _check_settled(self, stream: str, writer: str, position: Token) -> None:
         unsettled = self._unsettled(stream, writer)
         if unsettled is not None and unsettled <= position:
-            self._judge.broken(
+            self._violations.add(
                 "R1",
                 "{who} of {stream} stands at {position}, past the unsettled {unsettled}",
                 who=writer or "the linear view", stream=stream,
@@ -114,19 +118,19 @@ class WatchedMovements:
 class CommitChecker:
     """Judges each commit when it happens: it may not come below what was published."""
 
-    def __init__(self, judge: Judge, truth: Truth) -> None:
-        self._judge = judge
+    def __init__(self, violations: Violations, truth: Truth) -> None:
+        self._violations = violations
         self._truth = truth
         self._rows: set[object] = set()
 
-    def committed(self, stream: str, facts: Sequence[Fact], void: Mapping[str, Token]) -> None:
+    def committed(self, stream: str, facts: Sequence[Fact], void_upto: Mapping[str, Token]) -> None:
         """Facts became visible.
 
-        :param void: by writer: its tokens up to here were given back when it was fenced
+        :param void_upto: by writer: its tokens up to here were given back when it was fenced
         """
         for fact in facts:
             if not self._truth.committed(stream, fact):
-                self._judge.broken(
+                self._violations.add(
                     "R7", "token {token} of {stream} was given twice",
                     token=fact.token, stream=stream,
                 )  # fmt: skip
@@ -134,20 +138,20 @@ class CommitChecker:
                 if isinstance(row, CachesRow):  # these may well be equal
                     continue
                 if row in self._rows:
-                    self._judge.broken(
+                    self._violations.add(
                         "ONCE", "{row} was written to {stream} twice, now at {token}",
                         row=row, stream=stream, token=fact.token,
                     )  # fmt: skip
                 self._rows.add(row)
-            if fact.token <= void.get(fact.writer, 0):
-                self._judge.broken(
+            if fact.token <= void_upto.get(fact.writer, 0):
+                self._violations.add(
                     "R8", "{fact} of {stream} by {writer} appears after that writer was fenced",
                     fact=fact.token, stream=stream, writer=fact.writer,
                 )  # fmt: skip
             for writer in (fact.writer, ALL):
                 at = self._truth.published.get((stream, writer), 0)
                 if fact.token <= at:
-                    self._judge.broken(
+                    self._violations.add(
                         "R1",
                         "{fact} of {stream} by {by} appears, but {who} was published at {at}",
                         fact=fact.token, stream=stream, by=fact.writer,
@@ -163,16 +167,16 @@ class CommitChecker:
 class RecordChecker:
     """Positions on record never go back, and never pass what is unsettled."""
 
-    def __init__(self, judge: Judge, unsettled: Unsettled) -> None:
-        self._judge = judge
+    def __init__(self, violations: Violations, unsettled: Unsettled) -> None:
+        self._violations = violations
         self._unsettled = unsettled
         self._seen: dict[tuple[str, str], Token] = {}
 
-    def fell_back(self) -> None:
+    def failed_over(self) -> None:
         """A failover has put the record back."""
         self._seen.clear()
 
-    def look(self, recorded: Mapping[tuple[str, str], Token]) -> None:
+    def check(self, recorded: Mapping[tuple[str, str], Token]) -> None:
         """Compare the record with what it was."""
         for key, position in recorded.items():
             before = self._seen.get(key, 0)
@@ -181,13 +185,13 @@ class RecordChecker:
             self._seen[key] = position
             stream, writer = key
             if position < before:
-                self._judge.broken(
+                self._violations.add(
                     "R7", "the record of {stream} {who} went from {before} back to {position}",
                     stream=stream, who=writer or "(linear)", before=before, position=position,
                 )  # fmt: skip
             unsettled = self._unsettled(stream, writer)
             if unsettled is not None and unsettled <= position:
-                self._judge.broken(
+                self._violations.add(
                     "R1", "the record of {stream} {who} is {position}, past the unsettled {unsettled}",
                     stream=stream, who=writer or "(linear)", position=position, unsettled=unsettled,
                 )  # fmt: skip

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol, TypeVar
 
-from simulator.clock import Life
+from simulator.clock import Process
 from synrepl.core.errors import SynreplError
 from synrepl.core.tokens import Range, Token
 from synrepl.storage.database import Transaction
@@ -28,19 +28,19 @@ from synrepl.streams.definition import Fact, Stream
 T = TypeVar("T")
 
 
-class Server(Protocol):
+class DatabaseLink(Protocol):
     """What happens between the store and a process."""
 
     async def answer(self) -> None:
         """The way of an answer: it takes time, and may fail."""
 
-    def hears_after(self) -> float:
+    def session_loss_delay_s(self) -> float:
         """How long it takes a process to hear of the loss of its session, in seconds."""
 
-    def tell(self, stream: str, token: Token) -> None:
+    def note_token(self, stream: str, token: Token) -> None:
         """The process knows of a token."""
 
-    def tell_reserved(self, stream: Stream, tokens: Sequence[Token]) -> None:
+    def note_reservation(self, stream: Stream, tokens: Sequence[Token]) -> None:
         """The process knows that tokens are its own."""
 
 
@@ -49,26 +49,26 @@ class ProcessStore:
 
     is_late = False
 
-    def __init__(self, life: Life, store: FactStore, server: Server) -> None:
-        self._life = life
+    def __init__(self, process: Process, store: FactStore, link: DatabaseLink) -> None:
+        self._process = process
         self._store = store
-        self._server = server
+        self._link = link
 
     async def _after(self, asked: Awaitable[T]) -> T:
         answer = await asked
-        await self._server.answer()
+        await self._link.answer()
         return answer
 
     async def open_writer(self, writer: str, streams: Sequence[Stream]) -> WriterLease:
         """Become ``writer``; when the answer is lost, the connection is, and the session with it."""
         lease = await self._store.open_writer(writer, streams)
         try:
-            await self._server.answer()
+            await self._link.answer()
         except SynreplError:
             with suppress(SynreplError):
                 await lease.close()
             raise
-        return ProcessLease(lease, self._life, self._server)
+        return ProcessLease(lease, self._process, self._link)
 
     async def observe(self, streams: Sequence[Stream]) -> Mapping[str, Observation]:
         """Look at streams from outside."""
@@ -132,19 +132,19 @@ class ProcessStore:
 class ProcessLease:
     """A lease as its process sees it: that its session is lost it hears late."""
 
-    def __init__(self, lease: WriterLease, life: Life, server: Server) -> None:
+    def __init__(self, lease: WriterLease, process: Process, link: DatabaseLink) -> None:
         self.writer = lease.writer
         self._lease = lease
-        self._life = life
-        self._server = server
+        self._process = process
+        self._link = link
 
     def on_lost(self, call: Callable[[str], object]) -> None:
         """Have ``call(reason)`` called some time after the session was lost."""
 
-        def lost(reason: str) -> None:
-            self._life.callLater(self._server.hears_after(), call, reason)
+        def session_lost(reason: str) -> None:
+            self._process.callLater(self._link.session_loss_delay_s(), call, reason)
 
-        self._lease.on_lost(lost)
+        self._lease.on_lost(session_lost)
 
     def epoch(self, stream: Stream) -> int:
         """The epoch it writes under."""
@@ -156,7 +156,7 @@ class ProcessLease:
         """Reserve and write."""
         answers = await self._lease.append(stream, drafts, floor)
         for written in answers:
-            self._server.tell(stream.name, max(written.tokens))
+            self._link.note_token(stream.name, max(written.tokens))
         return answers
 
     async def transact(
@@ -169,13 +169,13 @@ class ProcessLease:
         """Change and append."""
         done = await self._lease.transact(name, streams, work, begin)
         for stream, facts in done.facts.items():
-            self._server.tell(stream, facts[-1].token)
+            self._link.note_token(stream, facts[-1].token)
         return done
 
     async def reserve(self, stream: Stream, count: int, floor: Token) -> Sequence[Token]:
         """Take tokens."""
         tokens = await self._lease.reserve(stream, count, floor)
-        self._server.tell_reserved(stream, tokens)
+        self._link.note_reservation(stream, tokens)
         return tokens
 
     async def write(self, stream: Stream, facts: Sequence[Fact]) -> None:

@@ -6,17 +6,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from simulator.clock import Life
-from simulator.parts import (
+from simulator.clock import Process
+from simulator.interfaces import (
     LINE_LIMIT,
     QUEUED_LINES,
     FollowerKind,
+    HandlerCallbacks,
     HandlerKind,
+    InvalidationOutbox,
     Key,
-    Place,
-    Receiver,
-    StaleOutbox,
-    Watch,
+    ProcessEnvironment,
+    WrapListener,
 )
 from synrepl.adapters.caches import make_caches
 from synrepl.adapters.tcp.connection_table import ConnectionLimits
@@ -37,7 +37,7 @@ from synrepl.daemon.config.config import (
     MasterConfig,
     WorkerConfig,
 )
-from synrepl.daemon.config.config import Retention as RetentionConfig
+from synrepl.daemon.config.config import Retention as Retention
 from synrepl.daemon.config.redis import Redis
 from synrepl.daemon.config.secret import Secret
 from synrepl.daemon.process_bus import Join
@@ -87,37 +87,41 @@ _NEVER_S = 1e9
 
 
 class Product:
-    """Plays all parts with the product's services (see ``simulator.parts``)."""
+    """Plays all parts with the product's services (see ``simulator.interfaces``)."""
 
-    def master(self, place: Place, watch: Watch) -> SimulatedMaster:
-        """A master, whose announcements go through ``watch``."""
-        return SimulatedMaster(place, watch)
+    def master(
+        self, environment: ProcessEnvironment, wrap_listener: WrapListener
+    ) -> SimulatedMaster:
+        """A master, whose announcements go through ``wrap_listener``."""
+        return SimulatedMaster(environment, wrap_listener)
 
-    def writer(self, place: Place, name: str, watch: Watch) -> SimulatedWriterProcess:
+    def writer(
+        self, environment: ProcessEnvironment, name: str, wrap_listener: WrapListener
+    ) -> SimulatedWriterProcess:
         """A process that only writes."""
-        return SimulatedWriterProcess(place, name, watch)
+        return SimulatedWriterProcess(environment, name, wrap_listener)
 
     def follower(
         self,
-        place: Place,
+        environment: ProcessEnvironment,
         name: str,
         kind: FollowerKind,
-        handlers: Sequence[tuple[HandlerKind, Receiver]],
-        watch: Watch,
+        handlers: Sequence[tuple[HandlerKind, HandlerCallbacks]],
+        wrap_listener: WrapListener,
     ) -> SimulatedFollower:
         """A follower of all streams."""
-        return SimulatedFollower(place, name, kind, handlers, watch)
+        return SimulatedFollower(environment, name, kind, handlers, wrap_listener)
 
-    def membership(self, life: Life, database: Database) -> Membership:
+    def membership(self, process: Process, database: Database) -> Membership:
         """An operator at the database."""
-        return Membership(life, database)
+        return Membership(process, database)
 
 
 class SimulatedMaster:
     """A master on the simulator's ports."""
 
-    def __init__(self, place: Place, watch: Watch) -> None:
-        retention = place.retention
+    def __init__(self, environment: ProcessEnvironment, wrap_listener: WrapListener) -> None:
+        retention = environment.retention
         listener = Listener(port=0, line_limit=LINE_LIMIT)
         config = MasterConfig(
             server_name=SERVER_NAME,
@@ -125,33 +129,38 @@ class SimulatedMaster:
             database=_DSN,
             listeners=(listener,),
             live_queue_commands=QUEUED_LINES,
-            redis=_redis(place),
+            redis=_redis(environment),
             audit_caches=AuditCaches(every=0.0),
-            retention=RetentionConfig(
-                every=_NEVER_S if place.application is None else retention.every_s,
+            retention=Retention(
+                every=_NEVER_S if environment.application is None else retention.every_s,
                 keep=retention.keep_s,
                 max=retention.max_s,
             ),
         )
-        coherence = Coherence(_caches(place), place.catalogue, place.log)
+        coherence = Coherence(_caches(environment), environment.catalogue, environment.log)
         coherence.check()
         ports = Ports(
-            scheduler=place.life,
-            log=place.log,
+            scheduler=environment.process,
+            log=environment.log,
             coherence=coherence,
             until_done=_AtOnce(),
-            join=_join(place),
-            watched=watch,
-            sizes=_sizes(place),
+            join=_join(environment),
+            watched=wrap_listener,
+            sizes=_sizes(environment),
         )
-        streams = list(place.catalogue)
+        streams = list(environment.catalogue)
         services = assemble_master(
-            config, ports, place.store, place.database, place.catalogue, streams
+            config, ports, environment.store, environment.database, environment.catalogue, streams
         )
         self._services = services
         self.writer = SimulatedWriter(services.writer, services.changes)
         self.listener = listener_factory(
-            place.life, config, listener, services.master, ConnectionLimits(), services.slices
+            environment.process,
+            config,
+            listener,
+            services.master,
+            ConnectionLimits(),
+            services.slices,
         )
 
     async def start(self) -> None:
@@ -183,46 +192,48 @@ class SimulatedMaster:
 class SimulatedFollower:
     """A worker on the simulator's ports.
 
-    :ivar dialler: makes the connections that it asks for; None over Redis
+    :ivar client_factory: makes the connections that it asks for; None over Redis
     :ivar writer: None unless it writes
     """
 
     def __init__(
         self,
-        place: Place,
+        environment: ProcessEnvironment,
         name: str,
         kind: FollowerKind,
-        handlers: Sequence[tuple[HandlerKind, Receiver]],
-        watch: Watch,
+        handlers: Sequence[tuple[HandlerKind, HandlerCallbacks]],
+        wrap_listener: WrapListener,
     ) -> None:
         config = replace(
-            _worker_config(place, name),
+            _worker_config(environment, name),
             dialect="legacy" if kind.legacy else "modern",
             starting="earliest" if kind.earliest else "now",
         )
-        coherence = worker_coherence(config, place.catalogue, _caches(place), place.log)
+        coherence = worker_coherence(
+            config, environment.catalogue, _caches(environment), environment.log
+        )
         coherence.check()
         services = self._services = assemble_worker(
             config,
             _worker_ports(
-                place,
+                environment,
                 coherence,
-                watch,
-                [_subscription(kind, each, receiver) for each, receiver in handlers],
+                wrap_listener,
+                [_subscription(kind, each, callbacks) for each, callbacks in handlers],
                 has_database=kind.named,
                 has_store=kind.named or kind.writes,
             ),
-            place.catalogue,
-            list(place.catalogue) if kind.writes else [],
+            environment.catalogue,
+            list(environment.catalogue) if kind.writes else [],
         )
         self.writer: SimulatedWriter | None = None
         if services.writer is not None:
             self.writer = SimulatedWriter(services.writer, services.changes)
-        self.dialler: WorkerFactory | None = None
+        self.client_factory: WorkerFactory | None = None
         if services.bus is None:
-            self.dialler = services.factory
-            self.dialler.clock = place.life  # type: ignore[assignment]  # callLater is all it needs
-            self.dialler.jitter = None  # type: ignore[assignment]  # only the seed decides
+            self.client_factory = services.factory
+            self.client_factory.clock = environment.process  # type: ignore[assignment]  # callLater is all it needs
+            self.client_factory.jitter = None  # type: ignore[assignment]  # only the seed decides
 
     async def start(self) -> None:
         """Take the lease and the name, read what is on record, and keep all up to date."""
@@ -259,7 +270,10 @@ class SimulatedWriter:
         return await self._writer.append(stream, facts, key)
 
     async def change(
-        self, name: str, work: Callable[[Transaction, StaleOutbox], T], streams: Sequence[Stream]
+        self,
+        name: str,
+        work: Callable[[Transaction, InvalidationOutbox], T],
+        streams: Sequence[Stream],
     ) -> T:
         """Run a transaction that says what it makes stale."""
         assert self._changes is not None
@@ -282,14 +296,18 @@ class SimulatedWriter:
 class SimulatedWriterProcess(SimulatedWriter):
     """A worker that follows nothing."""
 
-    def __init__(self, place: Place, name: str, watch: Watch) -> None:
-        coherence = Coherence(_caches(place), place.catalogue, place.log)
+    def __init__(
+        self, environment: ProcessEnvironment, name: str, wrap_listener: WrapListener
+    ) -> None:
+        coherence = Coherence(_caches(environment), environment.catalogue, environment.log)
         coherence.check()
         services = self._services = assemble_worker(
-            replace(_worker_config(place, name), follow=()),
-            _worker_ports(place, coherence, watch, (), has_database=False, has_store=True),
-            place.catalogue,
-            list(place.catalogue),
+            replace(_worker_config(environment, name), follow=()),
+            _worker_ports(
+                environment, coherence, wrap_listener, (), has_database=False, has_store=True
+            ),
+            environment.catalogue,
+            list(environment.catalogue),
         )
         assert services.writer is not None
         super().__init__(services.writer, services.changes)
@@ -313,72 +331,74 @@ class _AtOnce:
         return step()
 
 
-def _worker_config(place: Place, name: str) -> WorkerConfig:
+def _worker_config(environment: ProcessEnvironment, name: str) -> WorkerConfig:
     return WorkerConfig(
         server_name=SERVER_NAME,
         instance_name=name,
         database=_DSN,
         master=MasterAddress(port=1),
-        redis=_redis(place),
-        lease=place.retention.lease_s,
+        redis=_redis(environment),
+        lease=environment.retention.lease_s,
         line_limit=LINE_LIMIT,
         audit_caches=AuditCaches(every=0.0),
     )
 
 
 def _worker_ports(
-    place: Place,
+    environment: ProcessEnvironment,
     coherence: Coherence,
-    watch: Watch,
+    wrap_listener: WrapListener,
     handlers: Sequence[Subscription],
     *,
     has_database: bool,
     has_store: bool,
 ) -> WorkerPorts:
-    life, store = place.life, place.store
-    order = in_order(place.catalogue, foreign=False)
+    process, store = environment.process, environment.store
+    order = in_order(environment.catalogue, foreign=False)
     ports = WorkerPorts(
-        scheduler=life,
-        log=place.log,
+        scheduler=process,
+        log=environment.log,
         coherence=coherence,
         until_done=_AtOnce(),
-        join=_join(place),
+        join=_join(environment),
         handlers=handlers,
-        sizes=_sizes(place),
+        sizes=_sizes(environment),
         store=store if has_store else None,
-        database=place.database if has_database else None,
+        database=environment.database if has_database else None,
         incarnations=Incarnations(),
         source=store,
         backlog=Backlog(order, store, StorePositions(store)),
-        tokens=PossibleTokens(life, store, place.log),
+        tokens=PossibleTokens(process, store, environment.log),
     )
     # Over TCP it is the master that announces what a worker writes.
-    return ports if place.bus is None else replace(ports, watched=watch)
+    return ports if environment.bus is None else replace(ports, watched=wrap_listener)
 
 
-def _caches(place: Place) -> Caches:
-    return make_caches() if place.application is None else place.application.caches
+def _caches(environment: ProcessEnvironment) -> Caches:
+    return make_caches() if environment.application is None else environment.application.caches
 
 
-def _sizes(place: Place) -> Sizes:
-    return _SMALL if place.small else _ORDINARY
+def _sizes(environment: ProcessEnvironment) -> Sizes:
+    return _SMALL if environment.small else _ORDINARY
 
 
-def _redis(place: Place) -> Redis | None:
-    return None if place.bus is None else Redis(channel_per_stream=place.bus.per_stream)
+def _redis(environment: ProcessEnvironment) -> Redis | None:
+    return None if environment.bus is None else Redis(channel_per_stream=environment.bus.per_stream)
 
 
-def _join(place: Place) -> Join | None:
-    return None if place.bus is None else place.bus.join
+def _join(environment: ProcessEnvironment) -> Join | None:
+    return None if environment.bus is None else environment.bus.join
 
 
-def _subscription(kind: FollowerKind, handler: HandlerKind, receiver: Receiver) -> Subscription:
+def _subscription(
+    kind: FollowerKind, handler: HandlerKind, callbacks: HandlerCallbacks
+) -> Subscription:
     """A handler, with the view and the start that it is to have."""
     view = None
     if handler.other_view:
         view = "per_writer" if kind.legacy else "linear"
     base: Any = _ExactlyOnce if handler.exactly_once else _AtLeastOnce
-    made = type(base.__name__, (base,), {"view": view})(receiver)
+    made = type(base.__name__, (base,), {"view": view})(callbacks)
     earliest = handler.late or kind.earliest
     return Subscription(made, handler.name, StartAt.EARLIEST if earliest else StartAt.NOW)
 
@@ -386,12 +406,12 @@ def _subscription(kind: FollowerKind, handler: HandlerKind, receiver: Receiver) 
 class _AtLeastOnce(Handler):
     """A handler outside of the database."""
 
-    def __init__(self, receiver: Receiver) -> None:
-        self._receiver = receiver
+    def __init__(self, callbacks: HandlerCallbacks) -> None:
+        self._callbacks = callbacks
 
     async def on_rows(self, batch: Batch) -> None:
         """Pass on."""
-        await self._receiver.handle(
+        await self._callbacks.handle(
             batch.stream, batch.writer, batch.after, batch.upto, batch.facts
         )
 
@@ -399,21 +419,21 @@ class _AtLeastOnce(Handler):
         self, stream: str, writer: str, position: Token, lost: Range | None = None
     ) -> None:
         """Pass on."""
-        self._receiver.reset(stream, writer, position, lost)
+        self._callbacks.reset(stream, writer, position, lost)
 
 
 class _ExactlyOnce(TransactionalHandler):
     """A handler whose effects commit together with the position."""
 
-    def __init__(self, receiver: Receiver) -> None:
-        self._receiver = receiver
+    def __init__(self, callbacks: HandlerCallbacks) -> None:
+        self._callbacks = callbacks
 
     def apply(self, txn: Transaction, batch: Batch) -> None:
         """Pass on."""
-        self._receiver.apply(txn, batch.stream, batch.writer, batch.after, batch.upto, batch.facts)
+        self._callbacks.apply(txn, batch.stream, batch.writer, batch.after, batch.upto, batch.facts)
 
     async def on_reset(
         self, stream: str, writer: str, position: Token, lost: Range | None = None
     ) -> None:
         """Pass on."""
-        self._receiver.reset(stream, writer, position, lost)
+        self._callbacks.reset(stream, writer, position, lost)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from simulator.follower_database import FollowerRecords, KeptRecords
+from simulator.follower_database import FollowerRecords, FollowerRecordStore
 from simulator.watched_stream import WatchedStream
 from synrepl.core.tokens import Token
 
@@ -32,24 +32,24 @@ class Standby:
     :param streams: all streams, by name
     """
 
-    def __init__(self, streams: Mapping[str, WatchedStream], kept: KeptRecords) -> None:
-        self._confirmed = kept.server.incarnation, kept.server.confirmed_timeline
+    def __init__(self, streams: Mapping[str, WatchedStream], store: FollowerRecordStore) -> None:
+        self._confirmed = store.server.incarnation, store.server.confirmed_timeline
         self._streams = {name: _copy(watched) for name, watched in streams.items()}
-        self._records = {name: records.copy() for name, records in kept.records.items()}
+        self._records = {name: records.copy() for name, records in store.records.items()}
 
-    def take_over(
-        self, streams: Mapping[str, WatchedStream], kept: KeptRecords, ahead: int
+    def promote(
+        self, streams: Mapping[str, WatchedStream], store: FollowerRecordStore, ahead: int
     ) -> None:
         """Put the database back to what the standby has.
 
         :param ahead: so many tokens more were logged of each sequence
         """
-        kept.server.incarnation, kept.server.confirmed_timeline = self._confirmed
-        kept.server.promote()
-        kept.records = dict[str, FollowerRecords](self._records)
+        store.server.incarnation, store.server.confirmed_timeline = self._confirmed
+        store.server.promote()
+        store.records = dict[str, FollowerRecords](self._records)
         for name, watched in streams.items():
             copy = self._streams.get(name, _NOTHING)
-            watched.put_back(copy.tokens, min(copy.last + ahead, watched.last))
+            watched.restore(copy.tokens, min(copy.last + ahead, watched.last))
             watched.recorded = copy.recorded
             watched.incarnation, watched.floor = copy.incarnation, copy.floor
             del watched.losses[copy.losses :]
@@ -82,15 +82,15 @@ def lost_since(
     for name, watched in streams.items():
         for incarnation, floor, kept_of in watched.losses:
             if incarnation > number:
-                for writer, kept in kept_of.items():
-                    least, most = found.get((name, writer), (kept, floor))
-                    found[name, writer] = min(least, kept), max(most, floor)
+                for writer, store in kept_of.items():
+                    least, most = found.get((name, writer), (store, floor))
+                    found[name, writer] = min(least, store), max(most, floor)
     return [(*key, *span) for key, span in found.items()]
 
 
-def proofs(kept: KeptRecords, stream: str) -> Iterable[tuple[str, Token]]:
+def proofs(store: FollowerRecordStore, stream: str) -> Iterable[tuple[str, Token]]:
     """What the record of followers proves to be there, of a stream: writers and positions."""
-    for records in kept.records.values():
+    for records in store.records.values():
         for (of, writer), position in records.positions().items():
             if of == stream:
                 yield writer, position

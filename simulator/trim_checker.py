@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from simulator.parts import Retention
-from simulator.truth import ALL, Judge, Truth
+from simulator.interfaces import RetentionPeriods
+from simulator.truth import ALL, Truth, Violations
 from synrepl.core.tokens import Token
 from synrepl.streams.definition import Fact, Stream
 
@@ -21,13 +21,13 @@ class TrimChecker:
 
     def __init__(
         self,
-        judge: Judge,
+        violations: Violations,
         truth: Truth,
         seconds: Callable[[], float],
         on_record: Callable[[str], Mapping[Key, Token]],
-        retention: Retention,
+        retention: RetentionPeriods,
     ) -> None:
-        self._judge = judge
+        self._violations = violations
         self._truth = truth
         self._seconds = seconds
         self._on_record = on_record
@@ -67,7 +67,7 @@ class TrimChecker:
                              " acknowledged {upto}", follower=follower, upto=upto)  # fmt: skip
 
     def _broken(self, stream: Stream, fact: Fact, words: str, **facts: object) -> None:
-        self._judge.broken(
+        self._violations.add(
             "TRIM", "{token} of {stream} by {writer} " + words,
             token=fact.token, stream=stream.name, writer=fact.writer, **facts,
         )  # fmt: skip

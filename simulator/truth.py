@@ -16,17 +16,17 @@ ALL = ""
 Unsettled = Callable[[str, str], Token | None]
 
 
-class Judge:
+class Violations:
     """Collects broken rules. It does not raise: the code that is judged might catch it."""
 
     def __init__(self, transcript: Transcript) -> None:
         self._transcript = transcript
-        self.violations: list[str] = []
+        self.found: list[str] = []
 
-    def broken(self, rule: str, words: str, **facts: object) -> None:
+    def add(self, rule: str, words: str, **facts: object) -> None:
         """A rule does not hold."""
         sentence = f"{rule}: {words.format(**facts)}"
-        self.violations.append(sentence)
+        self.found.append(sentence)
         self._transcript.add("CHECKER", "{sentence}", sentence=sentence)
 
 

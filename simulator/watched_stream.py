@@ -20,7 +20,7 @@ from synrepl.streams.definition import Fact, Stream
 MAX_ROWS = 1_000_000
 
 #: Told of facts of a stream.
-Told = Callable[[Stream, Sequence[Fact]], object]
+FactsCallback = Callable[[Stream, Sequence[Fact]], object]
 
 
 class _Taken(NamedTuple):
@@ -60,8 +60,8 @@ class WatchedStream(MemoryStream):
         self,
         stream: Stream,
         commits: CommitChecker,
-        committed: Told,
-        gone: Told,
+        committed: FactsCallback,
+        gone: FactsCallback,
         server: MemoryServer | None = None,
     ) -> None:
         super().__init__(stream, MAX_ROWS, server)
@@ -71,7 +71,7 @@ class WatchedStream(MemoryStream):
         self._taken: dict[Token, _Taken] = {}
         self._taking: tuple[str, int] = ("", 0)
         #: By writer: what was taken at or below may never appear any more.
-        self._void: dict[str, Token] = {}
+        self._void_upto: dict[str, Token] = {}
         self.last_taken: dict[str, Token] = {}
         self._generation: Counter[str] = Counter()
         #: Transactions with an old snapshot that were let in, by writer.
@@ -136,7 +136,7 @@ class WatchedStream(MemoryStream):
             self._taken.update(dict.fromkeys(tokens, taken))
         return tokens
 
-    def answered(self, tokens: Sequence[Token]) -> None:
+    def reservation_known(self, tokens: Sequence[Token]) -> None:
         """Their process knows now that it has reserved them."""
         for token in tokens:
             if token in self._taken:
@@ -155,7 +155,7 @@ class WatchedStream(MemoryStream):
             if taken.number in gone and not (taken.known and lost):
                 del self._taken[token]
 
-    def give_back(self, tokens: Sequence[Token]) -> None:
+    def release_tokens(self, tokens: Sequence[Token]) -> None:
         """Their writer will not write them any more, whatever locks it still holds."""
         for token in tokens:
             self._taken.pop(token, None)
@@ -164,7 +164,7 @@ class WatchedStream(MemoryStream):
         """Raise the epoch of a writer that died."""
         fenced = super().fence(name)
         if fenced:
-            self.void(name)
+            self.void_tokens(name)
             self.died.add(name)
         return fenced
 
@@ -180,7 +180,7 @@ class WatchedStream(MemoryStream):
         writer = self.writers[name]
         writer.epoch += 1
         writer.held = False
-        self.void(name)
+        self.void_tokens(name)
         self.draining.discard(name)
         self.died.discard(name)
         self.removed.add(name)
@@ -203,32 +203,34 @@ class WatchedStream(MemoryStream):
         }
         return replace(seen, writers=writers)
 
-    def void(self, name: str) -> None:
+    def void_tokens(self, name: str) -> None:
         """What a writer has taken until now is void."""
-        self._void[name] = self.last
+        self._void_upto[name] = self.last
 
-    def fall_back(self, token: Token) -> None:
+    def rewind_sequence(self, token: Token) -> None:
         """The sequence is behind: tokens above, of which nobody was told, are given out again."""
         self.last = token
-        self._void = {name: min(void, token) for name, void in self._void.items()}
+        self._void_upto = {
+            name: min(void_tokens, token) for name, void_tokens in self._void_upto.items()
+        }
 
     @property
     def tokens(self) -> frozenset[Token]:
         """Of all facts that are there."""
         return frozenset(fact.token for fact in self._facts)
 
-    def put_back(self, tokens: Collection[Token], last: Token) -> None:
+    def restore(self, tokens: Collection[Token], last: Token) -> None:
         """Another server has taken over, which has these facts only, and no open reservation."""
         self._facts = [fact for fact in self._facts if fact.token in tokens]
         self._rows = sum(len(fact.rows) for fact in self._facts)
         self._taken.clear()
-        self.fall_back(last)
+        self.rewind_sequence(last)
 
     def commit(self, facts: Sequence[Fact]) -> None:
         """Make facts visible, and have that judged."""
         super().commit(facts)
         kept = [fact for fact in facts if fact.rows]
-        self._commits.committed(self.stream.name, kept, self._void)
+        self._commits.committed(self.stream.name, kept, self._void_upto)
         if kept:
             self._committed(self.stream, kept)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from simulator.truth import ALL, Judge, Truth
+from simulator.truth import ALL, Truth, Violations
 from synrepl.core.tokens import Token
 from synrepl.storage.incarnations import MARGIN
 from synrepl.streams.definition import Fact
@@ -19,15 +19,15 @@ class WireChecker:
     :param name: the connection, for sentences
     """
 
-    def __init__(self, judge: Judge, truth: Truth, name: str, too_long: TooLong) -> None:
-        self._judge = judge
+    def __init__(self, violations: Violations, truth: Truth, name: str, too_long: TooLong) -> None:
+        self._violations = violations
         self._truth = truth
         self._name = name
         self._too_long = too_long
-        self._rest = {"client": b"", "server": b""}
+        self._buffers = {"client": b"", "server": b""}
         self._legacy = False
         self._last: dict[tuple[str, str], Token] = {}
-        self._half: set[tuple[str, str]] = set()
+        self._partial_batches: set[tuple[str, str]] = set()
         self._asked: dict[str, list[Token | None]] = {}
         self._catching_up: set[str] = set()
         self.lines = 0
@@ -51,7 +51,7 @@ class WireChecker:
                 self._position(line)
 
     def _lines(self, side: str, data: bytes) -> Sequence[bytes]:
-        *lines, self._rest[side] = (self._rest[side] + data).split(b"\n")
+        *lines, self._buffers[side] = (self._buffers[side] + data).split(b"\n")
         return lines
 
     def _rdata(self, line: bytes) -> None:
@@ -62,7 +62,7 @@ class WireChecker:
             _, stream, writer, token, _ = line.split(b" ", 4)
             key = stream.decode(), writer.decode()
         if token == b"batch":
-            self._half.add(key)
+            self._partial_batches.add(key)
             return
         new = int(token)
         last = self._last.get(key)
@@ -73,7 +73,7 @@ class WireChecker:
             last = self._answered(key, last, new)
         if last is not None:
             self._gap(key, last, new - 1)
-        self._half.discard(key)
+        self._partial_batches.discard(key)
         self._advance(key, new)
 
     def _position(self, line: bytes) -> None:
@@ -85,7 +85,7 @@ class WireChecker:
             _, stream, writer, prev_text, new_text = words
             key, prev = (stream, writer), int(prev_text)
         new, last = int(new_text), self._last.get(key)
-        if key in self._half:
+        if key in self._partial_batches:
             self._broken("R2", "{stream} of {writer}: POSITION {token} amid a batch", key, new)
         if (last is None and self._legacy) or (last is not None and new < last):
             last = self._answered(key, last, new)
@@ -142,7 +142,7 @@ class WireChecker:
     def _broken(
         self, rule: str, words: str, key: tuple[str, str], token: Token, last: Token | None = None
     ) -> None:
-        self._judge.broken(
+        self._violations.add(
             rule,
             "{name}: " + words,
             name=self._name, stream=key[0], writer=key[1] or "the linear view",

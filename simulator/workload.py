@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from random import Random
 from typing import Protocol
 
-from simulator.clock import Life
-from simulator.parts import LINE_LIMIT, Held, WriterPart
+from simulator.clock import Process
+from simulator.interfaces import LINE_LIMIT, ReservedTokens, WriterService
 from simulator.transcript import Transcript
-from simulator.truth import Judge, Truth
+from simulator.truth import Truth, Violations
 from synrepl.core.errors import SynreplError
 from synrepl.core.tokens import Token
 from synrepl.storage.store import Written
@@ -40,18 +40,18 @@ class RolledBack(Exception):
     """What a user's code may raise while it holds reserved tokens."""
 
 
-class Writing(Protocol):
+class AppendingActor(Protocol):
     """An actor with a writer."""
 
     name: str
-    life: Life | None
+    process: Process | None
     ready: bool
 
     @property
-    def writer(self) -> WriterPart | None: ...
+    def writer(self) -> WriterService | None: ...
 
 
-class PlainSql(Protocol):
+class SqlTransaction(Protocol):
     """A transaction of somebody who knows nothing of this product."""
 
     async def append(self, stream: Stream, rows: Sequence[Row]) -> Token:
@@ -66,129 +66,129 @@ class Workload:
     """Makes up facts, has them written, and compares the answers with the truth.
 
     :param begin_sql: begins a transaction of plain SQL
-    :param gave_back: told when a writer is done with tokens, whatever the database knows
+    :param tokens_released: told when a writer is done with tokens, whatever the database knows
     """
 
     def __init__(
         self,
         random: Random,
         transcript: Transcript,
-        judge: Judge,
+        violations: Violations,
         truth: Truth,
-        begin_sql: Callable[[], Awaitable[PlainSql]],
-        gave_back: Callable[[Stream, Sequence[Token]], object],
+        begin_sql: Callable[[], Awaitable[SqlTransaction]],
+        tokens_released: Callable[[Stream, Sequence[Token]], object],
     ) -> None:
         self._random = random
         self._transcript = transcript
-        self._judge = judge
+        self._violations = violations
         self._truth = truth
         self._begin_sql = begin_sql
-        self._gave_back = gave_back
+        self._tokens_released = tokens_released
         self._number = 0
-        self._again: list[tuple[Stream, Facts, str]] = []
+        self._retries: list[tuple[Stream, Facts, str]] = []
         self.answers = 0
 
-    def append(self, actor: Writing) -> None:
+    def append(self, actor: AppendingActor) -> None:
         """Append some facts, perhaps under a key; or again what failed under its key, here or elsewhere."""
-        writer, life = actor.writer, actor.life
-        if writer is None or life is None or not actor.ready:
+        writer, process = actor.writer, actor.process
+        if writer is None or process is None or not actor.ready:
             return
         stream, key = self._stream(), None
         facts: Facts = self._facts(stream)
-        if self._again and self._random.random() < 0.5:
-            draft = self._random.choice(self._again)
-            self._again.remove(draft)
+        if self._retries and self._random.random() < 0.5:
+            draft = self._random.choice(self._retries)
+            self._retries.remove(draft)
             stream, facts, key = draft
         elif self._random.random() < 0.4:
             key = f"key{self._number}"
-        life.spawn("append", self._append(actor.name, writer, stream, facts, key))
+        process.spawn("append", self._append(actor.name, writer, stream, facts, key))
 
     def jobs(self) -> Sequence[Row]:
         """The rows of a fact that somebody else appends."""
         return self._facts(JOBS)[0]
 
-    def reserve(self, actor: Writing) -> None:
+    def reserve(self, actor: AppendingActor) -> None:
         """Reserve tokens, write some of them later or none."""
-        writer, life = actor.writer, actor.life
-        if writer is not None and life is not None and actor.ready:
-            life.spawn("reserve", self._reserve(actor.name, writer, life))
+        writer, process = actor.writer, actor.process
+        if writer is not None and process is not None and actor.ready:
+            process.spawn("reserve", self._reserve(actor.name, writer, process))
 
-    def append_sql(self, life: Life) -> None:
+    def append_sql(self, process: Process) -> None:
         """One transaction of plain SQL that takes its time."""
-        life.spawn("plain SQL", self._sql(life))
+        process.spawn("plain SQL", self._sql(process))
 
     async def _append(
-        self, name: str, writer: WriterPart, stream: Stream, facts: Facts, key: str | None
+        self, name: str, writer: WriterService, stream: Stream, facts: Facts, key: str | None
     ) -> None:
         try:
             written = await writer.append(stream, facts, key)
         except SynreplError as error:
-            self._say(name, "append of {facts} to {stream} failed: {error}",
+            self._log(name, "append of {facts} to {stream} failed: {error}",
                       facts=_numbers(facts), stream=stream.name, error=error)  # fmt: skip
             if key is not None:
-                self._again.append((stream, facts, key))
+                self._retries.append((stream, facts, key))
             return
         self.answers += 1
         by = "" if written.writer == name else f" by {written.writer}"
-        self._say(name, "appended {facts} to {stream} at {tokens}{by}{key}", facts=_numbers(facts),
+        self._log(name, "appended {facts} to {stream} at {tokens}{by}{key}", facts=_numbers(facts),
                   stream=stream.name, tokens=list(written.tokens), by=by,
                   key=f" ({key})" if key else "")  # fmt: skip
         self._check(name, stream, written.tokens, facts)
         self._check_writer(name, stream, written)
         if key is not None and self._random.random() < 0.2:  # as if the answer were lost
-            self._again.append((stream, facts, key))
+            self._retries.append((stream, facts, key))
 
-    async def _reserve(self, name: str, writer: WriterPart, life: Life) -> None:
+    async def _reserve(self, name: str, writer: WriterService, process: Process) -> None:
         stream = self._stream()
         facts = self._facts(stream)
         spare = self._random.choice((0, 0, 1, 2))
         try:
-            async with await writer.reserve(stream, len(facts) + spare) as held:
-                self._say(name, "reserved {tokens} of {stream}", tokens=list(held.tokens),
+            async with await writer.reserve(stream, len(facts) + spare) as reservation:
+                self._log(name, "reserved {tokens} of {stream}", tokens=list(reservation.tokens),
                           stream=stream.name)  # fmt: skip
                 try:
-                    await self._write_reserved(name, stream, held, facts, life)
+                    await self._write_reserved(name, stream, reservation, facts, process)
                 finally:  # from here on the writer knows that it writes no more
-                    self._gave_back(stream, held.tokens)
+                    self._tokens_released(stream, reservation.tokens)
         except (SynreplError, RolledBack) as error:
-            self._say(name, "gave a reservation of {stream} up: {error}",
+            self._log(name, "gave a reservation of {stream} up: {error}",
                       stream=stream.name, error=repr(error))  # fmt: skip
 
     async def _write_reserved(
-        self, name: str, stream: Stream, held: Held, facts: Facts, life: Life
+        self, name: str, stream: Stream, reservation: ReservedTokens, facts: Facts, process: Process
     ) -> None:
-        await life.sleep(self._random.random() ** 2 * 2)
+        await process.sleep(self._random.random() ** 2 * 2)
         if self._random.random() < 0.2:
             raise RolledBack()
-        await held.write(facts)
-        tokens = held.tokens[: len(facts)]
-        self._say(name, "wrote {facts} to {stream} at {tokens}", facts=_numbers(facts),
+        await reservation.write(facts)
+        tokens = reservation.tokens[: len(facts)]
+        self._log(name, "wrote {facts} to {stream} at {tokens}", facts=_numbers(facts),
                   stream=stream.name, tokens=list(tokens))  # fmt: skip
         self._check(name, stream, tokens, facts)
-        await life.sleep(self._random.random() ** 2)
+        await process.sleep(self._random.random() ** 2)
 
-    async def _sql(self, life: Life) -> None:
+    async def _sql(self, process: Process) -> None:
         try:
             txn = await self._begin_sql()
             for _ in range(self._random.randint(1, 3)):
                 stream = self._stream()
                 rows = self._facts(stream)[0]
                 token = await txn.append(stream, rows)
-                self._say("plain SQL", "took {token} of {stream}", token=token, stream=stream.name)
-                await life.sleep(self._random.random() ** 3 * 3)
+                self._log("plain SQL", "took {token} of {stream}", token=token, stream=stream.name)
+                await process.sleep(self._random.random() ** 3 * 3)
             if self._random.random() < 0.3:
                 await txn.roll_back()
             else:
                 await txn.commit()
         except SynreplError as error:
-            self._say("plain SQL", "failed: {error}", error=error)
+            self._log("plain SQL", "failed: {error}", error=error)
 
     def _check(self, name: str, stream: Stream, tokens: Sequence[Token], facts: Facts) -> None:
         for token, rows in zip(tokens, facts, strict=True):
             found = self._truth.between(stream.name, "", token - 1, token)
             is_lost = (stream.name, token) in self._truth.lost
             if not is_lost and [fact.rows for fact in found] != [tuple(rows)]:
-                self._judge.broken(
+                self._violations.add(
                     "R1", "{name} was told that {rows} are at {token} of {stream}, there is {found}",
                     name=name, rows=rows, token=token, stream=stream.name, found=found,
                 )  # fmt: skip
@@ -198,7 +198,7 @@ class Workload:
         for token in written.tokens:
             for fact in self._truth.between(stream.name, "", token - 1, token):
                 if fact.writer != written.writer:
-                    self._judge.broken(
+                    self._violations.add(
                         "ONCE", "{name} was told that {writer} wrote {token} of {stream}, it was {by}",
                         name=name, writer=written.writer, token=token, stream=stream.name,
                         by=fact.writer,
@@ -221,7 +221,7 @@ class Workload:
             note = LONG_NOTE
         return stream.kinds[UNTAGGED](self._number, note)
 
-    def _say(self, who: str, words: str, **facts: object) -> None:
+    def _log(self, who: str, words: str, **facts: object) -> None:
         self._transcript.add(who, words, **facts)
 
 

@@ -1,1 +1,1 @@
-"""Public fakes, checked against the real thing, and the simulator."""
+"""Public fakes, checked against the real thing."""

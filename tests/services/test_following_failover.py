@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from simulator.follower_database import (
     FollowerDatabase,
     FollowerTransaction,
-    KeptRecords,
+    FollowerRecordStore,
 )
 from synrepl.core.tokens import Range, Token
 from synrepl.services.following.consumer import Subscription
@@ -80,7 +80,7 @@ class SlowDatabase(FollowerDatabase):
     """
 
     def __init__(self, server: MemoryServer, floors: Mapping[str, Token]) -> None:
-        self.kept = KeptRecords(server, self.lost_since, lambda: floors)
+        self.kept = FollowerRecordStore(server, self.lost_since, lambda: floors)
         self._floors = floors
         self.slow: dict[str, Deferred[None]] = {}
         super().__init__(lambda name: self.slow.pop(name, succeed(None)), lambda _: "", self.kept)

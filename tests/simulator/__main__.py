@@ -1,4 +1,4 @@
-"""``python -m tests.testing [TEST...]``: look for the seeds that catch the simulator's mutants anew.
+"""``python -m tests.simulator [TEST...]``: look for the seeds that catch the simulator's mutants anew.
 
 Without arguments it looks for all, which takes minutes. Worth it after a change of the simulator:
 a test whose seed no longer shows its defect searches for another one each time it runs.

@@ -12,14 +12,14 @@ from typing import Any
 from unittest import TestCase
 from unittest.mock import patch
 
-from simulator.plan import Plan
 from simulator.product import Product
-from simulator.world import simulate
+from simulator.scenario import Scenario
+from simulator.simulation import simulate
 
 #: The most seeds that a defect may need to show.
 SEEDS = 300
 
-#: Where :data:`KNOWN` is kept; `python -m tests.testing` writes it.
+#: Where :data:`KNOWN` is kept; `python -m tests.simulator` writes it.
 KNOWN_FILE = Path(__file__).with_name("catching_seeds.json")
 
 #: The seed that showed the defect of a test, when all were last looked for. It is played first, so
@@ -41,13 +41,13 @@ def known_first(test: str, seeds: Iterable[int]) -> Iterator[int]:
 class MutantTestCase(TestCase):
     """Base of tests of one defect each."""
 
-    def may_show(self, plan: Plan) -> bool:
+    def may_show(self, scenario: Scenario) -> bool:
         """Whether it is worth while to play a plan."""
         return True
 
     def seeds(self) -> Iterator[int]:
         """Seeds of such plans."""
-        seeds = (seed for seed in count(1) if self.may_show(Plan.draw(Random(seed))))
+        seeds = (seed for seed in count(1) if self.may_show(Scenario.draw(Random(seed))))
         return known_first(self.id(), islice(seeds, SEEDS))
 
     def assert_caught(self, rules: str, *mutations: tuple[type[Any] | Any, str, Any]) -> None:

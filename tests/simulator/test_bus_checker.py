@@ -6,7 +6,7 @@ from unittest import TestCase
 
 from simulator.bus_checker import BusChecker
 from simulator.transcript import Transcript
-from simulator.truth import Judge, Truth
+from simulator.truth import Truth, Violations
 from simulator.workload import JOBS
 from synrepl.streams.definition import Fact
 
@@ -15,18 +15,18 @@ class Messages(TestCase):
     """Writer ``w`` has committed 1, 3 and 5, and was published at 6."""
 
     def setUp(self) -> None:
-        self.judge = Judge(Transcript(lambda: 0.0))
+        self.violations = Violations(Transcript(lambda: 0.0))
         truth = Truth()
         for token in (1, 3, 5):
             truth.committed(JOBS.name, Fact(token, "w", ()))
         truth.publish(JOBS.name, "w", 6)
-        self.checker = BusChecker(self.judge, truth)
+        self.checker = BusChecker(self.violations, truth)
 
     def say(self, *lines: str, by: str = "w#1.1") -> list[str]:
         """The rules that are broken by then."""
         for line in lines:
             self.checker.published(by, "example.org", line.encode())
-        return [sentence.partition(":")[0] for sentence in self.judge.violations]
+        return [sentence.partition(":")[0] for sentence in self.violations.found]
 
     def test_all_is_well(self) -> None:
         self.assertEqual(

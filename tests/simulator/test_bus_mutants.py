@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from simulator.plan import Plan
+from simulator.scenario import Scenario
 from synrepl.services.announcing.publish import Publisher
 from synrepl.services.bus.bus import Bus
 from synrepl.services.bus.bus_publisher import Standing, Voice
@@ -20,8 +20,8 @@ from tests.simulator.mutants import MutantTestCase
 class OnTheBus(MutantTestCase):
     """Where Redis is in use."""
 
-    def may_show(self, plan: Plan) -> bool:
-        return plan.redis is not None
+    def may_show(self, scenario: Scenario) -> bool:
+        return scenario.redis is not None
 
 
 class Hearers(OnTheBus):

@@ -6,10 +6,10 @@ from unittest import TestCase
 
 from simulator.application_data import ApplicationData
 from simulator.follower_checker import FollowerChecker
-from simulator.parts import Retention
+from simulator.interfaces import RetentionPeriods
 from simulator.transcript import Transcript
 from simulator.trim_checker import TrimChecker
-from simulator.truth import Judge, Truth
+from simulator.truth import Truth, Violations
 from simulator.workload import JOBS
 from synrepl.core.tokens import Token
 from synrepl.streams.definition import Fact, Stream
@@ -32,17 +32,17 @@ class Base(TestCase):
     def setUp(self) -> None:
         self.now = 0.0
         self.transcript = Transcript(lambda: self.now)
-        self.judge = Judge(self.transcript)
+        self.violations = Violations(self.transcript)
         self.truth = Truth()
 
     def assert_broken(self, *words: str) -> None:
-        (sentence,) = self.judge.violations
+        (sentence,) = self.violations.found
         for word in words:
             self.assertIn(word, sentence)
-        self.judge.violations.clear()
+        self.violations.found.clear()
 
     def assert_well(self) -> None:
-        self.assertEqual(self.judge.violations, [])
+        self.assertEqual(self.violations.found, [])
 
 
 class Data(Base):
@@ -50,7 +50,7 @@ class Data(Base):
 
     def setUp(self) -> None:
         super().setUp()
-        self.data = ApplicationData(self.transcript, self.judge)
+        self.data = ApplicationData(self.transcript, self.violations)
 
     def change(self, token: Token, writer: str) -> None:
         txn = self.data.begin()
@@ -116,11 +116,11 @@ class Trims(Base):
         super().setUp()
         self.record: dict[tuple[str, str], Token] = {}
         self.checker = TrimChecker(
-            self.judge,
+            self.violations,
             self.truth,
             lambda: self.now,
             lambda follower: self.record,
-            Retention(every_s=1, keep_s=2, max_s=10, lease_s=5),
+            RetentionPeriods(every_s=1, keep_s=2, max_s=10, lease_s=5),
         )
         self.checker.committed("caches", fact(4))
 
@@ -175,7 +175,7 @@ class Losses(Base):
 
     def follower(self, legacy: bool = False, at: Token = 1) -> FollowerChecker:
         checker = FollowerChecker(
-            self.judge,
+            self.violations,
             self.truth,
             "follower",
             linear=legacy,
@@ -183,7 +183,7 @@ class Losses(Base):
             earliest=True,
             alone=True,
             too_long=(lambda stream, fact: False) if legacy else None,
-            amid_losses=lambda stream, writer, token: False,
+            may_be_lost=lambda stream, writer, token: False,
         )
         if at:
             checker.applied("caches", "" if legacy else "w", 0, 1, [fact(1)])
@@ -202,23 +202,23 @@ class Losses(Base):
     def test_told(self) -> None:
         checker = self.follower()
         self.trim(1, 2)
-        checker.reset("caches", "w", 3)
+        checker.lost_by_trim("caches", "w", 3)
         checker.applied("caches", "w", 2, 3, [fact(3)])
-        checker.claimed("position", {("caches", "w"): 3})
+        checker.reported("position", {("caches", "w"): 3})
         self.assert_well()
         self.assertEqual(len(checker.missing("caches", ["w"])), 0)
 
     def test_what_is_there_is_not_lost(self) -> None:
         checker = self.follower()
         self.trim(1, 2)
-        checker.reset("caches", "w", 3)
-        checker.claimed("position", {("caches", "w"): 3})
+        checker.lost_by_trim("caches", "w", 3)
+        checker.reported("position", {("caches", "w"): 3})
         self.assert_broken("R3", "without [3]")
 
     def test_told_for_nothing(self) -> None:
         checker = self.follower()
         self.trim(1)
-        checker.reset("caches", "w", 3)
+        checker.lost_by_trim("caches", "w", 3)
         self.assert_broken("R3", "it lacks none")
 
     def test_who_begins_has_lost_nothing(self) -> None:
@@ -233,5 +233,5 @@ class Losses(Base):
         checker.applied("caches", "", 1, 3, [fact(3)])
         self.assert_well()
         checker = self.follower(legacy=True)
-        checker.claimed("position", {("caches", ""): 3})
+        checker.reported("position", {("caches", ""): 3})
         self.assert_broken("R3", "without [3]")

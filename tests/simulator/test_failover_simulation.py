@@ -9,7 +9,7 @@ from unittest import TestCase
 from unittest.mock import patch
 
 from simulator.product import Product
-from simulator.world import Result, simulate
+from simulator.simulation import Result, simulate
 from synrepl.core.tokens import Token
 from synrepl.services.following.consumer import Track
 from synrepl.services.following.handler_calls import HandlerCalls

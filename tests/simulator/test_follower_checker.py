@@ -6,7 +6,7 @@ from unittest import TestCase
 
 from simulator.follower_checker import FollowerChecker
 from simulator.transcript import Transcript
-from simulator.truth import Judge, Truth
+from simulator.truth import Truth, Violations
 from synrepl.core.tokens import Range, Token
 from synrepl.streams.definition import Fact
 from tests.storage.samples import note
@@ -21,7 +21,7 @@ class Records(TestCase):
     """A handler had the facts up to 5, and was told that those above 3 may be lost; they are not."""
 
     def setUp(self) -> None:
-        self.judge = Judge(Transcript(lambda: 0.0))
+        self.violations = Violations(Transcript(lambda: 0.0))
         self.truth = Truth()
         self.facts = [Fact(token, "one", (note(str(token)),)) for token in range(1, 7)]
         for fact in self.facts:
@@ -29,7 +29,7 @@ class Records(TestCase):
 
     def handler(self, exactly_once: bool = False) -> FollowerChecker:
         checker = FollowerChecker(
-            self.judge,
+            self.violations,
             self.truth,
             "worker1's handler",
             linear=False,
@@ -37,15 +37,15 @@ class Records(TestCase):
             earliest=True,
             alone=True,
             too_long=None,
-            amid_losses=lambda stream, writer, token: KEPT < token < FLOOR - 1,
+            may_be_lost=lambda stream, writer, token: KEPT < token < FLOOR - 1,
         )
         checker.applied(*KEY, 0, 5, self.facts[:5])
         if not exactly_once:
-            checker.told(*KEY, Range(KEPT, 5))
+            checker.lost_by_failover(*KEY, Range(KEPT, 5))
         return checker
 
     def broken(self) -> list[str]:
-        return [violation.partition(":")[0] for violation in self.judge.violations]
+        return [violation.partition(":")[0] for violation in self.violations.found]
 
     def on_record(self, checker: FollowerChecker, position: Token) -> None:
         checker.on_record({KEY: position})
@@ -54,7 +54,7 @@ class Records(TestCase):
     def test_a_record_amid_the_loss_binds_nobody_who_will_be_told(self) -> None:
         checker = self.handler()
         self.on_record(checker, 5)
-        checker.told(*KEY, Range(KEPT, 5))
+        checker.lost_by_failover(*KEY, Range(KEPT, 5))
         checker.applied(*KEY, KEPT, 6, self.facts[3:])
         self.assertEqual(self.broken(), [])
 

@@ -9,7 +9,7 @@ from unittest import TestCase
 
 from simulator.follower_database import (
     FollowerDatabase,
-    KeptRecords,
+    FollowerRecordStore,
     UnknownFollowerStatement,
 )
 from synrepl.core.tokens import Token
@@ -69,7 +69,7 @@ async def at_once(what: str) -> None:
 class TheSame(PostgresCase):
     async def test_answers_and_records(self) -> None:
         real = self.process("real").database
-        fake = FollowerDatabase(at_once, lambda what: "", KeptRecords())
+        fake = FollowerDatabase(at_once, lambda what: "", FollowerRecordStore())
         random = Random(7)
         for step in range(400):
             work = some_work(random)
@@ -86,7 +86,7 @@ class TheSame(PostgresCase):
 
         for database in (
             self.process("real").database,
-            FollowerDatabase(at_once, lambda what: "", KeptRecords()),
+            FollowerDatabase(at_once, lambda what: "", FollowerRecordStore()),
         ):
             with self.assertRaises(ZeroDivisionError):
                 await database.run("work", fail)
@@ -102,16 +102,16 @@ class Fake(TestCase):
         return result
 
     def test_a_statement_that_it_does_not_know(self) -> None:
-        database = FollowerDatabase(at_once, lambda what: "", KeptRecords())
+        database = FollowerDatabase(at_once, lambda what: "", FollowerRecordStore())
         running = database.run("test", lambda txn: txn.execute("SELECT 1"))
         self.assertRaises(UnknownFollowerStatement, running.send, None)
 
     def test_an_answer_that_is_lost_with_and_without_effect(self) -> None:
         for broken, wanted in ("lost", {}), ("unknown", {("notes", "one"): 3}):
-            kept = KeptRecords()
-            database = FollowerDatabase(at_once, lambda what, broken=broken: broken, kept)
+            store = FollowerRecordStore()
+            database = FollowerDatabase(at_once, lambda what, broken=broken: broken, store)
             running = database.run(
                 "test", lambda txn: followers.record(txn, "f1", {("notes", "one"): 3})
             )
             self.assertRaises(CommitUnknown, running.send, None)
-            self.assertEqual(kept.own("f1"), wanted)
+            self.assertEqual(store.own("f1"), wanted)

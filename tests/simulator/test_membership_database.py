@@ -9,7 +9,7 @@ from unittest import TestCase
 from simulator.membership_database import MembershipDatabase, UnknownStatement
 from simulator.position_checker import CommitChecker
 from simulator.transcript import Transcript
-from simulator.truth import Judge, Truth
+from simulator.truth import Truth, Violations
 from simulator.watched_stream import WatchedStream
 from simulator.workload import JOBS
 from synrepl.storage import membership, writers
@@ -32,7 +32,7 @@ class Operators(TestCase):
     """At the stream ``jobs``."""
 
     def setUp(self) -> None:
-        checker = CommitChecker(Judge(Transcript(lambda: 0.0)), Truth())
+        checker = CommitChecker(Violations(Transcript(lambda: 0.0)), Truth())
         self.jobs = WatchedStream(JOBS, checker, lambda *_: None, lambda *_: None)
         self.notified: list[str] = []
         streams = {JOBS.name: self.jobs}

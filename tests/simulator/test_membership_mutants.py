@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from simulator.plan import CHANGES_OF_WRITERS, Plan
+from simulator.scenario import MEMBERSHIP_CHANGES, Scenario
 from synrepl.core.tokens import Token
 from synrepl.positions.settlement import SettlementTracker
 from synrepl.services.announcing.stream_state import StreamState
@@ -23,8 +23,8 @@ from tests.simulator.mutants import MutantTestCase
 class ComingAndGoing(MutantTestCase):
     """Where who writes changes."""
 
-    def may_show(self, plan: Plan) -> bool:
-        return any(name in CHANGES_OF_WRITERS for name in plan.faults)
+    def may_show(self, scenario: Scenario) -> bool:
+        return any(name in MEMBERSHIP_CHANGES for name in scenario.faults)
 
 
 class Drains(ComingAndGoing):

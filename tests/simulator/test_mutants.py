@@ -7,7 +7,7 @@ from dataclasses import replace
 from heapq import heappop
 from typing import Any
 
-from simulator.plan import Plan
+from simulator.scenario import Scenario
 from synrepl.core.tokens import Token
 from synrepl.positions.cursor import Cursor, CursorDecision
 from synrepl.positions.ledger import Ledger
@@ -210,9 +210,9 @@ class Mutants(MutantTestCase):
 class Reconnecting(MutantTestCase):
     """Where followers connect again and again while lines gather for them."""
 
-    def may_show(self, plan: Plan) -> bool:
-        modern = sum(not kind.legacy for kind in plan.followers.values())
-        return plan.redis is None and modern >= 3 and plan.faults.get("cut_link", 0) >= 10
+    def may_show(self, scenario: Scenario) -> bool:
+        modern = sum(not kind.legacy for kind in scenario.followers.values())
+        return scenario.redis is None and modern >= 3 and scenario.faults.get("cut_link", 0) >= 10
 
     def test_positions_are_told_before_what_has_gathered(self) -> None:
         def subscribe(publisher: Publisher, peer: Any, audience: Any, streams: Any) -> None:
@@ -262,11 +262,11 @@ class Handlers(MutantTestCase):
 class Joining(MutantTestCase):
     """Of handlers that leave a lane and come back."""
 
-    def may_show(self, plan: Plan) -> bool:
+    def may_show(self, scenario: Scenario) -> bool:
         """Those in which some fail while others take their time."""
         return any(
             len(kind.handlers) > 1 and kind.fails and kind.slow_s
-            for kind in plan.followers.values()
+            for kind in scenario.followers.values()
         )
 
     def test_who_has_caught_up_joins_amid_a_batch(self) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from unittest import TestCase
 
 from simulator.product import Product
-from simulator.world import simulate
+from simulator.simulation import simulate
 
 #: How many are played, and how many by one test: several processes can share them.
 #: `tox -e simulate` plays more.
@@ -46,10 +46,10 @@ class Seeds(TestCase):
             self.assertGreater(totals[name], least * (last - first), name)
 
 
-def _part(first: int, last: int) -> Callable[[Seeds], None]:
+def _service(first: int, last: int) -> Callable[[Seeds], None]:
     return lambda case: case.run_seeds(first, last)
 
 
 for _first in range(1, SEEDS, SEEDS_OF_A_PART):
     _last = _first + SEEDS_OF_A_PART - 1
-    setattr(Seeds, f"test_seeds_{_first}_to_{_last}", _part(_first, _last))
+    setattr(Seeds, f"test_seeds_{_first}_to_{_last}", _service(_first, _last))

@@ -13,9 +13,9 @@ from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from simulator import __main__ as command
-from simulator.clock import CURRENT, EPOCH, Life, VirtualClock
+from simulator.clock import CURRENT, EPOCH, Process, VirtualClock
 from simulator.product import Product
-from simulator.world import simulate
+from simulator.simulation import simulate
 from synrepl.positions.cursor import Cursor, CursorDecision
 
 
@@ -93,7 +93,7 @@ class CommandLine(TestCase):
             [],
             ["--seed", "x"],
             ["--seeds", "3..1"],
-            ["--seed", "1", "--cast", "nowhere:Nobody"],
+            ["--seed", "1", "--service-factory", "nowhere:Nobody"],
         ):
             with self.subTest(arguments), patch("sys.stderr", StringIO()):
                 with self.assertRaises(SystemExit) as exited:
@@ -101,13 +101,13 @@ class CommandLine(TestCase):
                 self.assertEqual(exited.exception.code, 2)
 
 
-class Lives(TestCase):
+class ProcessLifetime(TestCase):
     """A process that was killed stays dead."""
 
     def setUp(self) -> None:
         self.clock = VirtualClock()
         self.failures: list[str] = []
-        self.life = Life(self.clock, "somebody", self.failed, lambda: 0.0)
+        self.process = Process(self.clock, "somebody", self.failed, lambda: 0.0)
         self.seen: list[str] = []
 
     def failed(self, name: str, failure: Failure) -> None:
@@ -120,31 +120,31 @@ class Lives(TestCase):
     async def work(self) -> None:
         try:
             self.seen.append(CURRENT.get().name)
-            await self.life.sleep(1)
+            await self.process.sleep(1)
             self.seen.append("woke up")
         finally:
             self.seen.append("cleaned up")
 
     def test_alive(self) -> None:
-        self.life.spawn("work", self.work())
+        self.process.spawn("work", self.work())
         self.run_all()
         self.assertEqual(self.seen, ["somebody", "woke up", "cleaned up"])
 
     def test_killed(self) -> None:
-        self.life.spawn("work", self.work())
-        self.life.callLater(1, self.seen.append, "called")
-        self.life.kill()
-        self.life.spawn("more work", self.work())
+        self.process.spawn("work", self.work())
+        self.process.callLater(1, self.seen.append, "called")
+        self.process.kill()
+        self.process.spawn("more work", self.work())
         self.run_all()
         self.assertEqual(self.seen, ["somebody"])
-        self.life.bury()
+        self.process.dispose()
         self.assertEqual(self.seen, ["somebody", "cleaned up"])
 
     def test_errors_are_told(self) -> None:
         async def fail() -> None:
             raise ValueError("no")
 
-        self.life.spawn("fail", fail())
+        self.process.spawn("fail", fail())
         self.assertEqual(self.failures, ["somebody: fail: no"])
 
     def test_calls_run_in_the_order_of_their_times(self) -> None:
@@ -160,8 +160,8 @@ class Lives(TestCase):
         self.assertEqual(self.seen, ["now", "first", "second", "late"])
 
     def test_a_promise_of_a_dead_process_is_never_kept(self) -> None:
-        waiting: Deferred[None] = self.life.sleep(1)
+        waiting: Deferred[None] = self.process.sleep(1)
         waiting.addCallback(lambda _: self.seen.append("kept"))
-        self.life.kill()
+        self.process.kill()
         self.run_all()
         self.assertEqual(self.seen, [])

@@ -13,10 +13,10 @@ from simulator.application_data import (
     TALLIES,
     ApplicationData,
     DataKey,
-    Told,
+    VersionFact,
 )
-from simulator.clock import Life, VirtualClock
-from simulator.truth import Judge
+from simulator.clock import Process, VirtualClock
+from simulator.truth import Violations
 from synrepl.caches.changes import HasChanged
 from synrepl.core.errors import SynreplError
 from synrepl.core.tokens import Token
@@ -25,11 +25,11 @@ from synrepl.core.tokens import Token
 WAIT_S = 5.0
 
 
-class Reading(Protocol):
+class ReadingActor(Protocol):
     """An actor whose process has the application."""
 
     name: str
-    life: Life | None
+    process: Process | None
     application: Application | None
 
     @property
@@ -37,17 +37,17 @@ class Reading(Protocol):
         """Where it says that it stands; nothing while it is down."""
 
 
-class Waiting(Reading, Protocol):
+class WaitingActor(ReadingActor, Protocol):
     """One that can wait for a position."""
 
-    async def wait_for(self, told: Told, timeout_s: float) -> None:
+    async def wait_for(self, fact: VersionFact, timeout_s: float) -> None:
         """Wait until everything up to a fact is here.
 
         :raises SynreplError: it is not, or not in time
         """
 
 
-class Readers:
+class ReadWorkload:
     """Reads at random, and wherever something has just changed.
 
     :param followers: those of the processes that can wait for a position
@@ -58,14 +58,14 @@ class Readers:
         self,
         clock: VirtualClock,
         random: Random,
-        judge: Judge,
+        violations: Violations,
         data: ApplicationData,
-        processes: Sequence[Reading],
-        followers: Sequence[Waiting],
+        processes: Sequence[ReadingActor],
+        followers: Sequence[WaitingActor],
     ) -> None:
         self._clock = clock
         self._random = random
-        self._judge = judge
+        self._violations = violations
         self._data = data
         self._processes = processes
         self._followers = followers
@@ -94,7 +94,7 @@ class Readers:
         for _ in range(3):
             self._clock.callLater(self._random.random() ** 2 * 0.5, self.read, actor, key)
 
-    def changed_by(self, actor: Reading, versions: Mapping[DataKey, int]) -> None:
+    def changed_by(self, actor: ReadingActor, versions: Mapping[DataKey, int]) -> None:
         """A process knows of its own changes: whoever reads there now, sees them.
 
         And whoever waits for them elsewhere.
@@ -103,23 +103,23 @@ class Readers:
             self.read(actor, key, version)
         follower = self._random.choice(self._followers)
         if versions and self._random.random() < 0.3:
-            told = self._data.told(*next(iter(versions.items())))
-            self._spawn(follower, self._wait_and_read(follower, told, versions))
+            fact = self._data.fact_of(*next(iter(versions.items())))
+            self._spawn(follower, self._wait_and_read(follower, fact, versions))
 
-    def read(self, actor: Reading, key: DataKey, least: int = 0) -> None:
+    def read(self, actor: ReadingActor, key: DataKey, least: int = 0) -> None:
         """Read one key.
 
         :param least: the version that it must be, wherever the process stands
         """
         self._spawn(actor, self._read(actor, key, least))
 
-    def _spawn(self, actor: Reading, read: Coroutine[Any, Any, None]) -> None:
-        if actor.life is None:
+    def _spawn(self, actor: ReadingActor, read: Coroutine[Any, Any, None]) -> None:
+        if actor.process is None:
             read.close()
         else:
-            actor.life.spawn("read", read)
+            actor.process.spawn("read", read)
 
-    async def _read(self, actor: Reading, key: DataKey, least: int) -> None:
+    async def _read(self, actor: ReadingActor, key: DataKey, least: int) -> None:
         application, at = actor.application, actor.positions
         if application is None:
             return
@@ -130,7 +130,7 @@ class Readers:
             return
         self._compare(actor, key, version, least, at)
 
-    async def _read_shelf(self, actor: Reading, shelf: str) -> None:
+    async def _read_shelf(self, actor: ReadingActor, shelf: str) -> None:
         application, at = actor.application, actor.positions
         if application is None:
             return
@@ -142,22 +142,22 @@ class Readers:
         for key, version in versions.items():
             self._compare(actor, key, version, least[key], at)
 
-    def _look_into_index(self, actor: Reading, application: Application) -> None:
+    def _look_into_index(self, actor: ReadingActor, application: Application) -> None:
         at = actor.positions
         for key in TALLIES:
             since = self._random.randint(0, max(at.values(), default=0))
             answer = application.index.has_changed(key[1], since)
             if answer is HasChanged.NO and self._data.has_changed(key, since, at):
-                self._judge.broken(
+                self._violations.add(
                     "R4", "{name} was told that {key} is unchanged since {since}, at {at} it is not",
                     name=actor.name, key=key, since=since, at=dict(at),
                 )  # fmt: skip
 
     async def _wait_and_read(
-        self, actor: Waiting, told: Told, versions: Mapping[DataKey, int]
+        self, actor: WaitingActor, fact: VersionFact, versions: Mapping[DataKey, int]
     ) -> None:
         try:
-            await actor.wait_for(told, WAIT_S)
+            await actor.wait_for(fact, WAIT_S)
         except SynreplError:
             return
         for key, version in versions.items():
@@ -165,7 +165,7 @@ class Readers:
 
     def _compare(
         self,
-        actor: Reading,
+        actor: ReadingActor,
         key: DataKey,
         version: int,
         least: int,
@@ -173,7 +173,7 @@ class Readers:
     ) -> None:
         self.reads += 1
         if version < least:
-            self._judge.broken(
+            self._violations.add(
                 "R4", "{name} read version {version} of {key}, at {at} it had to be {least}",
                 name=actor.name, version=version, key=key, least=least, at=dict(at),
             )  # fmt: skip

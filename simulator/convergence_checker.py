@@ -11,13 +11,13 @@ from simulator.actors import (
     WriterActor,
     writing,
 )
-from simulator.parts import Key
+from simulator.interfaces import Key
 from simulator.truth import ALL, Truth
 from simulator.workload import CATALOGUE
 from synrepl.core.tokens import Token
 
 
-class Ending:
+class ConvergenceChecker:
     """Compares where everybody is with what was committed.
 
     :param removed: the writers that are no more, by stream; whose facts may be gone, too
@@ -37,7 +37,7 @@ class Ending:
         self._followers = followers
         self._removed = removed
 
-    def unsettled(self) -> Iterator[str]:
+    def problems(self) -> Iterator[str]:
         """What is not as it has to be."""
         actors: list[Actor] = [self._master, *self._writers, *self._followers]
         for actor in actors:
@@ -61,23 +61,27 @@ class Ending:
     def _behind(
         self, follower: FollowerActor, stream: str, at: Mapping[Key, Token]
     ) -> Iterator[str]:
-        stands = follower.positions
+        applied = follower.positions
         writers = [ALL] if follower.kind.legacy else [w for s, w in at if s == stream and w != ALL]
         for writer in writers:
             key = stream, writer
             last = self._truth.last(*key)
             if at.get(key, 0) < last:
                 yield f"{writer or 'the linear view'} of {stream} is not published up to {last}"
-            told = self._said(key) if follower.bus else at.get(key, 0)
-            is_there = stands.get(key, 0) >= told if follower.bus else stands.get(key, 0) == told
+            announced = self._announced_position(key) if follower.bus else at.get(key, 0)
+            is_there = (
+                applied.get(key, 0) >= announced
+                if follower.bus
+                else applied.get(key, 0) == announced
+            )
             if not is_there and key not in self._removed():
                 yield (
-                    f"{follower.name} is at {stands.get(key)} of {stream} by {writer or 'all'},"
-                    f" which is at {told}"
+                    f"{follower.name} is at {applied.get(key)} of {stream} by {writer or 'all'},"
+                    f" which is at {announced}"
                 )
         yield from follower.missing(stream, [w for s, w in at if s == stream])
 
-    def _said(self, key: Key) -> Token:
+    def _announced_position(self, key: Key) -> Token:
         """Where a writer stands by its own word; by the master's, if it has none."""
         for actor in writing(self._master, self._writers, self._followers):
             if actor.name == key[1] and actor.ready and actor.writer is not None:

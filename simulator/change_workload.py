@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from random import Random
 from typing import Any, Protocol
 
-from simulator.application_data import ApplicationTransaction, DataKey
-from simulator.change import Change
-from simulator.clock import Life
-from simulator.parts import StaleOutbox
-from simulator.readers import Readers, Reading
+from simulator.application import MOVED
+from simulator.application_data import ITEMS, LABELS, ApplicationTransaction, DataKey
+from simulator.clock import Process
+from simulator.interfaces import InvalidationOutbox
+from simulator.read_workload import ReadingActor, ReadWorkload
 from simulator.transcript import Transcript
-from simulator.truth import Judge
-from simulator.workload import JOBS, RolledBack, Writing
+from simulator.truth import Violations
+from simulator.workload import JOBS, AppendingActor, RolledBack
 from synrepl.core.errors import SynreplError
 from synrepl.core.tokens import Token
 from synrepl.storage.database import CommitUnknown, Transaction
@@ -22,11 +23,58 @@ from synrepl.streams.row import Row
 from synrepl.streams.synapse.caches import CACHES, CachesRow
 
 
-class Changing(Writing, Reading, Protocol):
+@dataclass(frozen=True, slots=True)
+class DataChange:
+    """Something that the application does to its data.
+
+    :ivar keys: what it changes
+    :ivar stale: what it says about that: names of caches or expansions, with a key
+        each, or None for all of it
+    """
+
+    keys: Sequence[DataKey]
+    stale: Sequence[tuple[str, tuple[str | int, ...] | None]]
+
+    @classmethod
+    def draw(cls, random: Random) -> DataChange:
+        """One of its kinds."""
+        return random.choice((_one, _one, _several, _shelf, _all_labels, _moved))(random)
+
+
+def _one(random: Random) -> DataChange:
+    key = random.choice((*ITEMS, *LABELS))
+    return _each([key])
+
+
+def _several(random: Random) -> DataChange:
+    return _each(random.sample((*ITEMS, *LABELS), random.randint(2, 4)))
+
+
+def _each(keys: Sequence[DataKey]) -> DataChange:
+    return DataChange(keys, [(str(name), tuple(arguments)) for name, *arguments in keys])
+
+
+def _shelf(random: Random) -> DataChange:
+    shelf = random.choice(ITEMS)[1]
+    return DataChange([key for key in ITEMS if key[1] == shelf], [("item", (shelf,))])
+
+
+def _all_labels(random: Random) -> DataChange:
+    return DataChange(LABELS, [("label", None)])
+
+
+def _moved(random: Random) -> DataChange:
+    shelf = random.choice(ITEMS)[1]
+    labels = random.sample(LABELS, random.randint(0, 2))
+    items = [key for key in ITEMS if key[1] == shelf]
+    return DataChange([*items, *labels], [(MOVED.name, (shelf, *(key[1] for key in labels)))])
+
+
+class ChangingActor(AppendingActor, ReadingActor, Protocol):
     """An actor that changes data, and reads it."""
 
 
-class ChangingSql(Protocol):
+class ChangingSqlTransaction(Protocol):
     """A transaction of plain SQL."""
 
     def change(self, key: DataKey) -> None:
@@ -40,7 +88,7 @@ class ChangingSql(Protocol):
     async def roll_back(self) -> None: ...
 
 
-class Changers:
+class ChangeWorkload:
     """Makes up changes, has them made, and has read what they have changed.
 
     :param jobs: makes up the rows of one fact
@@ -51,33 +99,35 @@ class Changers:
         self,
         random: Random,
         transcript: Transcript,
-        judge: Judge,
-        readers: Readers,
+        violations: Violations,
+        read_workload: ReadWorkload,
         jobs: Callable[[], Sequence[Row]],
-        begin_sql: Callable[[], Awaitable[ChangingSql]],
+        begin_sql: Callable[[], Awaitable[ChangingSqlTransaction]],
     ) -> None:
         self._random = random
         self._transcript = transcript
-        self._judge = judge
-        self._readers = readers
+        self._violations = violations
+        self._read_workload = read_workload
         self._jobs = jobs
         self._begin_sql = begin_sql
 
-    def change(self, actor: Changing) -> None:
+    def change(self, actor: ChangingActor) -> None:
         """Change something in a transaction of the product; now and then append jobs, too."""
-        life = actor.life
-        if life is not None and actor.writer is not None and actor.ready:
+        process = actor.process
+        if process is not None and actor.writer is not None and actor.ready:
             jobs = [self._jobs()] if self._random.random() < 0.2 else []
-            life.spawn("change", self._change(actor, Change.draw(self._random), jobs))
+            process.spawn("change", self._change(actor, DataChange.draw(self._random), jobs))
 
-    def change_sql(self, life: Life) -> None:
+    def change_sql(self, process: Process) -> None:
         """The same in plain SQL: its author writes the row of ``caches`` himself."""
-        life.spawn("change in plain SQL", self._sql(life, Change.draw(self._random)))
+        process.spawn("change in plain SQL", self._sql(process, DataChange.draw(self._random)))
 
-    async def _change(self, actor: Changing, change: Change, jobs: Sequence[Sequence[Row]]) -> None:
+    async def _change(
+        self, actor: ChangingActor, change: DataChange, jobs: Sequence[Sequence[Row]]
+    ) -> None:
         runs: list[ApplicationTransaction] = []
 
-        def work(txn: Transaction, outbox: StaleOutbox) -> None:
+        def work(txn: Transaction, outbox: InvalidationOutbox) -> None:
             assert isinstance(txn, ApplicationTransaction)
             runs.append(txn)
             for key in change.keys:
@@ -96,31 +146,31 @@ class Changers:
         try:
             await actor.writer.change("change", work, [JOBS] if jobs else [])
         except CommitUnknown as error:
-            self._say(actor.name, "does not know whether {keys} have changed: {error}",
+            self._log(actor.name, "does not know whether {keys} have changed: {error}",
                       keys=change.keys, error=error)  # fmt: skip
             for txn in runs:
-                self._readers.changed_by(actor, txn.versions or {})
+                self._read_workload.changed_by(actor, txn.versions or {})
             return
         except (SynreplError, RolledBack) as error:
-            self._say(actor.name, "failed to change {keys}: {error!r}",
+            self._log(actor.name, "failed to change {keys}: {error!r}",
                       keys=change.keys, error=error)  # fmt: skip
             if any(txn.versions is not None for txn in runs):
-                self._judge.broken(
+                self._violations.add(
                     "ONCE", "{name} was told that its change was rolled back, it was committed",
                     name=actor.name,
                 )  # fmt: skip
             return
         committed = [txn.versions for txn in runs if txn.versions is not None]
         if len(committed) != 1:
-            self._judge.broken(
+            self._violations.add(
                 "ONCE", "{name} was told that its change was committed, it was {times} times",
                 name=actor.name, times=len(committed),
             )  # fmt: skip
             return
-        self._say(actor.name, "changed {versions}", versions=committed[0])
-        self._readers.changed_by(actor, committed[0])
+        self._log(actor.name, "changed {versions}", versions=committed[0])
+        self._read_workload.changed_by(actor, committed[0])
 
-    async def _sql(self, life: Life, change: Change) -> None:
+    async def _sql(self, process: Process, change: DataChange) -> None:
         try:
             txn = await self._begin_sql()
             for key in change.keys:
@@ -129,15 +179,15 @@ class Changers:
                 CachesRow(name, None if key is None else list(key), 0) for name, key in change.stale
             ]
             token = await txn.append(CACHES, rows)
-            self._say("plain SQL", "took {token} of caches to change {keys}",
+            self._log("plain SQL", "took {token} of caches to change {keys}",
                       token=token, keys=change.keys)  # fmt: skip
-            await life.sleep(self._random.random() ** 3 * 3)
+            await process.sleep(self._random.random() ** 3 * 3)
             if self._random.random() < 0.3:
                 await txn.roll_back()
             else:
                 await txn.commit()
         except SynreplError as error:
-            self._say("plain SQL", "failed: {error}", error=error)
+            self._log("plain SQL", "failed: {error}", error=error)
 
-    def _say(self, who: str, words: str, **facts: object) -> None:
+    def _log(self, who: str, words: str, **facts: object) -> None:
         self._transcript.add(who, words, **facts)

@@ -25,21 +25,21 @@ from simulator.application_data import ApplicationData
 from simulator.bus_checker import BusChecker
 from simulator.bus_faults import BusFaults
 from simulator.bus_network import BusNetwork
-from simulator.changers import Changers
-from simulator.clock import EPOCH, Life, VirtualClock
+from simulator.change_workload import ChangeWorkload
+from simulator.clock import EPOCH, Process, VirtualClock
+from simulator.convergence_checker import ConvergenceChecker
 from simulator.database import SimulatedDatabase
 from simulator.death_checker import DeathChecker
-from simulator.ending import Ending
 from simulator.faults import Faults
-from simulator.follower_checker import FollowerChecker, PositionClaims
-from simulator.network import Network, Weather
+from simulator.follower_checker import FollowerChecker, PositionReportChecker
+from simulator.interfaces import FollowerKind, HandlerKind, ProcessEnvironment, ServiceFactory
+from simulator.network import Network, NetworkConditions
 from simulator.operators import Operators
-from simulator.parts import Cast, FollowerKind, HandlerKind, Place
-from simulator.plan import BUS_FAULTS, CHANGES_OF_WRITERS, Plan
-from simulator.position_checker import Movements, WatchedMovements
-from simulator.readers import Readers
+from simulator.position_checker import AnnouncementListener, PositionChecker
+from simulator.read_workload import ReadWorkload
+from simulator.scenario import BUS_FAULTS, MEMBERSHIP_CHANGES, Scenario
 from simulator.transcript import Transcript
-from simulator.truth import Judge, Truth
+from simulator.truth import Truth, Violations
 from simulator.wire_checker import WireChecker
 from simulator.workload import CATALOGUE, Workload, too_long
 from synrepl.testing.links import Link
@@ -53,7 +53,7 @@ WORK_WEIGHT = 100
 #: Once nothing breaks any more, everything must be where it belongs within this
 #: many seconds: a muted connection is given up after 15, a worker waits for its
 #: next try at most 30, and a handler's pause after failures is 15 at most.
-SETTLED_WITHIN_S = 90.0
+CONVERGED_WITHIN_S = 90.0
 
 
 @dataclass(slots=True)
@@ -70,82 +70,92 @@ class Result:
     counts: Mapping[str, int] = field(default_factory=dict)
 
 
-class World:
+class Simulation:
     """Everything of one run."""
 
-    def __init__(self, seed: int, cast: Cast, lose_commits: bool = False) -> None:
+    def __init__(
+        self, seed: int, service_factory: ServiceFactory, lose_commits: bool = False
+    ) -> None:
         self.seed = seed
         self._random = random = Random(seed)  # noqa: S311
-        self._cast = cast
+        self._service_factory = service_factory
         self._clock = clock = VirtualClock()
         self.transcript = Transcript(clock.seconds)
-        self.judge = Judge(self.transcript)
-        self.plan = plan = Plan.draw(random, lose_commits)
+        self.violations = Violations(self.transcript)
+        self.scenario = scenario = Scenario.draw(random, lose_commits)
         self._truth = truth = Truth()
-        self._data = data = ApplicationData(self.transcript, self.judge)
-        self._lives: list[Life] = []
-        self._wires: list[WireChecker] = []
+        self._data = data = ApplicationData(self.transcript, self.violations)
+        self._processes: list[Process] = []
+        self._wire_checkers: list[WireChecker] = []
         self._database = SimulatedDatabase(
-            clock, random, self.transcript, self.judge, truth, plan, data
+            clock, random, self.transcript, self.violations, truth, scenario, data
         )
-        weather = Weather(random, plan.slowest_s)
-        self._network = Network(clock, weather, self._opened)
-        self._heard = BusChecker(self.judge, truth)
+        conditions = NetworkConditions(random, scenario.slowest_s)
+        self._network = Network(clock, conditions, self._link_opened)
+        self._bus_checker = BusChecker(self.violations, truth)
         self._bus: BusNetwork | None = None
-        if plan.redis is not None:
-            self._bus = BusNetwork(clock, random, weather, plan.redis, self._heard.published)
-        self._supervisor = Supervisor(clock, random, self.transcript, self._live, self._place)
+        if scenario.redis is not None:
+            self._bus = BusNetwork(
+                clock, random, conditions, scenario.redis, self._bus_checker.published
+            )
+        self._supervisor = Supervisor(
+            clock, random, self.transcript, self._new_process, self._new_environment
+        )
         bus = self._bus is not None
-        self._master = MasterActor("master", cast, self._network, self._watch, bus)
-        self._writers = [self._make_writer(name) for name in plan.writers]
+        self._master = MasterActor(
+            "master", service_factory, self._network, self._wrap_listener, bus
+        )
+        self._writers = [self._make_writer(name) for name in scenario.writers]
         self._followers = [
             FollowerActor(
                 name,
-                cast,
+                service_factory,
                 self._network,
                 kind,
                 partial(self._checker, name, kind),
-                PositionClaims(self.judge, name),
+                PositionReportChecker(self.violations, name),
                 random,
-                self._database.followers_kept,
+                self._database.follower_records,
                 data,
-                self._watch,
+                self._wrap_listener,
             )
-            for name, kind in plan.followers.items()
+            for name, kind in scenario.followers.items()
         ]
-        self._deaths = DeathChecker(self.judge)
+        self._deaths = DeathChecker(self.violations)
         self._workload = Workload(
             random,
             self.transcript,
-            self.judge,
+            self.violations,
             truth,
             self._database.begin_sql,
-            self._database.gave_back,
+            self._database.tokens_released,
         )
-        self._readers = Readers(clock, random, self.judge, data, self._actors, self._followers)
-        self._changers = Changers(
-            random, self.transcript, self.judge, self._readers,
+        self._read_workload = ReadWorkload(
+            clock, random, self.violations, data, self._actors, self._followers
+        )
+        self._change_workload = ChangeWorkload(
+            random, self.transcript, self.violations, self._read_workload,
             self._workload.jobs, self._database.begin_sql,
         )  # fmt: skip
-        if plan.loading is not None:
-            data.changed = self._readers.changed
-        self._outside = self._live("outside")
+        if scenario.loading is not None:
+            data.changed = self._read_workload.changed
+        self._outside = self._new_process("outside")
         self._faults = Faults(
             clock, random, self.transcript, self._supervisor, self._database, self._network,
             self._bus, self._master, self._writers, self._followers,
-            self._write, plan,
+            self._write, scenario,
         )  # fmt: skip
         if self._bus is not None:
             self._bus_faults = BusFaults(clock, random, self.transcript, self._bus)
         self._operators = Operators(
-            random, self.transcript, self.judge, self._outside,
-            cast.membership(
+            random, self.transcript, self.violations, self._outside,
+            service_factory.membership(
                 self._outside, self._database.for_operators(CATALOGUE, self._operators_trip)
             ),
             self._supervisor, self._database.unsettled, self._database.last_taken,
             self._writers, self._writing, self._make_writer, self._faults.interrupt,
         )  # fmt: skip
-        self._ending = Ending(
+        self._convergence = ConvergenceChecker(
             truth, self._master, self._writers, self._followers, self._database.removed
         )
         self._database.notified = self._notified
@@ -156,24 +166,24 @@ class World:
 
     def run(self, steps: int) -> Result:
         """Play the whole run; stops at the first broken rule."""
-        for sentence in self.plan.sentences():
+        for sentence in self.scenario.sentences():
             self.transcript.add("plan", "{sentence}", sentence=sentence)
         for actor in self._actors:
-            self._clock.callLater(self._random.random() * 0.2, self._supervisor.begin, actor)
+            self._clock.callLater(self._random.random() * 0.2, self._supervisor.start, actor)
         self._wait(0.5)
-        names = list(self.plan.faults)
-        weights = [self.plan.faults[name] for name in names]
+        names = list(self.scenario.faults)
+        weights = [self.scenario.faults[name] for name in names]
         for _ in range(steps):
-            if self.judge.violations:
+            if self.violations.found:
                 break
             self._step(names, weights)
-        if not self.judge.violations:
+        if not self.violations.found:
             self._settle()
-        result = Result(self.seed, list(self.judge.violations), self.transcript, self._counts())
+        result = Result(self.seed, list(self.violations.found), self.transcript, self._counts())
         self.transcript.close()
-        self._database.over = True
-        for life in self._lives:
-            life.bury()
+        self._database.is_over = True
+        for process in self._processes:
+            process.dispose()
         return result
 
     def _step(self, names: list[str], weights: list[int]) -> None:
@@ -182,24 +192,24 @@ class World:
         if what == "work":
             self._work()
         elif what in BUS_FAULTS:
-            self._bus_faults.happen(what)
-        elif what in CHANGES_OF_WRITERS:
-            self._operators.happen(what)
+            self._bus_faults.inject(what)
+        elif what in MEMBERSHIP_CHANGES:
+            self._operators.perform(what)
         else:
-            self._faults.happen(what)
+            self._faults.inject(what)
         dice = self._random.random()
         self._wait(dice**4 * 2 if dice < 0.98 else 7.0)
 
     def _work(self) -> None:
-        what = self._random.choices(list(self.plan.work), list(self.plan.work.values()))[0]
+        what = self._random.choices(list(self.scenario.work), list(self.scenario.work.values()))[0]
         if what == "append_sql":
             self._workload.append_sql(self._outside)
         elif what == "change_sql":
-            self._changers.change_sql(self._outside)
+            self._change_workload.change_sql(self._outside)
         elif what == "read":
-            self._readers.read_anything()
+            self._read_workload.read_anything()
         elif what == "change":
-            self._changers.change(self._writer())
+            self._change_workload.change(self._writer())
         elif what == "append":
             self._workload.append(self._writer())
         else:
@@ -213,24 +223,24 @@ class World:
 
     def _write(self, actor: WritingActor) -> None:
         """Let somebody write something."""
-        if self.plan.work["reserve"] and self._random.random() < 0.3:
+        if self.scenario.work["reserve"] and self._random.random() < 0.3:
             self._workload.reserve(actor)
-        elif self.plan.loading is not None and self._random.random() < 0.5:
-            self._changers.change(actor)
+        elif self.scenario.loading is not None and self._random.random() < 0.5:
+            self._change_workload.change(actor)
         else:
             self._workload.append(actor)
 
     def _wait(self, seconds: float) -> None:
         until = self._clock.seconds() + seconds
-        while not self.judge.violations and self._clock.run_next(until):
+        while not self.violations.found and self._clock.run_next(until):
             pass
         self._check()
 
     def _check(self) -> None:
         self._database.check()
-        life = self._master.life
-        watched = life is not None and self._master.ready and self._database.reaches(life)
-        self._deaths.look(self._clock.seconds(), watched, self._database.dead())
+        process = self._master.process
+        watched = process is not None and self._master.ready and self._database.can_reach(process)
+        self._deaths.check(self._clock.seconds(), watched, self._database.dead())
         for follower in self._followers:
             follower.check()
 
@@ -239,42 +249,42 @@ class World:
     def _settle(self) -> None:
         """Nothing breaks any more: everything must come right within its time."""
         self.transcript.add("plan", "from here on nothing breaks")
-        self._database.calm = True
+        self._database.faults_off = True
         self._network.heal()
         if self._bus is not None:
             self._bus.heal()
-        self._operators.calm()
+        self._operators.stop_faults()
         for follower in self._followers:
-            follower.calm()
-        deadline = self._clock.seconds() + SETTLED_WITHIN_S
-        while not self.judge.violations:
+            follower.stop_faults()
+        deadline = self._clock.seconds() + CONVERGED_WITHIN_S
+        while not self.violations.found:
             self._wait(1.0)
-            unsettled = next(self._unsettled(), None)
-            if unsettled is None:
+            problems = next(self._problems(), None)
+            if problems is None:
                 self._read_everything()
                 return
             if self._clock.seconds() >= deadline:
-                for sentence in self._unsettled():
-                    self.judge.broken("LIVENESS", "{sentence}", sentence=sentence)
+                for sentence in self._problems():
+                    self.violations.add("LIVENESS", "{sentence}", sentence=sentence)
                 return
 
-    def _unsettled(self) -> Iterator[str]:
-        yield from self._ending.unsettled()
+    def _problems(self) -> Iterator[str]:
+        yield from self._convergence.problems()
         yield from self._operators.unfinished()
 
     def _read_everything(self) -> None:
         """What is stale now would be stale for ever."""
         for actor in self._actors:
             if actor.application is not None:
-                actor.application.calm = True
-        if self.plan.loading is not None:
-            self._readers.read_everything()
-            self._wait(2 * self.plan.loading.slow_s + 0.1)
+                actor.application.faults_off = True
+        if self.scenario.loading is not None:
+            self._read_workload.read_everything()
+            self._wait(2 * self.scenario.loading.slow_s + 0.1)
 
     def _checker(self, name: str, kind: FollowerKind, handler: HandlerKind) -> FollowerChecker:
         """Keeps account of a handler of a follower."""
         return FollowerChecker(
-            self.judge,
+            self.violations,
             self._truth,
             f"{name}'s handler {handler.name}",
             linear=kind.legacy is not handler.other_view,
@@ -282,55 +292,55 @@ class World:
             earliest=kind.earliest or handler.late,
             alone=not any(each.other_view for each in kind.handlers),
             too_long=too_long if kind.legacy and not handler.other_view else None,
-            amid_losses=self._database.amid_losses,
+            may_be_lost=self._database.may_be_lost,
         )
 
     # -- what the parts need -----------------------------------------------------------------
 
-    def _live(self, name: str) -> Life:
+    def _new_process(self, name: str) -> Process:
         # A source of its own: what a process draws does not change what happens to others.
-        random = Random(f"{self.seed} {len(self._lives)}")  # noqa: S311
-        life = Life(self._clock, name, self._failed, random.random)
-        self._lives.append(life)
-        return life
+        random = Random(f"{self.seed} {len(self._processes)}")  # noqa: S311
+        process = Process(self._clock, name, self._failed, random.random)
+        self._processes.append(process)
+        return process
 
-    def _place(self, life: Life, on_bus: bool) -> Place:
-        loading = self.plan.loading
-        return Place(
-            life,
-            self._database.store_of(life),
-            self._database.followers_of(life),
-            self.transcript.log(life.name),
+    def _new_environment(self, process: Process, on_bus: bool) -> ProcessEnvironment:
+        loading = self.scenario.loading
+        return ProcessEnvironment(
+            process,
+            self._database.store_of(process),
+            self._database.followers_of(process),
+            self.transcript.log(process.name),
             CATALOGUE,
-            None if loading is None else Application(life, self._data, self._random, loading),
-            self.plan.retention,
-            self._bus.place_of(life) if on_bus and self._bus is not None else None,
-            self.plan.small,
+            None if loading is None else Application(process, self._data, self._random, loading),
+            self.scenario.retention,
+            self._bus.access_for(process) if on_bus and self._bus is not None else None,
+            self.scenario.small,
         )
 
     def _make_writer(self, name: str) -> WriterActor:
-        return WriterActor(name, self._cast, self._watch, self._bus is not None)
+        return WriterActor(name, self._service_factory, self._wrap_listener, self._bus is not None)
 
     def _operators_trip(self) -> Deferred[None]:
-        return self._outside.sleep(self._random.random() * self.plan.database_s)
+        return self._outside.sleep(self._random.random() * self.scenario.database_s)
 
-    def _watch(self, movements: Movements) -> WatchedMovements:
-        return WatchedMovements(self.judge, self._truth, self._database.unsettled, movements)
+    def _wrap_listener(self, listener: AnnouncementListener) -> PositionChecker:
+        return PositionChecker(self.violations, self._truth, self._database.unsettled, listener)
 
-    def _opened(self, name: str, link: Link) -> None:
+    def _link_opened(self, name: str, link: Link) -> None:
         self.transcript.add(link.client.name, "is connected")
-        checker = WireChecker(self.judge, self._truth, link.client.name, too_long)
+        checker = WireChecker(self.violations, self._truth, link.client.name, too_long)
         link.client.sent = checker.client_sent
         link.server.sent = checker.server_sent
-        self._wires.append(checker)
+        self._wire_checkers.append(checker)
 
     def _notified(self, stream: str) -> None:
-        if not self._database.calm and self._random.random() < self.plan.notify_lost:
+        if not self._database.faults_off and self._random.random() < self.scenario.notify_lost:
             return
         self._clock.callLater(self._random.random() ** 2 * 0.2, self._master.notify, stream)
 
     def _failed(self, name: str, failure: Failure) -> None:
-        self.judge.broken(
+        self.violations.add(
             "CRASH", "{name} ended with {trace}", name=name, trace=failure.getTraceback()
         )
 
@@ -341,33 +351,35 @@ class World:
             "calls": self._clock.ran,
             "seconds": int(self._clock.seconds() - EPOCH),
             "facts": self._truth.count,
-            "lines": sum(wire.lines for wire in self._wires),
-            "connections": len(self._wires),
-            "messages": self._heard.messages,
+            "lines": sum(checker.lines for checker in self._wire_checkers),
+            "connections": len(self._wire_checkers),
+            "messages": self._bus_checker.messages,
             "cut off": 0 if self._bus is None else self._bus.cut_off,
             "applied": sum(total.applied for total in totals),
             "duplicates": sum(total.duplicates for total in totals),
             "resets": sum(total.resets for total in totals),
             "changes": self._data.count,
-            "reads": self._readers.reads,
+            "reads": self._read_workload.reads,
             "drained": self._operators.drained,
             "trimmed": self._database.trims.count,
         }
 
 
-def simulate(seed: int, cast: Cast, steps: int = STEPS, *, lose_commits: bool = False) -> Result:
+def simulate(
+    seed: int, service_factory: ServiceFactory, steps: int = STEPS, *, lose_commits: bool = False
+) -> Result:
     """Run one seed.
 
-    :param cast: plays the processes
+    :param service_factory: plays the processes
     :param steps: how many things happen before the end begins
     :param lose_commits: the database fails over to a standby that lacks commits
     """
-    with _no_looking_for_garbage():
-        return World(seed, cast, lose_commits).run(steps)
+    with _garbage_collection_disabled():
+        return Simulation(seed, service_factory, lose_commits).run(steps)
 
 
 @contextmanager
-def _no_looking_for_garbage() -> Iterator[None]:
+def _garbage_collection_disabled() -> Iterator[None]:
     """Hardly anything of a run can go before its end; to look costs a quarter of its time."""
     collects = gc.isenabled()
     gc.disable()

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from simulator.application import Application
-from simulator.clock import Life
-from simulator.network import Dialler, Factory
-from simulator.position_checker import Movements
+from simulator.clock import Process
+from simulator.network import ClientFactory, ServerFactory
+from simulator.position_checker import AnnouncementListener
 from simulator.transcript import ProcessLog
 from synrepl.core.tokens import Range, Token
 from synrepl.storage.database import Database, Transaction
@@ -32,7 +32,7 @@ QUEUED_LINES = 25
 
 
 @dataclass(frozen=True, slots=True)
-class Retention:
+class RetentionPeriods:
     """How long facts of ephemeral streams stay.
 
     :ivar every_s: seconds between two rounds of trimming
@@ -47,8 +47,8 @@ class Retention:
     lease_s: float
 
 
-class PubSub(Protocol):
-    """A process's connections to Redis; see :class:`synrepl.daemon.process_bus.PubSub`."""
+class BusConnection(Protocol):
+    """A process's connections to Redis; see :class:`synrepl.daemon.process_bus.BusConnection`."""
 
     fault: str | None
     connections: int
@@ -62,22 +62,22 @@ class PubSub(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class BusPlace:
+class BusAccess:
     """Redis, as a process finds it.
 
     :ivar join: given the channels to hear, and who hears and speaks
     :ivar per_stream: rows and positions go to a channel per stream
     """
 
-    join: Callable[[Collection[str], Owner], PubSub]
+    join: Callable[[Collection[str], Owner], BusConnection]
     per_stream: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ProcessEnvironment:
     """Where a process runs: all it has in the world.
 
-    :ivar life: its scheduler
+    :ivar process: its scheduler
     :ivar store: the database, as seen from here
     :ivar database: for a follower's record and transactional handlers
     :ivar application: whose caches are to be kept coherent; None in a run without caches
@@ -85,22 +85,22 @@ class Place:
     :ivar small: pages and buffers are small, so that few facts reach their ends
     """
 
-    life: Life
+    process: Process
     store: FactStore
     database: Database
     log: ProcessLog
     catalogue: Catalogue
     application: Application | None
-    retention: Retention
-    bus: BusPlace | None
+    retention: RetentionPeriods
+    bus: BusAccess | None
     small: bool
 
 
 #: Puts a checker in front of whoever is told of movements.
-Watch = Callable[[Movements], Movements]
+WrapListener = Callable[[AnnouncementListener], AnnouncementListener]
 
 
-class Receiver(Protocol):
+class HandlerCallbacks(Protocol):
     """What one of a follower's handlers does; it may take long and it may fail."""
 
     async def handle(
@@ -162,7 +162,7 @@ class FollowerKind:
     writes: bool
 
 
-class Held(Protocol):
+class ReservedTokens(Protocol):
     """Reserved tokens."""
 
     tokens: Sequence[Token]
@@ -170,12 +170,12 @@ class Held(Protocol):
     async def write(self, facts: Sequence[Sequence[Row]]) -> None:
         """Write facts at the first of them."""
 
-    async def __aenter__(self) -> Held: ...
+    async def __aenter__(self) -> ReservedTokens: ...
 
     async def __aexit__(self, *error: Any) -> object: ...
 
 
-class StaleOutbox(Protocol):
+class InvalidationOutbox(Protocol):
     """What goes out with a change when it commits."""
 
     def invalidate(self, cache: str, key: Sequence[Any]) -> None:
@@ -188,7 +188,7 @@ class StaleOutbox(Protocol):
         """Append a fact."""
 
 
-class WriterPart(Protocol):
+class WriterService(Protocol):
     """A process's writer."""
 
     async def start(self) -> None:
@@ -200,11 +200,14 @@ class WriterPart(Protocol):
         """Append facts; their tokens, and whose they are, once they are committed."""
 
     async def change(
-        self, name: str, work: Callable[[Transaction, StaleOutbox], T], streams: Sequence[Stream]
+        self,
+        name: str,
+        work: Callable[[Transaction, InvalidationOutbox], T],
+        streams: Sequence[Stream],
     ) -> T:
         """Run a transaction that says what it makes stale."""
 
-    async def reserve(self, stream: Stream, count: int) -> Held:
+    async def reserve(self, stream: Stream, count: int) -> ReservedTokens:
         """Take tokens before writing."""
 
     def positions(self) -> Mapping[Key, Token]:
@@ -214,12 +217,12 @@ class WriterPart(Protocol):
         """Give the name back."""
 
 
-class MasterPart(Protocol):
+class MasterService(Protocol):
     """A master, with a writer of its own."""
 
-    writer: WriterPart
+    writer: WriterService
     #: Makes the protocol of each connection.
-    listener: Factory
+    listener: ServerFactory
 
     async def start(self) -> None:
         """Returns once connections can be taken."""
@@ -234,15 +237,15 @@ class MasterPart(Protocol):
         """End in good order."""
 
 
-class FollowerPart(Protocol):
+class FollowerService(Protocol):
     """A follower.
 
-    :ivar dialler: makes the protocol of each connection that it asks for; None over Redis
+    :ivar client_factory: makes the protocol of each connection that it asks for; None over Redis
     :ivar writer: for a worker that writes
     """
 
-    dialler: Dialler | None
-    writer: WriterPart | None
+    client_factory: ClientFactory | None
+    writer: WriterService | None
 
     async def start(self) -> None:
         """Read what is on record; connect afterwards."""
@@ -259,7 +262,7 @@ class FollowerPart(Protocol):
         """
 
 
-class MembershipPart(Protocol):
+class MembershipService(Protocol):
     """An operator's way to change who writes a stream."""
 
     async def add(self, stream: Stream, writer: str) -> bool:
@@ -278,27 +281,29 @@ class MembershipPart(Protocol):
         """
 
 
-class Cast(Protocol):
-    """Who plays the parts; processes with a place on the bus announce through ``watch``."""
+class ServiceFactory(Protocol):
+    """Who plays the parts; processes with a place on the bus announce through ``wrap_listener``."""
 
-    def master(self, place: Place, watch: Watch) -> MasterPart:
-        """A master, whose announcements go through ``watch``."""
+    def master(self, environment: ProcessEnvironment, wrap_listener: WrapListener) -> MasterService:
+        """A master, whose announcements go through ``wrap_listener``."""
 
-    def writer(self, place: Place, name: str, watch: Watch) -> WriterPart:
+    def writer(
+        self, environment: ProcessEnvironment, name: str, wrap_listener: WrapListener
+    ) -> WriterService:
         """A process that only writes, to all streams."""
 
     def follower(
         self,
-        place: Place,
+        environment: ProcessEnvironment,
         name: str,
         kind: FollowerKind,
-        handlers: Sequence[tuple[HandlerKind, Receiver]],
-        watch: Watch,
-    ) -> FollowerPart:
+        handlers: Sequence[tuple[HandlerKind, HandlerCallbacks]],
+        wrap_listener: WrapListener,
+    ) -> FollowerService:
         """A follower of all streams.
 
         :param handlers: those that it has in this life
         """
 
-    def membership(self, life: Life, database: Database) -> MembershipPart:
+    def membership(self, process: Process, database: Database) -> MembershipService:
         """An operator at the database."""

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from simulator.application import Loading
-from simulator.parts import FollowerKind, HandlerKind, Retention
+from simulator.application import LoadBehaviour
+from simulator.interfaces import FollowerKind, HandlerKind, RetentionPeriods
 
 #: What may break: name and the most it may weigh against ordinary work (which weighs 100).
 FAULTS: Mapping[str, int] = {
@@ -35,7 +35,7 @@ BUS_FAULTS: Mapping[str, int] = {
 }
 
 #: How who writes may change: names and weights likewise.
-CHANGES_OF_WRITERS: Mapping[str, int] = {
+MEMBERSHIP_CHANGES: Mapping[str, int] = {
     "add_writer": 4,
     "drain_writer": 6,
     "drain_sql": 6,
@@ -50,7 +50,7 @@ _CACHED_WORK = {"change": 30, "change_sql": 8, "read": 15}
 
 
 @dataclass(frozen=True, slots=True)
-class RedisPlan:
+class RedisSetup:
     """How Redis is used.
 
     :ivar per_stream: each stream has a channel of its own
@@ -64,7 +64,7 @@ class RedisPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Scenario:
     """The cast list of one run, and its misfortunes.
 
     :ivar writers: names of the writer processes beside the master
@@ -91,12 +91,12 @@ class Plan:
     work: Mapping[str, int]
     stays_dead: bool
     small: bool
-    loading: Loading | None
-    retention: Retention
-    redis: RedisPlan | None
+    loading: LoadBehaviour | None
+    retention: RetentionPeriods
+    redis: RedisSetup | None
 
     @classmethod
-    def draw(cls, random: Random, lose_commits: bool = False) -> Plan:
+    def draw(cls, random: Random, lose_commits: bool = False) -> Scenario:
         """A plan out of a seed. Every run leaves some faults out, so that others go far.
 
         :param lose_commits: the database fails over to a standby that lacks commits
@@ -104,7 +104,7 @@ class Plan:
         redis = _redis(random) if random.random() < 0.5 else None
         possible = {**FAULTS, **(BUS_FAULTS if redis is not None else {})}
         if random.random() < 0.4:
-            possible |= CHANGES_OF_WRITERS
+            possible |= MEMBERSHIP_CHANGES
         faults = {
             name: random.randint(1, most)
             for name, most in possible.items()
@@ -114,7 +114,7 @@ class Plan:
         # What applications keep, and who may write, is not put back by it.
         if lose_commits:
             loading = None
-            faults = {name: most for name, most in faults.items() if name not in CHANGES_OF_WRITERS}
+            faults = {name: most for name, most in faults.items() if name not in MEMBERSHIP_CHANGES}
             faults["lose_commits"] = random.randint(1, 6)
         return cls(
             writers=[f"writer{n}" for n in range(1, random.randint(1, 3) + 1)],
@@ -154,8 +154,8 @@ class Plan:
         ]
 
 
-def _loading(random: Random) -> Loading:
-    return Loading(
+def _loading(random: Random) -> LoadBehaviour:
+    return LoadBehaviour(
         slow_s=random.choice((0.01, 0.1, 1.0)),
         fails=random.choice((0.0, 0.1)),
         hangs=random.choice((0.0, 0.02)),
@@ -163,8 +163,8 @@ def _loading(random: Random) -> Loading:
     )
 
 
-def _retention(random: Random) -> Retention:
-    return Retention(
+def _retention(random: Random) -> RetentionPeriods:
+    return RetentionPeriods(
         every_s=random.choice((0.5, 3.0)),
         keep_s=random.choice((0.0, 0.0, 3.0)),
         max_s=random.choice((10.0, 1000.0)),
@@ -172,15 +172,15 @@ def _retention(random: Random) -> Retention:
     )
 
 
-def _redis(random: Random) -> RedisPlan:
-    return RedisPlan(
+def _redis(random: Random) -> RedisSetup:
+    return RedisSetup(
         per_stream=random.random() < 0.3,
         buffer_bytes=random.choice((1_000, 4_000, 1_000_000)),
         for_all=random.random() < 0.6,
     )
 
 
-def _follower(random: Random, redis: RedisPlan | None) -> FollowerKind:
+def _follower(random: Random, redis: RedisSetup | None) -> FollowerKind:
     named = random.random() < 0.6
     bus = redis is not None and (redis.for_all or random.random() < 0.5)
     legacy = not bus and random.random() < 0.4
