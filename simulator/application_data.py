@@ -114,7 +114,7 @@ class ApplicationData:
         self._attach(without_fact, stream, fact.writer, fact.token)
         if without_fact and stream == CACHES.name:
             self._transcript.add(
-                "database", "{token} of {writer} in {stream} tells of {untold}",
+                "database", "{token} of {writer} in {stream} announces {without_fact}",
                 token=fact.token, writer=fact.writer, stream=stream, without_fact=without_fact,
             )  # fmt: skip
 
@@ -143,7 +143,7 @@ class ApplicationData:
         """Every change has been told."""
         if self._without_fact:
             self._violations.add(
-                "R4", "no fact tells of {untold}", without_fact=self._without_fact
+                "R4", "no fact announces {without_fact}", without_fact=self._without_fact
             )
 
 

@@ -192,7 +192,7 @@ class _CoroutineRun(Generic[T]):
     :ivar done: its result
     """
 
-    __slots__ = ("_coroutine", "_life", "done")
+    __slots__ = ("_coroutine", "_process", "done")
 
     def __init__(self, process: Process, coroutine: Coroutine[Any, Any, T]) -> None:
         self._process = process

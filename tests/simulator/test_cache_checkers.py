@@ -83,7 +83,7 @@ class Data(Base):
         txn.change(ITEM)
         txn.commit()
         self.data.check()
-        self.assert_broken("R4", "no fact tells")
+        self.assert_broken("R4", "no fact announces")
         self.data.committed("caches", fact(1))
         self.data.check()
         self.assert_well()
