@@ -11,8 +11,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from simulator.follower_database import (
     FollowerDatabase,
-    FollowerTransaction,
     FollowerRecordStore,
+    FollowerTransaction,
 )
 from synrepl.core.tokens import Range, Token
 from synrepl.services.following.consumer import Subscription
