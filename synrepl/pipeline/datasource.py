@@ -21,9 +21,9 @@ from pyspark.sql.types import StructType
 from synrepl.pipeline.sink.writers import batch_writer, stream_writer
 from synrepl.pipeline.source.batch import BatchReader, FilteringReader
 from synrepl.pipeline.source.database.open import open_source_database
-from synrepl.pipeline.source.options import parse
+from synrepl.pipeline.source.options import parse_source_options
 from synrepl.pipeline.source.stream import StreamReader
-from synrepl.pipeline.source.streams import layout_of
+from synrepl.pipeline.source.streams import read_schema_of
 
 
 class SynreplDataSource(DataSource):
@@ -39,21 +39,21 @@ class SynreplDataSource(DataSource):
 
         :raises NoSuchStream: :raises ColumnsDisagree: :raises DatabaseAway:
         """
-        options = parse(self.options)
-        origin = open_source_database(options.dsn, "source", options.patience_s)
+        options = parse_source_options(self.options)
+        source = open_source_database(options.dsn, "source", options.patience_s)
         try:
-            return layout_of(origin, options).schema
+            return read_schema_of(source, options).schema
         finally:
-            origin.close()
+            source.close()
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """For ``spark.read``."""
-        options = parse(self.options, streaming=False)
+        options = parse_source_options(self.options, streaming=False)
         return (FilteringReader if options.push_filters else BatchReader)(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """For ``spark.readStream``."""
-        return StreamReader(parse(self.options, streaming=True), schema)
+        return StreamReader(parse_source_options(self.options, streaming=True), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """For ``DataFrame.write``; its options are those of :mod:`.sink.options`."""

@@ -14,10 +14,10 @@ from synrepl.pipeline.lake.check.report import Report
 from synrepl.pipeline.lake.files import DataFile
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.table import StreamTable
-from synrepl.pipeline.source.database.own import OwnDatabase
 from synrepl.pipeline.source.database.source_database import SourceDatabase
-from synrepl.pipeline.source.plan.plan import chunks
-from synrepl.pipeline.source.reading.read import Reader
+from synrepl.pipeline.source.database.synrepl_database import SynreplDatabase
+from synrepl.pipeline.source.plan.chunks import plan_chunks
+from synrepl.pipeline.source.reading.chunk_reader import ChunkReader
 from synrepl.pipeline.source.reading.schema import arrow_schema
 from synrepl.positions.vector import PositionVector
 from tests.pipeline.spark import shared_session
@@ -32,13 +32,13 @@ class LakeCase(PostgresCase):
     async def setUp(self) -> None:  # type: ignore[override]
         await super().setUp()
         self.spark = shared_session()
-        self.origin: SourceDatabase = self.origin_of(self.dsn)
-        self.lake = Lake.begin(Path(self.mktemp()), self.origin.server, self.origin.is_lossy)
+        self.source: SourceDatabase = self.source_of(self.dsn)
+        self.lake = Lake.begin(Path(self.mktemp()), self.source.server, self.source.is_lossy)
 
-    def origin_of(self, dsn: str) -> OwnDatabase:
-        origin = OwnDatabase(BlockingDatabase(dsn, "tests"))
-        self.addCleanup(origin.close)
-        return origin
+    def source_of(self, dsn: str) -> SynreplDatabase:
+        source = SynreplDatabase(BlockingDatabase(dsn, "tests"))
+        self.addCleanup(source.close)
+        return source
 
     def notes(self, facts: int, rows: int = 1, first: int = 1) -> None:
         """Facts of two writers, in turn, put straight into the table."""
@@ -53,12 +53,12 @@ class LakeCase(PostgresCase):
 
     def land(self, stream: str, upto: PositionVector, files: int = 1) -> StreamTable:
         """Bring a stream from where the lake is to a position."""
-        shape = self.origin.shape(stream)
-        table = self.lake.ensure_table(shape)
-        names = [column.name for column in shape.columns]
-        schema = arrow_schema(shape.columns)
-        parts = chunks(self.origin, {stream: table.position}, {stream: upto}, {stream: names})
-        batches = [batch for part in parts for batch in Reader(self.dsn).batches(part, schema)]
+        stream_schema = self.source.stream_schema(stream)
+        table = self.lake.ensure_table(stream_schema)
+        names = [column.name for column in stream_schema.columns]
+        schema = arrow_schema(stream_schema.columns)
+        parts = plan_chunks(self.source, {stream: table.position}, {stream: upto}, {stream: names})
+        batches = [batch for part in parts for batch in ChunkReader(self.dsn).batches(part, schema)]
         rows = pa.Table.from_batches(batches, schema)
         size = -(-rows.num_rows // files) or 1
         cut = [rows.slice(at, size) for at in range(0, rows.num_rows, size)]
@@ -69,7 +69,7 @@ class LakeCase(PostgresCase):
         """A file in a table's folder, which the table does not know yet."""
         name = f"part-{len(list(table.path.iterdir()))}.parquet"
         # As the lake has them, any cell may be null.
-        pq.write_table(rows.cast(arrow_schema(table.shape.columns)), table.path / name)
+        pq.write_table(rows.cast(arrow_schema(table.stream_schema.columns)), table.path / name)
         ids = rows.column("stream_id").to_pylist()
         size = (table.path / name).stat().st_size
         return DataFile(name, size, rows.num_rows, min(ids), max(ids))
@@ -79,7 +79,7 @@ class LakeCase(PostgresCase):
         table = self.lake.table(stream)
         for file in table.files:
             before = pq.read_table(table.path_of(file))
-            after = change(before.cast(arrow_schema(table.shape.columns)))
+            after = change(before.cast(arrow_schema(table.stream_schema.columns)))
             if repr(after.to_pydict()) != repr(before.to_pydict()):  # tells -0.0 from 0.0
                 table.rewrite([file], [self.write(table, after)], change=True)
                 return
@@ -89,4 +89,4 @@ class LakeCase(PostgresCase):
         """Check the lake."""
         if extent is not None:
             options["extent"] = extent
-        return check(self.spark, self.lake, self.origin, self.dsn, **options)
+        return check(self.spark, self.lake, self.source, self.dsn, **options)

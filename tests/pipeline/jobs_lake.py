@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 from synrepl.pipeline.lake.files import DataFile
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.source.database.open import open_source_database
-from synrepl.pipeline.source.database.shape import Shape
-from synrepl.pipeline.source.plan.plan import chunks
-from synrepl.pipeline.source.reading.read import Reader
+from synrepl.pipeline.source.database.stream_schema import StreamSchema
+from synrepl.pipeline.source.plan.chunks import plan_chunks
+from synrepl.pipeline.source.reading.chunk_reader import ChunkReader
 from synrepl.pipeline.source.reading.schema import arrow_schema
 from synrepl.positions.vector import PositionVector
 from synrepl.streams.catalogue import Catalogue
@@ -26,19 +26,19 @@ Rows = Sequence[Mapping[str, Any]]
 _CATALOGUE = Catalogue(SYNAPSE_STREAMS)
 
 
-def shape_of(stream: str) -> Shape:
-    """The shape of a stream of Synapse."""
+def shape_of(stream: str) -> StreamSchema:
+    """The stream_schema of a stream of Synapse."""
     known = _CATALOGUE[stream]
-    return Shape(stream, known.counts_down, columns(known))
+    return StreamSchema(stream, known.counts_down, columns(known))
 
 
-def add(lake: Lake, shape: Shape, rows: Rows, files: int = 1) -> None:
+def add(lake: Lake, stream_schema: StreamSchema, rows: Rows, files: int = 1) -> None:
     """Put rows into a stream's table; cells that are left out are null.
 
     :param files: parts in which they are written
     """
-    table = lake.ensure_table(shape)
-    schema = arrow_schema(shape.columns)
+    table = lake.ensure_table(stream_schema)
+    schema = arrow_schema(stream_schema.columns)
     written = []
     begun = len(table.files)
     size = max(1, -(-len(rows) // files))
@@ -56,28 +56,28 @@ def add(lake: Lake, shape: Shape, rows: Rows, files: int = 1) -> None:
     table.append(written, table.position, PositionVector({}, last))
 
 
-def foreign_rows(dsn: str) -> dict[str, tuple[Shape, list[dict[str, Any]]]]:
+def foreign_rows(dsn: str) -> dict[str, tuple[StreamSchema, list[dict[str, Any]]]]:
     """All rows of a real Synapse's database, by stream."""
-    origin = open_source_database(dsn, "tests")
-    reader = Reader(dsn)
+    source = open_source_database(dsn, "tests")
+    reader = ChunkReader(dsn)
     found = {}
     try:
-        for stream in origin.streams:
-            shape = origin.shape(stream)
-            names = {stream: [column.name for column in shape.columns]}
+        for stream in source.streams:
+            stream_schema = source.stream_schema(stream)
+            names = {stream: [column.name for column in stream_schema.columns]}
             end = {stream: PositionVector({}, 1 << 40)}
-            schema = arrow_schema(shape.columns)
+            schema = arrow_schema(stream_schema.columns)
             found[stream] = (
-                shape,
+                stream_schema,
                 [
                     row
-                    for chunk in chunks(origin, {}, end, names)
+                    for chunk in plan_chunks(source, {}, end, names)
                     for batch in reader.batches(chunk, schema)
                     for row in batch.to_pylist()
                 ],
             )
     finally:
-        origin.close()
+        source.close()
     return found
 
 

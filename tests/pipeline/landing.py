@@ -14,9 +14,9 @@ from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.land.land import Landed, Landing
 from synrepl.pipeline.lake.read import batches
 from synrepl.pipeline.lake.table import StreamTable
-from synrepl.pipeline.source.database.own import OwnDatabase
 from synrepl.pipeline.source.database.source_database import SourceDatabase
 from synrepl.pipeline.source.database.sql import selected
+from synrepl.pipeline.source.database.synrepl_database import SynreplDatabase
 from synrepl.pipeline.source.reading.schema import arrow_schema
 from synrepl.positions.vector import PositionVector
 from tests.pipeline.source import SourceCase
@@ -43,29 +43,31 @@ class LandingCase(SourceCase):
 
     async def setUp(self) -> None:  # type: ignore[override]
         await super().setUp()
-        self.origin: SourceDatabase = self.opened(OwnDatabase(BlockingDatabase(self.dsn, "tests")))
+        self.source: SourceDatabase = self.opened(
+            SynreplDatabase(BlockingDatabase(self.dsn, "tests"))
+        )
         self.lake = self.new_lake()
 
-    def opened(self, origin: Any) -> Any:
-        """The origin, closed when the test is over."""
-        self.addCleanup(origin.close)
-        return origin
+    def opened(self, source: Any) -> Any:
+        """The source, closed when the test is over."""
+        self.addCleanup(source.close)
+        return source
 
     def new_lake(self) -> Lake:
         """An empty one."""
-        return Lake.begin(Path(self.mktemp()), self.origin.server, self.origin.is_lossy)
+        return Lake.begin(Path(self.mktemp()), self.source.server, self.source.is_lossy)
 
     def landing(self, hook: Hook | None = None, **options: Any) -> Landing:
         """A landing of all that there is."""
         kind = Landing if hook is None else HookedLanding
-        made = kind(self.spark, self.lake, self.origin, self.dsn, **options)
+        made = kind(self.spark, self.lake, self.source, self.dsn, **options)
         if hook is not None:
             made.hook = hook  # type: ignore[attr-defined]
         return made
 
     def land(self, hook: Hook | None = None, **options: Any) -> list[Landed]:
         """Land once what is settled; what each round told."""
-        return list(self.landing(hook, **options).rounds(self.origin.streams))
+        return list(self.landing(hook, **options).rounds(self.source.streams))
 
     def in_lake(self, stream: str) -> list[tuple[Any, ...]]:
         """All rows of a stream in the lake."""
@@ -78,15 +80,15 @@ class LandingCase(SourceCase):
 
     def in_table(self, stream: str, where: str = "true") -> list[tuple[Any, ...]]:
         """All rows of a stream in the database."""
-        shape = self.origin.shape(stream)
-        wanted = selected(shape, [column.name for column in shape.columns])
+        stream_schema = self.source.stream_schema(stream)
+        wanted = selected(stream_schema, [column.name for column in stream_schema.columns])
         with self.connect().cursor() as cursor:
             cursor.execute(f"SELECT {wanted} FROM synrepl.{stream} WHERE {where}")
             return sorted(cursor.fetchall(), key=_place)
 
     def assert_landed(self, *streams: str) -> None:
         """Each row is in the lake, once, as it is in the database."""
-        for stream in streams or self.origin.streams:
+        for stream in streams or self.source.streams:
             self.assertEqual(self.in_lake(stream), self.in_table(stream), stream)
 
     def assert_no_leftovers(self) -> None:
@@ -101,7 +103,7 @@ class LandingCase(SourceCase):
 
 def rows_of(table: StreamTable) -> list[tuple[Any, ...]]:
     """All rows of a table, in the order of tokens."""
-    schema = arrow_schema(column._replace(nullable=True) for column in table.shape.columns)
+    schema = arrow_schema(column._replace(nullable=True) for column in table.stream_schema.columns)
     found: list[tuple[Any, ...]] = []
     for file in table.files:
         for batch in batches(table.path_of(file), schema):

@@ -21,7 +21,7 @@ from synrepl.pipeline.lake.table import StreamTable
 from synrepl.pipeline.session.session import open_session
 from synrepl.pipeline.source.database.open import open_source_database
 from synrepl.pipeline.source.database.source_database import SourceDatabase
-from synrepl.pipeline.source.reading.read import Reader
+from synrepl.pipeline.source.reading.chunk_reader import ChunkReader
 from tests.pipeline.landing import Hook, HookedLanding, rows_of
 from tests.pipeline.spark import CLUSTER, LOCAL
 
@@ -62,20 +62,20 @@ def _parent(pid: int) -> int:
 
 def wait_amid(reached: Path, go_on: Path, work: Work) -> Iterator[pa.RecordBatch]:
     """A task has read its first rows: it says so in one pipe, and goes on when told in another."""
-    real = Reader.batches
+    real = ChunkReader.batches
 
-    def batches(self: Reader, *args: Any) -> Iterator[pa.RecordBatch]:
+    def batches(self: ChunkReader, *args: Any) -> Iterator[pa.RecordBatch]:
         found = real(self, *args)
         yield next(found)
         reached.open("w").close()
         go_on.open().close()
         yield from found
 
-    Reader.batches = batches  # type: ignore[method-assign]
+    ChunkReader.batches = batches  # type: ignore[method-assign]
     try:
         yield from work()
     finally:
-        Reader.batches = real  # type: ignore[method-assign]
+        ChunkReader.batches = real  # type: ignore[method-assign]
 
 
 def main(dsn: str, folder: str, point: str) -> None:
@@ -86,13 +86,13 @@ def main(dsn: str, folder: str, point: str) -> None:
         lakes instead; while it lands into each, one such process is killed
     """
     where, _, which = point.partition(" ")
-    origin = open_source_database(dsn, "child")
+    source = open_source_database(dsn, "child")
     if where == "cluster":
         kills = json.loads(which)
         with open_session(CLUSTER) as spark:
             for what, (lake, flag) in kills.items():
                 hook = partial(die_once, Path(flag), executor=what == "executor")
-                _land(spark, origin, dsn, lake, hook)
+                _land(spark, source, dsn, lake, hook)
         for lake, _ in kills.values():
             _tell(lake)
         return
@@ -105,15 +105,15 @@ def main(dsn: str, folder: str, point: str) -> None:
         else:
             _kill_before_commit(int(which))
     with open_session(LOCAL) as spark:
-        _land(spark, origin, dsn, folder, hook)
+        _land(spark, source, dsn, folder, hook)
 
 
-def _land(spark: SparkSession, origin: SourceDatabase, dsn: str, folder: str, hook: Hook) -> None:
-    lake = Lake.begin(Path(folder), origin.server, origin.is_lossy)
+def _land(spark: SparkSession, source: SourceDatabase, dsn: str, folder: str, hook: Hook) -> None:
+    lake = Lake.begin(Path(folder), source.server, source.is_lossy)
     with lake.changing():
-        landing = HookedLanding(spark, lake, origin, dsn, task_rows=100)
+        landing = HookedLanding(spark, lake, source, dsn, task_rows=100)
         landing.hook = hook
-        list(landing.rounds(origin.streams))
+        list(landing.rounds(source.streams))
 
 
 def _tell(folder: str) -> None:

@@ -12,7 +12,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from synrepl.core.errors import SynreplError
 from synrepl.pipeline.datasource import register
-from synrepl.pipeline.source.errors import reason
+from synrepl.pipeline.source.errors import original_error
 from tests.pipeline.spark import shared_session
 from tests.storage.postgres import PostgresCase
 
@@ -104,7 +104,7 @@ class SourceCase(PostgresCase):
         try:
             call(*args, **options)
         except Exception as error:
-            found = reason(error)
+            found = original_error(error)
             if found is None:
                 raise
             return found

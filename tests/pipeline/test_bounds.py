@@ -15,8 +15,7 @@ from hypothesis.stateful import (
 )
 from twisted.trial.unittest import SynchronousTestCase
 
-from synrepl.pipeline.source.database.bounds import ForeignBounds, StreamBounds
-from synrepl.pipeline.source.database.safe_bound import SafeBound
+from synrepl.pipeline.source.database.bounds import ForeignBounds, SafeBound, StreamBounds
 from synrepl.positions.vector import PositionVector
 from synrepl.storage.store import Holder, Observation, WriterState
 
@@ -136,12 +135,12 @@ class Own(RuleBasedStateMachine):
     @rule(locks=st.sampled_from([True, True, True, False]))
     def look_at_the_locks(self, locks: bool) -> None:
         assert self.sequence is not None
-        standing = self.look(self.sequence, locks)
+        standing = self.observe(self.sequence, locks)
         self.sequence = None
         if not locks:
             assert standing.complete
 
-    def look(self, sequence: int, locks: bool) -> SafeBound:
+    def observe(self, sequence: int, locks: bool) -> SafeBound:
         standing = self.bounds.take_in(
             Observation(
                 sequence,
@@ -177,7 +176,7 @@ class Own(RuleBasedStateMachine):
             writer.void.clear()
             writer.held = writer.alive
         if self.writers:
-            standing = self.look(self.last, True)
+            standing = self.observe(self.last, True)
             assert standing.complete
             assert standing.bound.linear == self.last
 
@@ -260,10 +259,10 @@ class Foreign(RuleBasedStateMachine):
     @rule()
     def look_at_transactions(self) -> None:
         assert self.sequence is not None
-        self.look(self.sequence)
+        self.observe(self.sequence)
         self.sequence = None
 
-    def look(self, sequence: int) -> SafeBound:
+    def observe(self, sequence: int) -> SafeBound:
         open_ = [use.transaction for use in self.uses.values() if use.transaction is not None]
         standing = self.bounds.take_in(self.recorded, sequence, [*open_, *self.others], self.now)
         assert standing.bound.covers(self.bound)
@@ -275,9 +274,9 @@ class Foreign(RuleBasedStateMachine):
     def teardown(self) -> None:
         self.uses.clear()
         self.others.clear()
-        self.look(self.last)
+        self.observe(self.last)
         self.now += SETTLE_S
-        standing = self.look(self.last)
+        standing = self.observe(self.last)
         assert standing.complete
         assert standing.bound.linear == self.last
 

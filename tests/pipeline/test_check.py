@@ -17,8 +17,8 @@ from synrepl.driver.blocking import BlockingDatabase
 from synrepl.pipeline.lake.check.check import Extent
 from synrepl.pipeline.lake.check.report import Difference, Example, Outcome
 from synrepl.pipeline.lake.lake import Lake, LakeOfAnother
-from synrepl.pipeline.source.database.foreign import SynapseDatabase
-from synrepl.pipeline.source.database.shape import Shape
+from synrepl.pipeline.source.database.stream_schema import StreamSchema
+from synrepl.pipeline.source.database.synapse_database import SynapseDatabase
 from synrepl.positions.vector import PositionVector
 from synrepl.testing.postgres import fresh_database
 from tests.pipeline.checking import LakeCase
@@ -54,7 +54,7 @@ def with_value(fact: int, column: str, value: Any, number: int = 0) -> Change:
     return change
 
 
-def erase_first_text(batch: pa.RecordBatch, shape: Shape) -> pa.RecordBatch:
+def erase_first_text(batch: pa.RecordBatch, stream_schema: StreamSchema) -> pa.RecordBatch:
     """A mask: the note of fact 1 has no text."""
     texts = pc.if_else(pc.equal(batch.column("stream_id"), 1), None, batch.column("text"))
     return batch.set_column(batch.schema.get_field_index("text"), "text", texts)
@@ -171,11 +171,11 @@ class Small(LakeCase):
         self.notes(2)
         self.land("notes", PositionVector({}, 2))
         self.sql("ALTER TABLE synrepl.notes ADD COLUMN more text")
-        self.origin = self.origin_of(self.dsn)
+        self.source = self.source_of(self.dsn)
         [found] = self.checked().streams
         self.assertEqual((found.equal, found.not_in_lake), (True, ("more",)))
         self.sql("ALTER TABLE synrepl.notes DROP COLUMN n")
-        self.origin = self.origin_of(self.dsn)
+        self.source = self.source_of(self.dsn)
         [found] = self.checked().streams
         self.assertEqual(found.not_compared, "the source has no column 'n' any more")
         self.assertIs(found.outcome, Outcome.NOT_COMPARED)
@@ -192,7 +192,7 @@ class Small(LakeCase):
         self.notes(5)
         self.land("notes", PositionVector({}, 5))
         dsn = await fresh_database(self, prepare)
-        self.origin, self.dsn = self.origin_of(dsn), dsn
+        self.source, self.dsn = self.source_of(dsn), dsn
         self.assertRaises(LakeOfAnother, self.checked)
         [found] = self.checked(copy=True).streams
         self.assertEqual([each.only_in_lake for each in found.differences], [5])
@@ -216,7 +216,7 @@ class NothingToCompare(LakeCase):
 
     def test_a_stream_of_which_nothing_was_landed(self) -> None:
         self.sql("SELECT synrepl.append('notes', %s)", '[{"text": "a"}]')
-        self.lake.ensure_table(self.origin.shape("notes"))
+        self.lake.ensure_table(self.source.stream_schema("notes"))
         self.assert_not_compared("stream 'notes' was not compared", "none of it", "up to 1")
         self.land("notes", PositionVector())
         self.assert_not_compared("the lake has none of it, and the database goes up to 1")
@@ -244,7 +244,7 @@ class NothingToCompare(LakeCase):
 
     def test_a_stream_that_was_trimmed_before_the_lake_began_is_equal(self) -> None:
         self.sql("UPDATE synrepl._streams SET trimmed = 6 WHERE stream = 'notes'")
-        self.lake.ensure_table(self.origin.shape("notes")).append(
+        self.lake.ensure_table(self.source.stream_schema("notes")).append(
             [], PositionVector(), PositionVector({}, 6)
         )
         self.assertTrue(self.checked().equal)
@@ -276,7 +276,7 @@ class Awkward(LakeCase):
 
     def test_every_type(self) -> None:
         self.sql(
-            "INSERT INTO synrepl.everything (stream_id, row_no, writer, text, whole, flag, real, doc,"
+            "INSERT INTO synrepl.all_streams (stream_id, row_no, writer, text, whole, flag, real, doc,"
             " list, text_or_null, whole_or_null, real_or_null, list_or_null)"
             " SELECT n, 0, 'w', E'a\\tb', 9223372036854775807, true, '-0', '{\"a\": [1, 2.50]}',"
             " '{a,bc}', NULL, 7, 0.1, NULL FROM generate_series(1, 11) AS n"
@@ -315,14 +315,14 @@ class Eroding(LakeCase):
     async def setUp(self) -> None:  # type: ignore[override]
         await super().setUp()
         self.dsn = await foreign_database("1.163.2", self)
-        origin = SynapseDatabase(BlockingDatabase(self.dsn, "tests"), 0.0)
-        self.addCleanup(origin.close)
-        self.origin = origin
-        self.lake = Lake.begin(Path(self.mktemp()), origin.server, origin.is_lossy)
+        source = SynapseDatabase(BlockingDatabase(self.dsn, "tests"), 0.0)
+        self.addCleanup(source.close)
+        self.source = source
+        self.lake = Lake.begin(Path(self.mktemp()), source.server, source.is_lossy)
 
     def test_what_is_gone_is_counted_and_the_rest_is_compared(self) -> None:
         stream = self.stream
-        table = self.land(stream, self.origin.observe([stream])[stream].bound)
+        table = self.land(stream, self.source.observe([stream])[stream].bound)
         ids = sorted(set(self.ids(table)))
         self.assertGreater(len(ids), 4)
         whole = self.checked().streams[0]

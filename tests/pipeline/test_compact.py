@@ -16,15 +16,15 @@ from synrepl.pipeline.lake.files import DataFile
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.land.write import FileWriter
 from synrepl.pipeline.lake.table import LakeFailed, StreamTable
-from synrepl.pipeline.source.database.shape import Shape
+from synrepl.pipeline.source.database.stream_schema import StreamSchema
 from synrepl.pipeline.source.reading.schema import arrow_schema
 from synrepl.positions.vector import PositionVector
 from synrepl.streams.columns import Column, ColumnType
 from tests.pipeline.spark import shared_session
 
-NOTES = Shape("notes", False, (Column("text", ColumnType.TEXT, False),))
-WIDER = Shape("notes", False, (*NOTES.cells, Column("tags", ColumnType.TEXT_ARRAY, True)))
-DOWN = Shape("down", True, NOTES.cells)
+NOTES = StreamSchema("notes", False, (Column("text", ColumnType.TEXT, False),))
+WIDER = StreamSchema("notes", False, (*NOTES.cells, Column("tags", ColumnType.TEXT_ARRAY, True)))
+DOWN = StreamSchema("down", True, NOTES.cells)
 
 TARGET = 40_000
 
@@ -38,7 +38,7 @@ class Compaction(TestCase):
 
     def write(self, table: StreamTable, rows: list[dict[str, Any]]) -> DataFile:
         """A file of the table, in the order of the rows."""
-        schema = arrow_schema(table.shape.columns)
+        schema = arrow_schema(table.stream_schema.columns)
         writer = FileWriter(table.path, schema)
         whole = [dict.fromkeys(schema.names) | row for row in rows]
         writer.write(pa.RecordBatch.from_pylist(whole, schema=schema))
@@ -48,7 +48,7 @@ class Compaction(TestCase):
 
     def land(self, table: StreamTable, tokens: list[Token], writer: str = "w") -> None:
         """Land two rows a token, of some size."""
-        sign = -1 if table.shape.counts_down else 1
+        sign = -1 if table.stream_schema.counts_down else 1
         rows = [
             {"stream_id": sign * token, "row_no": number, "writer": writer, "text": _text(token)}
             for token in tokens

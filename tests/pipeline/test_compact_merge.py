@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from twisted.trial.unittest import TestCase
 
 from synrepl.pipeline.lake.compact.merge import Source, merged
-from synrepl.pipeline.source.database.shape import HEAD
+from synrepl.pipeline.source.database.stream_schema import HEAD
 from synrepl.pipeline.source.reading.schema import arrow_schema
 from synrepl.streams.columns import Column, ColumnType
 

@@ -1,4 +1,4 @@
-"""Real Synapse servers' tables as an origin."""
+"""Real Synapse servers' tables as a source."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from twisted.trial.unittest import TestCase
 
 from synrepl.core.tokens import Range
 from synrepl.driver.blocking import BlockingDatabase
-from synrepl.pipeline.source.database.foreign import SynapseDatabase
 from synrepl.pipeline.source.database.open import open_source_database
 from synrepl.pipeline.source.database.source_database import NoSuchStream
-from synrepl.pipeline.source.plan.plan import chunks
-from synrepl.pipeline.source.plan.windows import Windows
-from synrepl.pipeline.source.reading.read import Reader
+from synrepl.pipeline.source.database.synapse_database import SynapseDatabase
+from synrepl.pipeline.source.plan.chunks import plan_chunks
+from synrepl.pipeline.source.plan.writer_ranges import WriterRanges
+from synrepl.pipeline.source.reading.chunk_reader import ChunkReader
 from synrepl.pipeline.source.reading.schema import arrow_schema
 from synrepl.positions.vector import PositionVector
 from synrepl.storage.database import Transaction
@@ -43,10 +43,10 @@ class ForeignCase(TestCase):
 
     timeout = 120
 
-    def origin(self, dsn: str, settle_s: float = 0.0) -> SynapseDatabase:
-        origin = SynapseDatabase(BlockingDatabase(dsn, "tests"), settle_s)
-        self.addCleanup(origin.close)
-        return origin
+    def source(self, dsn: str, settle_s: float = 0.0) -> SynapseDatabase:
+        source = SynapseDatabase(BlockingDatabase(dsn, "tests"), settle_s)
+        self.addCleanup(source.close)
+        return source
 
     def execute(self, dsn: str, statement: str) -> None:
         with (
@@ -62,27 +62,27 @@ class Scans(ForeignCase):
 
     async def check(self, version: str) -> None:
         dsn = await foreign_database(version)
-        origin = self.origin(dsn)
-        reader = Reader(dsn, "tests")
+        source = self.source(dsn)
+        reader = ChunkReader(dsn, "tests")
         with BlockingDatabase(dsn, "tests") as database, reader.keeping_connection():
-            for name in origin.streams:
+            for name in source.streams:
                 with self.subTest(name):
                     facts = database.run("page", lambda txn, name=name: paged(txn, name))
                     highest = max([fact.token for fact in facts], default=1)
-                    self.assertEqual(self.scanned(reader, origin, name, [0, highest]), facts)
+                    self.assertEqual(self.scanned(reader, source, name, [0, highest]), facts)
                     parts = [0, highest // 3, highest // 2, highest]
-                    self.assertEqual(self.scanned(reader, origin, name, parts), facts)
+                    self.assertEqual(self.scanned(reader, source, name, parts), facts)
 
     def scanned(
-        self, reader: Reader, origin: SynapseDatabase, name: str, cuts: list[int]
+        self, reader: ChunkReader, source: SynapseDatabase, name: str, cuts: list[int]
     ) -> list[Fact]:
         """All facts, by the pipeline's reader, in some parts."""
-        wanted = origin.shape(name).columns
+        wanted = source.stream_schema(name).columns
         schema = arrow_schema(wanted)
         names = {name: [column.name for column in wanted]}
         upto = {name: PositionVector({}, cuts[-1])}
         found: list[tuple[Any, ...]] = []
-        (chunk,) = chunks(origin, {}, upto, names, 10**9)
+        (chunk,) = plan_chunks(source, {}, upto, names, 10**9)
         for after, end in pairwise(cuts):
             for batch in reader.batches(chunk.within(after, end), schema):
                 found += zip(*(column.to_pylist() for column in batch.columns), strict=True)
@@ -135,13 +135,13 @@ class Looking(ForeignCase):
 
     async def test_every_release_has_its_streams(self) -> None:
         for version in RECORDINGS:
-            origin = self.origin(await foreign_database(version))
-            self.assertTrue(origin.is_lossy)
-            standings = origin.observe(origin.streams)
-            for name, standing in standings.items():
+            source = self.source(await foreign_database(version))
+            self.assertTrue(source.is_lossy)
+            bounds = source.observe(source.streams)
+            for name, standing in bounds.items():
                 # Nobody is in a transaction, and nobody needs time: all of it is settled.
                 self.assertTrue(standing.complete, (version, name, standing))
-                self.assertIsNone(origin.trimmed_sql(name))
+                self.assertIsNone(source.trimmed_sql(name))
 
     async def test_what_is_on_record_is_safe_at_once_and_the_rest_later(self) -> None:
         dsn = await foreign_database("1.163.2", self)
@@ -151,20 +151,20 @@ class Looking(ForeignCase):
             "INSERT INTO stream_positions VALUES ('events', 'w1', 20), ('events', 'w2', 10);"
             "SELECT setval('events_stream_seq', 1000000)",
         )
-        origin = self.origin(dsn, settle_s=3600.0)
-        standing = origin.observe(["events"])["events"]
+        source = self.source(dsn, settle_s=3600.0)
+        standing = source.observe(["events"])["events"]
         self.assertEqual(standing.bound, PositionVector({"w1": 20, "w2": 10}, 10))
         self.assertEqual((standing.last, standing.complete), (1_000_000, False))
-        at_once = self.origin(dsn).observe(["events"])["events"]
+        at_once = self.source(dsn).observe(["events"])["events"]
         self.assertEqual(at_once.bound, PositionVector({"w1": 20, "w2": 10}, 1_000_000))
 
     async def test_an_open_transaction_holds_the_bound(self) -> None:
         dsn = await foreign_database("1.163.2", self)
-        origin = self.origin(dsn)
-        before = origin.observe(["events"])["events"].last
+        source = self.source(dsn)
+        before = source.observe(["events"])["events"].last
         with closing(psycopg2.connect(dsn)) as other, other.cursor() as cursor:
             cursor.execute("SELECT nextval('events_stream_seq')")
-            fresh = self.origin(dsn)
+            fresh = self.source(dsn)
             standing = fresh.observe(["events"])["events"]
             self.assertFalse(standing.complete)
             self.assertEqual(standing.last, before + 1)
@@ -181,28 +181,28 @@ class Looking(ForeignCase):
         )
         self.addCleanup(self.execute, dsn, "DROP OWNED BY onlooker; DROP ROLE onlooker")
         parts = {**extensions.parse_dsn(dsn), "user": "onlooker", "password": "p"}
-        origin = open_source_database(extensions.make_dsn(**parts), "tests")
-        self.addCleanup(origin.close)
-        assert isinstance(origin, SynapseDatabase)
-        origin._settle_s = 0.0
+        source = open_source_database(extensions.make_dsn(**parts), "tests")
+        self.addCleanup(source.close)
+        assert isinstance(source, SynapseDatabase)
+        source._settle_s = 0.0
         with closing(psycopg2.connect(dsn)) as other, other.cursor() as cursor:
             cursor.execute("SELECT nextval('events_stream_seq')")
-            self.assertFalse(origin.observe(["events"])["events"].complete)
+            self.assertFalse(source.observe(["events"])["events"].complete)
         # Its name for the server lacks what only others may ask for.
-        self.assertEqual(origin.server.rpartition("/")[2], extensions.parse_dsn(dsn)["dbname"])
+        self.assertEqual(source.server.rpartition("/")[2], extensions.parse_dsn(dsn)["dbname"])
 
     async def test_estimates_and_cuts(self) -> None:
-        origin = self.origin(await foreign_database("1.163.2"))
-        windows = Windows.between(PositionVector(), PositionVector({}, ALL))
-        self.assertGreater(origin.rows("events", windows), 0)
-        first, second = (origin.nth("backfill", windows, rows) for rows in (1, 2))
+        source = self.source(await foreign_database("1.163.2"))
+        ranges = WriterRanges.between(PositionVector(), PositionVector({}, ALL))
+        self.assertGreater(source.estimate_rows("events", ranges), 0)
+        first, second = (source.token_at_row("backfill", ranges, rows) for rows in (1, 2))
         assert first is not None
         assert second is not None
         self.assertLess(0, first)
         self.assertLessEqual(first, second)
-        self.assertIsNone(origin.nth("backfill", windows, 10**4))
+        self.assertIsNone(source.token_at_row("backfill", ranges, 10**4))
 
     async def test_a_stream_that_this_release_has_not(self) -> None:
-        origin = self.origin(await foreign_database("1.163.2"))
-        error = self.assertRaises(NoSuchStream, origin.shape, "pushers_")
+        source = self.source(await foreign_database("1.163.2"))
+        error = self.assertRaises(NoSuchStream, source.stream_schema, "pushers_")
         self.assertIn("did you mean 'pushers'?", str(error))

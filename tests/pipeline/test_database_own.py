@@ -1,4 +1,4 @@
-"""synrepl's own tables as an origin, on a real database."""
+"""synrepl's own tables as a source, on a real database."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import psycopg2
 from twisted.trial.unittest import SynchronousTestCase
 
 from synrepl.driver.blocking import BlockingDatabase
-from synrepl.pipeline.source.database.open import NoStreams, open_source_database
-from synrepl.pipeline.source.database.own import OwnDatabase
+from synrepl.pipeline.source.database.open import NoStreamTables, open_source_database
 from synrepl.pipeline.source.database.source_database import NoSuchStream
-from synrepl.pipeline.source.plan.plan import bounded, chunks
-from synrepl.pipeline.source.plan.windows import Windows
+from synrepl.pipeline.source.database.synrepl_database import SynreplDatabase
+from synrepl.pipeline.source.plan.chunks import limit_rows, plan_chunks
+from synrepl.pipeline.source.plan.writer_ranges import WriterRanges
 from synrepl.positions.vector import PositionVector
 from synrepl.storage.launch.postgres import PostgresServer
 from synrepl.storage.tables import ensure_tables
@@ -28,12 +28,12 @@ from tests.storage.samples import NOTES, STREAMS
 
 
 class OwnCase(PostgresCase):
-    """An origin, and plain SQL that writes."""
+    """A source, and plain SQL that writes."""
 
     async def setUp(self) -> None:  # type: ignore[override]
         await super().setUp()
-        self.origin = OwnDatabase(BlockingDatabase(self.dsn, "tests"))
-        self.addCleanup(lambda: self.origin.close())
+        self.source = SynreplDatabase(BlockingDatabase(self.dsn, "tests"))
+        self.addCleanup(lambda: self.source.close())
 
     def append(self, text: str, writer: str = "sql", on: Any = None, rows: int = 1) -> int:
         """One fact of :data:`NOTES`."""
@@ -46,7 +46,7 @@ class OwnCase(PostgresCase):
         return connection
 
     def bound(self) -> PositionVector:
-        return self.origin.observe(["notes"])["notes"].bound
+        return self.source.observe(["notes"])["notes"].bound
 
 
 class Shapes(OwnCase):
@@ -57,19 +57,20 @@ class Shapes(OwnCase):
         kept = [stream for stream in STREAMS if not stream.in_memory]
         database.run("ensure", lambda txn: ensure_tables(txn, kept))
         database.close()
-        self.origin.refresh()
-        self.assertEqual(self.origin.streams, sorted(stream.name for stream in kept))
+        self.source.refresh()
+        self.assertEqual(self.source.streams, sorted(stream.name for stream in kept))
         for stream in kept:
-            shape = self.origin.shape(stream.name)
+            stream_schema = self.source.stream_schema(stream.name)
             self.assertEqual(
-                (shape.cells, shape.counts_down), (columns(stream), stream.counts_down)
+                (stream_schema.cells, stream_schema.counts_down),
+                (columns(stream), stream.counts_down),
             )
         # Streams that share a sequence are looked at by it.
-        looked = self.origin.observe(self.origin.streams)
+        looked = self.source.observe(self.source.streams)
         self.assertEqual({standing.last for standing in looked.values()}, {0})
 
     def test_a_stream_that_is_not_there(self) -> None:
-        for ask in (self.origin.shape, lambda name: self.origin.observe([name])):
+        for ask in (self.source.stream_schema, lambda name: self.source.observe([name])):
             error = self.assertRaises(NoSuchStream, ask, "note")
             self.assertEqual(
                 str(error),
@@ -78,27 +79,27 @@ class Shapes(OwnCase):
             )
 
     def test_a_new_column_is_seen_after_a_refresh(self) -> None:
-        before = self.origin.shape("notes").cells
+        before = self.source.stream_schema("notes").cells
         wider = declare("notes", {"text": "text", "n": "bigint?", "tags": "text[]?"})
         database = BlockingDatabase(self.dsn, "tests")
         database.run(
             "ensure", lambda txn: ensure_tables(txn, [wider, declare("new", {"a": "json"})])
         )
         database.close()
-        self.assertEqual(self.origin.shape("notes").cells, before)
-        self.origin.refresh()
-        self.assertEqual(self.origin.shape("notes").cells, columns(wider))
-        self.assertIn("new", self.origin.streams)
+        self.assertEqual(self.source.stream_schema("notes").cells, before)
+        self.source.refresh()
+        self.assertEqual(self.source.stream_schema("notes").cells, columns(wider))
+        self.assertIn("new", self.source.streams)
 
     def test_opened_by_what_is_there(self) -> None:
-        origin = open_source_database(self.dsn, "tests")
-        self.assertIsInstance(origin, OwnDatabase)
-        self.assertEqual(origin.server, self.origin.server)
-        origin.close()
+        source = open_source_database(self.dsn, "tests")
+        self.assertIsInstance(source, SynreplDatabase)
+        self.assertEqual(source.server, self.source.server)
+        source.close()
 
     async def test_a_database_with_neither(self) -> None:
         dsn = await fresh_database(self)
-        error = self.assertRaises(NoStreams, open_source_database, dsn, "tests")
+        error = self.assertRaises(NoStreamTables, open_source_database, dsn, "tests")
         self.assertIn("has neither synrepl's tables nor those of a Synapse", str(error))
         self.assertNotIn(psycopg2.extensions.parse_dsn(dsn)["password"], str(error))
 
@@ -106,7 +107,7 @@ class Shapes(OwnCase):
 class Counting(OwnCase):
     """How many rows there are, and where to cut."""
 
-    def fill(self, facts: int, analyse: bool) -> Windows:
+    def fill(self, facts: int, analyse: bool) -> WriterRanges:
         self.sql(
             "INSERT INTO synrepl.notes (stream_id, row_no, writer, text)"
             " SELECT fact, row, CASE WHEN fact %% 2 = 0 THEN 'a' ELSE 'b' END, ''"
@@ -116,23 +117,23 @@ class Counting(OwnCase):
         self.sql("ALTER TABLE synrepl.notes SET (autovacuum_enabled = off)")
         if analyse:
             self.sql("ANALYZE synrepl.notes")
-        return Windows.between(PositionVector(), PositionVector({}, facts))
+        return WriterRanges.between(PositionVector(), PositionVector({}, facts))
 
     def test_by_statistics(self) -> None:
-        windows = self.fill(10_000, analyse=True)
-        self.assertApproximates(self.origin.rows("notes", windows), 20_000, 2_000)
-        half = Windows.between(PositionVector({}, 5_000), windows.end)
-        self.assertApproximates(self.origin.rows("notes", half), 10_000, 2_000)
+        ranges = self.fill(10_000, analyse=True)
+        self.assertApproximates(self.source.estimate_rows("notes", ranges), 20_000, 2_000)
+        half = WriterRanges.between(PositionVector({}, 5_000), ranges.end)
+        self.assertApproximates(self.source.estimate_rows("notes", half), 10_000, 2_000)
 
     def test_without_statistics_a_row_for_each_token(self) -> None:
-        self.assertEqual(self.origin.rows("notes", self.fill(100, analyse=False)), 100)
+        self.assertEqual(self.source.estimate_rows("notes", self.fill(100, analyse=False)), 100)
 
     def test_nth(self) -> None:
-        windows = self.fill(10, analyse=False)
-        found = [self.origin.nth("notes", windows, rows) for rows in (1, 2, 3, 20, 21)]
+        ranges = self.fill(10, analyse=False)
+        found = [self.source.token_at_row("notes", ranges, rows) for rows in (1, 2, 3, 20, 21)]
         self.assertEqual(found, [1, 1, 2, 10, None])
-        only_a = Windows.between(PositionVector({}, 4), PositionVector({"a": 10}, 4))
-        found = [self.origin.nth("notes", only_a, rows) for rows in (1, 3, 6, 7)]
+        only_a = WriterRanges.between(PositionVector({}, 4), PositionVector({"a": 10}, 4))
+        found = [self.source.token_at_row("notes", only_a, rows) for rows in (1, 3, 6, 7)]
         self.assertEqual(found, [6, 8, 10, None])
 
     def test_nth_where_ids_count_down(self) -> None:
@@ -141,15 +142,15 @@ class Counting(OwnCase):
             "NULL::synrepl.backfill, jsonb_build_object('stream_id', -n, 'row_no', 0, 'writer', 'w',"
             " 'event_id', 'e', 'room_id', 'r', 'type', 't')) AS r FROM generate_series(1, 5) n) AS rs"
         )
-        windows = Windows.between(PositionVector({}, 1), PositionVector({}, 4))
-        found = [self.origin.nth("backfill", windows, rows) for rows in (1, 3, 4)]
+        ranges = WriterRanges.between(PositionVector({}, 1), PositionVector({}, 4))
+        found = [self.source.token_at_row("backfill", ranges, rows) for rows in (1, 3, 4)]
         self.assertEqual(found, [2, 4, None])
 
     def test_bounded_never_splits_a_fact_and_comes_to_the_end(self) -> None:
         self.fill(10, analyse=False)
         end, at, stops = {"notes": PositionVector({"a": 10}, 9)}, {}, []
         while at != end:
-            at = bounded(self.origin, at, end, 5)
+            at = limit_rows(self.source, at, end, 5)
             stops.append(at["notes"].highest)
         self.assertEqual(stops, [3, 6, 9, 10])
 
@@ -168,7 +169,7 @@ class Counting(OwnCase):
         }
         for rows in (10, 100, 10_000):
             found: list[tuple[int, int, str]] = []
-            made = list(chunks(self.origin, start, end, {"notes": names}, rows))
+            made = list(plan_chunks(self.source, start, end, {"notes": names}, rows))
             with closing(psycopg2.connect(self.dsn)) as connection, connection.cursor() as cursor:
                 for chunk in made:
                     cursor.execute(chunk.sql)
@@ -183,9 +184,11 @@ class Counting(OwnCase):
             "INSERT INTO synrepl.notes SELECT n, 0, 'sql', 'x', n FROM generate_series(1, 5000) n"
         )
         self.sql("ANALYZE synrepl.notes")
-        shape = self.origin.shape("notes")
-        names = [column.name for column in shape.columns]
-        (chunk,) = chunks(self.origin, {}, {"notes": PositionVector({}, 500)}, {"notes": names})
+        stream_schema = self.source.stream_schema("notes")
+        names = [column.name for column in stream_schema.columns]
+        (chunk,) = plan_chunks(
+            self.source, {}, {"notes": PositionVector({}, 500)}, {"notes": names}
+        )
         reading = self.transaction()
         self.sql("SET enable_seqscan = off", on=reading)
         self.sql("SET enable_bitmapscan = off", on=reading)  # which pays for so few rows
@@ -224,7 +227,7 @@ class Bounds(OwnCase):
         one.commit()
         self.assertEqual(self.bound().linear, 5)
         three.commit()
-        standing = self.origin.observe(["notes"])["notes"]
+        standing = self.source.observe(["notes"])["notes"]
         self.assertEqual((standing.bound.linear, standing.complete), (6, True))
 
     def test_an_open_transaction_holds_the_bound_for_as_long_as_it_is_open(self) -> None:
@@ -234,7 +237,7 @@ class Bounds(OwnCase):
             self.append("x", "w2")
             bound = self.bound()
             self.assertEqual((bound.linear, bound["w1"]), (held - 1, held - 1))
-            self.assertFalse(self.origin.observe(["notes"])["notes"].complete)
+            self.assertFalse(self.source.observe(["notes"])["notes"].complete)
         lasting.commit()
         self.assertEqual(self.bound().linear, 31)
 
@@ -256,7 +259,7 @@ class Bounds(OwnCase):
         await self.process("master").store.record_positions(NOTES, 1, {"w1": 2})
         held = self.transaction()
         self.append("c", "w1", held)
-        fresh = OwnDatabase(BlockingDatabase(self.dsn, "tests"))
+        fresh = SynreplDatabase(BlockingDatabase(self.dsn, "tests"))
         self.addCleanup(fresh.close)
         bound = fresh.observe(["notes"])["notes"].bound
         self.assertEqual((bound.linear, bound["w1"], bound["sql"]), (2, 2, 3))
@@ -271,12 +274,12 @@ class OtherLives(SynchronousTestCase):
         self.addCleanup(server.stop)
         with BlockingDatabase(server.dsn, "tests") as database:
             database.run("schema", _few_tables)
-            before = OwnDatabase(database).server
+            before = SynreplDatabase(database).server
             assert server.child is not None
             server.child.end([(signal.SIGINT, 30.0)])
             server.restart()
-            origin = OwnDatabase(database)
-            self.assertEqual(origin.server, before)
+            source = SynreplDatabase(database)
+            self.assertEqual(source.server, before)
             database.run("other", lambda txn: txn.execute("DROP SCHEMA synrepl CASCADE"))
 
 

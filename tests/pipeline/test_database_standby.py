@@ -1,12 +1,12 @@
-"""synrepl's own tables as an origin, on a real standby, where nobody's locks can be seen (R5)."""
+"""synrepl's own tables as a source, on a real standby, where nobody's locks can be seen (R5)."""
 
 from __future__ import annotations
 
 from synrepl.driver.blocking import BlockingDatabase
-from synrepl.pipeline.source.database.own import OwnDatabase
-from synrepl.pipeline.source.database.safe_bound import SafeBound
-from synrepl.pipeline.source.plan.plan import chunks
-from synrepl.pipeline.source.reading.read import ReadElsewhere, Reader
+from synrepl.pipeline.source.database.bounds import SafeBound
+from synrepl.pipeline.source.database.synrepl_database import SynreplDatabase
+from synrepl.pipeline.source.plan.chunks import plan_chunks
+from synrepl.pipeline.source.reading.chunk_reader import ChunkReader, ReadElsewhere
 from synrepl.pipeline.source.reading.schema import arrow_schema
 from tests.driver.embedded import one
 from tests.storage.failover import TwoServers
@@ -35,11 +35,11 @@ class Bounds(StandbyCase):
     """What a reader of the standby may take for settled."""
 
     async def test_only_what_is_on_record(self) -> None:
-        origin = OwnDatabase(BlockingDatabase(self.standby.dsn, "tests"))
-        self.addCleanup(origin.close)
+        source = SynreplDatabase(BlockingDatabase(self.standby.dsn, "tests"))
+        self.addCleanup(source.close)
 
         def look() -> SafeBound:
-            return origin.observe(["notes"])["notes"]
+            return source.observe(["notes"])["notes"]
 
         append = "SELECT synrepl.append('notes', %s)"
         self.sql(append, '[{"text": "a"}]')
@@ -57,10 +57,10 @@ class Bounds(StandbyCase):
         await self.caught_up()
         bound = look().bound
         self.assertEqual((bound.linear, bound["sql"]), (3, 3))
-        shape = origin.shape("notes")
-        names = [column.name for column in shape.columns]
-        (chunk,) = chunks(origin, {}, {"notes": bound}, {"notes": names})
-        batches = Reader(self.standby.dsn).batches(chunk, arrow_schema(shape.columns))
+        stream_schema = source.stream_schema("notes")
+        names = [column.name for column in stream_schema.columns]
+        (chunk,) = plan_chunks(source, {}, {"notes": bound}, {"notes": names})
+        batches = ChunkReader(self.standby.dsn).batches(chunk, arrow_schema(stream_schema.columns))
         texts = [text for batch in batches for text in batch.column("text").to_pylist()]
         self.assertEqual(texts, ["a", "late", "c"])
 
@@ -69,18 +69,20 @@ class Readers(StandbyCase):
     """A task that comes to a standby, where the driver came to the primary."""
 
     async def test_refuses_a_standby_that_is_behind_what_was_looked_at(self) -> None:
-        origin = OwnDatabase(BlockingDatabase(self.dsn, "tests"))
-        self.addCleanup(origin.close)
+        source = SynreplDatabase(BlockingDatabase(self.dsn, "tests"))
+        self.addCleanup(source.close)
         one(self.standby.dsn, "SELECT pg_wal_replay_pause()")
         self.sql("SELECT synrepl.append('notes', %s)", '[{"text": "a"}]')
-        bound = origin.observe(["notes"])["notes"].bound
+        bound = source.observe(["notes"])["notes"].bound
         self.assertEqual(bound["sql"], 1)
-        shape = origin.shape("notes")
-        names = [column.name for column in shape.columns]
-        (chunk,) = chunks(origin, {}, {"notes": bound}, {"notes": names})
+        stream_schema = source.stream_schema("notes")
+        names = [column.name for column in stream_schema.columns]
+        (chunk,) = plan_chunks(source, {}, {"notes": bound}, {"notes": names})
 
         def texts() -> list[str]:
-            batches = Reader(self.standby.dsn).batches(chunk, arrow_schema(shape.columns))
+            batches = ChunkReader(self.standby.dsn).batches(
+                chunk, arrow_schema(stream_schema.columns)
+            )
             return [text for batch in batches for text in batch.column("text").to_pylist()]
 
         error = self.assertRaises(ReadElsewhere, texts)

@@ -23,9 +23,9 @@ from synrepl.pipeline.lake.erase.pending import pending
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.land.land import Landing
 from synrepl.pipeline.lake.table import StreamTable
-from synrepl.pipeline.source.database.foreign import SynapseDatabase
 from synrepl.pipeline.source.database.open import open_source_database
 from synrepl.pipeline.source.database.source_database import SourceDatabase
+from synrepl.pipeline.source.database.synapse_database import SynapseDatabase
 from synrepl.storage.migrations import load, migrate
 from synrepl.storage.tables import ensure_tables
 from synrepl.streams.synapse.backfill import BACKFILL
@@ -62,13 +62,13 @@ class ErasingCase(TestCase):
 
     timeout = 300
     dsn: str
-    origin: SourceDatabase
+    source: SourceDatabase
 
-    def begin(self, dsn: str, origin: SourceDatabase) -> None:
-        self.dsn, self.origin = dsn, origin
-        self.addCleanup(origin.close)
+    def begin(self, dsn: str, source: SourceDatabase) -> None:
+        self.dsn, self.source = dsn, source
+        self.addCleanup(source.close)
         self.spark = shared_session()
-        self.lake = Lake.begin(Path(self.mktemp()), origin.server, origin.is_lossy)
+        self.lake = Lake.begin(Path(self.mktemp()), source.server, source.is_lossy)
 
     def sql(self, statement: str, *params: object) -> Any:
         connection = psycopg2.connect(self.dsn)
@@ -82,18 +82,18 @@ class ErasingCase(TestCase):
     def land(self) -> None:
         """Land what there is."""
         with self.lake.changing():
-            todo = pending(self.spark, self.origin, self.lake).known
+            todo = pending(self.spark, self.source, self.lake).known
             landing = Landing(
-                self.spark, self.lake, self.origin, self.dsn, erasures=lambda: todo, task_rows=200
+                self.spark, self.lake, self.source, self.dsn, erasures=lambda: todo, task_rows=200
             )
-            streams = list(self.origin.streams)
-            self.origin.observe(streams)
+            streams = list(self.source.streams)
+            self.source.observe(streams)
             for _ in landing.rounds(streams):
                 pass
 
     def erase(self, **more: Any) -> Erased:
         with self.lake.changing():
-            return erase(self.spark, self.lake, pending(self.spark, self.origin, self.lake), **more)
+            return erase(self.spark, self.lake, pending(self.spark, self.source, self.lake), **more)
 
     def rows(self, stream: str, *columns: str) -> list[tuple[Any, ...]]:
         """Stream ID, row number and some cells of all rows of a stream, in order."""
@@ -275,9 +275,9 @@ class OwnStreams(ErasingCase):
         path = self.lake.path / MEMORY
         self.assertEqual(path.stat().st_mode & 0o777, 0o600)
         self.assertNotIn(b"alice", path.read_bytes())
-        other = Lake.begin(Path(self.mktemp()), self.origin.server, False)
+        other = Lake.begin(Path(self.mktemp()), self.source.server, False)
         with other.changing():
-            erase(self.spark, other, pending(self.spark, self.origin, other))
+            erase(self.spark, other, pending(self.spark, self.source, other))
         mine, others = (
             json.loads((each.path / MEMORY).read_bytes()) for each in (self.lake, other)
         )

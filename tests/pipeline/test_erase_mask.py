@@ -11,7 +11,7 @@ import pyarrow as pa
 from synrepl.pipeline.lake.erase.erasures import Erasures
 from synrepl.pipeline.lake.erase.mask import mask, mask_quarantined
 from synrepl.pipeline.lake.erase.text import strings
-from synrepl.pipeline.source.database.shape import HEAD, Shape
+from synrepl.pipeline.source.database.stream_schema import HEAD, StreamSchema
 from synrepl.pipeline.source.reading.schema import arrow_schema
 from synrepl.streams.columns import Column, ColumnType, columns
 from synrepl.streams.synapse.backfill import BACKFILL
@@ -19,7 +19,7 @@ from synrepl.streams.synapse.events import EVENTS
 
 ALICE = "@alice:example.org"
 BOB = "@bob:example.org"
-SOME = Shape(
+SOME = StreamSchema(
     "some",
     False,
     (
@@ -29,14 +29,19 @@ SOME = Shape(
         Column("n", ColumnType.BIGINT, True),
     ),
 )
-EVENTS_SHAPE = Shape("events", False, columns(EVENTS))
-BACKFILL_SHAPE = Shape("backfill", True, columns(BACKFILL))
+EVENTS_SHAPE = StreamSchema("events", False, columns(EVENTS))
+BACKFILL_SHAPE = StreamSchema("backfill", True, columns(BACKFILL))
 
 
-def batch(shape: Shape, *rows: dict[str, Any], nullable: bool = True) -> pa.RecordBatch:
+def batch(
+    stream_schema: StreamSchema, *rows: dict[str, Any], nullable: bool = True
+) -> pa.RecordBatch:
     """Rows with what is not said null, and their number as the ID."""
     schema = arrow_schema(
-        (*HEAD, *(cell._replace(nullable=nullable or cell.nullable) for cell in shape.cells))
+        (
+            *HEAD,
+            *(cell._replace(nullable=nullable or cell.nullable) for cell in stream_schema.cells),
+        )
     )
     whole = [{"stream_id": at, "row_no": 0, "writer": "w", **row} for at, row in enumerate(rows)]
     return pa.RecordBatch.from_pylist(whole, schema=schema)
@@ -108,9 +113,9 @@ class Subjects(TestCase):
         self.assertEqual(after.column("text").to_pylist(), [None])
 
     def test_columns_that_are_not_nullable_become_so(self) -> None:
-        shape = Shape("some", False, (Column("text", ColumnType.TEXT, False),))
-        before = batch(shape, {"text": ALICE}, nullable=False)
-        after = mask(before, shape, Erasures(frozenset({ALICE})))
+        stream_schema = StreamSchema("some", False, (Column("text", ColumnType.TEXT, False),))
+        before = batch(stream_schema, {"text": ALICE}, nullable=False)
+        after = mask(before, stream_schema, Erasures(frozenset({ALICE})))
         after.validate(full=True)
         self.assertTrue(after.schema.field("text").nullable)
         self.assertFalse(after.schema.field("stream_id").nullable)
@@ -155,9 +160,11 @@ class Subjects(TestCase):
 
 
 class Redactions(TestCase):
-    def masked(self, shape: Shape, *rows: dict[str, Any], redacted: set[tuple[str, str]]) -> Any:
-        before = batch(shape, *rows)
-        return mask(before, shape, Erasures(redacted=frozenset(redacted)))
+    def masked(
+        self, stream_schema: StreamSchema, *rows: dict[str, Any], redacted: set[tuple[str, str]]
+    ) -> Any:
+        before = batch(stream_schema, *rows)
+        return mask(before, stream_schema, Erasures(redacted=frozenset(redacted)))
 
     def test_what_survives(self) -> None:
         row = {
@@ -193,9 +200,13 @@ class Redactions(TestCase):
         self.assertEqual(after.column("relates_to").to_pylist(), [None])
 
     def test_another_stream_of_the_name(self) -> None:
-        shape = Shape("events", False, (Column("relates_to", ColumnType.TEXT, True),))
-        before = batch(shape, {"relates_to": "$root"})
-        self.assertIs(mask(before, shape, Erasures(redacted=frozenset({("!r", "$e")}))), before)
+        stream_schema = StreamSchema(
+            "events", False, (Column("relates_to", ColumnType.TEXT, True),)
+        )
+        before = batch(stream_schema, {"relates_to": "$root"})
+        self.assertIs(
+            mask(before, stream_schema, Erasures(redacted=frozenset({("!r", "$e")}))), before
+        )
 
     def test_of_a_room_that_is_erased_in_the_same_breath(self) -> None:
         row = {"kind": "ev", "event_id": "$e", "room_id": "!r", "relates_to": "$root"}

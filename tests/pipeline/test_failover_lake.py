@@ -68,7 +68,7 @@ class Failovers(LandingCase, FailoverCase):
         return found
 
     def checked(self, extent: Extent = EVERYTHING) -> Report:
-        return check(self.spark, self.lake, self.origin, self.dsn, extent)
+        return check(self.spark, self.lake, self.source, self.dsn, extent)
 
     def texts(self) -> list[object]:
         return [row[3] for row in self.in_lake("notes")]
@@ -159,6 +159,6 @@ class Failovers(LandingCase, FailoverCase):
             error = self.assertRaises(OlderServer, each)
             self.assertIn("from before a failover", str(error))
         # So does a process that has not seen the newer server: the lake has.
-        self.origin = self.opened(type(self.origin)(self.origin._database))  # type: ignore[attr-defined,call-arg]
+        self.source = self.opened(type(self.source)(self.source._database))  # type: ignore[attr-defined,call-arg]
         for each in (self.land, self.checked):
             self.assertRaises(OlderServer, each)

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 
 from synrepl.pipeline.lake.failover.failovers import up_to_now
 from synrepl.pipeline.lake.replay.replay import replay
-from synrepl.pipeline.source.errors import reason
+from synrepl.pipeline.source.errors import original_error
 from synrepl.positions.vector import PositionVector
 from synrepl.storage.incarnations import MARGIN
 from synrepl.storage.staging_with_ids import PositionsTaken
@@ -45,7 +45,7 @@ class Jobs(SinkCase):
         before = self.sql(everything), self.left_over(), self.notes()
         with self.assertRaises(Exception) as caught:
             self.write(rows, **options)
-        self.assertIsInstance(reason(caught.exception), NotConfirmed, caught.exception)
+        self.assertIsInstance(original_error(caught.exception), NotConfirmed, caught.exception)
         self.assertEqual((self.sql(everything), self.left_over(), self.notes()), before)
 
     def test_a_batch(self) -> None:
@@ -77,7 +77,7 @@ class Jobs(SinkCase):
         # Followers were told that nothing comes up to there.
         with self.assertRaises(Exception) as caught:
             self.write(low, positions="preserve")
-        self.assertIsInstance(reason(caught.exception), PositionsTaken)
+        self.assertIsInstance(original_error(caught.exception), PositionsTaken)
         high = self.frame(KEEPING_IDS, (floor + 5, 0, "w1", "a", 1))
         self.write(high, positions="preserve")
         self.assertEqual(self.notes(), [("w1", "a", 1)])
@@ -98,7 +98,7 @@ class Jobs(SinkCase):
         self.sql(PROMOTE)
         with self.assertRaises(Exception) as caught:
             run(2)
-        self.assertIsInstance(reason(caught.exception), NotConfirmed, caught.exception)
+        self.assertIsInstance(original_error(caught.exception), NotConfirmed, caught.exception)
         self.assertEqual((len(self.notes()), self.left_over()), (1, 0))
         self.sql(CONFIRM)
         run(3)
@@ -127,9 +127,9 @@ class Replays(LakeCase):
         self.sql(CONFIRM)
         floor = self.sql("SELECT floor FROM synrepl._streams WHERE stream = 'notes'")
         self.notes(20, first=floor + 1)
-        self.origin.observe(["notes"])
+        self.source.observe(["notes"])
         table = self.land("notes", PositionVector({}, floor + 20))
-        table.know_failovers(up_to_now("notes", table.failovers, table.position, self.origin))
+        table.know_failovers(up_to_now("notes", table.failovers, table.position, self.source))
         copy = await fresh_database(self)
         told: list[int] = []
         (done,) = replay(

@@ -5,15 +5,14 @@ from __future__ import annotations
 from synrepl.pipeline.datasource import register
 from synrepl.pipeline.lake.check.check import Extent
 from synrepl.pipeline.lake.land.land import Landing
-from synrepl.pipeline.source.plan.chunk import Chunk
-from synrepl.pipeline.source.plan.plan import chunks
+from synrepl.pipeline.source.plan.chunks import ScanChunk, plan_chunks
 from synrepl.positions.vector import PositionVector
 from synrepl.storage.incarnations import MARGIN
 from tests.pipeline.checking import LakeCase
 from tests.storage.test_failover_sql import PROMOTE
 
 
-class Windows(LakeCase):
+class WriterRanges(LakeCase):
     """Facts below the gap and above it, read from the beginning."""
 
     def fail_over(self) -> int:
@@ -38,11 +37,11 @@ class Windows(LakeCase):
             how_many,
         )
 
-    def parts(self, upto: int, rows: int) -> list[Chunk]:
+    def parts(self, upto: int, rows: int) -> list[ScanChunk]:
         end = {"notes": PositionVector({}, upto)}
-        return list(chunks(self.origin, {}, end, {"notes": ["stream_id"]}, rows))
+        return list(plan_chunks(self.source, {}, end, {"notes": ["stream_id"]}, rows))
 
-    def counts(self, parts: list[Chunk]) -> list[int]:
+    def counts(self, parts: list[ScanChunk]) -> list[int]:
         """How many rows each has."""
         on = self.connect()
         return [self.sql(f"SELECT count(*) FROM ({part.sql}) AS rows", on=on) for part in parts]
@@ -55,7 +54,7 @@ class Windows(LakeCase):
         for statistics in False, True:
             if statistics:
                 self.sql("ANALYZE synrepl.notes")
-                self.origin.refresh()
+                self.source.refresh()
             parts = self.parts(floor + 400, rows=100)
             self.assertLessEqual(len(parts), 32, statistics)
             # Nothing is left out, also of what others put in meanwhile.
@@ -97,7 +96,7 @@ class Windows(LakeCase):
         rounds = []
         with self.lake.changing():
             landing = Landing(
-                self.spark, self.lake, self.origin, self.dsn, task_rows=10, round_rows=30
+                self.spark, self.lake, self.source, self.dsn, task_rows=10, round_rows=30
             )
             rounds += landing.rounds(["notes"])
         self.assertLessEqual(len(rounds), 4)

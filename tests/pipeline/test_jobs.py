@@ -15,7 +15,7 @@ from synrepl.pipeline.jobs.catalogue import JOBS, find
 from synrepl.pipeline.jobs.run import run
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.watermarks import Watermarks
-from synrepl.pipeline.source.database.shape import Shape
+from synrepl.pipeline.source.database.stream_schema import StreamSchema
 from synrepl.storage.marks import Mark
 from synrepl.streams.columns import Column, ColumnType
 from tests.pipeline import jobs_reference as reference
@@ -27,7 +27,7 @@ from tests.storage.foreign_databases import foreign_database
 NOON = 1_749_988_800
 DAY = 86_400
 
-ORDERS = Shape(
+ORDERS = StreamSchema(
     "orders",
     False,
     (
@@ -192,8 +192,8 @@ class WrittenRows(TestCase):
         lake = begin(Path(self.mktemp()))
         streams = written()
         for stream, rows in streams.items():
-            shape = ORDERS if stream == "orders" else shape_of(stream)
-            add(lake, shape, rows, files=3) if rows else lake.ensure_table(shape)
+            stream_schema = ORDERS if stream == "orders" else shape_of(stream)
+            add(lake, stream_schema, rows, files=3) if rows else lake.ensure_table(stream_schema)
         marks: reference.Marks = [
             ("events", 200 + 100 * n, NOON + DAY / 3 * n + 0.5) for n in range(12)
         ]
@@ -223,9 +223,9 @@ class RecordedRows(TestCase):
     async def test_all_jobs(self) -> None:
         found = foreign_rows(await foreign_database("1.163.2"))
         lake = begin(Path(self.mktemp()))
-        for shape, rows in found.values():
+        for stream_schema, rows in found.values():
             if rows:
-                add(lake, shape, rows, files=2)
+                add(lake, stream_schema, rows, files=2)
         streams = {stream: rows for stream, (_, rows) in found.items()}
         now = 1_795_168_400.0  # they were recorded then
         marks: reference.Marks = [("events", 60 * n, now + 20 * n) for n in range(1, 11)]

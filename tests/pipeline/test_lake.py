@@ -22,14 +22,14 @@ from synrepl.pipeline.lake.lake import (
     OtherFormat,
 )
 from synrepl.pipeline.lake.local_path import LakeAtUrl
-from synrepl.pipeline.source.database.shape import Shape
+from synrepl.pipeline.source.database.stream_schema import StreamSchema
 from synrepl.positions.vector import PositionVector
 from synrepl.streams.columns import columns
 from tests.pipeline.spark import play
 from tests.storage.samples import NOTES
 
 #: In a lake every cell may be null.
-SHAPE = Shape("notes", False, tuple(each._replace(nullable=True) for each in columns(NOTES)))
+SHAPE = StreamSchema("notes", False, tuple(each._replace(nullable=True) for each in columns(NOTES)))
 
 
 class LakeCase(SynchronousTestCase):
@@ -153,12 +153,12 @@ class Streams(LakeCase):
     def test_listed(self) -> None:
         lake = self.begin()
         lake.ensure_table(SHAPE)
-        lake.ensure_table(Shape("a", True, ()))
+        lake.ensure_table(StreamSchema("a", True, ()))
         (lake.path / "streams" / "stray").mkdir()
         (lake.path / "streams" / "file").touch()
         self.assertEqual(lake.streams, ["a", "notes"])
-        self.assertEqual(lake.table("notes").shape, SHAPE)
-        self.assertTrue(lake.table("a").shape.counts_down)
+        self.assertEqual(lake.table("notes").stream_schema, SHAPE)
+        self.assertTrue(lake.table("a").stream_schema.counts_down)
 
     def test_one_that_is_not_there(self) -> None:
         lake = self.begin()
@@ -172,7 +172,7 @@ class Streams(LakeCase):
         for folder in ("streams", "quarantine"):
             (lake.path / folder / "notes" / "_delta_log").mkdir(parents=True)
         self.assertEqual((lake.streams, lake.quarantine("notes")), ([], None))
-        self.assertEqual(lake.ensure_table(SHAPE).shape, SHAPE)
+        self.assertEqual(lake.ensure_table(SHAPE).stream_schema, SHAPE)
         self.assertEqual(lake.ensure_quarantine(SHAPE).files, [])
         self.assertEqual(lake.streams, ["notes"])
 
@@ -180,7 +180,7 @@ class Streams(LakeCase):
         lake = self.begin()
         self.assertIsNone(lake.quarantine("notes"))
         made = lake.ensure_quarantine(SHAPE)
-        names = [column.name for column in made.shape.columns]
+        names = [column.name for column in made.stream_schema.columns]
         self.assertEqual(names, ["stream_id", "row_no", "writer", "reason", "cells"])
         again = lake.quarantine("notes")
         assert again is not None

@@ -9,12 +9,12 @@ from synrepl.driver.blocking import BlockingDatabase
 from synrepl.pipeline.lake.frame import frame
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.land.land import GapInSource
-from synrepl.pipeline.lake.table import ShapeChanged
+from synrepl.pipeline.lake.table import SchemaChanged
 from synrepl.pipeline.lake.watermarks import Watermarks
-from synrepl.pipeline.source.database.own import OwnDatabase
 from synrepl.pipeline.source.database.source_database import NoSuchStream
-from synrepl.pipeline.source.follower import Follower
+from synrepl.pipeline.source.database.synrepl_database import SynreplDatabase
 from synrepl.pipeline.source.plan.offset import Offset
+from synrepl.pipeline.source.query_follower import QueryFollower
 from synrepl.positions.vector import PositionVector
 from synrepl.storage.store import Draft
 from synrepl.storage.tables import ensure_tables
@@ -49,11 +49,11 @@ class Rows(LandingCase):
 
     def test_what_is_new_since_the_last_time(self) -> None:
         self.land()
-        self.assertEqual(self.lake.streams, self.origin.streams)  # of nothing, too
+        self.assertEqual(self.lake.streams, self.source.streams)  # of nothing, too
         landing = self.landing()
         for first in (1, 5, 9):
             self.notes(first, first + 3)
-            (landed,) = landing.rounds(self.origin.streams)
+            (landed,) = landing.rounds(self.source.streams)
             self.assertEqual((landed.rows["notes"], landed.quarantined["notes"]), (4, 0))
             self.assertEqual(landed.upto["notes"], self.lake.table("notes").position)
             self.assert_landed()
@@ -87,7 +87,7 @@ class Rows(LandingCase):
 
     def test_a_folder_of_any_name(self) -> None:
         path = Path(self.mktemp()) / "a (1) {x,y} *? ü"
-        self.lake = Lake.begin(path, self.origin.server, False)
+        self.lake = Lake.begin(path, self.source.server, False)
         self.notes(1, 3)
         self.land()
         self.assert_landed()
@@ -128,7 +128,7 @@ class Columns(LandingCase):
         self.notes(1, 1)
         self.land()
         self.sql("ALTER TABLE synrepl.notes ALTER n TYPE text")
-        error = self.assertRaises(ShapeChanged, self.land)
+        error = self.assertRaises(SchemaChanged, self.land)
         self.assertIn("column 'n' as text (the table has bigint)", str(error))
 
 
@@ -184,8 +184,8 @@ class Writers(LandingCase):
         self.notes(6, 6, writer="slow", on=slow)
         self.notes(7, 7, writer="quick", on=slow)
         # A new process sees that both hold tokens, and nothing is on record.
-        self.origin = self.opened(OwnDatabase(BlockingDatabase(self.dsn, "tests")))
-        bound = self.origin.observe(["notes"])["notes"].bound
+        self.source = self.opened(SynreplDatabase(BlockingDatabase(self.dsn, "tests")))
+        bound = self.source.observe(["notes"])["notes"].bound
         self.assertFalse(bound.covers(before))
         (landed,) = self.land()
         at = self.lake.table("notes").position
@@ -271,18 +271,18 @@ class Trimming(LandingCase):
 
     async def test_waits_for_the_lake(self) -> None:
         store = self.process("master").store
-        follower = Follower(BlockingDatabase(self.dsn, "tests"), "lake", None, 3600.0)
+        follower = QueryFollower(BlockingDatabase(self.dsn, "tests"), "lake", None, 3600.0)
         self.addCleanup(follower.close)
         landing = self.landing(
-            acknowledge=lambda upto: follower.acknowledge(Offset(self.origin.server, upto))
+            acknowledge=lambda upto: follower.acknowledge(Offset(self.source.server, upto))
         )
         self.notes(1, 4)
-        list(landing.rounds(self.origin.streams))
+        list(landing.rounds(self.source.streams))
         self.notes(5, 8)
         await store.record_positions(NOTES, 8, {"sql": 8})
         trimmed = await store.trim(NOTES, 8, 0, 1000)
         self.assertEqual((trimmed.upto, trimmed.held_by), (4, "lake"))
-        list(landing.rounds(self.origin.streams))
+        list(landing.rounds(self.source.streams))
         self.assertEqual((await store.trim(NOTES, 8, 0, 1000)).upto, 8)
         self.assertEqual([row[0] for row in self.in_lake("notes")], list(range(1, 9)))
 

@@ -20,7 +20,7 @@ from synrepl.pipeline.lake.land import tasks
 from synrepl.pipeline.lake.land.land import Landing, Vectors
 from synrepl.pipeline.lake.land.shared_folder import FileNotAsWritten, FolderNotShared
 from synrepl.pipeline.lake.land.task import land_part
-from synrepl.pipeline.source.reading.read import ReadElsewhere
+from synrepl.pipeline.source.reading.chunk_reader import ReadElsewhere
 from synrepl.positions.vector import PositionVector
 from synrepl.testing.postgres import fresh_database
 from tests.pipeline.landing import LandingCase
@@ -137,7 +137,7 @@ class Elsewhere(ElsewhereCase):
         self.assertEqual([row[3] for row in self.in_lake("notes")], [None, "kept"])
 
     def erase(self) -> Erased:
-        return erase(self.spark, self.lake, pending(self.spark, self.origin, self.lake))
+        return erase(self.spark, self.lake, pending(self.spark, self.source, self.lake))
 
 
 class Folders(LandingCase):
@@ -145,7 +145,7 @@ class Folders(LandingCase):
 
     def test_landing_says_that_the_folder_has_to_be_shared(self) -> None:
         self.notes(1, 3)
-        table = self.lake.ensure_table(self.origin.shape("notes"))
+        table = self.lake.ensure_table(self.source.stream_schema("notes"))
         error = self.assertRaises(FolderNotShared, self.land, partial(without, table.path))
         self.assertIn(f"in {table.path} cannot be written", str(error))
         self.assertIn("one shared folder", str(error))
@@ -157,7 +157,7 @@ class Folders(LandingCase):
             self.append("notes", {"text": ALICE, "n": n})
             self.land()
         self.sql("SELECT synrepl.erase(%s)", ALICE)
-        todo = pending(self.spark, self.origin, self.lake)
+        todo = pending(self.spark, self.source, self.lake)
         table = self.lake.table("notes")
         real = tasks.run_tasks
 
@@ -189,9 +189,9 @@ class Databases(LandingCase):
 
     async def test_refuses_what_was_read_from_another_database(self) -> None:
         self.notes(1, 3)
-        landing = LandingOf(self.spark, self.lake, self.origin, self.dsn)
+        landing = LandingOf(self.spark, self.lake, self.source, self.dsn)
         landing.other = await fresh_database(self, prepare)
-        rounds = landing.rounds(self.origin.streams)
+        rounds = landing.rounds(self.source.streams)
         error = self.assertRaises(ReadElsewhere, next, rounds)
         self.assertIn("another database", str(error))
         self.assertFalse(self.lake.table("notes").landed)

@@ -13,7 +13,7 @@ import psycopg2
 from synrepl.core.tokens import Range
 from synrepl.driver.blocking import BlockingDatabase
 from synrepl.pipeline.lake.table import StreamTable
-from synrepl.pipeline.source.database.foreign import SynapseDatabase
+from synrepl.pipeline.source.database.synapse_database import SynapseDatabase
 from synrepl.positions.vector import PositionVector
 from synrepl.storage.database import Transaction
 from synrepl.storage.foreign.paging import MAIN_PROCESS, ForeignFacts
@@ -40,7 +40,7 @@ class ForeignCase(LandingCase):
         self.spark = shared_session()
         database = BlockingDatabase(self.dsn, "tests")
         # Nobody writes here, so nobody needs time.
-        self.origin = self.opened(SynapseDatabase(database, settle_s=0.0))
+        self.source = self.opened(SynapseDatabase(database, settle_s=0.0))
         self.lake = self.new_lake()
 
     def facts(self, stream: str) -> list[Fact]:
@@ -88,7 +88,7 @@ class AllOfIt(ForeignCase):
         (landed,) = self.land()
         self.assertGreater(sum(landed.rows.values()), 500)
         self.assertEqual(landed.quarantined.total(), 0)
-        for stream in self.origin.streams:
+        for stream in self.source.streams:
             facts = self.facts(stream)
             self.assertEqual(self.landed_facts(stream), facts, stream)
             self.assertEqual(landed.rows[stream], sum(len(fact.rows) for fact in facts))

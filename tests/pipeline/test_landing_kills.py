@@ -15,8 +15,8 @@ from threading import Thread
 from synrepl.driver.blocking import BlockingDatabase
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.land.tasks import TaskFailed
-from synrepl.pipeline.source.database.own import OwnDatabase
-from synrepl.pipeline.source.reading.read import ReadingAway
+from synrepl.pipeline.source.database.synrepl_database import SynreplDatabase
+from synrepl.pipeline.source.reading.chunk_reader import ReadingAway
 from synrepl.storage.launch.postgres import PostgresServer
 from tests.driver.embedded import used_folder
 from tests.pipeline.landing import LandingCase
@@ -170,8 +170,8 @@ class Servers(KillCase):
         self.sql("DROP SCHEMA IF EXISTS synrepl CASCADE")
         await prepare(self.dsn)
         self.spark = shared_session()
-        self.origin = self.opened(OwnDatabase(BlockingDatabase(self.dsn, "tests")))
-        self.lake = Lake.begin(Path(self.mktemp()), self.origin.server, False)
+        self.source = self.opened(SynreplDatabase(BlockingDatabase(self.dsn, "tests")))
+        self.lake = Lake.begin(Path(self.mktemp()), self.source.server, False)
 
     def test_killed_while_it_is_read(self) -> None:
         self.sql(

@@ -12,8 +12,8 @@ from synrepl.driver.blocking import BlockingDatabase
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.maintenance import LakeMaintenance, MaintenanceReport
 from synrepl.pipeline.lake.table import StreamTable
-from synrepl.pipeline.source.database.foreign import SETTLE_S, SynapseDatabase
-from synrepl.pipeline.source.database.settle import BlockingClock
+from synrepl.pipeline.source.database.settlement import BlockingClock
+from synrepl.pipeline.source.database.synapse_database import SETTLE_S, SynapseDatabase
 from synrepl.positions.vector import PositionVector
 from tests.pipeline.landing import LandingCase
 from tests.pipeline.spark import shared_session
@@ -46,16 +46,16 @@ class Releases(ForeignCase):
     async def begin(self, version: str, case: Releases | None = None) -> None:
         self.dsn = await foreign_database(version, case)
         database = BlockingDatabase(self.dsn, "tests")
-        self.origin = self.opened(SynapseDatabase(database, now=lambda: self.time.now))
-        self.lake = Lake.begin(Path(self.mktemp()), self.origin.server, True)
+        self.source = self.opened(SynapseDatabase(database, now=lambda: self.time.now))
+        self.lake = Lake.begin(Path(self.mktemp()), self.source.server, True)
 
     def run_once(self, settle_timeout_s: float = 60.0) -> MaintenanceReport:
         """What one run does; nothing was looked at before."""
         maintenance = LakeMaintenance(
-            self.spark, self.lake, self.origin, self.dsn, clock=self.time.clock
+            self.spark, self.lake, self.source, self.dsn, clock=self.time.clock
         )
         with self.lake.changing():
-            return maintenance.run(self.origin.streams, settle_timeout_s=settle_timeout_s)
+            return maintenance.run(self.source.streams, settle_timeout_s=settle_timeout_s)
 
     async def landed_at_once(self, version: str) -> None:
         await self.begin(version)
@@ -63,7 +63,7 @@ class Releases(ForeignCase):
         self.assertEqual((report.unsettled, report.left_out), ({}, {}))
         self.assertGreaterEqual(self.time.now, SETTLE_S)
         rows = 0
-        for stream in self.origin.streams:
+        for stream in self.source.streams:
             facts = self.facts(stream)
             self.assertEqual(self.landed_facts(stream), facts, stream)
             rows += sum(len(fact.rows) for fact in facts)
@@ -89,7 +89,7 @@ class Releases(ForeignCase):
         await self.begin("1.20.1")
         self.run_once()
         database = BlockingDatabase(self.dsn, "tests")
-        self.origin = self.opened(SynapseDatabase(database, now=lambda: self.time.now))
+        self.source = self.opened(SynapseDatabase(database, now=lambda: self.time.now))
         begun = self.time.now
         report = self.run_once()
         self.assertEqual((report.rows, report.unsettled, self.time.now), ({}, {}, begun))
@@ -117,7 +117,7 @@ class Releases(ForeignCase):
         await self.begin("1.11.1")
         report = self.run_once(settle_timeout_s=0)
         self.assertEqual((report.rows, self.time.now), ({}, 0.0))
-        rows = {stream for stream in self.origin.streams if self.facts(stream)}
+        rows = {stream for stream in self.source.streams if self.facts(stream)}
         self.assertEqual(set(report.unsettled), rows)
         self.assertEqual(
             report.unsettled["events"].waits_for, ("transactions that may begin within 5 s",)
@@ -163,10 +163,10 @@ class Own(LandingCase):
 
     def run_once(self, settle_timeout_s: float = 60.0) -> MaintenanceReport:
         maintenance = LakeMaintenance(
-            self.spark, self.lake, self.origin, self.dsn, clock=self.time.clock
+            self.spark, self.lake, self.source, self.dsn, clock=self.time.clock
         )
         with self.lake.changing():
-            return maintenance.run(self.origin.streams, settle_timeout_s=settle_timeout_s)
+            return maintenance.run(self.source.streams, settle_timeout_s=settle_timeout_s)
 
     def test_what_commits_while_it_looks_is_landed_by_the_same_run(self) -> None:
         slow = self.open()
@@ -218,12 +218,12 @@ class Unknown(ForeignCase):
 
     def test_a_stream_that_cannot_be_read_is_named(self) -> None:
         self.execute("ALTER TABLE presence_stream RENAME COLUMN state TO condition")
-        self.origin = self.opened(
+        self.source = self.opened(
             SynapseDatabase(BlockingDatabase(self.dsn, "tests"), settle_s=0.0)
         )
         with self.lake.changing():
-            maintenance = LakeMaintenance(self.spark, self.lake, self.origin, self.dsn)
-            report = maintenance.run(self.origin.streams)
+            maintenance = LakeMaintenance(self.spark, self.lake, self.source, self.dsn)
+            report = maintenance.run(self.source.streams)
         self.assertEqual(list(report.left_out), ["presence"])
         self.assertIn("presence_stream.state", report.left_out["presence"])
         self.assertGreater(report.rows["events"], 0)

@@ -15,14 +15,17 @@ from psycopg2 import extensions
 from twisted.trial.unittest import SynchronousTestCase
 
 from synrepl.driver.blocking import BlockingDatabase
-from synrepl.pipeline.source.database.own import OwnDatabase
-from synrepl.pipeline.source.database.scan import Scan
-from synrepl.pipeline.source.plan.chunk import Chunk
-from synrepl.pipeline.source.plan.plan import chunks
-from synrepl.pipeline.source.reading import read
-from synrepl.pipeline.source.reading.read import Reader, ReadFailed, ReadingAway
+from synrepl.pipeline.source.database.sql import Scan
+from synrepl.pipeline.source.database.synrepl_database import SynreplDatabase
+from synrepl.pipeline.source.plan.chunks import ScanChunk, plan_chunks
+from synrepl.pipeline.source.reading import chunk_reader
+from synrepl.pipeline.source.reading.chunk_reader import (
+    ChunkReader,
+    IdleConnection,
+    ReadFailed,
+    ReadingAway,
+)
 from synrepl.pipeline.source.reading.schema import arrow_schema
-from synrepl.pipeline.source.reading.worker import Idle
 from synrepl.positions.vector import PositionVector
 from synrepl.storage.launch.postgres import PostgresServer
 from synrepl.storage.store import Draft, Trimmed
@@ -39,10 +42,10 @@ from tests.storage.samples import EVERYTHING, rows_of
 MADE_UP = pa.schema([pa.field("stream_id", pa.int64(), False), pa.field("text", pa.string())])
 
 
-def made_up(sql: str, upto: int = 10**9) -> Chunk:
+def made_up(sql: str, upto: int = 10**9) -> ScanChunk:
     """A chunk of whatever a statement gives."""
     scan = Scan(sql, False)
-    return Chunk("notes", 0, upto, scan, scan, "SELECT true", None, 0)
+    return ScanChunk("notes", 0, upto, scan, scan, "SELECT true", None, 0)
 
 
 #: Far more than a connection buffers.
@@ -53,25 +56,25 @@ _KEPT = "FROM pg_stat_activity WHERE application_name = 'kept'"
 
 
 class ReadingCase(PostgresCase):
-    """A database with a few streams, an origin and a reader."""
+    """A database with a few streams, a source and a reader."""
 
     async def setUp(self) -> None:  # type: ignore[override]
         await super().setUp()
-        self.origin = OwnDatabase(BlockingDatabase(self.dsn, "tests"))
-        self.addCleanup(lambda: self.origin.close())
-        self.reader = Reader(self.dsn, "reader")
+        self.source = SynreplDatabase(BlockingDatabase(self.dsn, "tests"))
+        self.addCleanup(lambda: self.source.close())
+        self.reader = ChunkReader(self.dsn, "reader")
 
-    def chunk(self, stream: str, end: int = 10_000, after: int = 0, also: str = "") -> Chunk:
+    def chunk(self, stream: str, end: int = 10_000, after: int = 0, also: str = "") -> ScanChunk:
         """All of a stream's range in one."""
-        names = {stream: [column.name for column in self.origin.shape(stream).columns]}
+        names = {stream: [column.name for column in self.source.stream_schema(stream).columns]}
         start, upto = {stream: PositionVector({}, after)}, {stream: PositionVector({}, end)}
-        (made,) = chunks(self.origin, start, upto, names, 10**9, also)
+        (made,) = plan_chunks(self.source, start, upto, names, 10**9, also)
         return made
 
     def schema(self, stream: str) -> pa.Schema:
-        return arrow_schema(self.origin.shape(stream).columns)
+        return arrow_schema(self.source.stream_schema(stream).columns)
 
-    def read(self, chunk: Chunk) -> list[dict[str, Any]]:
+    def read(self, chunk: ScanChunk) -> list[dict[str, Any]]:
         schema = self.schema(chunk.stream)
         batches = list(self.reader.batches(chunk, schema))
         for batch in batches:
@@ -101,7 +104,7 @@ class Values(ReadingCase):
 
     def as_row(self, stream: Stream, codec: RowCodec, found: dict[str, Any]) -> Row:
         cells = []
-        for column in self.origin.shape(stream.name).cells:
+        for column in self.source.stream_schema(stream.name).cells:
             value = found[column.name]
             if column.type is ColumnType.JSON and value is not None:
                 value = msgspec.json.decode(value)
@@ -116,7 +119,7 @@ class Values(ReadingCase):
 
     def test_what_json_has_no_word_for(self) -> None:
         self.sql(
-            "INSERT INTO synrepl.everything VALUES (1, 0, 'w', '', 0, true, 'NaN', '1', '{NULL,a}',"
+            "INSERT INTO synrepl.all_streams VALUES (1, 0, 'w', '', 0, true, 'NaN', '1', '{NULL,a}',"
             " NULL, NULL, NULL, '-Infinity', NULL, NULL)"
         )
         (row,) = self.read(self.chunk("everything"))
@@ -141,15 +144,15 @@ class Values(ReadingCase):
     def test_batches_are_bounded(self) -> None:
         batches = list(islice(self.reader.batches(LONG, MADE_UP), 3))
         for batch in batches:
-            self.assertLess(batch.nbytes, 1.1 * read.BATCH_BYTES)
-            self.assertGreater(batch.nbytes, 0.5 * read.BATCH_BYTES)
+            self.assertLess(batch.nbytes, 1.1 * chunk_reader.BATCH_BYTES)
+            self.assertGreater(batch.nbytes, 0.5 * chunk_reader.BATCH_BYTES)
 
 
 class Keeping(PostgresCase):
     """What a worker of Spark keeps."""
 
     async def test_one_connection_that_leads_there_and_lives(self) -> None:
-        idle = Idle()
+        idle = IdleConnection()
         self.addCleanup(idle.close)
         one, two = self.connection(), self.connection()
         idle.keep("here", one)
@@ -183,7 +186,7 @@ class Failing(ReadingCase):
             " FROM generate_series(1, 200000) AS n"
         )
         error = self.failure(ReadFailed, self.reader.batches(chunk, MADE_UP))
-        self.assertTrue(error.about_a_value)
+        self.assertTrue(error.is_bad_value)
         self.assertEqual(
             str(error),
             "tokens 0 to 1000000000 of stream 'notes' could not be read (SQLSTATE 22P02):"
@@ -192,7 +195,7 @@ class Failing(ReadingCase):
 
     def test_a_statement_that_is_refused(self) -> None:
         error = self.failure(ReadFailed, self.reader.batches(made_up("SELECT a FROM b"), MADE_UP))
-        self.assertFalse(error.about_a_value)
+        self.assertFalse(error.is_bad_value)
         self.assertEqual(error.facts["sqlstate"], "42P01")
         self.assertNotIn("SELECT", str(error))
 
@@ -218,7 +221,7 @@ class Failing(ReadingCase):
 
     def test_a_wrong_password_is_not_shown(self) -> None:
         parts = {**extensions.parse_dsn(self.dsn), "password": "hunter2"}
-        reader = Reader(extensions.make_dsn(**parts), "reader")
+        reader = ChunkReader(extensions.make_dsn(**parts), "reader")
         error = self.failure(ReadingAway, reader.batches(LONG, MADE_UP))
         self.assertIn("password authentication failed", str(error))
         self.assertNotIn("hunter2", str(error))
@@ -277,7 +280,7 @@ class Crashes(SynchronousTestCase):
 
     def test_killed(self) -> None:
         def work(server: PostgresServer) -> None:
-            reader = Reader(server.dsn, "reader")
+            reader = ChunkReader(server.dsn, "reader")
             batches = reader.batches(LONG, MADE_UP)
             next(batches)
             assert server.child is not None

@@ -13,15 +13,14 @@ from psycopg2 import extensions
 from twisted.trial.unittest import TestCase
 
 from synrepl.driver.blocking import BlockingDatabase
-from synrepl.pipeline.source.database.foreign import SynapseDatabase
-from synrepl.pipeline.source.database.own import OwnDatabase
-from synrepl.pipeline.source.database.scan import Scan
-from synrepl.pipeline.source.plan.chunk import Chunk
-from synrepl.pipeline.source.plan.plan import chunks
-from synrepl.pipeline.source.plan.windows import Windows
-from synrepl.pipeline.source.reading import read
-from synrepl.pipeline.source.reading.quarantine import Quarantined, read_or_quarantine
-from synrepl.pipeline.source.reading.read import Reader, ReadFailed
+from synrepl.pipeline.source.database.sql import Scan
+from synrepl.pipeline.source.database.synapse_database import SynapseDatabase
+from synrepl.pipeline.source.database.synrepl_database import SynreplDatabase
+from synrepl.pipeline.source.plan.chunks import ScanChunk, plan_chunks
+from synrepl.pipeline.source.plan.writer_ranges import WriterRanges
+from synrepl.pipeline.source.reading import chunk_reader
+from synrepl.pipeline.source.reading.chunk_reader import ChunkReader, ReadFailed
+from synrepl.pipeline.source.reading.quarantine import QuarantinedRow, read_or_quarantine
 from synrepl.pipeline.source.reading.schema import arrow_schema
 from synrepl.positions.vector import PositionVector
 from synrepl.storage.store import Trimmed
@@ -39,10 +38,10 @@ class Bisecting(PostgresCase):
 
     async def setUp(self) -> None:  # type: ignore[override]
         await super().setUp()
-        self.quarantined: list[Quarantined] = []
-        self.reader = Reader(self.dsn, "reader")
+        self.quarantined: list[QuarantinedRow] = []
+        self.reader = ChunkReader(self.dsn, "reader")
 
-    def chunk(self, sign: str = "", trimmed_sql: str | None = None) -> Chunk:
+    def chunk(self, sign: str = "", trimmed_sql: str | None = None) -> ScanChunk:
         """What is in :data:`NOTES`, its text as JSON."""
         head = f"SELECT {sign}stream_id AS stream_id, row_no::bigint"
         rest = (
@@ -50,7 +49,7 @@ class Bisecting(PostgresCase):
             " AND text::json IS NOT NULL ORDER BY notes.stream_id, notes.row_no"
         )
         raw = rest.replace(" AND text::json IS NOT NULL", "")
-        return Chunk(
+        return ScanChunk(
             "notes",
             0,
             10_000,
@@ -76,7 +75,7 @@ class Bisecting(PostgresCase):
         for method in ("enable_sort", "enable_bitmapscan"):
             self.sql(f"ALTER DATABASE {name} SET {method} = off")
 
-    def read(self, chunk: Chunk) -> list[tuple[int, int]]:
+    def read(self, chunk: ScanChunk) -> list[tuple[int, int]]:
         found: list[tuple[int, int]] = []
         for batch in read_or_quarantine(self.reader, chunk, SCHEMA, self.quarantined.extend):
             found += zip(*(column.to_pylist() for column in batch.columns), strict=True)
@@ -112,11 +111,11 @@ class Bisecting(PostgresCase):
     def test_a_failure_after_some_batches(self) -> None:
         """What was passed on stays so, and nothing comes twice."""
         self.have_rows_come_as_they_are_read()
-        with mock.patch.object(read, "BATCH_BYTES", 1000):
+        with mock.patch.object(chunk_reader, "BATCH_BYTES", 1000):
             self.check(5000, [(2500, 1), (4999, 0)])
 
     def test_another_failure_is_raised(self) -> None:
-        chunk = Chunk(
+        chunk = ScanChunk(
             "notes", 0, 10, Scan("SELECT a", False), Scan("", False), "SELECT true", None, 0
         )
         self.assertRaises(ReadFailed, self.read, chunk)
@@ -126,7 +125,7 @@ class Bisecting(PostgresCase):
         """Also when it is not in the part that has to be read again."""
         self.fill(5000, [(2500, 0)])
         self.have_rows_come_as_they_are_read()
-        with mock.patch.object(read, "BATCH_BYTES", 1000):
+        with mock.patch.object(chunk_reader, "BATCH_BYTES", 1000):
             self.assertRaises(Trimmed, self.read, self.chunk(trimmed_sql="SELECT 1::bigint"))
 
 
@@ -135,22 +134,24 @@ class Real(TestCase):
 
     timeout = 60
 
-    def read(self, dsn: str, origin: Any, stream: str) -> tuple[list[Any], list[Quarantined]]:
-        columns = origin.shape(stream).columns
+    def read(self, dsn: str, source: Any, stream: str) -> tuple[list[Any], list[QuarantinedRow]]:
+        columns = source.stream_schema(stream).columns
         names = {stream: [column.name for column in columns]}
-        (chunk,) = chunks(origin, {}, {stream: PositionVector({}, 10_000)}, names, 10**9)
+        (chunk,) = plan_chunks(source, {}, {stream: PositionVector({}, 10_000)}, names, 10**9)
         rows: list[Any] = []
-        quarantined: list[Quarantined] = []
+        quarantined: list[QuarantinedRow] = []
         schema = arrow_schema(columns)
-        for batch in read_or_quarantine(Reader(dsn, "tests"), chunk, schema, quarantined.extend):
+        for batch in read_or_quarantine(
+            ChunkReader(dsn, "tests"), chunk, schema, quarantined.extend
+        ):
             rows += batch.to_pylist()
         return rows, quarantined
 
     async def test_a_receipt_of_a_real_server_with_broken_json(self) -> None:
         dsn = await foreign_database("1.20.1", self)
-        origin = SynapseDatabase(BlockingDatabase(dsn, "tests"))
-        self.addCleanup(origin.close)
-        before, none = self.read(dsn, origin, "receipts")
+        source = SynapseDatabase(BlockingDatabase(dsn, "tests"))
+        self.addCleanup(source.close)
+        before, none = self.read(dsn, source, "receipts")
         self.assertEqual(none, [])
         broken = before[len(before) // 2]
         with (
@@ -162,7 +163,7 @@ class Real(TestCase):
                 "UPDATE receipts_linearized SET data = '{\"ts\":' WHERE stream_id = %s",
                 (broken["stream_id"],),
             )
-        rows, quarantined = self.read(dsn, origin, "receipts")
+        rows, quarantined = self.read(dsn, source, "receipts")
         self.assertEqual(rows, [row for row in before if row["stream_id"] != broken["stream_id"]])
         (one,) = quarantined
         self.assertEqual((one.stream_id, one.writer), (broken["stream_id"], broken["writer"]))
@@ -171,25 +172,25 @@ class Real(TestCase):
 
     async def test_the_raw_rows_of_every_stream_are_those_that_are_read(self) -> None:
         dsn = await fresh_database(self, prepare)
-        origin = OwnDatabase(BlockingDatabase(dsn, "tests"))
-        self.addCleanup(origin.close)
+        source = SynreplDatabase(BlockingDatabase(dsn, "tests"))
+        self.addCleanup(source.close)
         with (
             closing(psycopg2.connect(dsn)) as connection,
             connection,
             connection.cursor() as cursor,
         ):
             cursor.execute(
-                "INSERT INTO synrepl.everything VALUES (1, 0, 'w', 'a\"b', 1, true, 1.5, '{\"a\":1}',"
+                "INSERT INTO synrepl.all_streams VALUES (1, 0, 'w', 'a\"b', 1, true, 1.5, '{\"a\":1}',"
                 " '{x,\"y z\"}', NULL, NULL, NULL, NULL, NULL, NULL)"
             )
-            raw = origin.raw("everything", all_of_it())
-            cursor.execute(raw.between(all_of_it().clip))
+            raw = source.raw_scan("everything", all_of_it())
+            cursor.execute(raw.between(all_of_it().span))
             ((stream_id, row_no, writer, cells),) = cursor.fetchall()
         self.assertEqual((stream_id, row_no, writer), (1, 0, "w"))
         self.assertEqual(
             json.loads(cells),
             {
-                **dict.fromkeys(column.name for column in origin.shape("everything").cells),
+                **dict.fromkeys(column.name for column in source.stream_schema("everything").cells),
                 "text": 'a"b',
                 "whole": "1",
                 "flag": "true",
@@ -218,16 +219,16 @@ class Real(TestCase):
                 "INSERT INTO synrepl.notes SELECT n, 0, 'w', CASE n WHEN 2 THEN"
                 " convert_from('\\x61ff'::bytea, 'SQL_ASCII') ELSE convert_from('\\xc3a9'::bytea, 'SQL_ASCII') END FROM generate_series(1, 3) n"
             )
-        origin = OwnDatabase(BlockingDatabase(dsn, "tests"))
-        self.addCleanup(origin.close)
-        rows, quarantined = self.read(dsn, origin, "notes")
+        source = SynreplDatabase(BlockingDatabase(dsn, "tests"))
+        self.addCleanup(source.close)
+        rows, quarantined = self.read(dsn, source, "notes")
         self.assertEqual([(row["stream_id"], row["text"]) for row in rows], [(1, "é"), (3, "é")])
         (one,) = quarantined
         self.assertEqual((one.stream_id, json.loads(one.cells)["text"]), (2, "a\\377"))
 
 
-def all_of_it() -> Windows:
-    return Windows.between(PositionVector(), PositionVector({}, 100))
+def all_of_it() -> WriterRanges:
+    return WriterRanges.between(PositionVector(), PositionVector({}, 100))
 
 
 def drop(dsn: str, name: str) -> None:

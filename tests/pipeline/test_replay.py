@@ -72,7 +72,7 @@ class Replays(LakeCase):
 
     def compared(self, dsn: str, extent: Extent = EVERYTHING) -> Report:
         """The lake and a copy."""
-        return check(self.spark, self.lake, self.origin_of(dsn), dsn, extent, copy=True)
+        return check(self.spark, self.lake, self.source_of(dsn), dsn, extent, copy=True)
 
     async def test_into_an_empty_database_and_again(self) -> None:
         self.notes(30, rows=2)
@@ -84,7 +84,7 @@ class Replays(LakeCase):
             " 'event_id', 'e', 'room_id', 'r', 'type', 't')) AS r FROM generate_series(1, 5) n) AS rs"
         )
         self.sql(
-            "INSERT INTO synrepl.everything (stream_id, row_no, writer, text, whole, flag, real, doc,"
+            "INSERT INTO synrepl.all_streams (stream_id, row_no, writer, text, whole, flag, real, doc,"
             " list, text_or_null) VALUES (4, 0, 'w', E'a\\tb\\\\', 9223372036854775807, true, -0.0,"
             """ '{"a": [1, 2.50]}', '{"","b \\"c"}', NULL)"""
         )
@@ -196,7 +196,7 @@ class Replays(LakeCase):
     async def test_the_whole_catalogue(self) -> None:
         streams = [stream for stream in SYNAPSE_STREAMS if not stream.in_memory]
         await self.process("tables").store.prepare(streams)
-        self.origin.refresh()
+        self.source.refresh()
         values = {"bigint": 7, "boolean": True, "double": 0.5, "json": {"a": 1}, "text[]": ["a"]}
         shared: dict[str, int] = {}
         connection = self.connect()
@@ -227,7 +227,7 @@ class Replays(LakeCase):
 
     async def test_what_was_erased(self) -> None:
         self.sql(
-            "INSERT INTO synrepl.everything (stream_id, row_no, writer, text, whole, flag, real, doc,"
+            "INSERT INTO synrepl.all_streams (stream_id, row_no, writer, text, whole, flag, real, doc,"
             " list, text_or_null, doc_or_null, list_or_null) VALUES"
             " (1, 0, 'w', '@a:x', 1, true, 0.5, '[\"@a:x\"]', '{@a:x,b}', '@a:x', '\"@a:x\"', '{@a:x}'),"
             " (2, 0, 'w', 'text', 1, true, 0.5, '[]', '{}', NULL, NULL, NULL)"
@@ -235,7 +235,7 @@ class Replays(LakeCase):
         self.land("everything", PositionVector({}, 2))
         self.sql("SELECT synrepl.erase('@a:x')")
         with self.lake.changing():
-            todo = pending(self.spark, self.origin, self.lake)
+            todo = pending(self.spark, self.source, self.lake)
             found = erase(self.spark, self.lake, todo)
         self.assertEqual(found.rows, 1)
         copy = await fresh_database(self, prepare)

@@ -77,8 +77,8 @@ class Elsewhere(SynchronousTestCase):
         )
         self.assertEqual(list(scratch.iterdir()), [])
         # They are told to go, and may take longer than the driver's process, which has gone.
-        give_up = time.monotonic() + PATIENCE_S
-        while (left := _mentioning(scratch)) and time.monotonic() < give_up:
+        deadline = time.monotonic() + PATIENCE_S
+        while (left := _mentioning(scratch)) and time.monotonic() < deadline:
             time.sleep(0.05)
         self.assertEqual(left, [], "executors live on")
 

@@ -14,7 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from synrepl.pipeline.session.options import (
     BadMaster,
     BadMemory,
-    BadSetting,
+    BadSparkSetting,
     OwnSetting,
     SessionOptions,
 )
@@ -63,7 +63,7 @@ class Options(SynchronousTestCase):
                 SessionOptions(driver_memory=memory)
 
     def test_settings(self) -> None:
-        error = self.assertRaises(BadSetting, SessionOptions, conf={"sprak.x": "1"})
+        error = self.assertRaises(BadSparkSetting, SessionOptions, conf={"sprak.x": "1"})
         self.assertIn("'sprak.x'", str(error))
         for key in ("spark.master", "spark.app.name", "spark.driver.memory", "spark.local.dir"):
             error = self.assertRaises(OwnSetting, SessionOptions, conf={key: "1"})

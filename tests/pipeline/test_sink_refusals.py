@@ -12,10 +12,10 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from synrepl.core.errors import InputError
 from synrepl.driver.connection import DatabaseRefused
 from synrepl.pipeline.options import BadOption, NoDsnFile, OptionMissing, UnknownOption
-from synrepl.pipeline.sink.finishing import RowsQuarantined, finish
-from synrepl.pipeline.sink.options import parse
-from synrepl.pipeline.sink.staging import NoQuery, StagingInterrupted, TaskDone, stage
-from synrepl.pipeline.sink.target import resolve
+from synrepl.pipeline.sink.commit import RowsQuarantined, commit_job
+from synrepl.pipeline.sink.options import parse_sink_options
+from synrepl.pipeline.sink.staging import NoQuery, StagedTask, StagingInterrupted, stage_rows
+from synrepl.pipeline.sink.target import resolve_target
 from synrepl.pipeline.sink.writers import OnlyAppends, batch_writer, stream_writer
 from synrepl.storage import membership
 from synrepl.storage.server_name import WrongServer
@@ -50,7 +50,7 @@ class Planning(SinkCase):
             ({"positions": "preserve", "on_bad_rows": "quarantine"}, BadOption, "preserved"),
         ):
             with self.subTest(more), self.assertRaises(error) as caught:
-                parse({**given, **more})
+                parse_sink_options({**given, **more})
             self.assertIn(word, str(caught.exception))
         with self.assertRaises(BadOption):
             stream_writer({**given, "key": "k"}, SCHEMA, False)
@@ -62,7 +62,7 @@ class Planning(SinkCase):
         with TemporaryDirectory() as directory:
             path = Path(directory) / "dsn"
             path.write_text(f"{self.dsn}\n")
-            parsed = parse({"DATABASE_PATH": str(path), "stream": "notes"})
+            parsed = parse_sink_options({"DATABASE_PATH": str(path), "stream": "notes"})
         self.assertEqual(parsed.database, self.dsn)
         self.assertNotIn(self.dsn, repr(parsed))
 
@@ -102,13 +102,13 @@ class Planning(SinkCase):
 
     async def test_the_database_of_another_server(self) -> None:
         options = {"database": self.dsn, "stream": "notes", "server_name": "two.example"}
-        resolve(parse(options), SCHEMA)  # nobody's yet
+        resolve_target(parse_sink_options(options), SCHEMA)  # nobody's yet
         self.sql("INSERT INTO synrepl._server (server_name) VALUES ('one.example')")
         with self.assertRaises(WrongServer) as caught:
-            resolve(parse(options), SCHEMA)
+            resolve_target(parse_sink_options(options), SCHEMA)
         self.assertIn("belongs to 'one.example'", str(caught.exception))
-        resolve(parse({**options, "server_name": "one.example"}), SCHEMA)
-        resolve(parse({"database": self.dsn, "stream": "notes"}), SCHEMA)
+        resolve_target(parse_sink_options({**options, "server_name": "one.example"}), SCHEMA)
+        resolve_target(parse_sink_options({"database": self.dsn, "stream": "notes"}), SCHEMA)
 
     async def test_no_database(self) -> None:
         dsn = self.dsn.rpartition("/")[0] + "/nowhere"
@@ -127,41 +127,43 @@ class Ending(SinkCase):
 
     async def setUp(self) -> None:  # type: ignore[override]
         await super().setUp()
-        self.options = parse({"database": self.dsn, "stream": "notes", "patience_s": "60"})
-        self.target = resolve(self.options, SCHEMA)
+        self.options = parse_sink_options(
+            {"database": self.dsn, "stream": "notes", "patience_s": "60"}
+        )
+        self.target = resolve_target(self.options, SCHEMA)
 
-    def stage(self, *texts: str, job: str = "job") -> TaskDone:
+    def stage_rows(self, *texts: str, job: str = "job") -> StagedTask:
         batch = pa.RecordBatch.from_pydict({"text": list(texts), "n": [None] * len(texts)})
         batch = batch.set_column(1, "n", batch.column("n").cast(pa.int64()))
-        return stage(self.options, self.target, job, iter([batch]))
+        return stage_rows(self.options, self.target, job, iter([batch]))
 
-    def finish(self, *tasks: TaskDone, key: str = "k") -> bool:
+    def commit_job(self, *tasks: StagedTask, key: str = "k") -> bool:
         job = Job("notes", "spark", "job", key=key)
-        return finish(self.options, self.target, job, tasks).replayed
+        return commit_job(self.options, self.target, job, tasks).replayed
 
     def texts(self) -> list[str]:
         return [text for _, text, _ in self.notes()]
 
     async def test_only_attempts_that_are_named(self) -> None:
-        self.stage("lost")
-        done = self.stage("a", "b")
-        other = self.stage("other's", job="other")
-        self.assertFalse(self.finish(done))
+        self.stage_rows("lost")
+        done = self.stage_rows("a", "b")
+        other = self.stage_rows("other's", job="other")
+        self.assertFalse(self.commit_job(done))
         self.assertEqual(self.texts(), ["a", "b"])
         self.assertEqual(self.sql("SELECT attempt FROM synrepl._staging"), other.staged.attempt)
         self.assertEqual(self.sql("SELECT count(*) FROM synrepl._notes_staged"), 1)
 
     async def test_what_is_left_for_a_day_goes(self) -> None:
-        self.stage("old", job="other")
+        self.stage_rows("old", job="other")
         self.sql("UPDATE synrepl._staging SET at = at - interval '25 hours'")
-        self.finish(self.stage("a"))
+        self.commit_job(self.stage_rows("a"))
         self.assertEqual(self.left_over(), 0)
 
     async def test_staged_rows_that_are_gone(self) -> None:
-        done = self.stage("a", "b")
+        done = self.stage_rows("a", "b")
         self.sql("TRUNCATE synrepl._notes_staged")
         with self.assertRaises(StagedLost) as caught:
-            self.finish(done)
+            self.commit_job(done)
         self.assertIn("0 of 2 rows", str(caught.exception))
         self.assertEqual(self.texts(), [])
 
@@ -174,14 +176,14 @@ class Ending(SinkCase):
             "CREATE CONSTRAINT TRIGGER blow AFTER INSERT ON synrepl.notes"
             " DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION blow()"
         )
-        self.finish(self.stage("a", "b"))
+        self.commit_job(self.stage_rows("a", "b"))
         self.assertGreater(self.sql("SELECT last_value FROM fuse"), 1)
         self.assertEqual(self.texts(), ["a", "b"])
 
     async def test_the_answer_to_the_commit_is_lost(self) -> None:
-        done = self.stage("a")
-        self.assertFalse(self.finish(done))
-        self.assertTrue(self.finish(done))
+        done = self.stage_rows("a")
+        self.assertFalse(self.commit_job(done))
+        self.assertTrue(self.commit_job(done))
         self.assertEqual(self.texts(), ["a"])
 
     async def test_the_connection_is_lost_while_rows_are_staged(self) -> None:
@@ -197,15 +199,15 @@ class Ending(SinkCase):
                 yield batch
 
         with self.assertRaises(StagingInterrupted):
-            stage(self.options, self.target, "job", batches())
+            stage_rows(self.options, self.target, "job", batches())
         self.assertEqual(self.left_over(), 0)
 
     async def test_bad_rows_are_told(self) -> None:
-        done = self.stage("a", "\0", "b\0")
+        done = self.stage_rows("a", "\0", "b\0")
         with catch_warnings(record=True) as caught, self.assertLogs() as logged:
             simplefilter("always")
             simplefilter("ignore", ResourceWarning)  # of garbage that is collected just then
-            self.finish(done)
+            self.commit_job(done)
         self.assertEqual([each.category for each in caught], [RowsQuarantined])
         for words in (str(caught[0].message), logged.output[0]):
             self.assertIn("2 of 3 rows did not fit stream 'notes'", words)
@@ -214,23 +216,23 @@ class Ending(SinkCase):
 
     async def test_no_query(self) -> None:
         with self.assertRaises(NoQuery):
-            stage(self.options, self.target, None, iter(()))
+            stage_rows(self.options, self.target, None, iter(()))
 
     async def test_the_name_is_taken_meanwhile(self) -> None:
-        done = self.stage("a")
+        done = self.stage_rows("a")
         await self.process("other").store.open_writer("spark", [NOTES])
         with self.assertRaises(WriterTaken):
-            self.finish(done)
+            self.commit_job(done)
         self.assertEqual(self.texts(), [])
 
     async def test_a_column_that_is_new(self) -> None:
-        self.finish(self.stage("a"))
+        self.commit_job(self.stage_rows("a"))
         self.sql("ALTER TABLE synrepl.notes ADD COLUMN more text")
         schema = StructType([*SCHEMA, StructField("more", StringType())])
-        target = resolve(self.options, schema)
+        target = resolve_target(self.options, schema)
         batch = pa.RecordBatch.from_pydict(
             {"text": ["b"], "n": pa.array([1], pa.int64()), "more": ["m"]}
         )
-        done = stage(self.options, target, "job", iter([batch]))
-        finish(self.options, target, Job("notes", "spark", "job", key="k2"), [done])
+        done = stage_rows(self.options, target, "job", iter([batch]))
+        commit_job(self.options, target, Job("notes", "spark", "job", key="k2"), [done])
         self.assertEqual(self.sql("SELECT more FROM synrepl.notes WHERE text = 'b'"), "m")

@@ -19,12 +19,12 @@ import os, signal, sys
 from pyspark import TaskContext
 from synrepl.pipeline.session.options import SessionOptions
 from synrepl.pipeline.session.session import open_session
-from synrepl.pipeline.sink.writers import StreamWriter, stream_writer
+from synrepl.pipeline.sink.writers import MicroBatchWriter, stream_writer
 from tests.pipeline.sinking import Sink
 
 doom, group = os.environ["DOOM"], int(os.environ.setdefault("DRIVER_GROUP", str(os.getpgrp())))
 
-class Doomed(StreamWriter):
+class Doomed(MicroBatchWriter):
     def write(self, iterator):
         done = super().write(iterator)
         if doom == "retry" and TaskContext.get().attemptNumber() == 0:

@@ -10,9 +10,9 @@ from synrepl.driver.blocking import BlockingDatabase
 from synrepl.pipeline.options import UnknownOption
 from synrepl.pipeline.source.database.source_database import NoSuchStream
 from synrepl.pipeline.source.errors import EndNotSettled, MustReland, NotSettled
-from synrepl.pipeline.source.layout import ColumnsDisagree, NoSuchColumn, OtherColumn
 from synrepl.pipeline.source.options import OptionElsewhere
-from synrepl.pipeline.source.reading.read import ReadingAway
+from synrepl.pipeline.source.read_schema import ColumnsDisagree, NoSuchColumn, OtherColumn
+from synrepl.pipeline.source.reading.chunk_reader import ReadingAway
 from synrepl.storage.tables import ensure_tables
 from synrepl.streams.columns import ColumnType, columns
 from synrepl.streams.declared import declare

@@ -12,17 +12,17 @@ from pyspark.sql.types import StructType
 from synrepl.core.tokens import MAX_TOKEN, Range
 from synrepl.pipeline.source import filters
 from synrepl.pipeline.source.batch import FilteringReader
-from synrepl.pipeline.source.database.shape import Shape
-from synrepl.pipeline.source.layout import layout
-from synrepl.pipeline.source.options import parse
+from synrepl.pipeline.source.database.stream_schema import StreamSchema
+from synrepl.pipeline.source.options import parse_source_options
+from synrepl.pipeline.source.read_schema import combine_schemas
 from synrepl.streams.columns import columns
 from tests.pipeline.source import SourceCase
 from tests.storage.samples import EVERYTHING, NOTES
 
 TEXTS = ["", "a", "A", "ab", "a'b", "a%b", "a_b", "a\\b", "é", "z", "漢", "🎉", " a"]
 REALS = [0.0, -0.0, 1.5, -1e300, 5e-324]
-SHAPE = Shape("everything", False, columns(EVERYTHING))
-SCHEMA = layout([SHAPE], True, None).schema
+SHAPE = StreamSchema("everything", False, columns(EVERYTHING))
+SCHEMA = combine_schemas([SHAPE], True, None).schema
 
 #: Spark SQL, and whether all of it can be pushed.
 CONDITIONS = [
@@ -139,14 +139,16 @@ class InTheDatabase(SourceCase):
     def reader(self, stream: str) -> FilteringReader:
         """As Spark would make it."""
         schema: StructType = self.read(stream).schema
-        return FilteringReader(parse({"database": self.dsn, "stream": stream}), schema)
+        return FilteringReader(
+            parse_source_options({"database": self.dsn, "stream": stream}), schema
+        )
 
 
 class Tokens(TestCase):
     """A condition on IDs, as the range that is read."""
 
     def span(self, *pushed: s.Filter, down: bool = False) -> Range:
-        return filters.tokens(pushed, Shape("notes", down, columns(NOTES)))
+        return filters.token_range(pushed, StreamSchema("notes", down, columns(NOTES)))
 
     def test_ranges(self) -> None:
         at = ("stream_id",)

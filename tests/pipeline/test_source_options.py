@@ -11,9 +11,16 @@ from synrepl.core.errors import SynreplError
 from synrepl.driver.dsn import PlainTextDatabase
 from synrepl.pipeline import options as g
 from synrepl.pipeline.source import options as o
-from synrepl.pipeline.source.errors import MustReland, Raised, reason
-from synrepl.pipeline.source.place import BadPlace, Ends, PlaceMissing, Word, find, parse_place
+from synrepl.pipeline.source.errors import ErrorInTask, MustReland, original_error
 from synrepl.pipeline.source.plan.offset import OtherServer
+from synrepl.pipeline.source.position_option import (
+    BadPositionOption,
+    NamedPosition,
+    PositionMissing,
+    PositionRange,
+    parse_position,
+    resolve_positions,
+)
 from synrepl.pipeline.source.progress import tokens_behind
 from synrepl.positions.vector import PositionVector
 
@@ -24,45 +31,51 @@ class Options(SynchronousTestCase):
     """What may be written, and what may not."""
 
     def test_defaults(self) -> None:
-        found = o.parse(LEAST)
+        found = o.parse_source_options(LEAST)
         self.assertEqual(
             found,
             o.SourceOptions(
-                "host=127.0.0.1", ("events",), None, Word.EARLIEST, None, False,
+                "host=127.0.0.1", ("events",), None, NamedPosition.EARLIEST, None, False,
                 None, 500_000, None, 86_400.0, 30.0, 10.0,
             ),
         )  # fmt: skip
-        self.assertFalse(found.several)
+        self.assertFalse(found.has_stream_column)
         self.assertNotIn("127.0.0.1", repr(found))
 
     def test_keys_in_any_case(self) -> None:
-        found = o.parse({**LEAST, "Max_Rows_Per_Batch": "5", "STREAM": "a, b"})
-        self.assertEqual((found.max_rows, found.streams, found.several), (5, ("a", "b"), True))
+        found = o.parse_source_options({**LEAST, "Max_Rows_Per_Batch": "5", "STREAM": "a, b"})
+        self.assertEqual(
+            (found.max_rows, found.streams, found.has_stream_column), (5, ("a", "b"), True)
+        )
 
     def test_all_streams(self) -> None:
-        found = o.parse({**LEAST, "stream": "*"})
-        self.assertTrue(found.everything and found.several)
+        found = o.parse_source_options({**LEAST, "stream": "*"})
+        self.assertTrue(found.all_streams and found.has_stream_column)
 
     def test_dsn_from_a_file(self) -> None:
         path = Path(self.mktemp())
         path.write_text(" host=localhost \n", encoding="utf-8")
-        found = o.parse({"database_path": str(path), "stream": "x"})
+        found = o.parse_source_options({"database_path": str(path), "stream": "x"})
         self.assertEqual(found.dsn, "host=localhost")
         path.chmod(0o644)
         given = {"database_path": str(path), "stream": "x"}
-        error = self.assertRaises(g.NoDsnFile, o.parse, given)
+        error = self.assertRaises(g.NoDsnFile, o.parse_source_options, given)
         self.assertIn("can be read by everybody (mode 0644)", str(error))
         path.chmod(0o600)
         path.write_text("\n", encoding="utf-8")
         for given in (str(path), str(path) + ".not"):
-            error = self.assertRaises(g.NoDsnFile, o.parse, {"database_path": given, "stream": "x"})
+            error = self.assertRaises(
+                g.NoDsnFile, o.parse_source_options, {"database_path": given, "stream": "x"}
+            )
             self.assertIn(given, str(error))
 
     def test_plain_text_to_another_machine(self) -> None:
         elsewhere = {**LEAST, "database": "host=db.example.com"}
-        error = self.assertRaises(PlainTextDatabase, o.parse, elsewhere)
+        error = self.assertRaises(PlainTextDatabase, o.parse_source_options, elsewhere)
         self.assertIn("accept plain text by the option insecure=true", str(error))
-        self.assertEqual(o.parse({**elsewhere, "insecure": "true"}).dsn, "host=db.example.com")
+        self.assertEqual(
+            o.parse_source_options({**elsewhere, "insecure": "true"}).dsn, "host=db.example.com"
+        )
 
     def test_refused(self) -> None:
         for more, error in [
@@ -81,14 +94,16 @@ class Options(SynchronousTestCase):
             ({"patience_s": "-1"}, g.BadOption),
             ({"push_filters": "yes"}, g.BadOption),
             ({"follower": "a b"}, g.BadOption),
-            ({"starting": "yesterday"}, BadPlace),
+            ({"starting": "yesterday"}, BadPositionOption),
         ]:
             with self.subTest(str(more)):
-                self.assertRaises(error, o.parse, {**LEAST, **more})
+                self.assertRaises(error, o.parse_source_options, {**LEAST, **more})
 
     def test_of_the_other_kind_of_read(self) -> None:
-        self.assertRaises(o.OptionElsewhere, o.parse, {**LEAST, "ending": "5"}, True)
-        self.assertRaises(o.OptionElsewhere, o.parse, {**LEAST, "follower": "f"}, False)
+        self.assertRaises(o.OptionElsewhere, o.parse_source_options, {**LEAST, "ending": "5"}, True)
+        self.assertRaises(
+            o.OptionElsewhere, o.parse_source_options, {**LEAST, "follower": "f"}, False
+        )
 
     def subTest(self, _: str) -> _Nothing:
         """Trial has none."""
@@ -105,23 +120,25 @@ class Places(TestCase):
     """Where reads begin and end."""
 
     def test_spelled(self) -> None:
-        self.assertIs(parse_place("starting", " NOW "), Word.NOW)
-        self.assertEqual(parse_place("starting", "10~w1.12"), PositionVector({"w1": 12}, 10))
+        self.assertIs(parse_position("starting", " NOW "), NamedPosition.NOW)
+        self.assertEqual(parse_position("starting", "10~w1.12"), PositionVector({"w1": 12}, 10))
         self.assertEqual(
-            parse_place("ending", '{"events": "10"}'), {"events": PositionVector(linear=10)}
+            parse_position("ending", '{"events": "10"}'), {"events": PositionVector(linear=10)}
         )
         for text in ("", "x", "{", '{"events": 5}', '{"events": "x"}', "-1"):
-            with self.subTest(text), self.assertRaises(BadPlace) as raised:
-                parse_place("ending", text)
+            with self.subTest(text), self.assertRaises(BadPositionOption) as raised:
+                parse_position("ending", text)
             self.assertIn("option ending of the synrepl source is", str(raised.exception))
 
     def test_found(self) -> None:
         low, high = PositionVector(linear=1), PositionVector(linear=9)
-        ends = {"events": Ends(low, high)}
-        self.assertEqual(find("starting", Word.EARLIEST, ends), {"events": low})
-        self.assertEqual(find("starting", Word.NOW, ends), {"events": high})
-        with self.assertRaises(PlaceMissing):
-            find("starting", {"caches": low}, ends)
+        ends = {"events": PositionRange(low, high)}
+        self.assertEqual(
+            resolve_positions("starting", NamedPosition.EARLIEST, ends), {"events": low}
+        )
+        self.assertEqual(resolve_positions("starting", NamedPosition.NOW, ends), {"events": high})
+        with self.assertRaises(PositionMissing):
+            resolve_positions("starting", {"caches": low}, ends)
 
 
 class Reasons(TestCase):
@@ -141,7 +158,7 @@ class Reasons(TestCase):
             g.UnknownOption(end="source", option="x", hint="; did you mean y?", known="y, z"),
         ]:
             with self.subTest(error):
-                found = reason(self.spark(error))
+                found = original_error(self.spark(error))
                 self.assertIs(type(found), type(error))
                 self.assertEqual(str(found), str(error))
 
@@ -149,21 +166,23 @@ class Reasons(TestCase):
         first = OtherServer(then="1/a", now="2/b")
         last = MustReland(stream="events", trimmed=7, after=3)
         text = str(self.spark(last))
-        found = reason(self.spark(first, f"During handling\n{text}"))
+        found = original_error(self.spark(first, f"During handling\n{text}"))
         self.assertIsInstance(found, MustReland)
 
     def test_a_message_that_does_not_fit_its_class(self) -> None:
-        found = reason(RuntimeError("synrepl.pipeline.source.plan.offset.OtherServer: cut off"))
-        self.assertIsInstance(found, Raised)
+        found = original_error(
+            RuntimeError("synrepl.pipeline.source.plan.offset.OtherServer: cut off")
+        )
+        self.assertIsInstance(found, ErrorInTask)
         self.assertEqual(str(found), "cut off")
 
     def test_none_of_ours(self) -> None:
         for text in ("boom", "synrepl.pipeline.nothing.Here: x", "synrepl.core.errors.inspect: x"):
-            self.assertIsNone(reason(RuntimeError(text)))
+            self.assertIsNone(original_error(RuntimeError(text)))
 
     def test_as_it_is(self) -> None:
         error = OtherServer(then="1/a", now="2/b")
-        self.assertIs(reason(error), error)
+        self.assertIs(original_error(error), error)
 
 
 class Progress(TestCase):

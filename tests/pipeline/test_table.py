@@ -16,8 +16,8 @@ from synrepl.pipeline.lake.files import DataFile
 from synrepl.pipeline.lake.land.shared_folder import FileNotAsWritten
 from synrepl.pipeline.lake.land.write import GROUP_ROWS, FileWriter
 from synrepl.pipeline.lake.read import batches
-from synrepl.pipeline.lake.table import LakeFailed, LandedElsewhere, ShapeChanged, StreamTable
-from synrepl.pipeline.source.database.shape import Shape
+from synrepl.pipeline.lake.table import LakeFailed, LandedElsewhere, SchemaChanged, StreamTable
+from synrepl.pipeline.source.database.stream_schema import StreamSchema
 from synrepl.pipeline.source.reading.schema import arrow_schema
 from synrepl.positions.vector import PositionVector
 from synrepl.streams.columns import Column, ColumnType, columns
@@ -25,7 +25,7 @@ from synrepl.streams.synapse import SYNAPSE_STREAMS
 from tests.storage.samples import EVERYTHING, NOTES
 
 BIG = 2**63 - 1
-SHAPE = Shape("notes", False, columns(NOTES))
+SHAPE = StreamSchema("notes", False, columns(NOTES))
 
 
 class TableCase(SynchronousTestCase):
@@ -43,7 +43,7 @@ class TableCase(SynchronousTestCase):
 
     def written(self, low: int, high: int) -> DataFile:
         """A file with these IDs, which the table does not know yet."""
-        schema = arrow_schema(self.table.shape.columns)
+        schema = arrow_schema(self.table.stream_schema.columns)
         writer = FileWriter(self.table.path, schema)
         for stream_id in range(low, high + 1):
             rows = [{"stream_id": stream_id, "row_no": 0, "writer": "w", "text": f"n{stream_id}"}]
@@ -82,16 +82,16 @@ class Shapes(TableCase):
 
     def test_every_stream_and_every_type(self) -> None:
         for stream in (*SYNAPSE_STREAMS, EVERYTHING):
-            shape = Shape(stream.name, stream.counts_down, columns(stream))
-            made = StreamTable.make(self.folder / stream.name, shape)
+            stream_schema = StreamSchema(stream.name, stream.counts_down, columns(stream))
+            made = StreamTable.make(self.folder / stream.name, stream_schema)
             for table in (made, StreamTable(made.path)):
-                found = table.shape
+                found = table.stream_schema
                 self.assertEqual(
                     (found.stream, found.counts_down), (stream.name, stream.counts_down)
                 )
                 self.assertEqual(
                     [(column.name, column.type) for column in found.columns],
-                    [(column.name, column.type) for column in shape.columns],
+                    [(column.name, column.type) for column in stream_schema.columns],
                 )
                 # What begins a row is always there; any cell may be erased.
                 self.assertEqual(
@@ -107,14 +107,16 @@ class Shapes(TableCase):
 
     def test_widened(self) -> None:
         self.add(1, 2)
-        wide = Shape("notes", False, (*SHAPE.cells, Column("tags", ColumnType.TEXT_ARRAY, False)))
+        wide = StreamSchema(
+            "notes", False, (*SHAPE.cells, Column("tags", ColumnType.TEXT_ARRAY, False))
+        )
         self.table.widened(wide)
         for table in (self.table, self.again()):
-            names = [column.name for column in table.shape.cells]
+            names = [column.name for column in table.stream_schema.cells]
             self.assertEqual(names, ["text", "n", "tags"])
             self.assertEqual(table.position, PositionVector({"w": 2}, 2))
         (batch,) = batches(
-            self.table.path_of(self.table.files[0]), arrow_schema(self.table.shape.columns)
+            self.table.path_of(self.table.files[0]), arrow_schema(self.table.stream_schema.columns)
         )
         self.assertEqual(batch.column("tags").to_pylist(), [None, None])
 
@@ -125,10 +127,12 @@ class Shapes(TableCase):
 
     def test_widened_twice_by_processes_that_do_not_know_of_each_other(self) -> None:
         other = self.again()
-        wide = Shape("notes", False, (*SHAPE.cells, Column("tags", ColumnType.TEXT_ARRAY, True)))
+        wide = StreamSchema(
+            "notes", False, (*SHAPE.cells, Column("tags", ColumnType.TEXT_ARRAY, True))
+        )
         self.table.widened(wide)
         other.widened(wide)
-        names = [column.name for column in self.again().shape.cells]
+        names = [column.name for column in self.again().stream_schema.cells]
         self.assertEqual(names, ["text", "n", "tags"])
 
     def test_refused(self) -> None:
@@ -142,11 +146,11 @@ class Shapes(TableCase):
             ((text,), "no column 'n' any more"),
         ):
             error = self.assertRaises(
-                ShapeChanged, self.table.widened, Shape("notes", False, cells)
+                SchemaChanged, self.table.widened, StreamSchema("notes", False, cells)
             )
             self.assertIn(f"stream 'notes' has {words}", str(error))
         # The order of columns is nobody's concern.
-        self.table.widened(Shape("notes", False, (n, text)))
+        self.table.widened(StreamSchema("notes", False, (n, text)))
 
 
 class Positions(TableCase):

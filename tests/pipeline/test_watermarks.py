@@ -10,7 +10,7 @@ from synrepl.driver.blocking import BlockingDatabase
 from synrepl.pipeline.lake import watermarks as module
 from synrepl.pipeline.lake.table import LakeFailed
 from synrepl.pipeline.lake.watermarks import Watermarks
-from synrepl.pipeline.source.database.own import OwnDatabase
+from synrepl.pipeline.source.database.synrepl_database import SynreplDatabase
 from synrepl.storage.marks import Mark
 from tests.pipeline.jobs_lake import begin
 from tests.pipeline.spark import shared_session
@@ -109,9 +109,9 @@ class TakingIn(PostgresCase):
             " to_timestamp(1750000000.25 + n) FROM generate_series(1, 3) n"
         )
         database = BlockingDatabase(self.dsn, "tests")
-        origin = OwnDatabase(database)
-        self.addCleanup(origin.close)
-        found = origin.marks()
+        source = SynreplDatabase(database)
+        self.addCleanup(source.close)
+        found = source.watermarks()
         self.assertEqual(found, {"notes": [Mark(NOON + n, n) for n in (1, 2, 3)]})
         marks = Watermarks(begin(Path(self.mktemp())))
         marks.note("notes", 2, NOON + 2)

@@ -10,7 +10,7 @@ import click
 from synrepl.driver.connection import DatabaseRefused
 from synrepl.pipeline.lake.land.land import FailedOver
 from synrepl.pipeline.lake.maintenance import MaintenanceReport
-from synrepl.pipeline.source.reading.read import ReadingAway
+from synrepl.pipeline.source.reading.chunk_reader import ReadingAway
 from synrepl.positions.vector import PositionVector
 from synrepl.storage.store import DatabaseAway, NotConfirmed, OlderServer
 

@@ -31,10 +31,10 @@ from synrepl.pipeline.lake.land.land import Landed, Vectors
 from synrepl.pipeline.lake.maintenance import LakeMaintenance, MaintenanceReport
 from synrepl.pipeline.session.options import SessionOptions
 from synrepl.pipeline.session.session import named_session
-from synrepl.pipeline.source.database.settle import SETTLE_TIMEOUT_S
+from synrepl.pipeline.source.database.settlement import SETTLE_TIMEOUT_S
 from synrepl.pipeline.source.database.source_database import SourceDatabase
-from synrepl.pipeline.source.follower import Follower
 from synrepl.pipeline.source.plan.offset import Offset
+from synrepl.pipeline.source.query_follower import QueryFollower
 from synrepl.storage.store import DatabaseAway
 
 #: For how long the database keeps what the lake has not got, from its last sign of life, in seconds.
@@ -171,13 +171,13 @@ def _follower(
         yield lambda upto: None
         return
     database = BlockingDatabase(dsn, "lake", patience_s)
-    follower = Follower(database, name, list(streams) or None, LEASE_S)
+    follower = QueryFollower(database, name, list(streams) or None, LEASE_S)
 
     def acknowledge(upto: Vectors) -> None:
         follower.acknowledge(Offset(origin.server, upto))
 
     try:
-        follower.stay()
+        follower.renew_lease()
         yield acknowledge
     finally:
         follower.close()

@@ -25,7 +25,7 @@ from synrepl.pipeline.lake.replay.replay import replay, spans_of
 from synrepl.pipeline.lake.replay.target import INSTANCE, NotACopy
 from synrepl.pipeline.session.options import SessionOptions
 from synrepl.pipeline.session.session import named_session
-from synrepl.pipeline.source.database.open import NoStreams, open_source_database
+from synrepl.pipeline.source.database.open import NoStreamTables, open_source_database
 
 
 @click.command("replay")
@@ -102,7 +102,7 @@ def _look(dsn: str, patience_s: float) -> None:
     """See that the database is there, and may be written to."""
     try:
         origin = open_source_database(dsn, INSTANCE, patience_s)
-    except NoStreams:
+    except NoStreamTables:
         return  # it will have some
     origin.close()
     if origin.is_lossy:

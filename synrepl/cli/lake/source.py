@@ -16,7 +16,7 @@ def source(dsn: str, instance: str, patience_s: float) -> Iterator[SourceDatabas
 
     :param instance: who asks, for the server's list of sessions
     :param patience_s: how long a database that is away is tried again, in seconds
-    :raises BadDsn: :raises DatabaseAway: :raises DatabaseRefused: :raises NoStreams:
+    :raises BadDsn: :raises DatabaseAway: :raises DatabaseRefused: :raises NoStreamTables:
     """
     origin = open_source_database(dsn, instance, patience_s)
     try:
@@ -32,5 +32,5 @@ def wanted_of(origin: SourceDatabase, streams: Sequence[str]) -> list[str]:
     """
     wanted = chosen(streams, origin.streams)
     for stream in wanted:
-        origin.shape(stream)
+        origin.stream_schema(stream)
     return wanted

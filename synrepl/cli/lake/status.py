@@ -59,5 +59,5 @@ def _json(table: StreamTable, quarantined: StreamTable | None) -> dict[str, obje
         "files": len(files),
         "bytes": sum(file.size for file in files),
         "position": table.position.to_json(),
-        "columns": {column.name: column.type.value for column in table.shape.columns},
+        "columns": {column.name: column.type.value for column in table.stream_schema.columns},
     }

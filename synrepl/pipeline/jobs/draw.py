@@ -79,7 +79,7 @@ def picture(job: Job, rows: Iterable[Mapping[str, Any]]) -> Figure:
     if undated:
         notes.append(f"{undated:,} lines of the answer have no known time and are not shown")
     with rc_context(_STYLE):
-        figure = Figure(figsize=(12.0, 6.5), dpi=120, layout="constrained")
+        figure = Figure(figsize=(12.0, 6.5), dpi=120, read_schema="constrained")
         axes = figure.add_subplot()
         draw = {Kind.LINES: _lines, Kind.HEAT: _heat, Kind.BARS: _bars}[job.plot.kind]
         notes += draw(figure, axes, job.plot, table.iloc[:, :most])

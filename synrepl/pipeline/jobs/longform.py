@@ -89,23 +89,23 @@ def hour(ms: Column) -> Column:
 
 
 def _of(spark: SparkSession, table: StreamTable, reads: Reads, width: int | None) -> DataFrame:
-    shape = table.shape
-    own = {(column.name, column.type) for column in shape.columns}
+    stream_schema = table.stream_schema
+    own = {(column.name, column.type) for column in stream_schema.columns}
     more = [
         (f.col(column.name) if (column.name, column.type) in own else f.lit(None))
         .cast(field.dataType)
         .alias(column.name)
         for column, field in zip(reads.columns, spark_schema(reads.columns), strict=True)
     ]
-    token = "-stream_id" if shape.counts_down else "stream_id"
+    token = "-stream_id" if stream_schema.counts_down else "stream_id"
     return frame(spark, table).select(
-        f.lit(shape.stream).alias("stream"),
+        f.lit(stream_schema.stream).alias("stream"),
         f.expr(token).alias("token"),
         "row_no",
         "writer",
-        f.expr(text_of(ROOM, shape)).alias("room_id"),
-        f.expr(text_of(USER, shape)).alias("user_id"),
-        f.expr(time_of(shape)).alias("at_ms"),
+        f.expr(text_of(ROOM, stream_schema)).alias("room_id"),
+        f.expr(text_of(USER, stream_schema)).alias("user_id"),
+        f.expr(time_of(stream_schema)).alias("at_ms"),
         f.expr("CAST(NULL AS bigint)" if width is None else f"{token} div {width}").alias("slot"),
         *more,
     )

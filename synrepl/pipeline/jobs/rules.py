@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from synrepl.pipeline.source.database.shape import Shape
+from synrepl.pipeline.source.database.stream_schema import StreamSchema
 from synrepl.streams.columns import ColumnType
 
 
@@ -67,22 +67,22 @@ AT_MS = (
 _LAST_MS = 253_402_214_400_000
 
 
-def text_of(rules: Sequence[Rule], shape: Shape) -> str:
+def text_of(rules: Sequence[Rule], stream_schema: StreamSchema) -> str:
     """The expression for a text in the rows of a stream; NULL when no rule fits."""
-    return f"CAST({_expression(rules, shape)} AS string)"
+    return f"CAST({_expression(rules, stream_schema)} AS string)"
 
 
-def time_of(shape: Shape) -> str:
+def time_of(stream_schema: StreamSchema) -> str:
     """The expression for a row's own time; NULL when it has none that can be."""
-    found = f"try_cast({_expression(AT_MS, shape)} AS bigint)"
+    found = f"try_cast({_expression(AT_MS, stream_schema)} AS bigint)"
     return f"CASE WHEN {found} BETWEEN 1 AND {_LAST_MS} THEN {found} END"
 
 
-def _expression(rules: Sequence[Rule], shape: Shape) -> str:
-    usable = {cell.name for cell in shape.cells if cell.type is not ColumnType.TEXT_ARRAY}
+def _expression(rules: Sequence[Rule], stream_schema: StreamSchema) -> str:
+    usable = {cell.name for cell in stream_schema.cells if cell.type is not ColumnType.TEXT_ARRAY}
     fitting = (
         rule.sql
         for rule in rules
-        if rule.stream in (None, shape.stream) and usable.issuperset(rule.columns)
+        if rule.stream in (None, stream_schema.stream) and usable.issuperset(rule.columns)
     )
     return next(fitting, "NULL")

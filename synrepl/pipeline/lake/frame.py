@@ -23,7 +23,7 @@ def frame(
 
     What it reads has to stay there while it is used: see :meth:`.Lake.reading`.
     """
-    schema = spark_schema(table.shape.columns)
+    schema = spark_schema(table.stream_schema.columns)
     wanted = table.files if files is None else files
     return parquet(spark, schema, [str(table.path_of(file)) for file in wanted])
 

@@ -23,16 +23,16 @@ from pathlib import Path
 import msgspec
 
 from synrepl.core.errors import InputError, Refused, StorageError
-from synrepl.pipeline.lake.land.quarantine import quarantine_shape
+from synrepl.pipeline.lake.land.quarantine import quarantine_schema
 from synrepl.pipeline.lake.local_path import local_path
 from synrepl.pipeline.lake.table import StreamTable
-from synrepl.pipeline.source.database.shape import Shape
+from synrepl.pipeline.source.database.stream_schema import StreamSchema
 
 MARKER = "synrepl-lake.json"
 LOCK = "synrepl-lake.lock"
 READERS = "synrepl-lake.readers"
 
-#: Raised when a later release can no longer read what this one writes.
+#: ErrorInTask when a later release can no longer read what this one writes.
 FORMAT = 1
 
 #: What a path may not have: there Delta tables are written to one place and looked for in another.
@@ -125,14 +125,18 @@ class Lake:
             raise NotInTheLake(stream=stream[:100], path=self.path, streams=known)
         return StreamTable(self._folder(stream))
 
-    def ensure_table(self, shape: Shape) -> StreamTable:
+    def ensure_table(self, stream_schema: StreamSchema) -> StreamTable:
         """The table of a stream with these columns, made or widened if need be.
 
-        :raises ShapeChanged: the table contradicts them
+        :raises SchemaChanged: the table contradicts them
         """
-        folder = self._folder(shape.stream)
-        table = StreamTable(folder) if shape.stream in self.streams else None
-        return StreamTable.make(folder, shape) if table is None else table.widened(shape)
+        folder = self._folder(stream_schema.stream)
+        table = StreamTable(folder) if stream_schema.stream in self.streams else None
+        return (
+            StreamTable.make(folder, stream_schema)
+            if table is None
+            else table.widened(stream_schema)
+        )
 
     def quarantine_folder(self, stream: str) -> Path:
         """Where the quarantine of a stream is, if there is one."""
@@ -143,11 +147,13 @@ class Lake:
         folder = self.quarantine_folder(stream)
         return StreamTable(folder) if StreamTable.there(folder) else None
 
-    def ensure_quarantine(self, shape: Shape) -> StreamTable:
+    def ensure_quarantine(self, stream_schema: StreamSchema) -> StreamTable:
         """The quarantine of a stream, made if need be."""
-        found = self.quarantine(shape.stream)
-        folder = self.quarantine_folder(shape.stream)
-        return StreamTable.make(folder, quarantine_shape(shape)) if found is None else found
+        found = self.quarantine(stream_schema.stream)
+        folder = self.quarantine_folder(stream_schema.stream)
+        return (
+            StreamTable.make(folder, quarantine_schema(stream_schema)) if found is None else found
+        )
 
     def _folder(self, stream: str) -> Path:
         return self.path / "streams" / stream

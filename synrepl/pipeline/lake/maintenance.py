@@ -16,7 +16,7 @@ from synrepl.pipeline.lake.failover.lost_rows import LostRows
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.land.land import Landed, Landing, Vectors
 from synrepl.pipeline.lake.watermarks import Watermarks
-from synrepl.pipeline.source.database.settle import (
+from synrepl.pipeline.source.database.settlement import (
     REAL_TIME,
     SETTLE_TIMEOUT_S,
     BlockingClock,
@@ -63,7 +63,7 @@ class LakeMaintenance:
         self,
         spark: SparkSession,
         lake: Lake,
-        origin: SourceDatabase,
+        source: SourceDatabase,
         dsn: str,
         *,
         accept_gaps: Iterable[str] = (),
@@ -72,7 +72,7 @@ class LakeMaintenance:
     ) -> None:
         self._spark = spark
         self._lake = lake
-        self._origin = origin
+        self._source = source
         self._known = Erasures()
         self._redactions = Redactions()
         self._marks: Mapping[str, Sequence[Mark]] = {}
@@ -83,7 +83,7 @@ class LakeMaintenance:
         self._landing = Landing(
             spark,
             lake,
-            origin,
+            source,
             dsn,
             erasures=lambda: self._known,
             accept_gaps=accept_gaps,
@@ -106,7 +106,7 @@ class LakeMaintenance:
         :raises: what :meth:`.Landing.rounds`, :func:`.pending` and :func:`.erase` raise
         """
         self._known = self._pending().known
-        marks = self._origin.marks()
+        marks = self._source.watermarks()
         if marks != self._marks:  # finding the new ones reads all marks of the lake
             Watermarks(self._lake).take_in(marks)
             self._marks = marks
@@ -132,14 +132,14 @@ class LakeMaintenance:
             dict(self._quarantined),
             self._upto,
             unsettled,
-            dict(self._origin.left_out),
+            dict(self._source.left_out),
             self._lost,
         )
         self._rows, self._quarantined, self._upto, self._lost = Counter(), Counter(), {}, {}
         return report
 
     def _pending(self) -> Pending:
-        return pending(self._spark, self._origin, self._lake, self._redactions)
+        return pending(self._spark, self._source, self._lake, self._redactions)
 
     def _remove_unused(self, streams: Sequence[str]) -> None:
         # While somebody reads, the files stay; a later run removes them.

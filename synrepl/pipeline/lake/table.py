@@ -25,7 +25,7 @@ from synrepl.core.tokens import Token
 from synrepl.pipeline.lake.failover.failovers import TableFailovers
 from synrepl.pipeline.lake.files import DataFile
 from synrepl.pipeline.lake.land.shared_folder import verify
-from synrepl.pipeline.source.database.shape import HEAD, Shape
+from synrepl.pipeline.source.database.stream_schema import HEAD, StreamSchema
 from synrepl.positions.vector import PositionVector
 from synrepl.streams.columns import Column, ColumnType
 
@@ -52,7 +52,7 @@ _DELTA: dict[ColumnType, PrimitiveType | ArrayType] = {
 }
 
 
-class ShapeChanged(Refused):
+class SchemaChanged(Refused):
     """stream {stream!r} has {change} in the database, which its table in the lake does not allow; land it into another lake"""
 
 
@@ -81,7 +81,7 @@ class StreamTable:
         return path.is_dir() and DeltaTable.is_deltatable(str(path))
 
     @classmethod
-    def make(cls, path: Path, shape: Shape) -> StreamTable:
+    def make(cls, path: Path, stream_schema: StreamSchema) -> StreamTable:
         """An empty table of a stream.
 
         Every cell may be null, whatever the stream says: it may come to allow it, and
@@ -90,14 +90,14 @@ class StreamTable:
         with _failing(path, "made"):
             DeltaTable.create(
                 path,
-                Schema([_field(column) for column in shape.columns]),
-                name=shape.stream,
+                Schema([_field(column) for column in stream_schema.columns]),
+                name=stream_schema.stream,
                 configuration={
                     "delta.dataSkippingStatsColumns": "stream_id",
                     # There may be a commit a second, and nobody asks what there was some days ago.
                     "delta.logRetentionDuration": "interval 1 days",
                     "delta.enableExpiredLogCleanup": "true",
-                    _COUNTS_DOWN: str(shape.counts_down).lower(),
+                    _COUNTS_DOWN: str(stream_schema.counts_down).lower(),
                     _WRITERS: "[]",
                 },
                 raise_if_key_not_exists=False,
@@ -115,27 +115,29 @@ class StreamTable:
         return self.path.name
 
     @property
-    def shape(self) -> Shape:
+    def stream_schema(self) -> StreamSchema:
         """The columns, in order."""
         columns = [_column(field) for field in self._delta.schema().fields]
         down = self._properties.get(_COUNTS_DOWN) == "true"
-        return Shape(self.stream, down, tuple(columns[len(HEAD) :]))
+        return StreamSchema(self.stream, down, tuple(columns[len(HEAD) :]))
 
-    def widened(self, shape: Shape) -> StreamTable:
-        """This table with all columns of ``shape``.
+    def widened(self, stream_schema: StreamSchema) -> StreamTable:
+        """This table with all columns of ``stream_schema``.
 
-        :raises ShapeChanged: one has another type, or is gone
+        :raises SchemaChanged: one has another type, or is gone
         """
         self.refresh()
-        known = {column.name: column for column in self.shape.columns}
-        wanted = {column.name: column for column in shape.columns}
+        known = {column.name: column for column in self.stream_schema.columns}
+        wanted = {column.name: column for column in stream_schema.columns}
         for name, column in wanted.items():
             if name in known and known[name].type is not column.type:
                 change = f"column {name!r} as {column.type} (the table has {known[name].type})"
-                raise ShapeChanged(stream=shape.stream, change=change)
+                raise SchemaChanged(stream=stream_schema.stream, change=change)
         for name in known:
             if name not in wanted:
-                raise ShapeChanged(stream=shape.stream, change=f"no column {name!r} any more")
+                raise SchemaChanged(
+                    stream=stream_schema.stream, change=f"no column {name!r} any more"
+                )
         new = [_field(column) for name, column in wanted.items() if name not in known]
         if new:
             with _failing(self.path, "widened"):

@@ -37,7 +37,7 @@ class BadMemory(ConfigError):
     """{memory!r} is no amount of memory for Spark's driver: want a number and a unit, such as 512m or 2g"""
 
 
-class BadSetting(ConfigError):
+class BadSparkSetting(ConfigError):
     """{key!r} is no setting of Spark: its names begin with 'spark.'"""
 
 
@@ -58,7 +58,7 @@ class SessionOptions:
     :ivar ui: whether Spark serves its web page
     :ivar conf: further settings of Spark; they override ours
     :ivar python_path: directories that executors import from, besides their installed packages
-    :raises BadMaster: :raises BadMemory: :raises BadSetting: :raises OwnSetting:
+    :raises BadMaster: :raises BadMemory: :raises BadSparkSetting: :raises OwnSetting:
     """
 
     master: str = "local[*]"
@@ -79,20 +79,20 @@ class SessionOptions:
             if key in _OWN:
                 raise OwnSetting(key=key, option=_OWN[key])
             if not key.startswith("spark."):
-                raise BadSetting(key=key)
+                raise BadSparkSetting(key=key)
 
     @property
-    def connect(self) -> bool:
+    def is_connect(self) -> bool:
         """Whether the session is on a Spark Connect server, which has its own JVM."""
         return self.master.startswith("sc://")
 
     @property
-    def own_machine(self) -> bool:
+    def is_local(self) -> bool:
         """Whether all of Spark runs on this machine, started and ended by us."""
         return self.master.startswith("local")
 
     @property
-    def own_cluster(self) -> bool:
+    def is_local_cluster(self) -> bool:
         """Whether executors are separate processes on this machine."""
         return _CLUSTER.fullmatch(self.master) is not None
 

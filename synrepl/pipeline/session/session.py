@@ -43,7 +43,7 @@ from synrepl.pipeline.session.settings import (
     settings,
     write_files,
 )
-from synrepl.pipeline.source.errors import reason
+from synrepl.pipeline.source.errors import original_error
 
 #: Spark's own output, at level INFO, one record a line.
 log = logging.getLogger("synrepl.spark")
@@ -95,7 +95,7 @@ def named_session(options: SessionOptions) -> Iterator[SparkSession]:
 
 def named_error(error: Exception) -> SynreplError:
     """The error of ours that a task raised, or :class:`SparkFailed` with Spark's first line."""
-    return reason(error) or SparkFailed(reason=_first_line(error)[:500])
+    return original_error(error) or SparkFailed(reason=_first_line(error)[:500])
 
 
 @contextmanager
@@ -117,10 +117,10 @@ def open_session(options: SessionOptions) -> Iterator[SparkSession]:
     try:
         if SparkContext._gateway is not None:
             raise SessionOpen
-        if options.connect:
+        if options.is_connect:
             require_connect()
         require_listening(options.master)
-        with _connect(options) if options.connect else _start(options) as session:
+        with _connect(options) if options.is_connect else _start(options) as session:
             yield session
     finally:
         _only_session.release()
@@ -162,7 +162,7 @@ def _start(options: SessionOptions) -> Iterator[SparkSession]:
             except Py4JError as error:
                 cause = _first_line(error)  # asks the JVM
                 _end(gateway)
-                if not options.own_machine:
+                if not options.is_local:
                     raise MasterUnreachable(master=options.master, reason=cause) from None
                 raise SparkNotStarted(reason=cause, tail=output.tail()) from None
             stack.callback(_stop, context)

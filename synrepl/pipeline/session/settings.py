@@ -53,8 +53,8 @@ rootLogger.appenderRef.err.ref = err
 appender.err.type = Console
 appender.err.name = err
 appender.err.target = SYSTEM_ERR
-appender.err.layout.type = PatternLayout
-appender.err.layout.pattern = %p %c{1}: %m%n%ex{short}
+appender.err.read_schema.type = PatternLayout
+appender.err.read_schema.pattern = %p %c{1}: %m%n%ex{short}
 """
 
 
@@ -83,7 +83,7 @@ def settings(options: SessionOptions, scratch: Path) -> dict[str, str]:
     }
     if options.cores is not None:
         ours["spark.sql.shuffle.partitions"] = str(options.cores)
-    if options.own_machine:
+    if options.is_local:
         ours["spark.driver.bindAddress"] = ours["spark.driver.host"] = _LOOPBACK
         # Every user of this machine can reach the port that executors connect to.
         ours["spark.authenticate"] = "true"
@@ -92,7 +92,7 @@ def settings(options: SessionOptions, scratch: Path) -> dict[str, str]:
             # A tenth cheaper than TCP for a read, and closed to other users.
             ours["spark.python.unix.domain.socket.enabled"] = "true"
             ours["spark.python.unix.domain.socket.dir"] = str(scratch / _TMP)
-    separate = not options.own_machine or options.own_cluster  # executors are other processes
+    separate = not options.is_local or options.is_local_cluster  # executors are other processes
     if separate and (path := _python_path(options)):
         ours["spark.executorEnv.PYTHONPATH"] = path
     ours.update(options.conf)
@@ -127,7 +127,7 @@ def environment(options: SessionOptions, java_home: Path, scratch: Path) -> dict
         "SPARK_API_MODE": None,
         "MASTER": None,
     }
-    if options.own_machine:
+    if options.is_local:
         changes |= {
             # The default is the python3 on PATH, which lacks our packages.
             "PYSPARK_PYTHON": sys.executable,
@@ -221,7 +221,7 @@ def _python_path(options: SessionOptions) -> str:
     root = Path(synrepl.__file__).resolve().parent.parent
     installed = {Path(sysconfig.get_path(name)).resolve() for name in ("purelib", "platlib")}
     paths = [*options.python_path] if root in installed else [root, *options.python_path]
-    inherited = os.environ.get("PYTHONPATH", "") if options.own_machine else ""
+    inherited = os.environ.get("PYTHONPATH", "") if options.is_local else ""
     names = [*map(str, paths), *filter(None, inherited.split(os.pathsep))]
     return os.pathsep.join(dict.fromkeys(names))
 

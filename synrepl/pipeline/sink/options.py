@@ -68,7 +68,7 @@ class SinkOptions:
         return self.positions is Positions.PRESERVE
 
 
-def parse(given: Mapping[str, str]) -> SinkOptions:
+def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
     """Check what was given to ``DataFrameWriter.option``; names do not depend on case.
 
     :raises UnknownOption: :raises OptionMissing: :raises BadOption: :raises NoDsnFile:

@@ -13,10 +13,10 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from synrepl.core.errors import ConfigError, Unavailable
 from synrepl.driver.blocking import BlockingDatabase
-from synrepl.pipeline.sink.copying import bad_text, copy_text
-from synrepl.pipeline.sink.fitting import fit
+from synrepl.pipeline.sink.copy_format import copy_text, quarantine_text
 from synrepl.pipeline.sink.options import OnBadRows, SinkOptions
-from synrepl.pipeline.sink.target import INSTANCE, Target
+from synrepl.pipeline.sink.target import INSTANCE, SinkTarget
+from synrepl.pipeline.sink.validation import validate
 from synrepl.storage import incarnations
 from synrepl.storage import staging as staged
 from synrepl.storage.database import QueryFailed, Transaction
@@ -38,7 +38,7 @@ class NoQuery(ConfigError):
 
 
 @dataclass(frozen=True, slots=True)
-class TaskDone(WriterCommitMessage):
+class StagedTask(WriterCommitMessage):
     """What a task tells the driver.
 
     :ivar query: the streaming query it works for; "" in a batch job
@@ -51,9 +51,9 @@ class TaskDone(WriterCommitMessage):
     reason: str
 
 
-def stage(
-    options: SinkOptions, target: Target, job: str | None, batches: Iterator[pa.RecordBatch]
-) -> TaskDone:
+def stage_rows(
+    options: SinkOptions, target: SinkTarget, job: str | None, batches: Iterator[pa.RecordBatch]
+) -> StagedTask:
     """Stage what a task was given, in one transaction; memory is bounded whatever its size.
 
     :param job: None for the streaming query that the task works for
@@ -87,7 +87,7 @@ def stage(
                 raise rows.failure from None
             raise
     partition = context.partitionId() if context else 0
-    return TaskDone(partition, Staged(attempt, done.rows, rows.bad_rows), query, rows.reason)
+    return StagedTask(partition, Staged(attempt, done.rows, rows.bad_rows), query, rows.reason)
 
 
 class _Rows:
@@ -99,7 +99,7 @@ class _Rows:
 
     def __init__(
         self,
-        target: Target,
+        target: SinkTarget,
         attempt: int,
         batches: Iterator[pa.RecordBatch],
         on_bad_rows: OnBadRows,
@@ -137,11 +137,13 @@ class _Rows:
     def _sorted_out(self) -> Iterator[bytes]:
         ordinal = 0
         for batch in self._batches:
-            fitted = fit(batch, self._target)
+            fitted = validate(batch, self._target)
             yield from copy_text(fitted.good, self._attempt, ordinal)
             ordinal += fitted.good.num_rows
             if fitted.reasons:
                 self.reason = self.reason or fitted.reasons[0]
                 self.bad_rows += len(fitted.reasons)
                 if self._keep_bad:
-                    self._kept.writelines(bad_text(fitted.bad, self._attempt, fitted.reasons))
+                    self._kept.writelines(
+                        quarantine_text(fitted.bad, self._attempt, fitted.reasons)
+                    )

@@ -11,10 +11,10 @@ from pyspark.sql import types as t
 from synrepl.core.errors import InputError
 from synrepl.driver.blocking import BlockingDatabase
 from synrepl.pipeline.sink.options import SinkOptions
-from synrepl.pipeline.source.database.foreign import SynapseDatabase
 from synrepl.pipeline.source.database.open import open_source_database
-from synrepl.pipeline.source.database.shape import HEAD, Shape
 from synrepl.pipeline.source.database.source_database import NoSuchStream
+from synrepl.pipeline.source.database.stream_schema import HEAD, StreamSchema
+from synrepl.pipeline.source.database.synapse_database import SynapseDatabase
 from synrepl.storage import incarnations
 from synrepl.storage import staging as staged
 from synrepl.storage.database import Transaction
@@ -58,7 +58,7 @@ _ADVICE: dict[ColumnType, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class SinkTarget:
     """Where rows go; may be sent to tasks.
 
     :ivar columns: those that the DataFrame has, in the order of the table
@@ -76,7 +76,7 @@ class Target:
         return tuple(column.name for column in self.columns if column.name not in heads)
 
 
-def resolve(options: SinkOptions, schema: t.StructType) -> Target:
+def resolve_target(options: SinkOptions, schema: t.StructType) -> SinkTarget:
     """Find the stream and make sure that the rows fit it and that they may be written.
 
     Also makes what the rows are staged in, and the writer.
@@ -86,63 +86,70 @@ def resolve(options: SinkOptions, schema: t.StructType) -> Target:
     :raises NotConfirmed: the server was promoted or restored, and is not confirmed yet
     :raises WriterTaken: :raises Drained: :raises WriterRemoved: :raises DatabaseAway:
     """
-    shape = _shape(options)
-    columns = match(shape, schema, options.preserve)
+    stream_schema = _stream_schema(options)
+    columns = match_columns(stream_schema, schema, options.preserve)
 
     def work(txn: Transaction) -> tuple[str, ...] | None:
         incarnations.confirmed(txn)  # before anything is made
         if options.server_name is not None:
             check_server(txn, options.server_name)
-        staged.ensure_staging(txn, shape.stream, shape.cells)
+        staged.ensure_staging(txn, stream_schema.stream, stream_schema.cells)
         if not options.preserve:
-            staged.check_place(txn, shape.stream, options.writer)
-        tagged = any(column.name == KIND_COLUMN for column in shape.cells)
-        return staged.kinds(txn, shape.stream) if tagged else None
+            staged.check_place(txn, stream_schema.stream, options.writer)
+        tagged = any(column.name == KIND_COLUMN for column in stream_schema.cells)
+        return staged.kinds(txn, stream_schema.stream) if tagged else None
 
     with BlockingDatabase(options.database, INSTANCE, options.patience_s) as database:
         kinds = database.run("prepare to write", work)
-    return Target(shape.stream, columns, kinds)
+    return SinkTarget(stream_schema.stream, columns, kinds)
 
 
-def match(shape: Shape, schema: t.StructType, preserve: bool) -> tuple[Column, ...]:
+def match_columns(
+    stream_schema: StreamSchema, schema: t.StructType, preserve: bool
+) -> tuple[Column, ...]:
     """The columns of a stream that a DataFrame of this schema gives.
 
     :param preserve: with the stream's IDs and writers
     :raises ColumnsMismatch:
     """
-    wanted = {column.name: column for column in (shape.columns if preserve else shape.cells)}
+    wanted = {
+        column.name: column
+        for column in (stream_schema.columns if preserve else stream_schema.cells)
+    }
     given: dict[str, t.StructField] = {}
     for field in schema.fields:
         if field.name in given:
-            raise _mismatch(shape, f"it has two columns {field.name!r}")
+            raise _mismatch(stream_schema, f"it has two columns {field.name!r}")
         given[field.name] = field
         if field.name not in wanted:
-            raise _mismatch(shape, _unknown(field.name, wanted))
+            raise _mismatch(stream_schema, _unknown(field.name, wanted))
     for column in wanted.values():
         if column.name not in given:
             if column.nullable:
                 continue
-            raise _mismatch(shape, f"it lacks column {column.name!r}, which may not be NULL")
-        _check_type(shape, column, given[column.name].dataType)
+            raise _mismatch(
+                stream_schema, f"it lacks column {column.name!r}, which may not be NULL"
+            )
+        _check_type(stream_schema, column, given[column.name].dataType)
     return tuple(column for column in wanted.values() if column.name in given)
 
 
-def _shape(options: SinkOptions) -> Shape:
+def _stream_schema(options: SinkOptions) -> StreamSchema:
     known = Catalogue(SYNAPSE_STREAMS)
-    origin = open_source_database(options.database, INSTANCE, options.patience_s)
+    source = open_source_database(options.database, INSTANCE, options.patience_s)
     try:
-        if isinstance(origin, SynapseDatabase):
+        if isinstance(source, SynapseDatabase):
             raise NotWritable(stream=options.stream)
-        return origin.shape(options.stream)
+        return source.stream_schema(options.stream)
     except NoSuchStream:
         if options.stream in known and known[options.stream].in_memory:
             raise KeptInMemory(stream=options.stream) from None
         raise
     finally:
-        origin.close()
+        source.close()
 
 
-def _check_type(shape: Shape, column: Column, found: t.DataType) -> None:
+def _check_type(stream_schema: StreamSchema, column: Column, found: t.DataType) -> None:
     fits = isinstance(found, _TAKES[column.type])
     if isinstance(found, t.DecimalType):
         fits = fits and found.scale == 0
@@ -150,7 +157,7 @@ def _check_type(shape: Shape, column: Column, found: t.DataType) -> None:
         fits = fits and isinstance(found.elementType, t.StringType)
     if not fits:
         raise _mismatch(
-            shape,
+            stream_schema,
             f"column {column.name!r} is {found.simpleString().upper()}, the stream's is"
             f" {column.type}; {_ADVICE[column.type]}",
         )
@@ -165,5 +172,5 @@ def _unknown(name: str, wanted: Iterable[str]) -> str:
     return f"the stream has no column {name!r}{hint}"
 
 
-def _mismatch(shape: Shape, reason: str) -> ColumnsMismatch:
-    return ColumnsMismatch(stream=shape.stream, reason=reason)
+def _mismatch(stream_schema: StreamSchema, reason: str) -> ColumnsMismatch:
+    return ColumnsMismatch(stream=stream_schema.stream, reason=reason)

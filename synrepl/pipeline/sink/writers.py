@@ -15,10 +15,10 @@ from pyspark.sql.types import StructType
 
 from synrepl.core.errors import ConfigError
 from synrepl.pipeline.options import BadOption
-from synrepl.pipeline.sink.finishing import finish, give_up
-from synrepl.pipeline.sink.options import SinkOptions, parse
-from synrepl.pipeline.sink.staging import TaskDone, stage
-from synrepl.pipeline.sink.target import Target, resolve
+from synrepl.pipeline.sink.commit import abort_job, commit_job
+from synrepl.pipeline.sink.options import SinkOptions, parse_sink_options
+from synrepl.pipeline.sink.staging import StagedTask, stage_rows
+from synrepl.pipeline.sink.target import SinkTarget, resolve_target
 from synrepl.storage.staging import Job
 
 #: Keys of jobs are told from keys of other requests by this.
@@ -35,10 +35,10 @@ def batch_writer(
     """The writer of one ``save()``.
 
     :param schema: of the DataFrame
-    :raises OnlyAppends: and what :func:`.options.parse` and :func:`.target.resolve` raise
+    :raises OnlyAppends: and what :func:`.parse_sink_options` and :func:`.target.resolve_target` raise
     """
     parsed = _parsed(options, overwrite)
-    return BatchWriter(parsed, resolve(parsed, schema))
+    return BatchWriter(parsed, resolve_target(parsed, schema))
 
 
 def stream_writer(
@@ -47,7 +47,7 @@ def stream_writer(
     """The writer of the batches of a streaming query.
 
     :param schema: of the DataFrame
-    :raises OnlyAppends: and what :func:`.options.parse` and :func:`.target.resolve` raise
+    :raises OnlyAppends: and what :func:`.parse_sink_options` and :func:`.target.resolve_target` raise
     """
     parsed = _parsed(options, overwrite)
     if parsed.key is not None:
@@ -57,43 +57,43 @@ def stream_writer(
             value=parsed.key,
             wanted="left out: each batch of a streaming query is recognised by its number",
         )
-    return StreamWriter(parsed, resolve(parsed, schema))
+    return MicroBatchWriter(parsed, resolve_target(parsed, schema))
 
 
 class BatchWriter(DataSourceArrowWriter):
     """Appends the rows of a batch job. Made on the driver, sent to tasks, and back for the end."""
 
-    def __init__(self, options: SinkOptions, target: Target) -> None:
+    def __init__(self, options: SinkOptions, target: SinkTarget) -> None:
         self._options = options
         self._target = target
         self._job = str(uuid.uuid4())
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskDone:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedTask:
         """Stage the rows of one task."""
-        return stage(self._options, self._target, self._job, iterator)
+        return stage_rows(self._options, self._target, self._job, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Append what all tasks staged."""
         # A key of its own tells a commit whose answer was lost from one that never was.
         key = _KEYS + (self._options.key or self._job)
         job = Job(self._target.stream, self._options.writer, self._job, key=key)
-        finish(self._options, self._target, job, _done(messages))
+        commit_job(self._options, self._target, job, _done(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Drop what the tasks staged."""
-        give_up(self._options, self._target.stream, self._job)
+        abort_job(self._options, self._target.stream, self._job)
 
 
-class StreamWriter(DataSourceStreamArrowWriter):
+class MicroBatchWriter(DataSourceStreamArrowWriter):
     """Appends the batches of a streaming query. Spark makes one wherever it needs one."""
 
-    def __init__(self, options: SinkOptions, target: Target) -> None:
+    def __init__(self, options: SinkOptions, target: SinkTarget) -> None:
         self._options = options
         self._target = target
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskDone:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedTask:
         """Stage the rows of one task."""
-        return stage(self._options, self._target, None, iterator)
+        return stage_rows(self._options, self._target, None, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Append what all tasks of a batch staged, unless an earlier run of the query has."""
@@ -101,20 +101,20 @@ class StreamWriter(DataSourceStreamArrowWriter):
         if not tasks:
             return
         job = Job(self._target.stream, self._options.writer, tasks[0].query, batch=batchId)
-        finish(self._options, self._target, job, tasks)
+        commit_job(self._options, self._target, job, tasks)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Drop what the tasks of a batch staged."""
         for task in _done(messages)[:1]:
-            give_up(self._options, self._target.stream, task.query)
+            abort_job(self._options, self._target.stream, task.query)
 
 
 def _parsed(options: Mapping[str, str], overwrite: bool) -> SinkOptions:
-    parsed = parse(options)
+    parsed = parse_sink_options(options)
     if overwrite:
         raise OnlyAppends(stream=parsed.stream)
     return parsed
 
 
-def _done(messages: Sequence[WriterCommitMessage | None]) -> list[TaskDone]:
-    return [message for message in messages if isinstance(message, TaskDone)]
+def _done(messages: Sequence[WriterCommitMessage | None]) -> list[StagedTask]:
+    return [message for message in messages if isinstance(message, StagedTask)]

@@ -9,30 +9,37 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
-from synrepl.pipeline.source import filters, place
+from synrepl.pipeline.source import filters, position_option
 from synrepl.pipeline.source.database.open import open_source_database
 from synrepl.pipeline.source.database.source_database import SourceDatabase
 from synrepl.pipeline.source.errors import EndNotSettled, NotSettled
-from synrepl.pipeline.source.layout import Layout
 from synrepl.pipeline.source.options import SourceOptions
-from synrepl.pipeline.source.part import Part, PartReader
-from synrepl.pipeline.source.plan.plan import chunks
-from synrepl.pipeline.source.plan.windows import stop_at
-from synrepl.pipeline.source.streams import chosen, layout_of, not_trimmed, settled
+from synrepl.pipeline.source.partition import ChunkPartition, PartitionReader
+from synrepl.pipeline.source.plan.chunks import plan_chunks
+from synrepl.pipeline.source.plan.writer_ranges import cap_position
+from synrepl.pipeline.source.read_schema import ReadSchema
+from synrepl.pipeline.source.streams import (
+    observe_until_settled,
+    read_schema_of,
+    require_not_trimmed,
+    selected_streams,
+)
 from synrepl.positions.vector import PositionVector
 
 
 class BatchReader(DataSourceReader):
     """Implements Spark's batch reader. Holds no connection, for it is pickled.
 
-    :param schema: the columns wanted, by a user or by :func:`.streams.layout_of`
+    :param schema: the columns wanted, by a user or by :func:`.streams.read_schema_of`
     """
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
         self._pushed: list[Filter] = []
-        self._parts = PartReader(options.dsn, Layout.named(schema).arrow, options.patience_s)
+        self._parts = PartitionReader(
+            options.dsn, ReadSchema.named(schema).arrow, options.patience_s
+        )
 
     def partitions(self) -> Sequence[InputPartition]:
         """What there is to read now, for tasks.
@@ -41,14 +48,14 @@ class BatchReader(DataSourceReader):
         :raises NotSettled: :raises EndNotSettled:
         """
         options = self._options
-        origin = open_source_database(options.dsn, "source", options.patience_s)
+        source = open_source_database(options.dsn, "source", options.patience_s)
         try:
-            streams = chosen(origin, options)
-            layout = layout_of(origin, options).fitted(self._schema, ", ".join(streams))
-            start, end = self._ends(origin, streams)
-            return list(self._planned(origin, layout, start, end))
+            streams = selected_streams(source, options)
+            read_schema = read_schema_of(source, options).fitted(self._schema, ", ".join(streams))
+            start, end = self._ends(source, streams)
+            return list(self._planned(source, read_schema, start, end))
         finally:
-            origin.close()
+            source.close()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one part; runs in a task."""
@@ -56,43 +63,45 @@ class BatchReader(DataSourceReader):
 
     def _planned(
         self,
-        origin: SourceDatabase,
-        layout: Layout,
+        source: SourceDatabase,
+        read_schema: ReadSchema,
         start: Mapping[str, PositionVector],
         end: Mapping[str, PositionVector],
-    ) -> Iterator[Part]:
+    ) -> Iterator[ChunkPartition]:
         for stream, upto in end.items():
-            if not filters.about(self._pushed, stream):
+            if not filters.may_match_stream(self._pushed, stream):
                 continue
-            shape = origin.shape(stream)
-            span = filters.tokens(self._pushed, shape)
-            columns = layout.read_of(shape)
-            for chunk in chunks(
-                origin,
+            stream_schema = source.stream_schema(stream)
+            span = filters.token_range(self._pushed, stream_schema)
+            columns = read_schema.read_of(stream_schema)
+            for chunk in plan_chunks(
+                source,
                 {stream: _from(start[stream], span.after)},
-                {stream: stop_at(PositionVector(), upto, span.upto)},
+                {stream: cap_position(PositionVector(), upto, span.upto)},
                 {stream: columns},
                 self._options.chunk_rows,
-                filters.condition(self._pushed, shape),
+                filters.condition(self._pushed, stream_schema),
             ):
-                yield Part(chunk, columns)
+                yield ChunkPartition(chunk, columns)
 
     def _ends(
-        self, origin: SourceDatabase, streams: Sequence[str]
+        self, source: SourceDatabase, streams: Sequence[str]
     ) -> tuple[dict[str, PositionVector], dict[str, PositionVector]]:
         wait_s, wanted = self._options.settle_wait_s, self._options.ending
-        look = partial(origin.observe, streams)
-        standings, left = settled(origin, look, wait_s, _asked(wanted, streams))
+        look = partial(source.observe, streams)
+        bounds, left = observe_until_settled(source, look, wait_s, _asked(wanted, streams))
         if wanted is None and left:
             raise EndNotSettled(wait_s=f"{wait_s:g}", what="; ".join(map(str, left.values())))
         ends = {
-            stream: place.Ends(PositionVector(linear=at.trimmed), at.bound)
-            for stream, at in standings.items()
+            stream: position_option.PositionRange(PositionVector(linear=at.trimmed), at.bound)
+            for stream, at in bounds.items()
         }
-        start = place.find("starting", self._options.starting, ends)
-        end = place.find("ending", self._options.ending or place.Word.NOW, ends)
-        for stream, at in standings.items():
-            not_trimmed(stream, start[stream], at.trimmed)
+        start = position_option.resolve_positions("starting", self._options.starting, ends)
+        end = position_option.resolve_positions(
+            "ending", self._options.ending or position_option.NamedPosition.NOW, ends
+        )
+        for stream, at in bounds.items():
+            require_not_trimmed(stream, start[stream], at.trimmed)
             if not at.bound.covers(end[stream]):
                 raise NotSettled(stream=stream, ending=end[stream], bound=at.bound)
         return start, end
@@ -121,7 +130,9 @@ def _from(start: PositionVector, after: int) -> PositionVector:
     return PositionVector(writers, max(start.linear, after))
 
 
-def _asked(ending: place.Place | None, streams: Sequence[str]) -> Mapping[str, PositionVector]:
+def _asked(
+    ending: position_option.PositionOption | None, streams: Sequence[str]
+) -> Mapping[str, PositionVector]:
     """The positions that were spelled out."""
     if isinstance(ending, PositionVector):
         return dict.fromkeys(streams, ending)

@@ -35,7 +35,7 @@ class BatchHasStream(Refused):
     """the batch that the last run did not finish has facts of stream {stream!r}, which the option stream does not name now; start once with it as it was, then change it"""
 
 
-class Raised(SynreplError):
+class ErrorInTask(SynreplError):
     """{message}"""
 
 
@@ -45,7 +45,7 @@ _QUOTED = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^'"].*"""
 _LINE = re.compile(r"(synrepl(?:\.\w+)+)\.(\w+): (.*)")
 
 
-def reason(exception: BaseException) -> SynreplError | None:
+def original_error(exception: BaseException) -> SynreplError | None:
     """Our own error inside one of Spark's, if that is what it is about.
 
     Spark hands on the traceback of a worker as text. What is found there is an error of
@@ -98,7 +98,7 @@ def _again(cls: type[SynreplError], message: str) -> SynreplError:
         error = cls(**facts)
         if str(error) == message:
             return error
-    return Raised(message=message)
+    return ErrorInTask(message=message)
 
 
 def _unquoted(text: str) -> object:

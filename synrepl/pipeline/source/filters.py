@@ -9,9 +9,9 @@ from pyspark.sql import datasource as s
 from pyspark.sql.types import BooleanType, DataType, DoubleType, LongType, StringType, StructType
 
 from synrepl.core.tokens import MAX_TOKEN, Range
-from synrepl.pipeline.source.database.shape import Shape
 from synrepl.pipeline.source.database.sql import identifier, literal
-from synrepl.pipeline.source.layout import STREAM
+from synrepl.pipeline.source.database.stream_schema import StreamSchema
+from synrepl.pipeline.source.read_schema import STREAM
 from synrepl.streams.columns import ColumnType
 
 _COMPARISONS = {
@@ -55,12 +55,12 @@ def can_push(given: s.Filter, schema: StructType) -> bool:
     return type(given) in _COMPARISONS and _constant(given.value, of) is not None  # type: ignore[attr-defined]
 
 
-def condition(pushed: Sequence[s.Filter], shape: Shape) -> str:
+def condition(pushed: Sequence[s.Filter], stream_schema: StreamSchema) -> str:
     """The condition on rows of a stream; a column that it lacks is null."""
-    return " AND ".join(f"({_sql(each, shape)})" for each in pushed)
+    return " AND ".join(f"({_sql(each, stream_schema)})" for each in pushed)
 
 
-def about(pushed: Sequence[s.Filter], stream: str) -> bool:
+def may_match_stream(pushed: Sequence[s.Filter], stream: str) -> bool:
     """False when no row of a stream can pass, by its name alone."""
     return all(
         stream in _values(each)
@@ -69,7 +69,7 @@ def about(pushed: Sequence[s.Filter], stream: str) -> bool:
     )
 
 
-def tokens(pushed: Sequence[s.Filter], shape: Shape) -> Range:
+def token_range(pushed: Sequence[s.Filter], stream_schema: StreamSchema) -> Range:
     """Outside of it, no row of a stream can pass, by its ID."""
     low, high = _WHOLE[0], _WHOLE[-1]
     for each in pushed:
@@ -81,7 +81,7 @@ def tokens(pushed: Sequence[s.Filter], shape: Shape) -> Range:
             low = max(low, each.value + isinstance(each, s.GreaterThan))
         elif isinstance(each, s.LessThan | s.LessThanOrEqual):
             high = min(high, each.value - isinstance(each, s.LessThan))
-    if shape.counts_down:
+    if stream_schema.counts_down:
         low, high = -high, -low
     after = min(max(low - 1, 0), MAX_TOKEN)
     return Range(after, max(after, min(high, MAX_TOKEN)))
@@ -91,11 +91,11 @@ def _values(given: s.EqualTo | s.In) -> Sequence[Any]:
     return given.value if isinstance(given, s.In) else (given.value,)
 
 
-def _sql(given: s.Filter, shape: Shape) -> str:
+def _sql(given: s.Filter, stream_schema: StreamSchema) -> str:
     if isinstance(given, s.Not):
-        return f"NOT ({_sql(given.child, shape)})"
+        return f"NOT ({_sql(given.child, stream_schema)})"
     name = given.attribute[0]  # type: ignore[attr-defined]
-    column, of = _column(name, shape)
+    column, of = _column(name, stream_schema)
     if isinstance(given, s.IsNull):
         return f"{column} IS NULL"
     if isinstance(given, s.IsNotNull):
@@ -109,12 +109,12 @@ def _sql(given: s.Filter, shape: Shape) -> str:
     return f"{column} {_COMPARISONS[type(given)]} {value}{order}"
 
 
-def _column(name: str, shape: Shape) -> tuple[str, type]:
+def _column(name: str, stream_schema: StreamSchema) -> tuple[str, type]:
     """A column as Spark sees it."""
-    types: Mapping[str, ColumnType] = {column.name: column.type for column in shape.columns}
+    types: Mapping[str, ColumnType] = {column.name: column.type for column in stream_schema.columns}
     if name not in types:
         # Without a type NULL takes that of what it is compared with.
-        return (literal(shape.stream), str) if name == STREAM.name else ("NULL", object)
+        return (literal(stream_schema.stream), str) if name == STREAM.name else ("NULL", object)
     if types[name] is ColumnType.JSON:
         return f"CAST({identifier(name)} AS text)", str
     return identifier(name), str if types[name] is ColumnType.TEXT else object

@@ -9,9 +9,9 @@ from synrepl.core.errors import ConfigError
 from synrepl.core.names import BadName, follower_name
 from synrepl.driver.blocking import PATIENCE_S
 from synrepl.pipeline.options import DataSourceOptions
-from synrepl.pipeline.source.failovers import OnFailover
-from synrepl.pipeline.source.place import Place, parse_place
-from synrepl.pipeline.source.plan.plan import CHUNK_ROWS
+from synrepl.pipeline.source.failover_check import OnFailover
+from synrepl.pipeline.source.plan.chunks import CHUNK_ROWS
+from synrepl.pipeline.source.position_option import PositionOption, parse_position
 
 #: For how long facts are kept for a follower that does not come, in seconds.
 LEASE_S = 86_400.0
@@ -63,8 +63,8 @@ class SourceOptions:
     dsn: str = field(repr=False)
     streams: tuple[str, ...]
     columns: tuple[str, ...] | None
-    starting: Place
-    ending: Place | None
+    starting: PositionOption
+    ending: PositionOption | None
     push_filters: bool
     max_rows: int | None
     chunk_rows: int
@@ -75,22 +75,24 @@ class SourceOptions:
     on_failover: OnFailover = OnFailover.REFUSE
 
     @property
-    def everything(self) -> bool:
+    def all_streams(self) -> bool:
         """True for all streams, also those that are made later."""
         return self.streams == (ALL,)
 
     @property
-    def several(self) -> bool:
+    def has_stream_column(self) -> bool:
         """True when rows are to tell which stream they are of."""
-        return self.everything or len(self.streams) > 1
+        return self.all_streams or len(self.streams) > 1
 
 
-def parse(options: Mapping[str, str], streaming: bool | None = None) -> SourceOptions:
+def parse_source_options(
+    options: Mapping[str, str], streaming: bool | None = None
+) -> SourceOptions:
     """Read options as Spark hands them over: keys in any case, values as text.
 
     :param streaming: for which use they are; None when that is not known yet
     :raises UnknownOption: :raises OptionMissing: :raises BadOption: :raises OptionElsewhere:
-    :raises NoDsnFile: :raises BadPlace:
+    :raises NoDsnFile: :raises BadPositionOption:
     """
     given = DataSourceOptions("source", options, (*_BOTH, *_BATCH, *_STREAM))
     if streaming is not None:
@@ -101,8 +103,8 @@ def parse(options: Mapping[str, str], streaming: bool | None = None) -> SourceOp
         dsn=given.dsn(),
         streams=_streams(given),
         columns=None if columns is None else _names(given, "columns", columns),
-        starting=parse_place("starting", given.text("starting") or "earliest"),
-        ending=parse_place("ending", ending) if ending else None,
+        starting=parse_position("starting", given.text("starting") or "earliest"),
+        ending=parse_position("ending", ending) if ending else None,
         push_filters=given.flag("push_filters"),
         max_rows=given.count("max_rows_per_batch", 1) if "max_rows_per_batch" in given else None,
         chunk_rows=given.count("rows_per_partition", CHUNK_ROWS),

@@ -7,20 +7,25 @@ from collections.abc import Iterator, Mapping
 from pyspark.sql.types import StructType
 
 from synrepl.driver.blocking import BlockingDatabase
-from synrepl.pipeline.source import place
+from synrepl.pipeline.source import position_option
+from synrepl.pipeline.source.database.bounds import SafeBound
 from synrepl.pipeline.source.database.open import open_source_database
-from synrepl.pipeline.source.database.own import OwnDatabase
-from synrepl.pipeline.source.database.safe_bound import SafeBound
 from synrepl.pipeline.source.database.source_database import SourceDatabase
+from synrepl.pipeline.source.database.synrepl_database import SynreplDatabase
 from synrepl.pipeline.source.errors import BatchHasStream
-from synrepl.pipeline.source.failovers import check_failovers
-from synrepl.pipeline.source.follower import Follower, NoFollowers
-from synrepl.pipeline.source.newcomers import Newcomers
+from synrepl.pipeline.source.failover_check import check_failovers
 from synrepl.pipeline.source.options import SourceOptions
-from synrepl.pipeline.source.part import Part
+from synrepl.pipeline.source.partition import ChunkPartition
+from synrepl.pipeline.source.plan.chunks import limit_rows, plan_chunks
 from synrepl.pipeline.source.plan.offset import Offset
-from synrepl.pipeline.source.plan.plan import bounded, chunks
-from synrepl.pipeline.source.streams import chosen, layout_of, not_trimmed, settled
+from synrepl.pipeline.source.query_follower import NoFollowers, QueryFollower
+from synrepl.pipeline.source.streams import (
+    AdmittedStreams,
+    observe_until_settled,
+    read_schema_of,
+    require_not_trimmed,
+    selected_streams,
+)
 from synrepl.positions.vector import PositionVector
 
 
@@ -34,18 +39,18 @@ class Planner:
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
-        self._origin = open_source_database(options.dsn, "source", options.patience_s)
-        self._follower: Follower | None = None
+        self._source = open_source_database(options.dsn, "source", options.patience_s)
+        self._follower: QueryFollower | None = None
         self.latest: Offset | None = None
         self._end: Mapping[str, PositionVector] | None = None
         try:
-            streams = chosen(self._origin, options)
-            whole = layout_of(self._origin, options)
-            self._layout = whole.fitted(schema, ", ".join(streams))
-            self._newcomers = Newcomers(streams, whole, self._layout)
+            streams = selected_streams(self._source, options)
+            whole = read_schema_of(self._source, options)
+            self._read_schema = whole.fitted(schema, ", ".join(streams))
+            self._admitted = AdmittedStreams(streams, whole, self._read_schema)
             if options.follower is not None:
-                self._follower = _follower(self._origin, options, options.follower)
-                self._follower.stay()
+                self._follower = _follower(self._source, options, options.follower)
+                self._follower.renew_lease()
         except BaseException:
             self.close()
             raise
@@ -55,7 +60,7 @@ class Planner:
 
         :raises BadOffset: :raises OtherServer: :raises OtherVersion:
         """
-        return Offset.from_json(value, self._origin.server)
+        return Offset.from_json(value, self._source.server)
 
     def initial(self) -> Offset:
         """Before a new query begins: nowhere.
@@ -67,8 +72,10 @@ class Planner:
 
     def fix_end(self) -> None:
         """Go no further than what is settled now; what is not is for the next run."""
-        standings, _ = settled(self._origin, self._look, self._options.settle_wait_s, {})
-        self._end = {stream: at.bound for stream, at in standings.items()}
+        bounds, _ = observe_until_settled(
+            self._source, self._observe, self._options.settle_wait_s, {}
+        )
+        self._end = {stream: at.bound for stream, at in bounds.items()}
 
     def next(self, start: Offset, rows: int | None) -> Offset:
         """The end of the batch that begins at ``start``.
@@ -76,27 +83,27 @@ class Planner:
         :param rows: about how many it may have; None for no limit
         :raises MustReland: :raises StreamAppeared:
         :raises NotConfirmed: :raises OlderServer: :raises ReadBeforeFailover:
-        :raises PlaceMissing: the option starting does not have all streams
+        :raises PositionMissing: the option starting does not have all streams
         """
         if self._follower is not None:
-            self._follower.stay()
-        standings = self._look()
-        check_failovers(start, self._origin, self._options.on_failover)
-        begun = self._begun(start, standings)
+            self._follower.renew_lease()
+        bounds = self._observe()
+        check_failovers(start, self._source, self._options.on_failover)
+        begun = self._begun(start, bounds)
         goal: dict[str, PositionVector] = {}
-        for stream, at in standings.items():
+        for stream, at in bounds.items():
             if stream in begun:
                 continue
             since = start.streams[stream]
-            not_trimmed(stream, since, at.trimmed)
+            require_not_trimmed(stream, since, at.trimmed)
             end = at.bound if self._end is None else self._end.get(stream, since)
             goal[stream] = since.merge(end)
         if rows is not None:
-            goal = bounded(self._origin, start.streams, goal, rows)
-        # A stream that is no longer asked for keeps its place.
+            goal = limit_rows(self._source, start.streams, goal, rows)
+        # A stream that is no longer asked for keeps its position_option.
         return self._at({**start.streams, **goal, **begun})
 
-    def parts(self, start: Offset, end: Offset) -> Iterator[Part]:
+    def parts(self, start: Offset, end: Offset) -> Iterator[ChunkPartition]:
         """What lies between two positions.
 
         :raises MustReland: facts of it are gone
@@ -108,17 +115,20 @@ class Planner:
             for stream, upto in end.streams.items()
             if start.streams.get(stream, upto) != upto
         }
-        for stream in sorted(moved.keys() - set(self._newcomers.known)):
+        for stream in sorted(moved.keys() - set(self._admitted.known)):
             raise BatchHasStream(stream=stream)
-        columns = {stream: self._layout.read_of(self._origin.shape(stream)) for stream in moved}
-        standings = self._origin.observe(list(moved))
+        columns = {
+            stream: self._read_schema.read_of(self._source.stream_schema(stream))
+            for stream in moved
+        }
+        bounds = self._source.observe(list(moved))
         # Planned before a failover, and perhaps half of it in the sink.
-        check_failovers(end, self._origin, self._options.on_failover)
-        for stream, at in standings.items():
-            not_trimmed(stream, start.streams[stream], at.trimmed)
-        found = chunks(self._origin, start.streams, moved, columns, self._options.chunk_rows)
+        check_failovers(end, self._source, self._options.on_failover)
+        for stream, at in bounds.items():
+            require_not_trimmed(stream, start.streams[stream], at.trimmed)
+        found = plan_chunks(self._source, start.streams, moved, columns, self._options.chunk_rows)
         for chunk in found:
-            yield Part(chunk, columns[chunk.stream])
+            yield ChunkPartition(chunk, columns[chunk.stream])
 
     def acknowledge(self, done: Offset) -> None:
         """Have it on record that everything up to here is in the sink."""
@@ -127,12 +137,12 @@ class Planner:
 
     def close(self) -> None:
         """End the connections."""
-        self._origin.close()
+        self._source.close()
         if self._follower is not None:
             self._follower.close()
 
     def _begun(
-        self, start: Offset, standings: Mapping[str, SafeBound]
+        self, start: Offset, bounds: Mapping[str, SafeBound]
     ) -> Mapping[str, PositionVector]:
         """Where streams begin that the query has not had.
 
@@ -140,34 +150,36 @@ class Planner:
         and the next is then missed, and not passed over.
         """
         new = {
-            stream: place.Ends(_earliest(at), at.bound)
-            for stream, at in standings.items()
+            stream: position_option.PositionRange(_earliest(at), at.bound)
+            for stream, at in bounds.items()
             if stream not in start.streams
         }
         # Streams that come later are wanted whole.
-        first = self._options.starting if not start.streams else place.Word.EARLIEST
-        return place.find("starting", first, new)
+        first = (
+            self._options.starting if not start.streams else position_option.NamedPosition.EARLIEST
+        )
+        return position_option.resolve_positions("starting", first, new)
 
-    def _look(self) -> Mapping[str, SafeBound]:
-        if self._options.everything:
-            self._origin.refresh()
-            for stream in self._origin.streams:
-                self._newcomers.admit(self._origin.shape(stream))
-        standings = self._origin.observe(self._newcomers.known)
-        self.latest = self._at({stream: at.bound for stream, at in standings.items()})
-        return standings
+    def _observe(self) -> Mapping[str, SafeBound]:
+        if self._options.all_streams:
+            self._source.refresh()
+            for stream in self._source.streams:
+                self._admitted.admit(self._source.stream_schema(stream))
+        bounds = self._source.observe(self._admitted.known)
+        self.latest = self._at({stream: at.bound for stream, at in bounds.items()})
+        return bounds
 
     def _at(self, streams: Mapping[str, PositionVector]) -> Offset:
-        return Offset(self._origin.server, streams, self._origin.incarnation)
+        return Offset(self._source.server, streams, self._source.incarnation)
 
 
 def _earliest(at: SafeBound) -> PositionVector:
     return PositionVector(linear=at.trimmed)
 
 
-def _follower(origin: SourceDatabase, options: SourceOptions, name: str) -> Follower:
-    if not isinstance(origin, OwnDatabase):
+def _follower(source: SourceDatabase, options: SourceOptions, name: str) -> QueryFollower:
+    if not isinstance(source, SynreplDatabase):
         raise NoFollowers()
     database = BlockingDatabase(options.dsn, f"follower {name}", options.patience_s)
-    streams = None if options.everything else options.streams
-    return Follower(database, name, streams, options.lease_s)
+    streams = None if options.all_streams else options.streams
+    return QueryFollower(database, name, streams, options.lease_s)

@@ -15,10 +15,10 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from synrepl.pipeline.source.layout import Layout
 from synrepl.pipeline.source.options import SourceOptions
-from synrepl.pipeline.source.part import PartReader
+from synrepl.pipeline.source.partition import PartitionReader
 from synrepl.pipeline.source.planner import Planner
+from synrepl.pipeline.source.read_schema import ReadSchema
 
 Json = dict[str, Any]
 
@@ -33,7 +33,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
-        self._parts = PartReader(options.dsn, Layout.named(schema).arrow, options.patience_s)
+        self._parts = PartitionReader(
+            options.dsn, ReadSchema.named(schema).arrow, options.patience_s
+        )
         self._opened: Planner | None = None
 
     @property

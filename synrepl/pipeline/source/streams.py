@@ -5,39 +5,40 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from synrepl.pipeline.source.database.safe_bound import SafeBound
-from synrepl.pipeline.source.database.settle import PAUSE_S, SettlementPoller, Unsettled
+from synrepl.pipeline.source.database.bounds import SafeBound
+from synrepl.pipeline.source.database.settlement import PAUSE_S, SettlementPoller, Unsettled
 from synrepl.pipeline.source.database.source_database import SourceDatabase
-from synrepl.pipeline.source.errors import MustReland
-from synrepl.pipeline.source.layout import Layout, layout
+from synrepl.pipeline.source.database.stream_schema import StreamSchema
+from synrepl.pipeline.source.errors import MustReland, StreamAppeared
 from synrepl.pipeline.source.options import SourceOptions
-from synrepl.pipeline.source.plan.plan import check_not_trimmed
+from synrepl.pipeline.source.plan.chunks import check_not_trimmed
+from synrepl.pipeline.source.read_schema import ReadSchema, combine_schemas
 from synrepl.positions.vector import PositionVector
 from synrepl.storage.store import Trimmed
 
 
-def chosen(origin: SourceDatabase, options: SourceOptions) -> Sequence[str]:
+def selected_streams(source: SourceDatabase, options: SourceOptions) -> Sequence[str]:
     """The streams that the options name.
 
     :raises NoSuchStream: one of them is not there
     """
-    if options.everything:
-        return origin.streams
+    if options.all_streams:
+        return source.streams
     for stream in options.streams:
-        origin.shape(stream)
+        source.stream_schema(stream)
     return options.streams
 
 
-def layout_of(origin: SourceDatabase, options: SourceOptions) -> Layout:
+def read_schema_of(source: SourceDatabase, options: SourceOptions) -> ReadSchema:
     """The columns of these streams together, as far as they are wanted.
 
     :raises NoSuchStream: :raises ColumnsDisagree: :raises StreamColumnTaken: :raises NoSuchColumn:
     """
-    shapes = [origin.shape(stream) for stream in chosen(origin, options)]
-    return layout(shapes, options.several, options.columns)
+    stream_schemas = [source.stream_schema(stream) for stream in selected_streams(source, options)]
+    return combine_schemas(stream_schemas, options.has_stream_column, options.columns)
 
 
-def not_trimmed(stream: str, start: PositionVector, trimmed: int) -> None:
+def require_not_trimmed(stream: str, start: PositionVector, trimmed: int) -> None:
     """Refuse a start from which facts are gone.
 
     :raises MustReland: some that were to come next are
@@ -48,28 +49,73 @@ def not_trimmed(stream: str, start: PositionVector, trimmed: int) -> None:
         raise MustReland(**error.facts) from None
 
 
-def settled(
-    origin: SourceDatabase,
+def observe_until_settled(
+    source: SourceDatabase,
     look: Callable[[], Mapping[str, SafeBound]],
     wait_s: float,
     ending: Mapping[str, PositionVector],
 ) -> tuple[Mapping[str, SafeBound], Mapping[str, Unsettled]]:
     """Look until what is wanted is settled, but no longer than ``wait_s`` seconds.
 
-    :param look: asks the origin
+    :param look: asks the source
     :param ending: by stream, the end that is wanted; elsewhere it is all that there is now
     :returns: what the last look found, and the streams of which all is wanted and not all is settled
     """
     poller = SettlementPoller(look)
-    give_up = time.monotonic() + wait_s
+    deadline = time.monotonic() + wait_s
     while True:
-        known = {stream: at.bound for stream, at in poller.standings.items()}
+        known = {stream: at.bound for stream, at in poller.bounds.items()}
         # A real Synapse's bound is found by looking for a while; our own is there at once, and
         # what is under way there may stay so.
-        left = poller.unsettled(known) if origin.is_lossy else {}
+        left = poller.unsettled(known) if source.is_lossy else {}
         left = {stream: each for stream, each in left.items() if stream not in ending}
         asked = [known[stream].covers(at) for stream, at in ending.items() if stream in known]
-        if (all(asked) and not left) or time.monotonic() + PAUSE_S > give_up:
-            return poller.standings, left
+        if (all(asked) and not left) or time.monotonic() + PAUSE_S > deadline:
+            return poller.bounds, left
         time.sleep(PAUSE_S)
-        poller.look()
+        poller.observe()
+
+
+class AdmittedStreams:
+    """Takes in streams that fit the columns a query began with.
+
+    :param streams: those it began with
+    :param whole: all their columns
+    :param read: those that are read
+    """
+
+    def __init__(self, streams: Sequence[str], whole: ReadSchema, read: ReadSchema) -> None:
+        self._known = list(streams)
+        self._columns = {column.name: column for column in read.columns}
+        self._all = len(read.columns) == len(whole.columns)
+
+    @property
+    def known(self) -> Sequence[str]:
+        """The streams taken in so far."""
+        return tuple(self._known)
+
+    def admit(self, stream_schema: StreamSchema) -> None:
+        """Take in a stream, unless it is in.
+
+        :raises StreamAppeared: rows of it would lose columns, or lack some that must be there
+        """
+        if stream_schema.stream in self._known:
+            return
+        if (reason := self._misfit(stream_schema)) is not None:
+            raise StreamAppeared(stream=stream_schema.stream, reason=reason)
+        self._known.append(stream_schema.stream)
+
+    def _misfit(self, stream_schema: StreamSchema) -> str | None:
+        has = {column.name: column for column in stream_schema.columns}
+        for column in stream_schema.cells:
+            ours = self._columns.get(column.name)
+            if ours is None:
+                if self._all:
+                    return f"its column {column.name!r} is not among them"
+            elif ours.type is not column.type:
+                return f"its column {column.name!r} is {column.type}, and not {ours.type}"
+        for name, ours in self._columns.items():
+            nullable = name not in has or has[name].nullable
+            if nullable and not ours.nullable and name != "stream":
+                return f"its column {name!r} may be null"
+        return None

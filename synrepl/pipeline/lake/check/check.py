@@ -24,13 +24,12 @@ from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.ranges import Ranges, joined
 from synrepl.pipeline.lake.replay.fill import filled
 from synrepl.pipeline.lake.table import StreamTable
-from synrepl.pipeline.source.database.safe_bound import SafeBound
-from synrepl.pipeline.source.database.shape import Shape
+from synrepl.pipeline.source.database.bounds import SafeBound
 from synrepl.pipeline.source.database.source_database import NoSuchStream, SourceDatabase
-from synrepl.pipeline.source.errors import reason
-from synrepl.pipeline.source.plan.chunk import Chunk
-from synrepl.pipeline.source.plan.plan import chunks
-from synrepl.pipeline.source.plan.windows import Windows, stop_at
+from synrepl.pipeline.source.database.stream_schema import StreamSchema
+from synrepl.pipeline.source.errors import original_error
+from synrepl.pipeline.source.plan.chunks import ScanChunk, plan_chunks
+from synrepl.pipeline.source.plan.writer_ranges import WriterRanges, cap_position
 from synrepl.positions.vector import PositionVector
 from synrepl.storage.store import Trimmed
 
@@ -71,7 +70,7 @@ EVERYTHING = Extent()
 def check(
     spark: SparkSession,
     lake: Lake,
-    origin: SourceDatabase,
+    source: SourceDatabase,
     dsn: str,
     extent: Extent = EVERYTHING,
     *,
@@ -90,25 +89,25 @@ def check(
     are counted as gone, and row numbers are not compared. Rows that the database can only have lost
     in a failover are told apart from differences.
 
-    :param dsn: of the origin; tasks connect by themselves
+    :param dsn: of the source; tasks connect by themselves
     :param mask: applied to the source's rows, which the lake has with cells erased
-    :param copy: the origin may be another database than the one that was landed, in which
+    :param copy: the source may be another database than the one that was landed, in which
         cells that were erased are empty where they cannot be NULL
     :param progress: called after each stream
     :raises LakeOfAnother: :raises NotInTheLake: :raises LakeFailed:
     :raises ReadingAway: :raises ReadFailed: :raises Trimmed:
     """
     if not copy:
-        lake.make_sure_it_is_of(origin.server)
+        lake.make_sure_it_is_of(source.server)
     done = []
     with lake.reading():
         tables = [lake.table(name) for name in extent.streams or lake.streams]
         for table in tables:
             quarantined = lake.quarantine(table.stream)
-            checking = _Checking(spark, table, origin, dsn, extent, mask, copy)
+            checking = _Checking(spark, table, source, dsn, extent, mask, copy)
             done.append(replace(checking.report(), quarantined=_rows(quarantined)))
             progress(done[-1])
-    return Report(done, sorted(set(origin.streams) - set(lake.streams)))
+    return Report(done, sorted(set(source.streams) - set(lake.streams)))
 
 
 class _Looked(NamedTuple):
@@ -127,7 +126,7 @@ class _Checking:
         self,
         spark: SparkSession,
         table: StreamTable,
-        origin: SourceDatabase,
+        source: SourceDatabase,
         dsn: str,
         extent: Extent,
         mask: Mask,
@@ -135,29 +134,29 @@ class _Checking:
     ) -> None:
         self._spark = spark
         self._table = table
-        self._origin = origin
+        self._source = source
         self._dsn = dsn
         self._extent = extent
         self._mask = mask
         self._copy = copy
-        self._shape = table.shape
+        self._stream_schema = table.stream_schema
         self._files = table.files
 
     def report(self) -> StreamReport:
         """Check it, again from the start when it is trimmed meanwhile."""
         stream = self._table.stream
         try:
-            there = self._origin.shape(stream)
+            there = self._source.stream_schema(stream)
         except NoSuchStream as error:
             return StreamReport(stream, not_compared=str(error))
-        wrong = _unlike(self._shape, there)
+        wrong = _unlike(self._stream_schema, there)
         if wrong:
             return StreamReport(stream, not_compared=wrong)
-        known = {column.name for column in self._shape.columns}
+        known = {column.name for column in self._stream_schema.columns}
         new = tuple(column.name for column in there.cells if column.name not in known)
         again = _TRIMS
         while True:
-            at = self._origin.observe([stream])[stream]
+            at = self._source.observe([stream])[stream]
             failovers = self._failovers()
             after = max(at.trimmed, self._extent.after)
             if why := self._nothing_above(after, at):
@@ -168,7 +167,7 @@ class _Checking:
                 more = at.last if at.last > max(self._table.position.highest, after) else 0
                 return replace(found, goes_on_to=more, not_in_lake=new)
             except PySparkException as error:
-                ours = reason(error)
+                ours = original_error(error)
                 again -= 1
                 if not (isinstance(ours, Trimmed) and again):
                     raise ours or error from None
@@ -177,7 +176,7 @@ class _Checking:
     def _end(self) -> PositionVector:
         """Up to where it is checked."""
         end, upto = self._table.position, self._extent.upto
-        return end if upto is None else stop_at(PositionVector(), end, upto)
+        return end if upto is None else cap_position(PositionVector(), end, upto)
 
     def _nothing_above(self, after: Token, at: SafeBound) -> str:
         """Why there is nothing to compare above a token; "" when there is, or nothing is there at all."""
@@ -196,16 +195,16 @@ class _Checking:
 
     def _goes_on(self, end: PositionVector) -> bool:
         """Whether the source has a row above a position, whatever it says it has given out."""
-        beyond = Windows.between(end, PositionVector({}, MAX_TOKEN))
-        return self._origin.nth(self._table.stream, beyond, 1) is not None
+        beyond = WriterRanges.between(end, PositionVector({}, MAX_TOKEN))
+        return self._source.token_at_row(self._table.stream, beyond, 1) is not None
 
     def _from(self, after: Token, failovers: TableFailovers) -> StreamReport:
         start, end = PositionVector({}, after), self._end
         whole = Range(after, max(end.highest, after + 1))
-        names = [column.name for column in self._shape.columns]
+        names = [column.name for column in self._stream_schema.columns]
         stream = self._table.stream
-        parts = list(chunks(self._origin, {stream: start}, {stream: end}, {stream: names}))
-        down = self._shape.counts_down
+        parts = list(plan_chunks(self._source, {stream: start}, {stream: end}, {stream: names}))
+        down = self._stream_schema.counts_down
         ranges = Ranges.of_files(
             self._files, down, whole, self._extent.range_rows, failovers.passed_over
         )
@@ -227,7 +226,7 @@ class _Checking:
 
     def _looked_at(
         self,
-        parts: Sequence[Chunk],
+        parts: Sequence[ScanChunk],
         ranges: Ranges,
         sums: Mapping[int, tuple[Sums, Sums]],
         unequal: Sequence[int],
@@ -239,7 +238,7 @@ class _Checking:
         looked = differing(sides, ranges, unequal, self._extent.examples, lost)
         found, gone = [], 0
         for number, count in sorted(looked.counts.items()):
-            if self._origin.is_lossy:
+            if self._source.is_lossy:
                 gone += count.only_in_lake
                 count = count._replace(only_in_lake=0)
             if any(count):
@@ -257,10 +256,10 @@ class _Checking:
         table = self._table
         if self._copy:
             return msgspec.structs.replace(table.failovers, lost=())
-        return up_to_now(table.stream, table.failovers, table.position, self._origin)
+        return up_to_now(table.stream, table.failovers, table.position, self._source)
 
     def _explained(
-        self, parts: Sequence[Chunk], ranges: Ranges, examples: list[Example]
+        self, parts: Sequence[ScanChunk], ranges: Ranges, examples: list[Example]
     ) -> list[Example]:
         """Name the columns in which the rows that were changed differ."""
         ids = {each.stream_id for each in examples if each.what == CHANGED}
@@ -279,7 +278,7 @@ class _Checking:
             for each in examples
         ]
 
-    def _sides(self, parts: Sequence[Chunk], ranges: Ranges, numbers: Iterable[int]) -> Sides:
+    def _sides(self, parts: Sequence[ScanChunk], ranges: Ranges, numbers: Iterable[int]) -> Sides:
         spans = joined(ranges[number] for number in numbers)
         last = ranges[len(ranges) - 1].upto
         beyond = self._extent.upto is None
@@ -289,16 +288,16 @@ class _Checking:
         ]
         return self._sides_of(narrowed(parts, spans), self._lake_rows(open_))
 
-    def _sides_of(self, parts: Sequence[Chunk], lake: DataFrame) -> Sides:
-        source = source_rows(self._spark, self._dsn, parts, self._shape, self._mask)
+    def _sides_of(self, parts: Sequence[ScanChunk], lake: DataFrame) -> Sides:
+        source = source_rows(self._spark, self._dsn, parts, self._stream_schema, self._mask)
         if self._copy:  # where the mask leaves NULL, too
-            there = self._origin.shape(self._table.stream)
+            there = self._source.stream_schema(self._table.stream)
             source, lake = filled(source, there), filled(lake, there)
-        return Sides(source, lake, self._shape, numbered=not self._origin.is_lossy)
+        return Sides(source, lake, self._stream_schema, numbered=not self._source.is_lossy)
 
     def _lake_rows(self, spans: Sequence[Range]) -> DataFrame:
         """The lake's rows in some ranges, and perhaps others from the same files."""
-        down = self._shape.counts_down
+        down = self._stream_schema.counts_down
         files = [file for file in self._files if any(_meets(file, span, down) for span in spans)]
         rows = frame(self._spark, self._table, files)
         token = -f.col("stream_id") if down else f.col("stream_id")
@@ -314,8 +313,8 @@ def _meets(file: DataFile, span: Range, counts_down: bool) -> bool:
     return low <= span.upto and high > span.after
 
 
-def _unlike(lake: Shape, source: Shape) -> str:
-    """Why rows of two shapes cannot be compared; "" when they can."""
+def _unlike(lake: StreamSchema, source: StreamSchema) -> str:
+    """Why rows of two stream_schemas cannot be compared; "" when they can."""
     types = {column.name: column.type for column in source.columns}
     for column in lake.columns:
         found = types.get(column.name)

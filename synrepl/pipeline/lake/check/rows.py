@@ -90,7 +90,9 @@ def changed_columns(sides: Sides) -> Mapping[tuple[int, int], tuple[str, ...]]:
     :param sides: with few rows
     """
     columns = [
-        column for column in sides.shape.columns if column.name not in ("stream_id", "row_no")
+        column
+        for column in sides.stream_schema.columns
+        if column.name not in ("stream_id", "row_no")
     ]
     differ = [
         f.when(~exactly(column, "source.").eqNullSafe(exactly(column, "lake.")), f.lit(column.name))

@@ -9,38 +9,42 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from synrepl.core.tokens import Range
-from synrepl.pipeline.source.database.shape import Shape
-from synrepl.pipeline.source.plan.chunk import Chunk
-from synrepl.pipeline.source.reading.quarantine import Quarantined, read_or_quarantine
-from synrepl.pipeline.source.reading.read import Reader
+from synrepl.pipeline.source.database.stream_schema import StreamSchema
+from synrepl.pipeline.source.plan.chunks import ScanChunk
+from synrepl.pipeline.source.reading.chunk_reader import ChunkReader
+from synrepl.pipeline.source.reading.quarantine import QuarantinedRow, read_or_quarantine
 from synrepl.pipeline.source.reading.schema import arrow_schema, spark_schema
 
 #: What the lake does to a stream's rows before it has them; runs in tasks, so it is pickled.
-Mask = Callable[[pa.RecordBatch, Shape], pa.RecordBatch]
+Mask = Callable[[pa.RecordBatch, StreamSchema], pa.RecordBatch]
 
 
-def as_they_are(batch: pa.RecordBatch, shape: Shape) -> pa.RecordBatch:
+def as_they_are(batch: pa.RecordBatch, stream_schema: StreamSchema) -> pa.RecordBatch:
     """The mask of a lake in which nothing was erased."""
     return batch
 
 
 def source_rows(
-    spark: SparkSession, dsn: str, chunks: Sequence[Chunk], shape: Shape, mask: Mask
+    spark: SparkSession,
+    dsn: str,
+    chunks: Sequence[ScanChunk],
+    stream_schema: StreamSchema,
+    mask: Mask,
 ) -> DataFrame:
     """The rows of chunks, read by a task each whenever the DataFrame is used.
 
     Facts with values that do not fit are not among them: landing quarantines them, too.
 
-    :param shape: the columns that the chunks select
+    :param stream_schema: the columns that the chunks select
     """
-    schema = spark_schema(column._replace(nullable=True) for column in shape.columns)
+    schema = spark_schema(column._replace(nullable=True) for column in stream_schema.columns)
     if not chunks:
         return spark.createDataFrame([], schema)
     tasks = spark.range(0, len(chunks), 1, len(chunks))
-    return tasks.mapInArrow(_Tasks(dsn, tuple(chunks), shape, mask).rows, schema)
+    return tasks.mapInArrow(_Tasks(dsn, tuple(chunks), stream_schema, mask).rows, schema)
 
 
-def narrowed(chunks: Sequence[Chunk], spans: Sequence[Range]) -> list[Chunk]:
+def narrowed(chunks: Sequence[ScanChunk], spans: Sequence[Range]) -> list[ScanChunk]:
     """The parts of chunks that are in some ranges, which do not touch."""
     found = []
     for chunk in chunks:
@@ -54,19 +58,21 @@ def narrowed(chunks: Sequence[Chunk], spans: Sequence[Range]) -> list[Chunk]:
 @dataclass(frozen=True)
 class _Tasks:
     dsn: str
-    chunks: tuple[Chunk, ...]
-    shape: Shape
+    chunks: tuple[ScanChunk, ...]
+    stream_schema: StreamSchema
     mask: Mask
 
     def rows(self, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        reader = Reader(self.dsn, "check")
-        schema = arrow_schema(column._replace(nullable=True) for column in self.shape.columns)
+        reader = ChunkReader(self.dsn, "check")
+        schema = arrow_schema(
+            column._replace(nullable=True) for column in self.stream_schema.columns
+        )
         for batch in numbers:
             for number in batch.column(0).to_pylist():
                 chunk = self.chunks[number]
                 for rows in read_or_quarantine(reader, chunk, schema, _leave_out):
-                    yield self.mask(rows, self.shape)
+                    yield self.mask(rows, self.stream_schema)
 
 
-def _leave_out(rows: Sequence[Quarantined]) -> None:
+def _leave_out(rows: Sequence[QuarantinedRow]) -> None:
     """What is quarantined is in the lake's quarantine, not in its tables."""

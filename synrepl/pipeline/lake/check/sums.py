@@ -13,7 +13,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.pandas.functions import arrow_udf
 
 from synrepl.pipeline.lake.ranges import Ranges
-from synrepl.pipeline.source.database.shape import Shape
+from synrepl.pipeline.source.database.stream_schema import StreamSchema
 from synrepl.streams.columns import Column, ColumnType
 
 
@@ -39,7 +39,7 @@ class Sides(NamedTuple):
 
     source: DataFrame
     lake: DataFrame
-    shape: Shape
+    stream_schema: StreamSchema
     numbered: bool
 
     def digests(self, ranges: Ranges) -> DataFrame:
@@ -50,7 +50,7 @@ class Sides(NamedTuple):
 
         # Spark has it told by the hints which kind of function this is, its own stubs do not know.
         number = arrow_udf(number_of, "long")  # type: ignore[call-overload]
-        token = -f.col("stream_id") if self.shape.counts_down else f.col("stream_id")
+        token = -f.col("stream_id") if self.stream_schema.counts_down else f.col("stream_id")
         # Numbered behind the digest, so that little is sent to Python.
         wanted = [
             f.col("stream_id"),
@@ -65,7 +65,7 @@ class Sides(NamedTuple):
 
     def _digest(self) -> SparkColumn:
         parts: list[SparkColumn] = []
-        for column in self.shape.columns:
+        for column in self.stream_schema.columns:
             if column.name != "row_no" or self.numbered:
                 value = exactly(column)
                 # The hash goes over nulls as if they were not there.

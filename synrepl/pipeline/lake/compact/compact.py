@@ -18,7 +18,7 @@ from synrepl.pipeline.lake.files import DataFile
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.land.tasks import run_tasks
 from synrepl.pipeline.lake.land.write import FileWriter
-from synrepl.pipeline.source.database.shape import Shape
+from synrepl.pipeline.source.database.stream_schema import StreamSchema
 from synrepl.pipeline.source.reading.schema import arrow_schema
 
 #: How many bytes a file should have.
@@ -74,7 +74,7 @@ def compact(
     table = lake.table(stream)
     groups = joins(table.files, target, full=full)
     wanted = sum(map(len, groups))
-    work = partial(_join, table.path, table.shape)
+    work = partial(_join, table.path, table.stream_schema)
     done = Compacted(stream)
     for row in run_tasks(spark, [_part(n, each) for n, each in enumerate(groups)], work, _JOINED):
         group, new = groups[row["part"]], msgspec.json.decode(row["file"], type=DataFile)
@@ -95,12 +95,13 @@ def _part(number: int, group: list[DataFile]) -> bytes:
     return msgspec.json.encode((number, group))
 
 
-def _join(folder: Path, shape: Shape, part: bytes) -> Iterator[pa.RecordBatch]:
+def _join(folder: Path, stream_schema: StreamSchema, part: bytes) -> Iterator[pa.RecordBatch]:
     number, group = msgspec.json.decode(part, type=tuple[int, list[DataFile]])
-    schema = arrow_schema(shape.columns)
+    schema = arrow_schema(stream_schema.columns)
     writer = FileWriter(folder, schema)
     sources = [
-        Source(folder / file.name, -file.high if shape.counts_down else file.low) for file in group
+        Source(folder / file.name, -file.high if stream_schema.counts_down else file.low)
+        for file in group
     ]
     for batch in merged(sources, schema):
         writer.write(batch)

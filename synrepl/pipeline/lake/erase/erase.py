@@ -23,7 +23,7 @@ from synrepl.pipeline.lake.land.tasks import packed, run_tasks
 from synrepl.pipeline.lake.land.write import FileWriter
 from synrepl.pipeline.lake.read import batches
 from synrepl.pipeline.lake.table import StreamTable
-from synrepl.pipeline.source.database.shape import Shape
+from synrepl.pipeline.source.database.stream_schema import StreamSchema
 from synrepl.pipeline.source.reading.schema import arrow_schema
 
 #: Bytes of files that one task looks through.
@@ -97,21 +97,21 @@ class _Masking:
     :ivar quarantined: it is a quarantine
     """
 
-    shape: Shape
+    stream_schema: StreamSchema
     erasures: Erasures
     quarantined: bool
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if self.quarantined:
             return mask_quarantined(batch, self.erasures)
-        return mask(batch, self.shape, self.erasures)
+        return mask(batch, self.stream_schema, self.erasures)
 
 
 def _jobs(lake: Lake, erasures: Erasures) -> Iterator[tuple[StreamTable, _Masking]]:
     for stream in lake.streams:
         for quarantined, table in (False, lake.table(stream)), (True, lake.quarantine(stream)):
             if table is not None:
-                yield table, _Masking(table.shape, erasures, quarantined)
+                yield table, _Masking(table.stream_schema, erasures, quarantined)
 
 
 def _remove_strays(lake: Lake) -> None:
@@ -170,7 +170,7 @@ def _has_hit(path: Path, masking: _Masking) -> bool:
     # Numbers hold nothing of anybody.
     wanted = [
         field
-        for field in arrow_schema(masking.shape.cells)
+        for field in arrow_schema(masking.stream_schema.cells)
         if pa.types.is_string(field.type) or pa.types.is_list(field.type)
     ]
     found = batches(path, pa.schema(wanted))
@@ -178,7 +178,7 @@ def _has_hit(path: Path, masking: _Masking) -> bool:
 
 
 def _rewritten(folder: Path, file: DataFile, masking: _Masking) -> tuple[DataFile, int]:
-    schema = arrow_schema(masking.shape.columns)
+    schema = arrow_schema(masking.stream_schema.columns)
     writer = FileWriter(folder, schema)
     changed = 0
     for batch in batches(folder / file.name, schema):

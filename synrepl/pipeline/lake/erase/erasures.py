@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from synrepl.pipeline.source.database.shape import Shape
+from synrepl.pipeline.source.database.stream_schema import StreamSchema
 
 #: An event in a room; with "" for the room, in whichever room it is.
 RoomEvent = tuple[str, str]
@@ -31,13 +31,13 @@ class ErasureRule:
     within: str
     cleared: tuple[str, ...]
 
-    def fits(self, shape: Shape) -> bool:
+    def fits(self, stream_schema: StreamSchema) -> bool:
         """True when a stream is the one that is meant, and not just of the same name."""
-        names = {column.name for column in shape.columns}
+        names = {column.name for column in stream_schema.columns}
         wanted = {self.trigger, self.target, self.within, *self.cleared}
         wanted |= {self.unless} if self.unless else set()
         wanted |= {"kind"} if self.kind else set()
-        return shape.stream == self.stream and wanted <= names
+        return stream_schema.stream == self.stream and wanted <= names
 
 
 #: A redaction in one stream is about events in all of them.
@@ -85,6 +85,8 @@ class Erasures:
         return bool(self.subjects or self.redacted)
 
 
-def rules_for(shape: Shape, rules: Iterable[ErasureRule] = RULES) -> list[ErasureRule]:
+def rules_for(
+    stream_schema: StreamSchema, rules: Iterable[ErasureRule] = RULES
+) -> list[ErasureRule]:
     """The rules about a stream; declared streams have none."""
-    return [rule for rule in rules if rule.fits(shape)]
+    return [rule for rule in rules if rule.fits(stream_schema)]

@@ -11,12 +11,12 @@ import pyarrow.compute as pc
 
 from synrepl.pipeline.lake.erase.erasures import Erasures, rules_for
 from synrepl.pipeline.lake.erase.text import Texts
-from synrepl.pipeline.source.database.shape import HEAD, Shape
+from synrepl.pipeline.source.database.stream_schema import HEAD, StreamSchema
 
 _HEADS = frozenset(column.name for column in HEAD)
 
 
-def mask(batch: pa.RecordBatch, shape: Shape, erasures: Erasures) -> pa.RecordBatch:
+def mask(batch: pa.RecordBatch, stream_schema: StreamSchema, erasures: Erasures) -> pa.RecordBatch:
     """Rows with the cells emptied that tell of what is to be erased.
 
     - A cell of text that is a subject becomes null, and so does an element of ``text[]``.
@@ -32,7 +32,7 @@ def mask(batch: pa.RecordBatch, shape: Shape, erasures: Erasures) -> pa.RecordBa
     """
     if not erasures or not batch.num_rows:
         return batch
-    emptied = _redacted(batch, shape, erasures)
+    emptied = _redacted(batch, stream_schema, erasures)
     texts = _texts(erasures.subjects) if erasures.subjects else None
     columns: dict[int, Any] = {}
     for at, field in enumerate(batch.schema):
@@ -94,12 +94,14 @@ def _without(texts: Texts, column: Any) -> Any:
     return column
 
 
-def _redacted(batch: pa.RecordBatch, shape: Shape, erasures: Erasures) -> dict[str, Any]:
+def _redacted(
+    batch: pa.RecordBatch, stream_schema: StreamSchema, erasures: Erasures
+) -> dict[str, Any]:
     """By column, the rows whose cell a redaction has emptied."""
     found: dict[str, Any] = {}
     if not erasures.redacted:
         return found
-    for rule in rules_for(shape):
+    for rule in rules_for(stream_schema):
         here = pa.array(np.zeros(batch.num_rows, bool))
         for name in rule.cleared:
             here = pc.or_(here, pc.is_valid(batch.column(name)))

@@ -21,7 +21,7 @@ from synrepl.positions.vector import BadVector, PositionVector
 
 MEMORY = "synrepl-lake.erased"
 
-#: Raised when a later release can no longer read what this one writes.
+#: ErrorInTask when a later release can no longer read what this one writes.
 VERSION = 1
 
 _KEY_BYTES = 32

@@ -58,7 +58,7 @@ class Redactions:
 
 
 def pending(
-    spark: SparkSession, origin: SourceDatabase, lake: Lake, redactions: Redactions | None = None
+    spark: SparkSession, source: SourceDatabase, lake: Lake, redactions: Redactions | None = None
 ) -> Pending:
     """Find what is to be erased from a lake.
 
@@ -70,7 +70,7 @@ def pending(
         may not read who is to be erased
     """
     redactions = Redactions() if redactions is None else redactions
-    subjects = frozenset(filter(None, origin.subjects()))
+    subjects = frozenset(filter(None, source.erased_subjects()))
     remembered = read_memory(lake)
     # What is landed from now on shows who is off the list again: they count as new if they return.
     memory = remembered.among(subjects)
@@ -81,7 +81,7 @@ def pending(
     upto: dict[str, PositionVector] = {}
     for rule in RULES:
         table = lake.table(rule.stream) if rule.stream in lake.streams else None
-        if table is None or not rule.fits(table.shape):
+        if table is None or not rule.fits(table.stream_schema):
             continue
         upto[rule.stream] = table.position
         since = memory.position(rule.stream)

@@ -21,9 +21,9 @@ from synrepl.pipeline.lake.land.tasks import packed, run_tasks
 from synrepl.pipeline.lake.land.write import FileWriter
 from synrepl.pipeline.lake.read import batches
 from synrepl.pipeline.lake.table import StreamTable
-from synrepl.pipeline.source.database.shape import Shape
 from synrepl.pipeline.source.database.source_database import SourceDatabase
-from synrepl.pipeline.source.errors import reason
+from synrepl.pipeline.source.database.stream_schema import StreamSchema
+from synrepl.pipeline.source.errors import original_error
 from synrepl.pipeline.source.reading.schema import arrow_schema
 
 #: Bytes of files that one task writes anew.
@@ -40,7 +40,7 @@ class OtherRowsDropped(StorageError):
 
 
 def drop_lost(
-    spark: SparkSession, lake: Lake, origin: SourceDatabase, dsn: str, streams: Sequence[str]
+    spark: SparkSession, lake: Lake, source: SourceDatabase, dsn: str, streams: Sequence[str]
 ) -> dict[str, list[LostRows]]:
     """Take rows out of the lake that the database lost in failovers.
 
@@ -52,15 +52,15 @@ def drop_lost(
     :raises LakeFailed: :raises ReadingAway: :raises ReadFailed: :raises ReadElsewhere:
     """
     dropped = {}
-    origin.observe(streams)
+    source.observe(streams)
     for stream in streams:
         table = lake.table(stream)
         known = table.failovers
-        now = up_to_now(stream, known, table.position, origin)
+        now = up_to_now(stream, known, table.position, source)
         try:
-            found = [_drop(spark, table, origin, dsn, window) for window in now.lost]
+            found = [_drop(spark, table, source, dsn, window) for window in now.lost]
         except PySparkException as error:
-            raise reason(error) or error from None
+            raise original_error(error) or error from None
         # What is above their positions on record has survived, or is gone from here as well.
         now = msgspec.structs.replace(now, lost=())
         if now != known:
@@ -71,9 +71,9 @@ def drop_lost(
 
 
 def _drop(
-    spark: SparkSession, table: StreamTable, origin: SourceDatabase, dsn: str, window: LossWindow
+    spark: SparkSession, table: StreamTable, source: SourceDatabase, dsn: str, window: LossWindow
 ) -> list[LostRows]:
-    keys = lost_keys(spark, table, origin, dsn, window).persist()
+    keys = lost_keys(spark, table, source, dsn, window).persist()
     try:
         lost = lost_from(keys)
         # A commit is lost as a whole, so a fact is.
@@ -88,7 +88,9 @@ def _drop(
         msgspec.json.encode(part) for part in packed(files, lambda file: file.size, TASK_BYTES)
     ]
     swaps: list[_Swap] = []
-    for row in run_tasks(spark, parts, partial(_without, table.path, table.shape, ids), _SWAPPED):
+    for row in run_tasks(
+        spark, parts, partial(_without, table.path, table.stream_schema, ids), _SWAPPED
+    ):
         swaps += msgspec.json.decode(row["files"], type=list[_Swap])
     rows = sum(old.rows - (0 if new is None else new.rows) for old, new in swaps)
     wanted = sum(each.rows for each in lost)
@@ -99,9 +101,11 @@ def _drop(
     return lost
 
 
-def _without(folder: Path, shape: Shape, ids: pa.Array, part: bytes) -> Iterator[pa.RecordBatch]:
+def _without(
+    folder: Path, stream_schema: StreamSchema, ids: pa.Array, part: bytes
+) -> Iterator[pa.RecordBatch]:
     """Write files anew without some facts; those that have none of them are left as they are."""
-    schema = arrow_schema(shape.columns)
+    schema = arrow_schema(stream_schema.columns)
     swaps: list[_Swap] = []
     for file in msgspec.json.decode(part, type=list[DataFile]):
         keys = batches(folder / file.name, pa.schema([schema.field("stream_id")]))

@@ -14,7 +14,7 @@ import msgspec
 
 from synrepl.core.tokens import Range
 from synrepl.pipeline.source.database.source_database import SourceDatabase
-from synrepl.pipeline.source.plan.windows import Windows
+from synrepl.pipeline.source.plan.writer_ranges import WriterRanges
 from synrepl.positions.vector import PositionVector
 from synrepl.storage.store import OlderServer
 
@@ -42,9 +42,9 @@ class LossWindow(msgspec.Struct, frozen=True):
         return PositionVector.from_json(self.landed_json)
 
     @property
-    def windows(self) -> Windows:
+    def ranges(self) -> WriterRanges:
         """The tokens in between, writer by writer."""
-        return Windows.between(self.kept, self.landed)
+        return WriterRanges.between(self.kept, self.landed)
 
 
 class TableFailovers(msgspec.Struct, frozen=True):
@@ -66,24 +66,24 @@ class TableFailovers(msgspec.Struct, frozen=True):
 
 
 def up_to_now(
-    stream: str, known: TableFailovers, position: PositionVector, origin: SourceDatabase
+    stream: str, known: TableFailovers, position: PositionVector, source: SourceDatabase
 ) -> TableFailovers:
     """What a table has to know, after the failovers that it has not heard of.
 
     :param position: of the table
-    :param origin: its streams were looked at
+    :param source: its streams were looked at
     :raises OlderServer: the table was landed from a newer server
     """
-    now = origin.incarnation
+    now = source.incarnation
     if now < known.incarnation:
         raise OlderServer(found=now, newest=known.incarnation)
     if now == known.incarnation:
         return known
     lost = known.lost
-    kept = origin.kept_since(known.incarnation).get(stream)
+    kept = source.survived_since(known.incarnation).get(stream)
     if kept is not None:
         window = LossWindow(now, kept.to_json(), position.to_json())
-        if not window.windows.empty:
+        if not window.ranges.empty:
             lost = (*lost, window)
-    gaps = tuple((gap.after, gap.upto) for gap in origin.gaps().get(stream, ()))
+    gaps = tuple((gap.after, gap.upto) for gap in source.skipped_ranges().get(stream, ()))
     return TableFailovers(now, gaps, lost)

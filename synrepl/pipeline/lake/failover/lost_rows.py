@@ -15,10 +15,10 @@ from synrepl.pipeline.lake.check.source import as_they_are, source_rows
 from synrepl.pipeline.lake.failover.failovers import LossWindow
 from synrepl.pipeline.lake.frame import frame
 from synrepl.pipeline.lake.table import StreamTable
-from synrepl.pipeline.source.database.shape import HEAD, Shape
 from synrepl.pipeline.source.database.source_database import SourceDatabase
-from synrepl.pipeline.source.errors import reason
-from synrepl.pipeline.source.plan.plan import chunks
+from synrepl.pipeline.source.database.stream_schema import HEAD, StreamSchema
+from synrepl.pipeline.source.errors import original_error
+from synrepl.pipeline.source.plan.chunks import plan_chunks
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +56,10 @@ def lost_from(rows: DataFrame) -> list[LostRows]:
     ]
 
 
-def incarnation_of(windows: Sequence[LossWindow], token: SparkColumn) -> SparkColumn:
+def incarnation_of(ranges: Sequence[LossWindow], token: SparkColumn) -> SparkColumn:
     """By column ``writer`` and the token, the failover that can have lost a row; NULL if none can."""
     found = f.lit(None).cast("int")
-    for window in windows:
+    for window in ranges:
         kept, landed = window.kept, window.landed
         named = sorted(kept.writers.keys() | landed.writers.keys())
         inside = (token > kept.linear) & (token <= landed.linear)
@@ -71,7 +71,7 @@ def incarnation_of(windows: Sequence[LossWindow], token: SparkColumn) -> SparkCo
 
 
 def count_lost(
-    spark: SparkSession, table: StreamTable, origin: SourceDatabase, dsn: str, window: LossWindow
+    spark: SparkSession, table: StreamTable, source: SourceDatabase, dsn: str, window: LossWindow
 ) -> list[LostRows]:
     """Find what one failover has lost of what a table has.
 
@@ -80,23 +80,27 @@ def count_lost(
     :raises ReadingAway: :raises ReadFailed: :raises ReadElsewhere: :raises Trimmed:
     """
     try:
-        return lost_from(lost_keys(spark, table, origin, dsn, window))
+        return lost_from(lost_keys(spark, table, source, dsn, window))
     except PySparkException as error:
-        raise reason(error) or error from None
+        raise original_error(error) or error from None
 
 
 def lost_keys(
-    spark: SparkSession, table: StreamTable, origin: SourceDatabase, dsn: str, window: LossWindow
+    spark: SparkSession, table: StreamTable, source: SourceDatabase, dsn: str, window: LossWindow
 ) -> DataFrame:
     """``stream_id``, ``row_no``, ``writer``, ``incarnation``, ``token`` of the rows themselves."""
-    stream, shape = table.stream, table.shape
-    heads = Shape(stream, shape.counts_down, ())
+    stream, stream_schema = table.stream, table.stream_schema
+    heads = StreamSchema(stream, stream_schema.counts_down, ())
     names = [column.name for column in HEAD]
-    parts = list(chunks(origin, {stream: window.kept}, {stream: window.landed}, {stream: names}))
+    parts = list(
+        plan_chunks(source, {stream: window.kept}, {stream: window.landed}, {stream: names})
+    )
     there = source_rows(spark, dsn, parts, heads, as_they_are)
-    clip = window.windows.clip
-    token = -f.col("stream_id") if shape.counts_down else f.col("stream_id")
-    low, high = (-clip.upto, -clip.after - 1) if shape.counts_down else (clip.after + 1, clip.upto)
+    clip = window.ranges.span
+    token = -f.col("stream_id") if stream_schema.counts_down else f.col("stream_id")
+    low, high = (
+        (-clip.upto, -clip.after - 1) if stream_schema.counts_down else (clip.after + 1, clip.upto)
+    )
     files = [file for file in table.files if file.low <= high and file.high >= low]
     mine = (
         frame(spark, table, files)

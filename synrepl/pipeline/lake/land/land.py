@@ -23,18 +23,18 @@ from synrepl.pipeline.lake.land.task import LANDED, StreamTask, land_part
 from synrepl.pipeline.lake.land.tasks import packed, run_tasks
 from synrepl.pipeline.lake.table import StreamTable
 from synrepl.pipeline.lake.watermarks import Watermarks
-from synrepl.pipeline.source.database.safe_bound import SafeBound
-from synrepl.pipeline.source.database.settle import (
+from synrepl.pipeline.source.database.bounds import SafeBound
+from synrepl.pipeline.source.database.settlement import (
     PAUSE_S,
     REAL_TIME,
     BlockingClock,
     SettlementPoller,
     Unsettled,
 )
-from synrepl.pipeline.source.database.shape import Shape
 from synrepl.pipeline.source.database.source_database import SourceDatabase
-from synrepl.pipeline.source.plan.plan import bounded, check_not_trimmed, chunks
-from synrepl.pipeline.source.reading.read import ReadElsewhere
+from synrepl.pipeline.source.database.stream_schema import StreamSchema
+from synrepl.pipeline.source.plan.chunks import check_not_trimmed, limit_rows, plan_chunks
+from synrepl.pipeline.source.reading.chunk_reader import ReadElsewhere
 from synrepl.positions.vector import PositionVector
 from synrepl.storage.store import Trimmed
 
@@ -95,7 +95,7 @@ class Landing:
         self,
         spark: SparkSession,
         lake: Lake,
-        origin: SourceDatabase,
+        source: SourceDatabase,
         dsn: str,
         *,
         erasures: Callable[[], Erasures] = Erasures,
@@ -107,7 +107,7 @@ class Landing:
     ) -> None:
         self._spark = spark
         self._lake = lake
-        self._origin = origin
+        self._source = source
         self._dsn = dsn
         self._erasures = erasures
         self._accept_gaps = frozenset(accept_gaps)
@@ -117,7 +117,7 @@ class Landing:
         self._clock = clock
         self._marks = Watermarks(lake)
         self._tables: dict[str, StreamTable] = {}
-        self._shapes: dict[str, Shape] = {}
+        self._stream_schemas: dict[str, StreamSchema] = {}
 
     def rounds(self, streams: Sequence[str], settle_timeout_s: float = 0.0) -> Iterator[Landed]:
         """Land what is settled now, until all of it is in the lake.
@@ -126,54 +126,53 @@ class Landing:
         what has not been settled by then.
 
         :param settle_timeout_s: how long to look for that, in seconds from now
-        :raises NoSuchStream: :raises GapInSource: :raises ShapeChanged: :raises DatabaseAway:
+        :raises NoSuchStream: :raises GapInSource: :raises SchemaChanged: :raises DatabaseAway:
         :raises LakeFailed: :raises TaskFailed: :raises FileNotAsWritten:
         :raises NotConfirmed: :raises OlderServer: :raises FailedOver:
         :raises ReadingAway: :raises ReadFailed: :raises ReadElsewhere: :raises Trimmed: in a task
         """
-        self._origin.refresh()
-        give_up = self._clock.now() + settle_timeout_s
-        poller = SettlementPoller(lambda: self._origin.observe(streams), self._clock)
+        self._source.refresh()
+        deadline = self._clock.now() + settle_timeout_s
+        poller = SettlementPoller(lambda: self._source.observe(streams), self._clock)
         known: dict[str, PositionVector] = {}
-        standings: Mapping[str, SafeBound] = poller.standings
+        bounds: Mapping[str, SafeBound] = poller.bounds
         late = not settle_timeout_s
         while True:
-            for landed in self._all_of(standings):
+            for landed in self._all_of(bounds):
                 known |= landed.upto
                 landed.unsettled.update(poller.unsettled(known))
                 yield landed
             if late or not poller.unsettled(known):
                 return
-            standings = poller.poll(known, give_up)
-            late = self._clock.now() + PAUSE_S > give_up
-            if not standings:  # nothing to land; but what holds the rest back may be another one
+            bounds = poller.poll(known, deadline)
+            late = self._clock.now() + PAUSE_S > deadline
+            if not bounds:  # nothing to land; but what holds the rest back may be another one
                 yield Landed(unsettled=poller.unsettled(known))
 
-    def _all_of(self, standing: Mapping[str, SafeBound]) -> Iterator[Landed]:
+    def _all_of(self, bounds: Mapping[str, SafeBound]) -> Iterator[Landed]:
         """Land all that is settled, in as many rounds as it takes."""
-        while standing:
-            landed = self._round(standing)
+        while bounds:
+            landed = self._round(bounds)
             yield landed
             if not any(landed.behind.values()):
                 return
 
-    def _round(self, standing: Mapping[str, SafeBound]) -> Landed:
-        tables = {stream: self._table(stream) for stream in standing}
+    def _round(self, bounds: Mapping[str, SafeBound]) -> Landed:
+        tables = {stream: self._table(stream) for stream in bounds}
         landed = Landed()
         for stream, table in tables.items():
             self._meet_failovers(stream, table, landed)
-        starts = {
-            stream: self._start(stream, tables[stream], at) for stream, at in standing.items()
-        }
+        starts = {stream: self._start(stream, tables[stream], at) for stream, at in bounds.items()}
         # A process that has just begun to look may know of less than another one has landed.
-        goals = {stream: starts[stream].merge(at.bound) for stream, at in standing.items()}
+        goals = {stream: starts[stream].merge(at.bound) for stream, at in bounds.items()}
         ends: dict[str, PositionVector] = {}
         for stream, goal in goals.items():
-            ends |= bounded(self._origin, starts, {stream: goal}, self._round_rows)
+            ends |= limit_rows(self._source, starts, {stream: goal}, self._round_rows)
         columns = {
-            stream: [column.name for column in self._shapes[stream].columns] for stream in ends
+            stream: [column.name for column in self._stream_schemas[stream].columns]
+            for stream in ends
         }
-        wanted = chunks(self._origin, starts, ends, columns, self._task_rows)
+        wanted = plan_chunks(self._source, starts, ends, columns, self._task_rows)
         parts = [
             msgspec.json.encode(part)
             for part in packed(wanted, lambda chunk: chunk.rows, self._task_rows)
@@ -198,11 +197,11 @@ class Landing:
     def _meet_failovers(self, stream: str, table: StreamTable, landed: Landed) -> None:
         """Find what failovers have lost of the lake's rows, and note that it was found."""
         known = table.failovers
-        now = up_to_now(stream, known, table.position, self._origin)
+        now = up_to_now(stream, known, table.position, self._source)
         if now == known:
             return
         for window in now.lost[len(known.lost) :]:
-            found = count_lost(self._spark, table, self._origin, self._dsn, window)
+            found = count_lost(self._spark, table, self._source, self._dsn, window)
             if found:
                 landed.lost[stream] = found
         table.know_failovers(now)
@@ -212,17 +211,17 @@ class Landing:
         try:
             yield from run_tasks(self._spark, parts, self._work(ends), LANDED)
         except ReadElsewhere:
-            before = self._origin.incarnation
-            self._origin.observe(list(ends))
-            if self._origin.incarnation != before:
+            before = self._source.incarnation
+            self._source.observe(list(ends))
+            if self._source.incarnation != before:
                 raise FailedOver() from None
             raise
 
     def _table(self, stream: str) -> StreamTable:
-        shape = self._origin.shape(stream)
-        if self._shapes.get(stream) != shape:
-            self._tables[stream] = self._lake.ensure_table(shape)
-            self._shapes[stream] = shape
+        stream_schema = self._source.stream_schema(stream)
+        if self._stream_schemas.get(stream) != stream_schema:
+            self._tables[stream] = self._lake.ensure_table(stream_schema)
+            self._stream_schemas[stream] = stream_schema
         else:
             self._tables[stream].refresh()
         return self._tables[stream]
@@ -246,7 +245,7 @@ class Landing:
         for stream in ends:
             quarantined = self._lake.quarantine(stream)
             tasks[stream] = StreamTask(
-                self._shapes[stream],
+                self._stream_schemas[stream],
                 self._tables[stream].path,
                 self._lake.quarantine_folder(stream),
                 PositionVector() if quarantined is None else quarantined.position,
@@ -264,7 +263,7 @@ class Landing:
         quarantined = files.get((stream, True), [])
         if quarantined:
             # First: if what follows is not done, the next round finds that these are there.
-            quarantine = self._lake.ensure_quarantine(self._shapes[stream])
+            quarantine = self._lake.ensure_quarantine(self._stream_schemas[stream])
             quarantine.append(quarantined, quarantine.position, quarantine.position.merge(end))
         mine = files.get((stream, False), [])
         table = self._tables[stream]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from synrepl.pipeline.source.database.shape import Shape
+from synrepl.pipeline.source.database.stream_schema import StreamSchema
 from synrepl.streams.columns import Column, ColumnType
 
 #: The reason why a row is quarantined, and its cells as a JSON object of strings.
@@ -12,6 +12,6 @@ QUARANTINE_CELLS = (
 )
 
 
-def quarantine_shape(shape: Shape) -> Shape:
+def quarantine_schema(stream_schema: StreamSchema) -> StreamSchema:
     """The columns of a stream's quarantine table."""
-    return Shape(shape.stream, shape.counts_down, QUARANTINE_CELLS)
+    return StreamSchema(stream_schema.stream, stream_schema.counts_down, QUARANTINE_CELLS)

@@ -14,10 +14,10 @@ from synrepl.pipeline.lake.erase.mask import mask, mask_quarantined
 from synrepl.pipeline.lake.files import DataFile
 from synrepl.pipeline.lake.land.quarantine import QUARANTINE_CELLS
 from synrepl.pipeline.lake.land.write import FileWriter
-from synrepl.pipeline.source.database.shape import HEAD, Shape
-from synrepl.pipeline.source.plan.chunk import Chunk
-from synrepl.pipeline.source.reading.quarantine import Quarantined, read_or_quarantine
-from synrepl.pipeline.source.reading.read import Reader
+from synrepl.pipeline.source.database.stream_schema import HEAD, StreamSchema
+from synrepl.pipeline.source.plan.chunks import ScanChunk
+from synrepl.pipeline.source.reading.chunk_reader import ChunkReader
+from synrepl.pipeline.source.reading.quarantine import QuarantinedRow, read_or_quarantine
 from synrepl.pipeline.source.reading.schema import arrow_schema
 from synrepl.positions.vector import PositionVector
 
@@ -36,7 +36,7 @@ class StreamTask:
     :ivar quarantined_upto: what is in quarantine already
     """
 
-    shape: Shape
+    stream_schema: StreamSchema
     folder: Path
     quarantine: Path
     quarantined_upto: PositionVector
@@ -49,9 +49,9 @@ def land_part(
 
     :param part: chunks as JSON, those of one stream next to each other
     """
-    reader = Reader(dsn, "lake")
+    reader = ChunkReader(dsn, "lake")
     files: list[dict[str, object]] = []
-    chunks = msgspec.json.decode(part, type=list[Chunk])
+    chunks = msgspec.json.decode(part, type=list[ScanChunk])
     for stream in dict.fromkeys(chunk.stream for chunk in chunks):
         mine = [chunk for chunk in chunks if chunk.stream == stream]
         for quarantined, file in _land(reader, streams[stream], erasures, mine):
@@ -61,13 +61,13 @@ def land_part(
 
 
 def _land(
-    reader: Reader, task: StreamTask, erasures: Erasures, chunks: Sequence[Chunk]
+    reader: ChunkReader, task: StreamTask, erasures: Erasures, chunks: Sequence[ScanChunk]
 ) -> Iterator[tuple[bool, DataFile]]:
-    schema = arrow_schema(task.shape.columns)
+    schema = arrow_schema(task.stream_schema.columns)
     file = FileWriter(task.folder, _all_nullable(schema))
     quarantined = FileWriter(task.quarantine, _all_nullable(_QUARANTINE_SCHEMA))
 
-    def quarantine(rows: Sequence[Quarantined]) -> None:
+    def quarantine(rows: Sequence[QuarantinedRow]) -> None:
         new = [row for row in rows if abs(row.stream_id) > task.quarantined_upto[row.writer]]
         if new:
             task.quarantine.mkdir(parents=True, exist_ok=True)
@@ -75,14 +75,14 @@ def _land(
 
     for chunk in chunks:
         for batch in read_or_quarantine(reader, chunk, schema, quarantine):
-            file.write(_as_file(mask(batch, task.shape, erasures)))
+            file.write(_as_file(mask(batch, task.stream_schema, erasures)))
     for is_quarantined, writer in (False, file), (True, quarantined):
         written = writer.close()
         if written is not None:
             yield is_quarantined, written
 
 
-def _quarantine_batch(rows: Sequence[Quarantined]) -> pa.RecordBatch:
+def _quarantine_batch(rows: Sequence[QuarantinedRow]) -> pa.RecordBatch:
     columns = [
         [row.stream_id for row in rows],
         [row.row_no for row in rows],

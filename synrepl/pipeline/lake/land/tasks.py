@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from synrepl.core.errors import StorageError
-from synrepl.pipeline.source.errors import reason
+from synrepl.pipeline.source.errors import original_error
 
 T = TypeVar("T")
 
@@ -60,7 +60,7 @@ def _collected(answers: DataFrame) -> list[Row]:
     try:
         return answers.collect()
     except (PySparkException, Py4JError, OSError) as error:
-        ours = reason(error)
+        ours = original_error(error)
         if ours is None:
             ours = _lost(error)
         raise ours from error

@@ -11,7 +11,7 @@ from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from synrepl.pipeline.source.database.shape import Shape
+from synrepl.pipeline.source.database.stream_schema import StreamSchema
 from synrepl.streams.columns import Column, ColumnType
 
 #: In Spark's SQL: the value of a type that holds nothing.
@@ -22,7 +22,7 @@ _EMPTY = {
 }
 
 
-def filled(rows: DataFrame, target: Shape) -> DataFrame:
+def filled(rows: DataFrame, target: StreamSchema) -> DataFrame:
     """Rows of a lake as a database takes them.
 
     :param rows: in the lake's columns
@@ -32,13 +32,13 @@ def filled(rows: DataFrame, target: Shape) -> DataFrame:
     return rows.withColumns({each.name: _filled(each) for each in cells}) if cells else rows
 
 
-def cells_to_fill(rows: DataFrame, target: Shape) -> SparkColumn:
+def cells_to_fill(rows: DataFrame, target: StreamSchema) -> SparkColumn:
     """An aggregate: how many cells :func:`filled` gives another value."""
     counts = [f.count_if(_lacking(each)) for each in _fillable(rows, target)]
     return sum(counts, start=f.lit(0))
 
 
-def _fillable(rows: DataFrame, target: Shape) -> list[Column]:
+def _fillable(rows: DataFrame, target: StreamSchema) -> list[Column]:
     here = set(rows.columns)
     return [
         each

@@ -20,8 +20,8 @@ from synrepl.pipeline.lake.replay.fill import cells_to_fill, filled
 from synrepl.pipeline.lake.replay.target import INSTANCE, finish, highest, prepare
 from synrepl.pipeline.lake.table import StreamTable
 from synrepl.pipeline.source.database.open import open_source_database
-from synrepl.pipeline.source.database.shape import Shape
-from synrepl.pipeline.source.errors import reason
+from synrepl.pipeline.source.database.stream_schema import StreamSchema
+from synrepl.pipeline.source.errors import original_error
 
 #: About how many rows are written in one transaction.
 BATCH_ROWS = 500_000
@@ -100,7 +100,7 @@ def replay(
     with lake.reading():
         spans = spans_of(lake, extent)
         tables = [lake.table(name) for name in spans]
-        shapes = prepare(spark, dsn, tables)
+        stream_schemas = prepare(spark, dsn, tables)
         register(spark)
         return [
             _Replaying(
@@ -108,7 +108,7 @@ def replay(
                 lake,
                 table,
                 dsn,
-                shapes[table.stream],
+                stream_schemas[table.stream],
                 spans[table.stream],
                 progress,
                 told_where=extent.upto is not None,
@@ -143,7 +143,7 @@ class _Replaying:
         lake: Lake,
         table: StreamTable,
         dsn: str,
-        target: Shape,
+        target: StreamSchema,
         span: Range,
         progress: Progress,
         *,
@@ -167,7 +167,7 @@ class _Replaying:
         total = self._rows(rest).count()
         written = cells = 0
         if total:
-            down = self._table.shape.counts_down
+            down = self._table.stream_schema.counts_down
             gaps = self._table.failovers.passed_over
             batches = Ranges.of_files(self._files, down, rest, batch_rows, gaps)
             for number in range(len(batches)):
@@ -191,12 +191,12 @@ class _Replaying:
         if span.empty:
             return 0
         stream = self._table.stream
-        origin = open_source_database(self._dsn, INSTANCE)
+        source = open_source_database(self._dsn, INSTANCE)
         try:
             extent = Extent([stream], span.after, span.upto, examples=1)
-            found = check(self._spark, self._lake, origin, self._dsn, extent, copy=True)
+            found = check(self._spark, self._lake, source, self._dsn, extent, copy=True)
         finally:
-            origin.close()
+            source.close()
         if not found.equal:
             raise NotTheSame(stream=stream, upto=span.upto, first=found.problems[0])
         return found.streams[0].lake_rows
@@ -209,7 +209,7 @@ class _Replaying:
             try:
                 self._save(filled(rows, self._target))
             except PySparkException as error:
-                raise reason(error) or error from None
+                raise original_error(error) or error from None
         return count, cells
 
     def _save(self, rows: DataFrame) -> None:
@@ -220,7 +220,7 @@ class _Replaying:
         ).save()
 
     def _rows(self, span: Range) -> DataFrame:
-        down = self._table.shape.counts_down
+        down = self._table.stream_schema.counts_down
         low, high = (-span.upto, -span.after - 1) if down else (span.after + 1, span.upto)
         files = [each for each in self._files if each.low <= high and each.high >= low]
         rows = frame(self._spark, self._table, files)

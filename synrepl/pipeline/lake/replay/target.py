@@ -13,9 +13,9 @@ from synrepl.core.tokens import Token
 from synrepl.driver.blocking import BlockingDatabase
 from synrepl.pipeline.lake.frame import frame
 from synrepl.pipeline.lake.table import StreamTable
-from synrepl.pipeline.source.database.foreign import SynapseDatabase
-from synrepl.pipeline.source.database.open import NoStreams, open_source_database
-from synrepl.pipeline.source.database.shape import Shape
+from synrepl.pipeline.source.database.open import NoStreamTables, open_source_database
+from synrepl.pipeline.source.database.stream_schema import StreamSchema
+from synrepl.pipeline.source.database.synapse_database import SynapseDatabase
 from synrepl.storage import incarnations, migrations
 from synrepl.storage import staging_with_ids as preserved
 from synrepl.storage.database import Transaction
@@ -36,7 +36,9 @@ class NotACopy(Refused):
     """the database at {where} is that of a real Synapse, which is only read; replay into another one"""
 
 
-def prepare(spark: SparkSession, dsn: str, tables: Sequence[StreamTable]) -> dict[str, Shape]:
+def prepare(
+    spark: SparkSession, dsn: str, tables: Sequence[StreamTable]
+) -> dict[str, StreamSchema]:
     """Make the schema and the tables of streams, as far as they are not there.
 
     Streams of Synapse get the tables that the catalogue says. Others are declared by the
@@ -49,25 +51,25 @@ def prepare(spark: SparkSession, dsn: str, tables: Sequence[StreamTable]) -> dic
     """
     with BlockingDatabase(dsn, INSTANCE) as database:
         try:
-            origin = open_source_database(dsn, INSTANCE)
-        except NoStreams:
+            source = open_source_database(dsn, INSTANCE)
+        except NoStreamTables:
             while database.run("migrate", _apply_next):
                 pass
             there: set[str] = set()
         else:
-            there = set(origin.streams)
-            origin.close()
-            if isinstance(origin, SynapseDatabase):
+            there = set(source.streams)
+            source.close()
+            if isinstance(source, SynapseDatabase):
                 raise NotACopy(where=database.address.where)
             database.run("check the schema", _check)
         new = [_stream(spark, table) for table in tables if table.stream not in there]
         if new:
             database.run("make tables", lambda txn: ensure_tables(txn, new))
-    origin = open_source_database(dsn, INSTANCE)
+    source = open_source_database(dsn, INSTANCE)
     try:
-        return {stream: origin.shape(stream) for stream in origin.streams}
+        return {stream: source.stream_schema(stream) for stream in source.streams}
     finally:
-        origin.close()
+        source.close()
 
 
 def finish(dsn: str, stream: str, upto: Token) -> None:
@@ -91,7 +93,7 @@ def highest(dsn: str, table: StreamTable) -> Token:
 
     with BlockingDatabase(dsn, INSTANCE) as database:
         low, high = database.run("look how far it is", work, read_only=True)
-    return max(0, -(low or 0) if table.shape.counts_down else high or 0)
+    return max(0, -(low or 0) if table.stream_schema.counts_down else high or 0)
 
 
 def _check(txn: Transaction) -> None:
@@ -104,16 +106,25 @@ def _apply_next(txn: Transaction) -> tuple[Migration, ...]:
 
 
 def _stream(spark: SparkSession, table: StreamTable) -> Stream:
-    shape = table.shape
-    known = _SYNAPSE.get(shape.stream)
+    stream_schema = table.stream_schema
+    known = _SYNAPSE.get(stream_schema.stream)
     if known is not None:
         types = {column.name: column.type for column in columns_of(known)}
-        if all(types.get(column.name) is column.type for column in shape.cells):
+        if all(types.get(column.name) is column.type for column in stream_schema.cells):
             return known
     row = (
         frame(spark, table)
-        .agg(*(f.count_if(f.isnull(f"`{each.name}`")).alias(each.name) for each in shape.cells))
+        .agg(
+            *(
+                f.count_if(f.isnull(f"`{each.name}`")).alias(each.name)
+                for each in stream_schema.cells
+            )
+        )
         .collect()[0]
     )
-    words = {each.name: f"{each.type}{'?' if row[each.name] else ''}" for each in shape.cells}
-    return dataclasses.replace(declare(shape.stream, words), counts_down=shape.counts_down)
+    words = {
+        each.name: f"{each.type}{'?' if row[each.name] else ''}" for each in stream_schema.cells
+    }
+    return dataclasses.replace(
+        declare(stream_schema.stream, words), counts_down=stream_schema.counts_down
+    )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 from synrepl.core.tokens import Token
-from synrepl.pipeline.source.database.safe_bound import SafeBound
 from synrepl.positions.settlement import SettlementTracker
 from synrepl.positions.vector import PositionVector
 from synrepl.storage.store import Holder, Observation
@@ -116,3 +116,23 @@ class ForeignBounds:
             # No transaction is open: wait for those that may not have begun yet.
             waits_for = (f"transactions that may begin within {self._settle_s:g} s",)
         return SafeBound(self._bound, max(last, linear), 0, waits_for)
+
+
+class SafeBound(NamedTuple):
+    """How far one stream may be read, as observed once.
+
+    :ivar bound: no fact at or below it can still be committed (R5)
+    :ivar last: the last token that a writer may have allocated
+    :ivar trimmed: facts at or below it have been trimmed
+    :ivar waits_for: descriptions of what holds the bound back
+    """
+
+    bound: PositionVector
+    last: Token
+    trimmed: Token
+    waits_for: tuple[str, ...] = ()
+
+    @property
+    def complete(self) -> bool:
+        """True if no write is in flight: the bound is the end of the stream."""
+        return self.bound.linear >= self.last

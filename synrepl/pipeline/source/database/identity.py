@@ -13,7 +13,7 @@ _OF_INCARNATION = """EXISTS (SELECT FROM (SELECT * FROM synrepl._incarnations
     ELSE timeline = left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) END)"""
 
 
-class Identity(NamedTuple):
+class DatabaseIdentity(NamedTuple):
     """What tells a database from any other, over restarts and failovers.
 
     A dump that is restored elsewhere is another one. So is the same one to a user who may
@@ -29,7 +29,7 @@ class Identity(NamedTuple):
     def __str__(self) -> str:
         return f"{self.system}/{self.name}" if self.system else self.name
 
-    def reached_sql(self, lsn: str, incarnation: int = 0) -> str:
+    def identity_sql(self, lsn: str, incarnation: int = 0) -> str:
         """A statement that gives true in this database, once it has everything up to a place in its log.
 
         :param lsn: where it was when somebody looked, as :func:`log_position` tells
@@ -45,7 +45,7 @@ class Identity(NamedTuple):
         return f"SELECT {same} AND (NOT pg_is_in_recovery() OR coalesce({there}, false))"
 
 
-def identify(txn: Transaction) -> Identity:
+def identify(txn: Transaction) -> DatabaseIdentity:
     """Find out which database this is."""
     txn.execute("SELECT current_database()")
     name = str(txn.fetchone()[0])
@@ -54,8 +54,8 @@ def identify(txn: Transaction) -> Identity:
         system = txn.execute("SELECT system_identifier FROM pg_control_system()").fetchone()[0]
     except QueryFailed:
         txn.execute("ROLLBACK TO SAVEPOINT asking")
-        return Identity("", name)
-    return Identity(str(system), name)
+        return DatabaseIdentity("", name)
+    return DatabaseIdentity(str(system), name)
 
 
 def log_position(txn: Transaction) -> str:

@@ -8,10 +8,10 @@ from typing import Protocol
 
 from synrepl.core.errors import InputError
 from synrepl.core.tokens import Range
-from synrepl.pipeline.source.database.safe_bound import SafeBound
-from synrepl.pipeline.source.database.scan import Scan
-from synrepl.pipeline.source.database.shape import Shape
-from synrepl.pipeline.source.plan.windows import Windows
+from synrepl.pipeline.source.database.bounds import SafeBound
+from synrepl.pipeline.source.database.sql import Scan
+from synrepl.pipeline.source.database.stream_schema import StreamSchema
+from synrepl.pipeline.source.plan.writer_ranges import WriterRanges
 from synrepl.positions.vector import PositionVector
 from synrepl.storage.marks import Mark
 
@@ -39,7 +39,7 @@ class SourceDatabase(Protocol):
     def refresh(self) -> None:
         """Read again which streams there are, and their columns."""
 
-    def shape(self, stream: str) -> Shape:
+    def stream_schema(self, stream: str) -> StreamSchema:
         """The columns of a stream.
 
         :raises NoSuchStream: there is none of that name
@@ -52,42 +52,44 @@ class SourceDatabase(Protocol):
         :raises OlderServer: a newer one was observed before
         """
 
-    def kept_since(self, incarnation: int) -> Mapping[str, PositionVector]:
+    def survived_since(self, incarnation: int) -> Mapping[str, PositionVector]:
         """By stream, the position up to which all facts survived the failovers since an incarnation.
 
         Streams that no failover affected are left out.
         """
 
-    def gaps(self) -> Mapping[str, Sequence[Range]]:
+    def skipped_ranges(self) -> Mapping[str, Sequence[Range]]:
         """By stream, ranges of tokens that failovers skipped and that were never allocated."""
 
-    def scan(self, stream: str, windows: Windows, columns: Sequence[str], also: str = "") -> Scan:
+    def scan(
+        self, stream: str, ranges: WriterRanges, columns: Sequence[str], also: str = ""
+    ) -> Scan:
         """A statement that selects rows in the order of their tokens.
 
-        :param windows: the tokens to read
-        :param columns: names of :attr:`.Shape.columns`, in order
+        :param ranges: the tokens to read
+        :param columns: names of :attr:`.StreamSchema.columns`, in order
         :param also: a condition on columns, in SQL
         """
 
-    def raw(self, stream: str, windows: Windows) -> Scan:
-        """A statement that selects :data:`.shape.RAW`: all rows, with values not decoded.
+    def raw_scan(self, stream: str, ranges: WriterRanges) -> Scan:
+        """A statement that selects :data:`.stream_schema.RAW`: all rows, with values not decoded.
 
         It succeeds where :meth:`scan` fails because of a value. It has no condition ``also``.
         """
 
-    def rows(self, stream: str, windows: Windows) -> int:
+    def estimate_rows(self, stream: str, ranges: WriterRanges) -> int:
         """The estimated number of rows; from table statistics, so it may be far off."""
 
-    def occupied(self, stream: str, span: Range) -> Range:
+    def occupied_range(self, stream: str, span: Range) -> Range:
         """The tokens of a range between the first and the last that have rows, empty without any.
 
         Cheap: returns the range itself where more than an index lookup would be needed.
         """
 
-    def nth(self, stream: str, windows: Windows, rows: int) -> int | None:
+    def token_at_row(self, stream: str, ranges: WriterRanges, rows: int) -> int | None:
         """The token of the row number ``rows``; None if there are fewer rows."""
 
-    def reached_sql(self) -> str:
+    def identity_sql(self) -> str:
         """A statement that is true in the database last observed, if it has replayed its log as far.
 
         On another machine a DSN may lead to another database, or to a standby that is behind and
@@ -97,10 +99,10 @@ class SourceDatabase(Protocol):
     def trimmed_sql(self, stream: str) -> str | None:
         """A statement for the token up to which facts have been trimmed; None if there is no trimming."""
 
-    def marks(self) -> Mapping[str, Sequence[Mark]]:
+    def watermarks(self) -> Mapping[str, Sequence[Mark]]:
         """By stream, the recorded positions and their times, in seconds since the epoch."""
 
-    def subjects(self) -> Set[str]:
+    def erased_subjects(self) -> Set[str]:
         """The subjects to erase from copies: user IDs, or other identifying strings."""
 
     def close(self) -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from synrepl.core.errors import InputError
-from synrepl.pipeline.source.database.shape import Shape
-from synrepl.pipeline.source.plan.windows import Windows
+from synrepl.core.tokens import Range
+from synrepl.pipeline.source.database.stream_schema import StreamSchema
+from synrepl.pipeline.source.plan.writer_ranges import WriterRanges
 from synrepl.storage.database import Transaction
 from synrepl.streams.columns import Column, ColumnType
 
@@ -37,13 +40,13 @@ def cell(column: Column, source: str = "") -> str:
     return name
 
 
-def selected(shape: Shape, columns: Sequence[str]) -> str:
+def selected(stream_schema: StreamSchema, columns: Sequence[str]) -> str:
     """The select list for some of a stream's columns."""
-    by_name = {column.name: column for column in shape.columns}
+    by_name = {column.name: column for column in stream_schema.columns}
     return ", ".join(cell(by_name[name]) for name in columns) or "1"
 
 
-def in_windows(shape: Shape, windows: Windows, ids: tuple[str, str]) -> str:
+def in_ranges(stream_schema: StreamSchema, ranges: WriterRanges, ids: tuple[str, str]) -> str:
     """The condition that a row of ``stream_id`` and ``writer`` is wanted.
 
     :param ids: the least and the greatest stream ID
@@ -51,14 +54,14 @@ def in_windows(shape: Shape, windows: Windows, ids: tuple[str, str]) -> str:
     low, high = ids
     # Spelled on the ID itself, so that an index serves.
     whole = f"stream_id BETWEEN {low} AND {high}"
-    if windows.agreed:
+    if ranges.is_uniform:
         return whole
-    token = "-stream_id" if shape.counts_down else "stream_id"
+    token = "-stream_id" if stream_schema.counts_down else "stream_id"
     each = "".join(
         f" WHEN {literal(writer)} THEN {token} > {span.after} AND {token} <= {span.upto}"
-        for writer, span in windows.writers.items()
+        for writer, span in ranges.writers.items()
     )
-    others = f"{token} > {windows.others.after} AND {token} <= {windows.others.upto}"
+    others = f"{token} > {ranges.others.after} AND {token} <= {ranges.others.upto}"
     return f"{whole} AND CASE writer{each} ELSE {others} END" if each else f"{whole} AND {others}"
 
 
@@ -70,16 +73,43 @@ def readable(text: str) -> str:
     )
 
 
-def in_order(shape: Shape) -> str:
+def in_order(stream_schema: StreamSchema) -> str:
     """The order of tokens, and within a fact that of its rows; of what is called ``rows``.
 
     By its own columns: a bare name would be what is selected under it, a cast of ``row_no``, whose
     order no index has, and all rows would be sorted again.
     """
-    return f"ORDER BY rows.stream_id{' DESC' if shape.counts_down else ''}, rows.row_no"
+    return f"ORDER BY rows.stream_id{' DESC' if stream_schema.counts_down else ''}, rows.row_no"
 
 
 def planned_rows(txn: Transaction, statement: str) -> int:
     """The estimated number of rows of ``statement``; as accurate as the table statistics."""
     plan = txn.execute(f"EXPLAIN (FORMAT JSON) {statement}").fetchone()[0]
     return int(plan[0]["Plan"]["Plan Rows"])
+
+
+#: Placeholders of the least and the greatest stream ID. SQL cannot contain NUL, so no literal
+#: contains them.
+LOW, HIGH = "\0low\0", "\0high\0"
+
+
+class Scan(msgspec.Struct, frozen=True):
+    """A statement without parameters, with placeholders for the range of stream IDs.
+
+    :ivar template: with :data:`LOW` and :data:`HIGH` in it
+    :ivar counts_down: the stream's IDs are its tokens negated
+    """
+
+    template: str
+    counts_down: bool
+
+    def between(self, span: Range) -> str:
+        """The statement for a range of tokens."""
+        low, high = ids(span, self.counts_down)
+        return self.template.replace(LOW, low).replace(HIGH, high)
+
+
+def ids(span: Range, counts_down: bool) -> tuple[str, str]:
+    """The least and the greatest stream ID of a range of tokens, as SQL."""
+    low, high = span.after + 1, span.upto
+    return (str(-high), str(-low)) if counts_down else (str(low), str(high))

@@ -8,16 +8,16 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from synrepl.core.tokens import Token
-from synrepl.pipeline.source.database.shape import RAW
-from synrepl.pipeline.source.plan.chunk import Chunk
-from synrepl.pipeline.source.reading.read import Reader, ReadFailed
+from synrepl.pipeline.source.database.stream_schema import RAW
+from synrepl.pipeline.source.plan.chunks import ScanChunk
+from synrepl.pipeline.source.reading.chunk_reader import ChunkReader, ReadFailed
 from synrepl.pipeline.source.reading.schema import arrow_schema
 
-#: Of a row in quarantine, as :meth:`.SourceDatabase.raw` gives it.
+#: Of a row in quarantine, as :meth:`.SourceDatabase.raw_scan` gives it.
 RAW_SCHEMA = arrow_schema(RAW)
 
 
-class Quarantined(NamedTuple):
+class QuarantinedRow(NamedTuple):
     """A row of a fact with a value that does not fit its column.
 
     :ivar reason: what the server said of the fact
@@ -33,11 +33,11 @@ class Quarantined(NamedTuple):
 
 
 #: Takes the rows of one fact, or a part of one that is large.
-Quarantine = Callable[[Sequence[Quarantined]], object]
+Quarantine = Callable[[Sequence[QuarantinedRow]], object]
 
 
 def read_or_quarantine(
-    reader: Reader, chunk: Chunk, schema: pa.Schema, quarantine: Quarantine
+    reader: ChunkReader, chunk: ScanChunk, schema: pa.Schema, quarantine: Quarantine
 ) -> Iterator[pa.RecordBatch]:
     """Read a chunk, and where values do not fit, all facts but those they are in.
 
@@ -59,7 +59,7 @@ def read_or_quarantine(
                     yield from facts.of(batch)
                 yield from facts.held
             except ReadFailed as error:
-                if not error.about_a_value:
+                if not error.is_bad_value:
                     raise
                 reader.check_not_trimmed(part)
                 rest = part.within(facts.taken, part.upto)
@@ -97,8 +97,8 @@ class _WholeFacts:
         self.held.append(batch.slice(begins))
 
 
-def _quarantine(reader: Reader, chunk: Chunk, reason: str, quarantine: Quarantine) -> None:
+def _quarantine(reader: ChunkReader, chunk: ScanChunk, reason: str, quarantine: Quarantine) -> None:
     for batch in reader.batches(chunk.as_text(), RAW_SCHEMA):
         rows = zip(*(column.to_pylist() for column in batch.columns), strict=True)
-        quarantine([Quarantined(chunk.stream, id_, no, writer, reason, cells)
+        quarantine([QuarantinedRow(chunk.stream, id_, no, writer, reason, cells)
                    for id_, no, writer, cells in rows])  # fmt: skip

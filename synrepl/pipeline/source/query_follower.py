@@ -22,7 +22,7 @@ class NoFollowers(Refused):
     """option follower: the database is a Synapse's, which keeps nothing for a follower, and nothing is written there; leave the option out"""
 
 
-class Follower:
+class QueryFollower:
     """Acknowledges positions under a name, so that trimming waits for them.
 
     :param streams: those that it follows; None for all
@@ -42,7 +42,7 @@ class Follower:
         self._lease_s = lease_s
         self._renewed = -float("inf")
 
-    def stay(self) -> None:
+    def renew_lease(self) -> None:
         """Keep the lease running, if it is time to.
 
         :raises DatabaseAway:

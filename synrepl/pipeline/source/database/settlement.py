@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from synrepl.core.tokens import Token
-from synrepl.pipeline.source.database.safe_bound import SafeBound
+from synrepl.pipeline.source.database.bounds import SafeBound
 from synrepl.positions.vector import PositionVector
 
 #: Default time limit of polling, in seconds.
@@ -61,48 +61,48 @@ class SettlementPoller:
     """Observes streams repeatedly; the first observation sets the goal.
 
     :param look: observes once, see :meth:`.SourceDatabase.observe`; may find new streams
-    :ivar standings: by stream, the last observation
+    :ivar bounds: by stream, the last observation
     """
 
     def __init__(
         self, look: Callable[[], Mapping[str, SafeBound]], clock: BlockingClock = REAL_TIME
     ) -> None:
-        self._look = look
+        self._observe = look
         self._clock = clock
         self._goal: dict[str, Token] = {}
-        self.standings: Mapping[str, SafeBound] = {}
-        self.look()
+        self.bounds: Mapping[str, SafeBound] = {}
+        self.observe()
 
-    def look(self) -> None:
+    def observe(self) -> None:
         """Observe once."""
-        self.standings = self._look()
-        for stream, at in self.standings.items():
+        self.bounds = self._observe()
+        for stream, at in self.bounds.items():
             self._goal.setdefault(stream, at.last)
 
     def unsettled(self, known: Known) -> dict[str, Unsettled]:
         """The streams in which tokens allocated at the first observation are not settled yet."""
         found = {}
-        for stream, at in self.standings.items():
+        for stream, at in self.bounds.items():
             settled = known.get(stream, PositionVector()).merge(at.bound)
             # If rows were deleted, the stream may end earlier now.
             if settled.linear < min(self._goal[stream], at.last):
                 found[stream] = Unsettled(stream, settled, self._goal[stream], at.waits_for)
         return found
 
-    def poll(self, known: Known, give_up: float) -> dict[str, SafeBound]:
+    def poll(self, known: Known, deadline: float) -> dict[str, SafeBound]:
         """Observe, at least once, until the bound of an unsettled stream advances.
 
-        :param give_up: the deadline on the clock of this poller
+        :param deadline: the deadline on the clock of this poller
         :returns: the streams that advanced; empty at the deadline, or if everything is settled
         """
         wanted = self.unsettled(known)
         while True:
-            self.look()
+            self.observe()
             moved = {
                 stream: at
-                for stream, at in self.standings.items()
+                for stream, at in self.bounds.items()
                 if stream in wanted and not known.get(stream, PositionVector()).covers(at.bound)
             }
-            if moved or not self.unsettled(known) or self._clock.now() + PAUSE_S > give_up:
+            if moved or not self.unsettled(known) or self._clock.now() + PAUSE_S > deadline:
                 return moved
             self._clock.pause(PAUSE_S)

@@ -18,7 +18,7 @@ RAW = (*HEAD, Column("cells", ColumnType.TEXT, False))
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class StreamSchema:
     """The schema of one stream.
 
     :ivar counts_down: stream IDs are −1, −2, … (the token is the ID negated)

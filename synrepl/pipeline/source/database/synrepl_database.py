@@ -6,22 +6,24 @@ from collections.abc import Mapping, Sequence, Set
 
 from synrepl.core.tokens import Range
 from synrepl.driver.blocking import BlockingDatabase
-from synrepl.pipeline.source.database.bounds import StreamBounds
-from synrepl.pipeline.source.database.identity import Identity, identify, log_position
-from synrepl.pipeline.source.database.safe_bound import SafeBound
-from synrepl.pipeline.source.database.scan import HIGH, LOW, Scan, ids
-from synrepl.pipeline.source.database.shape import HEAD, Shape
+from synrepl.pipeline.source.database.bounds import SafeBound, StreamBounds
+from synrepl.pipeline.source.database.identity import DatabaseIdentity, identify, log_position
 from synrepl.pipeline.source.database.source_database import no_such_stream
 from synrepl.pipeline.source.database.sql import (
+    HIGH,
+    LOW,
+    Scan,
     identifier,
+    ids,
     in_order,
-    in_windows,
+    in_ranges,
     literal,
     planned_rows,
     readable,
     selected,
 )
-from synrepl.pipeline.source.plan.windows import Windows
+from synrepl.pipeline.source.database.stream_schema import HEAD, StreamSchema
+from synrepl.pipeline.source.plan.writer_ranges import WriterRanges
 from synrepl.positions.vector import PositionVector
 from synrepl.storage import incarnations, writers
 from synrepl.storage.database import Isolation, Transaction
@@ -49,7 +51,7 @@ _MARKS = """
 """
 
 
-class OwnDatabase:
+class SynreplDatabase:
     """Implements :class:`.SourceDatabase` over a database of synrepl's."""
 
     is_lossy = False
@@ -62,7 +64,7 @@ class OwnDatabase:
 
     def refresh(self) -> None:
         """Read again which streams and columns there are."""
-        self._identity, self._log, self._streams, self._shapes = self._database.run(
+        self._identity, self._log, self._streams, self._stream_schemas = self._database.run(
             "read the streams", _read, read_only=True
         )
         self.server = str(self._identity)
@@ -70,23 +72,23 @@ class OwnDatabase:
     @property
     def streams(self) -> Sequence[str]:
         """All streams."""
-        return sorted(self._shapes)
+        return sorted(self._stream_schemas)
 
     @property
     def left_out(self) -> Mapping[str, str]:
         """None: what is in its tables can be read."""
         return {}
 
-    def shape(self, stream: str) -> Shape:
+    def stream_schema(self, stream: str) -> StreamSchema:
         """The columns of a stream, as its table has them."""
         try:
-            return self._shapes[stream]
+            return self._stream_schemas[stream]
         except KeyError:
             raise no_such_stream(stream, self.streams) from None
 
     def observe(self, streams: Sequence[str]) -> Mapping[str, SafeBound]:
         """How far each stream may be read: the sequences first, then who holds what of them."""
-        wanted = [self._streams[self.shape(stream).stream] for stream in streams]
+        wanted = [self._streams[self.stream_schema(stream).stream] for stream in streams]
 
         def work(txn: Transaction) -> tuple[bool, int, Mapping[str, Observation], str]:
             standby = txn.execute("SELECT pg_is_in_recovery()").fetchone()[0]
@@ -108,7 +110,7 @@ class OwnDatabase:
             for name, each in seen.items()
         }
 
-    def kept_since(self, incarnation: int) -> Mapping[str, PositionVector]:
+    def survived_since(self, incarnation: int) -> Mapping[str, PositionVector]:
         """By stream, up to where everything has survived the failovers after an incarnation."""
         losses = self._database.run(
             "read what failovers have lost",
@@ -118,50 +120,52 @@ class OwnDatabase:
         found = {stream: losses.kept(stream) for stream in self.streams}
         return {stream: kept for stream, kept in found.items() if kept is not None}
 
-    def gaps(self) -> Mapping[str, Sequence[Range]]:
+    def skipped_ranges(self) -> Mapping[str, Sequence[Range]]:
         """By stream, tokens that failovers have passed over."""
         return self._database.run("read the gaps", incarnations.gaps, read_only=True)
 
-    def scan(self, stream: str, windows: Windows, columns: Sequence[str], also: str = "") -> Scan:
+    def scan(
+        self, stream: str, ranges: WriterRanges, columns: Sequence[str], also: str = ""
+    ) -> Scan:
         """A statement that gives rows, in the order of their tokens."""
-        return self._scan(stream, windows, selected(self.shape(stream), columns), also)
+        return self._scan(stream, ranges, selected(self.stream_schema(stream), columns), also)
 
-    def raw(self, stream: str, windows: Windows) -> Scan:
+    def raw_scan(self, stream: str, ranges: WriterRanges) -> Scan:
         """A statement that gives all rows as text."""
         cells = ", ".join(
             f"{readable(f'CAST({name} AS text)')} AS {name}"
-            for name in (identifier(column.name) for column in self.shape(stream).cells)
+            for name in (identifier(column.name) for column in self.stream_schema(stream).cells)
         )
         whole = f"(SELECT CAST(row_to_json(cells) AS text) FROM (SELECT {cells}) AS cells)"
-        head = selected(self.shape(stream), [column.name for column in HEAD])
-        return self._scan(stream, windows, f"{head}, {whole} AS cells")
+        head = selected(self.stream_schema(stream), [column.name for column in HEAD])
+        return self._scan(stream, ranges, f"{head}, {whole} AS cells")
 
-    def _scan(self, stream: str, windows: Windows, wanted: str, also: str = "") -> Scan:
-        shape = self.shape(stream)
-        where = in_windows(shape, windows, (LOW, HIGH)) + (f" AND ({also})" if also else "")
+    def _scan(self, stream: str, ranges: WriterRanges, wanted: str, also: str = "") -> Scan:
+        stream_schema = self.stream_schema(stream)
+        where = in_ranges(stream_schema, ranges, (LOW, HIGH)) + (f" AND ({also})" if also else "")
         table = table_name(self._streams[stream])
         return Scan(
-            f"SELECT {wanted} FROM {table} AS rows WHERE {where} {in_order(shape)}",
-            shape.counts_down,
+            f"SELECT {wanted} FROM {table} AS rows WHERE {where} {in_order(stream_schema)}",
+            stream_schema.counts_down,
         )
 
-    def rows(self, stream: str, windows: Windows) -> int:
+    def estimate_rows(self, stream: str, ranges: WriterRanges) -> int:
         """About how many rows there are, as the planner expects; of a table without statistics, a row per token."""
-        shape = self.shape(stream)
+        stream_schema = self.stream_schema(stream)
         table = table_name(self._streams[stream])
-        where = in_windows(shape, windows, ids(windows.clip, shape.counts_down))
+        where = in_ranges(stream_schema, ranges, ids(ranges.span, stream_schema.counts_down))
 
         def work(txn: Transaction) -> int:
             txn.execute(f"SELECT reltuples < 0 FROM pg_class WHERE oid = '{table}'::regclass")
             if txn.fetchone()[0]:
-                return windows.clip.upto - windows.clip.after
+                return ranges.span.upto - ranges.span.after
             return planned_rows(txn, f"SELECT 1 FROM {table} WHERE {where}")
 
         return self._database.run("estimate", work, read_only=True)
 
-    def occupied(self, stream: str, span: Range) -> Range:
+    def occupied_range(self, stream: str, span: Range) -> Range:
         """The tokens of a range between the first and the last that have rows."""
-        down = self.shape(stream).counts_down
+        down = self.stream_schema(stream).counts_down
         statement = (
             f"SELECT min(stream_id), max(stream_id) FROM {table_name(self._streams[stream])}"
             " WHERE stream_id BETWEEN {} AND {}".format(*ids(span, down))
@@ -174,28 +178,28 @@ class OwnDatabase:
         first, last = sorted((abs(low), abs(high)))
         return Range(first - 1, last)
 
-    def nth(self, stream: str, windows: Windows, rows: int) -> int | None:
+    def token_at_row(self, stream: str, ranges: WriterRanges, rows: int) -> int | None:
         """The token of the row at which so many have been read."""
-        shape = self.shape(stream)
+        stream_schema = self.stream_schema(stream)
         statement = (
             f"SELECT abs(stream_id) FROM {table_name(self._streams[stream])} AS rows"
-            f" WHERE {in_windows(shape, windows, ids(windows.clip, shape.counts_down))}"
-            f" {in_order(shape)} OFFSET {rows - 1} LIMIT 1"
+            f" WHERE {in_ranges(stream_schema, ranges, ids(ranges.span, stream_schema.counts_down))}"
+            f" {in_order(stream_schema)} OFFSET {rows - 1} LIMIT 1"
         )
         found = self._database.run(
             "count ahead", lambda txn: txn.execute(statement).fetchone_or_none(), read_only=True
         )
         return None if found is None else int(found[0])
 
-    def reached_sql(self) -> str:
+    def identity_sql(self) -> str:
         """A statement that tells a task whether it reads what was looked at."""
-        return self._identity.reached_sql(self._log, self.incarnation)
+        return self._identity.identity_sql(self._log, self.incarnation)
 
     def trimmed_sql(self, stream: str) -> str | None:
         """A statement for up to where facts are gone by now."""
         return f"SELECT trimmed FROM synrepl._streams WHERE stream = {literal(stream)}"
 
-    def marks(self) -> Mapping[str, Sequence[Mark]]:
+    def watermarks(self) -> Mapping[str, Sequence[Mark]]:
         """By stream, where it was on record at some times, oldest first: what retention goes by."""
         found: dict[str, list[Mark]] = {}
         for stream, at, token in self._database.run(
@@ -204,7 +208,7 @@ class OwnDatabase:
             found.setdefault(stream, []).append(Mark(float(at), int(token)))
         return found
 
-    def subjects(self) -> Set[str]:
+    def erased_subjects(self) -> Set[str]:
         """What ``synrepl.erase()`` was called with."""
         return self._database.run("read the erased", erased_subjects, read_only=True)
 
@@ -213,7 +217,9 @@ class OwnDatabase:
         self._database.close()
 
 
-def _read(txn: Transaction) -> tuple[Identity, str, dict[str, Stream], dict[str, Shape]]:
+def _read(
+    txn: Transaction,
+) -> tuple[DatabaseIdentity, str, dict[str, Stream], dict[str, StreamSchema]]:
     streams: dict[str, Stream] = {}
     cells: dict[str, list[Column]] = {}
     heads = {column.name for column in HEAD}
@@ -225,8 +231,8 @@ def _read(txn: Transaction) -> tuple[Identity, str, dict[str, Stream], dict[str,
         found = cells.setdefault(name, [])
         if column not in heads:
             found.append(Column(str(column), _TYPES[type_], bool(nullable)))
-    shapes = {
-        name: Shape(name, stream.counts_down, tuple(cells[name]))
+    stream_schemas = {
+        name: StreamSchema(name, stream.counts_down, tuple(cells[name]))
         for name, stream in streams.items()
     }
-    return identify(txn), log_position(txn), streams, shapes
+    return identify(txn), log_position(txn), streams, stream_schemas

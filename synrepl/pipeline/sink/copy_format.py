@@ -41,7 +41,9 @@ def copy_text(batch: pa.RecordBatch, constant: int, ordinal: int) -> Iterator[by
             yield bytes(text[start : start + PIECE_BYTES])
 
 
-def bad_text(batch: pa.RecordBatch, constant: int, reasons: Sequence[str]) -> Iterator[bytes]:
+def quarantine_text(
+    batch: pa.RecordBatch, constant: int, reasons: Sequence[str]
+) -> Iterator[bytes]:
     """Rows that do not fit, as JSON, each with its reason."""
     encode = msgspec.json.Encoder(enc_hook=str).encode
     for row, reason in zip(batch.to_pylist(), reasons, strict=True):

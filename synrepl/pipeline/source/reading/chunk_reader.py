@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cache
 from typing import Any
 
 import pyarrow as pa
@@ -11,12 +13,12 @@ from adbc_driver_manager import AdbcStatusCode
 from adbc_driver_manager import dbapi as manager
 from adbc_driver_manager._reader import AdbcRecordBatchReader
 from adbc_driver_postgresql import dbapi
+from pyspark import TaskContext
 
 from synrepl.core.errors import StorageError, Unavailable
 from synrepl.driver.connection import DatabaseAddress
 from synrepl.driver.errors import one_line
-from synrepl.pipeline.source.plan.chunk import Chunk
-from synrepl.pipeline.source.reading.worker import Idle, kept
+from synrepl.pipeline.source.plan.chunks import ScanChunk
 from synrepl.storage.store import Trimmed
 
 #: Bytes that a batch of rows should have: with two in flight, what a task holds at a time.
@@ -45,7 +47,7 @@ class ReadFailed(StorageError):
     """tokens {after} to {upto} of stream {stream!r} could not be read (SQLSTATE {sqlstate}): {reason}"""
 
     @property
-    def about_a_value(self) -> bool:
+    def is_bad_value(self) -> bool:
         """True when a value in the table does not fit the column it is to be read as."""
         return str(self.facts["sqlstate"]).startswith("22")
 
@@ -58,7 +60,7 @@ class ReadElsewhere(StorageError):
     """a task that was to read stream {stream!r} reached another database than the driver looked at, or a standby that is behind it, so what it read does not count; the DSN has to lead to the same server from every machine: name its host, and of several hosts the primary (target_session_attrs=primary)"""
 
 
-class Reader:
+class ChunkReader:
     """Reads chunks over a connection that nobody else uses meanwhile; a task's.
 
     :param dsn: where the database is, for libpq
@@ -74,14 +76,14 @@ class Reader:
         if self._idle is not None:
             yield
             return
-        self._idle = Idle()
+        self._idle = IdleConnection()
         try:
             yield
         finally:
             self._idle.close()
             self._idle = None
 
-    def batches(self, chunk: Chunk, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def batches(self, chunk: ScanChunk, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """The rows, batch by batch, as the server sends them.
 
         :param schema: of the columns that the chunk's statement selects
@@ -91,7 +93,7 @@ class Reader:
         :raises Trimmed: facts of the range are gone; what was read so far is not all of it
         """
         with self._named(chunk), self._connected() as connection:
-            _check_reached(connection, chunk)
+            _check_identity(connection, chunk)
             with connection.cursor() as cursor:
                 cursor.adbc_statement.set_options(**{_BATCH_BYTES_OPTION: str(BATCH_BYTES)})
                 cursor.execute(chunk.sql)
@@ -103,7 +105,7 @@ class Reader:
             # Last of all: what is trimmed while it is read must not look like nothing.
             _check_not_trimmed(connection, chunk)
 
-    def check_not_trimmed(self, chunk: Chunk) -> None:
+    def check_not_trimmed(self, chunk: ScanChunk) -> None:
         """Make sure that all of a chunk was still there until now.
 
         :raises Trimmed: :raises ReadingAway:
@@ -133,7 +135,7 @@ class Reader:
                 connection.close()
 
     @contextmanager
-    def _named(self, chunk: Chunk) -> Iterator[None]:
+    def _named(self, chunk: ScanChunk) -> Iterator[None]:
         where = {"stream": chunk.stream, "after": chunk.after, "upto": chunk.upto}
         try:
             yield
@@ -155,9 +157,9 @@ def _as(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _check_reached(connection: dbapi.Connection, chunk: Chunk) -> None:
+def _check_identity(connection: dbapi.Connection, chunk: ScanChunk) -> None:
     try:
-        reached = _value(connection, chunk.reached_sql)
+        reached = _value(connection, chunk.identity_sql)
     except manager.Error as error:
         if _sqlstate(error) != _NO_TABLE:
             raise
@@ -166,7 +168,7 @@ def _check_reached(connection: dbapi.Connection, chunk: Chunk) -> None:
         raise ReadElsewhere(stream=chunk.stream)
 
 
-def _check_not_trimmed(connection: dbapi.Connection, chunk: Chunk) -> None:
+def _check_not_trimmed(connection: dbapi.Connection, chunk: ScanChunk) -> None:
     if chunk.trimmed_sql is None:
         return
     trimmed = _value(connection, chunk.trimmed_sql)
@@ -203,3 +205,55 @@ def _lost(error: manager.Error, state: str) -> bool:
     if not state:
         return error.status_code is AdbcStatusCode.IO
     return state.startswith(("08", "57P")) or state in _IDLE_TOO_LONG
+
+
+class IdleConnection:
+    """The connection that was used last, while nobody uses it; safe in any thread."""
+
+    def __init__(self) -> None:
+        self._idle: list[tuple[str, dbapi.Connection]] = []  # one at most
+
+    def take(self, conninfo: str) -> dbapi.Connection | None:
+        """It, for the caller alone, if it leads there and is alive; else it is closed."""
+        for where, connection in self._emptied():
+            if where == conninfo and _alive(connection):
+                return connection
+            connection.close()
+        return None
+
+    def keep(self, conninfo: str, connection: dbapi.Connection) -> None:
+        """Keep one that is sound, and not in a transaction, in the place of what was kept before."""
+        self.close()
+        self._idle.append((conninfo, connection))
+
+    def close(self) -> None:
+        """End it."""
+        for _, connection in self._emptied():
+            connection.close()
+
+    def _emptied(self) -> Iterator[tuple[str, dbapi.Connection]]:
+        while self._idle:
+            with suppress(IndexError):  # another thread was faster
+                yield self._idle.pop()
+
+
+def kept() -> IdleConnection | None:
+    """What this process keeps, if it is running a task of Spark."""
+    return None if TaskContext.get() is None else _kept()
+
+
+@cache
+def _kept() -> IdleConnection:
+    # What is there by now, modules above all, is never looked through again.
+    gc.collect()
+    gc.freeze()
+    return IdleConnection()
+
+
+def _alive(connection: dbapi.Connection) -> bool:
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT 1")
+            return cursor.fetchone() is not None
+    except manager.Error:
+        return False

@@ -12,7 +12,7 @@ from synrepl.core.errors import ConfigError
 from synrepl.positions.vector import BadVector, PositionVector
 
 
-class Word(Enum):
+class NamedPosition(Enum):
     """A place that is found by looking."""
 
     EARLIEST = "earliest"  # before the first fact that has not been trimmed
@@ -20,53 +20,55 @@ class Word(Enum):
 
 
 #: A word, a position for every stream, or a position for each that is named.
-Place = Word | PositionVector | Mapping[str, PositionVector]
+PositionOption = NamedPosition | PositionVector | Mapping[str, PositionVector]
 
 
-class BadPlace(ConfigError):
+class BadPositionOption(ConfigError):
     """option {option} of the synrepl source is {value!r}; it has to be 'earliest', 'now', a position such as 10~w1.12, or a JSON object with one for each stream, such as events: 10~w1.12: {reason}"""
 
 
-class PlaceMissing(ConfigError):
+class PositionMissing(ConfigError):
     """option {option} of the synrepl source has no position for stream {stream!r}; it has positions for {named}"""
 
 
 @dataclass(frozen=True, slots=True)
-class Ends:
+class PositionRange:
     """Between which a place has to be: what a look at one stream gave."""
 
     earliest: PositionVector
     now: PositionVector
 
 
-def parse_place(option: str, text: str) -> Place:
-    """Read a place.
+def parse_position(option: str, text: str) -> PositionOption:
+    """Read a position_option.
 
     :param option: where it was written, for the error
-    :raises BadPlace: it is none
+    :raises BadPositionOption: it is none
     """
     text = text.strip()
     try:
         if text.startswith("{"):
             named = msgspec.json.decode(text, type=dict[str, str])
             return {stream: PositionVector.parse(at) for stream, at in named.items()}
-        if text.lower() in {word.value for word in Word}:
-            return Word(text.lower())
+        if text.lower() in {word.value for word in NamedPosition}:
+            return NamedPosition(text.lower())
         return PositionVector.parse(text)
     except (BadVector, msgspec.DecodeError) as error:
-        raise BadPlace(option=option, value=text[:200], reason=error) from None
+        raise BadPositionOption(option=option, value=text[:200], reason=error) from None
 
 
-def find(option: str, place: Place, ends: Mapping[str, Ends]) -> dict[str, PositionVector]:
+def resolve_positions(
+    option: str, place: PositionOption, ends: Mapping[str, PositionRange]
+) -> dict[str, PositionVector]:
     """The position in each stream.
 
-    :raises PlaceMissing: some are named, and not all
+    :raises PositionMissing: some are named, and not all
     """
     found = {}
     for stream, end in ends.items():
-        if place is Word.EARLIEST:
+        if place is NamedPosition.EARLIEST:
             found[stream] = end.earliest
-        elif place is Word.NOW:
+        elif place is NamedPosition.NOW:
             found[stream] = end.now
         elif isinstance(place, PositionVector):
             found[stream] = place
@@ -74,5 +76,5 @@ def find(option: str, place: Place, ends: Mapping[str, Ends]) -> dict[str, Posit
             found[stream] = place[stream]
         else:
             named = ", ".join(sorted(place)) if isinstance(place, Mapping) else "none"
-            raise PlaceMissing(option=option, stream=stream, named=named)
+            raise PositionMissing(option=option, stream=stream, named=named)
     return found

@@ -10,26 +10,26 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from synrepl.pipeline.source.errors import MustReland
-from synrepl.pipeline.source.layout import widened
-from synrepl.pipeline.source.plan.chunk import Chunk
-from synrepl.pipeline.source.reading.read import Reader, ReadingAway
+from synrepl.pipeline.source.plan.chunks import ScanChunk
+from synrepl.pipeline.source.read_schema import widened
+from synrepl.pipeline.source.reading.chunk_reader import ChunkReader, ReadingAway
 from synrepl.storage.store import Trimmed
 
 #: Seconds between two attempts to begin.
 _PAUSE_S = 0.5
 
 
-class Part(InputPartition):
+class ChunkPartition(InputPartition):
     """A chunk, and which columns its statement selects."""
 
-    def __init__(self, chunk: Chunk, columns: tuple[str, ...]) -> None:
+    def __init__(self, chunk: ScanChunk, columns: tuple[str, ...]) -> None:
         super().__init__(None)
         self.chunk = chunk
         self.columns = columns
 
 
 @dataclass(frozen=True, slots=True)
-class PartReader:
+class PartitionReader:
     """Reads parts. Made by the planner, pickled, and used by tasks.
 
     :ivar schema: of all columns
@@ -45,9 +45,9 @@ class PartReader:
 
         :raises ReadingAway: :raises ReadFailed: :raises MustReland:
         """
-        if not isinstance(part, Part):  # Spark makes one up when there are none
+        if not isinstance(part, ChunkPartition):  # Spark makes one up when there are none
             return
-        give_up = time.monotonic() + self.patience_s
+        deadline = time.monotonic() + self.patience_s
         while True:
             given = False
             try:
@@ -59,11 +59,11 @@ class PartReader:
                 raise MustReland(**error.facts) from None
             except ReadingAway:
                 # What has been given cannot be taken back: then the task has to run again.
-                if given or time.monotonic() + _PAUSE_S > give_up:
+                if given or time.monotonic() + _PAUSE_S > deadline:
                     raise
             time.sleep(_PAUSE_S)
 
-    def _batches(self, part: Part) -> Iterator[pa.RecordBatch]:
+    def _batches(self, part: ChunkPartition) -> Iterator[pa.RecordBatch]:
         has = set(self.schema.names)
         wanted = pa.schema(
             [
@@ -71,5 +71,5 @@ class PartReader:
                 for name in part.columns
             ]
         )
-        batches = Reader(self.dsn).batches(part.chunk, wanted)
+        batches = ChunkReader(self.dsn).batches(part.chunk, wanted)
         return widened(batches, self.schema, part.chunk.stream)

@@ -11,7 +11,7 @@ from synrepl.positions.vector import PositionVector
 
 
 @dataclass(frozen=True, slots=True)
-class Windows:
+class WriterRanges:
     """What was settled after ``start`` and no later than ``end``.
 
     Each writer has a window of its own; where those of all writers agree, tokens can be
@@ -19,31 +19,31 @@ class Windows:
 
     :ivar start: taken in already
     :ivar end: to be taken in
-    :ivar clip: only tokens in this range
+    :ivar span: only tokens in this range
     """
 
     start: PositionVector
     end: PositionVector
-    clip: Range
+    span: Range
 
     @classmethod
-    def between(cls, start: PositionVector, end: PositionVector) -> Windows:
+    def between(cls, start: PositionVector, end: PositionVector) -> WriterRanges:
         """All that lies between two positions."""
         spans = [cls._of(start, end, writer) for writer in (None, *cls._named(start, end))]
         wanted = [span for span in spans if not span.empty]
         if not wanted:
             return cls(start, end, Range(start.linear, start.linear))
-        clip = Range(min(span.after for span in wanted), max(span.upto for span in wanted))
-        return cls(start, end, clip)
+        span = Range(min(span.after for span in wanted), max(span.upto for span in wanted))
+        return cls(start, end, span)
 
     @property
     def empty(self) -> bool:
         """True when no token can lie inside."""
-        return self.clip.empty
+        return self.span.empty
 
     @property
     def writers(self) -> dict[str, Range]:
-        """The windows of the writers that are named, within the clip."""
+        """The ranges of the writers that are named, within the span."""
         return {
             writer: self._clipped(self._of(self.start, self.end, writer))
             for writer in self._named(self.start, self.end)
@@ -51,23 +51,23 @@ class Windows:
 
     @property
     def others(self) -> Range:
-        """The window of writers that neither position names, within the clip."""
+        """The window of writers that neither position names, within the span."""
         return self._clipped(self._of(self.start, self.end, None))
 
     @property
-    def agreed(self) -> bool:
-        """True when every writer's window is the whole clip."""
-        return all(span == self.clip for span in (self.others, *self.writers.values()))
+    def is_uniform(self) -> bool:
+        """True when every writer's window is the whole span."""
+        return all(span == self.span for span in (self.others, *self.writers.values()))
 
-    def within(self, clip: Range) -> Windows:
+    def within(self, span: Range) -> WriterRanges:
         """The part in a range of tokens."""
-        return Windows(self.start, self.end, self._clipped(clip))
+        return WriterRanges(self.start, self.end, self._clipped(span))
 
-    def parts(self) -> Iterator[Windows]:
-        """Three at most: before, where and after all writers' windows agree."""
+    def parts(self) -> Iterator[WriterRanges]:
+        """Three at most: before, where and after all writers' ranges agree."""
         spans = [self.others, *self.writers.values()]
         inner = Range(max(span.after for span in spans), min(span.upto for span in spans))
-        cuts = [self.clip.after, self.clip.upto]
+        cuts = [self.span.after, self.span.upto]
         if not inner.empty:
             cuts[1:1] = inner
         for after, upto in pairwise(cuts):
@@ -75,7 +75,7 @@ class Windows:
                 yield self.within(Range(after, upto))
 
     def _clipped(self, span: Range) -> Range:
-        after, upto = max(span.after, self.clip.after), min(span.upto, self.clip.upto)
+        after, upto = max(span.after, self.span.after), min(span.upto, self.span.upto)
         return Range(after, max(after, upto))
 
     @staticmethod
@@ -89,7 +89,7 @@ class Windows:
         return Range(start[writer], max(start[writer], end[writer]))
 
 
-def stop_at(start: PositionVector, end: PositionVector, token: Token) -> PositionVector:
+def cap_position(start: PositionVector, end: PositionVector, token: Token) -> PositionVector:
     """The position between two that has nothing above ``token`` but what ``start`` has."""
     writers = {
         writer: max(start[writer], min(end[writer], token))

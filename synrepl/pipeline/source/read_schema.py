@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from synrepl.core.errors import ConfigError, InputError
-from synrepl.pipeline.source.database.shape import HEAD, Shape
+from synrepl.pipeline.source.database.stream_schema import HEAD, StreamSchema
 from synrepl.pipeline.source.reading.schema import arrow_schema, spark_schema
 from synrepl.streams.columns import Column, ColumnType
 
@@ -42,7 +42,7 @@ class OtherColumn(InputError):
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ReadSchema:
     """Which columns rows have, whatever stream they are of.
 
     :ivar columns: in order; nullable also when some of the streams lack it
@@ -51,7 +51,7 @@ class Layout:
     columns: tuple[Column, ...]
 
     @classmethod
-    def named(cls, schema: StructType) -> Layout:
+    def named(cls, schema: StructType) -> ReadSchema:
         """The columns of a schema; JSON is text there."""
         return cls(
             tuple(
@@ -70,7 +70,7 @@ class Layout:
         """As Arrow has it."""
         return arrow_schema(self.columns)
 
-    def only(self, names: Sequence[str], where: str) -> Layout:
+    def only(self, names: Sequence[str], where: str) -> ReadSchema:
         """Some of the columns, in the given order.
 
         :raises NoSuchColumn: there is none of that name
@@ -85,9 +85,9 @@ class Layout:
                     hint=f"; did you mean {near[0]!r}?" if near else "",
                     known=", ".join(by_name),
                 )
-        return Layout(tuple(by_name[name] for name in names))
+        return ReadSchema(tuple(by_name[name] for name in names))
 
-    def fitted(self, schema: StructType, where: str) -> Layout:
+    def fitted(self, schema: StructType, where: str) -> ReadSchema:
         """The columns of a schema that somebody wrote down; they may be some of ours.
 
         :raises NoSuchColumn: :raises OtherColumn:
@@ -98,21 +98,23 @@ class Layout:
                 raise OtherColumn(
                     column=column.name, wanted=_ddl(field), found=_ddl(ours) + _null(ours.nullable)
                 )
-        return Layout(
+        return ReadSchema(
             tuple(
                 column._replace(nullable=field.nullable)
                 for column, field in zip(found.columns, schema, strict=True)
             )
         )
 
-    def read_of(self, shape: Shape) -> tuple[str, ...]:
+    def read_of(self, stream_schema: StreamSchema) -> tuple[str, ...]:
         """Those that a stream has; one at least, so that rows can be counted."""
-        has = {column.name for column in shape.columns}
+        has = {column.name for column in stream_schema.columns}
         names = tuple(column.name for column in self.columns if column.name in has)
         return names or (HEAD[0].name,)
 
 
-def layout(shapes: Sequence[Shape], several: bool, wanted: Sequence[str] | None) -> Layout:
+def combine_schemas(
+    stream_schemas: Sequence[StreamSchema], several: bool, wanted: Sequence[str] | None
+) -> ReadSchema:
     """The columns of all streams together, by name.
 
     :param wanted: only these, in this order; None for all
@@ -121,13 +123,13 @@ def layout(shapes: Sequence[Shape], several: bool, wanted: Sequence[str] | None)
     union: dict[str, Column] = {column.name: column for column in HEAD}
     first: dict[str, str] = {}
     counted: dict[str, int] = {}
-    for shape in shapes:
-        for column in shape.cells:
+    for stream_schema in stream_schemas:
+        for column in stream_schema.cells:
             if wanted is not None and column.name not in wanted:
                 union.setdefault(column.name, column)
                 continue
             if several and column.name == STREAM.name:
-                raise StreamColumnTaken(stream=shape.stream)
+                raise StreamColumnTaken(stream=stream_schema.stream)
             seen = union.setdefault(column.name, column)
             if seen.type is not column.type:
                 raise ColumnsDisagree(
@@ -135,19 +137,19 @@ def layout(shapes: Sequence[Shape], several: bool, wanted: Sequence[str] | None)
                     first=seen.type,
                     one=first[column.name],
                     second=column.type,
-                    other=shape.stream,
+                    other=stream_schema.stream,
                 )
-            first.setdefault(column.name, shape.stream)
+            first.setdefault(column.name, stream_schema.stream)
             counted[column.name] = counted.get(column.name, 0) + 1
             union[column.name] = seen._replace(nullable=seen.nullable or column.nullable)
     heads = {column.name for column in HEAD}
-    found = Layout(
+    found = ReadSchema(
         (
             *((STREAM,) if several else ()),
             *(
                 column._replace(
                     nullable=column.name not in heads
-                    and (column.nullable or counted.get(column.name) != len(shapes))
+                    and (column.nullable or counted.get(column.name) != len(stream_schemas))
                 )
                 for column in union.values()
                 if not (several and column.name == STREAM.name)
@@ -156,7 +158,7 @@ def layout(shapes: Sequence[Shape], several: bool, wanted: Sequence[str] | None)
     )
     if wanted is None:
         return found
-    return found.only(wanted, ", ".join(shape.stream for shape in shapes))
+    return found.only(wanted, ", ".join(stream_schema.stream for stream_schema in stream_schemas))
 
 
 def widened(

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from synrepl.pipeline.sink.target import Target
+from synrepl.pipeline.sink.target import SinkTarget
 from synrepl.pipeline.source.reading.schema import arrow_schema
 from synrepl.streams.columns import KIND_COLUMN, Column, ColumnType
 
@@ -23,7 +23,7 @@ _MAX_ROW_NO = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Fitted:
+class ValidatedBatch:
     """A batch, sorted out.
 
     :ivar good: rows that fit, in the types of the stream's columns
@@ -35,7 +35,7 @@ class Fitted:
     reasons: list[str]
 
 
-def fit(batch: pa.RecordBatch, target: Target) -> Fitted:
+def validate(batch: pa.RecordBatch, target: SinkTarget) -> ValidatedBatch:
     """Sort out which rows fit the target's columns, which the batch has by name."""
     columns: list[Any] = []
     reasons = np.full(batch.num_rows, None, dtype=object)
@@ -52,8 +52,8 @@ def fit(batch: pa.RecordBatch, target: Target) -> Fitted:
     typed = pa.RecordBatch.from_arrays(columns, schema=loose)
     bad = np.array([reason is not None for reason in reasons], dtype=bool)
     if not bad.any():
-        return Fitted(typed, batch.slice(0, 0), [])
-    return Fitted(
+        return ValidatedBatch(typed, batch.slice(0, 0), [])
+    return ValidatedBatch(
         typed.filter(pa.array(~bad)),
         batch.filter(pa.array(bad)),
         [str(reason) for reason in reasons[bad]],
@@ -80,7 +80,7 @@ def _narrowed(array: Any, column: Column, reasons: Any) -> Any:
     return pc.if_else(outside, pa.scalar(None, wide.type), wide)
 
 
-def _problems(array: Any, column: Column, target: Target) -> Iterator[Problem]:
+def _problems(array: Any, column: Column, target: SinkTarget) -> Iterator[Problem]:
     if column.name == "row_no":
         yield _outside(array, 0, _MAX_ROW_NO), "is no row's number"
     elif column.name == KIND_COLUMN and target.kinds is not None:

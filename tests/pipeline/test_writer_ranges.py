@@ -1,4 +1,4 @@
-"""Windows between two positions, against all pairs of a writer and a token written out."""
+"""WriterRanges between two positions, against all pairs of a writer and a token written out."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from synrepl.core.tokens import Range
-from synrepl.pipeline.source.database.scan import ids
-from synrepl.pipeline.source.database.shape import Shape
-from synrepl.pipeline.source.database.sql import in_windows
-from synrepl.pipeline.source.plan.split import MAX_PARTS, split
-from synrepl.pipeline.source.plan.windows import Windows, stop_at
+from synrepl.pipeline.source.database.sql import ids, in_ranges
+from synrepl.pipeline.source.database.stream_schema import StreamSchema
+from synrepl.pipeline.source.plan.chunks import MAX_PARTS, split_evenly
+from synrepl.pipeline.source.plan.writer_ranges import WriterRanges, cap_position
 from synrepl.positions.vector import PositionVector
 from tests.storage.postgres import PostgresCase
 
@@ -41,17 +40,17 @@ def wanted(start: PositionVector, end: PositionVector) -> set[Pair]:
     }
 
 
-def inside(windows: Windows) -> set[Pair]:
-    """What windows hold."""
+def inside(ranges: WriterRanges) -> set[Pair]:
+    """What ranges hold."""
     return {
         (writer, token)
         for writer in WRITERS
         for token in range(1, HIGHEST + 1)
-        if token in windows.clip and token in windows.writers.get(writer, windows.others)
+        if token in ranges.span and token in ranges.writers.get(writer, ranges.others)
     }
 
 
-def counted(parts: Iterable[Windows]) -> Counter[Pair]:
+def counted(parts: Iterable[WriterRanges]) -> Counter[Pair]:
     return Counter(pair for part in parts for pair in inside(part))
 
 
@@ -60,59 +59,61 @@ class Covering(SynchronousTestCase):
 
     @given(vectors, vectors)
     def test_between(self, start: PositionVector, end: PositionVector) -> None:
-        windows = Windows.between(start, end)
-        self.assertEqual(inside(windows), wanted(start, end))
-        self.assertEqual(windows.empty, not wanted(start, end))
+        ranges = WriterRanges.between(start, end)
+        self.assertEqual(inside(ranges), wanted(start, end))
+        self.assertEqual(ranges.empty, not wanted(start, end))
 
     @given(vectors, vectors)
     def test_parts(self, start: PositionVector, end: PositionVector) -> None:
-        parts = list(Windows.between(start, end).parts())
+        parts = list(WriterRanges.between(start, end).parts())
         self.assertEqual(counted(parts), Counter(wanted(start, end)))
         self.assertLessEqual(len(parts), 3)
-        edges = [edge for part in parts for edge in part.clip]
+        edges = [edge for part in parts for edge in part.span]
         self.assertEqual(edges, sorted(edges))
 
     @given(vectors, vectors)
     def test_where_all_agree_nobody_is_asked_for_the_writer(
         self, start: PositionVector, end: PositionVector
     ) -> None:
-        parts = list(Windows.between(start, end).parts())
+        parts = list(WriterRanges.between(start, end).parts())
         for token in range(1, HIGHEST + 1):
             if {(writer, token) for writer in WRITERS} <= wanted(start, end):
-                (part,) = (part for part in parts if token in part.clip)
-                self.assertTrue(part.agreed)
+                (part,) = (part for part in parts if token in part.span)
+                self.assertTrue(part.is_uniform)
 
     @given(vectors, vectors, st.integers(1, 5), st.lists(st.integers(0, 3), min_size=HIGHEST + 1))
     def test_split(
         self, start: PositionVector, end: PositionVector, rows: int, density: list[int]
     ) -> None:
-        def planned(part: Windows) -> int:
+        def planned(part: WriterRanges) -> int:
             return sum(density[token] for _, token in inside(part))
 
-        windows = Windows.between(start, end)
+        ranges = WriterRanges.between(start, end)
 
         def occupied(span: Range) -> Range:
             filled = [token for token in range(span.after + 1, span.upto + 1) if density[token]]
             return Range(filled[0] - 1, filled[-1]) if filled else Range(span.after, span.after)
 
-        parts = list(split(windows, rows, planned, occupied))
+        parts = list(split_evenly(ranges, rows, planned, occupied))
         self.assertEqual(counted(part for part, _ in parts), Counter(wanted(start, end)))
         for part, expected in parts:
             self.assertEqual(expected, planned(part))
-            span = occupied(part.clip)
+            span = occupied(part.span)
             if span.upto - span.after > 1:
                 self.assertLessEqual(expected, rows)
 
     def test_split_ends_whatever_the_statistics_say(self) -> None:
-        windows = Windows.between(PositionVector(), PositionVector({}, 2**60))
-        parts = [part.clip for part, _ in split(windows, 10, lambda part: 10**9, lambda span: span)]
+        ranges = WriterRanges.between(PositionVector(), PositionVector({}, 2**60))
+        parts = [
+            part.span for part, _ in split_evenly(ranges, 10, lambda part: 10**9, lambda span: span)
+        ]
         self.assertLessEqual(len(parts), MAX_PARTS)
         self.assertEqual((parts[0].after, parts[-1].upto), (0, 2**60))
         self.assertEqual([part.upto for part in parts[:-1]], [part.after for part in parts[1:]])
 
     @given(vectors, vectors, tokens)
     def test_stop_at(self, start: PositionVector, end: PositionVector, token: int) -> None:
-        stop = stop_at(start, end, token)
+        stop = cap_position(start, end, token)
         self.assertEqual(
             wanted(start, stop), {pair for pair in wanted(start, end) if pair[1] <= token}
         )
@@ -123,8 +124,8 @@ class Covering(SynchronousTestCase):
     ) -> None:
         at, read = start, Counter[Pair]()
         for token in [*stops, HIGHEST]:
-            stop = stop_at(at, end, token)
-            read += counted(Windows.between(at, stop).parts())
+            stop = cap_position(at, end, token)
+            read += counted(WriterRanges.between(at, stop).parts())
             at = PositionVector.from_json(stop.to_json()) if "o'b" not in stop.writers else stop
         self.assertEqual(read, Counter(wanted(start, end)))
 
@@ -133,7 +134,7 @@ class Covering(SynchronousTestCase):
         at, read = seen[0], Counter[Pair]()
         for bound in seen[1:]:
             moved = at.merge(bound)
-            read += counted(Windows.between(at, moved).parts())
+            read += counted(WriterRanges.between(at, moved).parts())
             at = moved
         self.assertEqual(read, Counter(wanted(seen[0], at)))
 
@@ -154,16 +155,16 @@ class InSql(PostgresCase):
         def check(
             start: PositionVector, end: PositionVector, clip: tuple[int, int], down: bool
         ) -> None:
-            whole = Windows.between(start, end)
-            for windows in (whole, whole.within(Range(min(clip), max(clip))), *whole.parts()):
-                condition = in_windows(Shape("s", down, ()), windows, ids(windows.clip, down))
+            whole = WriterRanges.between(start, end)
+            for ranges in (whole, whole.within(Range(min(clip), max(clip))), *whole.parts()):
+                condition = in_ranges(StreamSchema("s", down, ()), ranges, ids(ranges.span, down))
                 with connection.cursor() as cursor:
                     cursor.execute(f"SELECT writer, stream_id FROM pairs WHERE {condition}")
                     found = cursor.fetchall()
                 sign = -1 if down else 1
                 self.assertEqual(
                     Counter((writer, sign * id_) for writer, id_ in found),
-                    Counter(inside(windows)),
+                    Counter(inside(ranges)),
                 )
 
         check()

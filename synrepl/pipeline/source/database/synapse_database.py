@@ -8,21 +8,23 @@ from typing import NamedTuple, TypeVar
 
 from synrepl.core.tokens import Range
 from synrepl.driver.blocking import BlockingDatabase
-from synrepl.pipeline.source.database.bounds import ForeignBounds
-from synrepl.pipeline.source.database.identity import Identity, identify, log_position
-from synrepl.pipeline.source.database.safe_bound import SafeBound
-from synrepl.pipeline.source.database.scan import HIGH, LOW, Scan, ids
-from synrepl.pipeline.source.database.shape import RAW, Shape
+from synrepl.pipeline.source.database.bounds import ForeignBounds, SafeBound
+from synrepl.pipeline.source.database.identity import DatabaseIdentity, identify, log_position
 from synrepl.pipeline.source.database.source_database import no_such_stream
 from synrepl.pipeline.source.database.sql import (
+    HIGH,
+    LOW,
+    Scan,
     identifier,
+    ids,
     in_order,
-    in_windows,
+    in_ranges,
     literal,
     planned_rows,
     selected,
 )
-from synrepl.pipeline.source.plan.windows import Windows
+from synrepl.pipeline.source.database.stream_schema import RAW, StreamSchema
+from synrepl.pipeline.source.plan.writer_ranges import WriterRanges
 from synrepl.positions.vector import PositionVector
 from synrepl.storage.database import Isolation, Transaction
 from synrepl.storage.erased import erased_users
@@ -108,7 +110,7 @@ class SynapseDatabase:
             for stream, missing in sorted(release.unknown.items())
         }
 
-    def shape(self, stream: str) -> Shape:
+    def stream_schema(self, stream: str) -> StreamSchema:
         """The columns of a stream, as the catalogue has them.
 
         :raises UnknownSchema: it has tables, and not the columns that are known
@@ -118,12 +120,12 @@ class SynapseDatabase:
         if stream not in self.streams:
             raise no_such_stream(stream, self.streams)
         known = self._catalogue[stream]
-        return Shape(stream, known.counts_down, columns_of(known))
+        return StreamSchema(stream, known.counts_down, columns_of(known))
 
     def observe(self, streams: Sequence[str]) -> Mapping[str, SafeBound]:
         """How far each stream may be read, by what is on record, and by looks that were before."""
         for stream in streams:
-            self.shape(stream)
+            self.stream_schema(stream)
 
         def work(
             txn: Transaction,
@@ -146,77 +148,84 @@ class SynapseDatabase:
             for stream in streams
         }
 
-    def kept_since(self, incarnation: int) -> Mapping[str, PositionVector]:
+    def survived_since(self, incarnation: int) -> Mapping[str, PositionVector]:
         """None: a Synapse does not know what a failover has lost."""
         return {}
 
-    def gaps(self) -> Mapping[str, Sequence[Range]]:
+    def skipped_ranges(self) -> Mapping[str, Sequence[Range]]:
         """None: its sequences go on where they were."""
         return {}
 
-    def scan(self, stream: str, windows: Windows, columns: Sequence[str], also: str = "") -> Scan:
+    def scan(
+        self, stream: str, ranges: WriterRanges, columns: Sequence[str], also: str = ""
+    ) -> Scan:
         """A statement that gives rows, in the order of their tokens."""
-        shape = self.shape(stream)
-        return self._scan(shape, windows, selected(shape, columns), also=also)
+        stream_schema = self.stream_schema(stream)
+        return self._scan(stream_schema, ranges, selected(stream_schema, columns), also=also)
 
-    def raw(self, stream: str, windows: Windows) -> Scan:
+    def raw_scan(self, stream: str, ranges: WriterRanges) -> Scan:
         """A statement that gives all rows as text: the cells of the table that they are from."""
         wanted = ", ".join(identifier(column.name) for column in RAW)
-        return self._scan(self.shape(stream), windows, wanted, raw=True)
+        return self._scan(self.stream_schema(stream), ranges, wanted, raw=True)
 
     def _scan(
-        self, shape: Shape, windows: Windows, wanted: str, also: str = "", raw: bool = False
+        self,
+        stream_schema: StreamSchema,
+        ranges: WriterRanges,
+        wanted: str,
+        also: str = "",
+        raw: bool = False,
     ) -> Scan:
-        where = in_windows(shape, windows, (LOW, HIGH)) + (f" AND ({also})" if also else "")
-        facts = self._facts(shape)
-        union = facts.union(LOW, HIGH, self._unnamed(shape), raw=raw)
-        cells = [RAW_CELLS] if raw else [identifier(column.name) for column in shape.cells]
+        where = in_ranges(stream_schema, ranges, (LOW, HIGH)) + (f" AND ({also})" if also else "")
+        facts = self._facts(stream_schema)
+        union = facts.union(LOW, HIGH, self._unnamed(stream_schema), raw=raw)
+        cells = [RAW_CELLS] if raw else [identifier(column.name) for column in stream_schema.cells]
         order = f"part, place, {RAW_CELLS}" if raw else facts.order
         return Scan(
             f"SELECT {wanted} FROM (SELECT stream_id, writer, {', '.join(cells)}, row_number() OVER"
             f" (PARTITION BY stream_id ORDER BY {order}) - 1 AS row_no"
             f" FROM ({union}) AS facts) AS rows"
-            f" WHERE {where} {in_order(shape)}",
-            shape.counts_down,
+            f" WHERE {where} {in_order(stream_schema)}",
+            stream_schema.counts_down,
         )
 
-    def rows(self, stream: str, windows: Windows) -> int:
+    def estimate_rows(self, stream: str, ranges: WriterRanges) -> int:
         """About how many rows there are, as the planner expects."""
-        shape = self.shape(stream)
-        between = ids(windows.clip, shape.counts_down)
-        statement = self._facts(shape).union(*between, self._unnamed(shape))
+        stream_schema = self.stream_schema(stream)
+        between = ids(ranges.span, stream_schema.counts_down)
+        statement = self._facts(stream_schema).union(*between, self._unnamed(stream_schema))
         return self._read("estimate", lambda txn: planned_rows(txn, statement))
 
-    def occupied(self, stream: str, span: Range) -> Range:
+    def occupied_range(self, stream: str, span: Range) -> Range:
         """The range itself: streams lie in several tables, and have no gaps worth looking for."""
         return span
 
-    def nth(self, stream: str, windows: Windows, rows: int) -> int | None:
+    def token_at_row(self, stream: str, ranges: WriterRanges, rows: int) -> int | None:
         """The token of the row at which so many have been read."""
-        shape = self.shape(stream)
-        between = ids(windows.clip, shape.counts_down)
-        union = self._facts(shape).union(*between, self._unnamed(shape))
+        stream_schema = self.stream_schema(stream)
+        between = ids(ranges.span, stream_schema.counts_down)
+        union = self._facts(stream_schema).union(*between, self._unnamed(stream_schema))
         statement = (
             f"SELECT abs(stream_id) FROM ({union}) AS rows"
-            f" WHERE {in_windows(shape, windows, between)}"
+            f" WHERE {in_ranges(stream_schema, ranges, between)}"
             f" ORDER BY abs(stream_id) OFFSET {rows - 1} LIMIT 1"
         )
         found = self._read("count ahead", lambda txn: txn.execute(statement).fetchone_or_none())
         return None if found is None else int(found[0])
 
-    def reached_sql(self) -> str:
+    def identity_sql(self) -> str:
         """A statement that tells a task whether it reads what was looked at."""
-        return self._identity.reached_sql(self._log)
+        return self._identity.identity_sql(self._log)
 
     def trimmed_sql(self, stream: str) -> str | None:
         """None: what is deleted is not on record."""
         return None
 
-    def marks(self) -> Mapping[str, Sequence[Mark]]:
+    def watermarks(self) -> Mapping[str, Sequence[Mark]]:
         """None: a Synapse does not keep any."""
         return {}
 
-    def subjects(self) -> Set[str]:
+    def erased_subjects(self) -> Set[str]:
         """The users that the server has erased."""
         return self._read("read the erased", erased_users)
 
@@ -224,12 +233,14 @@ class SynapseDatabase:
         """End the connection."""
         self._database.close()
 
-    def _facts(self, shape: Shape) -> ForeignFacts:
-        return ForeignFacts(self._catalogue[shape.stream], self._release.locate(shape.stream))
+    def _facts(self, stream_schema: StreamSchema) -> ForeignFacts:
+        return ForeignFacts(
+            self._catalogue[stream_schema.stream], self._release.locate(stream_schema.stream)
+        )
 
-    def _unnamed(self, shape: Shape) -> str:
+    def _unnamed(self, stream_schema: StreamSchema) -> str:
         """Who wrote what names nobody, as SQL."""
-        return literal(self._sole.get(shape.stream) or MAIN_PROCESS)
+        return literal(self._sole.get(stream_schema.stream) or MAIN_PROCESS)
 
     def _read(
         self,
@@ -244,7 +255,7 @@ class SynapseDatabase:
         return self._database.run(name, bounded, read_only=True, isolation=isolation)
 
 
-def _recognised(txn: Transaction) -> tuple[Identity, str, Release, dict[str, str | None]]:
+def _recognised(txn: Transaction) -> tuple[DatabaseIdentity, str, Release, dict[str, str | None]]:
     identity, log = identify(txn), log_position(txn)
     release = recognise(txn)
     sole = {name: sole_writer(txn, release, name) for name in release.streams}

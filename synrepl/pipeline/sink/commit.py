@@ -10,8 +10,8 @@ from contextlib import suppress
 from synrepl.core.errors import Refused, SynreplError
 from synrepl.driver.blocking import BlockingDatabase
 from synrepl.pipeline.sink.options import OnBadRows, SinkOptions
-from synrepl.pipeline.sink.staging import TaskDone
-from synrepl.pipeline.sink.target import INSTANCE, Target
+from synrepl.pipeline.sink.staging import StagedTask
+from synrepl.pipeline.sink.target import INSTANCE, SinkTarget
 from synrepl.storage import staging as staged
 from synrepl.storage import staging_with_ids as preserved
 from synrepl.storage.database import Transaction, UniqueViolation
@@ -19,12 +19,12 @@ from synrepl.storage.staging import Appended, Job, Staged
 
 _log = logging.getLogger(__name__)
 
-#: What :func:`finish` does again when another driver does the same job just now, or the
+#: What :func:`commit_job` does again when another driver does the same job just now, or the
 #: sequence was found behind the table.
 _ATTEMPTS = 3
 
 
-class BadRows(Refused):
+class RowsRefused(Refused):
     """{bad} of {rows} rows do not fit stream {stream!r}, the first of them because {reason}; nothing was written: correct them, or let them go to quarantine (on_bad_rows=quarantine)"""
 
 
@@ -32,12 +32,14 @@ class RowsQuarantined(UserWarning):
     """Rows did not fit their stream and were put into ``synrepl._quarantine``."""
 
 
-def finish(options: SinkOptions, target: Target, job: Job, tasks: Sequence[TaskDone]) -> Appended:
+def commit_job(
+    options: SinkOptions, target: SinkTarget, job: Job, tasks: Sequence[StagedTask]
+) -> Appended:
     """Append what tasks staged, in one transaction; nothing when the job has been done before.
 
     The sequence of rows that keep their IDs is moved in another one, behind it. May be called again after any failure.
 
-    :raises BadRows: :raises StagedLost: :raises KeyReused: :raises DatabaseAway:
+    :raises RowsRefused: :raises StagedLost: :raises KeyReused: :raises DatabaseAway:
     :raises WriterTaken: :raises Drained: :raises WriterRemoved:
     :raises PositionsTaken: :raises BadReplay: :raises StreamBusy:
     """
@@ -61,7 +63,7 @@ def finish(options: SinkOptions, target: Target, job: Job, tasks: Sequence[TaskD
     return done
 
 
-def give_up(options: SinkOptions, stream: str, job: str) -> None:
+def abort_job(options: SinkOptions, stream: str, job: str) -> None:
     """Remove what the tasks of a job have staged. What cannot be removed now is removed in a day."""
     with (
         suppress(SynreplError),
@@ -73,7 +75,7 @@ def give_up(options: SinkOptions, stream: str, job: str) -> None:
 def _append(
     database: BlockingDatabase,
     options: SinkOptions,
-    target: Target,
+    target: SinkTarget,
     job: Job,
     attempts: Sequence[Staged],
 ) -> Appended:
@@ -88,10 +90,10 @@ def _append(
     return database.run("append staged rows", work)
 
 
-def _check_bad(options: SinkOptions, job: Job, tasks: Iterable[TaskDone]) -> None:
+def _check_bad(options: SinkOptions, job: Job, tasks: Iterable[StagedTask]) -> None:
     bad = [task for task in tasks if task.staged.bad]
     if bad and options.on_bad_rows is OnBadRows.REFUSE:
-        raise BadRows(
+        raise RowsRefused(
             bad=sum(task.staged.bad for task in bad),
             rows=sum(task.staged.bad + task.staged.rows for task in tasks),
             stream=job.stream,
