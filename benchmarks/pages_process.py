@@ -21,12 +21,12 @@ from synrepl.adapters.postgres.database import PostgresDatabase
 from synrepl.adapters.postgres.session import open_session
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.core.tokens import Range, Token
-from synrepl.services.following.source import PAGE_ROWS, Source
+from synrepl.services.following.sources import PAGE_ROWS, FactSource
 from synrepl.storage.postgres_store import PostgresStore
 from synrepl.streams.synapse.events import EVENTS
 
 
-async def fetch(source: Source, upto: Token) -> int:
+async def fetch(source: FactSource, upto: Token) -> int:
     """All pages; how many rows."""
     after = rows = 0
     while after < upto:
@@ -38,7 +38,7 @@ async def fetch(source: Source, upto: Token) -> int:
 
 async def measure(clock: Any, kind: str, where: str, upto: str) -> None:
     """Once."""
-    source: Source
+    source: FactSource
     if kind == "http":
         client = HttpClient(clock, where)
         source, close = HttpSource(client), client.close

@@ -23,8 +23,8 @@ from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.adapters.tcp.worker import UpstreamPeer, WorkerFactory
 from synrepl.services.coherence.coherence import Coherence
 from synrepl.services.following.consumer import Subscription
-from synrepl.services.following.deliver import Delivery
-from synrepl.services.following.follow import Follower
+from synrepl.services.following.delivery import Delivery
+from synrepl.services.following.follower import Follower
 from synrepl.services.handlers import Batch, Handler
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.synapse import SYNAPSE_STREAMS

@@ -29,8 +29,8 @@ from synrepl.services.bus.bus_publisher import AUDIENCE, Standing, Voice
 from synrepl.services.bus.channels import Channels
 from synrepl.services.bus.hearing import Hearing
 from synrepl.services.following.consumer import Subscription
-from synrepl.services.following.deliver import Delivery
-from synrepl.services.following.follow import Follower
+from synrepl.services.following.delivery import Delivery
+from synrepl.services.following.follower import Follower
 from synrepl.services.handlers import Batch, Handler
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.definition import Fact

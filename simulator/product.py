@@ -43,10 +43,15 @@ from synrepl.daemon.config.secret import Secret
 from synrepl.daemon.process_bus import Join
 from synrepl.daemon.replication_listener import listener_factory
 from synrepl.services.coherence.coherence import Coherence
-from synrepl.services.coherence.invalidate import Changes
+from synrepl.services.coherence.invalidations import Changes
 from synrepl.services.following.consumer import StartAt, Subscription
 from synrepl.services.following.possible_tokens import PossibleTokens
-from synrepl.services.following.source import LINEAR, Backlog, StorePositions, in_order
+from synrepl.services.following.sources import (
+    LINEAR,
+    CatchUpSources,
+    StorePositions,
+    fetchable_in_order,
+)
 from synrepl.services.handlers import Batch, Handler, TransactionalHandler
 from synrepl.services.membership.membership import Membership
 from synrepl.services.sizes import Sizes
@@ -67,7 +72,7 @@ MASTER = "master"
 _DSN = Secret("dbname=simulated", "dbname=simulated")
 
 #: Looks at a stream that is held up are many, and all alike.
-_ORDINARY = Sizes(look_again_s=0.1, look_seldom_s=0.5)
+_ORDINARY = Sizes(recheck_s=0.1, slow_recheck_s=0.5)
 
 #: Sizes of pages and buffers that a few facts reach.
 _SMALL = replace(
@@ -354,7 +359,7 @@ def _worker_ports(
     has_store: bool,
 ) -> WorkerPorts:
     process, store = environment.process, environment.store
-    order = in_order(environment.catalogue, foreign=False)
+    order = fetchable_in_order(environment.catalogue, foreign=False)
     ports = WorkerPorts(
         scheduler=process,
         log=environment.log,
@@ -367,7 +372,7 @@ def _worker_ports(
         database=environment.database if has_database else None,
         incarnations=Incarnations(),
         source=store,
-        backlog=Backlog(order, store, StorePositions(store)),
+        catch_up_sources=CatchUpSources(order, store, StorePositions(store)),
         tokens=PossibleTokens(process, store, environment.log),
     )
     # Over TCP it is the master that announces what a worker writes.

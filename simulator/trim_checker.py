@@ -1,4 +1,4 @@
-"""Checks what is trimmed: nothing that somebody has a right to (the rules of ``services.trim``)."""
+"""Checks what is trimmed: nothing that somebody has a right to (the rules of ``services.trimmer``)."""
 
 from __future__ import annotations
 

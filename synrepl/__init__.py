@@ -116,7 +116,7 @@ if TYPE_CHECKING:
         Unavailable,
     )
     from synrepl.core.names import BadKey
-    from synrepl.services.coherence.invalidate import (
+    from synrepl.services.coherence.invalidations import (
         BadInvalidation,
         Changed,
         ChangeOutbox,
@@ -187,7 +187,7 @@ else:
                 "Unavailable",
             ),
             "synrepl.core.names": ("BadKey",),
-            "synrepl.services.coherence.invalidate": (
+            "synrepl.services.coherence.invalidations": (
                 "BadInvalidation",
                 "ChangeOutbox",
                 "Changed",

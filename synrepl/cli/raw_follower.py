@@ -1,6 +1,6 @@
 """Following a server for its commands as they came, under ``synrepl tail`` and ``synrepl watch``.
 
-Not :class:`synrepl.services.following.follow.Follower`, which has to know the streams and types
+Not :class:`synrepl.services.following.follower.Follower`, which has to know the streams and types
 their rows. Not a ``ReconnectingClientFactory`` either: commands are pulled, so that a slow reader
 makes the server wait; the next connection may have to be in another dialect, at once; the first
 failure may be the last; and a server's name may have IPv6 addresses only, which endpoints try.

@@ -7,7 +7,7 @@ from random import SystemRandom
 from synrepl.core.clock import Scheduler
 from synrepl.services.announcing.announce import Log
 from synrepl.services.coherence.coherence import Coherence
-from synrepl.services.waiting.applied_positions import OwnPositions
+from synrepl.services.waiting.applied_positions import AppliedPositions
 from synrepl.services.waiting.wait_for import WaitFor
 from synrepl.storage.store import FactStore
 from synrepl.streams.catalogue import Catalogue
@@ -21,7 +21,7 @@ def auditor_of(
     coherence: Coherence,
     catalogue: Catalogue,
     store: FactStore,
-    own: OwnPositions,
+    own: AppliedPositions,
     waiting: WaitFor,
     log: Log,
     *,

@@ -10,12 +10,12 @@ from synrepl.adapters.http.source import HttpSource
 from synrepl.core.tokens import Range
 from synrepl.daemon.config.config import WorkerConfig
 from synrepl.daemon.memory_sources import SomeElsewhere
-from synrepl.services.following.source import (
-    Backlog,
+from synrepl.services.following.sources import (
+    CatchUpSources,
+    FactSource,
     PositionSource,
-    Source,
     StorePositions,
-    in_order,
+    fetchable_in_order,
 )
 from synrepl.storage.database import Database
 from synrepl.storage.foreign.store import ForeignStore
@@ -30,14 +30,14 @@ def source_of(
     store: FactStore | None,
     foreign: Database | None,
     client: HttpClient | None,
-) -> Source:
+) -> FactSource:
     """Where a worker fills gaps.
 
     :param own: the streams that it writes; those in memory are read from ``store``
     :param foreign: the database of a real Synapse
     :param client: of the master; facts that other processes keep in memory are read there
     """
-    from_master: Source = OutOfReach() if client is None else HttpSource(client)
+    from_master: FactSource = OutOfReach() if client is None else HttpSource(client)
     others = from_master
     if config.catch_up == "database" and foreign is not None:
         others = RoutedSource(ForeignStore(foreign), from_master)
@@ -49,15 +49,15 @@ def source_of(
     return SomeElsewhere(kept, store.page, others)
 
 
-def handlers_backlog(
+def handler_sources(
     catalogue: Catalogue,
-    source: Source,
+    source: FactSource,
     store: FactStore | None,
     client: HttpClient | None,
     *,
     foreign: bool,
     has_foreign_database: bool,
-) -> Backlog | None:
+) -> CatchUpSources | None:
     """Where handlers get facts from the past; from a real Synapse, out of its database only."""
     if foreign and not has_foreign_database:
         return None
@@ -66,18 +66,18 @@ def handlers_backlog(
         positions = StorePositions(store)
     elif not foreign and client is not None:
         positions = HttpPositions(client)
-    return Backlog(in_order(catalogue, foreign), source, positions)
+    return CatchUpSources(fetchable_in_order(catalogue, foreign), source, positions)
 
 
 class RoutedSource:
     """Streams with a table from one source, streams in memory from another."""
 
-    def __init__(self, tables: Source, memory: Source) -> None:
+    def __init__(self, tables: FactSource, memory: FactSource) -> None:
         self._tables = tables
         self._memory = memory
 
     async def page(self, stream: Stream, span: Range, writer: str | None, limit: int) -> Page:
-        """Part of a range; see :class:`~synrepl.services.following.source.Source`."""
+        """Part of a range; see :class:`~synrepl.services.following.sources.FactSource`."""
         source = self._memory if stream.in_memory else self._tables
         return await source.page(stream, span, writer, limit)
 

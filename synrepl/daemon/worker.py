@@ -25,7 +25,7 @@ from synrepl.daemon.http.listener import HttpListener, open_configured_http, wai
 from synrepl.daemon.http.worker import serve_worker
 from synrepl.daemon.process import DaemonProcess
 from synrepl.daemon.redis_link import joining
-from synrepl.daemon.sources import handlers_backlog, source_of
+from synrepl.daemon.sources import handler_sources, source_of
 from synrepl.daemon.worker_tokens import possible_tokens, watch_positions
 from synrepl.services.status.database_health import healths
 from synrepl.storage.incarnations import Incarnations
@@ -130,7 +130,7 @@ class WorkerProcess(DaemonProcess[RunningWorker]):
             database=None if own is None else own.database,
             incarnations=Incarnations() if own is None else own.incarnations,
             source=source,
-            backlog=handlers_backlog(
+            catch_up_sources=handler_sources(
                 self._catalogue,
                 source,
                 store,

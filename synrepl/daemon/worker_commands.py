@@ -11,7 +11,7 @@ from synrepl.core.tokens import Token
 from synrepl.daemon.config.config import WorkerConfig
 from synrepl.services.announcing.announce import Log
 from synrepl.services.bus.own_writer import Written
-from synrepl.services.following.follow import Follower
+from synrepl.services.following.follower import Follower
 from synrepl.services.handlers import SyncingUsers
 from synrepl.services.sending.commands import Commands
 from synrepl.services.sending.link import CommandLink

@@ -11,10 +11,10 @@ from synrepl.core.errors import SynreplError
 from synrepl.core.tokens import Token
 from synrepl.daemon.config.config import WorkerConfig
 from synrepl.services.announcing.announce import Log
-from synrepl.services.following.deliver import Delivery
-from synrepl.services.following.follow import Follower
-from synrepl.services.following.possible_tokens import GivenOut, PossibleTokens
-from synrepl.services.following.source import Key
+from synrepl.services.following.delivery import Delivery
+from synrepl.services.following.follower import Follower
+from synrepl.services.following.possible_tokens import IssuedTokens, PossibleTokens
+from synrepl.services.following.sources import Key
 from synrepl.storage.database import Database
 from synrepl.storage.foreign.store import ForeignStore
 from synrepl.storage.incarnations import Incarnations
@@ -52,7 +52,7 @@ def _source(
     store: FactStore | None,
     foreign: Database | None,
     master: HttpClient | None,
-) -> GivenOut | None:
+) -> IssuedTokens | None:
     if config.master.foreign:
         return None if foreign is None else ForeignStore(foreign)
     if config.catch_up == "database":
@@ -77,12 +77,12 @@ async def watch_positions(
     newest = incarnations.newest
     while True:
         if incarnations.newest > newest and follower.tokens.refused.total():
-            follower.ask_again()
+            follower.resubscribe()
         newest = incarnations.newest
         try:
             await follower.tokens.check(streams, _positions(delivery))
         except SynreplError as error:
-            follower.tokens.unknown(error)
+            follower.tokens.log_unchecked(error)
         await scheduler.sleep(LOOK_S)
 
 
@@ -93,6 +93,6 @@ def _positions(delivery: Delivery) -> Iterator[tuple[str | None, Key, Token]]:
     for key, at in own.items():
         yield None, key, at
     for consumer in delivery.consumers:
-        for key, track in consumer.tracks.items():
-            if track.position is not None:
-                yield consumer.name, key, track.position
+        for key, tracker in consumer.trackers.items():
+            if tracker.position is not None:
+                yield consumer.name, key, tracker.position

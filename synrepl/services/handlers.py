@@ -11,7 +11,7 @@ from zope.interface import implementer
 
 from synrepl.caches.registry import Caches
 from synrepl.core.tokens import Range, Token
-from synrepl.services.coherence.invalidate import Changes
+from synrepl.services.coherence.invalidations import Changes
 from synrepl.services.handler_interfaces import IHandler, ITransactionalHandler
 from synrepl.services.sending.commands import Commands
 from synrepl.storage.database import Database, Transaction

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from synrepl.core.slices import UNITS
-from synrepl.services.following.source import PAGE_ROWS
+from synrepl.services.following.sources import PAGE_ROWS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,8 +24,8 @@ class Sizes:
     :ivar invalidation_keys: keys of one cache in one transaction, before the whole cache is
         invalidated instead
     :ivar trim_rows: rows deleted in one transaction
-    :ivar look_again_s: seconds between two looks at a stream whose position is held up
-    :ivar look_seldom_s: the same, for one that has been held up for longer
+    :ivar recheck_s: seconds between two looks at a stream whose position is held up
+    :ivar slow_recheck_s: the same, for one that has been held up for longer
     """
 
     page_rows: int = PAGE_ROWS
@@ -36,8 +36,8 @@ class Sizes:
     held_rows: int = 50_000
     invalidation_keys: int = 1_000
     trim_rows: int = 2_000
-    look_again_s: float = 0.02
-    look_seldom_s: float = 0.1
+    recheck_s: float = 0.02
+    slow_recheck_s: float = 0.1
 
 
 DEFAULT_SIZES = Sizes()

@@ -22,8 +22,8 @@ from synrepl.services.bus.channels import Channels
 from synrepl.services.bus.hearing import Hearing
 from synrepl.services.bus.own_writer import OwnWriter
 from synrepl.services.following.consumer import Subscription
-from synrepl.services.following.deliver import Delivery
-from synrepl.services.following.follow import Follower
+from synrepl.services.following.delivery import Delivery
+from synrepl.services.following.follower import Follower
 from synrepl.services.handlers import Batch, Handler
 from synrepl.services.writing.write import StreamWriter
 from synrepl.storage.memory.store import MemoryStore

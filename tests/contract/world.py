@@ -13,8 +13,8 @@ from twisted.internet.defer import Deferred
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.core.tokens import MAX_TOKEN, Range, Token
 from synrepl.services.following.consumer import Subscription
-from synrepl.services.following.deliver import Delivery
-from synrepl.services.following.follow import Follower, Upstream
+from synrepl.services.following.delivery import Delivery
+from synrepl.services.following.follower import Follower, Upstream
 from synrepl.services.handlers import Batch, Handler
 from synrepl.services.sizes import Sizes
 from synrepl.services.waiting.position_waiters import PositionWaiters

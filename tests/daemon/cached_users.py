@@ -16,7 +16,7 @@ from twisted.internet.protocol import Factory
 from twisted.protocols.basic import LineOnlyReceiver
 
 from synrepl.adapters.caches import cached
-from synrepl.services.coherence.invalidate import ChangeOutbox
+from synrepl.services.coherence.invalidations import ChangeOutbox
 from synrepl.services.handlers import Access, Handler
 from synrepl.storage.database import Transaction
 

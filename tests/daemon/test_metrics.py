@@ -26,7 +26,7 @@ from synrepl.core.tokens import Range
 from synrepl.daemon.http.api import common_routes, master_routes
 from synrepl.daemon.metrics.metrics import ProcessMetrics
 from synrepl.services.status.readiness import Readiness
-from synrepl.services.trim import Trimming
+from synrepl.services.trimmer import TrimCounts
 from synrepl.streams.synapse.caches import CachesRow
 from tests.adapters.raw_http import Listening, RawHttp, Reply, connect, reactor, request
 from tests.services.test_status import worker
@@ -60,7 +60,7 @@ class Metrics(SynchronousTestCase):
         done(world.intake.append("jobs", b'{"facts": [[[1], [2]], [[3]]]}', "k"))
         done(world.store.record_positions(world.catalogue["jobs"], 1, {}))
         done(world.store.trim(world.catalogue["jobs"], 1, 0, 10))
-        world.trimmer.streams["jobs"] = Trimming(rows=2)
+        world.trimmer.streams["jobs"] = TrimCounts(rows=2)
         world.reserved_by_other("jobs", 3)
 
         @world.coherence.caches.cached(by_name=True)

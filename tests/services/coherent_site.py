@@ -16,9 +16,9 @@ from synrepl.services.announcing.announce import Announcer
 from synrepl.services.announcing.fan_out import FanOut
 from synrepl.services.announcing.publish import Publisher
 from synrepl.services.coherence.coherence import Coherence
-from synrepl.services.coherence.coherent import CoherentMovements, CoherentSettled
-from synrepl.services.coherence.invalidate import Changes, Invalidations
-from synrepl.services.coherence.relay_invalidations import InvalidationRelay
+from synrepl.services.coherence.invalidation_relay import InvalidationRelay
+from synrepl.services.coherence.invalidations import Changes, Invalidations
+from synrepl.services.coherence.listeners import CoherentCommitListener, CoherentPositionListener
 from synrepl.services.serving.serve import Master
 from synrepl.services.writing.write import StreamWriter
 from synrepl.storage.memory.store import MemoryStore
@@ -85,9 +85,9 @@ class Site:
         self.coherence = Coherence(self.caches, CATALOGUE, self.log)
         self.coherence.check()
         self.publisher = Publisher(self.scheduler, {s.name: RowCodec(s) for s in CATALOGUE})
-        movements = FanOut((CoherentMovements(self.coherence, "master"), self.publisher))
+        movements = FanOut((CoherentPositionListener(self.coherence, "master"), self.publisher))
         self.announcer = Announcer(self.scheduler, self.store, CATALOGUE, movements, self.log)
-        settled = CoherentSettled(self.coherence, "master", self.announcer)
+        settled = CoherentCommitListener(self.coherence, "master", self.announcer)
         self.writer = StreamWriter(
             self.scheduler, self.store, "master", list(CATALOGUE), settled, self.log
         )

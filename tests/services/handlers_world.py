@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from synrepl.core.tokens import Token
-from synrepl.services.following.consumer import Subscription, Track
-from synrepl.services.following.deliver import Delivery
-from synrepl.services.following.follow import Follower
-from synrepl.services.following.source import Backlog, StorePositions, in_order
+from synrepl.services.following.consumer import PositionTracker, Subscription
+from synrepl.services.following.delivery import Delivery
+from synrepl.services.following.follower import Follower
+from synrepl.services.following.sources import CatchUpSources, StorePositions, fetchable_in_order
 from synrepl.services.handlers import Batch, Handler, TransactionalHandler
 from synrepl.services.waiting.position_waiters import PositionWaiters
 from synrepl.storage import handler_positions
@@ -120,8 +120,10 @@ class Worker:
             name,
             process.database,
             self.waiters,
-            backlog=Backlog(
-                in_order(CATALOGUE, foreign=False), process.store, StorePositions(process.store)
+            sources=CatchUpSources(
+                fetchable_in_order(CATALOGUE, foreign=False),
+                process.store,
+                StorePositions(process.store),
             ),
             linear=not dialect.per_writer,
             catalogue=CATALOGUE,
@@ -148,12 +150,12 @@ class Worker:
 
     def at(self, handler: str, writer: str = ONE) -> Token | None:
         """Where a handler is."""
-        return self.track(handler, writer).position
+        return self.tracker(handler, writer).position
 
-    def track(self, handler: str, writer: str = ONE) -> Track:
+    def tracker(self, handler: str, writer: str = ONE) -> PositionTracker:
         """The same, in full."""
         (consumer,) = (each for each in self.delivery.consumers if each.name == handler)
-        return consumer.tracks["notes", writer]
+        return consumer.trackers["notes", writer]
 
     def position(self, writer: str = ONE) -> Token | None:
         """What all handlers have dealt with."""

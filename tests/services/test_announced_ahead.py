@@ -13,8 +13,8 @@ from synrepl.adapters.tcp.worker import UpstreamPeer, WorkerFactory
 from synrepl.core.tokens import Range, Token
 from synrepl.daemon.sources import OutOfReach, RoutedSource
 from synrepl.services.following.consumer import Subscription
-from synrepl.services.following.deliver import Delivery
-from synrepl.services.following.follow import Follower
+from synrepl.services.following.delivery import Delivery
+from synrepl.services.following.follower import Follower
 from synrepl.services.following.lane import AHEAD_S
 from synrepl.services.handlers import Batch, Handler
 from synrepl.storage.store import Page

@@ -12,8 +12,8 @@ from synrepl.adapters.caches import make_caches
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.services.coherence.coherence import Coherence
 from synrepl.services.following.consumer import Subscription
-from synrepl.services.following.deliver import Delivery
-from synrepl.services.following.follow import Follower
+from synrepl.services.following.delivery import Delivery
+from synrepl.services.following.follower import Follower
 from synrepl.services.handlers import Batch, Handler, TransactionalHandler
 from synrepl.services.waiting.position_waiters import PositionWaiters
 from synrepl.storage.database import Transaction
@@ -153,7 +153,7 @@ class Transactional(PostgresCase):
         with blocker.cursor() as cursor:
             cursor.execute("SELECT 1 FROM ages FOR UPDATE")
         batch = Batch("orders", "master", 0, 1, [Fact(1, "master", (OrderRow("c1"),))])
-        running = Deferred.fromCoroutine(delivery.rows(batch))
+        running = Deferred.fromCoroutine(delivery.deliver(batch))
         (cache,) = caches.named("get_age")
         self.assertEqual(list(cache.entries), [])
         self.assertEqual(await get_age("c1"), 1)

@@ -6,8 +6,8 @@ from unittest import TestCase
 
 from synrepl.core.slices import Slices
 from synrepl.services.following.consumer import Subscription
-from synrepl.services.following.deliver import Delivery
-from synrepl.services.following.follow import Follower
+from synrepl.services.following.delivery import Delivery
+from synrepl.services.following.follower import Follower
 from synrepl.services.handlers import Handler
 from synrepl.services.sending.link import CommandLink
 from synrepl.services.serving.peer_states import PeerStates
@@ -61,7 +61,7 @@ class Linked(TestCase):
                 scheduler,
                 Slices(scheduler),
                 log,
-                lambda source, command: delivery.command(command),
+                lambda source, command: delivery.deliver_command(command),
                 None,
             )
         self.peer = Peer(dialect)

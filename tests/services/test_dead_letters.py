@@ -26,7 +26,7 @@ class DeadLetterCase(HandlersCase):
         await self.master.database.run(
             "replay", lambda txn: dead_letters.request_replay(txn, "worker1", wanted)
         )
-        await worker.delivery.dead_letters.look()
+        await worker.delivery.dead_letters.poll()
 
     async def set_aside(self, handler: Plain | Exact, attempts: int = 2) -> Worker:
         """A worker whose handler could not take two facts out of seven."""
@@ -34,7 +34,7 @@ class DeadLetterCase(HandlersCase):
         worker = await self.worker(Subscription(handler, "h", attempts=attempts))
         self.last = await self.append("a", "b", "bad1", "c", "bad2", "d", "e")
         await self.reaches(worker, self.last)
-        await worker.delivery.dead_letters.look()
+        await worker.delivery.dead_letters.poll()
         return worker
 
 
@@ -142,7 +142,7 @@ class SetAside(DeadLetterCase):
         facts = [
             Fact(token, ONE, (note(text),)) for token, text in ((2, "bad"), (1, "a"), (2, "bad"))
         ]
-        await worker.delivery.rows(Batch("notes", ONE, 0, 2, facts, ordered=False))
+        await worker.delivery.deliver(Batch("notes", ONE, 0, 2, facts, ordered=False))
         self.assertEqual([letter.fact.token for letter in await self.letters()], [2])
         self.assertEqual(plain.texts, ["a"])
 
@@ -226,12 +226,12 @@ class Replayed(DeadLetterCase):
         plain = Plain()
         await self.set_aside(plain)
         other = await self.worker(Subscription(plain, "h"), name="worker2")
-        await other.delivery.dead_letters.look()
+        await other.delivery.dead_letters.poll()
         self.assertEqual(other.delivery.dead_letters.counts, {})
         await self.master.database.run(
             "replay", lambda txn: dead_letters.request_replay(txn, "worker1", ANY)
         )
-        await other.delivery.dead_letters.look()
+        await other.delivery.dead_letters.poll()
         self.assertEqual((plain.replayed, len(await self.letters())), ([], 2))
 
 
@@ -273,7 +273,7 @@ class LostByAFailover(DeadLetterCase):
         worker = await self.lose(plain)
         plain.bad = set()
         self.sql("UPDATE synrepl._dead_letters SET replay_requested_at = now() WHERE token = 5")
-        await worker.delivery.dead_letters.look()
+        await worker.delivery.dead_letters.poll()
         self.assertNotIn("bad2", plain.texts)
         found = (await self.letters())[-1]
         self.assertEqual(found.fact.reason.error, "FactsOfDeadLettersLost")

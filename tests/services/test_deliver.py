@@ -12,7 +12,7 @@ from synrepl.adapters.postgres.database import PostgresDatabase
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.core.tokens import Token
 from synrepl.services.following.consumer import Subscription
-from synrepl.services.following.deliver import Delivery
+from synrepl.services.following.delivery import Delivery
 from synrepl.services.handlers import Batch, TransactionalHandler
 from synrepl.storage import migrations
 from synrepl.storage.database import Transaction
@@ -72,37 +72,37 @@ class Transactional(TestCase):
     async def position(self) -> Token | None:
         """Where a process that starts now goes on."""
         (consumer,) = (await self.delivery()).consumers
-        return consumer.tracks["orders", "master"].recorded
+        return consumer.trackers["orders", "master"].recorded
 
     async def test_effects_and_position_commit_together(self) -> None:
         first = await self.delivery()
-        await first.rows(batch(0, [1, 2]))
+        await first.deliver(batch(0, [1, 2]))
         self.assertEqual(await self.position(), 2)
         self.assertEqual(await self.seen(), [1, 2])
 
     async def test_what_was_applied_is_not_applied_again(self) -> None:
-        await (await self.delivery()).rows(batch(0, [1, 2]))
+        await (await self.delivery()).deliver(batch(0, [1, 2]))
         # A follower that crashed before it knew receives from where it thinks it was.
-        await (await self.delivery()).rows(batch(0, [1, 2, 3]))
-        await (await self.delivery()).rows(batch(0, [2, 3]))
+        await (await self.delivery()).deliver(batch(0, [1, 2, 3]))
+        await (await self.delivery()).deliver(batch(0, [2, 3]))
         self.assertEqual(await self.seen(), [1, 2, 3])
 
     async def test_a_failure_leaves_nothing_and_is_tried_again(self) -> None:
         self.handler.fail = 1
         delivery = await self.delivery()
-        await delivery.rows(batch(0, [1]))
+        await delivery.deliver(batch(0, [1]))
         self.assertEqual((await self.seen(), delivery.failures.total.total()), ([1], 1))
 
     async def test_unordered_rows_are_all_applied(self) -> None:
         delivery = await self.delivery()
-        await delivery.rows(batch(10, [16, 15, 14], ordered=False))
-        await delivery.rows(batch(10, [13], ordered=False))
+        await delivery.deliver(batch(10, [16, 15, 14], ordered=False))
+        await delivery.deliver(batch(10, [13], ordered=False))
         self.assertEqual(await self.seen(), [16, 15, 14, 13])
 
     async def test_a_reset_forgets_the_position(self) -> None:
         delivery = await self.delivery()
-        await delivery.rows(batch(0, [5]))
+        await delivery.deliver(batch(0, [5]))
         await delivery.reset("orders", "master", 0, 0)
-        await delivery.rows(batch(0, [1]))
+        await delivery.deliver(batch(0, [1]))
         self.assertEqual(await self.seen(), [5, 1])
         self.assertEqual(await self.position(), 1)

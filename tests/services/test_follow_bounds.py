@@ -5,8 +5,8 @@ from __future__ import annotations
 from unittest import TestCase
 from unittest.mock import patch
 
-from synrepl.services.following import follow
-from synrepl.services.following.follow import OTHERS
+from synrepl.services.following import follower as follower_module
+from synrepl.services.following.follower import OTHERS
 from tests.services.manual_pubsub import Air, AirProcess
 
 
@@ -21,11 +21,11 @@ class Names(TestCase):
         self.air.clock.advance(0)
 
     def test_writers_of_a_stream(self) -> None:
-        with patch.object(follow, "MAX_WRITERS", 10):
+        with patch.object(follower_module, "MAX_WRITERS", 10):
             self.hear(*[f"POSITION notes w{n} 0 0" for n in range(100)])
             self.hear(*[f'RDATA notes w{n} 1 ["x"]' for n in range(100)])
         follower = self.reader.follower
-        named = [writer for stream, writer in follower.heard if stream == "notes"]
+        named = [writer for stream, writer in follower.announced if stream == "notes"]
         self.assertEqual(len(named), 10)
         self.assertEqual(follower.counts.unknown["notes"], 2 * 90)
         warnings = [text for level, text in self.reader.log.lines if "writers" in text]
@@ -33,7 +33,7 @@ class Names(TestCase):
         self.assertIn("stream 'notes' has more than 10 writers", warnings[0])
 
     def test_streams_that_nobody_knows(self) -> None:
-        with patch.object(follow, "MAX_UNKNOWN", 10):
+        with patch.object(follower_module, "MAX_UNKNOWN", 10):
             self.hear(*[f"RDATA s{n} w 1 []" for n in range(100)])
         unknown = self.reader.follower.counts.unknown
         self.assertEqual((len(unknown), unknown[OTHERS]), (11, 90))

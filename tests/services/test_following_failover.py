@@ -16,10 +16,10 @@ from simulator.follower_database import (
 )
 from synrepl.core.tokens import Range, Token
 from synrepl.services.following.consumer import Subscription
-from synrepl.services.following.deliver import Delivery
-from synrepl.services.following.follow import Follower
+from synrepl.services.following.delivery import Delivery
+from synrepl.services.following.follower import Follower
 from synrepl.services.following.handler_calls import BACK_OFF
-from synrepl.services.following.source import Backlog, StorePositions, in_order
+from synrepl.services.following.sources import CatchUpSources, StorePositions, fetchable_in_order
 from synrepl.services.handlers import Batch, Handler, TransactionalHandler
 from synrepl.storage.database import Transaction
 from synrepl.storage.incarnations import MARGIN
@@ -108,14 +108,16 @@ class FollowingCase(SynchronousTestCase):
     def deliver(self, linear: bool = False, handler: Handler | None = None) -> Delivery:
         """What hands facts to the handler."""
         world, positions = self.world, StorePositions(self.world.store)
-        backlog = Backlog(in_order(world.catalogue, foreign=False), world.store, positions)
+        sources = CatchUpSources(
+            fetchable_in_order(world.catalogue, foreign=False), world.store, positions
+        )
         made = Delivery(
             world.scheduler,
             [Subscription(handler or self.handler, "handler")],
             Noting(),
             "worker1",
             self.database,
-            backlog=backlog,
+            sources=sources,
             linear=linear,
         )
         done(made.start())
@@ -167,14 +169,14 @@ class OfTheOldServer(FollowingCase):
         delivery = self.deliver(handler=exact)
         delivery.open_lane(ONE, earliest=True)
         first, second, third = self.append(3)
-        done(delivery.rows(self.batch(0, [first, second])))
-        delivery.moved(ONE, 2)
+        done(delivery.deliver(self.batch(0, [first, second])))
+        delivery.lane_moved(ONE, 2)
         self.assertEqual(exact.tokens, [1, 2])
         self.fail_over(1)
         done(delivery.cross_floor(ONE))
         self.assertEqual(exact.tokens, [1, 2, 1])
-        done(delivery.rows(self.batch(2, [third])))
-        delivery.moved(ONE, 3)
+        done(delivery.deliver(self.batch(2, [third])))
+        delivery.lane_moved(ONE, 3)
         self.assertEqual(exact.tokens, [1, 2, 1])
 
     def test_nor_by_one_that_has_started_since(self) -> None:
@@ -183,7 +185,7 @@ class OfTheOldServer(FollowingCase):
         exact = Exact()
         delivery = self.deliver(handler=exact)
         delivery.open_lane(ONE, earliest=True)
-        done(delivery.rows(self.batch(0, [fact])))
+        done(delivery.deliver(self.batch(0, [fact])))
         self.assertEqual(exact.tokens, [])
 
     def test_a_commit_of_it_that_is_answered_late_moves_nothing(self) -> None:
@@ -197,7 +199,7 @@ class OfTheOldServer(FollowingCase):
 
         delivery = self.deliver(handler=AnsweredLate())
         delivery.open_lane(ONE, earliest=True)
-        applying = self.begin(delivery.rows(self.batch(0, self.append(2))))
+        applying = self.begin(delivery.deliver(self.batch(0, self.append(2))))
         self.fail_over(1)
         rereading = self.begin(delivery.cross_floor(ONE))
         self.database.slow.clear()
@@ -205,7 +207,7 @@ class OfTheOldServer(FollowingCase):
         for each in (applying, rereading):
             self.successResultOf(each)
         (consumer,) = delivery.consumers
-        self.assertLess(consumer.tracks[ONE].recorded or 0, 2)
+        self.assertLess(consumer.trackers[ONE].recorded or 0, 2)
 
 
 class EarlierProcesses(FollowingCase):
@@ -250,8 +252,8 @@ class RecordsUnderWay(FollowingCase):
         super().setUp()
         self.delivery = self.deliver()
         self.delivery.open_lane(ONE, earliest=True)
-        done(self.delivery.rows(self.batch(0, self.append(3))))
-        self.delivery.moved(ONE, 3)
+        done(self.delivery.deliver(self.batch(0, self.append(3))))
+        self.delivery.lane_moved(ONE, 3)
         self.under_way: Deferred[None] = Deferred()
         self.database.slow["record positions"] = self.under_way
         self.recording = self.begin(self.delivery.progress.record())
@@ -266,7 +268,7 @@ class RecordsUnderWay(FollowingCase):
         self.assertEqual(self.on_record(), 0)
 
     def test_what_a_failover_may_have_lost_is_not_on_record_again(self) -> None:
-        self.finish(self.begin(self.delivery.lost(ONE, Range(1, 3))))
+        self.finish(self.begin(self.delivery.facts_lost(ONE, Range(1, 3))))
         self.assertEqual(self.handler.lost, [Range(1, 3)])
         self.assertEqual(self.on_record(), 1)
 
@@ -279,11 +281,11 @@ class Joining(FollowingCase):
         delivery.open_lane(ONE, earliest=True)
         first, second = self.append(2)
         self.handler.failures = 1
-        done(delivery.rows(self.batch(0, [first])))
-        delivery.moved(ONE, 1)
-        done(delivery.rows(self.batch(1, [second])))
+        done(delivery.deliver(self.batch(0, [first])))
+        delivery.lane_moved(ONE, 1)
+        done(delivery.deliver(self.batch(1, [second])))
         self.world.clock.advance(BACK_OFF.first_s)  # the lane has not said yet that it has moved
-        delivery.moved(ONE, 2)
+        delivery.lane_moved(ONE, 2)
         self.world.clock.advance(BACK_OFF.first_s)
         self.assertEqual(self.handler.tokens, [1, 2])
 

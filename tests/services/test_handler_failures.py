@@ -5,9 +5,9 @@ from __future__ import annotations
 from unittest import TestCase
 
 from synrepl.services.following.failures import (
-    MOST_LISTED,
-    MOST_MESSAGE,
-    MOST_TRACEBACK,
+    MAX_LISTED,
+    MAX_MESSAGE,
+    MAX_TRACEBACK,
     HandlerFailures,
     reason_of,
 )
@@ -72,10 +72,10 @@ class Failures(TestCase):
         self.assertIsNotNone(self.failures.summary(("jobs", "")))
 
     def test_many_are_counted(self) -> None:
-        for number in range(MOST_LISTED + 2):
+        for number in range(MAX_LISTED + 2):
             self.fail(f"h{number}", attempts=2)
         told = self.failures.summary() or ""
-        self.assertEqual(told.count("fails at"), MOST_LISTED)
+        self.assertEqual(told.count("fails at"), MAX_LISTED)
         self.assertTrue(told.endswith("; and 2 more"))
 
     def test_a_traceback_is_logged_once_for_each_place(self) -> None:
@@ -93,8 +93,8 @@ class Failures(TestCase):
             deep(200)
         except ValueError as error:
             reason = reason_of(error)
-        self.assertEqual(len(reason.message), MOST_MESSAGE)
-        self.assertLessEqual(len(reason.traceback), MOST_TRACEBACK)
+        self.assertEqual(len(reason.message), MAX_MESSAGE)
+        self.assertLessEqual(len(reason.traceback), MAX_TRACEBACK)
         self.assertTrue(reason.traceback.rstrip().endswith("xxx"))
         odd = reason_of(raised(ValueError("a\0b\ud800\nc")))
         self.assertEqual(odd.message, "a\\0b\\ud800 c")

@@ -407,8 +407,8 @@ class Views(HandlersCase):
         worker.hear(0, None)
         await self.on_record(last, one=1, two=last)
         worker.follower.received([])
-        await worker.delivery.rows(Batch("notes", "", 0, last, (await self.page(last))))
-        worker.delivery.moved(("notes", ""), last)
+        await worker.delivery.deliver(Batch("notes", "", 0, last, (await self.page(last))))
+        worker.delivery.lane_moved(("notes", ""), last)
         await worker.record()
         now = Plain()  # and follows writers from now on
         worker = await self.worker(Subscription(now, "plain"))

@@ -12,14 +12,14 @@ from synrepl.adapters.caches import make_caches
 from synrepl.core.tokens import Range
 from synrepl.services.announcing.announce import Announcer
 from synrepl.services.coherence.coherence import Coherence
-from synrepl.services.coherence.coherent import CoherentSettled
-from synrepl.services.coherence.invalidate import (
+from synrepl.services.coherence.invalidations import (
     MAX_WARNINGS,
     BadInvalidation,
     ChangeOutbox,
     Changes,
     Invalidations,
 )
+from synrepl.services.coherence.listeners import CoherentCommitListener
 from synrepl.services.sizes import DEFAULT_SIZES
 from synrepl.services.writing.write import StreamWriter
 from synrepl.storage.database import CommitUnknown, Transaction
@@ -376,7 +376,7 @@ class InPostgres(PostgresCase):
             process.store,
             "master",
             [CACHES],
-            CoherentSettled(coherence, "master", announcer),
+            CoherentCommitListener(coherence, "master", announcer),
             log,
         )
         await self.writer.start()

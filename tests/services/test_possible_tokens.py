@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from synrepl.core.tokens import MAX_TOKEN, Token
 from synrepl.services.following.consumer import Subscription
-from synrepl.services.following.deliver import Delivery
-from synrepl.services.following.follow import Follower
+from synrepl.services.following.delivery import Delivery
+from synrepl.services.following.follower import Follower
 from synrepl.services.following.possible_tokens import (
     LOOK_EVERY_S,
-    NEWS_S,
+    WARN_FOR_S,
     PossibleTokens,
     none_refused,
     not_ahead,
@@ -117,7 +117,7 @@ class Refusals(TestCase):
         self.hear(self.row(4), self.row(5))
         self.assertEqual((self.position(), self.handler.tokens), (5, every))
         self.assertEqual(self.tokens.refused, {"jobs": 1})
-        self.assertEqual(self.follower.heard["jobs", "master"], 5)
+        self.assertEqual(self.follower.announced["jobs", "master"], 5)
         ((level, line),) = self.log.lines
         self.assertEqual(level, "warn")
         self.assertIn("token 1000000 of writer 'master' in stream 'jobs' cannot have", line)
@@ -129,7 +129,7 @@ class Refusals(TestCase):
         self.hear(Position("jobs", "master", 3, 3), self.row(FAR))
         self.assertEqual((self.position(), self.handler.tokens), (3, [1, 2, 3]))
         self.assertEqual(self.follower.waiting_rows, 0)
-        self.assertEqual(self.follower.heard["jobs", "master"], 3)
+        self.assertEqual(self.follower.announced["jobs", "master"], 3)
         every = self.append(2)
         self.hear(self.row(4), self.row(FAR + 1), self.row(5))
         self.assertEqual((self.position(), self.handler.tokens), (5, every))
@@ -328,7 +328,7 @@ class Refusals(TestCase):
         status = self.tokens.to_json()
         self.assertEqual(status["refused"], {"jobs": 1})
         self.assertEqual(status["last_refused"]["given_out"], 3)
-        self.world.clock.advance(NEWS_S + 1)
+        self.world.clock.advance(WARN_FOR_S + 1)
         self.assertIsNone(check())
 
     def test_a_follower_that_is_ahead_already_is_not_fit(self) -> None:
@@ -379,7 +379,7 @@ class Refusals(TestCase):
 
     def test_where_nobody_can_be_asked_every_token_is_possible(self) -> None:
         tokens = PossibleTokens(self.world.scheduler, None, self.log)
-        self.assertEqual(tokens.passed(self.world.catalogue["jobs"]), MAX_TOKEN)
+        self.assertEqual(tokens.accepted(self.world.catalogue["jobs"]), MAX_TOKEN)
 
     def test_other_writers_tokens_count(self) -> None:
         """Writers share a stream's sequence, and tokens that were rolled back are passed."""

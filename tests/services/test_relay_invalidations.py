@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from synrepl.core.tokens import Range
-from synrepl.services.coherence.relay_invalidations import (
+from synrepl.services.coherence.invalidation_relay import (
     MAX_WAITING,
     ROWS_OF_A_FACT,
     TooManyInvalidations,

@@ -16,8 +16,8 @@ from synrepl.adapters.caches import make_caches
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.adapters.tcp.worker import WorkerFactory
 from synrepl.services.coherence.coherence import Coherence
-from synrepl.services.following.deliver import Delivery
-from synrepl.services.following.follow import Follower
+from synrepl.services.following.delivery import Delivery
+from synrepl.services.following.follower import Follower
 from synrepl.storage.memory.store import MemoryStore
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.synapse import SYNAPSE_STREAMS

@@ -13,8 +13,8 @@ from twisted.internet.protocol import Protocol
 
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.adapters.tcp.master import MasterFactory
-from synrepl.services.following.deliver import Delivery
-from synrepl.services.following.follow import Follower
+from synrepl.services.following.delivery import Delivery
+from synrepl.services.following.follower import Follower
 from synrepl.services.status.readiness import Readiness, is_connected, lag_below
 from synrepl.services.status.status import Identity, worker_status
 from synrepl.services.status.stream_progress import Standing, Watch, worker_standings
@@ -233,7 +233,7 @@ def worker() -> dict[str, Any]:
     follower.received([Position("jobs", "master", 3, 3), Position("events", "master", 0, 0)])
     world.store.away = True
     follower.received([Position("jobs", "master", 4, 5)])
-    watch = Watch(world.scheduler, lambda: worker_standings(follower.positions, follower.heard))
+    watch = Watch(world.scheduler, lambda: worker_standings(follower.positions, follower.announced))
     watch.look()
     world.clock.advance(2)
     identity = Identity("example.org", "w1", "1.2.3", 0.0)

@@ -6,12 +6,12 @@ from typing import Any
 from unittest import TestCase
 
 from synrepl.core.tokens import Range, Token
-from synrepl.services import trim
+from synrepl.services import trimmer
 from synrepl.services.announcing.announce import Announcer
-from synrepl.services.following.consumer import Subscription, Track
-from synrepl.services.following.deliver import Delivery
-from synrepl.services.following.follow import Follower
-from synrepl.services.following.leases import HEARTBEAT_S, FollowerLease
+from synrepl.services.following.consumer import PositionTracker, Subscription
+from synrepl.services.following.delivery import Delivery
+from synrepl.services.following.follower import Follower
+from synrepl.services.following.follower_lease import HEARTBEAT_S, FollowerLease
 from synrepl.services.handlers import Batch, Handler
 from synrepl.services.serving.trimmed_pages import leftover
 from synrepl.services.sizes import DEFAULT_SIZES
@@ -69,21 +69,21 @@ class Rounds(Base):
         self.wait(10 * MINUTE)
         self.assertEqual(self.trimmed(), 5)
         self.assertEqual(self.trimmed("jobs"), 0)  # is not ephemeral
-        self.assertEqual(self.world.trimmer.streams["caches"], trim.Trimming(5, None))
+        self.assertEqual(self.world.trimmer.streams["caches"], trimmer.TrimCounts(5, None))
 
     def test_a_follower_holds_until_it_has_acknowledged_or_its_lease_is_over(self) -> None:
         self.run_trimmer()
         done(self.world.store.renew_lease("w1", ["caches"], 3_600.0))
         self.append(5)
         self.wait(15 * MINUTE)
-        self.assertEqual(self.world.trimmer.streams["caches"], trim.Trimming(0, "w1"))
+        self.assertEqual(self.world.trimmer.streams["caches"], trimmer.TrimCounts(0, "w1"))
         self.acknowledge("w1", 2)
         self.wait(2 * MINUTE)
-        self.assertEqual(self.world.trimmer.streams["caches"], trim.Trimming(2, "w1"))
+        self.assertEqual(self.world.trimmer.streams["caches"], trimmer.TrimCounts(2, "w1"))
         status = self.world.status()["streams"]["caches"]["trimmed"]
         self.assertEqual(status, {"upto": 2, "rows": 2, "held_by": "w1"})
         self.wait(3_600.0)
-        self.assertEqual(self.world.trimmer.streams["caches"], trim.Trimming(5, None))
+        self.assertEqual(self.world.trimmer.streams["caches"], trimmer.TrimCounts(5, None))
 
     def test_what_is_too_old_goes_whoever_waits_for_it(self) -> None:
         self.run_trimmer()
@@ -128,13 +128,13 @@ class Rounds(Base):
 
     def test_nothing_goes_that_this_process_does_not_know_to_be_settled(self) -> None:
         linear: list[Token] = [0]
-        trimmer = trim.Trimmer(
+        own = trimmer.Trimmer(
             self.world.scheduler, self.world.store, [self.caches], lambda stream: linear[0],
             Noting(), every_s=60.0, keep_s=0.0, max_s=DAY,
         )  # fmt: skip
         self.append(3)
         self.world.clock.advance(1)
-        self.world.scheduler.spawn("trim", trimmer.run())
+        self.world.scheduler.spawn("trim", own.run())
         self.addCleanup(self.world.scheduler.stop)
         self.wait(2 * MINUTE)
         self.assertEqual(self.trimmed(), 0)
@@ -225,7 +225,7 @@ class Followers(Base):
 
     def stood(self, writer: str, position: Token) -> None:
         """The handler has a position on record."""
-        self.delivery.consumers[0].tracks["caches", writer] = Track(position, position)
+        self.delivery.consumers[0].trackers["caches", writer] = PositionTracker(position, position)
 
     def trim(self, upto: Token) -> None:
         self.world.clock.advance(1)

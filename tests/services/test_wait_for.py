@@ -24,8 +24,8 @@ from synrepl.core.names import BadName
 from synrepl.core.tokens import BadToken, Token
 from synrepl.services.announcing.lines import Audience
 from synrepl.services.following.consumer import Subscription
-from synrepl.services.following.deliver import Delivery
-from synrepl.services.following.follow import Follower
+from synrepl.services.following.delivery import Delivery
+from synrepl.services.following.follower import Follower
 from synrepl.services.handlers import Batch, Handler
 from synrepl.services.waiting.applied_positions import (
     FollowerPositions,
@@ -436,7 +436,7 @@ class OnAFollower(FollowerCase):
         """As after a transactional handler."""
         self.hear(Position("jobs", "w", 0, 0))
         wait = self.wait(1)
-        self.delivery.consumers[0].tracks["jobs", "w"].reach(1)
+        self.delivery.consumers[0].trackers["jobs", "w"].reach(1)
         self.hear(Rdata("jobs", "w", 1, b"[1]"))
         self.assertEqual(wait.result, [1])
 

@@ -28,9 +28,8 @@ from synrepl.services.status.readiness import (
 )
 from synrepl.services.status.status import Identity, master_status
 from synrepl.services.status.stream_progress import Watch, master_standings
-from synrepl.services.trim import Trimmer
-from synrepl.services.waiting.position_waiters import PositionWaiters
-from synrepl.services.waiting.waking_movements import WakingMovements
+from synrepl.services.trimmer import Trimmer
+from synrepl.services.waiting.position_waiters import PositionWaiters, WakingPositionListener
 from synrepl.services.writing.intake import Intake
 from synrepl.services.writing.write import StreamWriter
 from synrepl.storage.memory.lease import MemoryLease
@@ -133,7 +132,7 @@ class World:
         self.throughput = Throughput()
         log = Silent()
         self.waiters = PositionWaiters(self.scheduler)
-        movements = FanOut((self.throughput, self.publisher, WakingMovements(self.waiters)))
+        movements = FanOut((self.throughput, self.publisher, WakingPositionListener(self.waiters)))
         self.announcer = Announcer(self.scheduler, self.store, self.catalogue, movements, log)
         written = [stream for stream in self.catalogue if stream.name != "pushers"]
         self.writer = StreamWriter(

@@ -12,10 +12,10 @@ from synrepl.caches.load import Load
 from synrepl.core.tokens import Token
 from synrepl.services.coherence import coherence as coherence_module
 from synrepl.services.coherence.coherence import Coherence
-from synrepl.services.coherence.coherent import CoherentMovements, CoherentSettled
-from synrepl.services.coherence.effects_plan import Plan, plan_of
-from synrepl.services.coherence.invalidate import ChangeOutbox
-from synrepl.services.following.deliver import Delivery
+from synrepl.services.coherence.effects_plan import EffectsPlan, plan_of
+from synrepl.services.coherence.invalidations import ChangeOutbox
+from synrepl.services.coherence.listeners import CoherentCommitListener, CoherentPositionListener
+from synrepl.services.following.delivery import Delivery
 from synrepl.services.following.handler_calls import HandlerCalls
 from synrepl.services.handlers import Batch
 from synrepl.services.waiting.wait_for import WaitFor
@@ -31,7 +31,7 @@ class Writers(MutantTestCase):
     """In the process that makes a change."""
 
     def test_effect_before_commit(self) -> None:
-        close, at_commit = ChangeOutbox.close, CoherentSettled.settled
+        close, at_commit = ChangeOutbox.close, CoherentCommitListener.settled
 
         def early(outbox: ChangeOutbox) -> None:
             close(outbox)
@@ -39,7 +39,10 @@ class Writers(MutantTestCase):
             outbox._invalidations._coherence.suspect(CACHES.name, rows)
 
         def not_again(
-            settled: CoherentSettled, stream: Stream, tokens: Sequence[Token], facts: Sequence[Fact]
+            settled: CoherentCommitListener,
+            stream: Stream,
+            tokens: Sequence[Token],
+            facts: Sequence[Fact],
         ) -> None:
             if stream.name == CACHES.name:
                 settled._settled.settled(stream, tokens, facts)
@@ -47,7 +50,7 @@ class Writers(MutantTestCase):
                 at_commit(settled, stream, tokens, facts)
 
         self.assert_caught(
-            "R4", (ChangeOutbox, "close", early), (CoherentSettled, "settled", not_again)
+            "R4", (ChangeOutbox, "close", early), (CoherentCommitListener, "settled", not_again)
         )
 
     def test_whole_caches_are_forgotten(self) -> None:
@@ -56,19 +59,23 @@ class Writers(MutantTestCase):
         self.assert_caught("R4 CRASH", (ChangeOutbox, "invalidate_all", forget))
 
     def test_what_is_found_after_a_loss_is_only_announced(self) -> None:
-        def recovered(settled: CoherentSettled, stream: Stream, facts: Sequence[Fact]) -> None:
+        def recovered(
+            settled: CoherentCommitListener, stream: Stream, facts: Sequence[Fact]
+        ) -> None:
             settled._settled.recovered(stream, facts)
 
-        def unsure(settled: CoherentSettled, stream: Stream, rows: Sequence[Any]) -> None:
+        def unsure(settled: CoherentCommitListener, stream: Stream, rows: Sequence[Any]) -> None:
             settled._settled.unsure(stream, rows)
 
         self.assert_caught(
-            "R4", (CoherentSettled, "recovered", recovered), (CoherentSettled, "unsure", unsure)
+            "R4",
+            (CoherentCommitListener, "recovered", recovered),
+            (CoherentCommitListener, "unsure", unsure),
         )
 
     def test_the_master_skips_other_writers(self) -> None:
         def writer_moved(
-            movements: CoherentMovements,
+            movements: CoherentPositionListener,
             stream: Stream,
             writer: str,
             prev: Token,
@@ -77,7 +84,7 @@ class Writers(MutantTestCase):
         ) -> None:
             """Nothing."""
 
-        self.assert_caught("R4", (CoherentMovements, "writer_moved", writer_moved))
+        self.assert_caught("R4", (CoherentPositionListener, "writer_moved", writer_moved))
 
 
 class Loads(MutantTestCase):
@@ -131,7 +138,7 @@ class Expansions(MutantTestCase):
     """Of a name that stands for entries of several caches."""
 
     def assert_caught_without(self, pair: int) -> None:
-        def forgetful(effects: Effects) -> Plan:
+        def forgetful(effects: Effects) -> EffectsPlan:
             if effects == MOVED.effects:
                 effects = (*effects[:pair], *effects[pair + 1 :])
             return plan_of(effects)
@@ -145,8 +152,8 @@ class Expansions(MutantTestCase):
         self.assert_caught_without(len(MOVED.effects) - 1)
 
     def test_rows_of_other_streams_have_no_effect(self) -> None:
-        def without(effects: Effects) -> Plan:
-            return Plan((), ()) if effects == EFFECTS_OF_JOBS else plan_of(effects)
+        def without(effects: Effects) -> EffectsPlan:
+            return EffectsPlan((), ()) if effects == EFFECTS_OF_JOBS else plan_of(effects)
 
         self.assert_caught("R4", (coherence_module, "plan_of", without), (Coherence, "check", str))
 
@@ -155,17 +162,17 @@ class Followers(MutantTestCase):
     """In a process that follows."""
 
     def test_the_position_moves_before_caches_are_invalidated(self) -> None:
-        make_stale = Delivery._make_stale
+        make_stale = Delivery._invalidate_caches
 
         def late(delivery: Delivery, batch: Batch) -> None:
             delivery._scheduler.callLater(0.05, make_stale, delivery, batch)
 
-        self.assert_caught("R4", (Delivery, "_make_stale", late))
+        self.assert_caught("R4", (Delivery, "_invalidate_caches", late))
 
     def test_caches_keep_what_they_loaded_before_a_handlers_commit(self) -> None:
         def never(calls: HandlerCalls, batch: Batch) -> None: ...
 
-        self.assert_caught("R4", (HandlerCalls, "_may_be_stale", never))
+        self.assert_caught("R4", (HandlerCalls, "_suspect_caches", never))
 
     def test_a_position_is_taken_over_with_what_caches_hold(self) -> None:
         def begin(coherence: Coherence, stream: str, writer: str, position: Token) -> None:

@@ -11,7 +11,7 @@ from unittest.mock import patch
 from simulator.product import Product
 from simulator.simulation import Result, simulate
 from synrepl.core.tokens import Token
-from synrepl.services.following.consumer import Track
+from synrepl.services.following.consumer import PositionTracker
 from synrepl.services.following.handler_calls import HandlerCalls
 from synrepl.services.following.position_record import PositionRecord
 from synrepl.storage.memory import stream as memory_stream
@@ -94,10 +94,12 @@ class Mutants(TestCase):
         self.assert_caught("R3 LIVENESS", HandlerCalls, "reset", reset)
 
     def test_records_are_not_read_again(self) -> None:
-        def reread(self: Track, recorded: Token | None, incarnation: int, floor: Token) -> None:
+        def reread(
+            self: PositionTracker, recorded: Token | None, incarnation: int, floor: Token
+        ) -> None:
             self.incarnation = incarnation
 
-        self.assert_caught("R3 R7 LIVENESS CRASH", Track, "reread", reread)
+        self.assert_caught("R3 R7 LIVENESS CRASH", PositionTracker, "reread", reread)
 
     def test_facts_of_the_old_server_are_applied_on_the_new_one(self) -> None:
         self.assert_caught("R3", PositionRecord, "is_void", lambda *_: False)

@@ -18,11 +18,11 @@ from synrepl.services.announcing.publish import Publisher
 from synrepl.services.announcing.stream_state import StreamState
 from synrepl.services.following import position_record
 from synrepl.services.following.catch_up import CatchUp, LanePosition
-from synrepl.services.following.consumer import Consumer, Track
+from synrepl.services.following.consumer import Consumer, PositionTracker
 from synrepl.services.following.handler_calls import HandlerCalls
 from synrepl.services.following.lane import Lane
 from synrepl.services.following.progress import Progress
-from synrepl.services.following.source import Key, StorePositions
+from synrepl.services.following.sources import Key, StorePositions
 from synrepl.services.handlers import Batch
 from synrepl.services.writing.writer_lease import WriterName
 from synrepl.storage import handler_positions
@@ -84,7 +84,7 @@ class Mutants(MutantTestCase):
         deliver_ = Lane._deliver
 
         async def soon(lane: Lane, *arguments: Any) -> None:
-            lane._shared.scheduler.spawn("deliver", deliver_(lane, *arguments))
+            lane._context.scheduler.spawn("deliver", deliver_(lane, *arguments))
 
         self.assert_caught("R3", (Lane, "_deliver", soon))
 
@@ -92,10 +92,14 @@ class Mutants(MutantTestCase):
         attempt = HandlerCalls.attempt
 
         async def once(
-            calls: HandlerCalls, consumer: Consumer, track: Track, batch: Batch, *more: Any
+            calls: HandlerCalls,
+            consumer: Consumer,
+            tracker: PositionTracker,
+            batch: Batch,
+            *more: Any,
         ) -> bool:
-            await attempt(calls, consumer, track, batch, *more)
-            track.reach(batch.upto)
+            await attempt(calls, consumer, tracker, batch, *more)
+            tracker.reach(batch.upto)
             return True
 
         self.assert_caught("R3", (HandlerCalls, "attempt", once))
@@ -245,8 +249,8 @@ class Handlers(MutantTestCase):
 
     def test_who_is_behind_is_not_brought_to_the_lane(self) -> None:
         async def join(feed: CatchUp, *_: object) -> None:
-            feed._track.feed = None
-            feed._track.reach(feed._lane.position or 0)
+            feed._tracker.feed = None
+            feed._tracker.reach(feed._lane.position or 0)
 
         self.assert_caught("R3", (CatchUp, "run", join))
 

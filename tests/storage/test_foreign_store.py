@@ -14,8 +14,8 @@ from synrepl.adapters.postgres.database import PostgresDatabase
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.core.tokens import Range
 from synrepl.services.following.consumer import Subscription
-from synrepl.services.following.deliver import Delivery
-from synrepl.services.following.follow import Follower
+from synrepl.services.following.delivery import Delivery
+from synrepl.services.following.follower import Follower
 from synrepl.services.handlers import Batch, Handler
 from synrepl.storage.database import QueryFailed
 from synrepl.storage.foreign.release import NoTableForStream, NotSynapse, UnknownSchema
@@ -146,7 +146,7 @@ class Pages(ForeignCase):
         self.assertEqual(positions["caches"], {"master": 845})
 
 
-class GivenOut(ForeignCase):
+class IssuedTokens(ForeignCase):
     """What a real server's sequences can have given out."""
 
     async def test_streams_with_a_sequence(self) -> None:

@@ -19,11 +19,10 @@ from synrepl.services.announcing.announce import Announcer
 from synrepl.services.announcing.fan_out import FanOut
 from synrepl.services.announcing.publish import Publisher
 from synrepl.services.coherence.coherence import Coherence
-from synrepl.services.coherence.coherent import CoherentMovements, CoherentSettled
+from synrepl.services.coherence.listeners import CoherentCommitListener, CoherentPositionListener
 from synrepl.services.waiting.applied_positions import MasterPositions
-from synrepl.services.waiting.position_waiters import PositionWaiters
+from synrepl.services.waiting.position_waiters import PositionWaiters, WakingPositionListener
 from synrepl.services.waiting.wait_for import WaitFor
-from synrepl.services.waiting.waking_movements import WakingMovements
 from synrepl.services.writing.write import StreamWriter
 from synrepl.storage.store import Draft
 from synrepl.streams.catalogue import Catalogue
@@ -78,9 +77,9 @@ class Audited:
             self.catalogue,
             FanOut(
                 (
-                    CoherentMovements(self.coherence, "master"),
+                    CoherentPositionListener(self.coherence, "master"),
                     publisher,
-                    WakingMovements(waiters),
+                    WakingPositionListener(waiters),
                 )
             ),
             self.log,
@@ -90,7 +89,7 @@ class Audited:
             self.store,
             "master",
             list(self.catalogue),
-            CoherentSettled(self.coherence, "master", self.announcer),
+            CoherentCommitListener(self.coherence, "master", self.announcer),
             self.log,
         )
         own = MasterPositions(self.announcer, self.writer)

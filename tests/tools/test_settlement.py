@@ -6,9 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from synrepl.core.tokens import Token
-from synrepl.services.following.source import LINEAR
-from synrepl.services.waiting.applied_positions import MasterPositions, NotFollowed, OwnPositions
-from synrepl.services.waiting.position_waiters import Key as PositionKey
+from synrepl.services.following.sources import LINEAR
+from synrepl.services.following.sources import Key as PositionKey
+from synrepl.services.waiting.applied_positions import (
+    AppliedPositions,
+    MasterPositions,
+    NotFollowed,
+)
 from synrepl.services.waiting.position_waiters import PositionWaiters
 from synrepl.services.waiting.wait_for import WaitFor
 from synrepl.streams.catalogue import Catalogue
@@ -57,12 +61,12 @@ class Settlements(Base):
         seen = done(self.world.store.observe([CACHES]))["caches"]
         self.assertEqual((seen.recorded, seen.writers["other"].position), (4, 4))
 
-    def settlement(self, own: OwnPositions, in_memory: bool = False) -> Settlement:
+    def settlement(self, own: AppliedPositions, in_memory: bool = False) -> Settlement:
         world = self.world
         waiting = WaitFor(world.catalogue, own, PositionWaiters(world.scheduler))
         return Settlement(world.clock, world.catalogue, world.store, own, waiting, in_memory)
 
-    def last(self, own: OwnPositions) -> dict[str, Token]:
+    def last(self, own: AppliedPositions) -> dict[str, Token]:
         found = done(self.settlement(own).look(["caches", "events", "nosuch"]))
         self.assertEqual(list(found.seen), ["caches"])
         return {writer: token for (_, writer), token in found.last.items()}

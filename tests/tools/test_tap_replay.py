@@ -19,8 +19,8 @@ from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.adapters.tcp.worker import WorkerFactory
 from synrepl.cli.tap.replay_tcp import MOST_CLIENTS, ReplayFactory
 from synrepl.services.following.consumer import Subscription
-from synrepl.services.following.deliver import Delivery
-from synrepl.services.following.follow import Follower
+from synrepl.services.following.delivery import Delivery
+from synrepl.services.following.follower import Follower
 from synrepl.services.handlers import Batch, Handler
 from synrepl.storage.memory.store import MemoryStore
 from synrepl.streams.catalogue import Catalogue

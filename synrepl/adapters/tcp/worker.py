@@ -18,7 +18,7 @@ from synrepl.wire.session import ProtocolSession, SessionLimits
 
 
 class Owner(Interface):
-    """Who follows the master; see ``synrepl.services.following.follow.Follower``."""
+    """Who follows the master; see ``synrepl.services.following.follower.Follower``."""
 
     def connected(self, upstream: UpstreamPeer) -> None: ...
 

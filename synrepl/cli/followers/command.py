@@ -19,7 +19,7 @@ from synrepl.cli.terminal import plain_table, printable, show
 from synrepl.core.errors import InputError, Refused
 from synrepl.core.tokens import BadToken, Token, parse_token
 from synrepl.daemon.config.config import load
-from synrepl.services.following.leases import HEARTBEAT_S
+from synrepl.services.following.follower_lease import HEARTBEAT_S
 from synrepl.services.status.stream_progress import writer_label
 from synrepl.storage import follower_repair, followers
 from synrepl.storage.database import Isolation, Transaction

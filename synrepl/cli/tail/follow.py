@@ -19,7 +19,7 @@ from synrepl.core.retry import BackOff, Retry
 from synrepl.core.tokens import Range
 from synrepl.positions.cursor import Cursor, CursorDecision, Fetch, Reset
 from synrepl.positions.vector import PositionVector
-from synrepl.services.following.source import Source
+from synrepl.services.following.sources import FactSource
 from synrepl.storage.store import FactsLost, Trimmed
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.definition import Fact, Generation, Stream
@@ -31,7 +31,7 @@ from synrepl.wire.commands import Command, Ping, Position, Rdata, Replicate
 from synrepl.wire.dialects import Dialect
 
 #: How long a master has to greet us and to announce what was asked for, in seconds.
-ANNOUNCE_S = 2.0
+ANNOUNCE_TIMEOUT_S = 2.0
 
 #: So many streams' POSITIONs at once are an answer to REPLICATE, whoever sent that.
 A_ROUND = 3
@@ -77,7 +77,7 @@ class Tail:
         streams: Collection[str],
         start: PositionVector | None,
         foreign: bool,
-        source: Source | None,
+        source: FactSource | None,
         rows: Generation,
         show: Show,
         say: Callable[[str], object],
@@ -125,7 +125,7 @@ class Tail:
         if self._before:
             self._say(f"connected to {upstream.address} again")
         self._ask(upstream)
-        self._check = self._scheduler.callLater(ANNOUNCE_S, self._tell_silence, upstream)
+        self._check = self._scheduler.callLater(ANNOUNCE_TIMEOUT_S, self._tell_silence, upstream)
 
     def disconnected(self) -> None:
         """Nothing more comes of what has begun."""
@@ -231,7 +231,7 @@ class Tail:
         return True
 
     async def _fetch(
-        self, source: Source, stream: Stream, writer: str, cursor: Cursor, span: Range
+        self, source: FactSource, stream: Stream, writer: str, cursor: Cursor, span: Range
     ) -> bool:
         after, upto = span.after, span.upto
         retry = Retry(_BACK_OFF, self._scheduler.random)

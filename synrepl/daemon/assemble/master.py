@@ -23,23 +23,22 @@ from synrepl.services.announcing.publish import Publisher
 from synrepl.services.announcing.stream_state import Movements
 from synrepl.services.announcing.throughput import Throughput
 from synrepl.services.bus.syncing_repeater import SyncingRepeater
-from synrepl.services.coherence.coherent import CoherentMovements, CoherentSettled
-from synrepl.services.coherence.invalidate import Changes
-from synrepl.services.coherence.relay_invalidations import InvalidationRelay
+from synrepl.services.coherence.invalidation_relay import InvalidationRelay
+from synrepl.services.coherence.invalidations import Changes
+from synrepl.services.coherence.listeners import CoherentCommitListener, CoherentPositionListener
 from synrepl.services.command_queue import CommandQueue
 from synrepl.services.following.failures import HandlerFailures
-from synrepl.services.following.source import Source
+from synrepl.services.following.sources import FactSource
 from synrepl.services.handlers import Access
 from synrepl.services.sending.commands import Commands
 from synrepl.services.serving.federation_trim import FederationTrim, trims_mirror, trims_store
 from synrepl.services.serving.peer_states import BUS
 from synrepl.services.serving.serve import Master
 from synrepl.services.status.expected_followers import ExpectedFollowers
-from synrepl.services.trim import Trimmer
+from synrepl.services.trimmer import Trimmer
 from synrepl.services.waiting.applied_positions import MasterPositions
-from synrepl.services.waiting.position_waiters import PositionWaiters
+from synrepl.services.waiting.position_waiters import PositionWaiters, WakingPositionListener
 from synrepl.services.waiting.wait_for import WaitFor
-from synrepl.services.waiting.waking_movements import WakingMovements
 from synrepl.services.writing.write import StreamWriter
 from synrepl.storage.database import Database
 from synrepl.storage.store import FactStore
@@ -76,7 +75,7 @@ class MasterServices:
     relay: InvalidationRelay | None
     bus: MasterBus | None
     repeater: SyncingRepeater | None
-    source: Source
+    source: FactSource
     master: Master
     federation: FederationTrim
     followers: ExpectedFollowers
@@ -187,11 +186,11 @@ def assemble_master(
     waiters = PositionWaiters(scheduler)
     hear: tuple[Movements, ...] = (
         # Caches drop what is stale before anybody can hear of the position (R4).
-        CoherentMovements(coherence, name),
+        CoherentPositionListener(coherence, name),
         throughput,
         ports.watched(announced),
         # Who waited for a position finds it announced.
-        WakingMovements(waiters),
+        WakingPositionListener(waiters),
     )
     announcer = Announcer(
         scheduler,
@@ -209,7 +208,7 @@ def assemble_master(
         store,
         name,
         own,
-        CoherentSettled(coherence, name, announcer),
+        CoherentCommitListener(coherence, name, announcer),
         log,
         config.writers_of,
         refusals(config),
@@ -235,7 +234,7 @@ def assemble_master(
     relay = None
     if changes is not None:
         relay = InvalidationRelay(scheduler, writer, changes.invalidations, log)
-    source: Source = store
+    source: FactSource = store
     if bus is not None:
         source = SomeElsewhere(bus.mirror.streams, bus.mirror.page, store)
     master = Master(

@@ -12,10 +12,10 @@ from synrepl.daemon.process_bus import Join
 from synrepl.services.announcing.announce import Log
 from synrepl.services.announcing.stream_state import Movements
 from synrepl.services.coherence.coherence import Coherence
-from synrepl.services.coherence.invalidate import Changes, Invalidations
+from synrepl.services.coherence.invalidations import Changes, Invalidations
 from synrepl.services.following.consumer import Subscription
 from synrepl.services.following.possible_tokens import PossibleTokens
-from synrepl.services.following.source import Backlog, Source
+from synrepl.services.following.sources import CatchUpSources, FactSource
 from synrepl.services.sizes import DEFAULT_SIZES, Sizes
 from synrepl.services.writing.write import StreamWriter
 from synrepl.storage.database import Database
@@ -73,15 +73,15 @@ class WorkerPorts(Ports):
     :ivar database: for the record of its positions, and for transactional handlers
     :ivar incarnations: those of the database's server that the process has met
     :ivar source: where it fetches what it missed
-    :ivar backlog: where handlers get facts from the past; None where nobody has them
+    :ivar catch_up_sources: where handlers get facts from the past; None where nobody has them
     :ivar tokens: which tokens can have been given out
     """
 
     store: FactStore | None
     database: Database | None
     incarnations: Incarnations
-    source: Source
-    backlog: Backlog | None
+    source: FactSource
+    catch_up_sources: CatchUpSources | None
     tokens: PossibleTokens
 
 

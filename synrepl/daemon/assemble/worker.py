@@ -19,12 +19,12 @@ from synrepl.daemon.worker_commands import WorkerCommands
 from synrepl.services.announcing.announce import Log
 from synrepl.services.bus.own_writer import OwnWriter
 from synrepl.services.coherence.coherence import Coherence
-from synrepl.services.coherence.coherent import CoherentSettled
-from synrepl.services.coherence.invalidate import Changes
+from synrepl.services.coherence.invalidations import Changes
+from synrepl.services.coherence.listeners import CoherentCommitListener
 from synrepl.services.following.consumer import Subscription
-from synrepl.services.following.deliver import Delivery
-from synrepl.services.following.follow import Follower
-from synrepl.services.following.leases import FollowerLease
+from synrepl.services.following.delivery import Delivery
+from synrepl.services.following.follower import Follower
+from synrepl.services.following.follower_lease import FollowerLease
 from synrepl.services.handlers import Access
 from synrepl.services.waiting.applied_positions import FollowerPositions
 from synrepl.services.waiting.position_waiters import PositionWaiters
@@ -97,7 +97,7 @@ class WorkerServices:
         await until_done(self.delivery.start)
         for handler in self.ports.handlers:
             await until_done(partial(handlers.start, [handler], self.access))
-        await self.delivery.tell_losses()
+        await self.delivery.report_losses()
 
     def follow(self) -> None:
         """Join the bus, if there is one, and keep the record up to date from now on."""
@@ -160,7 +160,7 @@ def assemble_worker(
         ports.database,
         waiters,
         coherence,
-        backlog=ports.backlog,
+        sources=ports.catch_up_sources,
         linear=is_linear,
         incarnations=ports.incarnations,
         catalogue=catalogue,
@@ -183,7 +183,7 @@ def assemble_worker(
         scheduler,
         config,
         follower,
-        delivery.command,
+        delivery.deliver_command,
         own_writer.states if FEDERATION in own else None,
         store,
         log,
@@ -218,7 +218,7 @@ def assemble_worker(
             store,
             name,
             own,
-            CoherentSettled(coherence, name, settled),
+            CoherentCommitListener(coherence, name, settled),
             log,
             config.writers_of,
             refusals(config),

@@ -14,7 +14,7 @@ from synrepl.daemon.http.wait import wait_route
 from synrepl.daemon.listener_status import connections_status
 from synrepl.daemon.memory_sources import SomeElsewhere
 from synrepl.daemon.metrics.metrics import ProcessMetrics
-from synrepl.services.following.source import Source
+from synrepl.services.following.sources import FactSource
 from synrepl.services.serving.updates import Updates
 from synrepl.services.status.bus_status import bus_stands
 from synrepl.services.status.expected_followers import followers_get_on
@@ -74,7 +74,7 @@ def serve_master(
         }
 
     checks = [streams_can_be_seen(announcer), name_is_held(writer), lag_below(watch, READY_LAG_S)]
-    source: Source = services.store
+    source: FactSource = services.store
     if bus is not None:
         checks.append(bus_stands(bus.status))
         source = SomeElsewhere(bus.mirror.streams, bus.mirror.sure_page, services.store)

@@ -52,7 +52,7 @@ def serve_worker(
     )
     follower, delivery = worker.follower, worker.delivery
     identity = Identity(config.server_name, config.instance_name, __version__, started_at)
-    watch = Watch(scheduler, lambda: worker_standings(follower.positions, follower.heard))
+    watch = Watch(scheduler, lambda: worker_standings(follower.positions, follower.announced))
     watch.start()
 
     def status() -> dict[str, Any]:

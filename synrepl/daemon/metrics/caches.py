@@ -26,7 +26,7 @@ _COUNTERS = {
 def caches(told: Mapping[str, Any]) -> Iterable[Metric]:
     """All of them.
 
-    :param told: what :func:`synrepl.services.coherence.cache_status.caches_status` makes
+    :param told: what :func:`synrepl.services.coherence.coherence.caches_status` makes
     """
     by_name: Mapping[str, Mapping[str, int]] = told["by_name"]
 

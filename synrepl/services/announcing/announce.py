@@ -145,7 +145,7 @@ class Announcer:
             await self._record()
 
     async def _look_while_dirty(self) -> None:
-        pause = self._sizes.look_again_s
+        pause = self._sizes.recheck_s
         stuck_at: dict[str, Token] = {}
         try:
             while self._dirty and self._watching:
@@ -155,8 +155,8 @@ class Announcer:
                 again = {name for name in dirty if self.states[name].has_hole}
                 standing = {name: self.states[name].linear for name in again}
                 # Behind a long transaction there is nothing new to see for a while.
-                longer = min(2 * pause, self._sizes.look_seldom_s)
-                pause = longer if standing == stuck_at else self._sizes.look_again_s
+                longer = min(2 * pause, self._sizes.slow_recheck_s)
+                pause = longer if standing == stuck_at else self._sizes.recheck_s
                 stuck_at = standing
                 if (again or self._dirty) and self._watching:
                     await self._scheduler.sleep(pause)

@@ -20,7 +20,7 @@ from synrepl.services.bus.bus_publisher import Voice, Wires
 from synrepl.services.bus.channels import Channels
 from synrepl.services.bus.hearing import Hearing
 from synrepl.services.bus.instance_guard import Namesakes
-from synrepl.services.following.follow import Upstream
+from synrepl.services.following.follower import Upstream
 from synrepl.wire.closing import CloseReason
 from synrepl.wire.codec import write_line
 from synrepl.wire.commands import Command, Replicate, UserIp
@@ -28,7 +28,7 @@ from synrepl.wire.dialects import CURRENT, Dialect
 
 
 class Ear(Protocol):
-    """Who is told what is heard: a :class:`~synrepl.services.following.follow.Follower`, say."""
+    """Who is told what is heard: a :class:`~synrepl.services.following.follower.Follower`, say."""
 
     def connected(self, upstream: Upstream) -> None:
         """The bus can be heard, and spoken to."""

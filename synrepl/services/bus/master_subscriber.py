@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from synrepl.services.bus.mirror import Mirror
-from synrepl.services.following.follow import Upstream
+from synrepl.services.following.follower import Upstream
 from synrepl.wire.batching import BatchTooLarge
 from synrepl.wire.closing import reason_and_text
 from synrepl.wire.commands import Command, Position, Rdata, Replicate

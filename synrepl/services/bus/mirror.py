@@ -137,7 +137,7 @@ class Mirror:
     # -- for those who have missed something -------------------------------------------------
 
     async def page(self, stream: Stream, span: Range, writer: str | None, limit: int) -> Page:
-        """Part of a range, for followers of this master; see :class:`~.source.Source`.
+        """Part of a range, for followers of this master; see :class:`~.sources.FactSource`.
 
         :raises Trimmed: what was asked for is gone, or was never heard
         """

@@ -17,7 +17,7 @@ from synrepl.caches.registry import Caches
 from synrepl.core.errors import ConfigError
 from synrepl.core.tokens import Token
 from synrepl.services.announcing.announce import Log
-from synrepl.services.coherence.effects_plan import Plan, plan_of
+from synrepl.services.coherence.effects_plan import EffectsPlan, plan_of
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.definition import Fact, Stream
 from synrepl.streams.effects import BadKeys, Expansion, Group
@@ -80,8 +80,8 @@ class Coherence:
         self._streams = {stream.name: stream for stream in catalogue}
         self._followed = frozenset(self._streams if followed is None else followed)
         self._expansions: dict[str, Expansion] = {}
-        self._expanded: dict[str, Plan] = {}
-        self._plans: dict[str, dict[type[Row], Plan]] = {}
+        self._expanded: dict[str, EffectsPlan] = {}
+        self._plans: dict[str, dict[type[Row], EffectsPlan]] = {}
         self._planned = -1
         self._begun: set[tuple[str, str]] = set()
         #: How far the linear view of a stream was told, where facts may be left out.
@@ -292,7 +292,7 @@ class Coherence:
         self._plans = {name: self._plans_of(stream) for name, stream in self._streams.items()}
         self._planned = declarations  # last: transactions look expansions up in their threads
 
-    def _plans_of(self, stream: Stream) -> dict[type[Row], Plan]:
+    def _plans_of(self, stream: Stream) -> dict[type[Row], EffectsPlan]:
         """What the rows of each class do: as the stream declares, and as the user does."""
         effects = dict(stream.effects)
         for kind, row in stream.kinds.items():
@@ -326,3 +326,20 @@ class Coherence:
     def _next_moment(self, stream: str, writer: str, upto: Token) -> None:
         self.caches.moment += 1
         self.moments.append(Moment(self.caches.moment, stream, writer, upto))
+
+
+def caches_status(coherence: Coherence) -> dict[str, Any]:
+    """The section ``caches`` of a status, JSON-ready.
+
+    ``by_name`` holds what each cache has counted, ``rows`` how many rows of the
+    ``caches`` stream were applied by the name in them, ``unknown`` how many named
+    nothing that this process has, ``bad`` how many had keys that made no sense,
+    ``emptied`` how often caches were emptied because rows were lost.
+    """
+    return {
+        "by_name": coherence.caches.stats(),
+        "rows": dict(coherence.invalidations),
+        "unknown": coherence.unknown,
+        "bad": coherence.bad,
+        "emptied": coherence.emptied,
+    }

@@ -11,7 +11,7 @@ from synrepl.core.tokens import Token
 from synrepl.streams.effects import Effects, Group, Invalidates, Key
 
 
-class Plan(NamedTuple):
+class EffectsPlan(NamedTuple):
     """What one class of rows does, or one expansion.
 
     :ivar invalidates: each function that gives keys, with the caches that it gives them for
@@ -70,7 +70,7 @@ class Plan(NamedTuple):
                 cache.clear()
 
 
-def plan_of(effects: Effects) -> Plan:
+def plan_of(effects: Effects) -> EffectsPlan:
     """The plan of some effects."""
     invalidates: dict[Any, list[str | Group]] = {}
     marks: dict[Any, list[str]] = {}
@@ -79,7 +79,7 @@ def plan_of(effects: Effects) -> Plan:
             invalidates.setdefault(effect.keys, []).append(effect.cache)
         else:
             marks.setdefault(effect.entities, []).append(effect.index)
-    return Plan(
+    return EffectsPlan(
         tuple((keys, tuple(targets)) for keys, targets in invalidates.items()),
         tuple((entities, tuple(names)) for entities, names in marks.items()),
     )

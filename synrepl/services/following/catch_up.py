@@ -10,9 +10,9 @@ from synrepl.core.errors import SynreplError
 from synrepl.core.retry import BackOff, Retry
 from synrepl.core.tokens import Range, Token
 from synrepl.services.announcing.announce import Log
-from synrepl.services.following.consumer import Consumer, Track
+from synrepl.services.following.consumer import Consumer, PositionTracker
 from synrepl.services.following.handler_calls import HandlerCalls
-from synrepl.services.following.source import LINEAR, Backlog, Key
+from synrepl.services.following.sources import LINEAR, CatchUpSources, Key
 from synrepl.services.handlers import Batch
 from synrepl.storage.incarnations import JUMP
 from synrepl.storage.store import FactsLost, Page, Trimmed
@@ -25,7 +25,7 @@ _BACK_OFF = BackOff(0.1, 5.0)
 POLL_S = 1.0
 
 #: The same after a lane has moved: positions are recorded a little after they are announced.
-LOOK_AGAIN_S = 0.25
+POLL_AFTER_MOVE_S = 0.25
 
 
 class LanePosition:
@@ -48,18 +48,18 @@ class FeedContext:
 
     :ivar begin: records where a handler starts, before it gets its first fact
     :ivar progressed: called with each (stream, writer) whose position has moved
-    :ivar lost: tells one handler that a failover has lost facts which it was given
+    :ivar report_loss: tells one handler that a failover has lost facts which it was given
     :ivar cross_floor: prepares one handler for facts from beyond a failover, if there was one
     :ivar page_rows: rows read at a time
     """
 
     scheduler: Scheduler
-    backlog: Backlog
+    sources: CatchUpSources
     calls: HandlerCalls
     log: Log
     begin: Callable[[Consumer, Key], Awaitable[None]]
     progressed: Callable[[Key], object]
-    lost: Callable[[Consumer, Key, Range], Awaitable[None]]
+    report_loss: Callable[[Consumer, Key, Range], Awaitable[None]]
     cross_floor: Callable[[Consumer, Key], Awaitable[None]]
     page_rows: int
 
@@ -74,20 +74,20 @@ class PageFeed:
         self,
         context: FeedContext,
         consumer: Consumer,
-        track: Track,
+        tracker: PositionTracker,
         stream: Stream,
         writer: str,
         source_fails: Callable[[], object] = lambda: None,
     ) -> None:
         self._context = context
         self._consumer = consumer
-        self._track = track
+        self._tracker = tracker
         self._stream = stream
         self._writer = writer
-        self._stopped = source_fails
+        self._source_fails = source_fails
         self._retry = Retry(_BACK_OFF, context.scheduler.random)
         #: Up to here it reads what a failover has left.
-        self._left_upto: Token = 0
+        self._surviving_upto: Token = 0
 
     async def next(self, upto: Token, read: Callable[[Page], object] = lambda page: None) -> None:
         """Read and hand over one page between the handler's position and ``upto``.
@@ -96,54 +96,54 @@ class PageFeed:
 
         :param read: called with the page before it is handed over
         """
-        track = self._track
-        if upto - (track.position or 0) >= JUMP:
+        tracker = self._tracker
+        if upto - (tracker.position or 0) >= JUMP:
             key = self._stream.name, self._writer
             await self._context.cross_floor(self._consumer, key)
-        rewinds, at = track.rewinds, track.position or 0
-        span = Range(at, min(upto, self._left_upto) if at < self._left_upto else upto)
+        rewinds, at = tracker.rewinds, tracker.position or 0
+        span = Range(at, min(upto, self._surviving_upto) if at < self._surviving_upto else upto)
         try:
-            page = await self._context.backlog.source.page(
+            page = await self._context.sources.source.page(
                 self._stream, span, self._writer or None, self._context.page_rows
             )
         except Trimmed as error:
-            await self._step_over(error)
+            await self._skip_trimmed(error)
             return
         except FactsLost as error:
-            self._left_upto = error.floor - 1
+            self._surviving_upto = error.floor - 1
             key = (self._stream.name, self._writer)
-            await self._context.lost(self._consumer, key, Range(error.kept, at))
+            await self._context.report_loss(self._consumer, key, Range(error.kept, at))
             return
         except SynreplError as error:
-            self._stopped()
+            self._source_fails()
             await self._pause(error)
             return
         self._retry.succeeded()
-        if track.rewinds != rewinds:  # it was read on a server that is gone, perhaps
+        if tracker.rewinds != rewinds:  # it was read on a server that is gone, perhaps
             return
         read(page)
         if page.facts:
             last = page.facts[-1].token
             batch = Batch(self._stream.name, self._writer, span.after, last, page.facts)
-            await self.deal(batch, rewinds=rewinds)
-        if track.rewinds == rewinds:
-            track.reach(page.upto)
+            await self.deliver(batch, rewinds=rewinds)
+        if tracker.rewinds == rewinds:
+            tracker.reach(page.upto)
         self._context.progressed((self._stream.name, self._writer))
 
-    async def deal(
+    async def deliver(
         self, batch: Batch, retry: Retry | None = None, rewinds: int | None = None
     ) -> None:
         """Hand a batch over until the handler has dealt with it."""
-        await self._context.calls.deal(
-            self._consumer, self._track, batch, retry, failed=self._stopped, rewinds=rewinds
+        await self._context.calls.call_until_done(
+            self._consumer, self._tracker, batch, retry, failed=self._source_fails, rewinds=rewinds
         )
         self._context.progressed((batch.stream, batch.writer))
 
-    async def _step_over(self, error: Trimmed) -> None:
+    async def _skip_trimmed(self, error: Trimmed) -> None:
         """Resume above the trimmed facts, and tell the handler if they matter to it."""
         trimmed = int(str(error.facts["trimmed"]))
         stream, log = self._stream.name, self._context.log
-        if self._track.has_begun:
+        if self._tracker.has_begun:
             log.warn(
                 "handler {handler}: {error}; starting again from there",
                 handler=self._consumer.name,
@@ -156,7 +156,7 @@ class PageFeed:
                 handler=self._consumer.name,
                 error=error,
             )
-        self._track.reach(trimmed)
+        self._tracker.reach(trimmed)
         self._context.progressed((stream, self._writer))
 
     async def _pause(self, error: SynreplError) -> None:
@@ -183,19 +183,19 @@ class CatchUp:
         self,
         context: FeedContext,
         consumer: Consumer,
-        track: Track,
+        tracker: PositionTracker,
         lane: LanePosition,
         stream: Stream,
         writer: str,
     ) -> None:
         self._scheduler = context.scheduler
-        self._track = track
+        self._tracker = tracker
         self._lane = lane
-        self._pages = PageFeed(context, consumer, track, stream, writer, self._let_go)
+        self._pages = PageFeed(context, consumer, tracker, stream, writer, self._release_lane)
         self._is_near = False
         self._arrivals: list[Promise[None]] = []
         self._moved: Promise[None] | None = None
-        track.feed = self
+        tracker.feed = self
 
     async def run(self, first: Batch | None = None, retry: Retry | None = None) -> None:
         """Feed the handler until it has joined.
@@ -204,20 +204,20 @@ class CatchUp:
         :param retry: the attempts at it
         """
         if first is not None:
-            await self._pages.deal(first, retry)
-        track, lane = self._track, self._lane
+            await self._pages.deliver(first, retry)
+        tracker, lane = self._tracker, self._lane
         while True:
             goal = lane.position or 0
-            if (track.position or 0) < goal:
-                await self._pages.next(goal, self._note)
+            if (tracker.position or 0) < goal:
+                await self._pages.next(goal, self._note_last_page)
             elif lane.is_busy:
                 self._is_near = True
                 self._moved = self._scheduler.promise()
                 await self._moved
             else:
                 break
-        track.feed = None
-        self._let_go()
+        tracker.feed = None
+        self._release_lane()
 
     def wake(self) -> None:
         """The lane has moved."""
@@ -232,11 +232,11 @@ class CatchUp:
             self._arrivals.append(arrival)
             await arrival
 
-    def _note(self, page: Page) -> None:
+    def _note_last_page(self, page: Page) -> None:
         """The last page: beyond it is only what the lane handles meanwhile."""
         self._is_near = not page.limited
 
-    def _let_go(self) -> None:
+    def _release_lane(self) -> None:
         """Stop the lane from waiting."""
         self._is_near = False
         arrivals, self._arrivals = self._arrivals, []
@@ -280,7 +280,7 @@ class ViewFeed:
         retry = Retry(_BACK_OFF, self._scheduler.random)
         while True:
             try:
-                moved = await self._look()
+                moved = await self._poll()
                 retry.succeeded()
             except SynreplError as error:
                 self._context.log.warn(
@@ -298,9 +298,9 @@ class ViewFeed:
         """A lane of the stream has moved, so the record will soon."""
         self._woken = True
 
-    async def _look(self) -> bool:
+    async def _poll(self) -> bool:
         """Feed up to the recorded positions; whether any was ahead of the handler."""
-        positions = self._context.backlog.positions
+        positions = self._context.sources.positions
         assert positions is not None
         recorded = await positions.recorded(self._stream)
         wanted = {LINEAR: recorded.linear} if self.consumer.linear else recorded.writers
@@ -313,16 +313,16 @@ class ViewFeed:
         return moved
 
     async def _feed(self, writer: str, upto: Token) -> bool:
-        track = self.consumer.track((self._stream.name, writer), self._earliest)
-        track.begin(max(upto, self._known))
-        if track.recorded is None:
+        tracker = self.consumer.tracker((self._stream.name, writer), self._earliest)
+        tracker.begin(max(upto, self._known))
+        if tracker.recorded is None:
             await self._context.begin(self.consumer, (self._stream.name, writer))
         pages = self._pages.get(writer)
         if pages is None:
-            pages = PageFeed(self._context, self.consumer, track, self._stream, writer)
+            pages = PageFeed(self._context, self.consumer, tracker, self._stream, writer)
             self._pages[writer] = pages
         moved = False
-        while (track.position or 0) < upto:
+        while (tracker.position or 0) < upto:
             await pages.next(upto)
             moved = True
         return moved
@@ -330,7 +330,7 @@ class ViewFeed:
     async def _wait(self) -> None:
         """Wait for the next poll, or for a lane to move."""
         self._woken = False
-        for _ in range(round(POLL_S / LOOK_AGAIN_S)):
-            await self._scheduler.sleep(LOOK_AGAIN_S)
+        for _ in range(round(POLL_S / POLL_AFTER_MOVE_S)):
+            await self._scheduler.sleep(POLL_AFTER_MOVE_S)
             if self._woken:
                 return

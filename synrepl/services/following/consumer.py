@@ -12,7 +12,7 @@ from typing import Protocol
 from synrepl.core.clock import Promise, Scheduler
 from synrepl.core.errors import ConfigError
 from synrepl.core.tokens import Token
-from synrepl.services.following.source import LINEAR, Key
+from synrepl.services.following.sources import LINEAR, Key
 from synrepl.services.handlers import Batch, Handler, as_transactional
 
 
@@ -51,7 +51,7 @@ class Subscription:
     attempts: int | None = None
 
 
-class Feed(Protocol):
+class HandlerFeed(Protocol):
     """Feeds a handler that is not in the lane."""
 
     def wake(self) -> None:
@@ -83,7 +83,7 @@ class FairLock:
             self._is_taken = False
 
 
-class Track:
+class PositionTracker:
     """The position of one handler in one (stream, writer).
 
     :ivar position: everything at or below it is handled; None while the handler is to
@@ -125,7 +125,7 @@ class Track:
         self.recorded = recorded
         self.started_from = started_from
         self.is_of_new_writer = is_of_new_writer
-        self.feed: Feed | None = None
+        self.feed: HandlerFeed | None = None
         self.in_transaction = False
         self.is_resumed = False
         self.rewinds = 0
@@ -169,7 +169,7 @@ class Track:
         if self.position is None or position > self.position:
             self.position = position
 
-    def rest(self, batch: Batch) -> Batch | None:
+    def unhandled_part(self, batch: Batch) -> Batch | None:
         """The part of a batch above the position; None when there is none."""
         at = self.position
         if at is None or at <= batch.after or not batch.ordered:
@@ -184,7 +184,7 @@ class Consumer:
     :param linear: the connection gives the linear view
     :ivar attempts: failed attempts after which a fact becomes a dead letter; None for never
     :ivar linear: it gets the linear view of streams that have a table
-    :ivar tracks: by stream and writer
+    :ivar trackers: by stream and writer
     """
 
     def __init__(self, subscription: Subscription, scheduler: Scheduler, linear: bool) -> None:
@@ -194,14 +194,14 @@ class Consumer:
         self.attempts = subscription.attempts
         self.linear = linear if handler.view is None else handler.view == "linear"
         self.has_other_view = self.linear is not linear
-        self.tracks: dict[Key, Track] = {}
+        self.trackers: dict[Key, PositionTracker] = {}
         self._start = subscription.start
         self._start_of = subscription.start_of
         self._scheduler = scheduler
         self._locks: dict[Key, FairLock] = {}
 
     @property
-    def knows_of_losses(self) -> bool:
+    def accepts_lost_range(self) -> bool:
         """Its ``on_reset`` has the parameter ``lost``, which older handlers do not have."""
         parameters = signature(self.handler.on_reset).parameters.values()
         kinds = [each.kind for each in parameters]
@@ -228,51 +228,53 @@ class Consumer:
             found = self._locks[key] = FairLock(self._scheduler)
         return found
 
-    def track(self, key: Key, earliest: bool) -> Track:
+    def tracker(self, key: Key, earliest: bool) -> PositionTracker:
         """Its track in a (stream, writer); a new one starts where the handler is to start.
 
         :param earliest: its worker starts at the oldest fact
         """
-        found = self.tracks.get(key)
+        found = self.trackers.get(key)
         if found is None:
-            found = self.tracks[key] = self._begin(key, earliest)
+            found = self.trackers[key] = self._new_tracker(key, earliest)
         return found
 
-    def _begin(self, key: Key, earliest: bool) -> Track:
+    def _new_tracker(self, key: Key, earliest: bool) -> PositionTracker:
         stream, writer = key
-        whole = self.tracks.get((stream, LINEAR))
+        whole = self.trackers.get((stream, LINEAR))
         if writer and whole is not None:  # a linear position holds for every writer
-            return Track(whole.position, None, whole.started_from)
+            return PositionTracker(whole.position, None, whole.started_from)
         recorded = [
-            track
-            for (of, _), track in self.tracks.items()
-            if of == stream and track.recorded is not None
+            tracker
+            for (of, _), tracker in self.trackers.items()
+            if of == stream and tracker.recorded is not None
         ]
         if recorded:
             # A writer that was there when the handler began was announced then: this one is
             # new, and all of its facts are for the handler, wherever that was to start. One
             # that was silent then is cut off where the handler began with the others.
-            begun_at = min(track.started_from or 0 for track in recorded)
-            return Track(begun_at, None, begun_at, is_of_new_writer=True)
+            begun_at = min(tracker.started_from or 0 for tracker in recorded)
+            return PositionTracker(begun_at, None, begun_at, is_of_new_writer=True)
         start = self.start(stream)
         if start is None:
             start = StartAt.EARLIEST if earliest else StartAt.NOW
         if start is StartAt.NOW:
-            return Track(None)
+            return PositionTracker(None)
         position = 0 if start is StartAt.EARLIEST else start
-        return Track(position, None, position)
+        return PositionTracker(position, None, position)
 
-    def take_over(self, positions: Mapping[Key, Track], streams: Mapping[str, object]) -> None:
+    def resume(
+        self, positions: Mapping[Key, PositionTracker], streams: Mapping[str, object]
+    ) -> None:
         """Resume from recorded positions.
 
         :param streams: those whose positions depend on the view
         :raises ViewChanged: per-writer positions do not determine a linear one
         """
-        for (stream, writer), track in positions.items():
+        for (stream, writer), tracker in positions.items():
             if self.linear and writer and stream in streams:
                 raise ViewChanged(handler=self.name, stream=stream)
-            track.is_resumed = True
-            self.tracks[stream, writer] = track
+            tracker.is_resumed = True
+            self.trackers[stream, writer] = tracker
 
     def describe_start(self, streams: Iterable[str]) -> str:
         """Where it starts in these streams as a new handler, for the log."""

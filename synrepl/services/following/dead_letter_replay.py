@@ -14,11 +14,11 @@ from synrepl.services.following.position_record import PositionRecord
 from synrepl.storage.dead_letters import DeadLetter
 
 #: Seconds between polls.
-LOOK_S = 1.0
+POLL_S = 1.0
 
 #: How many a status lists, and how many are replayed per poll.
-SHOWN = 20
-AT_ONCE = 100
+MAX_LISTED = 20
+MAX_PER_POLL = 100
 
 
 class DeadLetterReplay:
@@ -46,25 +46,25 @@ class DeadLetterReplay:
 
     async def run(self) -> None:
         """Poll for as long as the process runs."""
-        while self._record.is_kept:
+        while self._record.is_persistent:
             try:
-                await self.look()
+                await self.poll()
             except SynreplError as error:
                 self._log.warn("cannot look at dead letters: {error}", error=error)
-            await self._scheduler.sleep(LOOK_S)
+            await self._scheduler.sleep(POLL_S)
 
-    async def look(self) -> None:
+    async def poll(self) -> None:
         """Poll once.
 
         :raises SynreplError: the record cannot be read or written
         """
-        self.counts, self.newest, requested = await self._record.letters(SHOWN, AT_ONCE)
+        self.counts, self.newest, requested = await self._record.letters(MAX_LISTED, MAX_PER_POLL)
         for letter in requested:
             consumer = self._consumers.get(letter.fact.handler)
             if consumer is not None:
                 await self._calls.replay(consumer, letter)
         if requested:
-            self.counts, self.newest, _ = await self._record.letters(SHOWN, AT_ONCE)
+            self.counts, self.newest, _ = await self._record.letters(MAX_LISTED, MAX_PER_POLL)
 
     def to_json(self) -> dict[str, Any]:
         """``{"count", "newest"}``."""

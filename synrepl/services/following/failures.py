@@ -10,22 +10,22 @@ from typing import Any
 from synrepl.core.clock import Clock
 from synrepl.core.tokens import Token
 from synrepl.services.announcing.announce import Log
-from synrepl.services.following.source import LINEAR, Key
+from synrepl.services.following.sources import LINEAR, Key
 from synrepl.services.handlers import Batch
 from synrepl.storage.dead_letters import FailureReason
 
 #: Limits in characters: of an exception's message, and of the end of its traceback.
-MOST_MESSAGE = 500
-MOST_TRACEBACK = 10_000
+MAX_MESSAGE = 500
+MAX_TRACEBACK = 10_000
 
 #: How many places of failures are remembered, so that their tracebacks are logged once.
-MOST_PLACES = 1_000
+MAX_PLACES = 1_000
 
 #: Failed attempts that make a process not ready: one that a retry cures does not.
 ATTEMPTS_OF_A_FAILURE = 2
 
 #: How many failures a summary lists.
-MOST_LISTED = 5
+MAX_LISTED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ class HandlerFailures:
         if place in self._logged:
             self._log.warn("{sentence}; at {place}, as before", sentence=sentence, place=place[2])
             return
-        if len(self._logged) >= MOST_PLACES:
+        if len(self._logged) >= MAX_PLACES:
             self._logged.clear()
         self._logged.add(place)
         self._log.warn(
@@ -162,8 +162,8 @@ class HandlerFailures:
                 else _concerns(failure, *place)
             )
         ]
-        more = f"; and {len(found) - MOST_LISTED} more" if len(found) > MOST_LISTED else ""
-        return "; ".join(found[:MOST_LISTED]) + more if found else None
+        more = f"; and {len(found) - MAX_LISTED} more" if len(found) > MAX_LISTED else ""
+        return "; ".join(found[:MAX_LISTED]) + more if found else None
 
 
 def _concerns(failure: HandlerFailure, stream: str, writer: str) -> bool:
@@ -177,8 +177,8 @@ def reason_of(error: Exception) -> FailureReason:
     frames = "".join(traceback.format_exception(error))
     return FailureReason(
         type(error).__name__,
-        _storable(" ".join(str(error).split()))[:MOST_MESSAGE],
-        _storable(frames)[-MOST_TRACEBACK:],
+        _storable(" ".join(str(error).split()))[:MAX_MESSAGE],
+        _storable(frames)[-MAX_TRACEBACK:],
     )
 
 

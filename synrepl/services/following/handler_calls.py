@@ -14,7 +14,7 @@ from synrepl.core.retry import BackOff, Retry
 from synrepl.core.tokens import Range, Token
 from synrepl.services.announcing.announce import Log
 from synrepl.services.coherence.coherence import Coherence
-from synrepl.services.following.consumer import Consumer, Track
+from synrepl.services.following.consumer import Consumer, PositionTracker
 from synrepl.services.following.failures import HandlerFailures, reason_of
 from synrepl.services.following.position_record import PositionRecord
 from synrepl.services.handlers import Batch, as_transactional
@@ -29,7 +29,7 @@ from synrepl.streams.rows import RowCodec
 BACK_OFF = BackOff(0.5, 15.0)
 
 #: Errors that are not caused by the facts in the batch.
-_NOT_THE_FACT = (Unavailable, CommitUnknown, SerializationFailure)
+_NOT_CAUSED_BY_FACTS = (Unavailable, CommitUnknown, SerializationFailure)
 
 
 class HandlerCalls:
@@ -55,16 +55,16 @@ class HandlerCalls:
         self._log = log
         self._coherence = coherence
         self._catalogue = catalogue
-        self._texts: dict[str, _RowsAsText] = {}
+        self._row_codecs: dict[str, _RowTextCodec] = {}
 
     def retry(self) -> Retry:
         """The attempts of one call, none of which has been made."""
         return Retry(BACK_OFF, self._scheduler.random)
 
-    async def deal(
+    async def call_until_done(
         self,
         consumer: Consumer,
-        track: Track,
+        tracker: PositionTracker,
         batch: Batch,
         retry: Retry | None = None,
         failed: Callable[[], object] = lambda: None,
@@ -76,19 +76,19 @@ class HandlerCalls:
         :param failed: called after each attempt that fails
         :param rewinds: of the track when the batch was read; None for now
         """
-        rewinds = track.rewinds if rewinds is None else rewinds
+        rewinds = tracker.rewinds if rewinds is None else rewinds
         retry = self.retry() if retry is None else retry
-        while track.rewinds == rewinds:
+        while tracker.rewinds == rewinds:
             if retry.failures:
                 await self._scheduler.sleep(retry.delay_s)
-            if await self.attempt(consumer, track, batch, retry, rewinds):
+            if await self.attempt(consumer, tracker, batch, retry, rewinds):
                 return
             failed()
 
     async def attempt(
         self,
         consumer: Consumer,
-        track: Track,
+        tracker: PositionTracker,
         batch: Batch,
         retry: Retry,
         rewinds: int | None = None,
@@ -97,24 +97,24 @@ class HandlerCalls:
 
         :param retry: the attempts before this one; in the last one that the handler's policy
             allows, facts that it cannot take become dead letters
-        :param rewinds: as in :meth:`deal`
+        :param rewinds: as in :meth:`call_until_done`
         """
         attempts = retry.failures + 1
         last = consumer.attempts is not None and attempts >= consumer.attempts
-        rewinds = track.rewinds if rewinds is None else rewinds
+        rewinds = tracker.rewinds if rewinds is None else rewinds
         try:
             async with consumer.lock((batch.stream, batch.writer)):
-                if track.rewinds != rewinds:
+                if tracker.rewinds != rewinds:
                     pass  # what it was to be given may be lost
                 elif consumer.is_transactional:
-                    await self._apply(consumer, track, batch, attempts if last else 0)
+                    await self._apply(consumer, tracker, batch, attempts if last else 0)
                 elif last:
-                    await self._take_what_it_can(consumer, track, batch, attempts)
+                    await self._last_attempt(consumer, tracker, batch, attempts)
                 else:
                     await consumer.handler.on_rows(batch)
                 # Whoever waits for the lock goes by the position.
-                if batch.ordered and track.rewinds == rewinds:
-                    track.reach(batch.upto)
+                if batch.ordered and tracker.rewinds == rewinds:
+                    tracker.reach(batch.upto)
         except Exception as error:  # a user's handler may raise anything
             self._failures.failed(consumer.name, batch, error, attempts, retry.failed())
             return False
@@ -135,7 +135,7 @@ class HandlerCalls:
             try:
                 async with consumer.lock((stream, writer)):
                     handler = consumer.handler
-                    if lost is not None and consumer.knows_of_losses:
+                    if lost is not None and consumer.accepts_lost_range:
                         await handler.on_reset(stream, writer, position, lost)
                     else:
                         await handler.on_reset(stream, writer, position)
@@ -156,7 +156,7 @@ class HandlerCalls:
         try:
             if letter.is_lost:  # since the replay was asked for
                 raise FactsOfDeadLettersLost(tokens=f"{fact.token} of {fact.stream}", more="")
-            rows = self._rows_as_text(fact.stream).read(fact.rows)
+            rows = self._row_codec(fact.stream).read(fact.rows)
             facts = [Fact(fact.token, fact.fact_writer, rows)]
             batch = Batch(
                 fact.stream, fact.writer, fact.token - 1, fact.token, facts, replayed=True
@@ -167,11 +167,11 @@ class HandlerCalls:
                 if transactional is not None:
                     apply = transactional.apply
                     await self._record.replay(letter, lambda txn: apply(txn, batch))
-                    self._may_be_stale(batch)
+                    self._suspect_caches(batch)
                 else:
                     await handler.on_rows(batch)
                     await self._record.replay(letter)
-        except _NOT_THE_FACT:
+        except _NOT_CAUSED_BY_FACTS:
             raise
         except Exception as error:  # a user's handler may raise anything
             where = f"{fact.stream} {fact.token} of {fact.writer or 'all writers'}"
@@ -183,7 +183,9 @@ class HandlerCalls:
 
     # -- inside -----------------------------------------------------------------------
 
-    async def _apply(self, consumer: Consumer, track: Track, batch: Batch, attempts: int) -> None:
+    async def _apply(
+        self, consumer: Consumer, tracker: PositionTracker, batch: Batch, attempts: int
+    ) -> None:
         """One transaction of a transactional handler.
 
         :param attempts: how many, when this is the last one: facts that cannot be applied
@@ -191,65 +193,65 @@ class HandlerCalls:
         """
         handler = as_transactional(consumer.handler)
         assert handler is not None
-        left_out: list[FailedFact] = []
+        failed: list[FailedFact] = []
 
         def whole(txn: Transaction, todo: Batch) -> Sequence[FailedFact]:
             handler.apply(txn, todo)
             return ()
 
         def in_parts(txn: Transaction, todo: Batch) -> Sequence[FailedFact]:
-            left_out.clear()  # it may run more than once
+            failed.clear()  # it may run more than once
             for part in _Parts(todo):
                 try:
                     with _savepoint(txn):
                         handler.apply(txn, part.batch)
-                except _NOT_THE_FACT:
+                except _NOT_CAUSED_BY_FACTS:
                     raise
                 except Exception as error:  # a user's handler may raise anything
                     if not part.split():
-                        left_out.append(self._failed(consumer, part.batch, error, attempts))
-            return left_out
+                        failed.append(self._failed(consumer, part.batch, error, attempts))
+            return failed
 
-        await self._record.apply(consumer, track, batch, in_parts if attempts else whole)
-        self._may_be_stale(batch)
-        self._note_set_aside(consumer, left_out)
+        await self._record.apply(consumer, tracker, batch, in_parts if attempts else whole)
+        self._suspect_caches(batch)
+        self._log_dead_letters(consumer, failed)
 
-    async def _take_what_it_can(
-        self, consumer: Consumer, track: Track, batch: Batch, attempts: int
+    async def _last_attempt(
+        self, consumer: Consumer, tracker: PositionTracker, batch: Batch, attempts: int
     ) -> None:
         """The last attempt of a plain handler, which may have handled part of the batch before."""
         is_first = attempts == 1  # most batches succeed as a whole
-        if not (is_first and await self._takes(consumer, batch)):
-            await self._take_one_by_one(consumer, track, batch, attempts)
+        if not (is_first and await self._succeeds(consumer, batch)):
+            await self._call_per_fact(consumer, tracker, batch, attempts)
 
-    async def _takes(self, consumer: Consumer, batch: Batch) -> bool:
+    async def _succeeds(self, consumer: Consumer, batch: Batch) -> bool:
         """Whether a plain handler takes a batch; errors are kept per fact, later."""
         try:
             await consumer.handler.on_rows(batch)
-        except _NOT_THE_FACT:
+        except _NOT_CAUSED_BY_FACTS:
             raise
         except Exception:  # a user's handler may raise anything
             return False
         return True
 
-    async def _take_one_by_one(
-        self, consumer: Consumer, track: Track, batch: Batch, attempts: int
+    async def _call_per_fact(
+        self, consumer: Consumer, tracker: PositionTracker, batch: Batch, attempts: int
     ) -> None:
         """Hand facts over one by one; those that fail become dead letters."""
-        left_out: list[FailedFact] = []
+        failed: list[FailedFact] = []
         after = batch.after
         for fact in batch.facts:
             alone = replace(batch, after=after, upto=fact.token, facts=[fact])
             after = fact.token
             try:
                 await consumer.handler.on_rows(alone)
-            except _NOT_THE_FACT:
+            except _NOT_CAUSED_BY_FACTS:
                 raise
             except Exception as error:  # a user's handler may raise anything
-                left_out.append(self._failed(consumer, alone, error, attempts))
-        if left_out:
-            await self._record.set_aside(consumer, track, batch, left_out)
-            self._note_set_aside(consumer, left_out)
+                failed.append(self._failed(consumer, alone, error, attempts))
+        if failed:
+            await self._record.add_dead_letters(consumer, tracker, batch, failed)
+            self._log_dead_letters(consumer, failed)
 
     def _failed(
         self, consumer: Consumer, batch: Batch, error: Exception, attempts: int
@@ -261,18 +263,18 @@ class HandlerCalls:
             batch.writer,
             fact.token,
             fact.writer,
-            self._rows_as_text(batch.stream).write(fact.rows),
+            self._row_codec(batch.stream).write(fact.rows),
             reason_of(error),
             attempts,
         )
 
-    def _rows_as_text(self, stream: str) -> _RowsAsText:
-        found = self._texts.get(stream)
+    def _row_codec(self, stream: str) -> _RowTextCodec:
+        found = self._row_codecs.get(stream)
         if found is None:
-            found = self._texts[stream] = _RowsAsText(self._catalogue[stream])
+            found = self._row_codecs[stream] = _RowTextCodec(self._catalogue[stream])
         return found
 
-    def _note_set_aside(self, consumer: Consumer, facts: Sequence[FailedFact]) -> None:
+    def _log_dead_letters(self, consumer: Consumer, facts: Sequence[FailedFact]) -> None:
         for fact in facts:
             self._log.warn(
                 "handler {handler} cannot take {stream} {token} of {writer}: it is set aside as a"
@@ -286,7 +288,7 @@ class HandlerCalls:
                 message=fact.reason.message,
             )
 
-    def _may_be_stale(self, batch: Batch) -> None:
+    def _suspect_caches(self, batch: Batch) -> None:
         """Invalidate what was loaded while the transaction ran: it is older than the effects."""
         if self._coherence is not None:
             rows = [row for fact in batch.facts for row in fact.rows]
@@ -326,7 +328,7 @@ class _Part:
         return True
 
 
-class _RowsAsText:
+class _RowTextCodec:
     """The rows of a fact as JSON text, and back."""
 
     def __init__(self, stream: Stream) -> None:
@@ -356,7 +358,7 @@ def _savepoint(txn: Transaction) -> Iterator[None]:
     try:
         yield
         txn.execute("SET CONSTRAINTS ALL IMMEDIATE")
-    except _NOT_THE_FACT:
+    except _NOT_CAUSED_BY_FACTS:
         raise
     except Exception:
         txn.execute("ROLLBACK TO SAVEPOINT synrepl_part; RELEASE SAVEPOINT synrepl_part")

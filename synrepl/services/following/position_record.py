@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from synrepl.core.errors import SynreplError
 from synrepl.core.tokens import Range, Token
-from synrepl.services.following.consumer import Consumer, StartAt, Track
-from synrepl.services.following.source import Key
+from synrepl.services.following.consumer import Consumer, PositionTracker, StartAt
+from synrepl.services.following.sources import Key
 from synrepl.services.handlers import Batch
 from synrepl.storage import dead_letters, followers, handler_positions, incarnations
 from synrepl.storage.database import Database, Transaction
@@ -22,7 +22,7 @@ class PositionWentBack(SynreplError):
     """handler {handler!r} of follower {follower!r} stands at {at} of {stream!r} ({writer!r}) on record, below {after}, from where it received; another process uses the follower's name: restart this worker"""
 
 
-class Loss(NamedTuple):
+class HandlerLoss(NamedTuple):
     """What a handler may have been given, while it was away, of what a failover has lost."""
 
     handler: str
@@ -30,7 +30,7 @@ class Loss(NamedTuple):
     lost: Range
 
 
-class Loaded(NamedTuple):
+class LoadedRecord(NamedTuple):
     """The record of a follower.
 
     :ivar own: its own positions
@@ -38,10 +38,10 @@ class Loaded(NamedTuple):
     """
 
     own: dict[Key, Token]
-    losses: list[Loss]
+    losses: list[HandlerLoss]
 
 
-class Reread(NamedTuple):
+class RereadPosition(NamedTuple):
     """The record of a transactional handler on a server that has taken over.
 
     :ivar position: None where there is none
@@ -62,60 +62,62 @@ class PositionRecord:
     def __init__(
         self, database: Database | None, follower: str | None, incarnations: Incarnations
     ) -> None:
-        self._kept = None if database is None or follower is None else (database, follower)
+        self._storage = None if database is None or follower is None else (database, follower)
         self._incarnations = incarnations
         #: Of the server on which the record was loaded, and the floors of its streams.
         self._incarnation = 1
         self._floors: Mapping[str, Token] = {}
 
     @property
-    def is_kept(self) -> bool:
+    def is_persistent(self) -> bool:
         """Positions outlive the process."""
-        return self._kept is not None
+        return self._storage is not None
 
-    async def load(self, consumers: Sequence[Consumer], streams: Mapping[str, object]) -> Loaded:
+    async def load(
+        self, consumers: Sequence[Consumer], streams: Mapping[str, object]
+    ) -> LoadedRecord:
         """Resume handlers from the record, and prepare the start of new ones.
 
         :param streams: whose positions depend on the view
         :raises ViewChanged: see :class:`.ViewChanged`
         :raises SynreplError: the record cannot be read
         """
-        if self._kept is None:
-            return Loaded({}, [])
-        database, follower = self._kept
+        if self._storage is None:
+            return LoadedRecord({}, [])
+        database, follower = self._storage
         plain = {consumer.name for consumer in consumers if not consumer.is_transactional}
 
         def work(
             txn: Transaction,
-        ) -> tuple[int, dict[str, Token], Loaded, dict[Place, HandlerPosition]]:
+        ) -> tuple[int, dict[str, Token], LoadedRecord, dict[Place, HandlerPosition]]:
             number = self._incarnations.check(txn)
             _inherit(txn, follower, consumers)
             _begin(txn, follower, consumers)
             own = followers.positions(txn, follower)
             places = handler_positions.positions(txn, follower)
-            loaded = Loaded(own, _losses(txn, places, plain, number))
+            loaded = LoadedRecord(own, _losses(txn, places, plain, number))
             return number, incarnations.floors(txn), loaded, places
 
         number, floors, loaded, places = await database.run("load positions", work)
         self._incarnation, self._floors = number, floors
         for consumer in consumers:
-            tracks = {
-                (stream, writer): Track(at.position, at.position, at.started_from)
+            trackers = {
+                (stream, writer): PositionTracker(at.position, at.position, at.started_from)
                 for (handler, stream, writer), at in places.items()
                 if handler == consumer.name
             }
-            consumer.take_over(tracks, streams)
+            consumer.resume(trackers, streams)
         return loaded
 
-    def is_void(self, track: Track, batch: Batch) -> bool:
+    def is_void(self, tracker: PositionTracker, batch: Batch) -> bool:
         """Whether what the connection has brought is of a server that is gone, or may be."""
-        return batch.upto < (track.floor or self._floors.get(batch.stream, 0))
+        return batch.upto < (tracker.floor or self._floors.get(batch.stream, 0))
 
     async def write(
         self,
         handlers: Mapping[Place, HandlerPosition],
         own: Mapping[Key, Token],
-        transactional: Mapping[Place, Track],
+        transactional: Mapping[Place, PositionTracker],
     ) -> Collection[Place]:
         """Put positions on record; none goes back.
 
@@ -126,14 +128,14 @@ class PositionRecord:
         :returns: what was read instead, into the tracks
         :raises SynreplError: that failed
         """
-        if self._kept is None:
+        if self._storage is None:
             return ()
-        database, follower = self._kept
+        database, follower = self._storage
 
         # By now: positions that are read meanwhile are not those that are written here.
-        known = {place: self._known(track) for place, track in transactional.items()}
+        known = {place: self._known(tracker) for place, tracker in transactional.items()}
 
-        def work(txn: Transaction) -> Mapping[Place, Reread]:
+        def work(txn: Transaction) -> Mapping[Place, RereadPosition]:
             number = self._incarnations.check(txn)
             stale = {
                 place: _reread(txn, follower, place, number)
@@ -152,7 +154,7 @@ class PositionRecord:
             transactional[place].reread(*found)
         return stale.keys()
 
-    async def reread(self, transactional: Mapping[Place, Track]) -> None:
+    async def reread(self, transactional: Mapping[Place, PositionTracker]) -> None:
         """Read positions of transactional handlers again where another server has taken over.
 
         :raises SynreplError: they cannot be read
@@ -164,9 +166,9 @@ class PositionRecord:
 
         :raises SynreplError: it cannot be read
         """
-        if self._kept is None:
+        if self._storage is None:
             return None
-        database, _ = self._kept
+        database, _ = self._storage
 
         def work(txn: Transaction) -> Range | None:
             self._incarnations.check(txn)
@@ -174,14 +176,14 @@ class PositionRecord:
 
         return await database.run("look for losses", work)
 
-    async def told(self, losses: Iterable[Loss]) -> None:
+    async def losses_reported(self, losses: Iterable[HandlerLoss]) -> None:
         """Record that handlers were told of losses, and go on from what is kept.
 
         :raises SynreplError: that failed
         """
-        if self._kept is None:
+        if self._storage is None:
             return
-        database, follower = self._kept
+        database, follower = self._storage
         rows = [(follower, loss.handler, *loss.key, *loss.lost) for loss in losses]
 
         def work(txn: Transaction) -> None:
@@ -196,9 +198,9 @@ class PositionRecord:
 
         await database.run("record losses", work)
 
-    def _known(self, track: Track) -> int:
+    def _known(self, tracker: PositionTracker) -> int:
         """The incarnation of the server whose record a track goes by."""
-        return track.incarnation or self._incarnation
+        return tracker.incarnation or self._incarnation
 
     async def reset(
         self, key: Key, handlers: Iterable[str], position: Token, *, forget: bool
@@ -208,9 +210,9 @@ class PositionRecord:
         :param forget: take the follower's own off the record
         :raises SynreplError: that failed
         """
-        if self._kept is None:
+        if self._storage is None:
             return
-        database, follower = self._kept
+        database, follower = self._storage
         names = sorted(handlers)
 
         def work(txn: Transaction) -> None:
@@ -224,7 +226,7 @@ class PositionRecord:
     async def apply(
         self,
         consumer: Consumer,
-        track: Track,
+        tracker: PositionTracker,
         batch: Batch,
         work: Callable[[Transaction, Batch], Sequence[FailedFact]],
     ) -> None:
@@ -235,13 +237,13 @@ class PositionRecord:
             track goes back to what is on record there
         :raises PositionWentBack: :raises SynreplError: and what the handler raises
         """
-        assert self._kept is not None
-        database, follower = self._kept
+        assert self._storage is not None
+        database, follower = self._storage
         place: Place = (consumer.name, batch.stream, batch.writer)
-        known = batch.after if track.recorded is None else min(batch.after, track.recorded)
-        incarnation = self._known(track)
+        known = batch.after if tracker.recorded is None else min(batch.after, tracker.recorded)
+        incarnation = self._known(tracker)
 
-        def apply(txn: Transaction) -> Reread | None:
+        def apply(txn: Transaction) -> RereadPosition | None:
             number = self._incarnations.check(txn)
             if batch.ordered and number != incarnation:
                 return _reread(txn, follower, place, number)
@@ -250,29 +252,33 @@ class PositionRecord:
                 dead_letters.add(txn, follower, work(txn, todo))
             return None
 
-        track.in_transaction = True
+        tracker.in_transaction = True
         try:
             elsewhere = await database.run("apply", apply)
         finally:
-            track.in_transaction = False
+            tracker.in_transaction = False
         if elsewhere is not None:
-            track.reread(*elsewhere)
-        elif self._known(track) != incarnation:
+            tracker.reread(*elsewhere)
+        elif self._known(tracker) != incarnation:
             pass  # committed on a server that is gone: the track goes by another one's record
         elif batch.ordered:  # otherwise its tokens say nothing; the lane says when it has moved
-            track.recorded = max(batch.upto, track.recorded or 0)
+            tracker.recorded = max(batch.upto, tracker.recorded or 0)
 
-    async def set_aside(
-        self, consumer: Consumer, track: Track, batch: Batch, facts: Sequence[FailedFact]
+    async def add_dead_letters(
+        self,
+        consumer: Consumer,
+        tracker: PositionTracker,
+        batch: Batch,
+        facts: Sequence[FailedFact],
     ) -> None:
         """Record dead letters, and the position of the handler behind them.
 
         :raises SynreplError: that failed
         """
-        assert self._kept is not None
-        database, follower = self._kept
+        assert self._storage is not None
+        database, follower = self._storage
         place: Place = (consumer.name, batch.stream, batch.writer)
-        moved = {place: HandlerPosition(batch.upto, track.started_from)} if batch.ordered else {}
+        moved = {place: HandlerPosition(batch.upto, tracker.started_from)} if batch.ordered else {}
 
         def work(txn: Transaction) -> None:
             dead_letters.add(txn, follower, facts)
@@ -289,8 +295,8 @@ class PositionRecord:
 
         :raises SynreplError: and what ``work`` raises
         """
-        assert self._kept is not None
-        database, follower = self._kept
+        assert self._storage is not None
+        database, follower = self._storage
 
         def replay(txn: Transaction) -> None:
             if dead_letters.take(txn, follower, letter):
@@ -303,8 +309,8 @@ class PositionRecord:
 
         :raises SynreplError: that cannot be put on record
         """
-        assert self._kept is not None
-        database, follower = self._kept
+        assert self._storage is not None
+        database, follower = self._storage
         await database.run(
             "keep a dead letter",
             lambda txn: dead_letters.failed_again(txn, follower, letter, reason),
@@ -317,9 +323,9 @@ class PositionRecord:
 
         :raises SynreplError: they cannot be read
         """
-        if self._kept is None:
+        if self._storage is None:
             return {}, (), ()
-        database, follower = self._kept
+        database, follower = self._storage
 
         def work(
             txn: Transaction,
@@ -336,17 +342,17 @@ class PositionRecord:
         return await database.run("look at dead letters", work, read_only=True)
 
 
-def _reread(txn: Transaction, follower: str, place: Place, number: int) -> Reread:
+def _reread(txn: Transaction, follower: str, place: Place, number: int) -> RereadPosition:
     _, stream, _ = place
     position = handler_positions.position(txn, follower, place)
-    return Reread(position, number, incarnations.floor(txn, stream))
+    return RereadPosition(position, number, incarnations.floor(txn, stream))
 
 
 def _losses(
     txn: Transaction, places: Mapping[Place, HandlerPosition], plain: Collection[str], number: int
-) -> list[Loss]:
+) -> list[HandlerLoss]:
     """What handlers may have seen that failovers have lost since their positions were recorded."""
-    losses: list[Loss] = []
+    losses: list[HandlerLoss] = []
     since: dict[int, incarnations.Losses] = {}
     for (handler, stream, writer), at in sorted(places.items()):
         if handler not in plain or at.incarnation == number:
@@ -356,7 +362,7 @@ def _losses(
             found = since[at.incarnation] = incarnations.lost_since(txn, at.incarnation)
         lost = found.of(stream, writer)
         if lost is not None:
-            losses.append(Loss(handler, (stream, writer), lost))
+            losses.append(HandlerLoss(handler, (stream, writer), lost))
     return losses
 
 

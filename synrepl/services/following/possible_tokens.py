@@ -15,14 +15,14 @@ from synrepl.core.clock import Scheduler
 from synrepl.core.errors import Refused, SynreplError
 from synrepl.core.tokens import MAX_TOKEN, Token
 from synrepl.services.announcing.announce import Log
-from synrepl.services.following.source import LINEAR, Key
+from synrepl.services.following.sources import LINEAR, Key
 from synrepl.streams.definition import Stream
 
 #: Seconds for which a refusal is told of as something new.
-NEWS_S = 600.0
+WARN_FOR_S = 600.0
 
 #: Writers of a stream whose refusals are logged; their names come from the peer.
-MOST_LOGGED = 100
+MAX_LOGGED = 100
 
 #: Seconds between two looks at a stream: what comes faster is looked up together.
 LOOK_EVERY_S = 0.005
@@ -36,7 +36,7 @@ class ImpossibleToken(Refused):
     """token {token} of writer {writer!r} in stream {stream!r} cannot have been given out, the last one was {bound}: ignored, the position stays {position}; whoever sent it is no process of this server, so keep others from the Redis or port by a password or a firewall"""
 
 
-class GivenOut(Protocol):
+class IssuedTokens(Protocol):
     """Where the tokens that were given out can be looked up.
 
     :ivar is_late: it may learn of a token after those who are told of the fact
@@ -63,7 +63,7 @@ class RefusedToken:
 
 
 @dataclass(frozen=True, slots=True)
-class AheadOfDatabase:
+class PositionAheadOfDatabase:
     """A position beyond what was given out.
 
     :ivar handler: whose it is; None for the follower's own
@@ -100,7 +100,7 @@ class PossibleTokens:
     """
 
     def __init__(
-        self, scheduler: Scheduler, source: GivenOut | None, log: Log, near: int = 0
+        self, scheduler: Scheduler, source: IssuedTokens | None, log: Log, near: int = 0
     ) -> None:
         self._scheduler = scheduler
         self._source = source
@@ -112,7 +112,7 @@ class PossibleTokens:
         self._waited_at: float | None = None
         self.refused: Counter[str] = Counter()
         self.last_refused: RefusedToken | None = None
-        self.ahead: tuple[AheadOfDatabase, ...] = ()
+        self.ahead: tuple[PositionAheadOfDatabase, ...] = ()
 
     def known(self, stream: Stream) -> Token:
         """Tokens up to here are known to be possible; nothing is known of streams in memory."""
@@ -120,11 +120,11 @@ class PossibleTokens:
             return MAX_TOKEN
         return self._known.get(stream.name, 0)
 
-    def passed(self, stream: Stream) -> Token:
+    def accepted(self, stream: Stream) -> Token:
         """Rows up to here pass without a look."""
         return self.known(stream) + self._near
 
-    async def look(self, stream: Stream, token: Token) -> None:
+    async def look_up(self, stream: Stream, token: Token) -> None:
         """Look up what was given out, because of a token beyond what is known.
 
         :raises SynreplError: it cannot be looked up now
@@ -135,7 +135,7 @@ class PossibleTokens:
             if token <= self.known(stream):
                 return
         bound = await self._look(stream)
-        if token > bound and self._may_be_late():
+        if token > bound and self._may_learn_late():
             await self._scheduler.sleep(_LATE_S)
             await self._look(stream)
 
@@ -148,7 +148,7 @@ class PossibleTokens:
         bound = self._known.get(name, 0)
         self.refused[name] += 1
         self.last_refused = RefusedToken(name, writer, token, bound, now)
-        if (name, writer) in self._logged or len(self._logged) >= MOST_LOGGED:
+        if (name, writer) in self._logged or len(self._logged) >= MAX_LOGGED:
             return
         self._logged.add((name, writer))
         error = ImpossibleToken(
@@ -180,7 +180,7 @@ class PossibleTokens:
             await self._look(streams[stream])
         before = {str(each) for each in self.ahead}
         self.ahead = tuple(
-            AheadOfDatabase(*key, handler, at, self._known[key[0]])
+            PositionAheadOfDatabase(*key, handler, at, self._known[key[0]])
             for handler, key, at in beyond
             if at > self.known(streams[key[0]])
         )
@@ -188,7 +188,7 @@ class PossibleTokens:
             if str(each) not in before:
                 self._log.warn("{ahead}", ahead=each)
 
-    def unknown(self, error: SynreplError) -> None:
+    def log_unchecked(self, error: SynreplError) -> None:
         """Log that a check was not possible."""
         self._log.warn("cannot look up which tokens were given out: {error}", error=error)
 
@@ -219,7 +219,7 @@ class PossibleTokens:
         self._known[stream.name] = bound
         return bound
 
-    def _may_be_late(self) -> bool:
+    def _may_learn_late(self) -> bool:
         """Not more often than now and then, for others could hold the lane up with it."""
         if self._source is None or not self._source.is_late:
             return False
@@ -235,7 +235,7 @@ def none_refused(tokens: PossibleTokens, now: Callable[[], float]) -> Callable[[
 
     def check() -> str | None:
         last = tokens.last_refused
-        if last is None or now() - last.at > NEWS_S:
+        if last is None or now() - last.at > WARN_FOR_S:
             return None
         return (
             f"{sum(tokens.refused.values())} tokens were refused that cannot have been given out, the"

@@ -11,11 +11,11 @@ from synrepl.core.retry import Retry
 from synrepl.core.tokens import Token
 from synrepl.services.announcing.announce import Log
 from synrepl.services.following.catch_up import LanePosition, ViewFeed
-from synrepl.services.following.consumer import Consumer, FairLock, Track
+from synrepl.services.following.consumer import Consumer, FairLock, PositionTracker
 from synrepl.services.following.failures import HandlerFailures
 from synrepl.services.following.handler_calls import BACK_OFF
 from synrepl.services.following.position_record import PositionRecord
-from synrepl.services.following.source import Key
+from synrepl.services.following.sources import Key
 from synrepl.services.waiting.position_waiters import PositionWaiters
 from synrepl.storage.handler_positions import HandlerPosition, Place
 
@@ -27,7 +27,7 @@ class Progress:
 
     :param in_order: names of the streams whose facts can be fetched in order
     :param waiters: woken when all handlers have reached a position
-    :param left_behind: called with a handler that a failover has moved back
+    :param moved_back: called with a handler that a failover has moved back
     :ivar lanes: by stream and writer
     :ivar views: by stream, the feeds of handlers with the view that the connection does not give
     :ivar recorded: the follower's own positions on record, which all handlers have reached
@@ -42,7 +42,7 @@ class Progress:
         failures: HandlerFailures,
         log: Log,
         waiters: PositionWaiters | None,
-        left_behind: Callable[[Consumer, Key], object],
+        moved_back: Callable[[Consumer, Key], object],
     ) -> None:
         self._scheduler = scheduler
         self._consumers = {consumer.name: consumer for consumer in consumers}
@@ -51,8 +51,8 @@ class Progress:
         self._failures = failures
         self._log = log
         self._waiters = waiters
-        self._left_behind = left_behind
-        self._of_lane: dict[str, list[Consumer]] = {}
+        self._moved_back = moved_back
+        self._lane_consumers: dict[str, list[Consumer]] = {}
         #: Held while the record is written: what moves positions back comes after what was
         #: under way by then.
         self._writing = FairLock(scheduler)
@@ -64,7 +64,7 @@ class Progress:
 
     def in_lane(self, stream: str) -> list[Consumer]:
         """The handlers that get a stream as the connection has it: transactional ones first."""
-        found = self._of_lane.get(stream)
+        found = self._lane_consumers.get(stream)
         if found is None:
             found = [
                 consumer
@@ -73,7 +73,7 @@ class Progress:
                 and not (consumer.has_other_view and stream in self._in_order)
             ]
             found.sort(key=lambda consumer: not consumer.is_transactional)
-            self._of_lane[stream] = found
+            self._lane_consumers[stream] = found
         return found
 
     def lane(self, key: Key) -> LanePosition:
@@ -116,10 +116,10 @@ class Progress:
             return None
         least = lane.position
         for consumer in self.in_lane(key[0]):
-            track = consumer.tracks.get(key)
-            if track is None:
+            tracker = consumer.trackers.get(key)
+            if tracker is None:
                 continue
-            at = track.recorded if on_record and track.in_transaction else track.position
+            at = tracker.recorded if on_record and tracker.in_transaction else tracker.position
             if at is not None and at < least:
                 least = at
         for feed in self.views.get(key[0], ()):
@@ -135,9 +135,9 @@ class Progress:
             return failing
         stream, _ = key
         for consumer in self.in_lane(stream):
-            track = consumer.tracks.get(key)
-            if track is not None and track.feed is not None:
-                return f"handler {consumer.name} is catching up, and is at {track.position}"
+            tracker = consumer.trackers.get(key)
+            if tracker is not None and tracker.feed is not None:
+                return f"handler {consumer.name} is catching up, and is at {tracker.position}"
         lane = self.lane(key).position or 0
         for feed in self.views.get(stream, ()):
             if feed.covered is not None and feed.covered < lane:
@@ -151,7 +151,7 @@ class Progress:
 
         :raises SynreplError: when that failed; it will be tried with the next call
         """
-        if self._record.is_kept and self._moved:
+        if self._record.is_persistent and self._moved:
             async with self._writing:
                 await self._record_moved()
 
@@ -161,11 +161,11 @@ class Progress:
         own: dict[Key, Token] = {}
         for key in moved:
             for consumer in self._consumers.values():
-                track = consumer.tracks.get(key)
-                if track is None or track.position is None or track.in_transaction:
+                tracker = consumer.trackers.get(key)
+                if tracker is None or tracker.position is None or tracker.in_transaction:
                     continue
-                if track.recorded is None or track.recorded < track.position:
-                    at = HandlerPosition(track.position, track.started_from)
+                if tracker.recorded is None or tracker.recorded < tracker.position:
+                    at = HandlerPosition(tracker.position, tracker.started_from)
                     handlers[consumer.name, *key] = at
             reached = self.position(key, on_record=True)
             if reached is not None and self.recorded.get(key, -1) < reached:
@@ -180,17 +180,17 @@ class Progress:
         for key, position in own.items():
             if key not in moved_back:
                 self.recorded[key] = max(position, self.recorded.get(key, 0))
-        self._go_on_behind(reread)
+        self._feed_moved_back(reread)
 
     async def reread(self, key: Key) -> None:
         """Have transactional handlers go on from the record of a server that has taken over."""
-        tracks = self._transactional([key])
-        if not tracks:
+        trackers = self._transactional([key])
+        if not trackers:
             return
-        before = {place: track.rewinds for place, track in tracks.items()}
-        await self.until_written(lambda: self._record.reread(tracks))
-        self._go_on_behind(
-            place for place, track in tracks.items() if track.rewinds != before[place]
+        before = {place: tracker.rewinds for place, tracker in trackers.items()}
+        await self.retry_until_recorded(lambda: self._record.reread(trackers))
+        self._feed_moved_back(
+            place for place, tracker in trackers.items() if tracker.rewinds != before[place]
         )
 
     def lost(self, key: Key, position: Token) -> None:
@@ -198,30 +198,34 @@ class Progress:
         if self.recorded.get(key, 0) > position:
             self.recorded[key] = position
 
-    def _transactional(self, keys: Iterable[Key]) -> dict[Place, Track]:
+    def _transactional(self, keys: Iterable[Key]) -> dict[Place, PositionTracker]:
         return {
-            (consumer.name, *key): consumer.tracks[key]
+            (consumer.name, *key): consumer.trackers[key]
             for key in keys
             for consumer in self._consumers.values()
-            if consumer.is_transactional and key in consumer.tracks
+            if consumer.is_transactional and key in consumer.trackers
         }
 
-    def _go_on_behind(self, places: Iterable[Place]) -> None:
+    def _feed_moved_back(self, places: Iterable[Place]) -> None:
         for handler, stream, writer in places:
             consumer, key = self._consumers[handler], (stream, writer)
-            self.lost(key, consumer.tracks[key].position or 0)
-            self._left_behind(consumer, key)
+            self.lost(key, consumer.trackers[key].position or 0)
+            self._moved_back(consumer, key)
 
     async def begin(self, consumer: Consumer, key: Key) -> None:
         """Record where a handler starts, before it gets its first fact."""
-        track = consumer.tracks[key]
-        if track.recorded is not None or track.position is None or not self._record.is_kept:
+        tracker = consumer.trackers[key]
+        if (
+            tracker.recorded is not None
+            or tracker.position is None
+            or not self._record.is_persistent
+        ):
             return
-        at = {(consumer.name, *key): HandlerPosition(track.position, track.started_from)}
-        await self.until_written(lambda: self._record.write(at, {}, {}))
+        at = {(consumer.name, *key): HandlerPosition(tracker.position, tracker.started_from)}
+        await self.retry_until_recorded(lambda: self._record.write(at, {}, {}))
         self._wrote(at)
 
-    async def until_written(self, write: Callable[[], Awaitable[T]]) -> T:
+    async def retry_until_recorded(self, write: Callable[[], Awaitable[T]]) -> T:
         """Try to write, or to read what others write, until it succeeds."""
         retry = Retry(BACK_OFF, self._scheduler.random)
         while True:
@@ -234,5 +238,5 @@ class Progress:
 
     def _wrote(self, handlers: Mapping[Place, HandlerPosition]) -> None:
         for (handler, stream, writer), at in handlers.items():
-            track = self._consumers[handler].tracks[stream, writer]
-            track.recorded = max(at.position, track.recorded or 0)
+            tracker = self._consumers[handler].trackers[stream, writer]
+            tracker.recorded = max(at.position, tracker.recorded or 0)

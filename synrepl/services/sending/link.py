@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from synrepl.services.following.follow import Follower, Upstream
+from synrepl.services.following.follower import Follower, Upstream
 from synrepl.services.sending.outgoing import OutgoingCommands
 from synrepl.services.serving.peer_states import BUS, PeerStates
 from synrepl.streams.synapse.federation import FEDERATION

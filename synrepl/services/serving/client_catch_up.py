@@ -11,7 +11,7 @@ from synrepl.core.tokens import Range, Token
 from synrepl.services.announcing.announce import Log
 from synrepl.services.announcing.publish import Publisher
 from synrepl.services.announcing.stream_state import StreamState
-from synrepl.services.following.source import Source
+from synrepl.services.following.sources import FactSource
 from synrepl.services.serving.connection import Connection, audience
 from synrepl.services.serving.trimmed_pages import leftover
 from synrepl.services.sizes import DEFAULT_SIZES, Sizes
@@ -58,7 +58,7 @@ class CatchUpLane:
         slices: Slices,
         states: Mapping[str, StreamState],
         publisher: Publisher,
-        source: Source,
+        source: FactSource,
         connected: Callable[[Connection], bool],
         log: Log,
         sizes: Sizes = DEFAULT_SIZES,

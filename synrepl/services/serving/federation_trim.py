@@ -11,7 +11,7 @@ from synrepl.core.tokens import Token
 from synrepl.services.announcing.announce import Log
 from synrepl.services.serving.federation_acks import FederationAcks
 from synrepl.services.sizes import DEFAULT_SIZES
-from synrepl.services.trim import Trimming
+from synrepl.services.trimmer import TrimCounts
 from synrepl.storage.store import FactStore, Trim
 from synrepl.streams.definition import Stream
 
@@ -69,9 +69,9 @@ class FederationTrim:
         acks.on_change = self._changed
 
     @property
-    def trimming(self) -> Trimming:
+    def trimming(self) -> TrimCounts:
         """How many rows have been dropped, and who keeps the others."""
-        return Trimming(self._rows, self._acks.held_by)
+        return TrimCounts(self._rows, self._acks.held_by)
 
     def started_again(self) -> None:
         """The stream has started again at a lower token."""

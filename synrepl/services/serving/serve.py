@@ -15,7 +15,7 @@ from synrepl.services.announcing.announce import Log
 from synrepl.services.announcing.lines import LineEncoder
 from synrepl.services.announcing.publish import Publisher
 from synrepl.services.announcing.stream_state import StreamState
-from synrepl.services.following.source import Source
+from synrepl.services.following.sources import FactSource
 from synrepl.services.serving.client_catch_up import CatchUpLane, ClientCatchUp
 from synrepl.services.serving.command_relay import ClientRelay
 from synrepl.services.serving.connection import Connection, audience
@@ -98,7 +98,7 @@ class Master:
         catalogue: Catalogue,
         states: Mapping[str, StreamState],
         publisher: Publisher,
-        source: Source,
+        source: FactSource,
         events: Events,
         log: Log,
         invalidate: Callable[[InvalidateCache], None] | None = None,

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from synrepl.core.tokens import Range
 from synrepl.services.announcing.announce import Log
-from synrepl.services.following.source import Source, page_of_what_is_left
+from synrepl.services.following.sources import FactSource, surviving_page
 from synrepl.storage.store import Page, Trimmed
 from synrepl.streams.definition import Stream
 
 
 async def leftover(
-    source: Source, stream: Stream, span: Range, limit: int, asker: str, log: Log
+    source: FactSource, stream: Stream, span: Range, limit: int, asker: str, log: Log
 ) -> Page:
     """A page of all writers' facts in ``span``; of a fleeting stream, of what is left of them.
 
@@ -25,7 +25,7 @@ async def leftover(
     after = span.after
     while True:
         try:
-            return await page_of_what_is_left(source, stream, Range(after, span.upto), None, limit)
+            return await surviving_page(source, stream, Range(after, span.upto), None, limit)
         except Trimmed as error:
             if not (stream.ephemeral or stream.in_memory):
                 raise

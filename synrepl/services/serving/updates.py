@@ -23,7 +23,7 @@ from synrepl.core.errors import InputError
 from synrepl.core.names import writer_name
 from synrepl.core.tokens import BadToken, Range, Token, parse_token
 from synrepl.services.announcing.announce import Log
-from synrepl.services.following.source import Source
+from synrepl.services.following.sources import FactSource
 from synrepl.services.serving.trimmed_pages import leftover
 from synrepl.storage.store import Page
 from synrepl.streams.catalogue import Catalogue
@@ -81,7 +81,7 @@ class Updates:
         scheduler: Scheduler,
         catalogue: Catalogue,
         states: Mapping[str, Reached],
-        source: Source,
+        source: FactSource,
         log: Log,
     ) -> None:
         self._log = log

@@ -16,7 +16,7 @@ from synrepl.core.errors import SynreplError
 from synrepl.core.tokens import Token
 from synrepl.services.announcing.announce import Log
 from synrepl.services.announcing.stream_state import StreamState
-from synrepl.services.following.source import LINEAR
+from synrepl.services.following.sources import LINEAR
 from synrepl.services.status.follower_lag import FollowerLag, StreamPositions, follower_lags
 from synrepl.services.status.readiness import Check
 from synrepl.services.status.stream_progress import Lag, Standing, Watch, writer_label

@@ -13,12 +13,11 @@ from synrepl.core.tokens import Token
 from synrepl.services.announcing.announce import Announcer
 from synrepl.services.announcing.stream_state import StreamState
 from synrepl.services.announcing.throughput import Throughput
-from synrepl.services.coherence.cache_status import caches_status
-from synrepl.services.coherence.coherence import Coherence
+from synrepl.services.coherence.coherence import Coherence, caches_status
 from synrepl.services.following.consumer import Consumer
-from synrepl.services.following.deliver import Delivery
-from synrepl.services.following.follow import Follower
-from synrepl.services.following.lane_context import FollowerCounts
+from synrepl.services.following.delivery import Delivery
+from synrepl.services.following.follower import Follower
+from synrepl.services.following.follower_context import FollowerCounts
 from synrepl.services.serving.federation_trim import federation_status
 from synrepl.services.serving.serve import FollowerState, Master
 from synrepl.services.serving.user_sync import UserSyncs
@@ -30,7 +29,7 @@ from synrepl.services.status.stream_progress import (
     removed_writers,
     writer_label,
 )
-from synrepl.services.trim import Trimming
+from synrepl.services.trimmer import TrimCounts
 from synrepl.services.writing.intake import Intake
 from synrepl.services.writing.write import StreamWriter
 from synrepl.storage.store import NotConfirmed, OlderServer
@@ -68,7 +67,7 @@ def master_status(
     throughput: Throughput,
     intake: Intake,
     lags: Mapping[str, Lag],
-    trims: Mapping[str, Trimming],
+    trims: Mapping[str, TrimCounts],
     coherence: Coherence,
     now: float,
 ) -> dict[str, Any]:
@@ -83,7 +82,7 @@ def master_status(
         "database": _database(announcer),
         "writer": {"name": writer.writer, "open": writer.open},
         "streams": {
-            name: stream_status(state, writer, lags[name], trims.get(name, Trimming()))
+            name: stream_status(state, writer, lags[name], trims.get(name, TrimCounts()))
             for name, state in announcer.states.items()
         },
         "followers": [follower_status(state, now) for state in master.followers.values()],
@@ -116,11 +115,11 @@ def worker_status(
     }
     own = follower.positions
     handlers = handlers_status(delivery)
-    for (stream, writer), heard in follower.heard.items():
+    for (stream, writer), announced in follower.announced.items():
         if stream in streams:
             streams[stream]["writers"][writer_label(writer)] = {
                 "position": own.get((stream, writer)),
-                "heard": heard,
+                "heard": announced,
                 "recorded": delivery.recorded.get((stream, writer)),
             }
     counts = follower.counts
@@ -141,7 +140,7 @@ def worker_status(
 
 
 def stream_status(
-    state: StreamState, writer: StreamWriter, lag: Lag, trim: Trimming
+    state: StreamState, writer: StreamWriter, lag: Lag, trim: TrimCounts
 ) -> dict[str, Any]:
     """One stream of a master.
 
@@ -202,11 +201,11 @@ def handlers_status(delivery: Delivery) -> list[dict[str, Any]]:
 
 def _tracks(consumer: Consumer) -> dict[str, dict[str, dict[str, Any]]]:
     streams: dict[str, dict[str, dict[str, Any]]] = {}
-    for (stream, writer), track in sorted(consumer.tracks.items()):
+    for (stream, writer), tracker in sorted(consumer.trackers.items()):
         streams.setdefault(stream, {})[writer_label(writer)] = {
-            "position": track.position,
-            "recorded": track.recorded,
-            "started_from": track.started_from,
+            "position": tracker.position,
+            "recorded": tracker.recorded,
+            "started_from": tracker.started_from,
         }
     return streams
 

@@ -9,11 +9,10 @@ from synrepl.core.errors import InputError
 from synrepl.core.tokens import Token
 from synrepl.services.announcing.announce import Announcer
 from synrepl.services.announcing.stream_state import StreamState
-from synrepl.services.following.deliver import Delivery
-from synrepl.services.following.follow import Follower
-from synrepl.services.following.source import LINEAR
+from synrepl.services.following.delivery import Delivery
+from synrepl.services.following.follower import Follower
+from synrepl.services.following.sources import LINEAR, Key
 from synrepl.services.status.stream_progress import held_by, last_reserved
-from synrepl.services.waiting.position_waiters import Key
 from synrepl.services.writing.write import StreamWriter
 
 
@@ -25,7 +24,7 @@ class NotFollowed(InputError):
     """this process does not follow stream {stream!r}: ask the master, or a worker that follows it"""
 
 
-class OwnPositions(Protocol):
+class AppliedPositions(Protocol):
     """A process's positions, for whoever waits for them."""
 
     def keys(self, stream: str, writer: str | None) -> Sequence[Key]:
@@ -135,16 +134,16 @@ class FollowerPositions:
 
     def held(self, key: Key, token: Token) -> str:
         """What the master has announced, and what becomes of it here."""
-        heard = self._follower.heard.get(key, 0)
+        announced = self._follower.announced.get(key, 0)
         away = "" if self._connected() else "; there is no connection to the master now"
-        if heard < token:
-            return f"the master has announced it only up to {heard}{away}"
+        if announced < token:
+            return f"the master has announced it only up to {announced}{away}"
         behind = self._delivery.progress.held_by(key)
         told = "it is being fetched or handled here" if behind is None else behind
-        return f"the master has announced it up to {heard}, and {told}{away}"
+        return f"the master has announced it up to {announced}, and {told}{away}"
 
     def _only_writer(self, stream: str) -> str:
-        known = sorted(writer for name, writer in self._follower.heard if name == stream)
+        known = sorted(writer for name, writer in self._follower.announced if name == stream)
         if len(known) != 1:
             told = ", ".join(known[:10]) + (", …" if len(known) > 10 else "")
             raise NameAWriter(stream=stream, known=told or "none yet")

@@ -10,12 +10,11 @@ from sortedcontainers import SortedDict
 from synrepl.core.clock import Promise, Scheduler
 from synrepl.core.errors import Unavailable
 from synrepl.core.tokens import Token
-
-#: Stream and writer.
-Key = tuple[str, str]
+from synrepl.services.following.sources import LINEAR, Key
+from synrepl.streams.definition import Fact, Stream
 
 #: How many may wait at a time.
-MOST_WAITERS = 10_000
+MAX_WAITERS = 10_000
 
 
 class TooManyWaiters(Unavailable):
@@ -36,7 +35,7 @@ class PositionWaiters:
     :param most: how many may wait at a time
     """
 
-    def __init__(self, scheduler: Scheduler, most: int = MOST_WAITERS) -> None:
+    def __init__(self, scheduler: Scheduler, most: int = MAX_WAITERS) -> None:
         self._scheduler = scheduler
         self._most = most
         #: By key, the waiters by token and then in the order in which they came.
@@ -126,3 +125,22 @@ class _Waiter:
         if not self.over:
             self.over = True
             self.promise.errback(error)
+
+
+class WakingPositionListener:
+    """Wakes waiters; a :class:`~.stream_state.Movements` that comes after all that deal with one."""
+
+    def __init__(self, waiters: PositionWaiters) -> None:
+        self._waiters = waiters
+
+    def writer_moved(
+        self, stream: Stream, writer: str, prev: Token, new: Token, facts: Sequence[Fact]
+    ) -> None:
+        """Wake those who wait for the writer."""
+        self._waiters.moved((stream.name, writer), new)
+
+    def linear_moved(
+        self, stream: Stream, prev: Token, new: Token, facts: Sequence[Fact] | None
+    ) -> None:
+        """Wake those who wait for the linear position."""
+        self._waiters.moved((stream.name, LINEAR), new)

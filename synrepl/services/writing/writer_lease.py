@@ -12,7 +12,7 @@ from synrepl.core.retry import BackOff, Retry
 from synrepl.core.tokens import MAX_TOKEN, Range
 from synrepl.positions.ledger import Ledger
 from synrepl.services.announcing.announce import Log
-from synrepl.services.following.source import page_of_what_is_left
+from synrepl.services.following.sources import surviving_page
 from synrepl.services.writing.append_queue import GROUP_ROWS
 from synrepl.services.writing.commit_listener import Settled
 from synrepl.services.writing.lease_term import Tenure
@@ -197,9 +197,7 @@ class WriterName:
             page = Page((), before.position, limited=True)
             while page.limited:
                 span = Range(page.upto, MAX_TOKEN)
-                page = await page_of_what_is_left(
-                    self._store, stream, span, self.writer, GROUP_ROWS
-                )
+                page = await surviving_page(self._store, stream, span, self.writer, GROUP_ROWS)
                 facts += page.facts
         if before is None or failed_over:
             reached = await self._store.reached(stream, Range(seen.recorded, MAX_TOKEN))

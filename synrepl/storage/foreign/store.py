@@ -20,7 +20,7 @@ STATEMENT_S = 30.0
 
 
 class ForeignStore:
-    """Reads the streams of a real Synapse; a follower's :class:`.Source`.
+    """Reads the streams of a real Synapse; a follower's :class:`.FactSource`.
 
     Every transaction is read-only and its statements have a time-out.
 

@@ -10,8 +10,7 @@ from synrepl.caches.registry import Caches
 from synrepl.core.tokens import Range, Token
 from synrepl.services.announcing.announce import Log
 from synrepl.services.coherence.coherence import Coherence
-from synrepl.services.following.source import LINEAR, page_of_what_is_left
-from synrepl.services.waiting.position_waiters import Key
+from synrepl.services.following.sources import LINEAR, Key, surviving_page
 from synrepl.storage.store import FactStore, Observation, Trimmed
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.definition import Fact, Stream
@@ -132,7 +131,7 @@ class MissedRows:
         rows = 0
         while at < wanted.upto and rows < MOST_ROWS:
             try:
-                page = await page_of_what_is_left(
+                page = await surviving_page(
                     self._store, stream, Range(at, wanted.upto), None, _PAGE_ROWS
                 )
             except Trimmed as error:

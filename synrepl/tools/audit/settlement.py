@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from synrepl.core.clock import Clock
 from synrepl.core.errors import Unavailable
 from synrepl.core.tokens import Range, Token
-from synrepl.services.waiting.applied_positions import NotFollowed, OwnPositions
-from synrepl.services.waiting.position_waiters import Key
+from synrepl.services.following.sources import Key
+from synrepl.services.waiting.applied_positions import AppliedPositions, NotFollowed
 from synrepl.services.waiting.wait_for import WaitFor, WaitTimedOut
 from synrepl.storage.store import FactStore, Observation
 from synrepl.streams.catalogue import Catalogue
@@ -52,7 +52,7 @@ class Settlement:
         clock: Clock,
         catalogue: Catalogue,
         store: FactStore,
-        own: OwnPositions,
+        own: AppliedPositions,
         waiting: WaitFor,
         in_memory: bool,
     ) -> None:

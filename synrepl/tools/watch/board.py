@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 
 from synrepl.core.clock import Clock, Scheduler
 from synrepl.core.tokens import Token
-from synrepl.services.following.source import LINEAR
+from synrepl.services.following.sources import LINEAR, Key
 from synrepl.services.status.stream_progress import Standing, Watch, writer_label
-from synrepl.services.waiting.position_waiters import Key
 from synrepl.tools.watch.heard import Heard
 
 #: A position that is in the database for so long, in seconds, and was not announced,

@@ -22,7 +22,7 @@ HEARTBEAT_S = 10.0
 LOG_EVERY_S = 60.0
 
 
-class Leases(Protocol):
+class LeaseStore(Protocol):
     """Where leases are on record."""
 
     async def renew_lease(
@@ -44,7 +44,7 @@ class FollowerLease:
     def __init__(
         self,
         scheduler: Scheduler,
-        leases: Leases,
+        leases: LeaseStore,
         follower: str,
         streams: Sequence[str] | None,
         lease_s: float,
@@ -63,9 +63,9 @@ class FollowerLease:
         :raises DatabaseAway: it cannot be put on record now
         """
         await self._renew()
-        self._scheduler.spawn("renew the lease", self._keep())
+        self._scheduler.spawn("renew the lease", self._renew_forever())
 
-    async def _keep(self) -> None:
+    async def _renew_forever(self) -> None:
         every = min(self._lease_s / _RENEWALS, HEARTBEAT_S)
         logged_at: float | None = None
         while True:

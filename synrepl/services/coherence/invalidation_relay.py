@@ -12,7 +12,7 @@ from synrepl.core.clock import Scheduler
 from synrepl.core.errors import SynreplError, Unavailable
 from synrepl.core.retry import BackOff, Retry
 from synrepl.services.announcing.announce import Log
-from synrepl.services.coherence.invalidate import Invalidations
+from synrepl.services.coherence.invalidations import Invalidations
 from synrepl.services.writing.write import StreamWriter
 from synrepl.streams.effects import Key
 from synrepl.streams.synapse.caches import CACHES, CachesRow

@@ -17,7 +17,7 @@ from synrepl.streams.definition import Fact, Stream
 from synrepl.streams.row import Row
 
 
-class CoherentSettled:
+class CoherentCommitListener:
     """Applies what the own writer committed, then passes it on to whoever announces it."""
 
     def __init__(self, coherence: Coherence, writer: str, settled: Settled) -> None:
@@ -55,10 +55,10 @@ class CoherentSettled:
             self._coherence.apply(stream.name, self._writer, facts[0].token - 1, facts)
 
 
-class CoherentMovements:
+class CoherentPositionListener:
     """Applies what other writers committed; a :class:`~.stream_state.Movements` that comes first.
 
-    :param writer: the own one, whose facts :class:`CoherentSettled` applies
+    :param writer: the own one, whose facts :class:`CoherentCommitListener` applies
     """
 
     def __init__(self, coherence: Coherence, writer: str) -> None:

@@ -20,19 +20,19 @@ PAGE_ROWS = 2_000
 Key = tuple[str, str]
 
 
-class Source(Protocol):
+class FactSource(Protocol):
     """Where missing facts are fetched from: the database, or the master over HTTP."""
 
     async def page(self, stream: Stream, span: Range, writer: str | None, limit: int) -> Page:
         """Part of a range; see :meth:`synrepl.storage.store.FactStore.page`."""
 
 
-async def page_of_what_is_left(
-    source: Source, stream: Stream, span: Range, writer: str | None, limit: int
+async def surviving_page(
+    source: FactSource, stream: Stream, span: Range, writer: str | None, limit: int
 ) -> Page:
     """Part of a range, of which a failover may have lost facts; for those who hold none of them.
 
-    :raises SynreplError: as :meth:`Source.page`, but not ``FactsLost``
+    :raises SynreplError: as :meth:`FactSource.page`, but not ``FactsLost``
     """
     try:
         return await source.page(stream, span, writer, limit)
@@ -51,7 +51,7 @@ class PositionSource(Protocol):
         """
 
 
-class Observes(Protocol):
+class ObservesStreams(Protocol):
     """See :meth:`synrepl.storage.store.FactStore.observe`."""
 
     async def observe(self, streams: Sequence[Stream]) -> Mapping[str, Observation]: ...
@@ -60,7 +60,7 @@ class Observes(Protocol):
 class StorePositions:
     """Reads recorded positions from the database."""
 
-    def __init__(self, store: Observes) -> None:
+    def __init__(self, store: ObservesStreams) -> None:
         self._store = store
 
     async def recorded(self, stream: Stream) -> RecordedPositions:
@@ -71,7 +71,7 @@ class StorePositions:
 
 
 @dataclass(frozen=True, slots=True)
-class Backlog:
+class CatchUpSources:
     """Sources for handlers that are not in a lane.
 
     :ivar streams: by name, those whose facts can be fetched in order
@@ -79,11 +79,11 @@ class Backlog:
     """
 
     streams: Mapping[str, Stream]
-    source: Source
+    source: FactSource
     positions: PositionSource | None = None
 
 
-def in_order(streams: Iterable[Stream], foreign: bool) -> dict[str, Stream]:
+def fetchable_in_order(streams: Iterable[Stream], foreign: bool) -> dict[str, Stream]:
     """The streams whose facts can be fetched in order, by name.
 
     :param foreign: from a real Synapse, which repeats and reorders some

@@ -15,7 +15,7 @@ from synrepl.streams.definition import Stream
 
 
 @dataclass(slots=True)
-class Trimming:
+class TrimCounts:
     """What has become of one stream, since the process started.
 
     :ivar rows: how many were deleted
@@ -59,7 +59,7 @@ class Trimmer:
         self._keep_s = keep_s
         self._max_s = max_s
         self._rows = rows
-        self.streams = {stream.name: Trimming() for stream in streams}
+        self.streams = {stream.name: TrimCounts() for stream in streams}
 
     async def run(self) -> None:
         """Go round for as long as the process runs; what fails is tried again the next time."""

@@ -11,13 +11,13 @@ from synrepl.services.announcing.announce import Log
 from synrepl.services.coherence.coherence import Coherence
 from synrepl.services.command_queue import CommandQueue
 from synrepl.services.following.catch_up import CatchUp, FeedContext, LanePosition, ViewFeed
-from synrepl.services.following.consumer import Consumer, StartAt, Subscription, Track
+from synrepl.services.following.consumer import Consumer, PositionTracker, StartAt, Subscription
 from synrepl.services.following.dead_letter_replay import DeadLetterReplay
 from synrepl.services.following.failures import HandlerFailures
 from synrepl.services.following.handler_calls import HandlerCalls
-from synrepl.services.following.position_record import Loss, PositionRecord
+from synrepl.services.following.position_record import HandlerLoss, PositionRecord
 from synrepl.services.following.progress import Progress
-from synrepl.services.following.source import LINEAR, Backlog, Key
+from synrepl.services.following.sources import LINEAR, CatchUpSources, Key
 from synrepl.services.handlers import Batch
 from synrepl.services.sizes import DEFAULT_SIZES, Sizes
 from synrepl.services.waiting.position_waiters import PositionWaiters
@@ -40,7 +40,7 @@ class Delivery:
     :param waiters: told of every position that has moved
     :param coherence: applies facts to the caches of the process before its handlers,
         and again after those that change the database
-    :param backlog: where facts are fetched for handlers that are not in a lane
+    :param sources: where facts are fetched for handlers that are not in a lane
     :param linear: the connection gives the linear view
     :param incarnations: those of the database's server that the process has met
     :param catalogue: the streams whose facts may become dead letters
@@ -60,7 +60,7 @@ class Delivery:
         waiters: PositionWaiters | None = None,
         coherence: Coherence | None = None,
         *,
-        backlog: Backlog | None = None,
+        sources: CatchUpSources | None = None,
         linear: bool = False,
         incarnations: Incarnations | None = None,
         catalogue: Catalogue = Catalogue(()),  # noqa: B008  # nothing ever changes in one
@@ -71,7 +71,7 @@ class Delivery:
         self._follower = follower
         self._coherence = coherence
         self._record = PositionRecord(database, follower, incarnations or Incarnations())
-        self._streams = {} if backlog is None else backlog.streams
+        self._streams = {} if sources is None else sources.streams
         self.failures = HandlerFailures(scheduler, log)
         self.consumers = [Consumer(each, scheduler, linear) for each in handlers]
         named = {each.name: each.handler for each in self.consumers}
@@ -89,27 +89,27 @@ class Delivery:
             self.failures,
             log,
             waiters,
-            self._left_behind,
+            self._start_catch_up,
         )
-        self._feeding: FeedContext | None = None
-        if backlog is not None:
-            self._feeding = FeedContext(
+        self._feed_context: FeedContext | None = None
+        if sources is not None:
+            self._feed_context = FeedContext(
                 scheduler,
-                backlog,
+                sources,
                 calls,
                 log,
                 self.progress.begin,
                 self.progress.moved,
-                self._lost_to,
+                self._report_loss,
                 self._cross_floor,
                 sizes.page_rows,
             )
         #: New handlers of a follower that has positions on record.
         self._joining: list[Consumer] = []
         #: What handlers are to be told before they are given anything.
-        self._untold: list[Loss] = []
+        self._unreported: list[HandlerLoss] = []
         #: Lanes with handlers that may have no recorded position yet.
-        self._beginning: set[Key] = set()
+        self._unrecorded_lanes: set[Key] = set()
 
     @property
     def recorded(self) -> Mapping[Key, Token]:
@@ -121,10 +121,10 @@ class Delivery:
 
         :raises ViewChanged: :raises SynreplError: they cannot be read
         """
-        own, self._untold = await self._record.load(self.consumers, self._streams)
+        own, self._unreported = await self._record.load(self.consumers, self._streams)
         self.progress.recorded.update(own)
         for consumer in self.consumers:
-            if own and not consumer.tracks:
+            if own and not consumer.trackers:
                 self._joining.append(consumer)
                 self._log.info(
                     "handler {handler} joins follower {follower}: {where}",
@@ -133,21 +133,21 @@ class Delivery:
                     where=consumer.describe_start({stream for stream, _ in own}),
                 )
 
-    async def tell_losses(self) -> None:
+    async def report_losses(self) -> None:
         """Tell plain handlers what failovers have lost while their process was away, until each
         has taken it. They may have been given any of it: their positions are recorded late.
         """
         consumers = {consumer.name: consumer for consumer in self.consumers}
-        untold, self._untold = self._untold, []
+        untold, self._unreported = self._unreported, []
         for loss in untold:
             consumer, (stream, writer) = consumers[loss.handler], loss.key
             self._log_loss(consumer, loss.key, loss.lost)
             await self._calls.reset(consumer, stream, writer, loss.lost.after, loss.lost)
-            track = consumer.tracks[loss.key]
-            if (track.position or 0) > loss.lost.after:
-                track.rewind(loss.lost.after)
+            tracker = consumer.trackers[loss.key]
+            if (tracker.position or 0) > loss.lost.after:
+                tracker.rewind(loss.lost.after)
         if untold:
-            await self.progress.until_written(lambda: self._record.told(untold))
+            await self.progress.retry_until_recorded(lambda: self._record.losses_reported(untold))
 
     def open_lane(self, key: Key, earliest: bool) -> Token | None:
         """Start a lane, and the catch-up of handlers that are behind it.
@@ -158,48 +158,48 @@ class Delivery:
         stream, _ = key
         if stream not in self.progress.views:
             self._start_views(stream, earliest)
-        tracks = [consumer.track(key, earliest) for consumer in self.progress.in_lane(stream)]
-        start = self._start_of(key, tracks, earliest)
+        trackers = [consumer.tracker(key, earliest) for consumer in self.progress.in_lane(stream)]
+        start = self._start_of(key, trackers, earliest)
         self.progress.lanes[key] = LanePosition(start)
-        if any(track.recorded is None for track in tracks):
-            self._beginning.add(key)
+        if any(tracker.recorded is None for tracker in trackers):
+            self._unrecorded_lanes.add(key)
         if start is not None:
-            self._place(key, start)
+            self._set_start(key, start)
         return start
 
-    def has_begun(self, key: Key) -> bool:
+    def has_history(self, key: Key) -> bool:
         """Whether any handler in the lane had begun before, so that facts that are gone matter."""
-        tracks = (consumer.tracks.get(key) for consumer in self.progress.in_lane(key[0]))
-        return any(track is not None and track.has_begun for track in tracks) or (
+        trackers = (consumer.trackers.get(key) for consumer in self.progress.in_lane(key[0]))
+        return any(tracker is not None and tracker.has_begun for tracker in trackers) or (
             key in self.recorded
         )
 
-    async def rows(self, batch: Batch, *, live: bool = True) -> None:
+    async def deliver(self, batch: Batch, *, live: bool = True) -> None:
         """Hand a batch to the handlers in a lane; those that fail leave the lane.
 
         :param live: the connection has brought it, perhaps before a failover
         """
         key = (batch.stream, batch.writer)
-        self._make_stale(batch)
+        self._invalidate_caches(batch)
         consumers = self.progress.in_lane(batch.stream)
         if not consumers:
             return
         lane = self.progress.lane(key)
         if batch.ordered:
             if lane.position is None:
-                self._place(key, batch.after)
-            if key in self._beginning:
+                self._set_start(key, batch.after)
+            if key in self._unrecorded_lanes:
                 await self._begin(key)
-        tracks = [consumer.track(key, False) for consumer in consumers]
-        for track in tracks:
-            if track.feed is not None:
-                await track.feed.arrival()
+        trackers = [consumer.tracker(key, False) for consumer in consumers]
+        for tracker in trackers:
+            if tracker.feed is not None:
+                await tracker.feed.arrival()
         lane.is_busy = True
         try:
-            for consumer, track in zip(consumers, tracks, strict=True):
-                todo = None if track.feed is not None else track.rest(batch)
+            for consumer, tracker in zip(consumers, trackers, strict=True):
+                todo = None if tracker.feed is not None else tracker.unhandled_part(batch)
                 if todo is not None:
-                    await self._hand_over(consumer, track, key, todo, live)
+                    await self._hand_over(consumer, tracker, key, todo, live)
                     self.progress.touch(key)
             if batch.ordered:  # who is still fed joins behind this batch, not before it
                 lane.position = batch.upto
@@ -218,26 +218,26 @@ class Delivery:
         lane = self.progress.lane(key)
         started_again = position == 0
         lane.position = position
-        told: list[tuple[Consumer, Track]] = []
+        losses_reported: list[tuple[Consumer, PositionTracker]] = []
         for consumer in self.progress.in_lane(stream):
-            track = consumer.track(key, False)
+            tracker = consumer.tracker(key, False)
             is_ahead = (
-                not started_again and track.position is not None and track.position >= position
+                not started_again and tracker.position is not None and tracker.position >= position
             )
-            if track.feed is None and not is_ahead:
+            if tracker.feed is None and not is_ahead:
                 await self._calls.reset(consumer, stream, writer, upto)
-                track.position = position
-                told.append((consumer, track))
-        names = [consumer.name for consumer, _ in told]
-        await self.progress.until_written(
+                tracker.position = position
+                losses_reported.append((consumer, tracker))
+        names = [consumer.name for consumer, _ in losses_reported]
+        await self.progress.retry_until_recorded(
             lambda: self._record.reset(key, names, position, forget=started_again)
         )
-        for _, track in told:
-            track.recorded = None if track.recorded is None else position
+        for _, tracker in losses_reported:
+            tracker.recorded = None if tracker.recorded is None else position
         if started_again:
             self.progress.recorded.pop(key, None)
 
-    async def lost(self, key: Key, lost: Range) -> None:
+    async def facts_lost(self, key: Key, lost: Range) -> None:
         """A failover may have lost facts that were given to handlers: tell them.
 
         They are given again what is left of them. Transactional handlers go on from their
@@ -251,47 +251,49 @@ class Delivery:
         self.progress.lane(key).position = lost.after
         self.progress.lost(key, lost.after)
         for consumer in self.progress.in_lane(stream):
-            track = consumer.track(key, False)
+            tracker = consumer.tracker(key, False)
             async with consumer.lock(key):  # it may just be given a fact that is lost
-                at = track.position
+                at = tracker.position
                 if at is not None and not consumer.is_transactional:
-                    track.rewinds += 1  # what was read for it before is not given to it
+                    tracker.rewinds += 1  # what was read for it before is not given to it
             if at is not None and at > lost.after:
-                await self._lost_to(consumer, key, Range(lost.after, at))
+                await self._report_loss(consumer, key, Range(lost.after, at))
         await self.progress.reread(key)
 
     async def cross_floor(self, key: Key) -> None:
         """Prepare the handlers in a lane for facts from beyond a failover, if there was one."""
         await self.progress.reread(key)
         for consumer in self.progress.in_lane(key[0]):
-            if consumer.track(key, False).feed is None:  # else its feed does it
-                await self._tell_unrecorded(consumer, key)
+            if consumer.tracker(key, False).feed is None:  # else its feed does it
+                await self._report_unrecorded_loss(consumer, key)
 
     async def _cross_floor(self, consumer: Consumer, key: Key) -> None:
         """The same for a handler that is fed."""
         await self.progress.reread(key)
-        await self._tell_unrecorded(consumer, key)
+        await self._report_unrecorded_loss(consumer, key)
 
-    async def _tell_unrecorded(self, consumer: Consumer, key: Key) -> None:
+    async def _report_unrecorded_loss(self, consumer: Consumer, key: Key) -> None:
         """Tell a plain handler what an earlier process may have given to it, and not recorded."""
-        track = consumer.track(key, False)
-        if track.is_resumed and not consumer.is_transactional:
-            lost = await self.progress.until_written(lambda: self._record.lost(key))
+        tracker = consumer.tracker(key, False)
+        if tracker.is_resumed and not consumer.is_transactional:
+            lost = await self.progress.retry_until_recorded(lambda: self._record.lost(key))
             if lost is not None:
-                track.is_resumed = False
-                await self._lost_to(consumer, key, lost)
+                tracker.is_resumed = False
+                await self._report_loss(consumer, key, lost)
 
-    async def _lost_to(self, consumer: Consumer, key: Key, lost: Range) -> None:
+    async def _report_loss(self, consumer: Consumer, key: Key, lost: Range) -> None:
         """Tell one handler that facts which it was given may be lost."""
-        if consumer.is_transactional and self._record.is_kept:
+        if consumer.is_transactional and self._record.is_persistent:
             await self.progress.reread(key)
             return
         self._log_loss(consumer, key, lost)
         await self._calls.reset(consumer, *key, lost.after, lost)
-        track = consumer.track(key, False)
-        track.rewind(min(lost.after, track.position or 0))
-        told = [Loss(consumer.name, key, lost)]
-        await self.progress.until_written(lambda: self._record.told(told))
+        tracker = consumer.tracker(key, False)
+        tracker.rewind(min(lost.after, tracker.position or 0))
+        losses_reported = [HandlerLoss(consumer.name, key, lost)]
+        await self.progress.retry_until_recorded(
+            lambda: self._record.losses_reported(losses_reported)
+        )
 
     def _log_loss(self, consumer: Consumer, key: Key, lost: Range) -> None:
         stream, writer = key
@@ -305,18 +307,18 @@ class Delivery:
             upto=lost.upto,
         )
 
-    def _left_behind(self, consumer: Consumer, key: Key) -> None:
+    def _start_catch_up(self, consumer: Consumer, key: Key) -> None:
         """Feed a handler that was moved back behind its lane."""
         stream, writer = key
-        lane, track, feeding = self.progress.lane(key), consumer.tracks[key], self._feeding
-        if feeding is None or stream not in self._streams or track.feed is not None:
+        lane, tracker, context = self.progress.lane(key), consumer.trackers[key], self._feed_context
+        if context is None or stream not in self._streams or tracker.feed is not None:
             return
-        is_behind = (track.position or 0) < (lane.position or 0)
+        is_behind = (tracker.position or 0) < (lane.position or 0)
         if is_behind and consumer in self.progress.in_lane(stream):
-            feed = CatchUp(feeding, consumer, track, lane, self._streams[stream], writer)
+            feed = CatchUp(context, consumer, tracker, lane, self._streams[stream], writer)
             self._scheduler.spawn(f"catch up with {stream}", feed.run())
 
-    def moved(self, key: Key, position: Token | None) -> None:
+    def lane_moved(self, key: Key, position: Token | None) -> None:
         """A lane's position moved; it goes on record with the next :meth:`.Progress.record`."""
         if position is None:
             return
@@ -324,36 +326,42 @@ class Delivery:
             self._coherence.begin(*key, position)
         lane = self.progress.lane(key)
         if lane.position is None:
-            self._place(key, position)
+            self._set_start(key, position)
         lane.position = position
         feeds = []
         for consumer in self.progress.in_lane(key[0]):
-            track = consumer.track(key, False)
-            if track.feed is None:
-                track.reach(position)
+            tracker = consumer.tracker(key, False)
+            if tracker.feed is None:
+                tracker.reach(position)
             else:
-                feeds.append(track.feed)
+                feeds.append(tracker.feed)
         self.progress.moved(key)
         for feed in (*feeds, *self.progress.views.get(key[0], ())):
             feed.wake()
 
-    def command(self, command: Command) -> None:
+    def deliver_command(self, command: Command) -> None:
         """Pass on what is not about streams."""
         self._commands.put("master", command)
 
     def catching_up(self, consumer: Consumer) -> set[str]:
         """The streams in which a handler is behind its lane."""
-        return {stream for (stream, _), track in consumer.tracks.items() if track.feed is not None}
+        return {
+            stream for (stream, _), tracker in consumer.trackers.items() if tracker.feed is not None
+        }
 
     # -- inside -----------------------------------------------------------------------
 
-    def _start_of(self, key: Key, tracks: Sequence[Track], earliest: bool) -> Token | None:
+    def _start_of(
+        self, key: Key, trackers: Sequence[PositionTracker], earliest: bool
+    ) -> Token | None:
         """Where a lane starts: at its furthest handler, or at the last one where none can catch up."""
         own = self.recorded.get(key)
-        if not tracks:
+        if not trackers:
             return own if own is not None else (0 if earliest else None)
         known = [
-            (track.position, track.is_proven) for track in tracks if track.position is not None
+            (tracker.position, tracker.is_proven)
+            for tracker in trackers
+            if tracker.position is not None
         ]
         if key[0] in self._streams:
             return max((at for at, is_proven in known if is_proven), default=own)
@@ -362,7 +370,7 @@ class Delivery:
     def _start_views(self, stream: str, earliest: bool) -> None:
         """Start the feeds of handlers that want the view that the connection does not give."""
         feeds = self.progress.views[stream] = []
-        if self._feeding is None or stream not in self._streams:
+        if self._feed_context is None or stream not in self._streams:
             return
         for consumer in self.consumers:
             if consumer.receives(stream) and consumer.has_other_view:
@@ -371,46 +379,46 @@ class Delivery:
                 known = max(
                     (at for key, at in self.recorded.items() if key[0] == stream), default=0
                 )
-                feeds.append(ViewFeed(self._feeding, consumer, of, earliest, covered, known))
+                feeds.append(ViewFeed(self._feed_context, consumer, of, earliest, covered, known))
         for feed in feeds:
             self._scheduler.spawn(f"feed {feed.consumer.name} with {stream}", feed.run())
 
     def _covered(self, consumer: Consumer, stream: str, earliest: bool) -> Token | None:
         """The linear position up to which a handler has handled a stream, by the record."""
         if consumer.linear:
-            return consumer.track((stream, LINEAR), earliest).position
-        if any(of == stream for of, _ in consumer.tracks):
+            return consumer.tracker((stream, LINEAR), earliest).position
+        if any(of == stream for of, _ in consumer.trackers):
             return self.recorded.get((stream, LINEAR), 0)
         start = consumer.start(stream)
         begins_here = not earliest if start is None else start is StartAt.NOW
         return None if begins_here else 0
 
-    def _place(self, key: Key, position: Token) -> None:
+    def _set_start(self, key: Key, position: Token) -> None:
         """Set the first known position of a lane; start handlers there, or their catch-up."""
         stream, writer = key
         lane = self.progress.lane(key)
         lane.position = position
         behind: list[CatchUp] = []
         for consumer in self.progress.in_lane(stream):
-            track = consumer.track(key, False)
-            track.begin(position)
-            if consumer in self._joining and track.recorded is None and track.started_from:
+            tracker = consumer.tracker(key, False)
+            tracker.begin(position)
+            if consumer in self._joining and tracker.recorded is None and tracker.started_from:
                 self._log.info(
                     "handler {handler} starts at token {token} of {stream} by {writer}, without facts"
                     " up to there",
                     handler=consumer.name,
-                    token=track.started_from,
+                    token=tracker.started_from,
                     stream=stream,
                     writer=writer or "all writers",
                 )
-            is_behind = (track.position or 0) < position
-            if is_behind and self._feeding is not None and stream in self._streams:
+            is_behind = (tracker.position or 0) < position
+            if is_behind and self._feed_context is not None and stream in self._streams:
                 of = self._streams[stream]
-                behind.append(CatchUp(self._feeding, consumer, track, lane, of, writer))
+                behind.append(CatchUp(self._feed_context, consumer, tracker, lane, of, writer))
         for feed in behind:
             self._scheduler.spawn(f"catch up with {stream}", feed.run())
 
-    def _make_stale(self, batch: Batch) -> None:
+    def _invalidate_caches(self, batch: Batch) -> None:
         if self._coherence is not None:
             self._coherence.apply(batch.stream, batch.writer, batch.after, batch.facts)
 
@@ -418,22 +426,22 @@ class Delivery:
         """Record where handlers start that have no recorded position."""
         for consumer in self.progress.in_lane(key[0]):
             await self.progress.begin(consumer, key)
-        self._beginning.discard(key)
+        self._unrecorded_lanes.discard(key)
 
     async def _hand_over(
-        self, consumer: Consumer, track: Track, key: Key, batch: Batch, live: bool
+        self, consumer: Consumer, tracker: PositionTracker, key: Key, batch: Batch, live: bool
     ) -> None:
         """Hand a batch to a handler in the lane, which leaves the lane when it fails."""
         (stream, writer), retry = key, self._calls.retry()
-        if self._feeding is None or stream not in self._streams or not batch.ordered:
-            await self._calls.deal(consumer, track, batch, retry)
+        if self._feed_context is None or stream not in self._streams or not batch.ordered:
+            await self._calls.call_until_done(consumer, tracker, batch, retry)
             return
-        is_void = live and consumer.is_transactional and self._record.is_void(track, batch)
-        if is_void or await self._calls.attempt(consumer, track, batch, retry):
-            if (track.position or 0) < batch.upto:  # another server has taken over
+        is_void = live and consumer.is_transactional and self._record.is_void(tracker, batch)
+        if is_void or await self._calls.attempt(consumer, tracker, batch, retry):
+            if (tracker.position or 0) < batch.upto:  # another server has taken over
                 self.progress.lane(key).position = batch.upto
-                self._left_behind(consumer, key)
+                self._start_catch_up(consumer, key)
         else:
             of, lane = self._streams[stream], self.progress.lane(key)
-            feed = CatchUp(self._feeding, consumer, track, lane, of, writer)
+            feed = CatchUp(self._feed_context, consumer, tracker, lane, of, writer)
             self._scheduler.spawn(f"retry {consumer.name} at {stream}", feed.run(batch, retry))

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from synrepl.core.clock import Scheduler
 from synrepl.services.announcing.announce import Log
-from synrepl.services.following.deliver import Delivery
+from synrepl.services.following.delivery import Delivery
 from synrepl.services.following.possible_tokens import PossibleTokens
-from synrepl.services.following.source import Source
+from synrepl.services.following.sources import FactSource
 from synrepl.wire.closing import CloseReason
 from synrepl.wire.commands import Command
 
@@ -28,25 +28,25 @@ class FollowerCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
+class FollowerContext:
     """What all lanes of a follower work with.
 
     :ivar tokens: which tokens can have been given out
     :ivar consumed: told how many rows no longer wait
-    :ivar say: sends a command to the master, if there is a connection
-    :ivar give_up: closes the connection, if there is one
+    :ivar send: sends a command to the master, if there is a connection
+    :ivar close: closes the connection, if there is one
     :ivar page_rows: rows fetched, or handed over, at a time
     """
 
     scheduler: Scheduler
-    source: Source
+    source: FactSource
     delivery: Delivery
     log: Log
     counts: FollowerCounts
     tokens: PossibleTokens
     consumed: Callable[[int], None]
-    say: Callable[[Command], None]
-    give_up: Callable[[CloseReason, str], None]
+    send: Callable[[Command], None]
+    close: Callable[[CloseReason, str], None]
     page_rows: int
 
 

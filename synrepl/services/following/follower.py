@@ -15,11 +15,11 @@ from synrepl.core.errors import Refused
 from synrepl.core.tokens import Token
 from synrepl.positions.cursor import Cursor
 from synrepl.services.announcing.announce import Log
-from synrepl.services.following.deliver import Delivery
-from synrepl.services.following.lane import Item, Lane, Mark
-from synrepl.services.following.lane_context import FollowerCounts, Shared, tally
+from synrepl.services.following.delivery import Delivery
+from synrepl.services.following.follower_context import FollowerContext, FollowerCounts, tally
+from synrepl.services.following.lane import ConnectionEvent, Item, Lane
 from synrepl.services.following.possible_tokens import PossibleTokens
-from synrepl.services.following.source import LINEAR, Source
+from synrepl.services.following.sources import LINEAR, FactSource
 from synrepl.services.sizes import DEFAULT_SIZES, Sizes
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.definition import Generation, numbered_together
@@ -39,10 +39,10 @@ OTHERS = "(others)"
 
 
 #: How long a master may take to announce the streams that are wanted, in seconds.
-ANNOUNCE_S = 10.0
+ANNOUNCE_TIMEOUT_S = 10.0
 
 #: Commands that concern the connection alone.
-_OF_THE_SESSION = frozenset({Server, Ping, Error})
+_CONNECTION_COMMANDS = frozenset({Server, Ping, Error})
 
 
 class TooManyWriters(Refused):
@@ -91,7 +91,7 @@ class Follower:
         self,
         scheduler: Scheduler,
         catalogue: Catalogue,
-        source: Source,
+        source: FactSource,
         delivery: Delivery,
         log: Log,
         streams: Collection[str] | None = None,
@@ -104,7 +104,7 @@ class Follower:
         self._sizes = sizes
         self._scheduler = scheduler
         self._unannounced = set(wanted)
-        self._look: DelayedCall | None = None
+        self._announce_timer: DelayedCall | None = None
         self._catalogue = catalogue
         self._delivery = delivery
         self._log = log
@@ -112,20 +112,20 @@ class Follower:
         self._earliest = earliest
         self._foreign = foreign
         # Real servers read those that are numbered together from several tables.
-        self._mixed = numbered_together(catalogue)
+        self._numbered_together = numbered_together(catalogue)
         self._codecs = {stream.name: RowCodec(stream) for stream in catalogue}
         self._lanes: dict[tuple[str, str], Lane] = {}
         self._writers: Counter[str] = Counter()
         self._assembler = BatchAssembler()
         #: Whose half batch a POSITION has ended: what still comes of it is not all of it.
-        self._torn: set[tuple[str, str | None]] = set()
-        self._several = self._lossless = False
+        self._interrupted: set[tuple[str, str | None]] = set()
+        self._has_multiple_speakers = self._is_lossless = False
         self._upstream: Upstream | None = None
         self._waiting_rows = 0
         self._paused = False
         self.counts = FollowerCounts()
         self.tokens = PossibleTokens(scheduler, None, log) if tokens is None else tokens
-        self._shared = Shared(
+        self._context = FollowerContext(
             scheduler,
             source,
             delivery,
@@ -133,8 +133,8 @@ class Follower:
             self.counts,
             self.tokens,
             self._consumed,
-            self._say,
-            self._give_up,
+            self._send,
+            self._close,
             sizes.page_rows,
         )
 
@@ -144,22 +144,24 @@ class Follower:
         """A connection was made: ask for data."""
         self._upstream = upstream
         self._assembler = BatchAssembler()
-        self._torn.clear()
+        self._interrupted.clear()
         dialect = upstream.dialect
         # On a bus a master speaks for writers that it takes for dead, rightly or not.
         on_bus = dialect is not None and not dialect.has_sides
-        self._several = on_bus and not self._foreign
-        self._lossless = self._foreign and not on_bus
+        self._has_multiple_speakers = on_bus and not self._foreign
+        self._is_lossless = self._foreign and not on_bus
         for lane in self._lanes.values():
-            self._tell_connection(lane)
+            self._set_connection_flags(lane)
         if dialect is None or dialect.per_writer:
             upstream.send(Replicate())
             if self._unannounced:
-                self._look = self._scheduler.callLater(ANNOUNCE_S, self._look_for_wanted)
+                self._announce_timer = self._scheduler.callLater(
+                    ANNOUNCE_TIMEOUT_S, self._warn_unannounced
+                )
         else:
-            self._ask_linear(upstream)
+            self._subscribe_linear(upstream)
 
-    def ask_again(self) -> None:
+    def resubscribe(self) -> None:
         """Have the master say all positions again: something of it was refused wrongly, perhaps."""
         upstream = self._upstream
         if upstream is None:
@@ -173,24 +175,24 @@ class Follower:
         """The connection is lost; what was not dealt with will be fetched on the next one."""
         self._upstream = None
         self._paused = False
-        if self._look is not None and self._look.active():
-            self._look.cancel()
+        if self._announce_timer is not None and self._announce_timer.active():
+            self._announce_timer.cancel()
         for lane in self._lanes.values():
             self._waiting_rows -= lane.rows
-            lane.drop()
-            self._enqueue(lane, Mark.LOST)
+            lane.clear()
+            self._enqueue(lane, ConnectionEvent.LOST)
 
     def received(self, commands: Iterable[Command]) -> None:
         """Lines from the master, in order."""
         try:
-            self._sort(commands)
+            self._route(commands)
         except BatchTooLarge as error:
             reason, text = reason_and_text(error)
-            self._give_up(reason, text)
-        self._start_touched()
+            self._close(reason, text)
+        self._run_lanes()
         self._throttle()
 
-    def _sort(self, commands: Iterable[Command]) -> None:
+    def _route(self, commands: Iterable[Command]) -> None:
         """Put lines into their lanes."""
         add = self._assembler.add
         lane: Lane | None = None
@@ -201,7 +203,7 @@ class Follower:
                 lines = add(command)
                 if lines is None:
                     continue
-                if self._torn and self._is_torn(command):
+                if self._interrupted and self._is_interrupted(command):
                     command = Position(command.stream, command.writer, lines.token, lines.token)
                     self._take_position(command)
                     continue
@@ -212,18 +214,18 @@ class Follower:
                     rows = len(lines.rows)
                     lane.inbox.append(lines)
                     lane.rows += rows
-                    lane.touched = True
+                    lane.has_new_items = True
                     self._waiting_rows += rows
-                    if lines.token > lane.heard:
-                        lane.heard = lines.token
+                    if lines.token > lane.announced:
+                        lane.announced = lines.token
             elif type(command) is Position:
-                if self._assembler.reset(command) and self._several:
-                    self._torn.add((command.stream, command.writer))
+                if self._assembler.reset(command) and self._has_multiple_speakers:
+                    self._interrupted.add((command.stream, command.writer))
                 self._take_position(command)
-            elif type(command) not in _OF_THE_SESSION:
-                self._delivery.command(command)
+            elif type(command) not in _CONNECTION_COMMANDS:
+                self._delivery.deliver_command(command)
 
-    def _look_for_wanted(self) -> None:
+    def _warn_unannounced(self) -> None:
         """Say once which streams nobody announces."""
         for name in sorted(self._unannounced):
             self._log.warn(
@@ -241,14 +243,14 @@ class Follower:
             lane.inbox.append(command)
             lane.rows += 1  # they take room as rows do
             self._waiting_rows += 1
-            lane.touched = True
-            lane.heard = command.new
+            lane.has_new_items = True
+            lane.announced = command.new
 
-    def _is_torn(self, last: Rdata) -> bool:
+    def _is_interrupted(self, last: Rdata) -> bool:
         """Whether this ends a batch amid which somebody else has spoken; it has to be fetched."""
         key = last.stream, last.writer
-        torn = key in self._torn
-        self._torn.discard(key)
+        torn = key in self._interrupted
+        self._interrupted.discard(key)
         return torn
 
     @property
@@ -257,9 +259,9 @@ class Follower:
         return self._delivery.progress.positions
 
     @property
-    def heard(self) -> Mapping[tuple[str, str], Token]:
+    def announced(self) -> Mapping[tuple[str, str], Token]:
         """How far each writer is said to be, by (stream, writer)."""
-        return {key: lane.heard for key, lane in self._lanes.items()}
+        return {key: lane.announced for key, lane in self._lanes.items()}
 
     @property
     def waiting_rows(self) -> int:
@@ -268,7 +270,7 @@ class Follower:
 
     # -- asking ---------------------------------------------------------------------------
 
-    def _ask_linear(self, upstream: Upstream) -> None:
+    def _subscribe_linear(self, upstream: Upstream) -> None:
         """A legacy server must be asked stream by stream, and refuses one that it does not have.
 
         Which ones a real server has shows in its answer to ALL; ours has the
@@ -288,7 +290,7 @@ class Follower:
         for name in sorted(wanted):
             lane = self._lane(name, LINEAR)
             if lane is not None:
-                self._enqueue(lane, Mark.ASK)
+                self._enqueue(lane, ConnectionEvent.SUBSCRIBE)
 
     def _lane(self, stream_name: str, writer: str) -> Lane | None:
         lane = self._lanes.get((stream_name, writer))
@@ -312,19 +314,19 @@ class Follower:
             start,
             unordered=unordered,
             in_memory=stream.in_memory,
-            mixed=self._foreign and stream_name in self._mixed,
+            mixed=self._foreign and stream_name in self._numbered_together,
         )
         if writer == LINEAR:
             cursor.subscribed()
         lane = self._lanes[stream_name, writer] = Lane(
-            stream, writer, cursor, self._codecs[stream_name], self._shared, self._foreign
+            stream, writer, cursor, self._codecs[stream_name], self._context, self._foreign
         )
-        self._tell_connection(lane)
+        self._set_connection_flags(lane)
         return lane
 
-    def _tell_connection(self, lane: Lane) -> None:
-        lane.several = self._several and not lane.stream.in_memory
-        lane.lossless = self._lossless
+    def _set_connection_flags(self, lane: Lane) -> None:
+        lane.has_multiple_speakers = self._has_multiple_speakers and not lane.stream.in_memory
+        lane.is_lossless = self._is_lossless
 
     def _count_unknown(self, stream_name: str) -> None:
         unknown = self.counts.unknown
@@ -337,15 +339,15 @@ class Follower:
 
     def _enqueue(self, lane: Lane, item: Item) -> None:
         lane.inbox.append(item)
-        lane.touched = True
-        self._start_touched()
+        lane.has_new_items = True
+        self._run_lanes()
 
-    def _start_touched(self) -> None:
+    def _run_lanes(self) -> None:
         for lane in self._lanes.values():
-            if lane.touched:
-                lane.touched = False
-                if not lane.busy:
-                    lane.busy = True
+            if lane.has_new_items:
+                lane.has_new_items = False
+                if not lane.is_running:
+                    lane.is_running = True
                     self._scheduler.spawn(f"follow {lane.stream.name}", lane.run())
 
     def _throttle(self) -> None:
@@ -364,10 +366,10 @@ class Follower:
         self._waiting_rows -= rows
         self._throttle()
 
-    def _say(self, command: Command) -> None:
+    def _send(self, command: Command) -> None:
         if self._upstream is not None:
             self._upstream.send(command)
 
-    def _give_up(self, reason: CloseReason, text: str | None) -> None:
+    def _close(self, reason: CloseReason, text: str | None) -> None:
         if self._upstream is not None:
             self._upstream.close(reason, text)
