@@ -162,7 +162,9 @@ class Lane:
         """The largest token that it may have, for what is known now."""
         tokens = self._context.tokens
         return (
-            tokens.accepted(self.stream) if isinstance(item, RowBatch) else tokens.known(self.stream)
+            tokens.accepted(self.stream)
+            if isinstance(item, RowBatch)
+            else tokens.known(self.stream)
         )
 
     def _refuse(self, queued: int) -> None:
