@@ -89,7 +89,7 @@ class Lane:
         self._accepted_upto: Token = 0
         #: Something was refused since a POSITION: perhaps wrongly, so what follows it is proof
         #: of nothing before it is fetched.
-        self._refused_since_position = False
+        self._has_refused = False
         #: It had a position before, so what lies below may have been of use.
         self._has_history = context.delivery.has_history(self.key)
 
@@ -105,9 +105,7 @@ class Lane:
                 if not await self._is_possible(item):
                     continue
                 if isinstance(item, RowBatch):
-                    if (
-                        self.has_multiple_speakers or self._refused_since_position
-                    ) and not self._gap_checked:
+                    if (self.has_multiple_speakers or self._has_refused) and not self._gap_checked:
                         await self._check_gap(item.token)
                     if await self._cross_floor(item.token - 1):
                         await self._take_facts()
@@ -183,7 +181,7 @@ class Lane:
             self._consumed(len(item.rows) if isinstance(item, RowBatch) else 1)
         self.announced = max(self._accepted_upto, self.cursor.position or 0)
         if self.writer != LINEAR and self.cursor.is_ordered:
-            self._refused_since_position, self._gap_checked = True, False
+            self._has_refused, self._gap_checked = True, False
 
     def _consumed(self, rows: int) -> None:
         self.rows -= rows
@@ -275,10 +273,8 @@ class Lane:
             return
         await self._deliver_partial_fact()
         first = not self.cursor.is_connected
-        verdict = self.cursor.on_position(
-            None if self._refused_since_position else command.prev, command.new
-        )
-        self._refused_since_position = False
+        verdict = self.cursor.on_position(None if self._has_refused else command.prev, command.new)
+        self._has_refused = False
         if isinstance(verdict, Reset):
             tally(self._context.counts.resets, self.stream.name)
             await self._context.delivery.reset(self.stream.name, self.writer, verdict.span.upto, 0)
