@@ -26,9 +26,9 @@ from synrepl.adapters.postgres.database import PostgresDatabase
 from synrepl.adapters.postgres.session import open_session
 from synrepl.adapters.postgres.single import PostgresSingles
 from synrepl.adapters.scheduler import TwistedScheduler
-from synrepl.services.announcing.announce import Announcer
-from synrepl.services.announcing.publish import Publisher
-from synrepl.services.writing.write import StreamWriter
+from synrepl.services.announcing.announcer import Announcer
+from synrepl.services.announcing.publisher import Publisher
+from synrepl.services.writing.stream_writer import StreamWriter
 from synrepl.storage.migrations import load, migrate
 from synrepl.storage.postgres_store import PostgresStore
 from synrepl.streams.columns import columns

@@ -28,9 +28,9 @@ from benchmarks.recorded import BEFORE, WRITER, numbered
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.adapters.tcp.master import MasterFactory
 from synrepl.services.announcing.lines import Audience, LineEncoder
-from synrepl.services.announcing.publish import Publisher
+from synrepl.services.announcing.publisher import Publisher
 from synrepl.services.announcing.stream_state import StreamState
-from synrepl.services.serving.serve import FollowerState, Master
+from synrepl.services.serving.master import FollowerState, Master
 from synrepl.storage.store import Observation, WriterState
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.definition import Fact, Generation

@@ -23,11 +23,11 @@ from synrepl.adapters.redis.connection import Speaker
 from synrepl.adapters.redis.pubsub import RedisPubSub
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.services.announcing.lines import LineEncoder
-from synrepl.services.announcing.publish import Publisher
+from synrepl.services.announcing.publisher import Publisher
 from synrepl.services.bus.bus import Bus
-from synrepl.services.bus.bus_publisher import AUDIENCE, Standing, Voice
+from synrepl.services.bus.bus_publisher import AUDIENCE, AnnouncedPosition, BusPublisher
+from synrepl.services.bus.bus_reader import BusReader
 from synrepl.services.bus.channels import Channels
-from synrepl.services.bus.hearing import Hearing
 from synrepl.services.following.consumer import Subscription
 from synrepl.services.following.delivery import Delivery
 from synrepl.services.following.follower import Follower
@@ -68,9 +68,9 @@ class Counting(Speaker):
 class OneWriter:
     """Stands before all that is published."""
 
-    def standings(self) -> Iterator[Standing]:
+    def standings(self) -> Iterator[AnnouncedPosition]:
         """That one."""
-        yield Standing(EVENTS, WRITER, BEFORE)
+        yield AnnouncedPosition(EVENTS, WRITER, BEFORE)
 
 
 class Arriving(Handler):
@@ -127,8 +127,8 @@ async def followed(reactor: Any, redis: RedisServer, groups: Sequence[Sequence[F
     handler, log, source = Arriving(), Logger(), cast(Any, None)  # nothing is missing
     delivery = Delivery(scheduler, [Subscription(handler)], log)
     follower = Follower(scheduler, Catalogue([EVENTS]), source, delivery, log, earliest=False)
-    mute = Voice(Publisher(scheduler, CODECS), Channels(CHANNEL), Nobody())
-    bus = Bus(Channels(CHANNEL), [EVENTS.name], Hearing("follower", log), follower, mute)
+    mute = BusPublisher(Publisher(scheduler, CODECS), Channels(CHANNEL), Nobody())
+    bus = Bus(Channels(CHANNEL), [EVENTS.name], BusReader("follower", log), follower, mute)
     address = RedisAddress(path=redis.path)
     hears = RedisPubSub(reactor, scheduler, address, [CHANNEL], bus, lambda *_, **__: None)
     hears.start()
@@ -147,7 +147,7 @@ async def followed(reactor: Any, redis: RedisServer, groups: Sequence[Sequence[F
 class Nobody:
     """Has nothing to say."""
 
-    def standings(self) -> Iterator[Standing]:
+    def standings(self) -> Iterator[AnnouncedPosition]:
         """None."""
         return iter(())
 
@@ -159,7 +159,7 @@ async def _join(
     publisher = Publisher(scheduler, CODECS)
     await connectProtocol(UNIXClientEndpoint(reactor, str(redis.path)), speaker)
     speaker.begin()
-    voice = Voice(publisher, Channels(CHANNEL), OneWriter())
+    voice = BusPublisher(publisher, Channels(CHANNEL), OneWriter())
     voice.join(OneSpeaker(speaker), [EVENTS.name])
     return publisher
 

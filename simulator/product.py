@@ -56,7 +56,7 @@ from synrepl.services.handlers import Batch, Handler, TransactionalHandler
 from synrepl.services.membership.membership import Membership
 from synrepl.services.sizes import Sizes
 from synrepl.services.writing.reservation import Reservation
-from synrepl.services.writing.write import StreamWriter
+from synrepl.services.writing.stream_writer import StreamWriter
 from synrepl.storage.database import Database, Transaction
 from synrepl.storage.incarnations import Incarnations
 from synrepl.storage.store import Written

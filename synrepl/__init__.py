@@ -125,7 +125,7 @@ if TYPE_CHECKING:
     from synrepl.services.handler_interfaces import IHandler, ITransactionalHandler
     from synrepl.services.handlers import Access, Batch, Handler, SyncingUsers, TransactionalHandler
     from synrepl.services.sending.commands import BadCommand, CommandNotInDialect, Commands
-    from synrepl.services.sending.outgoing import TooManyUnsent
+    from synrepl.services.sending.outgoing_commands import TooManyUnsent
     from synrepl.services.waiting.wait_for import WaitTimedOut
     from synrepl.storage.database import (
         CommitUnknown,
@@ -206,7 +206,7 @@ else:
                 "CommandNotInDialect",
                 "Commands",
             ),
-            "synrepl.services.sending.outgoing": ("TooManyUnsent",),
+            "synrepl.services.sending.outgoing_commands": ("TooManyUnsent",),
             "synrepl.services.waiting.wait_for": ("WaitTimedOut",),
             "synrepl.storage.database": (
                 "CommitUnknown",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import SystemRandom
 
 from synrepl.core.clock import Scheduler
-from synrepl.services.announcing.announce import Log
+from synrepl.core.log import Logger
 from synrepl.services.coherence.coherence import Coherence
 from synrepl.services.waiting.applied_positions import AppliedPositions
 from synrepl.services.waiting.wait_for import WaitFor
@@ -23,7 +23,7 @@ def auditor_of(
     store: FactStore,
     own: AppliedPositions,
     waiting: WaitFor,
-    log: Log,
+    log: Logger,
     *,
     in_memory: bool,
 ) -> Auditor:

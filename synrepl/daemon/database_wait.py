@@ -7,9 +7,9 @@ from typing import TypeVar
 
 from synrepl.core.clock import Scheduler
 from synrepl.core.errors import Unavailable
+from synrepl.core.log import Logger
 from synrepl.core.retry import BackOff, Retry
 from synrepl.driver.connection import DatabaseRefused
-from synrepl.services.announcing.announce import Log
 from synrepl.storage.database import CommitUnknown, DatabaseBusy
 from synrepl.storage.migrations import SchemaBehind
 from synrepl.storage.store import DatabaseAway, StreamNotMade
@@ -36,7 +36,7 @@ class DatabaseWait:
     :param waiting: called with the reason for each wait, and with "starting" after it
     """
 
-    def __init__(self, scheduler: Scheduler, waiting: Callable[[str], object], log: Log) -> None:
+    def __init__(self, scheduler: Scheduler, waiting: Callable[[str], object], log: Logger) -> None:
         self._scheduler = scheduler
         self._waiting = waiting
         self._log = log

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from synrepl.adapters.tcp.connection_table import ConnectionLimits
+from synrepl.core.log import Logger
 from synrepl.daemon.config.config import Http, Listener
-from synrepl.services.announcing.announce import Log
 
 #: Descriptors reserved for everything else: the database, Redis, logs, handlers, and connections
 #: that are being closed. A process with few descriptors reserves half of them.
@@ -32,7 +32,7 @@ class Shares(NamedTuple):
     listeners: tuple[ConnectionLimits, ...]
     cut: bool
 
-    def tell(self, log: Log) -> None:
+    def tell(self, log: Logger) -> None:
         """Log a warning if the configured limits had to be lowered."""
         if self.cut:
             log.warn(

@@ -8,19 +8,19 @@ from typing import Protocol
 
 from synrepl.core.backlog import Capacity
 from synrepl.core.clock import Scheduler
+from synrepl.core.log import Logger
 from synrepl.daemon.config.config import Config
-from synrepl.services.announcing.announce import Log
-from synrepl.services.announcing.publish import Publisher
-from synrepl.services.bus.bus import Bus, Ear
-from synrepl.services.bus.bus_publisher import Spoken, Voice
+from synrepl.services.announcing.publisher import Publisher
+from synrepl.services.bus.bus import Bus, BusSubscriber
+from synrepl.services.bus.bus_publisher import AnnouncedWriters, BusPublisher
+from synrepl.services.bus.bus_reader import BusReader
+from synrepl.services.bus.bus_relay import BusRelay
 from synrepl.services.bus.channels import Channels
-from synrepl.services.bus.hearing import Hearing
-from synrepl.services.bus.instance_guard import Namesakes
-from synrepl.services.bus.master_subscriber import Attendant
+from synrepl.services.bus.instance_guard import InstanceNameGuard
+from synrepl.services.bus.master_subscriber import MasterBusSubscriber
 from synrepl.services.bus.mirror import Mirror
 from synrepl.services.bus.own_writer import OwnWriter
-from synrepl.services.bus.proxy_announcer import Spokesman, speak_for_the_dead
-from synrepl.services.bus.relay import CommandRelay
+from synrepl.services.bus.proxy_announcer import ProxyAnnouncer, announce_dead_writers
 from synrepl.services.status.bus_status import BusStatus
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.definition import Stream
@@ -58,7 +58,7 @@ class ProcessBus:
     :param spoken: the writers that it speaks for, whose moves ``publisher`` gets
     :param hears: the names of the streams that ``ear`` follows
     :param user_ip: it is the one that takes USER_IP
-    :param follows_itself: see :class:`~synrepl.services.bus.hearing.Hearing`
+    :param follows_itself: see :class:`~synrepl.services.bus.bus_reader.BusReader`
     :param asked: called when another process has joined
     """
 
@@ -68,9 +68,9 @@ class ProcessBus:
         config: Config,
         catalogue: Catalogue,
         publisher: Publisher,
-        spoken: Spoken,
-        ear: Ear,
-        log: Log,
+        spoken: AnnouncedWriters,
+        ear: BusSubscriber,
+        log: Logger,
         hears: Collection[str] = (),
         user_ip: bool = False,
         follows_itself: bool = False,
@@ -80,9 +80,9 @@ class ProcessBus:
         channels = Channels(config.server_name, config.redis.channel_per_stream)
         name = config.instance_name
         self._where = config.redis.where
-        self._namesakes = Namesakes(name, log)
-        self._hearing = Hearing(name, log, follows_itself, self._namesakes.take)
-        self.voice = Voice(publisher, channels, spoken)
+        self._namesakes = InstanceNameGuard(name, log)
+        self._hearing = BusReader(name, log, follows_itself, self._namesakes.take)
+        self.voice = BusPublisher(publisher, channels, spoken)
         self._bus = Bus(
             channels,
             [stream.name for stream in catalogue],
@@ -168,10 +168,10 @@ class MasterBus:
         joined: Callable[[], object],
         left: Callable[[], object],
         asked: Callable[[], object],
-        log: Log,
+        log: Logger,
     ) -> None:
         publisher = publisher_of(scheduler, catalogue)
-        self.spokesman = Spokesman(config.instance_name, publisher)
+        self.spokesman = ProxyAnnouncer(config.instance_name, publisher)
         self.mirror = Mirror(mirrored, log)
         self._scheduler = scheduler
         self._place = ProcessBus(
@@ -180,13 +180,13 @@ class MasterBus:
             catalogue,
             publisher,
             self.spokesman,
-            Attendant(handle, self.mirror, joined, left),
+            MasterBusSubscriber(handle, self.mirror, joined, left),
             log,
             hears=self.mirror.streams,
             user_ip=True,
             asked=asked,
         )
-        self.relay = CommandRelay(
+        self.relay = BusRelay(
             config.instance_name, self._place.say, log, lambda: self._place.standing
         )
 
@@ -207,7 +207,7 @@ class MasterBus:
     def start(self) -> None:
         """Join; see :meth:`ProcessBus.start`."""
         self._place.start()
-        look = speak_for_the_dead(self._scheduler, self.spokesman, self._place.voice)
+        look = announce_dead_writers(self._scheduler, self.spokesman, self._place.voice)
         self._scheduler.spawn("speak for the dead", look)
 
     async def stop(self) -> None:
@@ -221,10 +221,10 @@ def worker_bus(
     catalogue: Catalogue,
     publisher: Publisher,
     own: OwnWriter,
-    ear: Ear,
+    ear: BusSubscriber,
     followed: Collection[str] | None,
     asked: Callable[[], object],
-    log: Log,
+    log: Logger,
 ) -> ProcessBus:
     """A worker's place on the bus.
 

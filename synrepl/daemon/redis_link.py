@@ -10,11 +10,11 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 from synrepl.core.clock import Scheduler
+from synrepl.core.log import Logger
 from synrepl.daemon.config.config import Config
 from synrepl.daemon.config.redis import Redis
 from synrepl.daemon.config.secret import Secret
 from synrepl.daemon.process_bus import Join
-from synrepl.services.announcing.announce import Log
 
 if TYPE_CHECKING:
     from synrepl.adapters.redis.address import RedisAddress
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from synrepl.adapters.redis.sentinel import Sentinels
 
 
-def joining(reactor: Any, scheduler: Scheduler, config: Config, log: Log) -> Join | None:
+def joining(reactor: Any, scheduler: Scheduler, config: Config, log: Logger) -> Join | None:
     """What makes a process's connections to Redis; None where it is not configured."""
     redis = config.redis
     if redis is None:

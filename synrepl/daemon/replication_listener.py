@@ -10,7 +10,7 @@ from synrepl.core.clock import Scheduler
 from synrepl.core.slices import Slices
 from synrepl.daemon.config.config import Listener, MasterConfig
 from synrepl.daemon.http.listener import listen
-from synrepl.services.serving.serve import Master
+from synrepl.services.serving.master import Master
 from synrepl.streams.definition import Generation
 from synrepl.wire.dialects import DIALECTS
 from synrepl.wire.session import SessionLimits

@@ -27,7 +27,7 @@ from synrepl.daemon.process import DaemonProcess
 from synrepl.daemon.redis_link import joining
 from synrepl.daemon.sources import handler_sources, source_of
 from synrepl.daemon.worker_tokens import possible_tokens, watch_positions
-from synrepl.services.status.database_health import healths
+from synrepl.services.status.database_health import database_healths
 from synrepl.storage.incarnations import Incarnations
 
 
@@ -71,7 +71,7 @@ class WorkerProcess(DaemonProcess[RunningWorker]):
             own = await DatabaseStart(self._reactor, scheduler, config, wait, stops).as_worker()
         incarnations = Incarnations() if own is None else own.incarnations
         foreign = self._foreign_database(stops)
-        databases = healths(
+        databases = database_healths(
             scheduler, self.log, None if own is None else own.database, incarnations, foreign
         )
         services = assemble_worker(

@@ -6,20 +6,20 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from synrepl.core.clock import Scheduler
+from synrepl.core.log import Logger
 from synrepl.core.slices import Slices
 from synrepl.core.tokens import Token
 from synrepl.daemon.config.config import WorkerConfig
-from synrepl.services.announcing.announce import Log
-from synrepl.services.bus.own_writer import Written
+from synrepl.services.bus.own_writer import AnnouncedStream
 from synrepl.services.following.follower import Follower
 from synrepl.services.handlers import SyncingUsers
+from synrepl.services.sending.command_link import CommandLink
 from synrepl.services.sending.commands import Commands
-from synrepl.services.sending.link import CommandLink
-from synrepl.services.sending.outgoing import OutgoingCommands
+from synrepl.services.sending.outgoing_commands import OutgoingCommands
 from synrepl.services.serving.federation_trim import (
     FederationTrim,
     federation_status,
-    trims_store,
+    store_trimmer,
 )
 from synrepl.services.serving.peer_states import NamedSource, PeerStates
 from synrepl.services.status.status import syncing_status
@@ -45,9 +45,9 @@ class WorkerCommands:
         config: WorkerConfig,
         follower: Follower,
         heard: Callable[[Command], object],
-        kept: Mapping[str, Written] | None,
+        kept: Mapping[str, AnnouncedStream] | None,
         store: FactStore | None,
-        log: Log,
+        log: Logger,
     ) -> None:
         name, on_bus = config.instance_name, config.redis is not None
         dialect = CURRENT if on_bus else CLIENT_DIALECTS[config.dialect]
@@ -68,7 +68,7 @@ class WorkerCommands:
                 self._federation_position,
             )
             if kept is not None and store is not None:
-                trim = trims_store(store, FEDERATION)
+                trim = store_trimmer(store, FEDERATION)
                 FederationTrim(scheduler, self._states.federation_acks, trim, log)
         self.commands = Commands(name, self, scheduler.seconds, (dialect,))
         self.link = CommandLink(follower, self.outgoing, self._states)

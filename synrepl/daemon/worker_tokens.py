@@ -8,9 +8,9 @@ from synrepl.adapters.http.client import HttpClient
 from synrepl.adapters.http.positions import HttpPositions
 from synrepl.core.clock import Scheduler
 from synrepl.core.errors import SynreplError
+from synrepl.core.log import Logger
 from synrepl.core.tokens import Token
 from synrepl.daemon.config.config import WorkerConfig
-from synrepl.services.announcing.announce import Log
 from synrepl.services.following.delivery import Delivery
 from synrepl.services.following.follower import Follower
 from synrepl.services.following.possible_tokens import IssuedTokens, PossibleTokens
@@ -35,7 +35,7 @@ def possible_tokens(
     store: FactStore | None,
     foreign: Database | None,
     master: HttpClient | None,
-    log: Log,
+    log: Logger,
 ) -> PossibleTokens:
     """The tokens that a worker lets pass: all of them, where nobody can be asked.
 

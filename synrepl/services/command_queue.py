@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from synrepl.core.backlog import Backlog
 from synrepl.core.clock import Scheduler
 from synrepl.core.errors import Unavailable
+from synrepl.core.log import Logger
 from synrepl.core.slices import Slices
-from synrepl.services.announcing.announce import Log
 from synrepl.services.following.failures import HandlerFailures
 from synrepl.services.handlers import Handler
 from synrepl.wire.commands import Command
@@ -40,7 +40,7 @@ class CommandQueue:
         slices: Slices,
         handlers: Mapping[str, Handler],
         failures: HandlerFailures,
-        log: Log,
+        log: Logger,
     ) -> None:
         self._queues = [
             _Queue(scheduler, slices, name, handler, failures, log)
@@ -98,7 +98,7 @@ class _Queue:
         name: str,
         handler: Handler,
         failures: HandlerFailures,
-        log: Log,
+        log: Logger,
     ) -> None:
         self._scheduler = scheduler
         self._slices = slices

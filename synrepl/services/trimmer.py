@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from synrepl.core.clock import Scheduler
 from synrepl.core.errors import SynreplError
+from synrepl.core.log import Logger
 from synrepl.core.tokens import Token
-from synrepl.services.announcing.announce import Log
 from synrepl.services.sizes import DEFAULT_SIZES
 from synrepl.storage.store import FactStore
 from synrepl.streams.definition import Stream
@@ -43,7 +43,7 @@ class Trimmer:
         store: FactStore,
         streams: Sequence[Stream],
         linear: Callable[[Stream], Token],
-        log: Log,
+        log: Logger,
         *,
         every_s: float,
         keep_s: float,

@@ -15,17 +15,17 @@ from synrepl.adapters.redis.pubsub import RedisPubSub
 from synrepl.adapters.redis.sentinel import Sentinels
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.core.tokens import Range
-from synrepl.services.announcing.publish import Publisher
+from synrepl.services.announcing.publisher import Publisher
 from synrepl.services.bus.bus import Bus
-from synrepl.services.bus.bus_publisher import Voice
+from synrepl.services.bus.bus_publisher import BusPublisher
+from synrepl.services.bus.bus_reader import BusReader
 from synrepl.services.bus.channels import Channels
-from synrepl.services.bus.hearing import Hearing
 from synrepl.services.bus.own_writer import OwnWriter
 from synrepl.services.following.consumer import Subscription
 from synrepl.services.following.delivery import Delivery
 from synrepl.services.following.follower import Follower
 from synrepl.services.handlers import Batch, Handler
-from synrepl.services.writing.write import StreamWriter
+from synrepl.services.writing.stream_writer import StreamWriter
 from synrepl.storage.memory.store import MemoryStore
 from synrepl.storage.store import Page
 from synrepl.streams.catalogue import Catalogue
@@ -152,9 +152,9 @@ class Process:
             earliest=not foreign,
             foreign=foreign,
         )
-        self.hearing = Hearing(name, self)
+        self.hearing = BusReader(name, self)
         streams = [stream.name for stream in site.catalogue]
-        voice = Voice(publisher, self.channels, own)
+        voice = BusPublisher(publisher, self.channels, own)
         self.bus = WatchedBus(self.channels, streams, self.hearing, self.follower, voice)
         self.bus.happenings = site.happenings
         self.pubsub = RedisPubSub(

@@ -61,9 +61,9 @@ from synrepl.core.tokens import Range
 from synrepl.daemon.config.config import load_master, load_worker
 from synrepl.daemon.database import LastPort
 from synrepl.daemon.sources import OutOfReach, RoutedSource
-from synrepl.services.announcing.announce import Announcer
-from synrepl.services.announcing.publish import Publisher
-from synrepl.services.writing.write import StreamWriter, WriterAway
+from synrepl.services.announcing.announcer import Announcer
+from synrepl.services.announcing.publisher import Publisher
+from synrepl.services.writing.stream_writer import StreamWriter, WriterAway
 from synrepl.storage.memory.store import MemoryStore
 from synrepl.storage.store import Page, Trimmed
 from synrepl.streams.catalogue import Catalogue

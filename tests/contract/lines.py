@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from synrepl.adapters.tcp.master import MasterFactory
 from synrepl.adapters.tcp.worker import WorkerFactory
 from synrepl.core.tokens import Token
-from synrepl.services.announcing.announce import Announcer
-from synrepl.services.announcing.publish import Publisher
-from synrepl.services.serving.serve import Master
-from synrepl.services.writing.announced_elsewhere import AnnouncedElsewhere
-from synrepl.services.writing.commit_listener import Settled
-from synrepl.services.writing.write import StreamWriter
+from synrepl.services.announcing.announcer import Announcer
+from synrepl.services.announcing.publisher import Publisher
+from synrepl.services.serving.master import Master
+from synrepl.services.writing.announced_elsewhere import NullCommitListener
+from synrepl.services.writing.commit_listener import CommitListener
+from synrepl.services.writing.stream_writer import StreamWriter
 from synrepl.streams.definition import Stream
 from synrepl.streams.row import Row
 from synrepl.streams.rows import RowCodec
@@ -63,7 +63,7 @@ class OverLines(Transport):
 
     async def append(self, name: str, stream: Stream, facts: Sequence[Sequence[Row]]) -> Token:
         """The commit wakes the master."""
-        writer = self._writers.get(name) or await self._writer(name, AnnouncedElsewhere())
+        writer = self._writers.get(name) or await self._writer(name, NullCommitListener())
         written = await writer.append(stream, facts)
         self._announcer.wake(stream.name)
         return written.tokens[-1]
@@ -73,7 +73,7 @@ class OverLines(Transport):
         async with await self._writers[name].reserve(stream, count) as reservation:
             return reservation.tokens[-1]
 
-    async def _writer(self, name: str, settled: Settled) -> StreamWriter:
+    async def _writer(self, name: str, settled: CommitListener) -> StreamWriter:
         site = self.site
         writer = StreamWriter(site.scheduler, site.store, name, list(CATALOGUE), settled, site.log)
         await writer.start()

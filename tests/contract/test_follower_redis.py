@@ -9,14 +9,14 @@ from twisted.trial.unittest import TestCase
 from synrepl.adapters.redis.address import RedisAddress
 from synrepl.adapters.redis.pubsub import RedisPubSub
 from synrepl.core.tokens import Token
-from synrepl.services.announcing.publish import Publisher
-from synrepl.services.bus.bus import Bus, Ear
-from synrepl.services.bus.bus_publisher import LONGEST_LINE, Voice
+from synrepl.services.announcing.publisher import Publisher
+from synrepl.services.bus.bus import Bus, BusSubscriber
+from synrepl.services.bus.bus_publisher import LONGEST_LINE, BusPublisher
+from synrepl.services.bus.bus_reader import BusReader
 from synrepl.services.bus.channels import Channels
-from synrepl.services.bus.hearing import Hearing
-from synrepl.services.bus.master_subscriber import Attendant
+from synrepl.services.bus.master_subscriber import MasterBusSubscriber
 from synrepl.services.bus.own_writer import OwnWriter
-from synrepl.services.writing.write import StreamWriter
+from synrepl.services.writing.stream_writer import StreamWriter
 from synrepl.streams.definition import Stream
 from synrepl.streams.row import Row
 from synrepl.streams.rows import RowCodec
@@ -30,12 +30,12 @@ CHANNELS = Channels(SERVER_NAME)
 class OnBus:
     """A process's place on the bus, not started."""
 
-    def __init__(self, site: Site, redis: RedisServer, name: str, ear: Ear) -> None:
+    def __init__(self, site: Site, redis: RedisServer, name: str, ear: BusSubscriber) -> None:
         names = [stream.name for stream in CATALOGUE]
         publisher = Publisher(site.scheduler, {each.name: RowCodec(each) for each in CATALOGUE})
         self.own = OwnWriter(publisher)
-        voice = Voice(publisher, CHANNELS, self.own)
-        bus = self.bus = Bus(CHANNELS, names, Hearing(name, site.log), ear, voice)
+        voice = BusPublisher(publisher, CHANNELS, self.own)
+        bus = self.bus = Bus(CHANNELS, names, BusReader(name, site.log), ear, voice)
         self.pubsub = RedisPubSub(
             reactor,
             site.scheduler,
@@ -81,7 +81,7 @@ class Redis(Transport):
     async def _writer(self, name: str) -> StreamWriter:
         if name not in self._writers:
             site = self.site
-            place = OnBus(site, self._redis, name, Attendant(lambda command: None))
+            place = OnBus(site, self._redis, name, MasterBusSubscriber(lambda command: None))
             writer = StreamWriter(
                 site.scheduler, site.store, name, list(CATALOGUE), place.own, site.log
             )

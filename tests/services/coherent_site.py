@@ -12,15 +12,15 @@ from twisted.trial.unittest import SynchronousTestCase
 from synrepl.adapters.caches import make_caches
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.adapters.tcp.master import MasterFactory
-from synrepl.services.announcing.announce import Announcer
+from synrepl.services.announcing.announcer import Announcer
 from synrepl.services.announcing.fan_out import FanOut
-from synrepl.services.announcing.publish import Publisher
+from synrepl.services.announcing.publisher import Publisher
 from synrepl.services.coherence.coherence import Coherence
 from synrepl.services.coherence.invalidation_relay import InvalidationRelay
 from synrepl.services.coherence.invalidations import Changes, Invalidations
 from synrepl.services.coherence.listeners import CoherentCommitListener, CoherentPositionListener
-from synrepl.services.serving.serve import Master
-from synrepl.services.writing.write import StreamWriter
+from synrepl.services.serving.master import Master
+from synrepl.services.writing.stream_writer import StreamWriter
 from synrepl.storage.memory.store import MemoryStore
 from synrepl.storage.store import DatabaseAway
 from synrepl.streams.catalogue import Catalogue

@@ -8,17 +8,17 @@ from typing import Any
 
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.core.tokens import Token
-from synrepl.services.announcing.publish import Publisher
+from synrepl.services.announcing.publisher import Publisher
 from synrepl.services.bus.bus import Bus
-from synrepl.services.bus.bus_publisher import Voice
+from synrepl.services.bus.bus_publisher import BusPublisher
+from synrepl.services.bus.bus_reader import BusReader
 from synrepl.services.bus.channels import Channels
-from synrepl.services.bus.hearing import Hearing
 from synrepl.services.bus.own_writer import OwnWriter
 from synrepl.services.following.consumer import Subscription
 from synrepl.services.following.delivery import Delivery
 from synrepl.services.following.follower import Follower
 from synrepl.services.handlers import Batch, Handler
-from synrepl.services.writing.write import StreamWriter
+from synrepl.services.writing.stream_writer import StreamWriter
 from synrepl.storage.memory.store import MemoryStore
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.declared import declare
@@ -32,7 +32,7 @@ CATALOGUE = Catalogue((NOTES, OTHERS))
 CHANNELS = Channels("example.org")
 
 
-class Air:
+class ManualPubSub:
     """Carries messages in two steps, as a server does: from their sender, and to each who listens.
 
     :ivar said: all that has left its sender, in order
@@ -43,7 +43,7 @@ class Air:
         self.scheduler = TwistedScheduler(self.clock)
         self.store = MemoryStore(self.scheduler)
         self.said: list[tuple[str, bytes]] = []
-        self.wires: list[AirWires] = []
+        self.wires: list[ManualConnections] = []
 
     def settle(self) -> None:
         """Let everything arrive."""
@@ -55,10 +55,10 @@ class Air:
             self.clock.advance(0)
 
 
-class AirWires:
+class ManualConnections:
     """One process's connections."""
 
-    def __init__(self, air: Air, channels: Iterable[str], bus: Bus) -> None:
+    def __init__(self, air: ManualPubSub, channels: Iterable[str], bus: Bus) -> None:
         self.leaving: deque[tuple[str, bytes]] = deque()
         self.arriving: deque[bytes] = deque()
         self.paused = False
@@ -121,7 +121,7 @@ class Noted(Handler):
 class AirProcess:
     """One process that writes and follows; its wires stand from the start."""
 
-    def __init__(self, air: Air, name: str, channels: Channels = CHANNELS) -> None:
+    def __init__(self, air: ManualPubSub, name: str, channels: Channels = CHANNELS) -> None:
         self.name = name
         self.log = Noting()
         self.handler = Noted()
@@ -138,17 +138,17 @@ class AirProcess:
             Delivery(air.scheduler, [Subscription(self.handler)], self.log),
             self.log,
         )
-        self.hearing = Hearing(name, self.log)
+        self.hearing = BusReader(name, self.log)
         names = [stream.name for stream in CATALOGUE]
-        voice = Voice(self.publisher, channels, self.own)
+        voice = BusPublisher(self.publisher, channels, self.own)
         self.bus = Bus(channels, names, self.hearing, self.follower, voice)
         self._heard = channels.heard(names, user_ip=False)
         done(self.writer.start())
         self.wires = self.connect()
 
-    def connect(self) -> AirWires:
+    def connect(self) -> ManualConnections:
         """New connections."""
-        self.wires = AirWires(self._air, self._heard, self.bus)
+        self.wires = ManualConnections(self._air, self._heard, self.bus)
         self._air.wires.append(self.wires)
         self.bus.connected(self.wires)
         return self.wires

@@ -7,7 +7,7 @@ from typing import Any
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.core.slices import Slices
 from synrepl.services.sending.commands import Commands
-from synrepl.services.sending.outgoing import OutgoingCommands
+from synrepl.services.sending.outgoing_commands import OutgoingCommands
 from synrepl.wire.codec import write_line
 from synrepl.wire.commands import Command
 from synrepl.wire.dialects import CURRENT, Dialect, Side

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from synrepl.core.slices import Slices
 from synrepl.services.bus.bus_publisher import LONGEST_LINE
+from synrepl.services.bus.bus_reader import BusReader
+from synrepl.services.bus.bus_relay import MAX_UNSENT, BusRelay
 from synrepl.services.bus.channels import Channels
-from synrepl.services.bus.hearing import Hearing
-from synrepl.services.bus.master_subscriber import Attendant
-from synrepl.services.bus.relay import MAX_UNSENT, CommandRelay
+from synrepl.services.bus.master_subscriber import MasterBusSubscriber
 from synrepl.services.bus.syncing_repeater import SyncingRepeater
-from synrepl.services.sending.outgoing import REPEAT_S
+from synrepl.services.sending.outgoing_commands import REPEAT_S
 from synrepl.services.serving.user_sync import UserSyncs
 from synrepl.wire.closing import CloseReason
 from synrepl.wire.commands import (
@@ -29,7 +29,7 @@ from synrepl.wire.commands import (
     UserIp,
     UserSync,
 )
-from tests.services.manual_pubsub import NOTES, OTHERS, Air, AirProcess
+from tests.services.manual_pubsub import NOTES, OTHERS, AirProcess, ManualPubSub
 from tests.services.world import Noting
 
 MAIN = "example.org"
@@ -37,7 +37,7 @@ MAIN = "example.org"
 
 class Saying(TestCase):
     def setUp(self) -> None:
-        self.air = Air()
+        self.air = ManualPubSub()
 
     def said(self) -> list[str]:
         """What was said since the last time, on the main channel."""
@@ -120,15 +120,15 @@ class Relaying(TestCase):
     def test_what_the_bus_does_not_have_is_left_out_without_a_word(self) -> None:
         said: list[Command] = []
         log = Noting()
-        relay = CommandRelay("master", said.append, log)
+        relay = BusRelay("master", said.append, log)
         relay.from_client("old", RemovePusher("app", "key", "@u:x"))
         relay.from_client("old", InvalidateCache("users", ("@u:x",)))
         self.assertEqual((said, log.lines), ([], []))
 
     def test_what_cannot_be_said_there_is_told(self) -> None:
         log = Noting()
-        one = AirProcess(Air(), "one")
-        relay = CommandRelay("master", one.bus.send, log)
+        one = AirProcess(ManualPubSub(), "one")
+        relay = BusRelay("master", one.bus.send, log)
         relay.from_client("old", RemoteServerUp("two words"))
         self.assertIn("not passed on to the bus: REMOTE_SERVER_UP server", log.lines[0][1])
 
@@ -140,7 +140,7 @@ class Relaying(TestCase):
             if stands[0]:
                 said.append(command)
 
-        relay = CommandRelay("master", say, Noting(), lambda: stands[0])
+        relay = BusRelay("master", say, Noting(), lambda: stands[0])
         start = UserSync("w1", "@u:x", None, True, 5)
         relay.from_client("w1", start)
         relay.from_client("w2", UserSync("w2", "@u:x", None, True, 5))
@@ -161,8 +161,8 @@ class Relaying(TestCase):
         self.assertEqual(said, [])
 
     def test_who_syncs_is_repeated_for_newcomers_but_not_too_often(self) -> None:
-        air, said = Air(), list[Command]()
-        relay = CommandRelay("master", said.append, Noting())
+        air, said = ManualPubSub(), list[Command]()
+        relay = BusRelay("master", said.append, Noting())
         users: UserSyncs[str] = UserSyncs(
             air.scheduler, Slices(air.scheduler), lambda name: name, lambda name, command: None
         )
@@ -198,7 +198,7 @@ class Listening(TestCase):
         self.assertEqual(channels.heard(["notes"], user_ip=False), (MAIN,))
 
     def test_the_own_lines_are_left_out(self) -> None:
-        hearing = Hearing("one", Noting())
+        hearing = BusReader("one", Noting())
         lines = (
             b'RDATA notes one 1 ["a"]',
             b"POSITION notes one 0 1",
@@ -212,14 +212,14 @@ class Listening(TestCase):
         self.assertEqual(hearing.echoes, 4)
 
     def test_a_follower_hears_the_facts_of_its_own_process(self) -> None:
-        hearing = Hearing("one", Noting(), follows_itself=True)
+        hearing = BusReader("one", Noting(), follows_itself=True)
         lines = (b'RDATA notes one 1 ["a"]', b"FEDERATION_ACK one 5", b"POSITION notes one 0 1")
         expected = [Rdata("notes", "one", 1, b'["a"]'), Position("notes", "one", 0, 1)]
         self.assertEqual(hearing.commands(lines), expected)
 
     def test_messages_that_are_no_lines_are_told_of_once_a_kind(self) -> None:
         log = Noting()
-        hearing = Hearing("one", log)
+        hearing = BusReader("one", log)
         messages = (b"FOO", b"BAR", b"", b"\r", b"POSITION notes two 0 1\n", b"\xff", b"PING 1")
         self.assertEqual(hearing.commands(messages), [])
         self.assertEqual((hearing.bad, len(log.lines)), (5, 3))
@@ -227,14 +227,14 @@ class Listening(TestCase):
 
     @given(st.lists(st.binary(max_size=60) | st.just(b"REPLICATE "), max_size=8))
     def test_whatever_comes_is_heard_or_counted(self, messages: list[bytes]) -> None:
-        hearing = Hearing("one", Noting())
+        hearing = BusReader("one", Noting())
         blank = sum(message in (b"", b"\r") for message in messages)
         commands = hearing.commands(messages)
         self.assertEqual(len(commands) + hearing.bad + hearing.echoes + blank, len(messages))
 
     def test_an_attendant_asks_and_hears_only_commands(self) -> None:
         heard: list[Command] = []
-        attendant, air = Attendant(heard.append), Air()
+        attendant, air = MasterBusSubscriber(heard.append), ManualPubSub()
         one = AirProcess(air, "one")
         air.settle()
         air.said.clear()

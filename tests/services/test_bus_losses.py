@@ -16,7 +16,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from tests.services.manual_pubsub import NOTES, OTHERS, Air, AirProcess
+from tests.services.manual_pubsub import NOTES, OTHERS, AirProcess, ManualPubSub
 
 NAMES = ("one", "two", "three")
 MACHINE = settings(max_examples=150, stateful_step_count=30, deadline=None)
@@ -28,7 +28,7 @@ class Losses(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         """All are there."""
-        self.air = Air()
+        self.air = ManualPubSub()
         self.all = [AirProcess(self.air, name) for name in NAMES]
         self.appended: dict[tuple[str, str], list[list[str]]] = defaultdict(list)
         self.count = 0
@@ -102,7 +102,7 @@ class Losses(RuleBasedStateMachine):
 
 class Properties(TestCase):
     def test_what_comes_before_the_answer_to_replicate_hides_no_gap(self) -> None:
-        air = Air()
+        air = ManualPubSub()
         one, two = AirProcess(air, "one"), AirProcess(air, "two")
         air.settle()
         two.wires.cut()

@@ -18,9 +18,9 @@ from hypothesis.stateful import (
 
 from synrepl.core.tokens import Range, Token
 from synrepl.services.announcing.stream_state import StreamState
-from synrepl.services.bus.master_subscriber import Attendant
+from synrepl.services.bus.master_subscriber import MasterBusSubscriber
 from synrepl.services.bus.mirror import Mirror, NotHeardYet
-from synrepl.services.serving.trimmed_pages import leftover
+from synrepl.services.serving.trimmed_pages import page_skipping_trimmed
 from synrepl.storage.store import Trimmed
 from synrepl.streams.declared import declare
 from synrepl.streams.definition import Fact, Stream
@@ -181,7 +181,7 @@ class Mirroring(TestCase):
         mirror = Mirror([(NOTES, "w1")], log)
         mirror.begin({"notes": StreamState(NOTES, follows)}, follows.started_again)
         mirror.received([Position("notes", "w1", 4, 4), Rdata("notes", "w1", 5, row("a"))])
-        page = done(leftover(mirror, NOTES, Range(1, 5), 10, "a real worker", log))
+        page = done(page_skipping_trimmed(mirror, NOTES, Range(1, 5), 10, "a real worker", log))
         self.assertEqual([fact.token for fact in page.facts], [5])
         self.assertIn("up to 4 it is trimmed, and lost to it", log.lines[0][1])
 
@@ -192,7 +192,7 @@ class Mirroring(TestCase):
             def close(self, reason: object, text: str | None = None) -> None:
                 closed.append(text or "")
 
-        attendant = Attendant(lambda command: None, Mirror([(NOTES, "w1")], Noting()))
+        attendant = MasterBusSubscriber(lambda command: None, Mirror([(NOTES, "w1")], Noting()))
         attendant.connected(Closing())
         attendant.received([Rdata("notes", "w1", None, row("a"))] * (DEFAULT_MAX_ROWS + 1))
         self.assertIn("unfinished batches", closed[0])

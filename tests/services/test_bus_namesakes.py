@@ -13,16 +13,16 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from synrepl.services.announcing.publish import Publisher
+from synrepl.services.announcing.publisher import Publisher
 from synrepl.services.bus.bus import Bus
-from synrepl.services.bus.bus_publisher import Voice
-from synrepl.services.bus.hearing import Hearing
-from synrepl.services.bus.instance_guard import ASKED, Namesakes
-from synrepl.services.bus.master_subscriber import Attendant
+from synrepl.services.bus.bus_publisher import BusPublisher
+from synrepl.services.bus.bus_reader import BusReader
+from synrepl.services.bus.instance_guard import ASKED, InstanceNameGuard
+from synrepl.services.bus.master_subscriber import MasterBusSubscriber
 from synrepl.services.bus.own_writer import OwnWriter
 from synrepl.streams.rows import RowCodec
 from synrepl.wire.commands import Command
-from tests.services.manual_pubsub import CATALOGUE, CHANNELS, Air, AirWires
+from tests.services.manual_pubsub import CATALOGUE, CHANNELS, ManualConnections, ManualPubSub
 from tests.services.world import Noting
 
 PRIVATE = "example.org/process/twin"
@@ -32,22 +32,22 @@ MACHINE = settings(max_examples=100, stateful_step_count=30, deadline=None)
 class Twin:
     """A process that calls itself ``twin``."""
 
-    def __init__(self, air: Air, mark: str) -> None:
+    def __init__(self, air: ManualPubSub, mark: str) -> None:
         self.log = Noting()
-        self.namesakes = Namesakes("twin", self.log, mark)
+        self.namesakes = InstanceNameGuard("twin", self.log, mark)
         self._air = air
         names = [stream.name for stream in CATALOGUE]
         publisher = Publisher(air.scheduler, {s.name: RowCodec(s) for s in CATALOGUE})
-        hearing = self.hearing = Hearing("twin", self.log, aside=self.namesakes.take)
+        hearing = self.hearing = BusReader("twin", self.log, aside=self.namesakes.take)
         self.heard: list[Command] = []
-        ear = Attendant(self.heard.append)
-        voice = Voice(publisher, CHANNELS, OwnWriter(publisher))
+        ear = MasterBusSubscriber(self.heard.append)
+        voice = BusPublisher(publisher, CHANNELS, OwnWriter(publisher))
         self.bus = Bus(CHANNELS, names, hearing, ear, voice, self.namesakes)
         self.connect()
 
     def connect(self) -> None:
         """New connections, if there are none."""
-        self.wires = AirWires(self._air, CHANNELS.heard((), False, "twin"), self.bus)
+        self.wires = ManualConnections(self._air, CHANNELS.heard((), False, "twin"), self.bus)
         self._air.wires.append(self.wires)
         self.bus.connected(self.wires)
 
@@ -59,7 +59,7 @@ class Twin:
 
 class Asking(TestCase):
     def setUp(self) -> None:
-        self.air = Air()
+        self.air = ManualPubSub()
 
     def said(self) -> list[tuple[str, str]]:
         self.air.settle()
@@ -114,7 +114,7 @@ class Coming(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         """All come at once."""
-        self.air = Air()
+        self.air = ManualPubSub()
         self.all = [Twin(self.air, str(number)) for number in range(3)]
 
     @rule(who=st.integers(0, 2), count=st.integers(1, 4))

@@ -4,31 +4,38 @@ from __future__ import annotations
 
 from unittest import TestCase
 
-from synrepl.services.announcing.announce import Announcer
+from synrepl.services.announcing.announcer import Announcer
 from synrepl.services.announcing.fan_out import FanOut
-from synrepl.services.announcing.publish import Publisher
+from synrepl.services.announcing.publisher import Publisher
 from synrepl.services.bus.bus import Bus
-from synrepl.services.bus.bus_publisher import Voice
-from synrepl.services.bus.hearing import Hearing
-from synrepl.services.bus.master_subscriber import Attendant
-from synrepl.services.bus.proxy_announcer import LOOK_S, Spokesman, speak_for_the_dead
-from synrepl.services.writing.write import StreamWriter
+from synrepl.services.bus.bus_publisher import BusPublisher
+from synrepl.services.bus.bus_reader import BusReader
+from synrepl.services.bus.master_subscriber import MasterBusSubscriber
+from synrepl.services.bus.proxy_announcer import LOOK_S, ProxyAnnouncer, announce_dead_writers
+from synrepl.services.writing.stream_writer import StreamWriter
 from synrepl.storage.memory.lease import MemoryLease
 from synrepl.storage.store import Draft
 from synrepl.streams.row import Row
 from synrepl.streams.rows import RowCodec
-from tests.services.manual_pubsub import CATALOGUE, CHANNELS, NOTES, Air, AirProcess, AirWires
+from tests.services.manual_pubsub import (
+    CATALOGUE,
+    CHANNELS,
+    NOTES,
+    AirProcess,
+    ManualConnections,
+    ManualPubSub,
+)
 from tests.services.world import Noting, done
 
 
 class Speaking(TestCase):
     def setUp(self) -> None:
-        self.air, log = Air(), Noting()
+        self.air, log = ManualPubSub(), Noting()
         scheduler = self.air.scheduler
         codecs = {stream.name: RowCodec(stream) for stream in CATALOGUE}
         publisher = Publisher(scheduler, codecs)
         self.over_tcp = Publisher(scheduler, codecs)
-        spokesman = Spokesman("master", publisher)
+        spokesman = ProxyAnnouncer("master", publisher)
         movements = FanOut((self.over_tcp, spokesman))
         self.announcer = Announcer(scheduler, self.air.store, CATALOGUE, movements, log)
         spokesman.begin(self.announcer.states)
@@ -38,14 +45,14 @@ class Speaking(TestCase):
         done(self.writer.start())
         done(self.announcer.start())
         self.addCleanup(scheduler.stop)
-        voice = Voice(publisher, CHANNELS, spokesman)
+        voice = BusPublisher(publisher, CHANNELS, spokesman)
         names = [stream.name for stream in CATALOGUE]
-        ear = Attendant(lambda command: None)
-        bus = Bus(CHANNELS, names, Hearing("master", log), ear, voice)
-        wires = AirWires(self.air, CHANNELS.heard(names, user_ip=True), bus)
+        ear = MasterBusSubscriber(lambda command: None)
+        bus = Bus(CHANNELS, names, BusReader("master", log), ear, voice)
+        wires = ManualConnections(self.air, CHANNELS.heard(names, user_ip=True), bus)
         self.air.wires.append(wires)
         bus.connected(wires)
-        scheduler.spawn("speak for the dead", speak_for_the_dead(scheduler, spokesman, voice))
+        scheduler.spawn("speak for the dead", announce_dead_writers(scheduler, spokesman, voice))
         self.worker = AirProcess(self.air, "worker")
         self.look()
         self.said()

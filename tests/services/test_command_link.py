@@ -9,7 +9,7 @@ from synrepl.services.following.consumer import Subscription
 from synrepl.services.following.delivery import Delivery
 from synrepl.services.following.follower import Follower
 from synrepl.services.handlers import Handler
-from synrepl.services.sending.link import CommandLink
+from synrepl.services.sending.command_link import CommandLink
 from synrepl.services.serving.peer_states import PeerStates
 from synrepl.storage.memory.store import MemoryStore
 from synrepl.streams.catalogue import Catalogue

@@ -9,7 +9,7 @@ from synrepl.services.serving.federation_acks import FederationAcks
 from synrepl.services.serving.federation_trim import (
     FederationTrim,
     federation_status,
-    trims_store,
+    store_trimmer,
 )
 from synrepl.services.sizes import DEFAULT_SIZES
 from synrepl.storage.store import Trim
@@ -28,7 +28,7 @@ class Trimming(SynchronousTestCase):
         self.acks: FederationAcks[str] = FederationAcks(
             ["one", "two"], lambda: world.announcer.states["federation"].linear
         )
-        trim = trims_store(world.store, FEDERATION)
+        trim = store_trimmer(world.store, FEDERATION)
         self.trim = FederationTrim(world.scheduler, self.acks, trim, self.log)
         return world
 

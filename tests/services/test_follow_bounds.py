@@ -7,12 +7,12 @@ from unittest.mock import patch
 
 from synrepl.services.following import follower as follower_module
 from synrepl.services.following.follower import OTHERS
-from tests.services.manual_pubsub import Air, AirProcess
+from tests.services.manual_pubsub import AirProcess, ManualPubSub
 
 
 class Names(TestCase):
     def setUp(self) -> None:
-        self.air = Air()
+        self.air = ManualPubSub()
         self.reader = AirProcess(self.air, "reader")
         self.air.settle()
 

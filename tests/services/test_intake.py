@@ -12,7 +12,7 @@ from synrepl.core.errors import InputError
 from synrepl.core.names import BadKey
 from synrepl.services.writing import intake
 from synrepl.services.writing.intake import BadBody, BadFact, TooManyRows
-from synrepl.services.writing.write import EmptyAppend, NotAWriter, WriterAway
+from synrepl.services.writing.stream_writer import EmptyAppend, NotAWriter, WriterAway
 from synrepl.storage.store import DatabaseAway, KeyReused
 from synrepl.streams.catalogue import UnknownStream
 from tests.services.world import World, done, started

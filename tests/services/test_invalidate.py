@@ -10,7 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from synrepl.adapters.caches import make_caches
 from synrepl.core.tokens import Range
-from synrepl.services.announcing.announce import Announcer
+from synrepl.services.announcing.announcer import Announcer
 from synrepl.services.coherence.coherence import Coherence
 from synrepl.services.coherence.invalidations import (
     MAX_WARNINGS,
@@ -21,7 +21,7 @@ from synrepl.services.coherence.invalidations import (
 )
 from synrepl.services.coherence.listeners import CoherentCommitListener
 from synrepl.services.sizes import DEFAULT_SIZES
-from synrepl.services.writing.write import StreamWriter
+from synrepl.services.writing.stream_writer import StreamWriter
 from synrepl.storage.database import CommitUnknown, Transaction
 from synrepl.storage.outbox import NotNamed, Outbox, OutboxFull
 from synrepl.storage.tables import ensure_tables, table_name

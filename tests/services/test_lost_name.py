@@ -8,9 +8,9 @@ from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
 from synrepl.adapters.scheduler import TwistedScheduler
-from synrepl.services.status.readiness import name_is_held
-from synrepl.services.writing.announced_elsewhere import AnnouncedElsewhere
-from synrepl.services.writing.write import StreamWriter, WriterAway
+from synrepl.services.status.readiness import lease_is_held
+from synrepl.services.writing.announced_elsewhere import NullCommitListener
+from synrepl.services.writing.stream_writer import StreamWriter, WriterAway
 from synrepl.storage.memory.store import TAKEOVER_S, MemoryStore
 from synrepl.storage.store import WriterTaken, Written
 from synrepl.streams.declared import declare
@@ -41,9 +41,9 @@ class Losing(SynchronousTestCase):
         self.addCleanup(scheduler.stop)
         self.store = Gated(scheduler)
         self.writer = StreamWriter(
-            scheduler, self.store, "w1", [JOBS], AnnouncedElsewhere(), Noting()
+            scheduler, self.store, "w1", [JOBS], NullCommitListener(), Noting()
         )
-        self.ready = name_is_held(self.writer)
+        self.ready = lease_is_held(self.writer)
         self.wait(self.writer.start())
         gate: Deferred[None] = Deferred()
         self.store.gate = gate

@@ -8,7 +8,14 @@ from unittest import TestCase
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from synrepl.services.writing.outcome import FactRows, Kinds, Verdict, content, judge, kinds
+from synrepl.services.writing.outcome import (
+    FactCounts,
+    FactRows,
+    WriteOutcome,
+    count_facts,
+    deduce_outcome,
+    rows_key,
+)
 from synrepl.streams.declared import declare
 from synrepl.streams.definition import UNTAGGED
 
@@ -34,9 +41,9 @@ def facts(numbers: Sequence[int]) -> FactRows:
     return {"jobs": [[Job(f"job {n}", None)] if n else [] for n in numbers]}
 
 
-def count(*numbers: int) -> Kinds:
+def count(*numbers: int) -> FactCounts:
     """The kinds of these facts."""
-    return kinds(facts(numbers))
+    return count_facts(facts(numbers))
 
 
 class Judged(TestCase):
@@ -45,15 +52,17 @@ class Judged(TestCase):
     def test_nothing_false_is_proved(
         self, transactions: list[tuple[list[int], list[int], bool, bool]]
     ) -> None:
-        found, possible = Kinds(), [count(*sure, *maybe) for sure, maybe, _, _ in transactions]
+        found, possible = FactCounts(), [count(*sure, *maybe) for sure, maybe, _, _ in transactions]
         for sure, maybe, committed, fresh in transactions:
             if committed:
                 found += count(*sure, *(maybe if fresh else ()))
         for n, (sure, _, committed, _) in enumerate(transactions):
-            others = sum((each for m, each in enumerate(possible) if m != n), Kinds())
-            verdict = judge(count(*sure), possible[n], others, found)
+            others = sum((each for m, each in enumerate(possible) if m != n), FactCounts())
+            verdict = deduce_outcome(count(*sure), possible[n], others, found)
             self.assertNotEqual(
-                verdict, Verdict.ROLLED_BACK if committed else Verdict.COMMITTED, (n, transactions)
+                verdict,
+                WriteOutcome.ROLLED_BACK if committed else WriteOutcome.COMMITTED,
+                (n, transactions),
             )
 
     @settings(max_examples=200, deadline=None)
@@ -67,32 +76,36 @@ class Judged(TestCase):
         )
         for n, (_, committed) in enumerate(transactions):
             others = count(*(f for m, fs in enumerate(mine) if m != n for f in fs))
-            verdict = judge(count(*mine[n]), count(*mine[n]), others, found)
-            self.assertIs(verdict, Verdict.COMMITTED if committed else Verdict.ROLLED_BACK)
+            verdict = deduce_outcome(count(*mine[n]), count(*mine[n]), others, found)
+            self.assertIs(
+                verdict, WriteOutcome.COMMITTED if committed else WriteOutcome.ROLLED_BACK
+            )
 
     def test_equal_facts_are_told_apart_by_their_number(self) -> None:
         one, two = count(1), count(1, 1)
-        self.assertIs(judge(one, one, one, count()), Verdict.ROLLED_BACK)
-        self.assertIs(judge(one, one, one, one), Verdict.UNKNOWN)
-        self.assertIs(judge(one, one, one, two), Verdict.COMMITTED)
-        self.assertIs(judge(two, two, one, one), Verdict.ROLLED_BACK)
+        self.assertIs(deduce_outcome(one, one, one, count()), WriteOutcome.ROLLED_BACK)
+        self.assertIs(deduce_outcome(one, one, one, one), WriteOutcome.UNKNOWN)
+        self.assertIs(deduce_outcome(one, one, one, two), WriteOutcome.COMMITTED)
+        self.assertIs(deduce_outcome(two, two, one, one), WriteOutcome.ROLLED_BACK)
 
     def test_facts_without_rows_prove_nothing(self) -> None:
-        self.assertIs(judge(count(0), count(0), count(), count()), Verdict.UNKNOWN)
+        self.assertIs(deduce_outcome(count(0), count(0), count(), count()), WriteOutcome.UNKNOWN)
 
     def test_what_may_have_been_written_before_proves_no_rollback(self) -> None:
-        self.assertIs(judge(count(), count(1), count(), count()), Verdict.UNKNOWN)
-        self.assertIs(judge(count(), count(1), count(), count(1)), Verdict.COMMITTED)
+        self.assertIs(deduce_outcome(count(), count(1), count(), count()), WriteOutcome.UNKNOWN)
+        self.assertIs(deduce_outcome(count(), count(1), count(), count(1)), WriteOutcome.COMMITTED)
 
     def test_a_stranger_spoils_the_count(self) -> None:
-        self.assertIs(judge(count(1), count(1), count(), count(2)), Verdict.UNKNOWN)
-        self.assertIs(judge(count(1), count(1), count(), count(1, 1)), Verdict.UNKNOWN)
+        self.assertIs(deduce_outcome(count(1), count(1), count(), count(2)), WriteOutcome.UNKNOWN)
+        self.assertIs(
+            deduce_outcome(count(1), count(1), count(), count(1, 1)), WriteOutcome.UNKNOWN
+        )
 
 
 class Contents(TestCase):
     def test_rows_that_hold_lists_and_objects(self) -> None:
         row = Job("a", {"x": [1, {"y": None}], "z": "é"})
         again = Job("a", {"z": "é", "x": [1, {"y": None}]})
-        self.assertEqual(content([row, row]), content([again, again]))
-        self.assertEqual(len({content([row]), content([again]), content([Job("a", [1])])}), 2)
-        self.assertNotEqual(content([row]), content([row, row]))
+        self.assertEqual(rows_key([row, row]), rows_key([again, again]))
+        self.assertEqual(len({rows_key([row]), rows_key([again]), rows_key([Job("a", [1])])}), 2)
+        self.assertNotEqual(rows_key([row]), rows_key([row, row]))

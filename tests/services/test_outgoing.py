@@ -6,8 +6,8 @@ from unittest import TestCase
 from unittest.mock import patch
 
 from synrepl.core.slices import UNITS
-from synrepl.services.sending import outgoing
-from synrepl.services.sending.outgoing import MAX_EVENTS, REPEAT_S, STOP_S, TooManyUnsent
+from synrepl.services.sending import outgoing_commands
+from synrepl.services.sending.outgoing_commands import MAX_EVENTS, REPEAT_S, STOP_S, TooManyUnsent
 from synrepl.services.serving.user_sync import TooManySyncingUsers
 from synrepl.wire.dialects import CURRENT, LEGACY, MODERN
 from tests.services.sending_world import Connection, Sender
@@ -127,7 +127,7 @@ class Slow(TestCase):
 
     def test_the_number_of_users_is_bounded_also_while_nothing_can_be_said(self) -> None:
         sender = Sender(MODERN)
-        with patch.object(outgoing, "MAX_USERS_OF_CONNECTION", 5):
+        with patch.object(outgoing_commands, "MAX_USERS_OF_CONNECTION", 5):
             for number in range(5):
                 sender.commands.user_sync(f"@u{number}:x", True)
             with self.assertRaisesRegex(TooManySyncingUsers, "5 users sync through this process"):

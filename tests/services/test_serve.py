@@ -10,7 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from synrepl.adapters.tcp.master import ClientPeer, MasterFactory
 from synrepl.services.sending.commands import Commands
 from synrepl.services.serving.federation_acks import FederationAcks, UnexpectedSender
-from synrepl.services.serving.serve import Master, NoCachesStream
+from synrepl.services.serving.master import Master, NoCachesStream
 from synrepl.wire.commands import ClearUserSync, Command, UserSync
 from synrepl.wire.session import SessionLimits
 from tests.services.world import Noting, World, done, started

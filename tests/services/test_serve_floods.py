@@ -8,8 +8,8 @@ from unittest.mock import patch
 
 from synrepl.adapters.tcp.master import BYTES_OF_A_UNIT, PIECE_BYTES, MasterFactory
 from synrepl.core.slices import UNITS, Slices
-from synrepl.services.serving import command_relay, federation_acks, user_sync
-from synrepl.services.serving.serve import Master
+from synrepl.services.serving import client_relay, federation_acks, user_sync
+from synrepl.services.serving.master import Master
 from synrepl.wire.commands import ClearUserSync, UserSync
 from synrepl.wire.session import SessionLimits
 from tests.services.test_serve import Client, MasterCase
@@ -397,7 +397,7 @@ class PassingOn(FloodCase):
         for _ in range(10):
             speaker.say(*[f"REMOTE_SERVER_UP s{n}.example" for n in range(300)])
         self.assertFalse(slow.transport.disconnecting)
-        self.assertEqual(slow.peer.queued_lines, command_relay.MAX_QUEUED_LINES)
+        self.assertEqual(slow.peer.queued_lines, client_relay.MAX_QUEUED_LINES)
 
     def test_a_name_that_no_server_has(self) -> None:
         other, speaker = self.client("REPLICATE"), self.client("REPLICATE")

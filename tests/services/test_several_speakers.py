@@ -5,7 +5,7 @@ from __future__ import annotations
 from unittest import TestCase
 
 from synrepl.streams.rows import RowCodec
-from tests.services.manual_pubsub import NOTES, Air, AirProcess
+from tests.services.manual_pubsub import NOTES, AirProcess, ManualPubSub
 from tests.services.world import done
 
 
@@ -13,7 +13,7 @@ class SeveralSpeakers(TestCase):
     """What ``reader`` hears of ``writer``, word for word."""
 
     def setUp(self) -> None:
-        self.air = Air()
+        self.air = ManualPubSub()
         self.writer, self.reader = AirProcess(self.air, "writer"), AirProcess(self.air, "reader")
         self.air.settle()
 

@@ -8,19 +8,19 @@ from unittest import TestCase
 from synrepl.core.tokens import Token
 from synrepl.services.bus.own_writer import OwnWriter
 from synrepl.services.writing.skip_idle import EVERY_S, skip_idle
-from synrepl.services.writing.write import StreamWriter
+from synrepl.services.writing.stream_writer import StreamWriter
 from synrepl.storage.memory.lease import MemoryLease
 from synrepl.storage.memory.store import MemoryStore
 from synrepl.storage.store import Draft
 from synrepl.streams.row import Row
 from synrepl.streams.rows import RowCodec
-from tests.services.manual_pubsub import NOTES, Air, Moves
+from tests.services.manual_pubsub import NOTES, ManualPubSub, Moves
 from tests.services.world import Noting, done
 
 
 class SkipIdle(TestCase):
     def setUp(self) -> None:
-        self.air, log = Air(), Noting()
+        self.air, log = ManualPubSub(), Noting()
         self.store: MemoryStore = self.air.store
         self.moves = Moves()
         scheduler = self.air.scheduler

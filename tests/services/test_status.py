@@ -16,8 +16,8 @@ from synrepl.adapters.tcp.master import MasterFactory
 from synrepl.services.following.delivery import Delivery
 from synrepl.services.following.follower import Follower
 from synrepl.services.status.readiness import Readiness, is_connected, lag_below
-from synrepl.services.status.status import Identity, worker_status
-from synrepl.services.status.stream_progress import Standing, Watch, worker_standings
+from synrepl.services.status.status import ProcessIdentity, worker_status
+from synrepl.services.status.stream_progress import LagTracker, StreamProgress, worker_progress
 from synrepl.storage.store import Draft, Holder
 from synrepl.testing.links import Link
 from synrepl.wire.commands import Position
@@ -29,8 +29,8 @@ class Lags(TestCase):
 
     def setUp(self) -> None:
         self.clock = manual_clock()
-        self.now = Standing("s", 0, 0)
-        self.watch = Watch(TwistedScheduler(self.clock), lambda: [self.now])
+        self.now = StreamProgress("s", 0, 0)
+        self.watch = LagTracker(TwistedScheduler(self.clock), lambda: [self.now])
 
     def at(self, seconds: float, reached: int, known: int, *holders: str) -> tuple[int, float]:
         self.clock.advance(seconds)
@@ -38,7 +38,7 @@ class Lags(TestCase):
         held = tuple(
             ("w", Holder((words,), f"{words} at {self.clock.seconds()}")) for words in holders
         )
-        self.now = Standing("s", reached, known, held)
+        self.now = StreamProgress("s", reached, known, held)
         lag = self.watch.look()["s"]
         return lag.rows, lag.seconds
 
@@ -102,27 +102,27 @@ class Lags(TestCase):
 
     def test_one_transaction_may_hold_as_two_writers(self) -> None:
         both = [("a", Holder((7, "3/12"), "as a")), ("b", Holder((7, "3/12"), "as b"))]
-        self.now = Standing("s", 0, 3, (both[1],))
+        self.now = StreamProgress("s", 0, 3, (both[1],))
         self.watch.look()
         self.clock.advance(4)
-        self.now = Standing("s", 0, 3, tuple(both))
+        self.now = StreamProgress("s", 0, 3, tuple(both))
         oldest = self.watch.look()["s"].oldest
         assert oldest is not None
         self.assertEqual((oldest.writer, oldest.seconds), ("b", 4.0))
 
     def test_a_reservation_from_before_the_first_look_is_as_old_as_its_transaction(self) -> None:
-        self.now = Standing("s", 0, 3, (("w", Holder((1,), "first", 79.0)),))
+        self.now = StreamProgress("s", 0, 3, (("w", Holder((1,), "first", 79.0)),))
         oldest = self.watch.look()["s"].oldest
         assert oldest is not None
         self.assertEqual(oldest.seconds, 79.0)
         # A later one has been reserved since the last look, whenever its transaction began.
-        self.now = Standing("s", 0, 3, (("w", Holder((2,), "later", 500.0)),))
+        self.now = StreamProgress("s", 0, 3, (("w", Holder((2,), "later", 500.0)),))
         oldest = self.watch.look()["s"].oldest
         assert oldest is not None
         self.assertEqual(oldest.seconds, 0.0)
 
     def test_it_looks_by_itself(self) -> None:
-        self.now = Standing("s", 0, 3)
+        self.now = StreamProgress("s", 0, 3)
         self.watch.start()
         self.clock.pump([1, 1, 1])
         self.assertEqual(self.watch.look()["s"].seconds, 3.0)
@@ -131,11 +131,11 @@ class Lags(TestCase):
 
     def test_a_worker_is_as_far_as_its_writer_that_is_furthest_behind(self) -> None:
         heard = {("s", "a"): 10, ("s", "b"): 12, ("t", ""): 4}
-        standings = worker_standings({("s", "a"): 7, ("s", "b"): 12, ("t", ""): 4}, heard)
-        self.assertEqual(standings, [Standing("s", 7, 12), Standing("t", 4, 4)])
-        self.assertEqual(worker_standings({}, {("s", "a"): 3}), [Standing("s", 0, 3)])
+        standings = worker_progress({("s", "a"): 7, ("s", "b"): 12, ("t", ""): 4}, heard)
+        self.assertEqual(standings, [StreamProgress("s", 7, 12), StreamProgress("t", 4, 4)])
+        self.assertEqual(worker_progress({}, {("s", "a"): 3}), [StreamProgress("s", 0, 3)])
         own = {("s", "a"): 7, ("s", "b"): 9}
-        self.assertEqual(worker_standings(own, heard)[0], Standing("s", 7, 12))
+        self.assertEqual(worker_progress(own, heard)[0], StreamProgress("s", 7, 12))
 
 
 class MasterStatus(TestCase):
@@ -233,10 +233,12 @@ def worker() -> dict[str, Any]:
     follower.received([Position("jobs", "master", 3, 3), Position("events", "master", 0, 0)])
     world.store.away = True
     follower.received([Position("jobs", "master", 4, 5)])
-    watch = Watch(world.scheduler, lambda: worker_standings(follower.positions, follower.announced))
+    watch = LagTracker(
+        world.scheduler, lambda: worker_progress(follower.positions, follower.announced)
+    )
     watch.look()
     world.clock.advance(2)
-    identity = Identity("example.org", "w1", "1.2.3", 0.0)
+    identity = ProcessIdentity("example.org", "w1", "1.2.3", 0.0)
     now = world.clock.seconds()
     return worker_status(identity, follower, delivery, True, watch.look(), world.coherence, now)
 
@@ -303,7 +305,7 @@ class Ready(TestCase):
 
     def test_a_worker(self) -> None:
         connected = False
-        watch = Watch(TwistedScheduler(manual_clock()), list)
+        watch = LagTracker(TwistedScheduler(manual_clock()), list)
         checks = [is_connected(lambda: connected, "127.0.0.1:9"), lag_below(watch, 1.0)]
         readiness = Readiness(checks)
         readiness.started()

@@ -17,8 +17,8 @@ from twisted.python.failure import Failure
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.core.tokens import Range
 from synrepl.positions.ledger import Request
-from synrepl.services.announcing.announce import Announcer
-from synrepl.services.writing.write import NoStreams, NotAWriter, StreamWriter, WriterAway
+from synrepl.services.announcing.announcer import Announcer
+from synrepl.services.writing.stream_writer import NoStreams, NotAWriter, StreamWriter, WriterAway
 from synrepl.storage.database import CommitUnknown, Transaction
 from synrepl.storage.memory.store import MemoryStore
 from synrepl.storage.outbox import KeptInMemory, Outbox

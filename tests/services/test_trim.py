@@ -7,13 +7,13 @@ from unittest import TestCase
 
 from synrepl.core.tokens import Range, Token
 from synrepl.services import trimmer
-from synrepl.services.announcing.announce import Announcer
+from synrepl.services.announcing.announcer import Announcer
 from synrepl.services.following.consumer import PositionTracker, Subscription
 from synrepl.services.following.delivery import Delivery
 from synrepl.services.following.follower import Follower
 from synrepl.services.following.follower_lease import HEARTBEAT_S, FollowerLease
 from synrepl.services.handlers import Batch, Handler
-from synrepl.services.serving.trimmed_pages import leftover
+from synrepl.services.serving.trimmed_pages import page_skipping_trimmed
 from synrepl.services.sizes import DEFAULT_SIZES
 from synrepl.storage.store import DatabaseAway, Draft, Page, Trimmed
 from synrepl.streams.definition import Stream
@@ -375,7 +375,9 @@ class Leftover(Base):
     """What is left while more is being trimmed."""
 
     def ask(self, source: Moving, span: Range) -> Page:
-        return done(leftover(source, self.caches, span, 10, "somebody", self.world.log))
+        return done(
+            page_skipping_trimmed(source, self.caches, span, 10, "somebody", self.world.log)
+        )
 
     def test_it_is_asked_for_again(self) -> None:
         source = Moving(3, 5)

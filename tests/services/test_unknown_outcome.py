@@ -11,8 +11,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.core.tokens import Range
-from synrepl.services.announcing.announce import Announcer
-from synrepl.services.writing.write import StreamWriter
+from synrepl.services.announcing.announcer import Announcer
+from synrepl.services.writing.stream_writer import StreamWriter
 from synrepl.storage.database import CommitUnknown
 from synrepl.storage.memory.store import MemoryStore
 from synrepl.storage.store import Written

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from twisted.internet.defer import Deferred
 
 from synrepl.core.errors import InputError
-from synrepl.services.serving import updates
+from synrepl.services.serving import stream_updates
 from synrepl.storage.store import DatabaseAway, Trimmed
 from synrepl.streams.catalogue import UnknownStream
 from tests.services.world import done, started
@@ -106,7 +106,7 @@ class Answers(Base):
                 done(self.world.updates.answer("jobs", query))
         with self.assertRaises(UnknownStream):
             self.ask("nope", 0, 1)
-        with self.assertRaises(updates.StreamNotKnownThen):
+        with self.assertRaises(stream_updates.StreamNotKnownThen):
             self.ask("sticky_events", 0, 1)
         self.assertEqual(self.ask("sticky_events", 0, 0, rows="current")["updates"], [])
 
@@ -181,7 +181,7 @@ class Promises(Base):
             asked = Deferred.fromCoroutine(self.world.updates.answer("jobs", query))
             asked.addCallback(answers.append)
             self.assertEqual(answers, [], "it is to wait a little")
-            self.world.clock.advance(updates.PAUSE_S)
+            self.world.clock.advance(stream_updates.PAUSE_S)
             found = json.loads(answers[0])
             self.assertEqual([token for token, _ in found["updates"]], tokens)
             self.assertEqual((found["upto_token"], found["limited"]), (1, True))
@@ -192,7 +192,7 @@ class Promises(Base):
         Deferred.fromCoroutine(self.world.updates.answer("jobs", query)).addCallback(answers.append)
         done(self.other.release(self.world.catalogue["jobs"], [2]))
         self.world.announcer.wake("jobs")
-        self.world.clock.advance(updates.PAUSE_S)
+        self.world.clock.advance(stream_updates.PAUSE_S)
         found = json.loads(answers[0])
         self.assertEqual([token for token, _ in found["updates"]], [1, 3])
         self.assertEqual((found["upto_token"], found["limited"]), (3, False))

@@ -7,7 +7,7 @@ from unittest import TestCase
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from synrepl.services.announcing.waiting_facts import WaitingFacts
+from synrepl.services.announcing.pending_facts import PendingFacts
 from synrepl.streams.definition import Fact
 from synrepl.streams.row import Row
 
@@ -24,7 +24,7 @@ def fact(token: int, rows: int = 1) -> Fact:
 
 class Waiting(TestCase):
     def setUp(self) -> None:
-        self.waiting = WaitingFacts()
+        self.waiting = PendingFacts()
 
     def taken(self, position: int) -> list[int]:
         return [fact.token for fact in self.waiting.take(position)]
@@ -62,7 +62,7 @@ class Waiting(TestCase):
         )
     )
     def test_as_a_sorted_list_would(self, steps: list[set[int] | int]) -> None:
-        waiting, model, used = WaitingFacts(), set[int](), set[int]()
+        waiting, model, used = PendingFacts(), set[int](), set[int]()
         for step in steps:
             if isinstance(step, set):
                 tokens = step - used  # a token is one fact's

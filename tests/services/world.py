@@ -13,25 +13,25 @@ from twisted.python.failure import Failure
 from synrepl.adapters.caches import make_caches
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.core.tokens import Range, Token
-from synrepl.services.announcing.announce import Announcer
+from synrepl.services.announcing.announcer import Announcer
 from synrepl.services.announcing.fan_out import FanOut
-from synrepl.services.announcing.publish import Publisher
+from synrepl.services.announcing.publisher import Publisher
 from synrepl.services.announcing.throughput import Throughput
 from synrepl.services.coherence.coherence import Coherence
-from synrepl.services.serving.serve import Master
-from synrepl.services.serving.updates import Updates
+from synrepl.services.serving.master import Master
+from synrepl.services.serving.stream_updates import StreamUpdates
 from synrepl.services.status.readiness import (
     Readiness,
     lag_below,
-    name_is_held,
-    streams_can_be_seen,
+    lease_is_held,
+    streams_observable,
 )
-from synrepl.services.status.status import Identity, master_status
-from synrepl.services.status.stream_progress import Watch, master_standings
+from synrepl.services.status.status import ProcessIdentity, master_status
+from synrepl.services.status.stream_progress import LagTracker, master_progress
 from synrepl.services.trimmer import Trimmer
 from synrepl.services.waiting.position_waiters import PositionWaiters, WakingPositionListener
 from synrepl.services.writing.intake import Intake
-from synrepl.services.writing.write import StreamWriter
+from synrepl.services.writing.stream_writer import StreamWriter
 from synrepl.storage.memory.lease import MemoryLease
 from synrepl.storage.memory.store import MAX_ROWS_PER_STREAM, MemoryStore
 from synrepl.storage.store import DatabaseAway
@@ -140,7 +140,7 @@ class World:
         )
         self.intake = Intake(self.catalogue, self.writer)
         self.log = Noting()
-        self.updates = Updates(
+        self.updates = StreamUpdates(
             self.scheduler, self.catalogue, self.announcer.states, self.store, self.log
         )
         self.master = Master(
@@ -163,17 +163,17 @@ class World:
             keep_s=600.0,
             max_s=86_400.0,
         )
-        self.watch = Watch(
-            self.scheduler, partial(master_standings, self.announcer.states, self.writer)
+        self.watch = LagTracker(
+            self.scheduler, partial(master_progress, self.announcer.states, self.writer)
         )
         self.readiness = Readiness(
             [
-                streams_can_be_seen(self.announcer),
-                name_is_held(self.writer),
+                streams_observable(self.announcer),
+                lease_is_held(self.writer),
                 lag_below(self.watch, 60.0),
             ]
         )
-        self.identity = Identity("example.org", "master", "1.2.3", self.clock.seconds())
+        self.identity = ProcessIdentity("example.org", "master", "1.2.3", self.clock.seconds())
 
     async def start(self) -> None:
         """As a daemon would."""

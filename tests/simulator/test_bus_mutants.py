@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from simulator.scenario import Scenario
-from synrepl.services.announcing.publish import Publisher
+from synrepl.services.announcing.publisher import Publisher
 from synrepl.services.bus.bus import Bus
-from synrepl.services.bus.bus_publisher import Standing, Voice
-from synrepl.services.bus.hearing import Hearing
+from synrepl.services.bus.bus_publisher import AnnouncedPosition, BusPublisher
+from synrepl.services.bus.bus_reader import BusReader
 from synrepl.services.bus.own_writer import OwnWriter
-from synrepl.services.bus.proxy_announcer import Spokesman
+from synrepl.services.bus.proxy_announcer import ProxyAnnouncer
 from synrepl.streams.definition import Fact, Stream
 from synrepl.wire.commands import Command, Position
 from tests.simulator.mutants import MutantTestCase
@@ -28,9 +28,9 @@ class Hearers(OnTheBus):
     """In what is heard."""
 
     def test_only_the_first_position_of_a_writer_counts(self) -> None:
-        commands = Hearing.commands
+        commands = BusReader.commands
 
-        def first_positions(hearing: Hearing, messages: Iterable[bytes]) -> list[Command]:
+        def first_positions(hearing: BusReader, messages: Iterable[bytes]) -> list[Command]:
             kept = []
             for command in commands(hearing, messages):
                 if isinstance(command, Position):
@@ -42,26 +42,26 @@ class Hearers(OnTheBus):
             return kept
 
         seen: set[object] = set()
-        self.assert_caught("R3 LIVENESS", (Hearing, "commands", first_positions))
+        self.assert_caught("R3 LIVENESS", (BusReader, "commands", first_positions))
 
     def test_a_position_is_believed_without_a_look_at_what_comes_before(self) -> None:
-        commands = Hearing.commands
+        commands = BusReader.commands
 
-        def no_gaps(hearing: Hearing, messages: Iterable[bytes]) -> list[Command]:
+        def no_gaps(hearing: BusReader, messages: Iterable[bytes]) -> list[Command]:
             return [
                 Position(c.stream, c.writer, 0, c.new) if isinstance(c, Position) else c
                 for c in commands(hearing, messages)
             ]
 
-        self.assert_caught("R3", (Hearing, "commands", no_gaps))
+        self.assert_caught("R3", (BusReader, "commands", no_gaps))
 
     def test_a_worker_does_not_hear_itself(self) -> None:
-        begin = Hearing.__init__
+        begin = BusReader.__init__
 
-        def deaf(hearing: Hearing, name: str, log: Any, *_: object, **__: object) -> None:
+        def deaf(hearing: BusReader, name: str, log: Any, *_: object, **__: object) -> None:
             begin(hearing, name, log)
 
-        self.assert_caught("LIVENESS R3", (Hearing, "__init__", deaf))
+        self.assert_caught("LIVENESS R3", (BusReader, "__init__", deaf))
 
     def test_nobody_answers_who_asks(self) -> None:
         heard = Bus.heard
@@ -85,24 +85,30 @@ class Speakers(OnTheBus):
     """In what is said."""
 
     def test_nothing_is_told_on_a_new_connection(self) -> None:
-        join, tell = Voice.join, Voice.tell
+        join, tell = BusPublisher.join, BusPublisher.tell
 
-        def quietly(voice: Voice, wires: Any, streams: Iterable[str]) -> None:
+        def quietly(voice: BusPublisher, wires: Any, streams: Iterable[str]) -> None:
             joining.append(voice)
             join(voice, wires, streams)
             joining.remove(voice)
 
-        def unless_joining(voice: Voice, standings: Iterable[Standing] | None = None) -> None:
+        def unless_joining(
+            voice: BusPublisher, standings: Iterable[AnnouncedPosition] | None = None
+        ) -> None:
             if voice not in joining:
                 tell(voice, standings)
 
-        joining: list[Voice] = []
-        self.assert_caught("R3", (Voice, "join", quietly), (Voice, "tell", unless_joining))
+        joining: list[BusPublisher] = []
+        self.assert_caught(
+            "R3", (BusPublisher, "join", quietly), (BusPublisher, "tell", unless_joining)
+        )
 
     def test_positions_are_told_before_what_has_gathered(self) -> None:
-        tell, flush = Voice.tell, Publisher.flush
+        tell, flush = BusPublisher.tell, Publisher.flush
 
-        def early(voice: Voice, standings: Iterable[Standing] | None = None) -> None:
+        def early(
+            voice: BusPublisher, standings: Iterable[AnnouncedPosition] | None = None
+        ) -> None:
             telling.append(voice._publisher)
             tell(voice, standings)
             telling.clear()
@@ -112,13 +118,13 @@ class Speakers(OnTheBus):
                 flush(publisher)
 
         telling: list[Publisher] = []
-        self.assert_caught("R2", (Voice, "tell", early), (Publisher, "flush", later))
+        self.assert_caught("R2", (BusPublisher, "tell", early), (Publisher, "flush", later))
 
     def test_nobody_speaks_for_the_dead(self) -> None:
-        def only_its_own(spokesman: Spokesman, stream: str, writer: str) -> bool:
+        def only_its_own(spokesman: ProxyAnnouncer, stream: str, writer: str) -> bool:
             return writer in (spokesman._name, "sql")
 
-        self.assert_caught("LIVENESS R3", (Spokesman, "_speaks_for", only_its_own))
+        self.assert_caught("LIVENESS R3", (ProxyAnnouncer, "_speaks_for", only_its_own))
 
     def test_what_is_found_after_a_loss_is_not_announced(self) -> None:
         def recovered(own: OwnWriter, stream: Stream, facts: Sequence[Fact]) -> None:
@@ -128,22 +134,22 @@ class Speakers(OnTheBus):
         self.assert_caught("R2 R3 LIVENESS", (OwnWriter, "recovered", recovered))
 
     def test_those_who_died_since_the_last_look_are_not_told_of(self) -> None:
-        inherited = Spokesman.inherited
+        inherited = ProxyAnnouncer.inherited
 
-        def quiet(spokesman: Spokesman) -> list[Standing]:
+        def quiet(spokesman: ProxyAnnouncer) -> list[AnnouncedPosition]:
             inherited(spokesman)
             return []
 
-        self.assert_caught("R3 LIVENESS", (Spokesman, "inherited", quiet))
+        self.assert_caught("R3 LIVENESS", (ProxyAnnouncer, "inherited", quiet))
 
     def test_the_dead_go_on_as_if_all_had_been_said(self) -> None:
-        inherited = Spokesman.inherited
+        inherited = ProxyAnnouncer.inherited
 
-        def chained(spokesman: Spokesman) -> list[Standing]:
+        def chained(spokesman: ProxyAnnouncer) -> list[AnnouncedPosition]:
             before = dict(spokesman._told)
             return [
                 standing._replace(prev=before.get((standing.stream.name, standing.writer)))
                 for standing in inherited(spokesman)
             ]
 
-        self.assert_caught("R3 LIVENESS", (Spokesman, "inherited", chained))
+        self.assert_caught("R3 LIVENESS", (ProxyAnnouncer, "inherited", chained))

@@ -11,7 +11,7 @@ from synrepl.positions.settlement import SettlementTracker
 from synrepl.services.announcing.stream_state import StreamState
 from synrepl.services.membership import membership as service
 from synrepl.services.membership.membership import Membership
-from synrepl.services.writing.writer_lease import WriterName
+from synrepl.services.writing.writer_lease import LeaseKeeper
 from synrepl.storage import membership
 from synrepl.storage.memory.lease import MemoryLease
 from synrepl.storage.memory.store import MemoryStore
@@ -96,10 +96,10 @@ class Names(ComingAndGoing):
         self.assert_caught("R8", (MemoryStore, "open_writer", at_once))
 
     def test_who_takes_a_name_over_announces_what_its_predecessor_did_from_memory(self) -> None:
-        recover = WriterName._recover
+        recover = LeaseKeeper._recover
 
         async def from_memory(
-            name: WriterName, stream: Stream, seen: Observation, gone: bool
+            name: LeaseKeeper, stream: Stream, seen: Observation, gone: bool
         ) -> Any:
             before = name.ledgers.get(stream.name)
             ledger, facts = await recover(name, stream, seen, gone)
@@ -108,4 +108,4 @@ class Names(ComingAndGoing):
                 facts = []
             return ledger, facts
 
-        self.assert_caught("R1 R3", (WriterName, "_recover", from_memory))
+        self.assert_caught("R1 R3", (LeaseKeeper, "_recover", from_memory))

@@ -12,9 +12,9 @@ from synrepl.core.tokens import Token
 from synrepl.positions.cursor import Cursor, CursorDecision
 from synrepl.positions.ledger import Ledger
 from synrepl.positions.settlement import SettlementTracker
-from synrepl.services.announcing.announce import Announcer
+from synrepl.services.announcing.announcer import Announcer
 from synrepl.services.announcing.lines import LineEncoder
-from synrepl.services.announcing.publish import Publisher
+from synrepl.services.announcing.publisher import Publisher
 from synrepl.services.announcing.stream_state import StreamState
 from synrepl.services.following import position_record
 from synrepl.services.following.catch_up import CatchUp, LanePosition
@@ -24,7 +24,7 @@ from synrepl.services.following.lane import Lane
 from synrepl.services.following.progress import Progress
 from synrepl.services.following.sources import Key, StorePositions
 from synrepl.services.handlers import Batch
-from synrepl.services.writing.writer_lease import WriterName
+from synrepl.services.writing.writer_lease import LeaseKeeper
 from synrepl.storage import handler_positions
 from synrepl.storage.database import CommitUnknown
 from synrepl.storage.handler_positions import HandlerPosition, Place
@@ -162,15 +162,15 @@ class Mutants(MutantTestCase):
         self.assert_caught("LIVENESS R8", (Announcer, "_watch", watch))
 
     def test_a_writer_forgets_what_it_committed_in_the_dark(self) -> None:
-        recover = WriterName._recover
+        recover = LeaseKeeper._recover
 
         async def forgetful(
-            writer: WriterName, stream: Stream, seen: Observation, gone: bool
+            writer: LeaseKeeper, stream: Stream, seen: Observation, gone: bool
         ) -> Any:
             ledger, _ = await recover(writer, stream, seen, gone)
             return ledger, []
 
-        self.assert_caught("R3", (WriterName, "_recover", forgetful))
+        self.assert_caught("R3", (LeaseKeeper, "_recover", forgetful))
 
     def test_a_full_queue_drops_lines(self) -> None:
         offer = ProtocolSession._offer

@@ -9,7 +9,7 @@ from twisted.internet.defer import Deferred
 
 from synrepl.core.errors import Unavailable
 from synrepl.core.tokens import Range, Token
-from synrepl.services.writing.write import StreamWriter
+from synrepl.services.writing.stream_writer import StreamWriter
 from synrepl.storage.incarnations import MARGIN
 from synrepl.storage.store import FactsLost, NotConfirmed
 from tests.storage.failover import FailoverCase

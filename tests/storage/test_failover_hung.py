@@ -11,8 +11,8 @@ from twisted.internet.defer import Deferred
 from synrepl.adapters.postgres.session import open_session
 from synrepl.core.errors import Unavailable
 from synrepl.core.tokens import Token
-from synrepl.services.writing.announced_elsewhere import AnnouncedElsewhere
-from synrepl.services.writing.write import StreamWriter
+from synrepl.services.writing.announced_elsewhere import NullCommitListener
+from synrepl.services.writing.stream_writer import StreamWriter
 from synrepl.storage.database import Session
 from synrepl.storage.incarnations import MARGIN
 from tests.adapters.proxy import Proxy
@@ -46,7 +46,7 @@ class HungSession(FailoverCase):
         process.sessions_by = session_dsn
         self.addCleanup(lambda: Deferred.fromCoroutine(process.close()))
         self.writer = StreamWriter(
-            process.scheduler, process.store, "one", [NOTES], AnnouncedElsewhere(), Noting()
+            process.scheduler, process.store, "one", [NOTES], NullCommitListener(), Noting()
         )
         await self.writer.start()
         self.addCleanup(lambda: Deferred.fromCoroutine(self.writer.stop()))

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from unittest import TestCase
 
 from synrepl.core.tokens import Range, Token
-from synrepl.services.announcing.announce import Announcer
+from synrepl.services.announcing.announcer import Announcer
 from synrepl.services.announcing.stream_state import StreamState
-from synrepl.services.writing.write import StreamWriter
+from synrepl.services.writing.stream_writer import StreamWriter
 from synrepl.streams.definition import Fact, Stream
 from tests.storage.postgres import Process
 from tests.storage.samples import NOTES

@@ -15,15 +15,15 @@ from synrepl.caches.cache import Cache
 from synrepl.caches.entries import Entry
 from synrepl.caches.registry import Caches
 from synrepl.caches.waiting import Waiting
-from synrepl.services.announcing.announce import Announcer
+from synrepl.services.announcing.announcer import Announcer
 from synrepl.services.announcing.fan_out import FanOut
-from synrepl.services.announcing.publish import Publisher
+from synrepl.services.announcing.publisher import Publisher
 from synrepl.services.coherence.coherence import Coherence
 from synrepl.services.coherence.listeners import CoherentCommitListener, CoherentPositionListener
 from synrepl.services.waiting.applied_positions import MasterPositions
 from synrepl.services.waiting.position_waiters import PositionWaiters, WakingPositionListener
 from synrepl.services.waiting.wait_for import WaitFor
-from synrepl.services.writing.write import StreamWriter
+from synrepl.services.writing.stream_writer import StreamWriter
 from synrepl.storage.store import Draft
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.declared import declare

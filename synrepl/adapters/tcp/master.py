@@ -39,7 +39,7 @@ _TOO_MANY = "too many connections; close some, or raise max_connections of this 
 
 
 class Owner(Interface):
-    """Who answers the clients; see ``synrepl.services.serving.serve.Master``."""
+    """Who answers the clients; see ``synrepl.services.serving.master.Master``."""
 
     def connected(self, connection: ClientPeer) -> None: ...
 

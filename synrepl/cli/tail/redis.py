@@ -12,16 +12,16 @@ from synrepl.cli.raw_peer import CommandInbox, NoMaster
 from synrepl.cli.terminal import printable
 from synrepl.core.clock import Scheduler
 from synrepl.core.errors import SynreplError
-from synrepl.services.announcing.announce import Log
+from synrepl.core.log import Logger
+from synrepl.services.bus.bus_reader import BusReader
 from synrepl.services.bus.channels import Channels
-from synrepl.services.bus.hearing import Hearing
 from synrepl.wire.closing import CloseReason
 from synrepl.wire.codec import write_line
 from synrepl.wire.commands import Command, Replicate
 from synrepl.wire.dialects import CURRENT
 
 
-class _NoLog(Log):
+class _NoLog(Logger):
     """For messages that are no commands: they are nobody's rows."""
 
     def info(self, format: str, **facts: object) -> None:  # noqa: A002
@@ -41,7 +41,7 @@ class RedisTail:
 
     def __init__(self, scheduler: Scheduler, where: str, channels: Channels) -> None:
         self._channels = channels
-        self._hearing = Hearing("", _NoLog())  # nothing on the channel has that for its author
+        self._hearing = BusReader("", _NoLog())  # nothing on the channel has that for its author
         self._listener = Listener(scheduler, self._heard)
         self._speaker = Speaker(scheduler)
         self._inbox = CommandInbox(self._listener.rest, self._listener.go_on)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from synrepl.cli.terminal import printable
 from synrepl.core.clock import Scheduler
+from synrepl.services.bus.bus_reader import BusReader
 from synrepl.services.bus.channels import Channels
-from synrepl.services.bus.hearing import Hearing
 from synrepl.tools.watch.heard import Heard
 from synrepl.wire.codec import write_line
 from synrepl.wire.commands import Replicate
@@ -48,7 +48,7 @@ class RedisListening:
         self._wires: RedisWires | None = None
         self._channels = channels
         self._heard = heard
-        self._hearing = Hearing("", self)  # nothing on the channel has that for its author
+        self._hearing = BusReader("", self)  # nothing on the channel has that for its author
         self._unreadable = ""
         self._asked_at: float | None = None
         self._link = link(self)

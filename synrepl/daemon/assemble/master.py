@@ -17,10 +17,10 @@ from synrepl.daemon.config.own_streams import kept_elsewhere
 from synrepl.daemon.federation import refusals
 from synrepl.daemon.memory_sources import SomeElsewhere
 from synrepl.daemon.process_bus import MasterBus, publisher_of
-from synrepl.services.announcing.announce import Announcer
+from synrepl.services.announcing.announcer import Announcer
 from synrepl.services.announcing.fan_out import FanOut
-from synrepl.services.announcing.publish import Publisher
-from synrepl.services.announcing.stream_state import Movements
+from synrepl.services.announcing.publisher import Publisher
+from synrepl.services.announcing.stream_state import PositionListener
 from synrepl.services.announcing.throughput import Throughput
 from synrepl.services.bus.syncing_repeater import SyncingRepeater
 from synrepl.services.coherence.invalidation_relay import InvalidationRelay
@@ -31,15 +31,15 @@ from synrepl.services.following.failures import HandlerFailures
 from synrepl.services.following.sources import FactSource
 from synrepl.services.handlers import Access
 from synrepl.services.sending.commands import Commands
-from synrepl.services.serving.federation_trim import FederationTrim, trims_mirror, trims_store
+from synrepl.services.serving.federation_trim import FederationTrim, mirror_trimmer, store_trimmer
+from synrepl.services.serving.master import Master
 from synrepl.services.serving.peer_states import BUS
-from synrepl.services.serving.serve import Master
 from synrepl.services.status.expected_followers import ExpectedFollowers
 from synrepl.services.trimmer import Trimmer
 from synrepl.services.waiting.applied_positions import MasterPositions
 from synrepl.services.waiting.position_waiters import PositionWaiters, WakingPositionListener
 from synrepl.services.waiting.wait_for import WaitFor
-from synrepl.services.writing.write import StreamWriter
+from synrepl.services.writing.stream_writer import StreamWriter
 from synrepl.storage.database import Database
 from synrepl.storage.store import FactStore
 from synrepl.streams.catalogue import Catalogue
@@ -180,11 +180,11 @@ def assemble_master(
             asked,
             log,
         )
-    announced: Movements = publisher if bus is None else FanOut((publisher, bus.spokesman))
+    announced: PositionListener = publisher if bus is None else FanOut((publisher, bus.spokesman))
     throughput = Throughput()
     coherence = ports.coherence
     waiters = PositionWaiters(scheduler)
-    hear: tuple[Movements, ...] = (
+    hear: tuple[PositionListener, ...] = (
         # Caches drop what is stale before anybody can hear of the position (R4).
         CoherentPositionListener(coherence, name),
         throughput,
@@ -253,11 +253,11 @@ def assemble_master(
         sizes,
     )
     repeater = None
-    trim = trims_store(store, FEDERATION)
+    trim = store_trimmer(store, FEDERATION)
     if bus is not None:
         repeater = SyncingRepeater(scheduler, bus.relay, master.user_syncs, BUS)
         if FEDERATION.name in bus.mirror.streams:
-            trim = trims_mirror(bus.mirror, FEDERATION)
+            trim = mirror_trimmer(bus.mirror, FEDERATION)
         bus.spokesman.begin(announcer.states)
         bus.mirror.begin(announcer.states, started_again)
     federation = FederationTrim(scheduler, master.federation_acks, trim, log)

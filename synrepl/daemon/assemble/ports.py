@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from synrepl.core.clock import Scheduler
+from synrepl.core.log import Logger
 from synrepl.daemon.config.config import Config
 from synrepl.daemon.process_bus import Join
-from synrepl.services.announcing.announce import Log
-from synrepl.services.announcing.stream_state import Movements
+from synrepl.services.announcing.stream_state import PositionListener
 from synrepl.services.coherence.coherence import Coherence
 from synrepl.services.coherence.invalidations import Changes, Invalidations
 from synrepl.services.following.consumer import Subscription
 from synrepl.services.following.possible_tokens import PossibleTokens
 from synrepl.services.following.sources import CatchUpSources, FactSource
 from synrepl.services.sizes import DEFAULT_SIZES, Sizes
-from synrepl.services.writing.write import StreamWriter
+from synrepl.services.writing.stream_writer import StreamWriter
 from synrepl.storage.database import Database
 from synrepl.storage.incarnations import Incarnations
 from synrepl.storage.store import FactStore
@@ -39,7 +39,7 @@ class UntilDone(Protocol):
         """
 
 
-def unchanged(movements: Movements) -> Movements:
+def unchanged(movements: PositionListener) -> PositionListener:
     """Nobody watches what is announced."""
     return movements
 
@@ -56,12 +56,12 @@ class Ports:
     """
 
     scheduler: Scheduler
-    log: Log
+    log: Logger
     coherence: Coherence
     until_done: UntilDone
     join: Join | None = None
     handlers: Sequence[Subscription] = ()
-    watched: Callable[[Movements], Movements] = unchanged
+    watched: Callable[[PositionListener], PositionListener] = unchanged
     sizes: Sizes = DEFAULT_SIZES
 
 

@@ -9,6 +9,7 @@ from functools import partial
 from synrepl.adapters.tcp.worker import WorkerFactory
 from synrepl.caches.registry import Caches
 from synrepl.core.errors import SynreplError
+from synrepl.core.log import Logger
 from synrepl.daemon import handlers
 from synrepl.daemon.assemble.ports import WorkerPorts, begin_sampling, changes_of
 from synrepl.daemon.auditing import auditor_of
@@ -16,7 +17,6 @@ from synrepl.daemon.config.config import WorkerConfig
 from synrepl.daemon.federation import refusals
 from synrepl.daemon.process_bus import ProcessBus, publisher_of, worker_bus
 from synrepl.daemon.worker_commands import WorkerCommands
-from synrepl.services.announcing.announce import Log
 from synrepl.services.bus.own_writer import OwnWriter
 from synrepl.services.coherence.coherence import Coherence
 from synrepl.services.coherence.invalidations import Changes
@@ -29,10 +29,10 @@ from synrepl.services.handlers import Access
 from synrepl.services.waiting.applied_positions import FollowerPositions
 from synrepl.services.waiting.position_waiters import PositionWaiters
 from synrepl.services.waiting.wait_for import WaitFor
-from synrepl.services.writing.announced_elsewhere import AnnouncedElsewhere
-from synrepl.services.writing.commit_listener import Settled
+from synrepl.services.writing.announced_elsewhere import NullCommitListener
+from synrepl.services.writing.commit_listener import CommitListener
 from synrepl.services.writing.skip_idle import skip_idle
-from synrepl.services.writing.write import StreamWriter
+from synrepl.services.writing.stream_writer import StreamWriter
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.definition import Stream
 from synrepl.streams.synapse.federation import FEDERATION
@@ -121,7 +121,7 @@ class WorkerServices:
 
 
 def worker_coherence(
-    config: WorkerConfig, catalogue: Catalogue, caches: Caches, log: Log
+    config: WorkerConfig, catalogue: Catalogue, caches: Caches, log: Logger
 ) -> Coherence:
     """What keeps the caches of a worker coherent."""
     is_linear = not CLIENT_DIALECTS[config.dialect].per_writer
@@ -212,7 +212,7 @@ def assemble_worker(
         )
     writer = None
     if store is not None and own:
-        settled: Settled = AnnouncedElsewhere() if bus is None else own_writer
+        settled: CommitListener = NullCommitListener() if bus is None else own_writer
         writer = StreamWriter(
             scheduler,
             store,

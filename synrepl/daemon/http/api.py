@@ -10,9 +10,9 @@ from synrepl.adapters.http.messages import JSON, HttpAnswer, HttpRequest, json_a
 from synrepl.adapters.http.routes import Handle, Route
 from synrepl.core.clock import Scheduler
 from synrepl.core.errors import SynreplError
-from synrepl.services.announcing.announce import Log
-from synrepl.services.bus.own_writer import Written
-from synrepl.services.serving.updates import Updates
+from synrepl.core.log import Logger
+from synrepl.services.bus.own_writer import AnnouncedStream
+from synrepl.services.serving.stream_updates import StreamUpdates
 from synrepl.services.status.readiness import Readiness
 from synrepl.services.writing.intake import Intake
 from synrepl.storage.store import FactStore
@@ -62,7 +62,7 @@ def common_routes(readiness: Readiness, status: Status, metrics: Metrics) -> lis
 
 
 def master_routes(
-    intake: Intake, updates: Updates, readiness: Readiness, status: Status, metrics: Metrics
+    intake: Intake, updates: StreamUpdates, readiness: Readiness, status: Status, metrics: Metrics
 ) -> list[Route]:
     """What a master answers."""
 
@@ -73,7 +73,7 @@ def master_routes(
     ]
 
 
-def updates_routes(updates: Updates) -> list[Route]:
+def updates_routes(updates: StreamUpdates) -> list[Route]:
     """What somebody answers who is asked for missed facts."""
 
     async def missed(request: HttpRequest) -> HttpAnswer:
@@ -90,13 +90,17 @@ def updates_routes(updates: Updates) -> list[Route]:
 def memory_routes(
     scheduler: Scheduler,
     streams: Iterable[Stream],
-    states: Mapping[str, Written],
+    states: Mapping[str, AnnouncedStream],
     store: FactStore,
-    log: Log,
+    log: Logger,
 ) -> list[Route]:
     """What only their writer can answer, which keeps them in memory; nothing for other streams."""
     kept = [stream for stream in streams if stream.in_memory]
-    return updates_routes(Updates(scheduler, Catalogue(kept), states, store, log)) if kept else []
+    return (
+        updates_routes(StreamUpdates(scheduler, Catalogue(kept), states, store, log))
+        if kept
+        else []
+    )
 
 
 def append_route(intake: Intake) -> Route:

@@ -15,18 +15,18 @@ from synrepl.daemon.listener_status import connections_status
 from synrepl.daemon.memory_sources import SomeElsewhere
 from synrepl.daemon.metrics.metrics import ProcessMetrics
 from synrepl.services.following.sources import FactSource
-from synrepl.services.serving.updates import Updates
-from synrepl.services.status.bus_status import bus_stands
-from synrepl.services.status.expected_followers import followers_get_on
+from synrepl.services.serving.stream_updates import StreamUpdates
+from synrepl.services.status.bus_status import bus_connected
+from synrepl.services.status.expected_followers import followers_healthy
 from synrepl.services.status.readiness import (
     READY_LAG_S,
     Readiness,
     lag_below,
-    name_is_held,
-    streams_can_be_seen,
+    lease_is_held,
+    streams_observable,
 )
-from synrepl.services.status.status import Identity, master_status
-from synrepl.services.status.stream_progress import Watch, master_standings
+from synrepl.services.status.status import ProcessIdentity, master_status
+from synrepl.services.status.stream_progress import LagTracker, master_progress
 from synrepl.services.writing.intake import Intake
 from synrepl.streams.synapse.federation import FEDERATION
 
@@ -42,9 +42,9 @@ def serve_master(
     """
     config, scheduler, bus = services.config, services.ports.scheduler, services.bus
     announcer, writer, commands = services.announcer, services.writer, services.handler_commands
-    identity = Identity(config.server_name, config.instance_name, __version__, started_at)
+    identity = ProcessIdentity(config.server_name, config.instance_name, __version__, started_at)
     intake = Intake(services.catalogue, writer)
-    watch = Watch(scheduler, lambda: master_standings(announcer.states, writer))
+    watch = LagTracker(scheduler, lambda: master_progress(announcer.states, writer))
     watch.start()
 
     def status() -> dict[str, Any]:
@@ -73,18 +73,20 @@ def serve_master(
             "handler_commands": {"waiting": commands.waiting, "dropped": commands.dropped},
         }
 
-    checks = [streams_can_be_seen(announcer), name_is_held(writer), lag_below(watch, READY_LAG_S)]
+    checks = [streams_observable(announcer), lease_is_held(writer), lag_below(watch, READY_LAG_S)]
     source: FactSource = services.store
     if bus is not None:
-        checks.append(bus_stands(bus.status))
+        checks.append(bus_connected(bus.status))
         source = SomeElsewhere(bus.mirror.streams, bus.mirror.sure_page, services.store)
-    warnings = [followers_get_on(services.followers)]
+    warnings = [followers_healthy(services.followers)]
     if config.followers.required:
         checks, warnings = [*checks, *warnings], []
     ready = Readiness(checks, warnings)
     ready.started()
     metrics = ProcessMetrics(status, http.server.responses)
-    updates = Updates(scheduler, services.catalogue, announcer.states, source, services.ports.log)
+    updates = StreamUpdates(
+        scheduler, services.catalogue, announcer.states, source, services.ports.log
+    )
     routes = master_routes(intake, updates, ready, status, metrics.render)
     caches = cache_routes(services.ports.coherence.caches, services.auditor)
     http.started([*routes, wait_route(services.waiting), *caches])

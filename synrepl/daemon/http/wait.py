@@ -7,7 +7,7 @@ from synrepl.adapters.http.routes import Route
 from synrepl.core.errors import SynreplError
 from synrepl.core.tokens import parse_token
 from synrepl.daemon.config import units
-from synrepl.services.serving.updates import MissingParameter
+from synrepl.services.serving.stream_updates import MissingParameter
 from synrepl.services.waiting.wait_for import LONGEST_WAIT_S, WAIT_S, BadWait, WaitFor, WaitTimedOut
 
 

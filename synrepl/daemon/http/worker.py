@@ -14,7 +14,7 @@ from synrepl.daemon.http.listener import HttpListener
 from synrepl.daemon.http.wait import wait_route
 from synrepl.daemon.metrics.metrics import ProcessMetrics
 from synrepl.services.following.possible_tokens import none_refused, not_ahead
-from synrepl.services.status.bus_status import bus_stands, check_name
+from synrepl.services.status.bus_status import bus_connected, check_instance_name
 from synrepl.services.status.database_health import DatabaseHealth
 from synrepl.services.status.readiness import (
     READY_LAG_S,
@@ -22,10 +22,10 @@ from synrepl.services.status.readiness import (
     handlers_succeed,
     is_connected,
     lag_below,
-    name_is_held,
+    lease_is_held,
 )
-from synrepl.services.status.status import Identity, worker_status
-from synrepl.services.status.stream_progress import Watch, worker_standings
+from synrepl.services.status.status import ProcessIdentity, worker_status
+from synrepl.services.status.stream_progress import LagTracker, worker_progress
 from synrepl.services.writing.intake import Intake
 from synrepl.storage.store import FactStore
 
@@ -51,8 +51,8 @@ def serve_worker(
         worker.writer,
     )
     follower, delivery = worker.follower, worker.delivery
-    identity = Identity(config.server_name, config.instance_name, __version__, started_at)
-    watch = Watch(scheduler, lambda: worker_standings(follower.positions, follower.announced))
+    identity = ProcessIdentity(config.server_name, config.instance_name, __version__, started_at)
+    watch = LagTracker(scheduler, lambda: worker_progress(follower.positions, follower.announced))
     watch.start()
 
     def status() -> dict[str, Any]:
@@ -84,15 +84,15 @@ def serve_worker(
         where = f"{config.master.host}:{config.master.port}"
         checks.append(is_connected(lambda: worker.is_connected, where))
     else:
-        checks.append(bus_stands(bus.status))
+        checks.append(bus_connected(bus.status))
     if writer is not None:
-        checks.append(name_is_held(writer))
+        checks.append(lease_is_held(writer))
     ready = Readiness(checks, [none_refused(follower.tokens, scheduler.seconds)])
     ready.started()
     metrics = ProcessMetrics(status, http.server.responses)
     routes = common_routes(ready, status, metrics.render)
     if writer is not None:
-        check = (lambda: None) if bus is None else partial(check_name, bus.status)
+        check = (lambda: None) if bus is None else partial(check_instance_name, bus.status)
         routes.append(append_route(Intake(worker.catalogue, writer, check)))
     if store is not None:
         own = (worker.own_streams, worker.own_writer.states, store)

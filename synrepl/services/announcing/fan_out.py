@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from synrepl.core.tokens import Token
-from synrepl.services.announcing.stream_state import Movements
+from synrepl.services.announcing.stream_state import PositionListener
 from synrepl.streams.definition import Fact, Stream
 
 
@@ -17,19 +17,19 @@ class FanOut:
     :param listeners: in the order in which they hear of a movement
     """
 
-    def __init__(self, listeners: tuple[Movements, ...]) -> None:
+    def __init__(self, listeners: tuple[PositionListener, ...]) -> None:
         self._listeners = listeners
 
     def writer_moved(
         self, stream: Stream, writer: str, prev: Token, new: Token, facts: Sequence[Fact]
     ) -> None:
-        """Pass on; see :meth:`.Movements.writer_moved`."""
+        """Pass on; see :meth:`.PositionListener.writer_moved`."""
         for listener in self._listeners:
             listener.writer_moved(stream, writer, prev, new, facts)
 
     def linear_moved(
         self, stream: Stream, prev: Token, new: Token, facts: Sequence[Fact] | None
     ) -> None:
-        """Pass on; see :meth:`.Movements.linear_moved`."""
+        """Pass on; see :meth:`.PositionListener.linear_moved`."""
         for listener in self._listeners:
             listener.linear_moved(stream, prev, new, facts)

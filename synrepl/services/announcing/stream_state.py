@@ -16,14 +16,14 @@ from synrepl.core.tokens import MAX_TOKEN, Token
 from synrepl.positions.ledger import Ledger
 from synrepl.positions.linear import LinearTracker
 from synrepl.positions.settlement import SettlementTracker
-from synrepl.services.announcing.waiting_facts import WaitingFacts
+from synrepl.services.announcing.pending_facts import PendingFacts
 from synrepl.services.sizes import DEFAULT_SIZES
 from synrepl.storage.store import Observation
 from synrepl.streams.definition import Fact, Stream
 
 
-class Movements(Protocol):
-    """Whoever wants to hear that positions moved; see :class:`~synrepl.services.announcing.publish.Publisher`."""
+class PositionListener(Protocol):
+    """Whoever wants to hear that positions moved; see :class:`~synrepl.services.announcing.publisher.Publisher`."""
 
     def writer_moved(
         self, stream: Stream, writer: str, prev: Token, new: Token, facts: Sequence[Fact]
@@ -49,7 +49,7 @@ class StreamState:
     def __init__(
         self,
         stream: Stream,
-        movements: Movements,
+        movements: PositionListener,
         held_rows: int = DEFAULT_SIZES.held_rows,
     ) -> None:
         self.stream = stream
@@ -58,11 +58,11 @@ class StreamState:
         self.positions: dict[str, Token] = {}
         self._own = ""
         self._ledger: Ledger | None = None
-        self._settled = WaitingFacts()
+        self._settled = PendingFacts()
         self._settled_tokens: list[Token] = []
         self._linear = LinearTracker(0)
         self._announced: Token = 0
-        self._held = WaitingFacts()
+        self._held = PendingFacts()
         self._spilled_upto: Token = 0
         self._settling: dict[str, SettlementTracker] = {}
         self._scanned: dict[str, Token] = {}

@@ -16,10 +16,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
-from synrepl.services.bus.bus_publisher import Voice, Wires
+from synrepl.services.bus.bus_publisher import BusConnections, BusPublisher
+from synrepl.services.bus.bus_reader import BusReader
 from synrepl.services.bus.channels import Channels
-from synrepl.services.bus.hearing import Hearing
-from synrepl.services.bus.instance_guard import Namesakes
+from synrepl.services.bus.instance_guard import InstanceNameGuard
 from synrepl.services.following.follower import Upstream
 from synrepl.wire.closing import CloseReason
 from synrepl.wire.codec import write_line
@@ -27,7 +27,7 @@ from synrepl.wire.commands import Command, Replicate, UserIp
 from synrepl.wire.dialects import CURRENT, Dialect
 
 
-class Ear(Protocol):
+class BusSubscriber(Protocol):
     """Who is told what is heard: a :class:`~synrepl.services.following.follower.Follower`, say."""
 
     def connected(self, upstream: Upstream) -> None:
@@ -54,10 +54,10 @@ class Bus:
         self,
         channels: Channels,
         streams: Collection[str],
-        hearing: Hearing,
-        ear: Ear,
-        voice: Voice,
-        namesakes: Namesakes | None = None,
+        hearing: BusReader,
+        ear: BusSubscriber,
+        voice: BusPublisher,
+        namesakes: InstanceNameGuard | None = None,
         user_ip: bool = False,
         asked: Callable[[], object] = lambda: None,
     ) -> None:
@@ -69,7 +69,7 @@ class Bus:
         self._namesakes = namesakes
         self._user_ip = user_ip
         self._asked = asked
-        self._wires: Wires | None = None
+        self._wires: BusConnections | None = None
         self._joined = False
         self.counts: dict[str, int] = {}
 
@@ -80,7 +80,7 @@ class Bus:
 
     # -- for the connections ------------------------------------------------------------
 
-    def connected(self, wires: Wires) -> None:
+    def connected(self, wires: BusConnections) -> None:
         """The subscription stands, and lines can be said."""
         self._wires = wires
         if self._namesakes is None:

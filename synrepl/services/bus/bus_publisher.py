@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 from synrepl.core.tokens import Token
 from synrepl.services.announcing.lines import Audience
-from synrepl.services.announcing.publish import LivePeer, Publisher
+from synrepl.services.announcing.publisher import LivePeer, Publisher
 from synrepl.services.bus.channels import Channels
 from synrepl.streams.definition import Generation, Stream
 from synrepl.wire.dialects import CURRENT
@@ -21,7 +21,7 @@ LONGEST_LINE = 2**24
 AUDIENCE = Audience(CURRENT, Generation.CURRENT, LONGEST_LINE)
 
 
-class Wires(Protocol):
+class BusConnections(Protocol):
     """The connections to the bus; see ``synrepl.adapters.redis.pubsub.RedisWires``."""
 
     def say(self, channel: str, lines: Iterable[bytes]) -> None:
@@ -44,7 +44,7 @@ class Wires(Protocol):
         """End the connections; they come back by themselves."""
 
 
-class Standing(NamedTuple):
+class AnnouncedPosition(NamedTuple):
     """Where a writer of a stream is.
 
     :ivar prev: where it was said to be, when nothing of it lies in between; None when
@@ -57,27 +57,27 @@ class Standing(NamedTuple):
     prev: Token | None = None
 
 
-class Spoken(Protocol):
+class AnnouncedWriters(Protocol):
     """The writers that a process speaks for."""
 
-    def standings(self) -> Iterator[Standing]:
+    def standings(self) -> Iterator[AnnouncedPosition]:
         """Where each of them is on each of its streams."""
 
 
-class Voice:
+class BusPublisher:
     """Says moves as they come, and standings when asked.
 
     :param publisher: gets the moves of the writers in ``spoken``, and only those
     """
 
-    def __init__(self, publisher: Publisher, channels: Channels, spoken: Spoken) -> None:
+    def __init__(self, publisher: Publisher, channels: Channels, spoken: AnnouncedWriters) -> None:
         self._publisher = publisher
         self._channels = channels
         self._spoken = spoken
-        self._wires: Wires | None = None
+        self._wires: BusConnections | None = None
         self._peers: list[LivePeer] = []
 
-    def join(self, wires: Wires, streams: Iterable[str]) -> None:
+    def join(self, wires: BusConnections, streams: Iterable[str]) -> None:
         """Say where all writers stand, and from now on how they move.
 
         :param streams: all streams there are
@@ -99,7 +99,7 @@ class Voice:
         self._peers.clear()
         self._wires = None
 
-    def tell(self, standings: Iterable[Standing] | None = None) -> None:
+    def tell(self, standings: Iterable[AnnouncedPosition] | None = None) -> None:
         """Say where writers stand; all that are spoken for by default.
 
         In answers ``prev`` is where they are too, for nobody knows who has what.
@@ -119,7 +119,9 @@ class Voice:
         for channel, some in lines.items():
             self._wires.say(channel, some)
 
-    def _subscribe(self, wires: Wires, channel: str, streams: frozenset[str] | None) -> None:
+    def _subscribe(
+        self, wires: BusConnections, channel: str, streams: frozenset[str] | None
+    ) -> None:
         peer = _OnChannel(wires, channel)
         self._peers.append(peer)
         self._publisher.subscribe(peer, AUDIENCE, streams)
@@ -128,7 +130,7 @@ class Voice:
 class _OnChannel:
     """All who listen to one channel, as the publisher sees them."""
 
-    def __init__(self, wires: Wires, channel: str) -> None:
+    def __init__(self, wires: BusConnections, channel: str) -> None:
         self._wires = wires
         self._channel = channel
 

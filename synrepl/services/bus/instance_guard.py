@@ -12,7 +12,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 
-from synrepl.services.announcing.announce import Log
+from synrepl.core.log import Logger
 
 #: How often one's own question has to come back unanswered: whoever has the name hears
 #: the first one when it comes back here, and answers within two more. (A later answer is
@@ -24,7 +24,7 @@ ASKED = 3
 Say = Callable[[bytes], object]
 
 
-class Namesakes:
+class InstanceNameGuard:
     """Finds out whether this process may have its name on the bus.
 
     :param name: of this process
@@ -32,7 +32,7 @@ class Namesakes:
     :ivar taken: another process had the name when this was last asked
     """
 
-    def __init__(self, name: str, log: Log, mark: str | None = None) -> None:
+    def __init__(self, name: str, log: Logger, mark: str | None = None) -> None:
         self._name = name
         self._log = log
         self._mark = (mark or secrets.token_hex(8)).encode()

@@ -11,7 +11,7 @@ from synrepl.wire.closing import reason_and_text
 from synrepl.wire.commands import Command, Position, Rdata, Replicate
 
 
-class Attendant:
+class MasterBusSubscriber:
     """Hands commands on; rows and positions of streams with a table are somebody else's.
 
     It asks for positions like everybody else, for its peers may count on hearing

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from synrepl.core.errors import Unavailable
+from synrepl.core.log import Logger
 from synrepl.core.tokens import MAX_TOKEN, Range, Token
 from synrepl.positions.cursor import Cursor, CursorDecision
-from synrepl.services.announcing.announce import Log
 from synrepl.services.announcing.stream_state import StreamState
 from synrepl.storage.memory.store import MAX_ROWS_PER_STREAM
 from synrepl.storage.memory.stream import MemoryStream
@@ -23,7 +23,7 @@ from synrepl.wire.batching import BatchAssembler
 from synrepl.wire.commands import Command, Position, Rdata
 
 #: Told of a stream, its writer, where that stands, and whether it was known before.
-StartedAgain = Callable[[Stream, str, Token, bool], object]
+OnRestart = Callable[[Stream, str, Token, bool], object]
 
 
 class NotHeardYet(Unavailable):
@@ -41,12 +41,12 @@ class Mirror:
     :param writers: each stream, with the name of its writer; lines of others are ignored
     """
 
-    def __init__(self, writers: Iterable[tuple[Stream, str]], log: Log) -> None:
+    def __init__(self, writers: Iterable[tuple[Stream, str]], log: Logger) -> None:
         self._mirrored = {stream.name: _Mirrored(stream, writer) for stream, writer in writers}
         self._log = log
         self._assembler = BatchAssembler()
         self._states: Mapping[str, StreamState] = {}
-        self._started_again: StartedAgain = lambda *_: None
+        self._started_again: OnRestart = lambda *_: None
 
     @property
     def streams(self) -> Sequence[str]:
@@ -56,7 +56,7 @@ class Mirror:
     def begin(
         self,
         states: Mapping[str, StreamState],
-        started_again: StartedAgain,
+        started_again: OnRestart,
     ) -> None:
         """Move these from now on.
 

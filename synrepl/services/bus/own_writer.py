@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from synrepl.core.tokens import Token
 from synrepl.positions.ledger import Ledger
-from synrepl.services.announcing.stream_state import Movements
-from synrepl.services.announcing.waiting_facts import WaitingFacts
-from synrepl.services.bus.bus_publisher import Standing
+from synrepl.services.announcing.pending_facts import PendingFacts
+from synrepl.services.announcing.stream_state import PositionListener
+from synrepl.services.bus.bus_publisher import AnnouncedPosition
 from synrepl.storage.store import Observation
 from synrepl.streams.definition import Fact, Stream
 from synrepl.streams.row import Row
@@ -20,12 +20,12 @@ class OwnWriter:
     :param movements: told of every move, in order
     """
 
-    def __init__(self, movements: Movements) -> None:
+    def __init__(self, movements: PositionListener) -> None:
         self._movements = movements
-        self._streams: dict[str, Written] = {}
+        self._streams: dict[str, AnnouncedStream] = {}
 
     @property
-    def states(self) -> Mapping[str, Written]:
+    def states(self) -> Mapping[str, AnnouncedStream]:
         """How far each stream is, by name."""
         return self._streams
 
@@ -33,12 +33,12 @@ class OwnWriter:
         """The writer stands at ``ledger.position`` and goes on from there."""
         before = self._streams.get(stream.name)
         said = ledger.position if before is None else before.said
-        self._streams[stream.name] = Written(stream, writer, ledger, said)
+        self._streams[stream.name] = AnnouncedStream(stream, writer, ledger, said)
 
     def failed_over(self, stream: Stream, writer: str, ledger: Ledger, seen: Observation) -> None:
         """Another server has taken over: followers have to look what is left."""
         at = ledger.position
-        self._streams[stream.name] = Written(stream, writer, ledger, at)
+        self._streams[stream.name] = AnnouncedStream(stream, writer, ledger, at)
         self._movements.writer_moved(stream, writer, at, at, ())
 
     def settled(self, stream: Stream, tokens: Sequence[Token], facts: Sequence[Fact]) -> None:
@@ -54,12 +54,12 @@ class OwnWriter:
     def unsure(self, stream: Stream, rows: Sequence[Row]) -> None:
         """Nothing can be announced of facts that were perhaps committed; they are found if they were."""
 
-    def standings(self) -> Iterator[Standing]:
+    def standings(self) -> Iterator[AnnouncedPosition]:
         """Where the writer is on each of its streams."""
         for written in self._streams.values():
-            yield Standing(written.stream, written.writer, written.said)
+            yield AnnouncedPosition(written.stream, written.writer, written.said)
 
-    def _move(self, written: Written, facts: Sequence[Fact]) -> None:
+    def _move(self, written: AnnouncedStream, facts: Sequence[Fact]) -> None:
         prev, new = written.said, written.ledger.position
         if new > prev:
             written.said = new
@@ -68,7 +68,7 @@ class OwnWriter:
             self._movements.writer_moved(written.stream, written.writer, prev, new, facts)
 
 
-class Written:
+class AnnouncedStream:
     """One stream of the writer.
 
     :ivar said: the position as announced
@@ -79,7 +79,7 @@ class Written:
         self.writer = writer
         self.ledger = ledger
         self.said = said
-        self.waiting = WaitingFacts()
+        self.waiting = PendingFacts()
 
     @property
     def positions(self) -> Mapping[str, Token]:

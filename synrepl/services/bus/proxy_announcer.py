@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from synrepl.core.clock import Scheduler
 from synrepl.core.tokens import Token
-from synrepl.services.announcing.stream_state import Movements, StreamState
-from synrepl.services.bus.bus_publisher import Standing, Voice
+from synrepl.services.announcing.stream_state import PositionListener, StreamState
+from synrepl.services.bus.bus_publisher import AnnouncedPosition, BusPublisher
 from synrepl.storage.store import WriterState
 from synrepl.streams.definition import Fact, Stream
 
@@ -15,13 +15,13 @@ from synrepl.streams.definition import Fact, Stream
 LOOK_S = 1.0
 
 
-class Spokesman:
-    """Lets those movements pass that this process has to announce; see :class:`Movements`.
+class ProxyAnnouncer:
+    """Lets those movements pass that this process has to announce; see :class:`PositionListener`.
 
     :param name: of the master, as a writer
     """
 
-    def __init__(self, name: str, onward: Movements) -> None:
+    def __init__(self, name: str, onward: PositionListener) -> None:
         self._name = name
         self._onward = onward
         self._states: Mapping[str, StreamState] = {}
@@ -53,14 +53,14 @@ class Spokesman:
     ) -> None:
         """Nobody on the bus has the linear view."""
 
-    def standings(self) -> Iterator[Standing]:
+    def standings(self) -> Iterator[AnnouncedPosition]:
         """Where those are that this process speaks for, as far as they ever wrote."""
         for name, state in self._states.items():
             for writer, position in state.positions.items():
                 if self._speaks_for(name, writer) and (position or writer == self._name):
-                    yield Standing(state.stream, writer, position)
+                    yield AnnouncedPosition(state.stream, writer, position)
 
-    def inherited(self) -> list[Standing]:
+    def inherited(self) -> list[AnnouncedPosition]:
         """Those that were not spoken for when this was last asked, or that have moved unsaid.
 
         A writer that dies may leave facts behind that it announced no more, and
@@ -95,7 +95,9 @@ class Spokesman:
         return None if observation is None else observation.writers.get(writer)
 
 
-async def speak_for_the_dead(scheduler: Scheduler, spokesman: Spokesman, voice: Voice) -> None:
+async def announce_dead_writers(
+    scheduler: Scheduler, spokesman: ProxyAnnouncer, voice: BusPublisher
+) -> None:
     """Say where the dead were, soon after they are; to be spawned."""
     while True:
         await scheduler.sleep(LOOK_S)
@@ -104,5 +106,5 @@ async def speak_for_the_dead(scheduler: Scheduler, spokesman: Spokesman, voice: 
             voice.tell(inherited)
 
 
-def _key(standing: Standing) -> tuple[str, str]:
+def _key(standing: AnnouncedPosition) -> tuple[str, str]:
     return standing.stream.name, standing.writer

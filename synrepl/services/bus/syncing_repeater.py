@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TypeVar
 
 from synrepl.core.clock import DelayedCall, Scheduler
-from synrepl.services.bus.relay import CommandRelay
-from synrepl.services.sending.outgoing import REPEAT_S
+from synrepl.services.bus.bus_relay import BusRelay
+from synrepl.services.sending.outgoing_commands import REPEAT_S
 from synrepl.services.serving.user_sync import UserSyncs
 from synrepl.wire.commands import UserSync
 
@@ -20,7 +20,7 @@ class SyncingRepeater:
     """
 
     def __init__(
-        self, scheduler: Scheduler, relay: CommandRelay, user_syncs: UserSyncs[C], bus: C
+        self, scheduler: Scheduler, relay: BusRelay, user_syncs: UserSyncs[C], bus: C
     ) -> None:
         self._scheduler = scheduler
         self._relay = relay
@@ -37,7 +37,7 @@ class SyncingRepeater:
         self._start()
 
     def asked(self) -> None:
-        """Another process has joined: repeat, at most once in :data:`.outgoing.REPEAT_S`."""
+        """Another process has joined: repeat, at most once in :data:`.outgoing_commands.REPEAT_S`."""
         if self._repeat is None and self._user_syncs.count:
             wait = max(0.0, self._said_at + REPEAT_S - self._scheduler.seconds())
             self._repeat = self._scheduler.callLater(wait, self._start)

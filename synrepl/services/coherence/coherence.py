@@ -15,8 +15,8 @@ from synrepl.caches.cache import Declaration
 from synrepl.caches.changes import ChangeIndex
 from synrepl.caches.registry import Caches
 from synrepl.core.errors import ConfigError
+from synrepl.core.log import Logger
 from synrepl.core.tokens import Token
-from synrepl.services.announcing.announce import Log
 from synrepl.services.coherence.effects_plan import EffectsPlan, plan_of
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.definition import Fact, Stream
@@ -70,7 +70,7 @@ class Coherence:
         self,
         caches: Caches,
         catalogue: Catalogue,
-        log: Log,
+        log: Logger,
         followed: Collection[str] | None = None,
         leaves_out: bool = False,
     ) -> None:

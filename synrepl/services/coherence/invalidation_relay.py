@@ -10,10 +10,10 @@ from itertools import islice
 
 from synrepl.core.clock import Scheduler
 from synrepl.core.errors import SynreplError, Unavailable
+from synrepl.core.log import Logger
 from synrepl.core.retry import BackOff, Retry
-from synrepl.services.announcing.announce import Log
 from synrepl.services.coherence.invalidations import Invalidations
-from synrepl.services.writing.write import StreamWriter
+from synrepl.services.writing.stream_writer import StreamWriter
 from synrepl.streams.effects import Key
 from synrepl.streams.synapse.caches import CACHES, CachesRow
 from synrepl.wire.commands import InvalidateCache
@@ -33,7 +33,7 @@ class InvalidationRelay:
     """Writes them as this process's writer, and tries again until it succeeds."""
 
     def __init__(
-        self, scheduler: Scheduler, writer: StreamWriter, invalidations: Invalidations, log: Log
+        self, scheduler: Scheduler, writer: StreamWriter, invalidations: Invalidations, log: Logger
     ) -> None:
         self._scheduler = scheduler
         self._writer = writer

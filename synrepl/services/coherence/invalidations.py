@@ -9,11 +9,11 @@ from typing import Any, Generic, TypeVar
 from synrepl.caches.registry import Caches
 from synrepl.core.clock import Clock
 from synrepl.core.errors import InputError
+from synrepl.core.log import Logger
 from synrepl.core.tokens import Token
-from synrepl.services.announcing.announce import Log
 from synrepl.services.coherence.coherence import Coherence
 from synrepl.services.sizes import DEFAULT_SIZES
-from synrepl.services.writing.write import StreamWriter
+from synrepl.services.writing.stream_writer import StreamWriter
 from synrepl.storage.database import Transaction
 from synrepl.storage.outbox import Outbox
 from synrepl.streams.definition import Stream
@@ -44,7 +44,7 @@ class Invalidations:
         clock: Clock,
         caches: Caches,
         coherence: Coherence,
-        log: Log,
+        log: Logger,
         max_keys: int = DEFAULT_SIZES.invalidation_keys,
     ) -> None:
         self.max_keys = max_keys

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from synrepl.core.tokens import Token
 from synrepl.positions.ledger import Ledger
 from synrepl.services.coherence.coherence import Coherence
-from synrepl.services.writing.write import Settled
+from synrepl.services.writing.stream_writer import CommitListener
 from synrepl.storage.store import Observation
 from synrepl.streams.definition import Fact, Stream
 from synrepl.streams.row import Row
@@ -20,7 +20,7 @@ from synrepl.streams.row import Row
 class CoherentCommitListener:
     """Applies what the own writer committed, then passes it on to whoever announces it."""
 
-    def __init__(self, coherence: Coherence, writer: str, settled: Settled) -> None:
+    def __init__(self, coherence: Coherence, writer: str, settled: CommitListener) -> None:
         self._coherence = coherence
         self._writer = writer
         self._settled = settled

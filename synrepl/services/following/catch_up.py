@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from synrepl.core.clock import Promise, Scheduler
 from synrepl.core.errors import SynreplError
+from synrepl.core.log import Logger
 from synrepl.core.retry import BackOff, Retry
 from synrepl.core.tokens import Range, Token
-from synrepl.services.announcing.announce import Log
 from synrepl.services.following.consumer import Consumer, PositionTracker
 from synrepl.services.following.handler_calls import HandlerCalls
 from synrepl.services.following.sources import LINEAR, CatchUpSources, Key
@@ -56,7 +56,7 @@ class FeedContext:
     scheduler: Scheduler
     sources: CatchUpSources
     calls: HandlerCalls
-    log: Log
+    log: Logger
     begin: Callable[[Consumer, Key], Awaitable[None]]
     progressed: Callable[[Key], object]
     report_loss: Callable[[Consumer, Key, Range], Awaitable[None]]

@@ -7,7 +7,7 @@ from typing import Any
 
 from synrepl.core.clock import Scheduler
 from synrepl.core.errors import SynreplError
-from synrepl.services.announcing.announce import Log
+from synrepl.core.log import Logger
 from synrepl.services.following.consumer import Consumer
 from synrepl.services.following.handler_calls import HandlerCalls
 from synrepl.services.following.position_record import PositionRecord
@@ -34,7 +34,7 @@ class DeadLetterReplay:
         consumers: Sequence[Consumer],
         record: PositionRecord,
         calls: HandlerCalls,
-        log: Log,
+        log: Logger,
     ) -> None:
         self._scheduler = scheduler
         self._consumers = {consumer.name: consumer for consumer in consumers}

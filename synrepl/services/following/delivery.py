@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from synrepl.core.clock import Scheduler
+from synrepl.core.log import Logger
 from synrepl.core.slices import Slices
 from synrepl.core.tokens import Range, Token
-from synrepl.services.announcing.announce import Log
 from synrepl.services.coherence.coherence import Coherence
 from synrepl.services.command_queue import CommandQueue
 from synrepl.services.following.catch_up import CatchUp, FeedContext, LanePosition, ViewFeed
@@ -54,7 +54,7 @@ class Delivery:
         self,
         scheduler: Scheduler,
         handlers: Sequence[Subscription],
-        log: Log,
+        log: Logger,
         follower: str | None = None,
         database: Database | None = None,
         waiters: PositionWaiters | None = None,

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from synrepl.core.clock import Clock
+from synrepl.core.log import Logger
 from synrepl.core.tokens import Token
-from synrepl.services.announcing.announce import Log
 from synrepl.services.following.sources import LINEAR, Key
 from synrepl.services.handlers import Batch
 from synrepl.storage.dead_letters import FailureReason
@@ -90,7 +90,7 @@ class HandlerFailures:
     :ivar total: failed attempts by handler
     """
 
-    def __init__(self, clock: Clock, log: Log) -> None:
+    def __init__(self, clock: Clock, log: Logger) -> None:
         self._clock = clock
         self._log = log
         self._logged: set[tuple[str, str, str]] = set()

@@ -12,9 +12,9 @@ from typing import Protocol
 
 from synrepl.core.clock import DelayedCall, Scheduler
 from synrepl.core.errors import Refused
+from synrepl.core.log import Logger
 from synrepl.core.tokens import Token
 from synrepl.positions.cursor import Cursor
-from synrepl.services.announcing.announce import Log
 from synrepl.services.following.delivery import Delivery
 from synrepl.services.following.follower_context import FollowerContext, FollowerCounts, tally
 from synrepl.services.following.lane import ConnectionEvent, Item, Lane
@@ -93,7 +93,7 @@ class Follower:
         catalogue: Catalogue,
         source: FactSource,
         delivery: Delivery,
-        log: Log,
+        log: Logger,
         streams: Collection[str] | None = None,
         earliest: bool = True,
         foreign: bool = False,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from synrepl.core.clock import Scheduler
-from synrepl.services.announcing.announce import Log
+from synrepl.core.log import Logger
 from synrepl.services.following.delivery import Delivery
 from synrepl.services.following.possible_tokens import PossibleTokens
 from synrepl.services.following.sources import FactSource
@@ -41,7 +41,7 @@ class FollowerContext:
     scheduler: Scheduler
     source: FactSource
     delivery: Delivery
-    log: Log
+    log: Logger
     counts: FollowerCounts
     tokens: PossibleTokens
     consumed: Callable[[int], None]

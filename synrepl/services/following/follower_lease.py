@@ -10,7 +10,7 @@ from typing import Protocol
 
 from synrepl.core.clock import Scheduler
 from synrepl.core.errors import SynreplError
-from synrepl.services.announcing.announce import Log
+from synrepl.core.log import Logger
 
 #: Renewals while a lease runs, so that some may fail.
 _RENEWALS = 4
@@ -48,7 +48,7 @@ class FollowerLease:
         follower: str,
         streams: Sequence[str] | None,
         lease_s: float,
-        log: Log,
+        log: Logger,
     ) -> None:
         self._scheduler = scheduler
         self._leases = leases

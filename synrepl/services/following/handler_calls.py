@@ -10,9 +10,9 @@ import msgspec
 
 from synrepl.core.clock import Scheduler
 from synrepl.core.errors import Unavailable
+from synrepl.core.log import Logger
 from synrepl.core.retry import BackOff, Retry
 from synrepl.core.tokens import Range, Token
-from synrepl.services.announcing.announce import Log
 from synrepl.services.coherence.coherence import Coherence
 from synrepl.services.following.consumer import Consumer, PositionTracker
 from synrepl.services.following.failures import HandlerFailures, reason_of
@@ -45,7 +45,7 @@ class HandlerCalls:
         scheduler: Scheduler,
         record: PositionRecord,
         failures: HandlerFailures,
-        log: Log,
+        log: Logger,
         catalogue: Catalogue,
         coherence: Coherence | None,
     ) -> None:

@@ -13,8 +13,8 @@ from typing import Any, Protocol
 
 from synrepl.core.clock import Scheduler
 from synrepl.core.errors import Refused, SynreplError
+from synrepl.core.log import Logger
 from synrepl.core.tokens import MAX_TOKEN, Token
-from synrepl.services.announcing.announce import Log
 from synrepl.services.following.sources import LINEAR, Key
 from synrepl.streams.definition import Stream
 
@@ -100,7 +100,7 @@ class PossibleTokens:
     """
 
     def __init__(
-        self, scheduler: Scheduler, source: IssuedTokens | None, log: Log, near: int = 0
+        self, scheduler: Scheduler, source: IssuedTokens | None, log: Logger, near: int = 0
     ) -> None:
         self._scheduler = scheduler
         self._source = source

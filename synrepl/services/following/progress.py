@@ -7,9 +7,9 @@ from typing import TypeVar
 
 from synrepl.core.clock import Scheduler
 from synrepl.core.errors import SynreplError
+from synrepl.core.log import Logger
 from synrepl.core.retry import Retry
 from synrepl.core.tokens import Token
-from synrepl.services.announcing.announce import Log
 from synrepl.services.following.catch_up import LanePosition, ViewFeed
 from synrepl.services.following.consumer import Consumer, FairLock, PositionTracker
 from synrepl.services.following.failures import HandlerFailures
@@ -40,7 +40,7 @@ class Progress:
         in_order: Collection[str],
         record: PositionRecord,
         failures: HandlerFailures,
-        log: Log,
+        log: Logger,
         waiters: PositionWaiters | None,
         moved_back: Callable[[Consumer, Key], object],
     ) -> None:

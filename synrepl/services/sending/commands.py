@@ -7,7 +7,7 @@ from typing import Protocol
 
 from synrepl.core.errors import InputError, Refused
 from synrepl.core.tokens import Token
-from synrepl.services.serving.command_relay import LONGEST_SERVER
+from synrepl.services.serving.client_relay import LONGEST_SERVER
 from synrepl.services.serving.user_sync import LONGEST_USER
 from synrepl.wire.codec import may_send, write_line
 from synrepl.wire.commands import (

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from synrepl.core.clock import Scheduler
+from synrepl.core.log import Logger
 from synrepl.core.semaphore import Semaphore
 from synrepl.core.slices import Slices
 from synrepl.core.tokens import Range, Token
-from synrepl.services.announcing.announce import Log
-from synrepl.services.announcing.publish import Publisher
+from synrepl.services.announcing.publisher import Publisher
 from synrepl.services.announcing.stream_state import StreamState
 from synrepl.services.following.sources import FactSource
-from synrepl.services.serving.connection import Connection, audience
-from synrepl.services.serving.trimmed_pages import leftover
+from synrepl.services.serving.client_connection import ClientConnection, audience
+from synrepl.services.serving.trimmed_pages import page_skipping_trimmed
 from synrepl.services.sizes import DEFAULT_SIZES, Sizes
 from synrepl.streams.definition import Stream
 
@@ -59,8 +59,8 @@ class CatchUpLane:
         states: Mapping[str, StreamState],
         publisher: Publisher,
         source: FactSource,
-        connected: Callable[[Connection], bool],
-        log: Log,
+        connected: Callable[[ClientConnection], bool],
+        log: Logger,
         sizes: Sizes = DEFAULT_SIZES,
     ) -> None:
         self._page_rows = sizes.page_rows
@@ -72,7 +72,9 @@ class CatchUpLane:
         self._log = log
         self._reading = Semaphore(scheduler, sizes.pages_at_a_time)
 
-    async def run(self, connection: Connection, stream: Stream, catch_up: ClientCatchUp) -> bool:
+    async def run(
+        self, connection: ClientConnection, stream: Stream, catch_up: ClientCatchUp
+    ) -> bool:
         """Send all rows from the requested token up to the current position.
 
         :returns: False if the connection was lost
@@ -88,7 +90,7 @@ class CatchUpLane:
         return True
 
     async def _send(
-        self, connection: Connection, stream: Stream, catch_up: ClientCatchUp, asks: int
+        self, connection: ClientConnection, stream: Stream, catch_up: ClientCatchUp, asks: int
     ) -> bool:
         """Send pages until a newer request arrives; False as in :meth:`run`."""
         state, after = self._states[stream.name], catch_up.after
@@ -102,7 +104,7 @@ class CatchUpLane:
                 if catch_up.asks != asks:
                     return True
                 span = Range(after, state.linear)
-                page = await leftover(
+                page = await page_skipping_trimmed(
                     self._source, stream, span, self._page_rows, connection.name, self._log
                 )
             if catch_up.asked or not page.facts:
@@ -118,5 +120,5 @@ class CatchUpLane:
             after = page.upto
         return self._goes_on(connection)
 
-    def _goes_on(self, connection: Connection) -> bool:
+    def _goes_on(self, connection: ClientConnection) -> bool:
         return self._connected(connection) and not connection.closing

@@ -7,8 +7,8 @@ from typing import Any, Protocol, TypeVar
 
 from synrepl.core.clock import Scheduler
 from synrepl.core.errors import SynreplError
+from synrepl.core.log import Logger
 from synrepl.core.tokens import Token
-from synrepl.services.announcing.announce import Log
 from synrepl.services.serving.federation_acks import FederationAcks
 from synrepl.services.sizes import DEFAULT_SIZES
 from synrepl.services.trimmer import TrimCounts
@@ -18,7 +18,7 @@ from synrepl.streams.definition import Stream
 C = TypeVar("C")
 
 
-class TrimmedStreams(Protocol):
+class TrimmableStreams(Protocol):
     """Streams kept in this process; see :class:`synrepl.services.bus.mirror.Mirror`."""
 
     def trim(self, stream: Stream, upto: Token, limit: int) -> Trim:
@@ -26,10 +26,10 @@ class TrimmedStreams(Protocol):
 
 
 #: Drops facts up to a token, at most about so many rows.
-TrimsUpto = Callable[[Token, int], Awaitable[Trim]]
+TrimFunction = Callable[[Token, int], Awaitable[Trim]]
 
 
-def trims_store(store: FactStore, stream: Stream) -> TrimsUpto:
+def store_trimmer(store: FactStore, stream: Stream) -> TrimFunction:
     """Trims a stream in memory that this process writes."""
 
     async def trim(upto: Token, limit: int) -> Trim:
@@ -39,7 +39,7 @@ def trims_store(store: FactStore, stream: Stream) -> TrimsUpto:
     return trim
 
 
-def trims_mirror(mirror: TrimmedStreams, stream: Stream) -> TrimsUpto:
+def mirror_trimmer(mirror: TrimmableStreams, stream: Stream) -> TrimFunction:
     """Trims a stream that another process writes, as far as this one keeps it, too."""
 
     async def trim(upto: Token, limit: int) -> Trim:
@@ -57,7 +57,7 @@ class FederationTrim:
     """
 
     def __init__(
-        self, scheduler: Scheduler, acks: FederationAcks[C], trim: TrimsUpto, log: Log
+        self, scheduler: Scheduler, acks: FederationAcks[C], trim: TrimFunction, log: Logger
     ) -> None:
         self._scheduler = scheduler
         self._acks = acks

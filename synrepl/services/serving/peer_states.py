@@ -10,9 +10,9 @@ from typing import Protocol
 from synrepl.core.backlog import UNLIMITED, Capacity
 from synrepl.core.clock import Scheduler
 from synrepl.core.errors import Refused, SynreplError
+from synrepl.core.log import Logger
 from synrepl.core.slices import Slices
 from synrepl.core.tokens import Token
-from synrepl.services.announcing.announce import Log
 from synrepl.services.serving.federation_acks import FederationAcks
 from synrepl.services.serving.user_sync import UserSyncs
 from synrepl.wire.commands import ClearUserSync, Command, FederationAck, UserSync
@@ -52,7 +52,7 @@ class PeerStates:
         self,
         scheduler: Scheduler,
         slices: Slices,
-        log: Log,
+        log: Logger,
         ended: Callable[[str, ClearUserSync | UserSync], object] = lambda name, command: None,
         senders: Collection[str] | None = (),
         position: Callable[[], Token] = lambda: 0,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from synrepl.core.clock import Clock
-from synrepl.services.announcing.announce import Log
+from synrepl.core.log import Logger
 from synrepl.wire.closing import FailedToKeepUp
 
 #: How many are listed, the latest ones.
@@ -49,7 +49,7 @@ class SlowClients:
     :ivar latest: the last of them, oldest first
     """
 
-    def __init__(self, clock: Clock, log: Log) -> None:
+    def __init__(self, clock: Clock, log: Logger) -> None:
         self._clock = clock
         self._log = log
         self.count = 0

@@ -7,15 +7,15 @@ is only said here.
 
 from __future__ import annotations
 
+from synrepl.core.log import Logger
 from synrepl.core.tokens import Range
-from synrepl.services.announcing.announce import Log
 from synrepl.services.following.sources import FactSource, surviving_page
 from synrepl.storage.store import Page, Trimmed
 from synrepl.streams.definition import Stream
 
 
-async def leftover(
-    source: FactSource, stream: Stream, span: Range, limit: int, asker: str, log: Log
+async def page_skipping_trimmed(
+    source: FactSource, stream: Stream, span: Range, limit: int, asker: str, log: Logger
 ) -> Page:
     """A page of all writers' facts in ``span``; of a fleeting stream, of what is left of them.
 

@@ -43,7 +43,7 @@ class NameTaken(Unavailable):
     """another process has this one's name on the bus at {where}, and nobody would hear of what is appended here; append there, or give one an instance_name of its own"""
 
 
-def check_name(look: Callable[[], BusStatus]) -> None:
+def check_instance_name(look: Callable[[], BusStatus]) -> None:
     """See whether others may hear this process as the one that it is.
 
     :raises NameTaken:
@@ -53,7 +53,7 @@ def check_name(look: Callable[[], BusStatus]) -> None:
         raise NameTaken(where=bus.where)
 
 
-def bus_stands(look: Callable[[], BusStatus]) -> Check:
+def bus_connected(look: Callable[[], BusStatus]) -> Check:
     """The bus can be heard and spoken to."""
 
     def check() -> str | None:

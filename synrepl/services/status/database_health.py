@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from synrepl.core.clock import Scheduler
 from synrepl.core.errors import SynreplError
-from synrepl.services.announcing.announce import Log
+from synrepl.core.log import Logger
 from synrepl.storage.database import Database, Transaction
 from synrepl.storage.incarnations import Incarnations
 
@@ -26,7 +26,7 @@ class DatabaseHealth:
         scheduler: Scheduler,
         database: Database,
         what: str,
-        log: Log,
+        log: Logger,
         ours: Incarnations | None = None,
     ) -> None:
         self._ours = ours
@@ -72,9 +72,9 @@ class DatabaseHealth:
         self.trouble = trouble
 
 
-def healths(
+def database_healths(
     scheduler: Scheduler,
-    log: Log,
+    log: Logger,
     own: Database | None,
     incarnations: Incarnations,
     foreign: Database | None,

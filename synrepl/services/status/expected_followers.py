@@ -13,13 +13,13 @@ from typing import Any, NamedTuple, Protocol
 
 from synrepl.core.clock import Scheduler
 from synrepl.core.errors import SynreplError
+from synrepl.core.log import Logger
 from synrepl.core.tokens import Token
-from synrepl.services.announcing.announce import Log
 from synrepl.services.announcing.stream_state import StreamState
 from synrepl.services.following.sources import LINEAR
 from synrepl.services.status.follower_lag import FollowerLag, StreamPositions, follower_lags
 from synrepl.services.status.readiness import Check
-from synrepl.services.status.stream_progress import Lag, Standing, Watch, writer_label
+from synrepl.services.status.stream_progress import Lag, LagTracker, StreamProgress, writer_label
 from synrepl.storage.store import NamedFollower
 
 #: Seconds between two looks at the record.
@@ -105,7 +105,7 @@ class FollowerReport:
         }
 
 
-class Followers(Protocol):
+class NamedFollowerStore(Protocol):
     """Where named followers are on record."""
 
     async def named_followers(self) -> Sequence[NamedFollower]:
@@ -145,11 +145,11 @@ class ExpectedFollowers:
     def __init__(
         self,
         scheduler: Scheduler,
-        followers: Followers,
+        followers: NamedFollowerStore,
         states: Mapping[str, StreamState],
         connected: Callable[[], Collection[str]],
         limits: FollowerLimits,
-        log: Log,
+        log: Logger,
     ) -> None:
         self._scheduler = scheduler
         self._followers = followers
@@ -160,7 +160,7 @@ class ExpectedFollowers:
         self._found: Mapping[str, NamedFollower] = {}
         self._lags: Mapping[str, Mapping[str, _StreamLag]] = {}
         self._places: dict[tuple[str, str], _Place] = {}
-        self._watch = Watch(scheduler, self._standings)
+        self._watch = LagTracker(scheduler, self._standings)
         self._watches_since = scheduler.seconds()
         self._away_since: dict[str, float] = {}
         self._logged: set[str] = set()
@@ -233,9 +233,9 @@ class ExpectedFollowers:
             if not state.stream.in_memory
         }
 
-    def _standings(self) -> list[Standing]:
+    def _standings(self) -> list[StreamProgress]:
         return [
-            Standing(_label(name, stream), lag.reached, lag.known)
+            StreamProgress(_label(name, stream), lag.reached, lag.known)
             for name, lags in self._lags.items()
             for stream, lag in lags.items()
         ]
@@ -293,7 +293,7 @@ class ExpectedFollowers:
         self._logged = wanting
 
 
-def followers_get_on(expected: ExpectedFollowers) -> Check:
+def followers_healthy(expected: ExpectedFollowers) -> Check:
     """No follower that has to run is missing or stuck."""
     return expected.trouble
 

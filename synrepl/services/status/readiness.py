@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from synrepl.services.announcing.announce import Announcer
+from synrepl.services.announcing.announcer import Announcer
 from synrepl.services.following.failures import HandlerFailures
-from synrepl.services.status.stream_progress import Watch
-from synrepl.services.writing.write import StreamWriter
+from synrepl.services.status.stream_progress import LagTracker
+from synrepl.services.writing.stream_writer import StreamWriter
 
 #: Says what is wrong, for a person, or nothing.
 Check = Callable[[], str | None]
@@ -49,7 +49,7 @@ class Readiness:
         return {"ready": not reasons, "reasons": reasons, "warnings": self.warnings()}
 
 
-def streams_can_be_seen(announcer: Announcer) -> Check:
+def streams_observable(announcer: Announcer) -> Check:
     """The last look at the streams in the database went well."""
 
     def check() -> str | None:
@@ -59,7 +59,7 @@ def streams_can_be_seen(announcer: Announcer) -> Check:
     return check
 
 
-def name_is_held(writer: StreamWriter) -> Check:
+def lease_is_held(writer: StreamWriter) -> Check:
     """This process is the writer that it is named after."""
 
     def check() -> str | None:
@@ -81,8 +81,8 @@ def handlers_succeed(failures: HandlerFailures) -> Check:
     return failures.summary
 
 
-def lag_below(watch: Watch, seconds: float) -> Check:
-    """No stream has been behind for longer than ``seconds``; see :class:`~.standing.Watch`."""
+def lag_below(watch: LagTracker, seconds: float) -> Check:
+    """No stream has been behind for longer than ``seconds``; see :class:`~.stream_progress.LagTracker`."""
 
     def check() -> str | None:
         late = {n: lag for n, lag in watch.look().items() if lag.seconds > seconds}

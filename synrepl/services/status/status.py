@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from synrepl.core.tokens import Token
-from synrepl.services.announcing.announce import Announcer
+from synrepl.services.announcing.announcer import Announcer
 from synrepl.services.announcing.stream_state import StreamState
 from synrepl.services.announcing.throughput import Throughput
 from synrepl.services.coherence.coherence import Coherence, caches_status
@@ -19,7 +19,7 @@ from synrepl.services.following.delivery import Delivery
 from synrepl.services.following.follower import Follower
 from synrepl.services.following.follower_context import FollowerCounts
 from synrepl.services.serving.federation_trim import federation_status
-from synrepl.services.serving.serve import FollowerState, Master
+from synrepl.services.serving.master import FollowerState, Master
 from synrepl.services.serving.user_sync import UserSyncs
 from synrepl.services.status.stream_progress import (
     Lag,
@@ -31,13 +31,13 @@ from synrepl.services.status.stream_progress import (
 )
 from synrepl.services.trimmer import TrimCounts
 from synrepl.services.writing.intake import Intake
-from synrepl.services.writing.write import StreamWriter
+from synrepl.services.writing.stream_writer import StreamWriter
 from synrepl.storage.store import NotConfirmed, OlderServer
 from synrepl.streams.synapse.federation import FEDERATION
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class ProcessIdentity:
     """Which process this is.
 
     :ivar started_at: in seconds, by the clock of the process
@@ -60,7 +60,7 @@ class Identity:
 
 
 def master_status(
-    identity: Identity,
+    identity: ProcessIdentity,
     master: Master,
     announcer: Announcer,
     writer: StreamWriter,
@@ -73,7 +73,7 @@ def master_status(
 ) -> dict[str, Any]:
     """The status of a master.
 
-    :param lags: what :meth:`.standing.Watch.look` gave
+    :param lags: what :meth:`.stream_progress.LagTracker.look` gave
     :param trims: of the streams that are trimmed, by name
     :param now: in seconds, by the clock of the process
     """
@@ -100,7 +100,7 @@ def master_status(
 
 
 def worker_status(
-    identity: Identity,
+    identity: ProcessIdentity,
     follower: Follower,
     delivery: Delivery,
     connected: bool,
@@ -145,7 +145,7 @@ def stream_status(
     """One stream of a master.
 
     ``held_by`` names the writers that keep the linear position where it is; see
-    :func:`.standing.held_by`. In ``trimmed``, ``upto`` is the last token that is
+    :func:`.stream_progress.held_by`. In ``trimmed``, ``upto`` is the last token that is
     gone, and ``held_by`` the named follower that keeps what comes after it.
     """
     oldest = lag.oldest
@@ -235,7 +235,7 @@ def _database(announcer: Announcer) -> dict[str, Any]:
     return {"state": state, "error": str(error), **incarnation}
 
 
-class _Counting(Protocol):
+class _Counts(Protocol):
     @property
     def facts(self) -> Mapping[str, int]: ...
 
@@ -243,7 +243,7 @@ class _Counting(Protocol):
     def rows(self) -> Mapping[str, int]: ...
 
 
-def _facts_and_rows(counts: _Counting) -> dict[str, dict[str, int]]:
+def _facts_and_rows(counts: _Counts) -> dict[str, dict[str, int]]:
     return {
         stream: {"facts": facts, "rows": counts.rows[stream]}
         for stream, facts in counts.facts.items()

@@ -10,13 +10,13 @@ from synrepl.core.clock import DelayedCall, Scheduler
 from synrepl.core.tokens import Token
 from synrepl.services.announcing.stream_state import StreamState
 from synrepl.services.following.sources import LINEAR
-from synrepl.services.writing.write import StreamWriter
+from synrepl.services.writing.stream_writer import StreamWriter
 from synrepl.storage.store import Holder, WriterState
 
 Key = tuple[str, str]
 
 
-class Standing(NamedTuple):
+class StreamProgress(NamedTuple):
     """One stream now.
 
     :ivar reached: the position that counts
@@ -56,7 +56,7 @@ class Lag(NamedTuple):
     oldest: OpenReservation | None
 
 
-class Watch:
+class LagTracker:
     """Looks at standings from time to time, to know since when they are as they are.
 
     A stream in use is nearly always a little behind, so the seconds are not
@@ -72,7 +72,7 @@ class Watch:
     def __init__(
         self,
         scheduler: Scheduler,
-        standings: Callable[[], Iterable[Standing]],
+        standings: Callable[[], Iterable[StreamProgress]],
         every_s: float = 1.0,
     ) -> None:
         self._scheduler = scheduler
@@ -102,7 +102,7 @@ class Watch:
             del self._seen[gone]
         return found
 
-    def _lag(self, standing: Standing, now: float) -> Lag:
+    def _lag(self, standing: StreamProgress, now: float) -> Lag:
         stream, reached, known, _ = standing
         goal, since = self._goals.get(stream, (0, now))
         if goal <= reached:
@@ -110,7 +110,7 @@ class Watch:
         behind = max(0, known - reached)
         return Lag(behind, max(0.0, now - since) if behind else 0.0, self._oldest(standing, now))
 
-    def _oldest(self, standing: Standing, now: float) -> OpenReservation | None:
+    def _oldest(self, standing: StreamProgress, now: float) -> OpenReservation | None:
         before = self._seen.get(standing.stream)
         seen = {}
         for held in standing.holders:
@@ -125,10 +125,12 @@ class Watch:
         return OpenReservation(writer, holder.describe, max(0.0, now - seen[oldest]))
 
 
-def master_standings(states: Mapping[str, StreamState], writer: StreamWriter) -> list[Standing]:
+def master_progress(
+    states: Mapping[str, StreamState], writer: StreamWriter
+) -> list[StreamProgress]:
     """A master's streams: the linear position against the last token that anybody reserved."""
     return [
-        Standing(name, state.linear, last_reserved(state, writer), tuple(_holders(state)))
+        StreamProgress(name, state.linear, last_reserved(state, writer), tuple(_holders(state)))
         for name, state in states.items()
     ]
 
@@ -143,7 +145,7 @@ def last_reserved(state: StreamState, writer: StreamWriter) -> Token:
     return max(known)
 
 
-def worker_standings(own: Mapping[Key, Token], heard: Mapping[Key, Token]) -> list[Standing]:
+def worker_progress(own: Mapping[Key, Token], heard: Mapping[Key, Token]) -> list[StreamProgress]:
     """A worker's streams: its own positions against what it has heard of the master's.
 
     Writers share a stream's tokens, so the rows between are counted from the
@@ -156,7 +158,7 @@ def worker_standings(own: Mapping[Key, Token], heard: Mapping[Key, Token]) -> li
     for stream, keys in streams.items():
         known = max(heard[key] for key in keys)
         behind = [own.get(key, 0) for key in keys if own.get(key, 0) < heard[key]]
-        standings.append(Standing(stream, min(behind, default=known), known))
+        standings.append(StreamProgress(stream, min(behind, default=known), known))
     return standings
 
 

@@ -11,8 +11,8 @@ from synrepl.streams.definition import Fact, Stream
 from synrepl.streams.row import Row
 
 
-class AnnouncedElsewhere:
-    """Has nothing to do. Implements :class:`~.settled.Settled`."""
+class NullCommitListener:
+    """Has nothing to do. Implements :class:`~.commit_listener.CommitListener`."""
 
     def adopt(self, stream: Stream, writer: str, ledger: Ledger) -> None:
         """The master finds in the database where the writer stands."""

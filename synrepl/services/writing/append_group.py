@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from synrepl.core.errors import SynreplError
 from synrepl.core.tokens import Token
-from synrepl.services.writing.commits import Commits
+from synrepl.services.writing.commits import CommitPipeline
 from synrepl.services.writing.lease_term import Facts
-from synrepl.services.writing.outcome import FactRows, Verdict, content
+from synrepl.services.writing.outcome import FactRows, WriteOutcome, rows_key
 from synrepl.storage.database import CommitUnknown
 from synrepl.storage.store import Draft, Transacted, WriterLease, Written
 from synrepl.streams.definition import Fact, Stream
@@ -18,10 +18,10 @@ from synrepl.streams.row import Row
 class AppendGroup:
     """Drafts of one stream; the answer is that of each, in order.
 
-    Implements :class:`~.tenure.Write`.
+    Implements :class:`~.lease_term.Write`.
     """
 
-    def __init__(self, commits: Commits, stream: Stream, drafts: Sequence[Draft]) -> None:
+    def __init__(self, commits: CommitPipeline, stream: Stream, drafts: Sequence[Draft]) -> None:
         self.streams = [stream]
         self._commits = commits
         self._stream = stream
@@ -51,14 +51,14 @@ class AppendGroup:
         return Transacted(answers, {self._stream.name: facts})
 
     async def after_doubt(
-        self, verdict: Verdict, found: Facts, error: CommitUnknown
+        self, verdict: WriteOutcome, found: Facts, error: CommitUnknown
     ) -> Sequence[Written]:
         """The tokens of drafts with a key come of asking again, those of the others of what was found.
 
         That they were committed is proved by their number; *which* of the found
         facts they are, only when no other has the same rows.
         """
-        if self._plain and verdict is not Verdict.COMMITTED:
+        if self._plain and verdict is not WriteOutcome.COMMITTED:
             raise error
         try:
             answers = {
@@ -69,9 +69,9 @@ class AppendGroup:
         except SynreplError:  # that is no answer to what was asked first
             raise error from None
         theirs = {token for written in answers.values() for token in written.tokens}
-        wanted = [content(rows) for rows in self._plain]
+        wanted = [rows_key(rows) for rows in self._plain]
         left = [
-            (fact.token, content(fact.rows))
+            (fact.token, rows_key(fact.rows))
             for fact in found[self._stream.name]
             if fact.token not in theirs
         ]

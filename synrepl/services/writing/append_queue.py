@@ -13,7 +13,7 @@ from synrepl.streams.definition import Stream
 GROUP_ROWS = 5_000
 
 
-class Waiting:
+class PendingAppend:
     """A draft, and the promise of its answer."""
 
     __slots__ = ("draft", "promise", "rows")
@@ -31,15 +31,15 @@ class AppendQueue:
         self.stream = stream
         self.rows = 0
         self.busy = False
-        self._drafts: deque[Waiting] = deque()
+        self._drafts: deque[PendingAppend] = deque()
 
-    def put(self, waiting: Waiting) -> None:
+    def put(self, waiting: PendingAppend) -> None:
         self._drafts.append(waiting)
         self.rows += waiting.rows
 
-    def take(self) -> list[Waiting]:
+    def take(self) -> list[PendingAppend]:
         """The next group: bounded, and no idempotency key in it twice."""
-        group: list[Waiting] = []
+        group: list[PendingAppend] = []
         keys: set[str] = set()
         rows = 0
         while self._drafts:

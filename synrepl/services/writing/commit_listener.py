@@ -12,8 +12,8 @@ from synrepl.streams.definition import Fact, Stream
 from synrepl.streams.row import Row
 
 
-class Settled(Protocol):
-    """Told by :class:`~.write.StreamWriter` what becomes of its tokens and facts."""
+class CommitListener(Protocol):
+    """Told by :class:`~.stream_writer.StreamWriter` what becomes of its tokens and facts."""
 
     def adopt(self, stream: Stream, writer: str, ledger: Ledger) -> None:
         """The writer stands at ``ledger.position`` and goes on from there."""

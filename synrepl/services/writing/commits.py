@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from synrepl.positions.ledger import SequenceBehind
-from synrepl.services.writing.commit_listener import Settled
-from synrepl.services.writing.lease_term import Begun, Facts, Tenure, Write
-from synrepl.services.writing.outcome import FactRows, Verdict
-from synrepl.services.writing.writer_lease import WriterAway, WriterName
+from synrepl.services.writing.commit_listener import CommitListener
+from synrepl.services.writing.lease_term import Facts, InFlightWrite, LeaseTerm, Write
+from synrepl.services.writing.outcome import FactRows, WriteOutcome
+from synrepl.services.writing.writer_lease import LeaseKeeper, WriterAway
 from synrepl.storage.database import CommitUnknown
 from synrepl.storage.store import Fenced, NotConfirmed
 from synrepl.streams.definition import Stream
@@ -17,13 +17,13 @@ from synrepl.streams.definition import Stream
 T = TypeVar("T")
 
 
-class Commits:
+class CommitPipeline:
     """Carries out writes of one writer, any number at once, and has them announced.
 
     :param settled: told what became settled
     """
 
-    def __init__(self, name: WriterName, settled: Settled) -> None:
+    def __init__(self, name: LeaseKeeper, settled: CommitListener) -> None:
         self._name = name
         self._settled = settled
 
@@ -49,7 +49,7 @@ class Commits:
                 done = await write.commit(tenure.lease, begun.ask)
             except CommitUnknown as error:
                 verdict = await self._verdict(tenure, begun, error)
-                if verdict is Verdict.ROLLED_BACK:
+                if verdict is WriteOutcome.ROLLED_BACK:
                     continue
                 return await write.after_doubt(verdict, tenure.in_doubt(begun), error)
             except BaseException as error:
@@ -78,7 +78,9 @@ class Commits:
             if rows:
                 self._settled.unsure(stream, rows)
 
-    async def _verdict(self, tenure: Tenure, begun: Begun, error: CommitUnknown) -> Verdict:
+    async def _verdict(
+        self, tenure: LeaseTerm, begun: InFlightWrite, error: CommitUnknown
+    ) -> WriteOutcome:
         """What became of a write whose commit was not answered.
 
         Its requests stay open, so nothing passes what it may have written;
@@ -89,7 +91,7 @@ class Commits:
         await self._name.taken_back(tenure, error)
         return tenure.verdict(begun)
 
-    def _settle(self, tenure: Tenure, begun: Begun, facts: Facts) -> None:
+    def _settle(self, tenure: LeaseTerm, begun: InFlightWrite, facts: Facts) -> None:
         streams = begun.write.streams
         if not tenure.over:
             try:

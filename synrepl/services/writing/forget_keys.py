@@ -6,7 +6,7 @@ from functools import partial
 
 from synrepl.core.clock import Scheduler
 from synrepl.core.errors import SynreplError
-from synrepl.services.announcing.announce import Log
+from synrepl.core.log import Logger
 from synrepl.storage import idempotency
 from synrepl.storage.database import Database
 
@@ -19,7 +19,7 @@ EVERY_S = 60.0
 AT_ONCE = 5_000
 
 
-async def forget_keys(scheduler: Scheduler, database: Database, log: Log) -> None:
+async def forget_keys(scheduler: Scheduler, database: Database, log: Logger) -> None:
     """Delete old keys, a bounded number at a time, for as long as the process runs."""
     work = partial(idempotency.forget, older_than_s=KEEP_S, at_most=AT_ONCE)
     while True:

@@ -20,7 +20,7 @@ import msgspec
 
 from synrepl.core.errors import InputError, SynreplError
 from synrepl.core.names import idempotency_key
-from synrepl.services.writing.write import StreamWriter
+from synrepl.services.writing.stream_writer import StreamWriter
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.definition import Stream
 from synrepl.streams.row import Row
@@ -44,7 +44,7 @@ class TooManyRows(InputError):
 
 
 @dataclass(frozen=True, slots=True)
-class Appended:
+class AppendResult:
     """The answer to a request.
 
     :ivar writer: who appended its facts: of a replayed request the first append's writer, not
@@ -65,7 +65,7 @@ class Appended:
         return {**told, "replayed": True} if self.replayed else told
 
 
-class _Body(msgspec.Struct, forbid_unknown_fields=True):
+class _AppendBody(msgspec.Struct, forbid_unknown_fields=True):
     """A body that is an object."""
 
     rows: list[msgspec.Raw] | msgspec.UnsetType = msgspec.UNSET
@@ -96,13 +96,13 @@ class Intake:
         self.facts: Counter[str] = Counter()
         self.rows: Counter[str] = Counter()
 
-    async def append(self, stream_name: str, body: bytes, key: str | None = None) -> Appended:
+    async def append(self, stream_name: str, body: bytes, key: str | None = None) -> AppendResult:
         """Append the facts in ``body``, all or none; returns once they are committed.
 
         :param key: idempotency key: the same request again gets the same answer
         :raises UnknownStream: there is no such stream
         :raises BadBody: :raises BadFact: :raises TooManyRows: :raises BadKey: and what
-            :meth:`~.write.StreamWriter.append` raises
+            :meth:`~.stream_writer.StreamWriter.append` raises
         """
         stream = self._catalogue[stream_name]
         try:
@@ -113,7 +113,7 @@ class Intake:
         self.outcomes[stream.name, "replayed" if answer.replayed else "ok"] += 1
         return answer
 
-    async def _append(self, stream: Stream, body: bytes, key: str | None) -> Appended:
+    async def _append(self, stream: Stream, body: bytes, key: str | None) -> AppendResult:
         if key is not None:
             idempotency_key(key)
         self._check()
@@ -123,7 +123,7 @@ class Intake:
             self.facts[stream.name] += len(facts)
             self.rows[stream.name] += sum(map(len, facts))
         ids = [stream.stream_id(token) for token in written.tokens]
-        return Appended(stream.name, written.writer, ids, written.replayed)
+        return AppendResult(stream.name, written.writer, ids, written.replayed)
 
     def _decode(self, stream: Stream, body: bytes) -> list[tuple[Row, ...]]:
         split = _split(body)
@@ -168,7 +168,7 @@ class Intake:
         return decoded
 
 
-def _split(body: bytes) -> list[msgspec.Raw] | _Body:
+def _split(body: bytes) -> list[msgspec.Raw] | _AppendBody:
     try:
         return _DECODER.decode(body)
     except msgspec.ValidationError as error:
@@ -194,6 +194,6 @@ def _check_count(rows: int) -> None:
         raise TooManyRows(rows=rows, limit=MAX_ROWS)
 
 
-_DECODER: msgspec.json.Decoder[list[msgspec.Raw] | _Body] = msgspec.json.Decoder(
-    list[msgspec.Raw] | _Body
+_DECODER: msgspec.json.Decoder[list[msgspec.Raw] | _AppendBody] = msgspec.json.Decoder(
+    list[msgspec.Raw] | _AppendBody
 )

@@ -7,7 +7,13 @@ from typing import Protocol, TypeVar
 
 from synrepl.core.tokens import Token
 from synrepl.positions.ledger import Ledger, Request
-from synrepl.services.writing.outcome import FactRows, Kinds, Verdict, judge, kinds
+from synrepl.services.writing.outcome import (
+    FactCounts,
+    FactRows,
+    WriteOutcome,
+    count_facts,
+    deduce_outcome,
+)
 from synrepl.storage.database import CommitUnknown
 from synrepl.storage.store import Transacted, WriterLease
 from synrepl.streams.definition import Fact, Stream
@@ -41,7 +47,7 @@ class Write(Protocol[T_co]):
         :param begin: to be called before tokens are asked for; the floors, by stream
         """
 
-    async def after_doubt(self, verdict: Verdict, found: Facts, error: CommitUnknown) -> T_co:
+    async def after_doubt(self, verdict: WriteOutcome, found: Facts, error: CommitUnknown) -> T_co:
         """Its answer, after ``error``, when it was not proved to be rolled back.
 
         :param found: the facts that it or others have written whose outcome was in doubt
@@ -49,7 +55,7 @@ class Write(Protocol[T_co]):
         """
 
 
-class Begun:
+class InFlightWrite:
     """A write that is under way.
 
     :ivar requests: for tokens, by stream; none before :meth:`ask`
@@ -74,7 +80,7 @@ class Begun:
         return {stream: request.floor for stream, request in self.requests.items()}
 
 
-class Tenure:
+class LeaseTerm:
     """The time for which one lease holds a writer's name.
 
     When it is over its ledgers stand still: up to their positions everything has
@@ -97,22 +103,22 @@ class Tenure:
         self.over = False
         self.found: Facts | None = None
         # Not those that were rolled back, or whose tokens the ledgers know.
-        self._begun: dict[Begun, None] = {}
+        self._begun: dict[InFlightWrite, None] = {}
 
-    def begin(self, write: Write[object]) -> Begun:
+    def begin(self, write: Write[object]) -> InFlightWrite:
         """A write that may append to this tenure's streams."""
-        begun = Begun(write, self.ledgers)
+        begun = InFlightWrite(write, self.ledgers)
         self._begun[begun] = None
         return begun
 
-    def rolled_back(self, begun: Begun) -> None:
+    def rolled_back(self, begun: InFlightWrite) -> None:
         """It has brought no token that will ever be written."""
         del self._begun[begun]
         if not self.over:
             for stream, request in begun.requests.items():
                 self.ledgers[stream].abandon(request)
 
-    def committed(self, begun: Begun, facts: Facts) -> None:
+    def committed(self, begun: InFlightWrite, facts: Facts) -> None:
         """It has brought the tokens of these facts, which are still to be settled.
 
         Not for a tenure that is over, whose facts are found by others.
@@ -124,25 +130,31 @@ class Tenure:
             self.ledgers[stream].reserved(request, tokens)
         del self._begun[begun]
 
-    def verdict(self, begun: Begun) -> Verdict:
+    def verdict(self, begun: InFlightWrite) -> WriteOutcome:
         """What became of a write whose commit was not answered, now that facts were :attr:`found`.
 
         When the name was taken again, whatever of this tenure had entered as
         the writer was over, and whatever had not is fenced. So each write that
         could have been committed by then was complete, and shows it in ``possible``.
         """
-        others: Kinds = sum(
-            (kinds(other.write.possible) for other in list(self._begun) if other is not begun),
-            Kinds(),
+        others: FactCounts = sum(
+            (
+                count_facts(other.write.possible)
+                for other in list(self._begun)
+                if other is not begun
+            ),
+            FactCounts(),
         )
         found = {s: [fact.rows for fact in facts] for s, facts in self.in_doubt(begun).items()}
         write = begun.write
-        verdict = judge(kinds(write.certain), kinds(write.possible), others, kinds(found))
-        if verdict is Verdict.ROLLED_BACK:
+        verdict = deduce_outcome(
+            count_facts(write.certain), count_facts(write.possible), others, count_facts(found)
+        )
+        if verdict is WriteOutcome.ROLLED_BACK:
             self.rolled_back(begun)
         return verdict
 
-    def in_doubt(self, begun: Begun) -> Facts:
+    def in_doubt(self, begun: InFlightWrite) -> Facts:
         """The found facts that this write may have written: nobody was told that they are another's.
 
         Its own are above the floors of its requests, which are open to this

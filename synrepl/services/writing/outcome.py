@@ -32,11 +32,11 @@ from synrepl.streams.row import Row
 #: The rows of facts, by the name of the stream.
 FactRows = Mapping[str, Sequence[Sequence[Row]]]
 
-#: How many facts with the same rows, by stream and :func:`content`.
-Kinds = Counter[tuple[str, Hashable]]
+#: How many facts with the same rows, by stream and :func:`rows_key`.
+FactCounts = Counter[tuple[str, Hashable]]
 
 
-class Verdict(Enum):
+class WriteOutcome(Enum):
     """What is proved."""
 
     COMMITTED = "it was committed"
@@ -44,7 +44,9 @@ class Verdict(Enum):
     UNKNOWN = "nobody can say"
 
 
-def judge(certain: Kinds, possible: Kinds, others: Kinds, found: Kinds) -> Verdict:
+def deduce_outcome(
+    certain: FactCounts, possible: FactCounts, others: FactCounts, found: FactCounts
+) -> WriteOutcome:
     """What became of a transaction, by what was found.
 
     :param certain: what it writes when it is committed
@@ -53,22 +55,22 @@ def judge(certain: Kinds, possible: Kinds, others: Kinds, found: Kinds) -> Verdi
     :param found: the facts in doubt
     """
     if found - (possible + others):
-        return Verdict.UNKNOWN
+        return WriteOutcome.UNKNOWN
     if certain - found:
-        return Verdict.ROLLED_BACK
+        return WriteOutcome.ROLLED_BACK
     if any(found[kind] > others[kind] for kind in possible):
-        return Verdict.COMMITTED
-    return Verdict.UNKNOWN
+        return WriteOutcome.COMMITTED
+    return WriteOutcome.UNKNOWN
 
 
-def kinds(facts: FactRows) -> Kinds:
+def count_facts(facts: FactRows) -> FactCounts:
     """Count facts that leave a trace."""
     return Counter(
-        (stream, content(rows)) for stream, many in facts.items() for rows in many if rows
+        (stream, rows_key(rows)) for stream, many in facts.items() for rows in many if rows
     )
 
 
-def content(rows: Sequence[Row]) -> Hashable:
+def rows_key(rows: Sequence[Row]) -> Hashable:
     """Equal for equal rows, also for those that hold lists and objects."""
     return tuple((type(row), _hashable(msgspec.structs.astuple(row))) for row in rows)
 

@@ -21,8 +21,8 @@ class TooManyFacts(InputError):
     """{facts} facts were given for {left} reserved tokens"""
 
 
-class Reserving(Protocol):
-    """The writer that gave the tokens out; see :class:`~.write.StreamWriter`."""
+class ReservingWriter(Protocol):
+    """The writer that gave the tokens out; see :class:`~.stream_writer.StreamWriter`."""
 
     writer: str
 
@@ -47,7 +47,7 @@ class Reservation:
     """
 
     def __init__(
-        self, writer: Reserving, lease: WriterLease, stream: Stream, tokens: Sequence[Token]
+        self, writer: ReservingWriter, lease: WriterLease, stream: Stream, tokens: Sequence[Token]
     ) -> None:
         self.tokens = tokens
         self._writer = writer

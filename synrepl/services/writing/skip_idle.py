@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from synrepl.core.clock import Scheduler
 from synrepl.core.errors import SynreplError
-from synrepl.services.announcing.announce import Log
-from synrepl.services.writing.write import StreamWriter
+from synrepl.core.log import Logger
+from synrepl.services.writing.stream_writer import StreamWriter
 
 #: Seconds between two looks at where everything is settled.
 EVERY_S = 1.0
 
 
-async def skip_idle(scheduler: Scheduler, writer: StreamWriter, log: Log) -> None:
+async def skip_idle(scheduler: Scheduler, writer: StreamWriter, log: Logger) -> None:
     """Look again and again; to be spawned.
 
     Where a master announces everybody it does the same for all.

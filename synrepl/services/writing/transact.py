@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 
 from synrepl.core.tokens import Token
 from synrepl.services.writing.lease_term import Facts
-from synrepl.services.writing.outcome import FactRows, Verdict
+from synrepl.services.writing.outcome import FactRows, WriteOutcome
 from synrepl.storage.database import CommitUnknown, Transaction
 from synrepl.storage.outbox import Outbox
 from synrepl.storage.store import Transacted, WriterLease
@@ -16,11 +16,11 @@ from synrepl.streams.definition import Stream
 T = TypeVar("T")
 
 
-class Transact(Generic[T]):
+class CallerTransaction(Generic[T]):
     """A transaction of the caller's, which appends what its work puts into the outbox.
 
     The answer is what the work returned in the run that was committed, and its facts.
-    Implements :class:`~.tenure.Write`.
+    Implements :class:`~.lease_term.Write`.
 
     :param name: what it does, for logs and errors
     """
@@ -51,10 +51,10 @@ class Transact(Generic[T]):
         return Transacted(done, done.facts)
 
     async def after_doubt(
-        self, verdict: Verdict, found: Facts, error: CommitUnknown
+        self, verdict: WriteOutcome, found: Facts, error: CommitUnknown
     ) -> Transacted[T]:
         """The result, if what is found proves that it was committed; with all that is in doubt."""
-        if verdict is Verdict.COMMITTED and self._ran is not None:
+        if verdict is WriteOutcome.COMMITTED and self._ran is not None:
             return Transacted(self._ran[0], {name: facts for name, facts in found.items() if facts})
         raise error
 

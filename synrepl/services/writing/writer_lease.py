@@ -8,14 +8,14 @@ from itertools import chain
 
 from synrepl.core.clock import Promise, Scheduler
 from synrepl.core.errors import Refused, SynreplError, Unavailable
+from synrepl.core.log import Logger
 from synrepl.core.retry import BackOff, Retry
 from synrepl.core.tokens import MAX_TOKEN, Range
 from synrepl.positions.ledger import Ledger
-from synrepl.services.announcing.announce import Log
 from synrepl.services.following.sources import surviving_page
 from synrepl.services.writing.append_queue import GROUP_ROWS
-from synrepl.services.writing.commit_listener import Settled
-from synrepl.services.writing.lease_term import Tenure
+from synrepl.services.writing.commit_listener import CommitListener
+from synrepl.services.writing.lease_term import LeaseTerm
 from synrepl.storage.database import CommitUnknown
 from synrepl.storage.store import FactStore, Observation, Page
 from synrepl.streams.definition import Fact, Stream
@@ -27,7 +27,7 @@ class WriterAway(Unavailable):
     """writer {writer!r} has lost its session with the database and is taking its name back; try again"""
 
 
-class WriterName:
+class LeaseKeeper:
     """The name of one writer of some streams, of which only one process at a time may be.
 
     :ivar ledgers: by stream; of the present tenure, or of the last one
@@ -42,8 +42,8 @@ class WriterName:
         store: FactStore,
         writer: str,
         streams: Sequence[Stream],
-        settled: Settled,
-        log: Log,
+        settled: CommitListener,
+        log: Logger,
     ) -> None:
         self.writer = writer
         self.ledgers: Mapping[str, Ledger] = {}
@@ -52,21 +52,21 @@ class WriterName:
         self._streams = streams
         self._settled = settled
         self._log = log
-        self._tenure: Tenure | None = None
+        self._tenure: LeaseTerm | None = None
         self.refusal: Refused | None = None
         self._given_free = False
         #: Of the database's server, by stream.
         self._incarnations: dict[str, int] = {}
         # Who waits for the name to be taken back after a tenure, with what they hear
         # if it never is.
-        self._waiting: dict[Tenure, list[tuple[Promise[None], CommitUnknown]]] = {}
+        self._waiting: dict[LeaseTerm, list[tuple[Promise[None], CommitUnknown]]] = {}
 
     @property
-    def tenure(self) -> Tenure | None:
+    def tenure(self) -> LeaseTerm | None:
         """While the name is ours."""
         return self._tenure
 
-    def require(self) -> Tenure:
+    def require(self) -> LeaseTerm:
         """The present tenure.
 
         :raises WriterAway: there is none now
@@ -102,7 +102,7 @@ class WriterName:
         if tenure is not None and tenure.incarnation < incarnation:
             self.lost("the database failed over", tenure)
 
-    def lost(self, reason: str, tenure: Tenure) -> None:
+    def lost(self, reason: str, tenure: LeaseTerm) -> None:
         """A tenure is over although the name was not given free: take it back."""
         if tenure.over:
             return
@@ -114,7 +114,7 @@ class WriterName:
         )
         self._scheduler.spawn(f"reopen writer {self.writer}", self._reopen(tenure))
 
-    async def taken_back(self, tenure: Tenure, error: CommitUnknown) -> None:
+    async def taken_back(self, tenure: LeaseTerm, error: CommitUnknown) -> None:
         """Wait until the name has been taken again after a tenure that was lost.
 
         :raises CommitUnknown: ``error``, when it was given free instead
@@ -127,7 +127,7 @@ class WriterName:
         self._waiting.setdefault(tenure, []).append((promise, error))
         await promise
 
-    async def _reopen(self, lost: Tenure) -> None:
+    async def _reopen(self, lost: LeaseTerm) -> None:
         with suppress(SynreplError):  # it was lost
             await lost.lease.close()
         retry = Retry(_BACK_OFF, self._scheduler.random)
@@ -146,7 +146,7 @@ class WriterName:
                 self._log.warn("cannot reopen writer: {error}", error=error)
                 await self._scheduler.sleep(retry.failed())
 
-    async def _open(self, lost: Tenure | None) -> None:
+    async def _open(self, lost: LeaseTerm | None) -> None:
         lease = await self._store.open_writer(self.writer, self._streams)
         ledgers: dict[str, Ledger] = {}
         failed_over: set[str] = set()
@@ -169,7 +169,7 @@ class WriterName:
         self.ledgers = ledgers
         self._incarnations = {name: look.incarnation for name, look in seen.items()}
         newest = max(self._incarnations.values(), default=1)
-        tenure = self._tenure = Tenure(lease, ledgers, newest)
+        tenure = self._tenure = LeaseTerm(lease, ledgers, newest)
         for stream in self._streams:
             name = stream.name
             if name in failed_over:

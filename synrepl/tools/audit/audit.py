@@ -15,7 +15,7 @@ from random import Random
 from synrepl.caches.entries import Entry
 from synrepl.core.clock import Scheduler
 from synrepl.core.errors import Refused, SynreplError
-from synrepl.services.announcing.announce import Log
+from synrepl.core.log import Logger
 from synrepl.services.coherence.coherence import Coherence
 from synrepl.tools.audit.fresh_loads import CacheGone, FreshLoads
 from synrepl.tools.audit.missed_rows import MissedRows, Remembered, Stood
@@ -57,7 +57,7 @@ class Auditor:
         coherence: Coherence,
         settlement: Settlement,
         rows: MissedRows,
-        log: Log,
+        log: Logger,
         random: Random,
     ) -> None:
         self._scheduler = scheduler

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from synrepl.caches.registry import Caches
+from synrepl.core.log import Logger
 from synrepl.core.tokens import Range, Token
-from synrepl.services.announcing.announce import Log
 from synrepl.services.coherence.coherence import Coherence
 from synrepl.services.following.sources import LINEAR, Key, surviving_page
 from synrepl.storage.store import FactStore, Observation, Trimmed
@@ -188,7 +188,7 @@ class _Double:
         return key not in cache.entries
 
 
-class _Unheard(Log):
+class _Unheard(Logger):
     """The log of what is only tried."""
 
     def info(self, format: str, **facts: object) -> None:  # noqa: A002

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from synrepl.core.clock import Clock, Scheduler
 from synrepl.core.tokens import Token
 from synrepl.services.following.sources import LINEAR, Key
-from synrepl.services.status.stream_progress import Standing, Watch, writer_label
+from synrepl.services.status.stream_progress import LagTracker, StreamProgress, writer_label
 from synrepl.tools.watch.heard import Heard
 
 #: A position that is in the database for so long, in seconds, and was not announced,
@@ -112,7 +112,7 @@ class Board:
         self._on_record: Collection[str] = ()
         self._at_first: dict[Key, Token] = {}
         self._hears_since: float | None = None
-        self._lags = Watch(scheduler, self._standings)
+        self._lags = LagTracker(scheduler, self._standings)
 
     def committed(self, positions: Committed, on_record: Collection[str] = ()) -> None:
         """What the database says, by stream and writer; anew each time.
@@ -163,14 +163,14 @@ class Board:
             if seconds >= ANSWER_S
         ]
 
-    def _standings(self) -> list[Standing]:
+    def _standings(self) -> list[StreamProgress]:
         found = []
         for key in self._keys():
             committed = self._committed_of(key) or 0
             heard = self._heard.positions.get(key)
             if heard is None:  # what it announced before is not known
                 heard = self._at_first.setdefault(key, committed)
-            found.append(Standing(_name(key), heard, max(heard, committed)))
+            found.append(StreamProgress(_name(key), heard, max(heard, committed)))
         return found
 
     def _keys(self) -> set[Key]:

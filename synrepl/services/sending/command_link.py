@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from synrepl.services.following.follower import Follower, Upstream
-from synrepl.services.sending.outgoing import OutgoingCommands
+from synrepl.services.sending.outgoing_commands import OutgoingCommands
 from synrepl.services.serving.peer_states import BUS, PeerStates
 from synrepl.streams.synapse.federation import FEDERATION
 from synrepl.wire.commands import Command, Position, Rdata

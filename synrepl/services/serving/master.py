@@ -9,16 +9,16 @@ from typing import Any
 from synrepl.core.backlog import UNLIMITED, Capacity
 from synrepl.core.clock import Scheduler
 from synrepl.core.errors import Refused, SynreplError
+from synrepl.core.log import Logger
 from synrepl.core.slices import Slices
 from synrepl.core.tokens import Token
-from synrepl.services.announcing.announce import Log
 from synrepl.services.announcing.lines import LineEncoder
-from synrepl.services.announcing.publish import Publisher
+from synrepl.services.announcing.publisher import Publisher
 from synrepl.services.announcing.stream_state import StreamState
 from synrepl.services.following.sources import FactSource
 from synrepl.services.serving.client_catch_up import CatchUpLane, ClientCatchUp
-from synrepl.services.serving.command_relay import ClientRelay
-from synrepl.services.serving.connection import Connection, audience
+from synrepl.services.serving.client_connection import ClientConnection, audience
+from synrepl.services.serving.client_relay import ClientRelay
 from synrepl.services.serving.federation_acks import FederationAcks, TooManySenders
 from synrepl.services.serving.peer_states import BUS, CommandSource, NamedSource, PeerStates
 from synrepl.services.serving.slow_clients import SlowClients
@@ -63,7 +63,7 @@ class FollowerState:
     :ivar refusals: kinds of ignored commands that have been logged
     """
 
-    def __init__(self, connection: Connection, since: float) -> None:
+    def __init__(self, connection: ClientConnection, since: float) -> None:
         self.connection = connection
         self.since = since
         self.streams: set[str] | None = set()
@@ -100,7 +100,7 @@ class Master:
         publisher: Publisher,
         source: FactSource,
         events: Events,
-        log: Log,
+        log: Logger,
         invalidate: Callable[[InvalidateCache], None] | None = None,
         slices: Slices | None = None,
         capacity: Capacity = UNLIMITED,
@@ -117,7 +117,7 @@ class Master:
         self._invalidate = invalidate
         self._slices = Slices(scheduler, sizes.turn_units) if slices is None else slices
         self._capacity = capacity
-        self.followers: dict[Connection, FollowerState] = {}
+        self.followers: dict[ClientConnection, FollowerState] = {}
         self._lane = CatchUpLane(
             scheduler,
             self._slices,
@@ -154,11 +154,11 @@ class Master:
 
     # -- a connection's life ----------------------------------------------------------
 
-    def connected(self, connection: Connection) -> None:
+    def connected(self, connection: ClientConnection) -> None:
         """A client has connected."""
         self.followers[connection] = FollowerState(connection, self._scheduler.seconds())
 
-    def received(self, connection: Connection, commands: Sequence[Command]) -> None:
+    def received(self, connection: ClientConnection, commands: Sequence[Command]) -> None:
         """Handle commands of a client; a connection that is being closed gets no answers."""
         follower, ending = self.followers[connection], connection.closing
         for command in commands:
@@ -174,7 +174,7 @@ class Master:
         if (follower.wants_positions or follower.wanted) and not connection.closing:
             self._answer(follower)
 
-    def full(self, connection: Connection) -> bool:
+    def full(self, connection: ClientConnection) -> bool:
         """True while a client must wait because the consumers of its commands are behind."""
         follower = self.followers.get(connection)
         if follower is None or not follower.told_events:
@@ -182,7 +182,7 @@ class Master:
         follower.told_events = self._relay.full or self._capacity.full
         return follower.told_events
 
-    async def room(self, connection: Connection) -> None:
+    async def room(self, connection: ClientConnection) -> None:
         """Wait until :meth:`full` is false."""
         while self.full(connection):
             await self._relay.room()
@@ -192,11 +192,11 @@ class Master:
         """Count a connection that was not accepted."""
         self.closed[reason] = self.closed.get(reason, 0) + 1
 
-    def cut_off(self, connection: Connection, fault: FailedToKeepUp) -> None:
+    def cut_off(self, connection: ClientConnection, fault: FailedToKeepUp) -> None:
         """A client is cut off because it does not read what it asked for."""
         self.slow_clients.cut_off(connection.name, connection.address, fault)
 
-    def disconnected(self, connection: Connection, reason: CloseReason) -> None:
+    def disconnected(self, connection: ClientConnection, reason: CloseReason) -> None:
         """A connection is gone."""
         self.closed[reason] = self.closed.get(reason, 0) + 1
         self._publisher.unsubscribe(connection)
@@ -257,7 +257,7 @@ class Master:
         for stream in self._catalogue.known_to(whose.generation):
             self._tell(connection, encoder, stream)
 
-    def _tell(self, connection: Connection, encoder: LineEncoder, stream: Stream) -> None:
+    def _tell(self, connection: ClientConnection, encoder: LineEncoder, stream: Stream) -> None:
         """Where the writers of a stream are; whoever has less of them has missed something."""
         for writer, position in self._states[stream.name].worth_telling():
             connection.write_live(encoder.position(stream, writer, position, position))
@@ -309,7 +309,7 @@ class Master:
         live = frozenset(follower.streams - follower.catching_up.keys())
         self._publisher.subscribe(follower.connection, audience(follower.connection), live)
 
-    def left_behind(self, connection: Connection, stream: Stream, after: Token) -> None:
+    def left_behind(self, connection: ClientConnection, stream: Stream, after: Token) -> None:
         """The live lane could not hold what a slow writer held up: back to the catch-up lane."""
         self._answer_linear(self.followers[connection], stream, after, asked=False)
 

@@ -13,7 +13,7 @@ from synrepl.wire.dialects import Dialect
 from synrepl.wire.lines import LineChunk
 
 
-class Connection(Protocol):
+class ClientConnection(Protocol):
     """One follower's connection to the master.
 
     :ivar rows: the generation of row shapes that its listener gives to peers that
@@ -65,7 +65,7 @@ class Connection(Protocol):
         """Send an ERROR and close."""
 
 
-def audience(connection: Connection) -> Audience:
+def audience(connection: ClientConnection) -> Audience:
     """The audience of a connection whose dialect is settled."""
     dialect = connection.dialect
     assert dialect is not None

@@ -7,9 +7,9 @@ from typing import Protocol
 
 from synrepl.core.clock import DelayedCall, Promise, Scheduler
 from synrepl.core.errors import Unavailable
+from synrepl.core.log import Logger
 from synrepl.core.slices import Slices
 from synrepl.core.tokens import Token
-from synrepl.services.announcing.announce import Log
 from synrepl.services.serving.user_sync import MAX_USERS_OF_CONNECTION, TooManySyncingUsers
 from synrepl.wire.codec import may_send
 from synrepl.wire.commands import ClearUserSync, Command, FederationAck, UserSync
@@ -64,7 +64,7 @@ class OutgoingCommands:
         slices: Slices,
         instance: str,
         dialect: Dialect,
-        log: Log,
+        log: Logger,
         *,
         clears_first: bool = True,
     ) -> None:

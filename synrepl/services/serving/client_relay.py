@@ -8,7 +8,7 @@ from synrepl.core.backlog import Backlog
 from synrepl.core.clock import Scheduler
 from synrepl.core.errors import Refused
 from synrepl.core.slices import Slices
-from synrepl.services.serving.connection import Connection
+from synrepl.services.serving.client_connection import ClientConnection
 from synrepl.wire.codec import may_send, write_line
 from synrepl.wire.commands import RemoteServerUp
 from synrepl.wire.dialects import Dialect, Side
@@ -45,18 +45,21 @@ class ClientRelay:
     """
 
     def __init__(
-        self, scheduler: Scheduler, slices: Slices, clients: Callable[[], Collection[Connection]]
+        self,
+        scheduler: Scheduler,
+        slices: Slices,
+        clients: Callable[[], Collection[ClientConnection]],
     ) -> None:
         self._scheduler = scheduler
         self._slices = slices
         self._clients = clients
-        self._backlog: Backlog[tuple[RemoteServerUp, Connection | None]] = Backlog(
+        self._backlog: Backlog[tuple[RemoteServerUp, ClientConnection | None]] = Backlog(
             scheduler, MAX_WAITING, MAX_WAITING // 2
         )
-        self._waiting: set[tuple[RemoteServerUp, Connection | None]] = set()
+        self._waiting: set[tuple[RemoteServerUp, ClientConnection | None]] = set()
         self._busy = False
 
-    def say(self, command: RemoteServerUp, but: Connection | None = None) -> None:
+    def say(self, command: RemoteServerUp, but: ClientConnection | None = None) -> None:
         """Queue a command for all clients whose dialect lets a server send it.
 
         :param but: the client that sent it, which does not get it back
@@ -91,7 +94,7 @@ class ClientRelay:
             await self._say(*item)
         self._busy = False
 
-    async def _say(self, command: RemoteServerUp, but: Connection | None) -> None:
+    async def _say(self, command: RemoteServerUp, but: ClientConnection | None) -> None:
         chunks: dict[Dialect, LineChunk | None] = {}
         for connection in list(self._clients()):
             if connection is but:

@@ -7,25 +7,17 @@ latency, never a fact.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol
 
 from synrepl.core.clock import Scheduler
 from synrepl.core.errors import SynreplError
+from synrepl.core.log import Logger
 from synrepl.core.tokens import Range, Token
 from synrepl.positions.ledger import Ledger
-from synrepl.services.announcing.stream_state import Movements, StreamState
+from synrepl.services.announcing.stream_state import PositionListener, StreamState
 from synrepl.services.sizes import DEFAULT_SIZES, Sizes
 from synrepl.storage.store import FactStore, NotConfirmed, Observation
 from synrepl.streams.definition import Fact, Stream
 from synrepl.streams.row import Row
-
-
-class Log(Protocol):
-    """Where a service says what a person should know."""
-
-    def info(self, format: str, **facts: object) -> None: ...  # noqa: A002
-
-    def warn(self, format: str, **facts: object) -> None: ...  # noqa: A002
 
 
 class Announcer:
@@ -43,8 +35,8 @@ class Announcer:
         scheduler: Scheduler,
         store: FactStore,
         streams: Iterable[Stream],
-        movements: Movements,
-        log: Log,
+        movements: PositionListener,
+        log: Logger,
         poll_s: float = 1.0,
         lost: Callable[[str, str, Token], object] = lambda stream, writer, upto: None,
         failed_over: Callable[[int], object] = lambda incarnation: None,
@@ -108,7 +100,7 @@ class Announcer:
         for stream in self._streams:
             self.wake(stream.name)
 
-    # -- the own writer reports (services.settled.Settled) -------------------------------
+    # -- the own writer reports (commit_listener.CommitListener) -------------------------------
 
     def adopt(self, stream: Stream, writer: str, ledger: Ledger) -> None:
         """Announce what this ledger's writer settles from now on."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 
-from synrepl.services.announcing.announce import Log
+from synrepl.core.log import Logger
 from synrepl.wire.codec import is_blank, parse_line
 from synrepl.wire.commands import Command
 from synrepl.wire.dialects import CURRENT, Side
@@ -16,7 +16,7 @@ class SeveralLines(RemoteProtocolError):
     """a message on the bus is one line, and this one has a newline at byte {at}"""
 
 
-class Hearing:
+class BusReader:
     """Reads messages, without what this process said itself.
 
     A message that nobody can read is counted and left out: whoever said it is
@@ -34,7 +34,7 @@ class Hearing:
     def __init__(
         self,
         name: str,
-        log: Log,
+        log: Logger,
         follows_itself: bool = False,
         aside: Callable[[bytes], bool] = lambda message: False,
     ) -> None:

@@ -9,17 +9,17 @@ from typing import TypeVar
 
 from synrepl.core.clock import Scheduler
 from synrepl.core.errors import InputError, Refused, SynreplError, Unavailable
+from synrepl.core.log import Logger
 from synrepl.core.tokens import Token
 from synrepl.positions.ledger import Ledger
-from synrepl.services.announcing.announce import Log
 from synrepl.services.writing.append_group import AppendGroup
-from synrepl.services.writing.append_queue import AppendQueue, Waiting
-from synrepl.services.writing.commit_listener import Settled as Settled
-from synrepl.services.writing.commits import Commits
+from synrepl.services.writing.append_queue import AppendQueue, PendingAppend
+from synrepl.services.writing.commit_listener import CommitListener as CommitListener
+from synrepl.services.writing.commits import CommitPipeline
 from synrepl.services.writing.reservation import Reservation, ReservationVoid
-from synrepl.services.writing.transact import Transact
+from synrepl.services.writing.transact import CallerTransaction
+from synrepl.services.writing.writer_lease import LeaseKeeper
 from synrepl.services.writing.writer_lease import WriterAway as WriterAway
-from synrepl.services.writing.writer_lease import WriterName
 from synrepl.storage.database import CommitUnknown, Transaction
 from synrepl.storage.outbox import KeptInMemory, Outbox
 from synrepl.storage.store import (
@@ -81,8 +81,8 @@ class StreamWriter:
         store: FactStore,
         writer: str,
         streams: Iterable[Stream],
-        settled: Settled,
-        log: Log,
+        settled: CommitListener,
+        log: Logger,
         writers_of: Callable[[str], Sequence[str]] = lambda stream: (),
         refusals: Mapping[str, Refused] = MappingProxyType({}),
     ) -> None:
@@ -93,8 +93,8 @@ class StreamWriter:
         self._store = store
         self._settled = settled
         self._queues = {stream.name: AppendQueue(stream) for stream in streams}
-        self._name = WriterName(scheduler, store, writer, self.streams, settled, log)
-        self._commits = Commits(self._name, settled)
+        self._name = LeaseKeeper(scheduler, store, writer, self.streams, settled, log)
+        self._commits = CommitPipeline(self._name, settled)
 
     @property
     def streams(self) -> list[Stream]:
@@ -171,7 +171,7 @@ class StreamWriter:
         rows = sum(map(len, facts))
         if queue.rows + rows > WAITING_ROWS and queue.rows:
             raise AppendsWaiting(rows=queue.rows, stream=stream.name)
-        waiting = Waiting(Draft(facts, key), rows, self._scheduler.promise())
+        waiting = PendingAppend(Draft(facts, key), rows, self._scheduler.promise())
         queue.put(waiting)
         if not queue.busy:
             queue.busy = True
@@ -224,7 +224,7 @@ class StreamWriter:
         :raises NoStreams: :raises NotAWriter: :raises KeptInMemory: :raises WriterAway:
         :raises Fenced: :raises WriterDrained: :raises WriterTaken: :raises WriterRemoved:
         :raises DatabaseAway: nothing was changed, nor appended
-        :raises CommitUnknown: it may have been committed; ``Settled.unsure`` was told of the rows
+        :raises CommitUnknown: it may have been committed; ``CommitListener.unsure`` was told of the rows
         """
         if not streams:
             raise NoStreams(name=name)
@@ -233,7 +233,7 @@ class StreamWriter:
             if stream.in_memory:
                 raise KeptInMemory(stream=stream.name)
         once = {stream.name: stream for stream in streams}
-        write = Transact(name, list(once.values()), work)
+        write = CallerTransaction(name, list(once.values()), work)
         answers: list[Transacted[T]] = []
         done = self._scheduler.promise()
 
@@ -259,7 +259,7 @@ class StreamWriter:
         finally:
             queue.busy = False
 
-    async def _commit(self, stream: Stream, group: list[Waiting]) -> None:
+    async def _commit(self, stream: Stream, group: list[PendingAppend]) -> None:
         try:
             drafts = [waiting.draft for waiting in group]
             answers = await self._commits.carry_out(AppendGroup(self._commits, stream, drafts))

@@ -2,7 +2,7 @@
 
 Each goes on once: what a client says is said on the bus, what is heard on the bus is
 said to the clients, and nothing goes back to where it came from. (One's own messages
-come back from the bus; :class:`~synrepl.services.bus.hearing.Hearing` leaves them out.)
+come back from the bus; :class:`~synrepl.services.bus.bus_reader.BusReader` leaves them out.)
 What a real master passes on: ``docs/protocol.md``.
 """
 
@@ -13,8 +13,8 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
+from synrepl.core.log import Logger
 from synrepl.core.names import BadName, writer_name
-from synrepl.services.announcing.announce import Log
 from synrepl.wire.codec import may_send
 from synrepl.wire.commands import ClearUserSync, Command, UserSync
 from synrepl.wire.dialects import CURRENT, Side
@@ -27,7 +27,7 @@ MAX_UNSENT = 1_000
 MAX_INSTANCES = 10_000
 
 
-class CommandRelay:
+class BusRelay:
     """Stands between a master's clients and the bus.
 
     Events that come while there is no bus are kept, the last :data:`MAX_UNSENT` of them.
@@ -42,7 +42,7 @@ class CommandRelay:
         self,
         name: str,
         say: Callable[[Command], object],
-        log: Log,
+        log: Logger,
         standing: Callable[[], bool] = lambda: True,
     ) -> None:
         self._name = name

@@ -9,7 +9,7 @@ from synrepl.core.tokens import Token
 from synrepl.streams.definition import Fact
 
 
-class WaitingFacts:
+class PendingFacts:
     """Facts that wait for a position to pass them, given back in the order of their tokens.
 
     Mostly a position passes facts as soon as they have come. So what came last

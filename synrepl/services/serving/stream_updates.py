@@ -20,11 +20,11 @@ from typing import Protocol
 
 from synrepl.core.clock import Scheduler
 from synrepl.core.errors import InputError
+from synrepl.core.log import Logger
 from synrepl.core.names import writer_name
 from synrepl.core.tokens import BadToken, Range, Token, parse_token
-from synrepl.services.announcing.announce import Log
 from synrepl.services.following.sources import FactSource
-from synrepl.services.serving.trimmed_pages import leftover
+from synrepl.services.serving.trimmed_pages import page_skipping_trimmed
 from synrepl.storage.store import Page
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.definition import Generation, Stream
@@ -57,7 +57,7 @@ class StreamNotKnownThen(InputError):
     """{generation} peers know no stream {stream!r}; ask with rows={newest}"""
 
 
-class Reached(Protocol):
+class KnownPositions(Protocol):
     """How far a stream is; a :class:`~synrepl.services.announcing.stream_state.StreamState`, say."""
 
     @property
@@ -69,7 +69,7 @@ class Reached(Protocol):
         """The linear position."""
 
 
-class Updates:
+class StreamUpdates:
     """Answers requests for a range of a stream.
 
     :param states: positions of all streams, by name
@@ -80,9 +80,9 @@ class Updates:
         self,
         scheduler: Scheduler,
         catalogue: Catalogue,
-        states: Mapping[str, Reached],
+        states: Mapping[str, KnownPositions],
         source: FactSource,
-        log: Log,
+        log: Logger,
     ) -> None:
         self._log = log
         self._scheduler = scheduler
@@ -136,7 +136,9 @@ class Updates:
         if ours:
             page = await self._source.page(stream, span, writer, limit)
         else:
-            page = await leftover(self._source, stream, span, limit, "a real worker", self._log)
+            page = await page_skipping_trimmed(
+                self._source, stream, span, limit, "a real worker", self._log
+            )
         more = page.limited or (promised and reached < asked.upto)
         return _json(_updates(page, encode), page.upto, limited=more)
 
@@ -157,7 +159,7 @@ class Updates:
         return encode
 
 
-def _reached(state: Reached, writer: str | None) -> Token:
+def _reached(state: KnownPositions, writer: str | None) -> Token:
     return state.linear if writer is None else state.positions.get(writer, 0)
 
 

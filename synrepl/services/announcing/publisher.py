@@ -37,7 +37,7 @@ class Publisher:
     def __init__(self, clock: Clock, codecs: Mapping[str, RowCodec]) -> None:
         self._clock = clock
         self._codecs = codecs
-        self._rooms: dict[Audience, _Room] = {}
+        self._rooms: dict[Audience, _AudienceBuffer] = {}
         self._flush: DelayedCall | None = None
 
     def encoder(self, audience: Audience) -> LineEncoder:
@@ -105,14 +105,14 @@ class Publisher:
         self._flush = None
         self.flush()
 
-    def _room(self, audience: Audience) -> _Room:
+    def _room(self, audience: Audience) -> _AudienceBuffer:
         room = self._rooms.get(audience)
         if room is None:
-            room = self._rooms[audience] = _Room(LineEncoder(audience, self._codecs))
+            room = self._rooms[audience] = _AudienceBuffer(LineEncoder(audience, self._codecs))
         return room
 
 
-class _Room:
+class _AudienceBuffer:
     """The followers of one audience, and the lines that have gathered for them."""
 
     def __init__(self, encoder: LineEncoder) -> None:
