@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 from benchmarks.harness import Row, Scale, at_least, at_most
 from benchmarks.lake_table import filled, land, scratch
 from synrepl.pipeline.lake.check.check import check
-from synrepl.pipeline.lake.check.report import CHANGED, DOUBLED, MISSING, Report
-from synrepl.pipeline.lake.files import DataFile
+from synrepl.pipeline.lake.check.report import CHANGED, DOUBLED, MISSING, CheckReport
+from synrepl.pipeline.lake.data_files import DataFile
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.table import StreamTable
 from synrepl.pipeline.session.options import SessionOptions
@@ -59,12 +59,12 @@ def run(scale: Scale, seed: int | None) -> Iterator[Row]:
               detail=f"{checked:.1f} against {landed:.1f} s")  # fmt: skip
 
 
-def _named(report: Report, tokens: list[int]) -> int:
+def _named(report: CheckReport, tokens: list[int]) -> int:
     told = {(each.what, each.stream_id) for each in report.streams[0].examples}
     return len(told & set(zip((CHANGED, MISSING, DOUBLED), tokens, strict=True)))
 
 
-def _besides(report: Report) -> int:
+def _besides(report: CheckReport) -> int:
     [stream] = report.streams
     found = sum(d.missing + d.only_in_lake + d.doubled + d.changed for d in stream.differences)
     return found - 3

@@ -20,7 +20,7 @@ import psycopg2
 from benchmarks.database import postgres
 from synrepl.driver.blocking import BlockingDatabase
 from synrepl.pipeline.lake.lake import Lake
-from synrepl.pipeline.lake.land.land import Landing
+from synrepl.pipeline.lake.land.landing import Landing
 from synrepl.pipeline.source.database.open import open_source_database
 from synrepl.storage.migrations import Phase, apply_next, load
 from synrepl.storage.tables import ensure_tables
@@ -118,7 +118,7 @@ def rate(way: Callable[[Path], object], to: Path, rows: int) -> float:
 def land(spark: Any, dsn: str, to: Path, stream: str = "events") -> None:
     """Land all of a stream in one round."""
     origin = open_source_database(dsn, "benchmark")
-    lake = Lake.begin(to, origin.server, origin.is_lossy)
+    lake = Lake.open_or_create(to, origin.server, origin.is_lossy)
     for _ in Landing(spark, lake, origin, dsn, round_rows=10**9).rounds([stream]):
         pass
     origin.close()

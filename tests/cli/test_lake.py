@@ -16,7 +16,7 @@ ALICE = "@alice:example.org"
 
 
 class OneLake(LakeCase):
-    """Landed, looked at, checked, asked and replayed."""
+    """LandingRound, looked at, checked, asked and replayed."""
 
     async def setUp(self) -> None:  # type: ignore[override]
         super().setUp()

@@ -9,7 +9,7 @@ import venv
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from synrepl.pipeline.lake.land.tasks import WorkerLacks
+from synrepl.pipeline.lake.spark_tasks import WorkerLacks
 from synrepl.testing.postgres import fresh_database
 from tests.cli.lake_world import LakeCase
 from tests.pipeline.spark import EXECUTORS, REPOSITORY, play
@@ -43,7 +43,7 @@ COMMANDS_IN_ONE_SESSION = """
 
 
 class Elsewhere(LakeCase):
-    """Landed, checked and asked."""
+    """LandingRound, checked and asked."""
 
     async def setUp(self) -> None:  # type: ignore[override]
         super().setUp()

@@ -17,7 +17,7 @@ LOSE = f"{TAMPERING}; DELETE FROM synrepl.notes WHERE stream_id > 2; DELETE FROM
 
 
 class OneLake(LakeCase):
-    """Landed, and gone on with after a failover."""
+    """LandingRound, and gone on with after a failover."""
 
     async def setUp(self) -> None:  # type: ignore[override]
         super().setUp()

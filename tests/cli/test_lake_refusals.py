@@ -31,7 +31,7 @@ class Refusals(LakeCase):
 
     def begun(self) -> Lake:
         """A lake of this database with one stream, of which it has two facts."""
-        lake = Lake.begin(self.lake, self.server, False)
+        lake = Lake.open_or_create(self.lake, self.server, False)
         add(lake, shape_of("backfill"), [{"stream_id": -1, "event_id": "$a"},
                                          {"stream_id": -2, "event_id": "$b"}])  # fmt: skip
         return lake
@@ -105,7 +105,7 @@ class Refusals(LakeCase):
             self.assertFalse(Path(url.partition("/")[0]).exists())
 
     def test_the_lake_of_another_database(self) -> None:
-        Lake.begin(self.lake, "somebody/else", False)
+        Lake.open_or_create(self.lake, "somebody/else", False)
         for command in ("land", "check"):
             self.refused(command, self.lake, *self.database, says="is of database somebody/else")
 
@@ -144,7 +144,7 @@ class Refusals(LakeCase):
     def test_a_busy_lake(self) -> None:
         lake = self.begun()
         says = "another process is changing the lake"
-        with lake.changing():
+        with lake.write_lock():
             for command in ("land", "check"):
                 self.refused(command, lake.path, *self.database, says=says)
             self.refused("compact", lake.path, says=says)

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 
 from synrepl.driver.blocking import BlockingDatabase
 from synrepl.pipeline.lake.check.check import check
-from synrepl.pipeline.lake.check.report import Report
-from synrepl.pipeline.lake.files import DataFile
+from synrepl.pipeline.lake.check.report import CheckReport
+from synrepl.pipeline.lake.data_files import DataFile
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.table import StreamTable
 from synrepl.pipeline.source.database.source_database import SourceDatabase
@@ -33,7 +33,9 @@ class LakeCase(PostgresCase):
         await super().setUp()
         self.spark = shared_session()
         self.source: SourceDatabase = self.source_of(self.dsn)
-        self.lake = Lake.begin(Path(self.mktemp()), self.source.server, self.source.is_lossy)
+        self.lake = Lake.open_or_create(
+            Path(self.mktemp()), self.source.server, self.source.is_lossy
+        )
 
     def source_of(self, dsn: str) -> SynreplDatabase:
         source = SynreplDatabase(BlockingDatabase(dsn, "tests"))
@@ -85,7 +87,7 @@ class LakeCase(PostgresCase):
                 return
         raise AssertionError("nothing changed")
 
-    def checked(self, extent: Any = None, **options: Any) -> Report:
+    def checked(self, extent: Any = None, **options: Any) -> CheckReport:
         """Check the lake."""
         if extent is not None:
             options["extent"] = extent

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from synrepl.pipeline.lake.files import DataFile
+from synrepl.pipeline.lake.data_files import DataFile
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.source.database.open import open_source_database
 from synrepl.pipeline.source.database.stream_schema import StreamSchema
@@ -83,4 +83,4 @@ def foreign_rows(dsn: str) -> dict[str, tuple[StreamSchema, list[dict[str, Any]]
 
 def begin(path: Path) -> Lake:
     """An empty lake."""
-    return Lake.begin(path, "tests", False)
+    return Lake.open_or_create(path, "tests", False)

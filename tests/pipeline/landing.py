@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 
 from synrepl.driver.blocking import BlockingDatabase
+from synrepl.pipeline.lake.data_files import read_batches
 from synrepl.pipeline.lake.lake import Lake
-from synrepl.pipeline.lake.land.land import Landed, Landing
-from synrepl.pipeline.lake.read import batches
+from synrepl.pipeline.lake.land.landing import Landing, LandingRound
 from synrepl.pipeline.lake.table import StreamTable
 from synrepl.pipeline.source.database.source_database import SourceDatabase
 from synrepl.pipeline.source.database.sql import selected
@@ -55,7 +55,7 @@ class LandingCase(SourceCase):
 
     def new_lake(self) -> Lake:
         """An empty one."""
-        return Lake.begin(Path(self.mktemp()), self.source.server, self.source.is_lossy)
+        return Lake.open_or_create(Path(self.mktemp()), self.source.server, self.source.is_lossy)
 
     def landing(self, hook: Hook | None = None, **options: Any) -> Landing:
         """A landing of all that there is."""
@@ -65,7 +65,7 @@ class LandingCase(SourceCase):
             made.hook = hook  # type: ignore[attr-defined]
         return made
 
-    def land(self, hook: Hook | None = None, **options: Any) -> list[Landed]:
+    def land(self, hook: Hook | None = None, **options: Any) -> list[LandingRound]:
         """Land once what is settled; what each round told."""
         return list(self.landing(hook, **options).rounds(self.source.streams))
 
@@ -93,7 +93,7 @@ class LandingCase(SourceCase):
 
     def assert_no_leftovers(self) -> None:
         """What belongs to no table can be removed, and only that."""
-        with self.lake.changing(), self.lake.removing():
+        with self.lake.write_lock(), self.lake.removal_lock():
             for stream in self.lake.streams:
                 table = self.lake.table(stream)
                 table.remove_unused()
@@ -106,7 +106,7 @@ def rows_of(table: StreamTable) -> list[tuple[Any, ...]]:
     schema = arrow_schema(column._replace(nullable=True) for column in table.stream_schema.columns)
     found: list[tuple[Any, ...]] = []
     for file in table.files:
-        for batch in batches(table.path_of(file), schema):
+        for batch in read_batches(table.path_of(file), schema):
             found += zip(*(column.to_pylist() for column in batch.columns), strict=True)
     return sorted(found, key=_place)
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from synrepl.pipeline.lake.lake import Lake
-from synrepl.pipeline.lake.land import land
+from synrepl.pipeline.lake.land import landing
 from synrepl.pipeline.lake.table import StreamTable
 from synrepl.pipeline.session.session import open_session
 from synrepl.pipeline.source.database.open import open_source_database
@@ -109,8 +109,8 @@ def main(dsn: str, folder: str, point: str) -> None:
 
 
 def _land(spark: SparkSession, source: SourceDatabase, dsn: str, folder: str, hook: Hook) -> None:
-    lake = Lake.begin(Path(folder), source.server, source.is_lossy)
-    with lake.changing():
+    lake = Lake.open_or_create(Path(folder), source.server, source.is_lossy)
+    with lake.write_lock():
         landing = HookedLanding(spark, lake, source, dsn, task_rows=100)
         landing.hook = hook
         list(landing.rounds(source.streams))
@@ -127,13 +127,13 @@ def _die() -> None:
 
 
 def _kill_after_tasks() -> None:
-    real = land.run_tasks
+    real = landing.run_tasks
 
     def run_tasks(*args: Any) -> Iterator[Any]:
         yield from real(*args)
         _die()
 
-    land.run_tasks = run_tasks
+    landing.run_tasks = run_tasks
 
 
 def _kill_before_commit(number: int) -> None:

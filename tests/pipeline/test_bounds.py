@@ -141,7 +141,7 @@ class Own(RuleBasedStateMachine):
             assert standing.complete
 
     def observe(self, sequence: int, locks: bool) -> SafeBound:
-        standing = self.bounds.take_in(
+        standing = self.bounds.update(
             Observation(
                 sequence,
                 self.recorded,
@@ -264,7 +264,7 @@ class Foreign(RuleBasedStateMachine):
 
     def observe(self, sequence: int) -> SafeBound:
         open_ = [use.transaction for use in self.uses.values() if use.transaction is not None]
-        standing = self.bounds.take_in(self.recorded, sequence, [*open_, *self.others], self.now)
+        standing = self.bounds.update(self.recorded, sequence, [*open_, *self.others], self.now)
         assert standing.bound.covers(self.bound)
         self.bound = standing.bound
         for token, use in self.uses.items():
@@ -296,18 +296,18 @@ class ForeignSequences(SynchronousTestCase):
 
     def test_a_sequence_that_went_back_gives_tokens_out_again(self) -> None:
         bounds = ForeignBounds(SETTLE_S)
-        bounds.take_in({}, 10, ["t"], 0.0)
-        bounds.take_in({}, 4, [], 1.0)
-        self.assertEqual(bounds.take_in({}, 10, [], 6.0).bound.linear, 4)
-        self.assertEqual(bounds.take_in({}, 10, [], 11.0).bound.linear, 10)
+        bounds.update({}, 10, ["t"], 0.0)
+        bounds.update({}, 4, [], 1.0)
+        self.assertEqual(bounds.update({}, 10, [], 6.0).bound.linear, 4)
+        self.assertEqual(bounds.update({}, 10, [], 11.0).bound.linear, 10)
 
     def test_a_transaction_that_began_after_the_look(self) -> None:
         bounds = ForeignBounds(SETTLE_S)
-        bounds.take_in({}, 10, [], 0.0)
-        self.assertEqual(bounds.take_in({}, 10, ["late"], 5.0).bound.linear, 0)
-        self.assertEqual(bounds.take_in({}, 10, ["later"], 5.1).bound.linear, 10)
+        bounds.update({}, 10, [], 0.0)
+        self.assertEqual(bounds.update({}, 10, ["late"], 5.0).bound.linear, 0)
+        self.assertEqual(bounds.update({}, 10, ["later"], 5.1).bound.linear, 10)
 
     def test_a_writer_that_is_no_longer_on_record_keeps_its_bound(self) -> None:
         bounds = ForeignBounds(SETTLE_S)
-        bounds.take_in({"a": 10, "b": 3}, 10, ["t"], 0.0)
-        self.assertEqual(bounds.take_in({"b": 3}, 10, ["t"], 1.0).bound["a"], 10)
+        bounds.update({"a": 10, "b": 3}, 10, ["t"], 0.0)
+        self.assertEqual(bounds.update({"b": 3}, 10, ["t"], 1.0).bound["a"], 10)

@@ -231,7 +231,7 @@ class NothingToCompare(LakeCase):
         report = self.checked()
         self.assertTrue(report.equal)
         self.assertEqual((report.streams[0].source_rows, report.streams[0].lake_rows), (0, 0))
-        self.assertEqual(report.elsewhere, ["backfill", "everything"])
+        self.assertEqual(report.streams_not_in_lake, ["backfill", "everything"])
 
     def test_a_stream_that_the_database_has_trimmed(self) -> None:
         self.notes(6)
@@ -318,7 +318,7 @@ class Eroding(LakeCase):
         source = SynapseDatabase(BlockingDatabase(self.dsn, "tests"), 0.0)
         self.addCleanup(source.close)
         self.source = source
-        self.lake = Lake.begin(Path(self.mktemp()), source.server, source.is_lossy)
+        self.lake = Lake.open_or_create(Path(self.mktemp()), source.server, source.is_lossy)
 
     def test_what_is_gone_is_counted_and_the_rest_is_compared(self) -> None:
         stream = self.stream

@@ -1,4 +1,4 @@
-"""Ranges of tokens with about one number of rows each."""
+"""TokenRanges of tokens with about one number of rows each."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from unittest import TestCase
 import numpy as np
 
 from synrepl.core.tokens import Range
-from synrepl.pipeline.lake.files import DataFile
-from synrepl.pipeline.lake.ranges import Ranges, joined
+from synrepl.pipeline.lake.data_files import DataFile
+from synrepl.pipeline.lake.token_ranges import TokenRanges, merge_adjacent
 
 
 def file(low: int, high: int, rows: int) -> DataFile:
@@ -20,52 +20,54 @@ class Cutting(TestCase):
     """Where ranges end."""
 
     def test_evenly(self) -> None:
-        ranges = Ranges.of_files([file(1, 100, 200)], False, Range(0, 100), 50)
-        self.assertEqual(ranges, Ranges(0, (25, 50, 75, 100)))
+        ranges = TokenRanges.of_files([file(1, 100, 200)], False, Range(0, 100), 50)
+        self.assertEqual(ranges, TokenRanges(0, (25, 50, 75, 100)))
         self.assertEqual((len(ranges), ranges[0], ranges[3]), (4, Range(0, 25), Range(75, 100)))
 
     def test_where_tokens_are_dense_there_are_more(self) -> None:
         files = [file(1, 10, 1_000), file(11, 10_010, 1_000)]
-        ranges = Ranges.of_files(files, False, Range(0, 10_010), 500)
+        ranges = TokenRanges.of_files(files, False, Range(0, 10_010), 500)
         self.assertEqual(ranges.ends, (5, 10, 5_010, 10_010))
 
     def test_files_that_overlap(self) -> None:
         files = [file(1, 100, 100), file(51, 150, 100)]
-        ranges = Ranges.of_files(files, False, Range(0, 150), 50)
+        ranges = TokenRanges.of_files(files, False, Range(0, 150), 50)
         self.assertEqual(ranges.ends, (50, 75, 100, 150))
 
     def test_a_part_only(self) -> None:
-        ranges = Ranges.of_files([file(1, 100, 100)], False, Range(40, 60), 10)
-        self.assertEqual(ranges, Ranges(40, (50, 60)))
+        ranges = TokenRanges.of_files([file(1, 100, 100)], False, Range(40, 60), 10)
+        self.assertEqual(ranges, TokenRanges(40, (50, 60)))
 
     def test_ids_that_count_down(self) -> None:
         files = [file(-10, -1, 1_000), file(-110, -11, 100)]
-        ranges = Ranges.of_files(files, True, Range(0, 110), 500)
+        ranges = TokenRanges.of_files(files, True, Range(0, 110), 500)
         self.assertEqual(ranges.ends, (5, 10, 110))
 
     def test_without_files_and_with_large_tokens(self) -> None:
-        self.assertEqual(Ranges.of_files([], False, Range(3, 9), 5), Ranges(3, (9,)))
+        self.assertEqual(TokenRanges.of_files([], False, Range(3, 9), 5), TokenRanges(3, (9,)))
         base = 2**62
-        ranges = Ranges.of_files([file(base + 1, base + 4, 4)], False, Range(base, base + 4), 2)
-        self.assertEqual(ranges, Ranges(base, (base + 2, base + 4)))
+        ranges = TokenRanges.of_files(
+            [file(base + 1, base + 4, 4)], False, Range(base, base + 4), 2
+        )
+        self.assertEqual(ranges, TokenRanges(base, (base + 2, base + 4)))
 
     def test_every_token_is_in_its_range(self) -> None:
-        ranges = Ranges(10, (20, 21, 30))
+        ranges = TokenRanges(10, (20, 21, 30))
         tokens = np.array([11, 20, 21, 22, 30, 99])
         self.assertEqual(ranges.numbers(tokens).tolist(), [0, 0, 1, 2, 2, 2])
 
     def test_they_follow_one_another(self) -> None:
         files = [file(7 * n + 1, 7 * n + 11, 13 * n % 29) for n in range(40)]
-        ranges = Ranges.of_files(files, False, Range(0, 300), 17)
+        ranges = TokenRanges.of_files(files, False, Range(0, 300), 17)
         edges = [ranges.after, *ranges.ends]
         self.assertTrue(all(before < after for before, after in pairwise(edges)), edges)
         self.assertEqual(edges[-1], 300)
 
 
 class Joining(TestCase):
-    """Ranges that touch."""
+    """TokenRanges that touch."""
 
     def test_joined(self) -> None:
         self.assertEqual(
-            joined([Range(0, 3), Range(3, 5), Range(7, 8)]), [Range(0, 5), Range(7, 8)]
+            merge_adjacent([Range(0, 3), Range(3, 5), Range(7, 8)]), [Range(0, 5), Range(7, 8)]
         )

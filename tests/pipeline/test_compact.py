@@ -12,9 +12,8 @@ from twisted.trial.unittest import TestCase
 
 from synrepl.core.tokens import Token
 from synrepl.pipeline.lake.compact.compact import compact
-from synrepl.pipeline.lake.files import DataFile
+from synrepl.pipeline.lake.data_files import DataFile, FileWriter
 from synrepl.pipeline.lake.lake import Lake
-from synrepl.pipeline.lake.land.write import FileWriter
 from synrepl.pipeline.lake.table import LakeFailed, StreamTable
 from synrepl.pipeline.source.database.stream_schema import StreamSchema
 from synrepl.pipeline.source.reading.schema import arrow_schema
@@ -33,7 +32,7 @@ class Compaction(TestCase):
     timeout = 300
 
     def setUp(self) -> None:
-        self.lake = Lake.begin(Path(self.mktemp()), "tests", False)
+        self.lake = Lake.open_or_create(Path(self.mktemp()), "tests", False)
         self.spark = shared_session()
 
     def write(self, table: StreamTable, rows: list[dict[str, Any]]) -> DataFile:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from twisted.trial.unittest import TestCase
 
-from synrepl.pipeline.lake.compact.merge import Source, merged
+from synrepl.pipeline.lake.compact.merge import MergeInput, merge_files
 from synrepl.pipeline.source.database.stream_schema import HEAD
 from synrepl.pipeline.source.reading.schema import arrow_schema
 from synrepl.streams.columns import Column, ColumnType
@@ -38,18 +38,18 @@ class Merged(TestCase):
         parent.mkdir(parents=True)
         return str(parent)
 
-    def source(self, rows: list[Row], schema: pa.Schema = SCHEMA) -> Source:
+    def source(self, rows: list[Row], schema: pa.Schema = SCHEMA) -> MergeInput:
         columns: list[Any] = [
             pa.array([each[at] for each in rows], schema.field(at).type)
             for at in range(len(schema))
         ]
         path = self.folder / f"{len(list(self.folder.iterdir()))}.parquet"
         pq.write_table(pa.table(columns, schema=schema), path)
-        return Source(path, min(abs(each[0]) for each in rows))
+        return MergeInput(path, min(abs(each[0]) for each in rows))
 
-    def rows(self, sources: list[Source], batch_rows: int = 7) -> list[Row]:
+    def rows(self, sources: list[MergeInput], batch_rows: int = 7) -> list[Row]:
         found: list[Row] = []
-        for batch in merged(sources, SCHEMA, batch_rows):
+        for batch in merge_files(sources, SCHEMA, batch_rows):
             self.assertTrue(batch.schema.equals(SCHEMA))
             found += zip(*(column.to_pylist() for column in batch.columns), strict=True)
         return found
@@ -97,7 +97,7 @@ class Merged(TestCase):
             self.source([row(id_) for id_ in range(at * 10, at * 10 + 12)]) for at in range(1, 40)
         ]
         most = 0
-        for _ in merged(sources, SCHEMA, 4):
+        for _ in merge_files(sources, SCHEMA, 4):
             links = [os.path.join("/proc/self/fd", each) for each in os.listdir("/proc/self/fd")]
             paths = [os.path.realpath(each) for each in links if os.path.exists(each)]
             most = max(most, sum(each.startswith(str(self.folder.resolve())) for each in paths))

@@ -9,8 +9,8 @@ from unittest import TestCase
 from hypothesis import given
 from hypothesis import strategies as st
 
-from synrepl.pipeline.lake.compact.policy import GROWTH, joins
-from synrepl.pipeline.lake.files import DataFile
+from synrepl.pipeline.lake.compact.policy import GROWTH, plan_compaction
+from synrepl.pipeline.lake.data_files import DataFile
 
 TARGET = 1000
 
@@ -39,32 +39,36 @@ def joined(group: Sequence[DataFile]) -> DataFile:
 
 class Joins(TestCase):
     def test_nothing(self) -> None:
-        self.assertEqual(joins([], TARGET), [])
-        self.assertEqual(joins(run(5), TARGET), [])
-        self.assertEqual(joins(run(500, 900, 5000), TARGET, full=True), [])
+        self.assertEqual(plan_compaction([], TARGET), [])
+        self.assertEqual(plan_compaction(run(5), TARGET), [])
+        self.assertEqual(plan_compaction(run(500, 900, 5000), TARGET, full=True), [])
 
     def test_files_that_make_up_a_tier(self) -> None:
-        self.assertEqual(joins(run(16, 16, 16), TARGET), [])
-        self.assertEqual(lows(joins(run(16, 16, 16, 16), TARGET)), [[1, 17, 33, 49]])
+        self.assertEqual(plan_compaction(run(16, 16, 16), TARGET), [])
+        self.assertEqual(lows(plan_compaction(run(16, 16, 16, 16), TARGET)), [[1, 17, 33, 49]])
         # 300 has its tier already; what follows joins without it.
-        self.assertEqual(lows(joins(run(300, 16, 16, 16, 16), TARGET)), [[301, 317, 333, 349]])
+        self.assertEqual(
+            lows(plan_compaction(run(300, 16, 16, 16, 16), TARGET)), [[301, 317, 333, 349]]
+        )
 
     def test_full_joins_all(self) -> None:
-        self.assertEqual(lows(joins(run(300, 10, 10), TARGET, full=True)), [[1, 301, 311]])
+        self.assertEqual(
+            lows(plan_compaction(run(300, 10, 10), TARGET, full=True)), [[1, 301, 311]]
+        )
 
     def test_not_across_large_ones(self) -> None:
         files = run(100, 100, 100, 500, 100, 100, 100)
-        groups = joins(files, TARGET, full=True)
+        groups = plan_compaction(files, TARGET, full=True)
         self.assertEqual(groups, [files[:3], files[4:]])
 
     def test_neighbours_by_stream_id(self) -> None:
         files = run(100, 100, 100, 100)
         mixed = [files[2], files[0], files[3], files[1]]
-        self.assertEqual(joins(mixed, TARGET, full=True), [files])
+        self.assertEqual(plan_compaction(mixed, TARGET, full=True), [files])
 
     def test_parts_of_about_the_target(self) -> None:
         files = run(*[100] * 33)
-        groups = joins(files, TARGET)
+        groups = plan_compaction(files, TARGET)
         self.assertEqual([sum(each.size for each in group) for group in groups], [1000, 1000, 1300])
         self.assertEqual([each for group in groups for each in group], files)
 
@@ -77,7 +81,7 @@ class Joins(TestCase):
             DataFile(f"{n}", size, rows, low, low + rows)
             for n, (low, rows, size) in enumerate(made)
         ]
-        groups = joins(files, TARGET, full=full)
+        groups = plan_compaction(files, TARGET, full=full)
         names = [each.name for group in groups for each in group]
         self.assertEqual(len(names), len(set(names)))
         for group in groups:
@@ -95,7 +99,7 @@ class Joins(TestCase):
         for _ in range(landings):
             table.append(file(at, rows, rows))
             at += rows
-            for group in joins(table, 10**9):
+            for group in plan_compaction(table, 10**9):
                 new = joined(group)
                 written += new.rows
                 table = [each for each in table if each not in group] + [new]

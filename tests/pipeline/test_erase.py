@@ -17,11 +17,11 @@ from synrepl.adapters.postgres.database import PostgresDatabase
 from synrepl.driver.blocking import BlockingDatabase
 from synrepl.pipeline.lake.compact.compact import compact
 from synrepl.pipeline.lake.erase import erase as erasing
-from synrepl.pipeline.lake.erase.erase import Erased, erase
-from synrepl.pipeline.lake.erase.memory import MEMORY, MemoryUnreadable
+from synrepl.pipeline.lake.erase.erase import ErasureReport, erase
+from synrepl.pipeline.lake.erase.erasure_record import RECORD_FILE, ErasureRecordUnreadable
 from synrepl.pipeline.lake.erase.pending import pending
 from synrepl.pipeline.lake.lake import Lake
-from synrepl.pipeline.lake.land.land import Landing
+from synrepl.pipeline.lake.land.landing import Landing
 from synrepl.pipeline.lake.table import StreamTable
 from synrepl.pipeline.source.database.open import open_source_database
 from synrepl.pipeline.source.database.source_database import SourceDatabase
@@ -68,7 +68,7 @@ class ErasingCase(TestCase):
         self.dsn, self.source = dsn, source
         self.addCleanup(source.close)
         self.spark = shared_session()
-        self.lake = Lake.begin(Path(self.mktemp()), source.server, source.is_lossy)
+        self.lake = Lake.open_or_create(Path(self.mktemp()), source.server, source.is_lossy)
 
     def sql(self, statement: str, *params: object) -> Any:
         connection = psycopg2.connect(self.dsn)
@@ -81,7 +81,7 @@ class ErasingCase(TestCase):
 
     def land(self) -> None:
         """Land what there is."""
-        with self.lake.changing():
+        with self.lake.write_lock():
             todo = pending(self.spark, self.source, self.lake).known
             landing = Landing(
                 self.spark, self.lake, self.source, self.dsn, erasures=lambda: todo, task_rows=200
@@ -91,8 +91,8 @@ class ErasingCase(TestCase):
             for _ in landing.rounds(streams):
                 pass
 
-    def erase(self, **more: Any) -> Erased:
-        with self.lake.changing():
+    def erase(self, **more: Any) -> ErasureReport:
+        with self.lake.write_lock():
             return erase(self.spark, self.lake, pending(self.spark, self.source, self.lake), **more)
 
     def rows(self, stream: str, *columns: str) -> list[tuple[Any, ...]]:
@@ -170,12 +170,14 @@ class OwnStreams(ErasingCase):
         before = {file.name for file in self.lake.table("notes").files}
         self.sql("SELECT synrepl.erase(%s)", ALICE)
         seen: list[tuple[int, int]] = []
-        self.assertEqual(self.erase(progress=lambda *at: seen.append(at)), Erased(2, 2, 1, 0))
+        self.assertEqual(
+            self.erase(progress=lambda *at: seen.append(at)), ErasureReport(2, 2, 1, 0)
+        )
         self.assertEqual(seen[-1], (5, 5))
         after = {file.name for file in self.lake.table("notes").files}
         self.assertEqual(len(before & after), 3)
         self.assertEqual(len(after), 5)
-        self.assertEqual(self.erase(), Erased(0, 0, 0, 0))
+        self.assertEqual(self.erase(), ErasureReport(0, 0, 0, 0))
 
     def test_rows_that_come_later(self) -> None:
         self.note("a")
@@ -191,7 +193,7 @@ class OwnStreams(ErasingCase):
         for text in (ALICE, "a", "b", "c"):
             self.note(text)
             self.land()
-        with self.lake.changing():
+        with self.lake.write_lock():
             compact(self.spark, self.lake, "notes")
         self.assertGreater(len(holding(self.lake, ALICE)), 1)
         self.sql("SELECT synrepl.erase(%s)", ALICE)
@@ -206,7 +208,7 @@ class OwnStreams(ErasingCase):
         self.land()
         self.assertEqual(self.cells("notes", "text"), [(ALICE,)])
         self.sql("SELECT synrepl.erase(%s)", ALICE)
-        self.assertEqual(self.erase(), Erased(1, 1, 1, 0))
+        self.assertEqual(self.erase(), ErasureReport(1, 1, 1, 0))
 
     def test_death_anywhere(self) -> None:
         """Whatever is done when it dies, the next run does the rest."""
@@ -215,7 +217,11 @@ class OwnStreams(ErasingCase):
             raise KeyboardInterrupt
 
         for number, (owner, name) in enumerate(
-            [(StreamTable, "rewrite"), (StreamTable, "remove_unused"), (erasing, "write_memory")]
+            [
+                (StreamTable, "rewrite"),
+                (StreamTable, "remove_unused"),
+                (erasing, "write_erasure_record"),
+            ]
         ):
             subject = f"@user{number}:example.org"
             self.note(subject, "other")
@@ -249,7 +255,7 @@ class OwnStreams(ErasingCase):
             | dict.fromkeys(["$5", "$6", "$7"]),
         )
         self.assertEqual(self.cells("events", "redacts")[2:4], [("$other",), ("$1",)])
-        self.assertEqual(self.erase(), Erased(0, 0, 0, 0))
+        self.assertEqual(self.erase(), ErasureReport(0, 0, 0, 0))
 
     def test_redaction_that_is_there_first(self) -> None:
         self.event("$9", redacts="$1")
@@ -272,19 +278,19 @@ class OwnStreams(ErasingCase):
     def test_what_is_remembered(self) -> None:
         self.sql("SELECT synrepl.erase(%s)", ALICE)
         self.erase()
-        path = self.lake.path / MEMORY
+        path = self.lake.path / RECORD_FILE
         self.assertEqual(path.stat().st_mode & 0o777, 0o600)
         self.assertNotIn(b"alice", path.read_bytes())
-        other = Lake.begin(Path(self.mktemp()), self.source.server, False)
-        with other.changing():
+        other = Lake.open_or_create(Path(self.mktemp()), self.source.server, False)
+        with other.write_lock():
             erase(self.spark, other, pending(self.spark, self.source, other))
         mine, others = (
-            json.loads((each.path / MEMORY).read_bytes()) for each in (self.lake, other)
+            json.loads((each.path / RECORD_FILE).read_bytes()) for each in (self.lake, other)
         )
         self.assertNotEqual(mine["subjects"], others["subjects"])
         for damage in (b"{", b'{"version": 1, "key": "x"}', b'{"version": 2, "key": ""}'):
             path.write_bytes(damage)
-            with self.assertRaises(MemoryUnreadable) as caught:
+            with self.assertRaises(ErasureRecordUnreadable) as caught:
                 self.erase()
             self.assertIn(str(path), str(caught.exception))
         path.unlink()
@@ -294,7 +300,7 @@ class OwnStreams(ErasingCase):
         self.note(ALICE)
         self.sql("DROP TABLE synrepl._erased_subjects")
         self.land()
-        self.assertEqual(self.erase(), Erased(0, 0, 0, 0))
+        self.assertEqual(self.erase(), ErasureReport(0, 0, 0, 0))
 
     def test_what_may_be_erased(self) -> None:
         for subject in ("", "x" * 1001, None):

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from synrepl.pipeline.lake.erase.erasures import Erasures
 from synrepl.pipeline.lake.erase.mask import mask, mask_quarantined
-from synrepl.pipeline.lake.erase.text import strings
+from synrepl.pipeline.lake.erase.text_search import strings
 from synrepl.pipeline.source.database.stream_schema import HEAD, StreamSchema
 from synrepl.pipeline.source.reading.schema import arrow_schema
 from synrepl.streams.columns import Column, ColumnType, columns
@@ -159,7 +159,7 @@ class Subjects(TestCase):
         self.assertEqual(list(strings('"\\ud800"')), ["\ud800"])
 
 
-class Redactions(TestCase):
+class RedactionCache(TestCase):
     def masked(
         self, stream_schema: StreamSchema, *rows: dict[str, Any], redacted: set[tuple[str, str]]
     ) -> Any:

@@ -8,8 +8,8 @@ from functools import partial
 import pyarrow as pa
 
 from synrepl.pipeline.lake.check.check import EVERYTHING, Extent, check
-from synrepl.pipeline.lake.check.report import Outcome, Report
-from synrepl.pipeline.lake.land.land import FailedOver, Landed
+from synrepl.pipeline.lake.check.report import CheckReport, Outcome
+from synrepl.pipeline.lake.land.landing import FailedOver, LandingRound
 from synrepl.storage.incarnations import MARGIN
 from synrepl.storage.store import NotConfirmed, OlderServer
 from tests.driver.embedded import one
@@ -36,7 +36,9 @@ class Tasks(LandingCase):
     async def test_nothing_is_landed_on_the_word_of_two_servers(self) -> None:
         self.notes(1, 3)
         self.assertRaises(FailedOver, self.land, partial(_failing_over, self.dsn))
-        self.assertEqual((self.lake.table("notes").landed, self.in_lake("notes")), (False, []))
+        self.assertEqual(
+            (self.lake.table("notes").has_position, self.in_lake("notes")), (False, [])
+        )
         self.land()
         self.assert_landed("notes")
 
@@ -59,7 +61,7 @@ class Failovers(LandingCase, FailoverCase):
         self.append("everything", {"text": "lost", "whole": 1, "flag": True, "real": 0.5,
                                    "doc": "{}", "list": []})  # fmt: skip
 
-    def lost_of(self, landed: list[Landed]) -> dict[str, list[tuple[str, int]]]:
+    def lost_of(self, landed: list[LandingRound]) -> dict[str, list[tuple[str, int]]]:
         """By stream: the writers of lost rows, and how many each has."""
         found: dict[str, list[tuple[str, int]]] = {}
         for each in landed:
@@ -67,7 +69,7 @@ class Failovers(LandingCase, FailoverCase):
                 found.setdefault(stream, []).extend((lost.writer, lost.rows) for lost in rows)
         return found
 
-    def checked(self, extent: Extent = EVERYTHING) -> Report:
+    def checked(self, extent: Extent = EVERYTHING) -> CheckReport:
         return check(self.spark, self.lake, self.source, self.dsn, extent)
 
     def texts(self) -> list[object]:

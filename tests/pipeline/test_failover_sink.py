@@ -11,7 +11,7 @@ import psycopg2
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from synrepl.pipeline.lake.failover.failovers import up_to_now
+from synrepl.pipeline.lake.failover.table_failovers import update_failovers
 from synrepl.pipeline.lake.replay.replay import replay
 from synrepl.pipeline.source.errors import original_error
 from synrepl.positions.vector import PositionVector
@@ -129,7 +129,9 @@ class Replays(LakeCase):
         self.notes(20, first=floor + 1)
         self.source.observe(["notes"])
         table = self.land("notes", PositionVector({}, floor + 20))
-        table.know_failovers(up_to_now("notes", table.failovers, table.position, self.source))
+        table.record_failovers(
+            update_failovers("notes", table.failovers, table.position, self.source)
+        )
         copy = await fresh_database(self)
         told: list[int] = []
         (done,) = replay(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from synrepl.pipeline.datasource import register
 from synrepl.pipeline.lake.check.check import Extent
-from synrepl.pipeline.lake.land.land import Landing
+from synrepl.pipeline.lake.land.landing import Landing
 from synrepl.pipeline.source.plan.chunks import ScanChunk, plan_chunks
 from synrepl.positions.vector import PositionVector
 from synrepl.storage.incarnations import MARGIN
@@ -94,7 +94,7 @@ class WriterRanges(LakeCase):
         floor = self.fail_over()
         self.append(40)
         rounds = []
-        with self.lake.changing():
+        with self.lake.write_lock():
             landing = Landing(
                 self.spark, self.lake, self.source, self.dsn, task_rows=10, round_rows=30
             )

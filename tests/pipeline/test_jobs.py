@@ -11,8 +11,8 @@ from typing import Any
 from pyspark.sql import Row
 from twisted.trial.unittest import TestCase
 
-from synrepl.pipeline.jobs.catalogue import JOBS, find
-from synrepl.pipeline.jobs.run import run
+from synrepl.pipeline.jobs.catalogue import JOBS, find_job
+from synrepl.pipeline.jobs.run import run_job
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.watermarks import Watermarks
 from synrepl.pipeline.source.database.stream_schema import StreamSchema
@@ -49,8 +49,8 @@ class Answers:
     """What all jobs answer on one lake, each asked once."""
 
     def __init__(self, lake: Lake) -> None:
-        with lake.reading():
-            self._found = {job.name: run(shared_session(), lake, job).collect() for job in JOBS}
+        with lake.read_lock():
+            self._found = {job.name: run_job(shared_session(), lake, job).collect() for job in JOBS}
 
     def __getitem__(self, job: str) -> list[Row]:
         return self._found[job]
@@ -201,7 +201,7 @@ class WrittenRows(TestCase):
         marks += [("caches", 3 * 60 * n, NOON + 3600 * n + 30) for n in range(1, 24)]
         marks += [("receipts", 1, NOON), ("receipts", 9, NOON + 3 * DAY + 10)]
         marks += [("orders", 4, NOON), ("orders", 8, NOON + DAY)]
-        self.assertEqual(Watermarks(lake).take_in(marked(marks)), len(marks))
+        self.assertEqual(Watermarks(lake).import_marks(marked(marks)), len(marks))
         answers = Answers(lake)
         answers.check(self, streams, marks)
         answers.check_sums(self, streams)
@@ -232,7 +232,7 @@ class RecordedRows(TestCase):
         marks += [("caches", 48 * n, now + 20 * n) for n in range(1, 11)]
         marks += [("receipts", 5 * n, now + 140 + n) for n in range(1, 10)]
         marks += [("backfill", 20, now + 60), ("backfill", 40, now + 2 * DAY)]
-        Watermarks(lake).take_in(marked(marks))
+        Watermarks(lake).import_marks(marked(marks))
         answers = Answers(lake)
         answers.check(self, streams, marks)
         answers.check_sums(self, streams)
@@ -244,11 +244,11 @@ class WithoutMarks(TestCase):
         streams = {name: rows for name, rows in written().items() if name in ("events", "caches")}
         for stream, rows in streams.items():
             add(lake, shape_of(stream), rows)
-        activity = run(shared_session(), lake, find("activity")).collect()
+        activity = run_job(shared_session(), lake, find_job("activity")).collect()
         self.assertEqual({row.day for row in activity if row.stream == "events"}, {None})
         days = {row.day for row in reference.lines({"caches": streams["caches"]}, [])}
         self.assertEqual({row.day for row in activity if row.stream == "caches"}, days)
-        lag = run(shared_session(), lake, find("lag")).collect()
+        lag = run_job(shared_session(), lake, find_job("lag")).collect()
         self.assertEqual(sum(row.unseen for row in lag), len(streams["caches"]))
         self.assertEqual({(row.median_s, row.worst_s) for row in lag}, {(None, None)})
 
@@ -269,8 +269,8 @@ class Zones(TestCase):
         # With half an hour: neither days nor hours begin when those of UTC do.
         spark.conf.set("spark.sql.session.timeZone", "Asia/Kolkata")
         self.assertEqual(
-            [str(row.day) for row in run(spark, lake, find("activity")).collect()],
+            [str(row.day) for row in run_job(spark, lake, find_job("activity")).collect()],
             ["2025-06-15", "2025-06-16"],
         )
-        ms = run(spark, lake, find("heat")).selectExpr("unix_millis(hour) AS ms").collect()
+        ms = run_job(spark, lake, find_job("heat")).selectExpr("unix_millis(hour) AS ms").collect()
         self.assertEqual([row.ms for row in ms], [1000 * (ends[1] - 3600), 1000 * ends[1]])

@@ -12,10 +12,10 @@ from twisted.trial.unittest import TestCase
 
 from synrepl.core.errors import InputError
 from synrepl.pipeline import jobs as package
-from synrepl.pipeline.jobs.catalogue import JOBS, NoSuchJob, find
-from synrepl.pipeline.jobs.job import Job, Kind
+from synrepl.pipeline.jobs.catalogue import JOBS, NoSuchJob, find_job
+from synrepl.pipeline.jobs.job import LakeJob, PlotKind
 from synrepl.pipeline.jobs.longform import NothingToRead
-from synrepl.pipeline.jobs.run import OtherSchema, explain, run
+from synrepl.pipeline.jobs.run import OtherSchema, explain_job, run_job
 from synrepl.pipeline.lake.watermarks import Watermarks
 from tests.pipeline.jobs_lake import add, begin, shape_of
 from tests.pipeline.spark import shared_session
@@ -27,20 +27,20 @@ class Declared(TestCase):
             found.name
             for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}.")
             for found in vars(import_module(module.name)).values()
-            if isinstance(found, Job)
+            if isinstance(found, LakeJob)
         }
         self.assertEqual([job.name for job in JOBS], sorted(written))
-        self.assertTrue(all(find(job.name) is job for job in JOBS))
+        self.assertTrue(all(find_job(job.name) is job for job in JOBS))
 
     def test_pictures_are_of_columns_that_there_are(self) -> None:
         for job in JOBS:
             x = {job.plot.x} - {""}
-            self.assertEqual(bool(x), job.plot.kind is not Kind.BARS)
+            self.assertEqual(bool(x), job.plot.kind is not PlotKind.BARS)
             self.assertLessEqual({job.plot.y, *job.plot.series, *x}, {*job.schema.names})
 
     def test_the_nearest_name(self) -> None:
         with self.assertRaises(NoSuchJob) as caught:
-            find("activty")
+            find_job("activty")
         self.assertEqual(
             str(caught.exception),
             "there is no job 'activty'; did you mean 'activity'?;"
@@ -53,9 +53,9 @@ class Asked(TestCase):
         self.spark = shared_session()
         self.lake = begin(Path(self.mktemp()))
 
-    def refusal(self, job: Job) -> str:
+    def refusal(self, job: LakeJob) -> str:
         with self.assertRaises(InputError) as caught:
-            run(self.spark, self.lake, job)
+            run_job(self.spark, self.lake, job)
         self.assertIsInstance(caught.exception, (NothingToRead, OtherSchema))
         return str(caught.exception)
 
@@ -70,20 +70,20 @@ class Asked(TestCase):
 
     def test_streams_that_are_not_there(self) -> None:
         self.assertEqual(
-            self.refusal(find("activity")),
+            self.refusal(find_job("activity")),
             f"the lake {self.lake.path} has none of the streams that are wanted (any);"
             " it has none; land them first",
         )
         add(self.lake, shape_of("push_rules"), [{"stream_id": 1, "user_id": "@u"}])
-        self.assertIn("(caches, receipts); it has push_rules;", self.refusal(find("lag")))
+        self.assertIn("(caches, receipts); it has push_rules;", self.refusal(find_job("lag")))
 
     def test_a_stream_without_rows_gives_none(self) -> None:
         self.lake.ensure_table(shape_of("caches"))
-        self.assertEqual(run(self.spark, self.lake, find("heat")).collect(), [])
+        self.assertEqual(run_job(self.spark, self.lake, find_job("heat")).collect(), [])
 
     def test_a_job_that_gives_what_it_does_not_declare(self) -> None:
         self.fill()
-        heat = find("heat")
+        heat = find_job("heat")
         for change, told in (
             (lambda rows: heat.transform(rows).drop("whole"), "rows bigint,"),
             (lambda rows: heat.transform(rows).withColumnRenamed("rows", "n"), "n bigint"),
@@ -100,12 +100,12 @@ class Asked(TestCase):
         self.fill()
         marks = Watermarks(self.lake)
         for n in range(3):
-            marks.note_all({"caches": 1 + 3 * n, "receipts": 2 + n}, 1_750_000_000 + 100 * n)
+            marks.record_all({"caches": 1 + 3 * n, "receipts": 2 + n}, 1_750_000_000 + 100 * n)
         # Each aggregation and each window shuffles once, different values of two columns twice,
         # and what is sorted for people once more; marks never do.
         shuffles = {"activity": 3, "heat": 2, "lag": 2, "rooms": 3, "skew": 4}
         for name, wanted in shuffles.items():
-            told = explain(self.spark, self.lake, find(name))
+            told = explain_job(self.spark, self.lake, find_job(name))
             self.assertTrue(told.startswith("== Physical Plan ==\n"), told)
             tree = told.partition("\n\n\n")[0]
             self.assertEqual(tree.count("- Exchange"), wanted, told)
@@ -116,7 +116,7 @@ class Asked(TestCase):
 
     def test_only_columns_that_are_wanted_are_read(self) -> None:
         self.fill()
-        told = explain(self.spark, self.lake, find("skew"))
+        told = explain_job(self.spark, self.lake, find_job("skew"))
         read = [line for line in told.splitlines() if line.startswith("ReadSchema")]
         self.assertEqual(
             sorted(read),

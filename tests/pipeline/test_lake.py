@@ -41,7 +41,7 @@ class LakeCase(SynchronousTestCase):
         self.path = Path(self.mktemp()).absolute()
 
     def begin(self, server: str = "one") -> Lake:
-        return Lake.begin(self.path, server, False)
+        return Lake.open_or_create(self.path, server, False)
 
     def refused(self, kind: type[Exception], *words: str, call: Callable[[], Any]) -> None:
         """A call fails, says so in words, and names the folder."""
@@ -50,12 +50,15 @@ class LakeCase(SynchronousTestCase):
             self.assertIn(word, str(error))
 
 
-class Marker(LakeCase):
+class LakeMarker(LakeCase):
     """Whose streams these are."""
 
     def test_begun_and_opened(self) -> None:
-        made = Lake.begin(self.path / "below", "one", True)
-        for again in (Lake(self.path / "below"), Lake.begin(self.path / "below", "one", True)):
+        made = Lake.open_or_create(self.path / "below", "one", True)
+        for again in (
+            Lake(self.path / "below"),
+            Lake.open_or_create(self.path / "below", "one", True),
+        ):
             self.assertEqual(again.marker, made.marker)
         self.assertEqual((made.marker.server, made.marker.erodes), ("one", True))
         self.assertEqual(made.streams, [])
@@ -65,7 +68,7 @@ class Marker(LakeCase):
         self.path.mkdir()
         os.chdir(self.path)
         try:
-            lakes = [Lake.begin(Path("lake"), "one", False), Lake(Path("lake"))]
+            lakes = [Lake.open_or_create(Path("lake"), "one", False), Lake(Path("lake"))]
         finally:
             os.chdir(here)
         self.assertEqual([lake.path for lake in lakes], [self.path / "lake"] * 2)
@@ -74,13 +77,13 @@ class Marker(LakeCase):
         for path in ("s3a://bucket/lake", "file:///lake", "hdfs:lake", "C:lake"):
             calls: list[Callable[[], Any]] = [
                 partial(Lake, Path(path)),
-                partial(Lake.begin, Path(path), "one", False),
+                partial(Lake.open_or_create, Path(path), "one", False),
             ]
             for call in calls:
                 error = self.assertRaises(LakeAtUrl, call)
                 self.assertIn(f"'{Path(path)}' is a URL ({path.partition(':')[0]}:)", str(error))
             self.assertFalse(Path(path.partition("/")[0]).exists())
-        lake = Lake.begin(self.path / "s3a:" / "a:b", "one", False)
+        lake = Lake.open_or_create(self.path / "s3a:" / "a:b", "one", False)
         self.assertEqual(Lake(lake.path).path, self.path / "s3a:" / "a:b")
 
     def test_an_empty_folder(self) -> None:
@@ -111,7 +114,7 @@ class Marker(LakeCase):
             error = self.assertRaises(NotALake, self.begin)
             self.assertIn("not all that read Delta tables", str(error))
         for name in ("a (1) {x,y} *? #:", "ü 漢"):
-            table = Lake.begin(above / name, "one", False).ensure_table(SHAPE)
+            table = Lake.open_or_create(above / name, "one", False).ensure_table(SHAPE)
             table.append([], table.position, PositionVector({"w": 1}, 1))
             self.assertEqual((table.remove_unused(), table.position.linear), (0, 1))
 
@@ -193,11 +196,11 @@ class Locks(LakeCase):
 
     def test_one_changes_it(self) -> None:
         lake = self.begin()
-        with lake.changing():
-            self.refused(LakeBusy, "is changing", call=Lake(self.path).changing().__enter__)
-            with lake.reading():  # which many may do meanwhile
+        with lake.write_lock():
+            self.refused(LakeBusy, "is changing", call=Lake(self.path).write_lock().__enter__)
+            with lake.read_lock():  # which many may do meanwhile
                 pass
-        with Lake(self.path).changing():
+        with Lake(self.path).write_lock():
             pass
 
     def test_another_process(self) -> None:
@@ -208,19 +211,19 @@ class Locks(LakeCase):
             with Lake(Path({str(self.path)!r})).changing():
                 print("changed")
         """
-        with lake.changing():
+        with lake.write_lock():
             played = play(script)
             self.assertIn("LakeBusy", played.errors)
         self.assertEqual(play(script).output, "changed\n")
 
     def test_files_go_when_nobody_reads(self) -> None:
         lake = self.begin()
-        with lake.reading(), Lake(self.path).reading(), lake.removing(wait=False) as may:
+        with lake.read_lock(), Lake(self.path).read_lock(), lake.removal_lock(wait=False) as may:
             self.assertFalse(may)
-        with lake.removing() as may:
+        with lake.removal_lock() as may:
             self.assertTrue(may)
 
     def test_a_lock_that_cannot_be_had(self) -> None:
         lake = self.begin()
         (self.path / LOCK).mkdir()
-        self.refused(LockFailed, "Is a directory", call=lake.changing().__enter__)
+        self.refused(LockFailed, "Is a directory", call=lake.write_lock().__enter__)

@@ -6,9 +6,9 @@ from itertools import pairwise
 from pathlib import Path
 
 from synrepl.driver.blocking import BlockingDatabase
-from synrepl.pipeline.lake.frame import frame
+from synrepl.pipeline.lake.dataframe import table_dataframe
 from synrepl.pipeline.lake.lake import Lake
-from synrepl.pipeline.lake.land.land import GapInSource
+from synrepl.pipeline.lake.land.landing import GapInSource
 from synrepl.pipeline.lake.table import SchemaChanged
 from synrepl.pipeline.lake.watermarks import Watermarks
 from synrepl.pipeline.source.database.source_database import NoSuchStream
@@ -44,7 +44,7 @@ class Rows(LandingCase):
         self.assertEqual(self.lake.table("backfill").position["w1"], -min(down))
         # And what Spark makes of it: the same.
         table = self.lake.table("everything")
-        found = sorted(tuple(row) for row in frame(self.spark, table).collect())
+        found = sorted(tuple(row) for row in table_dataframe(self.spark, table).collect())
         self.assertEqual(found, self.in_lake("everything"))
 
     def test_what_is_new_since_the_last_time(self) -> None:
@@ -87,11 +87,11 @@ class Rows(LandingCase):
 
     def test_a_folder_of_any_name(self) -> None:
         path = Path(self.mktemp()) / "a (1) {x,y} *? ü"
-        self.lake = Lake.begin(path, self.source.server, False)
+        self.lake = Lake.open_or_create(path, self.source.server, False)
         self.notes(1, 3)
         self.land()
         self.assert_landed()
-        rows = frame(self.spark, self.lake.table("notes")).select("n").collect()
+        rows = table_dataframe(self.spark, self.lake.table("notes")).select("n").collect()
         self.assertEqual(sorted(row.n for row in rows), [1, 2, 3])
 
     def test_marks_tell_when_a_stream_was_where(self) -> None:
@@ -121,7 +121,7 @@ class Columns(LandingCase):
         self.assert_landed("notes", "fresh")
         old, _, new = self.in_lake("notes")
         self.assertEqual((old[-2:], new[-2]), ((None, None), ["a", "b"]))
-        rows = frame(self.spark, self.lake.table("notes")).orderBy("stream_id").collect()
+        rows = table_dataframe(self.spark, self.lake.table("notes")).orderBy("stream_id").collect()
         self.assertEqual([row.tags for row in rows], [None, None, ["a", "b"]])
 
     def test_one_that_is_another_now(self) -> None:

@@ -10,15 +10,15 @@ from typing import Any
 
 import pyarrow as pa
 
+from synrepl.pipeline.lake import spark_tasks
 from synrepl.pipeline.lake.compact import compact as compacting
 from synrepl.pipeline.lake.compact.compact import compact
+from synrepl.pipeline.lake.data_files import FileNotAsWritten, FolderNotShared
 from synrepl.pipeline.lake.erase import erase as erasing
-from synrepl.pipeline.lake.erase.erase import Erased, erase
+from synrepl.pipeline.lake.erase.erase import ErasureReport, erase
 from synrepl.pipeline.lake.erase.pending import pending
-from synrepl.pipeline.lake.land import land as landing
-from synrepl.pipeline.lake.land import tasks
-from synrepl.pipeline.lake.land.land import Landing, Vectors
-from synrepl.pipeline.lake.land.shared_folder import FileNotAsWritten, FolderNotShared
+from synrepl.pipeline.lake.land import landing as landing
+from synrepl.pipeline.lake.land.landing import Landing, Vectors
 from synrepl.pipeline.lake.land.task import land_part
 from synrepl.pipeline.source.reading.chunk_reader import ReadElsewhere
 from synrepl.positions.vector import PositionVector
@@ -33,7 +33,7 @@ ALICE = "@alice:example.org"
 
 
 def on_another_machine(
-    lake: Path, other: Path, work: tasks.Work, part: bytes
+    lake: Path, other: Path, work: spark_tasks.Work, part: bytes
 ) -> Iterator[pa.RecordBatch]:
     """Do a task's work where the lake's path leads to another disk: what it writes is not here."""
     before = {path.name for path in lake.rglob("*.parquet")}
@@ -54,7 +54,7 @@ def without(folder: Path, work: Any) -> Iterator[pa.RecordBatch]:
         away.rename(folder)
 
 
-def without_part(folder: Path, work: tasks.Work, part: bytes) -> Iterator[pa.RecordBatch]:
+def without_part(folder: Path, work: spark_tasks.Work, part: bytes) -> Iterator[pa.RecordBatch]:
     """Likewise, of one part."""
     return without(folder, partial(work, part))
 
@@ -69,7 +69,7 @@ class ElsewhereCase(LandingCase):
 
     def move_away(self, module: Any) -> Any:
         """From now on, what a module's tasks write is on another disk."""
-        real = tasks.run_tasks
+        real = spark_tasks.run_tasks
 
         def run_tasks(spark: Any, parts: Any, work: Any, schema: Any) -> Any:
             return real(
@@ -133,10 +133,10 @@ class Elsewhere(ElsewhereCase):
         self.assertEqual(table.files, before)
         self.assertTrue(all(table.path_of(file).exists() for file in before))
         patch.restore()
-        self.assertEqual(self.erase(), Erased(1, 1, 1, 0))
+        self.assertEqual(self.erase(), ErasureReport(1, 1, 1, 0))
         self.assertEqual([row[3] for row in self.in_lake("notes")], [None, "kept"])
 
-    def erase(self) -> Erased:
+    def erase(self) -> ErasureReport:
         return erase(self.spark, self.lake, pending(self.spark, self.source, self.lake))
 
 
@@ -159,7 +159,7 @@ class Folders(LandingCase):
         self.sql("SELECT synrepl.erase(%s)", ALICE)
         todo = pending(self.spark, self.source, self.lake)
         table = self.lake.table("notes")
-        real = tasks.run_tasks
+        real = spark_tasks.run_tasks
 
         def run_tasks(spark: Any, parts: Any, work: Any, schema: Any) -> Any:
             return real(spark, parts, partial(without_part, table.path, work), schema)
@@ -194,7 +194,7 @@ class Databases(LandingCase):
         rounds = landing.rounds(self.source.streams)
         error = self.assertRaises(ReadElsewhere, next, rounds)
         self.assertIn("another database", str(error))
-        self.assertFalse(self.lake.table("notes").landed)
+        self.assertFalse(self.lake.table("notes").has_position)
         self.land()
         self.assert_landed()
 

@@ -14,7 +14,7 @@ from threading import Thread
 
 from synrepl.driver.blocking import BlockingDatabase
 from synrepl.pipeline.lake.lake import Lake
-from synrepl.pipeline.lake.land.tasks import TaskFailed
+from synrepl.pipeline.lake.spark_tasks import TaskFailed
 from synrepl.pipeline.source.database.synrepl_database import SynreplDatabase
 from synrepl.pipeline.source.reading.chunk_reader import ReadingAway
 from synrepl.storage.launch.postgres import PostgresServer
@@ -114,7 +114,7 @@ class Drivers(KillCase):
         self.assertGreater(
             len(unknown), sum(len(self.lake.table(s).files) for s in self.lake.streams)
         )
-        with self.lake.changing():  # the dead hold no locks
+        with self.lake.write_lock():  # the dead hold no locks
             self.land()
         self.assert_landed()
         self.assert_no_leftovers()
@@ -171,7 +171,7 @@ class Servers(KillCase):
         await prepare(self.dsn)
         self.spark = shared_session()
         self.source = self.opened(SynreplDatabase(BlockingDatabase(self.dsn, "tests")))
-        self.lake = Lake.begin(Path(self.mktemp()), self.source.server, False)
+        self.lake = Lake.open_or_create(Path(self.mktemp()), self.source.server, False)
 
     def test_killed_while_it_is_read(self) -> None:
         self.sql(

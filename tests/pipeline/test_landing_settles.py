@@ -47,14 +47,14 @@ class Releases(ForeignCase):
         self.dsn = await foreign_database(version, case)
         database = BlockingDatabase(self.dsn, "tests")
         self.source = self.opened(SynapseDatabase(database, now=lambda: self.time.now))
-        self.lake = Lake.begin(Path(self.mktemp()), self.source.server, True)
+        self.lake = Lake.open_or_create(Path(self.mktemp()), self.source.server, True)
 
     def run_once(self, settle_timeout_s: float = 60.0) -> MaintenanceReport:
         """What one run does; nothing was looked at before."""
         maintenance = LakeMaintenance(
             self.spark, self.lake, self.source, self.dsn, clock=self.time.clock
         )
-        with self.lake.changing():
+        with self.lake.write_lock():
             return maintenance.run(self.source.streams, settle_timeout_s=settle_timeout_s)
 
     async def landed_at_once(self, version: str) -> None:
@@ -165,7 +165,7 @@ class Own(LandingCase):
         maintenance = LakeMaintenance(
             self.spark, self.lake, self.source, self.dsn, clock=self.time.clock
         )
-        with self.lake.changing():
+        with self.lake.write_lock():
             return maintenance.run(self.source.streams, settle_timeout_s=settle_timeout_s)
 
     def test_what_commits_while_it_looks_is_landed_by_the_same_run(self) -> None:
@@ -221,7 +221,7 @@ class Unknown(ForeignCase):
         self.source = self.opened(
             SynapseDatabase(BlockingDatabase(self.dsn, "tests"), settle_s=0.0)
         )
-        with self.lake.changing():
+        with self.lake.write_lock():
             maintenance = LakeMaintenance(self.spark, self.lake, self.source, self.dsn)
             report = maintenance.run(self.source.streams)
         self.assertEqual(list(report.left_out), ["presence"])

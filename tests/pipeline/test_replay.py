@@ -13,12 +13,12 @@ from pyspark.errors import PySparkException
 from twisted.internet.defer import Deferred
 
 from synrepl.pipeline.lake.check.check import EVERYTHING, Extent, check
-from synrepl.pipeline.lake.check.report import Report
+from synrepl.pipeline.lake.check.report import CheckReport
 from synrepl.pipeline.lake.erase.erase import erase
 from synrepl.pipeline.lake.erase.mask import mask
 from synrepl.pipeline.lake.erase.pending import pending
-from synrepl.pipeline.lake.replay.replay import BeyondTheLake, NotTheSame, Replayed, replay
-from synrepl.pipeline.lake.replay.target import NotACopy
+from synrepl.pipeline.lake.replay.copy_database import NotACopy
+from synrepl.pipeline.lake.replay.replay import BeyondTheLake, NotTheSame, ReplayReport, replay
 from synrepl.positions.vector import PositionVector
 from synrepl.streams.columns import columns
 from synrepl.streams.synapse import SYNAPSE_STREAMS
@@ -67,10 +67,10 @@ class Replays(LakeCase):
 
     def replayed(
         self, dsn: str, extent: Extent = EVERYTHING, batch_rows: int = 25
-    ) -> list[Replayed]:
+    ) -> list[ReplayReport]:
         return replay(self.spark, self.lake, dsn, extent, batch_rows=batch_rows)
 
-    def compared(self, dsn: str, extent: Extent = EVERYTHING) -> Report:
+    def compared(self, dsn: str, extent: Extent = EVERYTHING) -> CheckReport:
         """The lake and a copy."""
         return check(self.spark, self.lake, self.source_of(dsn), dsn, extent, copy=True)
 
@@ -95,16 +95,16 @@ class Replays(LakeCase):
         self.assertEqual(
             self.replayed(copy),
             [
-                Replayed("backfill", 0, 5, 5, 0),
-                Replayed("everything", 0, 4, 1, 0),
-                Replayed("notes", 0, 29, 56, 0),
+                ReplayReport("backfill", 0, 5, 5, 0),
+                ReplayReport("everything", 0, 4, 1, 0),
+                ReplayReport("notes", 0, 29, 56, 0),
             ],
         )
         for stream in ("notes", "backfill", "everything"):
             self.assertEqual(self.rows_of(copy, stream), self.rows_of(self.dsn, stream), stream)
         self.assertTrue(self.compared(copy).equal)
         again = self.replayed(copy, Extent(["notes"]), batch_rows=13)
-        self.assertEqual(again, [Replayed("notes", 0, 29, 0, 56)])
+        self.assertEqual(again, [ReplayReport("notes", 0, 29, 0, 56)])
         # A master whose declarations say more than the lake knew can start on it.
         await prepare(copy)
 
@@ -112,8 +112,10 @@ class Replays(LakeCase):
         self.notes(40)
         self.land("notes", PositionVector({}, 40), files=2)
         copy = await fresh_database(self)
-        self.assertEqual(self.replayed(copy, Extent(upto=15)), [Replayed("notes", 0, 15, 15, 0)])
-        self.assertEqual(self.replayed(copy), [Replayed("notes", 0, 40, 25, 15)])
+        self.assertEqual(
+            self.replayed(copy, Extent(upto=15)), [ReplayReport("notes", 0, 15, 15, 0)]
+        )
+        self.assertEqual(self.replayed(copy), [ReplayReport("notes", 0, 40, 25, 15)])
         self.assertRaises(BeyondTheLake, self.replayed, copy, Extent(upto=41))
         self.sql_of(
             copy, f"{TAMPERING}; UPDATE synrepl.notes SET text = 'other' WHERE stream_id = 3"
@@ -135,8 +137,8 @@ class Replays(LakeCase):
         self.notes(20)
         self.land("notes", PositionVector({"even": 20, "odd": 7}, 7))
         copy = await fresh_database(self)
-        self.assertEqual(self.replayed(copy), [Replayed("notes", 0, 7, 7, 0, left=7)])
-        self.assertEqual(self.replayed(copy, Extent(upto=5)), [Replayed("notes", 0, 5, 0, 5)])
+        self.assertEqual(self.replayed(copy), [ReplayReport("notes", 0, 7, 7, 0, remaining=7)])
+        self.assertEqual(self.replayed(copy, Extent(upto=5)), [ReplayReport("notes", 0, 5, 0, 5)])
 
     async def test_killed_midway(self) -> None:
         self.notes(50)
@@ -145,7 +147,7 @@ class Replays(LakeCase):
         played = play(KILLED, LAKE=str(self.lake.path), COPY=copy)
         self.assertEqual(played.status, -signal.SIGKILL, played.errors)
         self.assertEqual(len(self.rows_of(copy, "notes")), 25)
-        self.assertEqual(self.replayed(copy), [Replayed("notes", 0, 50, 25, 25)])
+        self.assertEqual(self.replayed(copy), [ReplayReport("notes", 0, 50, 25, 25)])
         self.assertEqual(self.rows_of(copy, "notes"), self.rows_of(self.dsn, "notes"))
 
     async def test_nothing_is_put_on_record_when_a_file_of_the_lake_is_damaged(self) -> None:
@@ -162,18 +164,18 @@ class Replays(LakeCase):
         self.assertEqual(self.rows_of(copy, "notes"), [])
         self.assertEqual(self.given(copy)[1], 0)
         path.write_bytes(whole)
-        self.assertEqual(self.replayed(copy), [Replayed("notes", 0, 50, 50, 0)])
+        self.assertEqual(self.replayed(copy), [ReplayReport("notes", 0, 50, 50, 0)])
 
     async def test_no_id_is_given_out_again(self) -> None:
         self.notes(25)
         self.land("notes", PositionVector({"odd": 45, "even": 40}, 40))
         copy = await fresh_database(self)
-        self.assertEqual(self.replayed(copy), [Replayed("notes", 0, 40, 25, 0)])
+        self.assertEqual(self.replayed(copy), [ReplayReport("notes", 0, 40, 25, 0)])
         self.assertEqual(self.given(copy), (40, 40, {"even": 40, "odd": 40, "sql": 0}))
         self.notes(5, first=46)
         self.land("notes", PositionVector({"odd": 60, "even": 60}, 60))
-        self.assertEqual(self.replayed(copy), [Replayed("notes", 0, 60, 5, 25)])
-        self.assertEqual(self.replayed(copy), [Replayed("notes", 0, 60, 0, 30)])
+        self.assertEqual(self.replayed(copy), [ReplayReport("notes", 0, 60, 5, 25)])
+        self.assertEqual(self.replayed(copy), [ReplayReport("notes", 0, 60, 0, 30)])
         self.assertEqual(self.given(copy), (60, 60, {"even": 60, "odd": 60, "sql": 0}))
         self.sql_of(copy, "SELECT synrepl.append('notes', '[]')")
         self.assertEqual(self.given(copy)[0], 61)
@@ -234,13 +236,13 @@ class Replays(LakeCase):
         )
         self.land("everything", PositionVector({}, 2))
         self.sql("SELECT synrepl.erase('@a:x')")
-        with self.lake.changing():
+        with self.lake.write_lock():
             todo = pending(self.spark, self.source, self.lake)
             found = erase(self.spark, self.lake, todo)
         self.assertEqual(found.rows, 1)
         copy = await fresh_database(self, prepare)
         [done] = self.replayed(copy)
-        self.assertEqual(done, Replayed("everything", 0, 2, 2, 0, filled=4))
+        self.assertEqual(done, ReplayReport("everything", 0, 2, 2, 0, filled=4))
         first, second = self.rows_of(copy, "everything")
         self.assertEqual(first, ('(1,0,w,"",1,t,0.5,{},"{"""",b}",,,,,,"{""""}")',))
         self.assertEqual(second, self.rows_of(self.dsn, "everything")[1])
@@ -248,7 +250,7 @@ class Replays(LakeCase):
         # A copy that was made before the erasing, and is masked only now.
         masked = partial(mask, erasures=todo.known)
         self.assertTrue(self.checked(copy=True, mask=masked).equal)
-        self.assertEqual(self.replayed(copy), [Replayed("everything", 0, 2, 0, 2)])
+        self.assertEqual(self.replayed(copy), [ReplayReport("everything", 0, 2, 0, 2)])
 
     async def test_a_master_and_its_followers_see_the_facts(self) -> None:
         self.notes(30, rows=2)

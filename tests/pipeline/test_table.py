@@ -12,10 +12,13 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from twisted.trial.unittest import SynchronousTestCase
 
-from synrepl.pipeline.lake.files import DataFile
-from synrepl.pipeline.lake.land.shared_folder import FileNotAsWritten
-from synrepl.pipeline.lake.land.write import GROUP_ROWS, FileWriter
-from synrepl.pipeline.lake.read import batches
+from synrepl.pipeline.lake.data_files import (
+    GROUP_ROWS,
+    DataFile,
+    FileNotAsWritten,
+    FileWriter,
+    read_batches,
+)
 from synrepl.pipeline.lake.table import LakeFailed, LandedElsewhere, SchemaChanged, StreamTable
 from synrepl.pipeline.source.database.stream_schema import StreamSchema
 from synrepl.pipeline.source.reading.schema import arrow_schema
@@ -35,7 +38,7 @@ class TableCase(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.folder = Path(self.mktemp()).absolute()
-        self.table = StreamTable.make(self.folder / "notes", SHAPE)
+        self.table = StreamTable.create(self.folder / "notes", SHAPE)
 
     def again(self) -> StreamTable:
         """The table, as another process finds it."""
@@ -69,7 +72,7 @@ class TableCase(SynchronousTestCase):
         return sorted(
             number
             for file in table.files
-            for batch in batches(table.path_of(file), schema)
+            for batch in read_batches(table.path_of(file), schema)
             for number in batch.column(0).to_pylist()
         )
 
@@ -83,7 +86,7 @@ class Shapes(TableCase):
     def test_every_stream_and_every_type(self) -> None:
         for stream in (*SYNAPSE_STREAMS, EVERYTHING):
             stream_schema = StreamSchema(stream.name, stream.counts_down, columns(stream))
-            made = StreamTable.make(self.folder / stream.name, stream_schema)
+            made = StreamTable.create(self.folder / stream.name, stream_schema)
             for table in (made, StreamTable(made.path)):
                 found = table.stream_schema
                 self.assertEqual(
@@ -110,19 +113,19 @@ class Shapes(TableCase):
         wide = StreamSchema(
             "notes", False, (*SHAPE.cells, Column("tags", ColumnType.TEXT_ARRAY, False))
         )
-        self.table.widened(wide)
+        self.table.widen(wide)
         for table in (self.table, self.again()):
             names = [column.name for column in table.stream_schema.cells]
             self.assertEqual(names, ["text", "n", "tags"])
             self.assertEqual(table.position, PositionVector({"w": 2}, 2))
-        (batch,) = batches(
+        (batch,) = read_batches(
             self.table.path_of(self.table.files[0]), arrow_schema(self.table.stream_schema.columns)
         )
         self.assertEqual(batch.column("tags").to_pylist(), [None, None])
 
     def test_widened_by_nothing_commits_nothing(self) -> None:
         before = self.commits()
-        self.table.widened(SHAPE)
+        self.table.widen(SHAPE)
         self.assertEqual(self.commits(), before)
 
     def test_widened_twice_by_processes_that_do_not_know_of_each_other(self) -> None:
@@ -130,8 +133,8 @@ class Shapes(TableCase):
         wide = StreamSchema(
             "notes", False, (*SHAPE.cells, Column("tags", ColumnType.TEXT_ARRAY, True))
         )
-        self.table.widened(wide)
-        other.widened(wide)
+        self.table.widen(wide)
+        other.widen(wide)
         names = [column.name for column in self.again().stream_schema.cells]
         self.assertEqual(names, ["text", "n", "tags"])
 
@@ -146,20 +149,20 @@ class Shapes(TableCase):
             ((text,), "no column 'n' any more"),
         ):
             error = self.assertRaises(
-                SchemaChanged, self.table.widened, StreamSchema("notes", False, cells)
+                SchemaChanged, self.table.widen, StreamSchema("notes", False, cells)
             )
             self.assertIn(f"stream 'notes' has {words}", str(error))
         # The order of columns is nobody's concern.
-        self.table.widened(StreamSchema("notes", False, (n, text)))
+        self.table.widen(StreamSchema("notes", False, (n, text)))
 
 
 class Positions(TableCase):
     """Where the table stands."""
 
     def test_none_yet(self) -> None:
-        self.assertEqual((self.table.position, self.table.landed), (PositionVector(), False))
+        self.assertEqual((self.table.position, self.table.has_position), (PositionVector(), False))
         self.table.append([], PositionVector(), PositionVector())
-        self.assertTrue(self.again().landed)
+        self.assertTrue(self.again().has_position)
         self.assertEqual(self.again().position, PositionVector())
 
     def test_several_writers_to_the_last_bit(self) -> None:
@@ -411,6 +414,6 @@ class Broken(TableCase):
     def test_a_folder_that_cannot_be_made(self) -> None:
         (self.folder / "taken").touch()
         error = self.assertRaises(
-            LakeFailed, StreamTable.make, self.folder / "taken" / "notes", SHAPE
+            LakeFailed, StreamTable.create, self.folder / "taken" / "notes", SHAPE
         )
         self.assertIn("cannot be made", str(error))

@@ -31,10 +31,10 @@ class Noting(TestCase):
 
     def test_once_a_minute_and_stream(self) -> None:
         marks = Watermarks(self.lake)
-        self.assertTrue(marks.note("events", 10, NOON))
-        self.assertFalse(marks.note("events", 11, NOON + 59.9))
-        self.assertTrue(marks.note("caches", 5, NOON + 59.9))
-        self.assertTrue(marks.note("events", 12, NOON + 60))
+        self.assertTrue(marks.record("events", 10, NOON))
+        self.assertFalse(marks.record("events", 11, NOON + 59.9))
+        self.assertTrue(marks.record("caches", 5, NOON + 59.9))
+        self.assertTrue(marks.record("events", 12, NOON + 60))
         self.assertEqual(
             self.all(),
             [("caches", 5, NOON + 59.9), ("events", 10, NOON), ("events", 12, NOON + 60)],
@@ -42,31 +42,31 @@ class Noting(TestCase):
 
     def test_only_what_moved(self) -> None:
         marks = Watermarks(self.lake)
-        self.assertEqual(marks.note_all({"events": 10, "caches": 5}, NOON), 2)
-        self.assertEqual(marks.note_all({"events": 10, "caches": 6}, NOON + 100), 1)
-        self.assertEqual(marks.note_all({}, NOON + 200), 0)
+        self.assertEqual(marks.record_all({"events": 10, "caches": 5}, NOON), 2)
+        self.assertEqual(marks.record_all({"events": 10, "caches": 6}, NOON + 100), 1)
+        self.assertEqual(marks.record_all({}, NOON + 200), 0)
         self.assertEqual(len(self.all()), 3)
 
     def test_the_next_process_knows_the_newest(self) -> None:
-        Watermarks(self.lake).note("events", 10, NOON)
-        Watermarks(self.lake).note("events", 20, NOON + 100)
-        self.assertFalse(Watermarks(self.lake).note("events", 21, NOON + 150))
-        self.assertFalse(Watermarks(self.lake).note("events", 20, NOON + 500))
-        self.assertTrue(Watermarks(self.lake).note("events", 21, NOON + 160))
+        Watermarks(self.lake).record("events", 10, NOON)
+        Watermarks(self.lake).record("events", 20, NOON + 100)
+        self.assertFalse(Watermarks(self.lake).record("events", 21, NOON + 150))
+        self.assertFalse(Watermarks(self.lake).record("events", 20, NOON + 500))
+        self.assertTrue(Watermarks(self.lake).record("events", 21, NOON + 160))
 
     def test_a_clock_that_was_set_back_does_not_stop_them(self) -> None:
-        Watermarks(self.lake).note("events", 10, NOON)
+        Watermarks(self.lake).record("events", 10, NOON)
         marks = Watermarks(self.lake)
-        self.assertTrue(marks.note("events", 11, NOON - 86_400))
-        self.assertFalse(marks.note("events", 12, NOON - 86_390))
-        self.assertFalse(Watermarks(self.lake).note("events", 12, NOON - 86_390))
+        self.assertTrue(marks.record("events", 11, NOON - 86_400))
+        self.assertFalse(marks.record("events", 12, NOON - 86_390))
+        self.assertFalse(Watermarks(self.lake).record("events", 12, NOON - 86_390))
 
     def test_small_files_become_one(self) -> None:
-        self.patch(module, "FILES", 8)
+        self.patch(module, "MAX_FILES", 8)
         marks = Watermarks(self.lake)
         wanted = [("events", token, NOON + 60 * token) for token in range(1, 21)]
         for stream, token, at in wanted:
-            marks.note(stream, token, at)
+            marks.record(stream, token, at)
         self.assertEqual(self.all(), wanted)
         self.assertEqual(len(list(marks.path.glob("*.parquet"))), 22)
         self.assertEqual(marks.remove_unused(), 18)
@@ -81,8 +81,8 @@ class Noting(TestCase):
 
     def test_as_a_frame(self) -> None:
         marks = Watermarks(self.lake)
-        marks.note_all({"events": 10, "caches": 5}, NOON)
-        marks.note("events", 11, NOON + 90)
+        marks.record_all({"events": 10, "caches": 5}, NOON)
+        marks.record("events", 11, NOON + 90)
         frame = marks.frame(shared_session())
         self.assertEqual(
             frame.schema.simpleString(), "struct<stream:string,token:bigint,at:timestamp>"
@@ -94,11 +94,11 @@ class Noting(TestCase):
 
     def test_a_damaged_table_is_named(self) -> None:
         marks = Watermarks(self.lake)
-        marks.note("events", 10, NOON)
+        marks.record("events", 10, NOON)
         (log,) = (marks.path / "_delta_log").glob("*1.json")
         log.write_text("{")
         with self.assertRaises(LakeFailed) as caught:
-            Watermarks(self.lake).note("events", 11, NOON + 90)
+            Watermarks(self.lake).record("events", 11, NOON + 90)
         self.assertIn(f"the lake's table {marks.path} cannot be read", str(caught.exception))
 
 
@@ -114,14 +114,14 @@ class TakingIn(PostgresCase):
         found = source.watermarks()
         self.assertEqual(found, {"notes": [Mark(NOON + n, n) for n in (1, 2, 3)]})
         marks = Watermarks(begin(Path(self.mktemp())))
-        marks.note("notes", 2, NOON + 2)
-        self.assertEqual(marks.take_in(found), 2)
-        self.assertEqual(marks.take_in(found), 0)
-        self.assertEqual(marks.take_in({}), 0)
+        marks.record("notes", 2, NOON + 2)
+        self.assertEqual(marks.import_marks(found), 2)
+        self.assertEqual(marks.import_marks(found), 0)
+        self.assertEqual(marks.import_marks({}), 0)
         self.assertEqual(
             sorted((row["token"], row["at"].timestamp()) for row in marks.table().to_pylist()),
             [(n, NOON + n) for n in (1, 2, 3)],
         )
         # What was taken in counts for what is noted.
-        self.assertFalse(marks.note("notes", 4, NOON + 62.5))
-        self.assertTrue(marks.note("notes", 4, NOON + 63))
+        self.assertFalse(marks.record("notes", 4, NOON + 62.5))
+        self.assertTrue(marks.record("notes", 4, NOON + 63))

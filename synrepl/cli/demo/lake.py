@@ -116,8 +116,8 @@ def lake_report(result: LakeResult, show_all: bool) -> Iterator[rich.console.Ren
 
 def land_and_check(folder: Path, dsn: str) -> None:
     """Land all streams, check them, run the job, and print the result."""
-    from synrepl.pipeline.jobs.catalogue import find
-    from synrepl.pipeline.jobs.run import run
+    from synrepl.pipeline.jobs.catalogue import find_job
+    from synrepl.pipeline.jobs.run import run_job
     from synrepl.pipeline.lake.check.check import check
     from synrepl.pipeline.lake.erase.mask import mask
     from synrepl.pipeline.lake.erase.pending import pending
@@ -127,16 +127,16 @@ def land_and_check(folder: Path, dsn: str) -> None:
     from synrepl.pipeline.session.session import named_session
     from synrepl.pipeline.source.database.open import open_source_database
 
-    job = find(JOB)
+    job = find_job(JOB)
     database = open_source_database(dsn, "demo lake")
     with named_session(SessionOptions(app_name="synrepl demo")) as spark:
-        lake = Lake.begin(folder, database.server, database.is_lossy)
-        with lake.changing():
+        lake = Lake.open_or_create(folder, database.server, database.is_lossy)
+        with lake.write_lock():
             landed = LakeMaintenance(spark, lake, database, dsn).run(database.streams)
             known = pending(spark, database, lake).known
             report = check(spark, lake, database, dsn, mask=partial(mask, erasures=known))
-        with lake.reading():
-            rows = [[_to_json(cell) for cell in row] for row in run(spark, lake, job).collect()]
+        with lake.read_lock():
+            rows = [[_to_json(cell) for cell in row] for row in run_job(spark, lake, job).collect()]
     columns = [field.name for field in job.schema]
     print_json(
         {

@@ -23,7 +23,7 @@ from synrepl.cli.lake.source import source
 from synrepl.cli.terminal import plain_table, printable, show
 from synrepl.daemon.exit_codes import EXIT_FAILED
 from synrepl.pipeline.lake.check.check import RANGE_ROWS, Extent, check
-from synrepl.pipeline.lake.check.report import Outcome, Report, StreamReport
+from synrepl.pipeline.lake.check.report import CheckReport, Outcome, StreamReport
 from synrepl.pipeline.lake.erase.mask import mask
 from synrepl.pipeline.lake.erase.pending import pending
 from synrepl.pipeline.lake.lake import Lake
@@ -73,7 +73,7 @@ def command(
     session: SessionOptions,
     as_json: bool,
 ) -> None:
-    """Prove that the folder LAKE has exactly what the database has, up to where it was landed.
+    """Prove that the folder LAKE has exact_value what the database has, up to where it was landed.
 
     Both sides are counted and summed up, range by range; ranges that differ are then
     compared row by row, and named. What is to be erased counts as erased on both sides.
@@ -85,9 +85,9 @@ def command(
         lake.table(stream)
     with ending_well(), source(dsn, "lake check", patience_s) as origin:
         if not is_copy:
-            lake.make_sure_it_is_of(origin.server)
+            lake.require_server(origin.server)
         # Nobody lands or erases meanwhile, so both sides are masked alike.
-        with lake.changing(), named_session(session) as spark:
+        with lake.write_lock(), named_session(session) as spark:
             known = pending(spark, origin, lake).known
             report = check(
                 spark,
@@ -106,7 +106,7 @@ def command(
         sys.exit(EXIT_FAILED)
 
 
-def _show(report: Report, is_copy: bool) -> None:
+def _show(report: CheckReport, is_copy: bool) -> None:
     told = [each for each in report.streams if each.lake_rows or each.source_rows or _odd(each)]
     shown = plain_table("stream", "rows in the database>", "in the lake>", "ranges>", "tokens", "")
     for each in told:
@@ -122,8 +122,8 @@ def _show(report: Report, is_copy: bool) -> None:
     parts: list[RenderableType] = [shown] if told else []
     if without := len(report.streams) - len(told):
         parts.append(f"{without:,} {'other ' if told else ''}streams have no rows on either side.")
-    if report.elsewhere and not is_copy:
-        parts.append(f"Not in the lake, so not asked for: {', '.join(report.elsewhere)}.")
+    if report.streams_not_in_lake and not is_copy:
+        parts.append(f"Not in the lake, so not asked for: {', '.join(report.streams_not_in_lake)}.")
     if report.problems:
         parts += ["", *map(printable, report.problems), ""]
     show(*parts, _verdict(report, is_copy))
@@ -147,7 +147,7 @@ def _notes(each: StreamReport) -> Iterator[str]:
         yield f"{each.quarantined:,} rows in quarantine are not compared"
 
 
-def _verdict(report: Report, is_copy: bool) -> str:
+def _verdict(report: CheckReport, is_copy: bool) -> str:
     if report.equal:
         return "All equal."
     differs = f"The {'copy' if is_copy else 'database'} and the lake differ."

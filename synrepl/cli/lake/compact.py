@@ -36,9 +36,9 @@ def command(path: Path, streams: tuple[str, ...], session: SessionOptions, as_js
     wanted = chosen(streams, lake.streams)
     for stream in wanted:
         lake.table(stream)
-    with ending_well(), lake.changing(), named_session(session) as spark:
+    with ending_well(), lake.write_lock(), named_session(session) as spark:
         done = [compact(spark, lake, stream, full=True) for stream in wanted]
-        with lake.removing():
+        with lake.removal_lock():
             removed = {stream: lake.table(stream).remove_unused() for stream in wanted}
             Watermarks(lake).remove_unused()
     if as_json:

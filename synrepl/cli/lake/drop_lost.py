@@ -47,8 +47,8 @@ def command(
     for stream in wanted:
         lake.table(stream)
     with ending_well(), source(dsn, "lake drop-lost", patience_s) as origin:
-        lake.make_sure_it_is_of(origin.server)
-        with lake.changing(), named_session(session) as spark:
+        lake.require_server(origin.server)
+        with lake.write_lock(), named_session(session) as spark:
             dropped = drop_lost(spark, lake, origin, dsn, wanted)
     if as_json:
         print_json({stream: [asdict(each) for each in rows] for stream, rows in dropped.items()})

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import click
 
 from synrepl.driver.connection import DatabaseRefused
-from synrepl.pipeline.lake.land.land import FailedOver
+from synrepl.pipeline.lake.land.landing import FailedOver
 from synrepl.pipeline.lake.maintenance import MaintenanceReport
 from synrepl.pipeline.source.reading.chunk_reader import ReadingAway
 from synrepl.positions.vector import PositionVector

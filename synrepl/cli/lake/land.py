@@ -27,7 +27,7 @@ from synrepl.core.names import follower_name
 from synrepl.daemon.metrics.lake import LakeMetrics
 from synrepl.driver.blocking import BlockingDatabase
 from synrepl.pipeline.lake.lake import Lake
-from synrepl.pipeline.lake.land.land import Landed, Vectors
+from synrepl.pipeline.lake.land.landing import LandingRound, Vectors
 from synrepl.pipeline.lake.maintenance import LakeMaintenance, MaintenanceReport
 from synrepl.pipeline.session.options import SessionOptions
 from synrepl.pipeline.session.session import named_session
@@ -111,12 +111,12 @@ def command(
     with ending_well(), source(dsn, "lake", patience_s) as origin:
         wanted = wanted_of(origin, streams)
         wanted_of(origin, accept_gaps)
-        lake = Lake.begin(path, origin.server, origin.is_lossy)
+        lake = Lake.open_or_create(path, origin.server, origin.is_lossy)
         # What takes time to be settled may take it while Spark starts.
         origin.observe(wanted)
         metrics = LakeMetrics(metrics_port)
         with (
-            lake.changing(),
+            lake.write_lock(),
             LandingScreen(settle_timeout_s) as screen,
             named_session(session) as spark,
             _follower(dsn, patience_s, origin, follower, no_acknowledge, streams) as on_record,
@@ -134,7 +134,7 @@ def command(
                 spark, lake, origin, dsn, accept_gaps=accept_gaps, acknowledge=acknowledge
             )
 
-            def told(landed: Landed) -> None:
+            def told(landed: LandingRound) -> None:
                 screen.landed(landed)
                 metrics.landed(landed)
 

@@ -87,8 +87,8 @@ def _notes(report: MaintenanceReport) -> Iterator[str]:
         what = " and ".join(subjects + events)
         yield f"erased: {what}, in {_many(erased.rows, 'row')} of {_many(erased.files, 'file')}"
     yield from _lost(report)
-    if report.joined:
-        yield f"{_many(report.joined, 'small file')} joined into larger ones"
+    if report.compacted_files:
+        yield f"{_many(report.compacted_files, 'small file')} joined into larger ones"
 
 
 def _lost(report: MaintenanceReport) -> Iterator[str]:
@@ -117,7 +117,7 @@ def _data(report: MaintenanceReport) -> dict[str, object]:
             "subjects": erased.subjects,
             "redactions": erased.redactions,
         },
-        "files_joined": report.joined,
+        "files_joined": report.compacted_files,
         "unsettled": {
             stream: {
                 "settled": str(each.settled),

@@ -21,8 +21,8 @@ from synrepl.core.tokens import Token
 from synrepl.driver.connection import DatabaseAddress
 from synrepl.pipeline.lake.check.check import Extent
 from synrepl.pipeline.lake.lake import Lake
-from synrepl.pipeline.lake.replay.replay import replay, spans_of
-from synrepl.pipeline.lake.replay.target import INSTANCE, NotACopy
+from synrepl.pipeline.lake.replay.copy_database import INSTANCE, NotACopy
+from synrepl.pipeline.lake.replay.replay import replay, replay_ranges
 from synrepl.pipeline.session.options import SessionOptions
 from synrepl.pipeline.session.session import named_session
 from synrepl.pipeline.source.database.open import NoStreamTables, open_source_database
@@ -54,7 +54,7 @@ def command(
     console = Console(stderr=True, highlight=False)
     lake = Lake(path)
     extent = Extent(streams=list(dict.fromkeys(streams)) or None, after=after, upto=upto)
-    spans_of(lake, extent)
+    replay_ranges(lake, extent)
     _look(dsn, patience_s)
     with (
         ending_well(),
@@ -76,21 +76,23 @@ def command(
                     "after": each.after,
                     "upto": each.upto,
                     "rows": each.rows,
-                    "rows_there": each.there,
+                    "rows_there": each.present,
                     "cells_filled": each.filled,
-                    "rows_left": each.left,
+                    "rows_left": each.remaining,
                 }
                 for each in done
             }
         )
         return
     table = plain_table("stream", "rows written>", "there already>", "up to token>", "")
-    shown = [each for each in done if each.rows or each.there or each.left]
+    shown = [each for each in done if each.rows or each.present or each.remaining]
     for each in shown:
         notes = [f"{each.filled:,} erased cells are empty, not NULL"] if each.filled else []
-        if each.left:
-            notes.append(f"{each.left:,} rows above are left: not all writers have landed so far")
-        rows = (f"{each.rows:,}", f"{each.there:,}", f"{each.upto:,}")
+        if each.remaining:
+            notes.append(
+                f"{each.remaining:,} rows above are left: not all writers have landed so far"
+            )
+        rows = (f"{each.rows:,}", f"{each.present:,}", f"{each.upto:,}")
         table.add_row(each.stream, *rows, "; ".join(notes))
     if shown:
         show(table)

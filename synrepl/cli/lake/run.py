@@ -11,11 +11,11 @@ from synrepl.cli.conventions import json_option, print_json
 from synrepl.cli.lake.ending import ending_well
 from synrepl.cli.lake.options import lake_path, session_options
 from synrepl.cli.terminal import plain_table, printable, show
-from synrepl.pipeline.jobs.catalogue import JOBS, find
-from synrepl.pipeline.jobs.draw import plot
-from synrepl.pipeline.jobs.job import Job
+from synrepl.pipeline.jobs.catalogue import JOBS, find_job
+from synrepl.pipeline.jobs.charts import write_chart
+from synrepl.pipeline.jobs.job import LakeJob
 from synrepl.pipeline.jobs.longform import streams_for
-from synrepl.pipeline.jobs.run import explain, run
+from synrepl.pipeline.jobs.run import explain_job, run_job
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.session.options import SessionOptions
 from synrepl.pipeline.session.session import named_session
@@ -54,11 +54,11 @@ def command(
         return
     if path is None:
         raise click.UsageError("Missing argument 'LAKE'.")
-    wanted, lake = find(job), Lake(path)
-    streams_for(lake, wanted.reads)
-    with ending_well(), lake.reading(), named_session(session) as spark:
+    wanted, lake = find_job(job), Lake(path)
+    streams_for(lake, wanted.input)
+    with ending_well(), lake.read_lock(), named_session(session) as spark:
         if only_explain:
-            click.echo(explain(spark, lake, wanted))
+            click.echo(explain_job(spark, lake, wanted))
             return
         rows = _answer(spark, lake, wanted)
     if as_json:
@@ -67,13 +67,13 @@ def command(
         _show(wanted, rows, shown)
     # Last: what cannot be drawn has been told by then.
     if picture is not None:
-        plot(wanted, rows, picture)
+        write_chart(wanted, rows, picture)
         if not as_json:
             show(f"drawn in {printable(str(picture))}")
 
 
-def _answer(spark: Any, lake: Lake, job: Job) -> list[dict[str, Any]]:
-    return [row.asDict() for row in run(spark, lake, job).collect()]
+def _answer(spark: Any, lake: Lake, job: LakeJob) -> list[dict[str, Any]]:
+    return [row.asDict() for row in run_job(spark, lake, job).collect()]
 
 
 def _show_jobs(as_json: bool) -> None:
@@ -86,7 +86,7 @@ def _show_jobs(as_json: bool) -> None:
     show(table)
 
 
-def _show(job: Job, rows: list[dict[str, Any]], most: int) -> None:
+def _show(job: LakeJob, rows: list[dict[str, Any]], most: int) -> None:
     if not rows:
         show(job.title, "", "No rows: what it reads is empty so far.")
         return

@@ -8,7 +8,7 @@ from typing import Self
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from synrepl.pipeline.lake.land.land import Landed
+from synrepl.pipeline.lake.land.landing import LandingRound
 
 
 class LandingScreen:
@@ -45,7 +45,7 @@ class LandingScreen:
     ) -> None:
         self._progress.stop()
 
-    def landed(self, landed: Landed) -> None:
+    def landed(self, landed: LandingRound) -> None:
         """A round is done."""
         rows = landed.rows.total()
         self._rows += rows
@@ -57,7 +57,7 @@ class LandingScreen:
             left=self._left(landed),
         )
 
-    def _left(self, landed: Landed) -> str:
+    def _left(self, landed: LandingRound) -> str:
         if tokens := sum(landed.behind.values()):
             return f"{tokens:,} tokens left"
         if streams := len(landed.unsettled):

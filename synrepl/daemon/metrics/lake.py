@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_serv
 
 from synrepl.core.errors import Unavailable
 from synrepl.core.loopback import LOOPBACK
-from synrepl.pipeline.lake.land.land import Landed
+from synrepl.pipeline.lake.land.landing import LandingRound
 
 
 class PortTaken(Unavailable):
@@ -67,7 +67,7 @@ class LakeMetrics:
             except OSError as error:
                 raise PortTaken(port=port, reason=error.strerror or error) from None
 
-    def landed(self, landed: Landed) -> None:
+    def landed(self, landed: LandingRound) -> None:
         """A round is done."""
         for stream, lost in landed.lost.items():
             self._lost.labels(stream).inc(sum(each.rows for each in lost))

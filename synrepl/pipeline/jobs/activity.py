@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from synrepl.pipeline.jobs.job import COUNT, DAY, TEXT, Job, Kind, Plot, Reads, schema
+from synrepl.pipeline.jobs.job import COUNT, DAY, TEXT, JobInput, LakeJob, Plot, PlotKind, schema
 from synrepl.pipeline.jobs.longform import day, happened_ms
 
 
@@ -22,11 +22,11 @@ def transform(rows: DataFrame) -> DataFrame:
     )
 
 
-ACTIVITY = Job(
+ACTIVITY = LakeJob(
     "activity",
     "What happened each day, by stream and writer",
-    Reads(),
+    JobInput(),
     schema(day=DAY, stream=TEXT, writer=TEXT, rows=COUNT, rooms=COUNT, users=COUNT),
-    Plot(Kind.LINES, x="day", y="rows", series=("stream",), label="rows a day", log=True),
+    Plot(PlotKind.LINES, x="day", y="rows", series=("stream",), label="rows a day", log=True),
     transform,
 )

@@ -7,12 +7,12 @@ import difflib
 from synrepl.core.errors import InputError
 from synrepl.pipeline.jobs.activity import ACTIVITY
 from synrepl.pipeline.jobs.heat import HEAT
-from synrepl.pipeline.jobs.job import Job
+from synrepl.pipeline.jobs.job import LakeJob
 from synrepl.pipeline.jobs.lag import LAG
 from synrepl.pipeline.jobs.rooms import ROOMS
 from synrepl.pipeline.jobs.skew import SKEW
 
-JOBS: tuple[Job, ...] = (
+JOBS: tuple[LakeJob, ...] = (
     ACTIVITY,
     HEAT,
     LAG,
@@ -25,7 +25,7 @@ class NoSuchJob(InputError):
     """there is no job {job!r}{hint}; there are {jobs}"""
 
 
-def find(name: str) -> Job:
+def find_job(name: str) -> LakeJob:
     """The job of that name.
 
     :raises NoSuchJob: with the nearest that there is

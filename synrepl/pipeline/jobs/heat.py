@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from synrepl.pipeline.jobs.job import COUNT, TEXT, TIME, Job, Kind, Plot, Reads, schema
+from synrepl.pipeline.jobs.job import COUNT, TEXT, TIME, JobInput, LakeJob, Plot, PlotKind, schema
 from synrepl.pipeline.jobs.longform import happened_ms, hour
 from synrepl.streams.columns import Column, ColumnType
 
@@ -21,10 +21,10 @@ def transform(rows: DataFrame) -> DataFrame:
     )
 
 
-HEAT = Job(
+HEAT = LakeJob(
     "heat",
     "Which caches are made stale, hour by hour",
-    Reads(
+    JobInput(
         streams=("caches",),
         columns=(
             Column("cache_func", ColumnType.TEXT, False),
@@ -32,6 +32,13 @@ HEAT = Job(
         ),
     ),
     schema(hour=TIME, cache=TEXT, writer=TEXT, rows=COUNT, whole=COUNT),
-    Plot(Kind.HEAT, x="hour", y="rows", series=("cache",), label="invalidations an hour", log=True),
+    Plot(
+        PlotKind.HEAT,
+        x="hour",
+        y="rows",
+        series=("cache",),
+        label="invalidations an hour",
+        log=True,
+    ),
     transform,
 )

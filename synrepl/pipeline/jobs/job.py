@@ -13,7 +13,7 @@ from synrepl.streams.columns import Column
 
 
 @dataclass(frozen=True, slots=True)
-class Reads:
+class JobInput:
     """The rows that a job is about.
 
     :ivar streams: which, those of them that are in the lake; None for all
@@ -27,7 +27,7 @@ class Reads:
     seen: bool = True
 
 
-class Kind(StrEnum):
+class PlotKind(StrEnum):
     """How a picture shows numbers."""
 
     LINES = "lines"  # over time, a line for each series
@@ -47,7 +47,7 @@ class Plot:
     :ivar log: on a logarithmic scale
     """
 
-    kind: Kind
+    kind: PlotKind
     y: str
     series: tuple[str, ...]
     label: str
@@ -57,7 +57,7 @@ class Plot:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class LakeJob:
     """A question to a lake.
 
     :ivar name: what it is asked for by
@@ -68,7 +68,7 @@ class Job:
 
     name: str
     title: str
-    reads: Reads
+    input: JobInput
     schema: t.StructType
     plot: Plot
     transform: Callable[[DataFrame], DataFrame]

@@ -5,7 +5,17 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from synrepl.pipeline.jobs.job import COUNT, NUMBER, TEXT, TIME, Job, Kind, Plot, Reads, schema
+from synrepl.pipeline.jobs.job import (
+    COUNT,
+    NUMBER,
+    TEXT,
+    TIME,
+    JobInput,
+    LakeJob,
+    Plot,
+    PlotKind,
+    schema,
+)
 from synrepl.pipeline.jobs.longform import hour
 
 #: Of percentiles: off by no more than a 1,000th of the rows.
@@ -34,11 +44,11 @@ def transform(rows: DataFrame) -> DataFrame:
     )
 
 
-LAG = Job(
+LAG = LakeJob(
     "lag",
     "How long after they happened facts were seen on record",
     # Those whose rows tell when they were written. A time of presence is only near that.
-    Reads(streams=("caches", "receipts")),
+    JobInput(streams=("caches", "receipts")),
     schema(
         hour=TIME,
         stream=TEXT,
@@ -50,7 +60,7 @@ LAG = Job(
         worst_s=NUMBER,
     ),
     Plot(
-        Kind.LINES,
+        PlotKind.LINES,
         x="hour",
         y="p95_s",
         series=("stream", "writer"),

@@ -21,10 +21,10 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from synrepl.core.errors import InputError
-from synrepl.pipeline.jobs.job import Reads
-from synrepl.pipeline.jobs.rules import ROOM, USER, text_of, time_of
-from synrepl.pipeline.jobs.seen import seen
-from synrepl.pipeline.lake.frame import frame
+from synrepl.pipeline.jobs.column_rules import ROOM, USER, text_expression, time_expression
+from synrepl.pipeline.jobs.job import JobInput
+from synrepl.pipeline.jobs.seen_times import seen_times
+from synrepl.pipeline.lake.dataframe import table_dataframe
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.table import StreamTable
 from synrepl.pipeline.lake.watermarks import SCHEMA as MARKS
@@ -39,30 +39,34 @@ class NothingToRead(InputError):
     """the lake {path} has none of the streams that are wanted ({wanted}); it has {streams}; land them first"""
 
 
-def streams_for(lake: Lake, reads: Reads) -> list[str]:
-    """The streams of a lake that a job reads.
+def streams_for(lake: Lake, job_input: JobInput) -> list[str]:
+    """The streams of a lake that a job job_input.
 
     :raises NothingToRead: no such stream is in the lake
     """
     there = lake.streams
-    names = there if reads.streams is None else [name for name in reads.streams if name in there]
+    names = (
+        there
+        if job_input.streams is None
+        else [name for name in job_input.streams if name in there]
+    )
     if not names:
-        wanted = "any" if reads.streams is None else ", ".join(reads.streams)
+        wanted = "any" if job_input.streams is None else ", ".join(job_input.streams)
         raise NothingToRead(path=lake.path, wanted=wanted, streams=", ".join(there) or "none")
     return names
 
 
-def longform(spark: SparkSession, lake: Lake, reads: Reads) -> DataFrame:
-    """The rows a job reads; for as long as :meth:`.Lake.reading` says.
+def longform(spark: SparkSession, lake: Lake, job_input: JobInput) -> DataFrame:
+    """The rows a job reads; for as long as :meth:`.Lake.read_lock` says.
 
     :raises NothingToRead: no such stream is in the lake
     """
-    names = streams_for(lake, reads)
-    when = seen(Watermarks(lake).table() if reads.seen else MARKS.empty_table())
+    names = streams_for(lake, job_input)
+    when = seen_times(Watermarks(lake).table() if job_input.seen else MARKS.empty_table())
     tables = [lake.table(name) for name in sorted(names)]
     # Spark starts tasks for each, also for those with nothing in them.
     filled = [table for table in tables if table.files] or tables[:1]
-    parts = [_of(spark, table, reads, when.widths.get(table.stream)) for table in filled]
+    parts = [_of(spark, table, job_input, when.widths.get(table.stream)) for table in filled]
     rows = reduce(DataFrame.unionByName, parts)
     if not when.widths:
         return rows.drop("slot").withColumn("seen_ms", f.lit(None).cast("bigint"))
@@ -88,24 +92,26 @@ def hour(ms: Column) -> Column:
     return f.timestamp_millis(ms - f.pmod(ms, f.lit(_HOUR_MS)))
 
 
-def _of(spark: SparkSession, table: StreamTable, reads: Reads, width: int | None) -> DataFrame:
+def _of(
+    spark: SparkSession, table: StreamTable, job_input: JobInput, width: int | None
+) -> DataFrame:
     stream_schema = table.stream_schema
     own = {(column.name, column.type) for column in stream_schema.columns}
     more = [
         (f.col(column.name) if (column.name, column.type) in own else f.lit(None))
         .cast(field.dataType)
         .alias(column.name)
-        for column, field in zip(reads.columns, spark_schema(reads.columns), strict=True)
+        for column, field in zip(job_input.columns, spark_schema(job_input.columns), strict=True)
     ]
     token = "-stream_id" if stream_schema.counts_down else "stream_id"
-    return frame(spark, table).select(
+    return table_dataframe(spark, table).select(
         f.lit(stream_schema.stream).alias("stream"),
         f.expr(token).alias("token"),
         "row_no",
         "writer",
-        f.expr(text_of(ROOM, stream_schema)).alias("room_id"),
-        f.expr(text_of(USER, stream_schema)).alias("user_id"),
-        f.expr(time_of(stream_schema)).alias("at_ms"),
+        f.expr(text_expression(ROOM, stream_schema)).alias("room_id"),
+        f.expr(text_expression(USER, stream_schema)).alias("user_id"),
+        f.expr(time_expression(stream_schema)).alias("at_ms"),
         f.expr("CAST(NULL AS bigint)" if width is None else f"{token} div {width}").alias("slot"),
         *more,
     )

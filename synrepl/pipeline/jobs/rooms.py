@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as f
 
-from synrepl.pipeline.jobs.job import COUNT, DAY, TEXT, Job, Kind, Plot, Reads, schema
+from synrepl.pipeline.jobs.job import COUNT, DAY, TEXT, JobInput, LakeJob, Plot, PlotKind, schema
 from synrepl.pipeline.jobs.longform import day, happened_ms
 
 
@@ -27,11 +27,11 @@ def transform(rows: DataFrame) -> DataFrame:
     )
 
 
-ROOMS = Job(
+ROOMS = LakeJob(
     "rooms",
     "How rooms grow, the largest first",
-    Reads(),
+    JobInput(),
     schema(room_id=TEXT, day=DAY, rows=COUNT, total=COUNT, all_days=COUNT),
-    Plot(Kind.LINES, x="day", y="total", series=("room_id",), label="rows so far", add=False),
+    Plot(PlotKind.LINES, x="day", y="total", series=("room_id",), label="rows so far", add=False),
     transform,
 )

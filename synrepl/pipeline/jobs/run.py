@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as t
 
 from synrepl.core.errors import InputError
-from synrepl.pipeline.jobs.job import Job
+from synrepl.pipeline.jobs.job import LakeJob
 from synrepl.pipeline.jobs.longform import longform
 from synrepl.pipeline.lake.lake import Lake
 
@@ -18,23 +18,23 @@ class OtherSchema(InputError):
     """job {job!r} gives the columns {found}, and declares {declared}; make its transform and its schema agree"""
 
 
-def run(spark: SparkSession, lake: Lake, job: Job) -> DataFrame:
+def run_job(spark: SparkSession, lake: Lake, job: LakeJob) -> DataFrame:
     """A job's answer, which is found when it is asked for rows.
 
-    To be used within :meth:`.Lake.reading`, until all rows are taken.
+    To be used within :meth:`.Lake.read_lock`, until all rows are taken.
 
     :raises NothingToRead: none of the job's streams is in the lake
     :raises OtherSchema: the job gives what it does not declare
     :raises LakeFailed: a table cannot be read
     """
-    answer = job.transform(longform(spark, lake, job.reads))
+    answer = job.transform(longform(spark, lake, job.input))
     found, declared = _columns(answer.schema), _columns(job.schema)
     if found != declared:
         raise OtherSchema(job=job.name, found=_told(found), declared=_told(declared))
     return answer
 
 
-def explain(spark: SparkSession, lake: Lake, job: Job) -> str:
+def explain_job(spark: SparkSession, lake: Lake, job: LakeJob) -> str:
     """How Spark would find the answer: its plan, for people.
 
     :raises: as :func:`run` does
@@ -42,7 +42,7 @@ def explain(spark: SparkSession, lake: Lake, job: Job) -> str:
     # Spark has no call that gives it as text on a session of either kind.
     output = io.StringIO()
     with redirect_stdout(output):
-        run(spark, lake, job).explain(mode="formatted")
+        run_job(spark, lake, job).explain(mode="formatted")
     return output.getvalue().strip()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as f
 
-from synrepl.pipeline.jobs.job import COUNT, NUMBER, TEXT, Job, Kind, Plot, Reads, schema
+from synrepl.pipeline.jobs.job import COUNT, NUMBER, TEXT, JobInput, LakeJob, Plot, PlotKind, schema
 
 #: The share of so many of the largest rooms is told.
 _TOP = 10
@@ -54,11 +54,13 @@ def transform(rows: DataFrame) -> DataFrame:
     )
 
 
-SKEW = Job(
+SKEW = LakeJob(
     "skew",
     "How unevenly the rows of each stream lie in rooms",
-    Reads(seen=False),
+    JobInput(seen=False),
     schema(stream=TEXT, rooms=COUNT, rows=COUNT, largest=NUMBER, top_10=NUMBER, gini=NUMBER),
-    Plot(Kind.BARS, y="gini", series=("stream",), label="Gini coefficient (0 even, 1 one room)"),
+    Plot(
+        PlotKind.BARS, y="gini", series=("stream",), label="Gini coefficient (0 even, 1 one room)"
+    ),
     transform,
 )

@@ -23,10 +23,9 @@ from pathlib import Path
 import msgspec
 
 from synrepl.core.errors import InputError, Refused, StorageError
-from synrepl.pipeline.lake.land.quarantine import quarantine_schema
 from synrepl.pipeline.lake.local_path import local_path
 from synrepl.pipeline.lake.table import StreamTable
-from synrepl.pipeline.source.database.stream_schema import StreamSchema
+from synrepl.pipeline.source.database.stream_schema import StreamSchema, quarantine_schema
 
 MARKER = "synrepl-lake.json"
 LOCK = "synrepl-lake.lock"
@@ -63,7 +62,7 @@ class NotInTheLake(InputError):
     """stream {stream!r} is not in the lake {path}; it has {streams}"""
 
 
-class Marker(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class LakeMarker(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the marker file says.
 
     :ivar server: the database that was landed, as :attr:`.SourceDatabase.server` has it
@@ -86,7 +85,7 @@ class Lake:
         self.marker = _read_marker(self.path)
 
     @classmethod
-    def begin(cls, path: Path, server: str, erodes: bool) -> Lake:
+    def open_or_create(cls, path: Path, server: str, is_lossy: bool) -> Lake:
         """The lake of a database, made if the folder is empty or not there.
 
         :raises LakeAtUrl: the path is a URL
@@ -95,12 +94,12 @@ class Lake:
         """
         path = local_path(path)
         if not (path / MARKER).exists():
-            _make(path, Marker(FORMAT, server, erodes))
+            _make(path, LakeMarker(FORMAT, server, is_lossy))
         lake = cls(path)
-        lake.make_sure_it_is_of(server)
+        lake.require_server(server)
         return lake
 
-    def make_sure_it_is_of(self, server: str) -> None:
+    def require_server(self, server: str) -> None:
         """Refuse another database than the one it was begun with.
 
         :raises LakeOfAnother:
@@ -113,7 +112,7 @@ class Lake:
         """The names of the streams that are in it."""
         folder = self.path / "streams"
         found = folder.iterdir() if folder.is_dir() else ()
-        return sorted(each.name for each in found if StreamTable.there(each))
+        return sorted(each.name for each in found if StreamTable.exists(each))
 
     def table(self, stream: str) -> StreamTable:
         """One stream's table.
@@ -133,9 +132,9 @@ class Lake:
         folder = self._folder(stream_schema.stream)
         table = StreamTable(folder) if stream_schema.stream in self.streams else None
         return (
-            StreamTable.make(folder, stream_schema)
+            StreamTable.create(folder, stream_schema)
             if table is None
-            else table.widened(stream_schema)
+            else table.widen(stream_schema)
         )
 
     def quarantine_folder(self, stream: str) -> Path:
@@ -145,21 +144,21 @@ class Lake:
     def quarantine(self, stream: str) -> StreamTable | None:
         """The quarantine of a stream; None when all its rows fit."""
         folder = self.quarantine_folder(stream)
-        return StreamTable(folder) if StreamTable.there(folder) else None
+        return StreamTable(folder) if StreamTable.exists(folder) else None
 
     def ensure_quarantine(self, stream_schema: StreamSchema) -> StreamTable:
         """The quarantine of a stream, made if need be."""
         found = self.quarantine(stream_schema.stream)
         folder = self.quarantine_folder(stream_schema.stream)
         return (
-            StreamTable.make(folder, quarantine_schema(stream_schema)) if found is None else found
+            StreamTable.create(folder, quarantine_schema(stream_schema)) if found is None else found
         )
 
     def _folder(self, stream: str) -> Path:
         return self.path / "streams" / stream
 
     @contextmanager
-    def changing(self) -> Iterator[None]:
+    def write_lock(self) -> Iterator[None]:
         """Be the one process that changes the lake.
 
         :raises LakeBusy: another one is
@@ -170,13 +169,13 @@ class Lake:
             yield
 
     @contextmanager
-    def reading(self) -> Iterator[None]:
+    def read_lock(self) -> Iterator[None]:
         """Keep the files that are there from being removed."""
         with _locked(self.path / READERS, fcntl.LOCK_SH):
             yield
 
     @contextmanager
-    def removing(self, *, wait: bool = True) -> Iterator[bool]:
+    def removal_lock(self, *, wait: bool = True) -> Iterator[bool]:
         """Keep everybody from beginning to read files.
 
         :param wait: until nobody reads; else it may give False, and nothing may be removed
@@ -203,7 +202,7 @@ def _locked(path: Path, how: int) -> Iterator[bool]:
         os.close(descriptor)
 
 
-def _make(path: Path, marker: Marker) -> None:
+def _make(path: Path, marker: LakeMarker) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
         strangers = sorted(each.name for each in path.iterdir() if not each.name.startswith(MARKER))
@@ -225,7 +224,7 @@ def _make(path: Path, marker: Marker) -> None:
         raise NotALake(path=path, reason=f"{MARKER} cannot be written ({_words(error)})") from None
 
 
-def _read_marker(path: Path) -> Marker:
+def _read_marker(path: Path) -> LakeMarker:
     try:
         data = (path / MARKER).read_bytes()
     except OSError as error:
@@ -235,7 +234,7 @@ def _read_marker(path: Path) -> Marker:
         found = msgspec.json.decode(data, type=dict[str, object]).get("format")
         if found != FORMAT:
             raise OtherFormat(path=path, found=str(found)[:20], known=FORMAT)
-        return msgspec.json.decode(data, type=Marker)
+        return msgspec.json.decode(data, type=LakeMarker)
     except msgspec.DecodeError as error:
         raise NotALake(path=path, reason=f"{MARKER} is damaged ({error})") from None
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from pyspark.sql import SparkSession
 
 from synrepl.pipeline.lake.compact.compact import compact
-from synrepl.pipeline.lake.erase.erase import Erased, erase
+from synrepl.pipeline.lake.erase.erase import ErasureReport, erase
 from synrepl.pipeline.lake.erase.erasures import Erasures
-from synrepl.pipeline.lake.erase.pending import Pending, Redactions, pending
+from synrepl.pipeline.lake.erase.pending import PendingErasures, RedactionCache, pending
 from synrepl.pipeline.lake.failover.lost_rows import LostRows
 from synrepl.pipeline.lake.lake import Lake
-from synrepl.pipeline.lake.land.land import Landed, Landing, Vectors
+from synrepl.pipeline.lake.land.landing import Landing, LandingRound, Vectors
 from synrepl.pipeline.lake.watermarks import Watermarks
 from synrepl.pipeline.source.database.settlement import (
     REAL_TIME,
@@ -26,7 +26,7 @@ from synrepl.pipeline.source.database.source_database import SourceDatabase
 from synrepl.storage.marks import Mark
 
 #: Called after each round of landing.
-Told = Callable[[Landed], object]
+RoundCallback = Callable[[LandingRound], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +35,14 @@ class MaintenanceReport:
 
     :ivar rows: by stream, the number of rows landed
     :ivar quarantined: by stream, the number of rows quarantined, if any
-    :ivar joined: number of small files compacted into larger ones
+    :ivar compacted_files: number of small files compacted into larger ones
     :ivar unsettled: by stream, tokens allocated before the run that could not be landed yet
     :ivar lost: by stream, rows of the lake that the database lost in a failover found in this run
     :ivar left_out: by stream that cannot be read, the reason
     """
 
-    erased: Erased
-    joined: int
+    erased: ErasureReport
+    compacted_files: int
     rows: dict[str, int] = field(default_factory=dict)
     quarantined: dict[str, int] = field(default_factory=dict)
     upto: dict[str, str] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class MaintenanceReport:
 
 
 class LakeMaintenance:
-    """Lands, erases and compacts; use it within :meth:`.Lake.changing`.
+    """Lands, erases and compacts; use it within :meth:`.Lake.write_lock`.
 
     :param dsn: the DSN that tasks connect to
     :param accept_gaps: see :class:`.land.Landing`
@@ -74,8 +74,8 @@ class LakeMaintenance:
         self._lake = lake
         self._source = source
         self._known = Erasures()
-        self._redactions = Redactions()
-        self._marks: Mapping[str, Sequence[Mark]] = {}
+        self._redactions = RedactionCache()
+        self._watermarks: Mapping[str, Sequence[Mark]] = {}
         self._rows: Counter[str] = Counter()
         self._quarantined: Counter[str] = Counter()
         self._upto: dict[str, str] = {}
@@ -94,7 +94,7 @@ class LakeMaintenance:
     def run(
         self,
         streams: Sequence[str],
-        told: Told = lambda landed: None,
+        on_round: RoundCallback = lambda landed: None,
         settle_timeout_s: float = SETTLE_TIMEOUT_S,
     ) -> MaintenanceReport:
         """Land everything that is settled now, then erase, then compact.
@@ -107,9 +107,9 @@ class LakeMaintenance:
         """
         self._known = self._pending().known
         marks = self._source.watermarks()
-        if marks != self._marks:  # finding the new ones reads all marks of the lake
-            Watermarks(self._lake).take_in(marks)
-            self._marks = marks
+        if marks != self._watermarks:  # finding the new ones reads all marks of the lake
+            Watermarks(self._lake).import_marks(marks)
+            self._watermarks = marks
         unsettled: dict[str, Unsettled] = {}
         for landed in self._landing.rounds(streams, settle_timeout_s):
             unsettled = landed.unsettled
@@ -118,7 +118,7 @@ class LakeMaintenance:
             self._upto |= {stream: str(at) for stream, at in landed.upto.items()}
             for stream, rows in landed.lost.items():
                 self._lost.setdefault(stream, []).extend(rows)
-            told(landed)
+            on_round(landed)
         # Again, as the rows just landed may be redactions.
         erased = erase(self._spark, self._lake, self._pending())
         joined = sum(compact(self._spark, self._lake, stream).joined for stream in streams)
@@ -138,12 +138,12 @@ class LakeMaintenance:
         self._rows, self._quarantined, self._upto, self._lost = Counter(), Counter(), {}, {}
         return report
 
-    def _pending(self) -> Pending:
+    def _pending(self) -> PendingErasures:
         return pending(self._spark, self._source, self._lake, self._redactions)
 
     def _remove_unused(self, streams: Sequence[str]) -> None:
         # While somebody reads, the files stay; a later run removes them.
-        with self._lake.removing(wait=False) as nobody_reads:
+        with self._lake.removal_lock(wait=False) as nobody_reads:
             if nobody_reads:
                 for stream in streams:
                     self._lake.table(stream).remove_unused()

@@ -22,9 +22,8 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from synrepl.core.errors import Refused, StorageError
 from synrepl.core.tokens import Token
-from synrepl.pipeline.lake.failover.failovers import TableFailovers
-from synrepl.pipeline.lake.files import DataFile
-from synrepl.pipeline.lake.land.shared_folder import verify
+from synrepl.pipeline.lake.data_files import DataFile, verify_files
+from synrepl.pipeline.lake.failover.table_failovers import TableFailovers
 from synrepl.pipeline.source.database.stream_schema import HEAD, StreamSchema
 from synrepl.positions.vector import PositionVector
 from synrepl.streams.columns import Column, ColumnType
@@ -76,12 +75,12 @@ class StreamTable:
             self._delta = DeltaTable(path)
 
     @staticmethod
-    def there(path: Path) -> bool:
+    def exists(path: Path) -> bool:
         """True when a folder has a table; one that somebody died over while it was made has none."""
         return path.is_dir() and DeltaTable.is_deltatable(str(path))
 
     @classmethod
-    def make(cls, path: Path, stream_schema: StreamSchema) -> StreamTable:
+    def create(cls, path: Path, stream_schema: StreamSchema) -> StreamTable:
         """An empty table of a stream.
 
         Every cell may be null, whatever the stream says: it may come to allow it, and
@@ -121,7 +120,7 @@ class StreamTable:
         down = self._properties.get(_COUNTS_DOWN) == "true"
         return StreamSchema(self.stream, down, tuple(columns[len(HEAD) :]))
 
-    def widened(self, stream_schema: StreamSchema) -> StreamTable:
+    def widen(self, stream_schema: StreamSchema) -> StreamTable:
         """This table with all columns of ``stream_schema``.
 
         :raises SchemaChanged: one has another type, or is gone
@@ -153,7 +152,7 @@ class StreamTable:
         return PositionVector(known, self._version(_LINEAR) or 0)
 
     @property
-    def landed(self) -> bool:
+    def has_position(self) -> bool:
         """True once a position has been committed, also one at the very beginning."""
         return self._version(_LINEAR) is not None
 
@@ -162,7 +161,7 @@ class StreamTable:
         """What it knows of the database's failovers."""
         return msgspec.json.decode(self._properties.get(_FAILOVERS, "{}"), type=TableFailovers)
 
-    def know_failovers(self, failovers: TableFailovers) -> None:
+    def record_failovers(self, failovers: TableFailovers) -> None:
         """Put on record what it knows of them, before anything of the new server is landed."""
         told = msgspec.json.encode(failovers).decode()
         with _failing(self.path, "written"):
@@ -189,11 +188,11 @@ class StreamTable:
         :raises FileNotAsWritten: a file is not in the table's folder as it was written
         :raises LandedElsewhere: the table is not at ``start``
         """
-        verify(self.path, files)
+        verify_files(self.path, files)
         self.refresh()
-        self._know_writers(end.writers)
+        self._register_writers(end.writers)
         # Of all that comes after this look, the commit itself finds out.
-        if self.landed and self.position != start:
+        if self.has_position and self.position != start:
             raise LandedElsewhere(stream=self.stream, found=self.position, expected=start)
         at = {_LINEAR: end.linear, **{_WRITER + name: end[name] for name in end.writers}}
         self._commit([_add(file, True) for file in files], at, "land")
@@ -204,7 +203,7 @@ class StreamTable:
         :param change: their rows differ, and are not only arranged in another way
         :raises FileNotAsWritten: a new file is not in the table's folder as it was written
         """
-        verify(self.path, new)
+        verify_files(self.path, new)
         number = (self._version(_REWRITES) or 0) + 1
         now = int(time.time() * 1000)
         gone = [
@@ -217,7 +216,7 @@ class StreamTable:
     def remove_unused(self) -> int:
         """Delete files that no longer belong to the table, or never did; how many.
 
-        To be called within :meth:`.Lake.changing` and :meth:`.Lake.removing`.
+        To be called within :meth:`.Lake.write_lock` and :meth:`.Lake.removal_lock`.
         """
         self.refresh()
         with _failing(self.path, "cleared"):
@@ -240,7 +239,7 @@ class StreamTable:
     def _writers(self) -> list[str]:
         return msgspec.json.decode(self._properties.get(_WRITERS, "[]"), type=list[str])
 
-    def _know_writers(self, writers: Iterable[str]) -> None:
+    def _register_writers(self, writers: Iterable[str]) -> None:
         known = set(self._writers)
         if not known.issuperset(writers):
             names = msgspec.json.encode(sorted(known.union(writers))).decode()

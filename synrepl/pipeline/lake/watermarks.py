@@ -18,7 +18,7 @@ from deltalake.exceptions import DeltaError
 from pyspark.sql import DataFrame, SparkSession
 
 from synrepl.core.tokens import Token
-from synrepl.pipeline.lake.frame import parquet
+from synrepl.pipeline.lake.dataframe import parquet_dataframe
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.table import LakeFailed
 from synrepl.storage.marks import Mark
@@ -29,7 +29,7 @@ T = TypeVar("T")
 MIN_SPACING_S = 60.0
 
 #: Number of small files, one for each append, that are compacted into one.
-FILES = 100
+MAX_FILES = 100
 
 SCHEMA = pa.schema(
     [
@@ -45,17 +45,17 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Watermarks:
-    """The marks of a lake; to add some, construct and use this within :meth:`.Lake.changing`."""
+    """The marks of a lake; to add some, construct and use this within :meth:`.Lake.write_lock`."""
 
     def __init__(self, lake: Lake) -> None:
         self.path: Path = lake.path / "marks"
         self._newest: dict[str, Mark] | None = None
 
-    def note(self, stream: str, token: Token, at: float) -> bool:
-        """Record the position of one stream, see :meth:`note_all`; True if a mark was added."""
-        return bool(self.note_all({stream: token}, at))
+    def record(self, stream: str, token: Token, at: float) -> bool:
+        """Record the position of one stream, see :meth:`record_all`; True if a mark was added."""
+        return bool(self.record_all({stream: token}, at))
 
-    def note_all(self, tokens: Mapping[str, Token], at: float) -> int:
+    def record_all(self, tokens: Mapping[str, Token], at: float) -> int:
         """Record the positions of streams in one commit: of those that advanced and have no mark of the last minute.
 
         :param tokens: by stream, the linear position
@@ -67,13 +67,13 @@ class Watermarks:
         new = {
             stream: Mark(at, token)
             for stream, token in tokens.items()
-            if _worth_it(newest.get(stream), token, at)
+            if _is_due(newest.get(stream), token, at)
         }
         self._append(new.items())
         newest.update(new)
         return len(new)
 
-    def take_in(self, marks: Mapping[str, Iterable[Mark]]) -> int:
+    def import_marks(self, marks: Mapping[str, Iterable[Mark]]) -> int:
         """Add marks from elsewhere, by stream, unless they are present; return the number added.
 
         :raises LakeFailed: the table could not be read or written
@@ -101,14 +101,14 @@ class Watermarks:
         return self._guarded("read", lambda: delta.to_pyarrow_table().cast(SCHEMA))
 
     def frame(self, spark: SparkSession) -> DataFrame:
-        """All marks (``stream``, ``token``, ``at``) as a data frame; use it within :meth:`.Lake.reading`."""
+        """All marks (``stream``, ``token``, ``at``) as a data frame; use it within :meth:`.Lake.read_lock`."""
         found = self._open()
-        return parquet(spark, _DDL, [] if found is None else found.file_uris())
+        return parquet_dataframe(spark, _DDL, [] if found is None else found.file_uris())
 
     def remove_unused(self) -> int:
         """Delete files that no longer belong to the table, and return their number.
 
-        Call it within :meth:`.Lake.changing` and :meth:`.Lake.removing`.
+        Call it within :meth:`.Lake.write_lock` and :meth:`.Lake.removal_lock`.
         """
         found = self._open()
         if found is None:
@@ -141,7 +141,7 @@ class Watermarks:
             )
             delta = DeltaTable(self.path)
             write_deltalake(delta, pa.Table.from_pylist(rows, schema=SCHEMA), mode="append")
-            if len(delta.file_uris()) > FILES:
+            if len(delta.file_uris()) > MAX_FILES:
                 delta.optimize.compact()
 
         self._guarded("written", work)
@@ -171,7 +171,7 @@ class Watermarks:
             raise LakeFailed(path=self.path, what=what, reason=reason) from None
 
 
-def _worth_it(last: Mark | None, token: Token, at: float) -> bool:
+def _is_due(last: Mark | None, token: Token, at: float) -> bool:
     if last is None:
         return True
     # If the clock was set back, marks are added at once, not when it has caught up.

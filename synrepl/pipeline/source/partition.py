@@ -11,7 +11,7 @@ from pyspark.sql.datasource import InputPartition
 
 from synrepl.pipeline.source.errors import MustReland
 from synrepl.pipeline.source.plan.chunks import ScanChunk
-from synrepl.pipeline.source.read_schema import widened
+from synrepl.pipeline.source.read_schema import widen_batches
 from synrepl.pipeline.source.reading.chunk_reader import ChunkReader, ReadingAway
 from synrepl.storage.store import Trimmed
 
@@ -72,4 +72,4 @@ class PartitionReader:
             ]
         )
         batches = ChunkReader(self.dsn).batches(part.chunk, wanted)
-        return widened(batches, self.schema, part.chunk.stream)
+        return widen_batches(batches, self.schema, part.chunk.stream)

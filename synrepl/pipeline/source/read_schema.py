@@ -161,7 +161,7 @@ def combine_schemas(
     return found.only(wanted, ", ".join(stream_schema.stream for stream_schema in stream_schemas))
 
 
-def widened(
+def widen_batches(
     batches: Iterator[pa.RecordBatch], schema: pa.Schema, stream: str
 ) -> Iterator[pa.RecordBatch]:
     """Batches of one stream's columns as batches of all columns.

@@ -12,18 +12,28 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from synrepl.core.tokens import MAX_TOKEN, Range, Token
-from synrepl.pipeline.lake.check.report import CHANGED, Difference, Example, Report, StreamReport
-from synrepl.pipeline.lake.check.rows import changed_columns, differing
-from synrepl.pipeline.lake.check.source import Mask, as_they_are, narrowed, source_rows
-from synrepl.pipeline.lake.check.sums import Sides, Sums, compare
-from synrepl.pipeline.lake.failover.failovers import LossWindow, TableFailovers, up_to_now
+from synrepl.pipeline.lake.check.report import (
+    CHANGED,
+    CheckReport,
+    Difference,
+    Example,
+    StreamReport,
+)
+from synrepl.pipeline.lake.check.rows import changed_columns, find_differences
+from synrepl.pipeline.lake.check.source_rows import Mask, no_mask, restrict_chunks, source_rows
+from synrepl.pipeline.lake.check.sums import ComparedRows, RangeSums, compare_sums
+from synrepl.pipeline.lake.data_files import DataFile
+from synrepl.pipeline.lake.dataframe import table_dataframe
 from synrepl.pipeline.lake.failover.lost_rows import LostRows
-from synrepl.pipeline.lake.files import DataFile
-from synrepl.pipeline.lake.frame import frame
+from synrepl.pipeline.lake.failover.table_failovers import (
+    LossWindow,
+    TableFailovers,
+    update_failovers,
+)
 from synrepl.pipeline.lake.lake import Lake
-from synrepl.pipeline.lake.ranges import Ranges, joined
-from synrepl.pipeline.lake.replay.fill import filled
+from synrepl.pipeline.lake.replay.fill import fill_erased_cells
 from synrepl.pipeline.lake.table import StreamTable
+from synrepl.pipeline.lake.token_ranges import TokenRanges, merge_adjacent
 from synrepl.pipeline.source.database.bounds import SafeBound
 from synrepl.pipeline.source.database.source_database import NoSuchStream, SourceDatabase
 from synrepl.pipeline.source.database.stream_schema import StreamSchema
@@ -74,10 +84,10 @@ def check(
     dsn: str,
     extent: Extent = EVERYTHING,
     *,
-    mask: Mask = as_they_are,
+    mask: Mask = no_mask,
     copy: bool = False,
     progress: Progress = lambda report: None,
-) -> Report:
+) -> CheckReport:
     """Compare a lake with its source, range by range, and where they differ row by row.
 
     A stream of which there is nothing to compare is no equal one, unless both sides were looked at
@@ -98,19 +108,19 @@ def check(
     :raises ReadingAway: :raises ReadFailed: :raises Trimmed:
     """
     if not copy:
-        lake.make_sure_it_is_of(source.server)
+        lake.require_server(source.server)
     done = []
-    with lake.reading():
+    with lake.read_lock():
         tables = [lake.table(name) for name in extent.streams or lake.streams]
         for table in tables:
             quarantined = lake.quarantine(table.stream)
-            checking = _Checking(spark, table, source, dsn, extent, mask, copy)
+            checking = _StreamCheck(spark, table, source, dsn, extent, mask, copy)
             done.append(replace(checking.report(), quarantined=_rows(quarantined)))
             progress(done[-1])
-    return Report(done, sorted(set(source.streams) - set(lake.streams)))
+    return CheckReport(done, sorted(set(source.streams) - set(lake.streams)))
 
 
-class _Looked(NamedTuple):
+class _Differences(NamedTuple):
     """What was found row by row; see :class:`.StreamReport`."""
 
     differences: Sequence[Difference] = ()
@@ -119,7 +129,7 @@ class _Looked(NamedTuple):
     gone: int = 0
 
 
-class _Checking:
+class _StreamCheck:
     """One stream."""
 
     def __init__(
@@ -205,12 +215,12 @@ class _Checking:
         stream = self._table.stream
         parts = list(plan_chunks(self._source, {stream: start}, {stream: end}, {stream: names}))
         down = self._stream_schema.counts_down
-        ranges = Ranges.of_files(
-            self._files, down, whole, self._extent.range_rows, failovers.passed_over
+        ranges = TokenRanges.of_files(
+            self._files, down, whole, self._extent.range_rows, failovers.skipped_ranges
         )
-        sums = compare(self._sides(parts, ranges, range(len(ranges))), ranges)
+        sums = compare_sums(self._sides(parts, ranges, range(len(ranges))), ranges)
         unequal = [number for number, (source, lake) in sums.items() if source != lake]
-        looked = self._looked_at(parts, ranges, sums, unequal, failovers.lost)
+        looked = self._find_differences(parts, ranges, sums, unequal, failovers.lost)
         return StreamReport(
             stream,
             after,
@@ -224,18 +234,18 @@ class _Checking:
             lost=tuple(looked.lost),
         )
 
-    def _looked_at(
+    def _find_differences(
         self,
         parts: Sequence[ScanChunk],
-        ranges: Ranges,
-        sums: Mapping[int, tuple[Sums, Sums]],
+        ranges: TokenRanges,
+        sums: Mapping[int, tuple[RangeSums, RangeSums]],
         unequal: Sequence[int],
         lost: Sequence[LossWindow],
-    ) -> _Looked:
+    ) -> _Differences:
         if not unequal:
-            return _Looked()
+            return _Differences()
         sides = self._sides(parts, ranges, unequal)
-        looked = differing(sides, ranges, unequal, self._extent.examples, lost)
+        looked = find_differences(sides, ranges, unequal, self._extent.examples, lost)
         found, gone = [], 0
         for number, count in sorted(looked.counts.items()):
             if self._source.is_lossy:
@@ -244,7 +254,9 @@ class _Checking:
             if any(count):
                 source, lake = sums[number]
                 found.append(Difference(*ranges[number], source.rows, lake.rows, *count))
-        return _Looked(found, self._explained(parts, ranges, looked.examples), looked.lost, gone)
+        return _Differences(
+            found, self._explained(parts, ranges, looked.examples), looked.lost, gone
+        )
 
     def _failovers(self) -> TableFailovers:
         """What the table knows, with the failovers since it was landed last.
@@ -256,17 +268,17 @@ class _Checking:
         table = self._table
         if self._copy:
             return msgspec.structs.replace(table.failovers, lost=())
-        return up_to_now(table.stream, table.failovers, table.position, self._source)
+        return update_failovers(table.stream, table.failovers, table.position, self._source)
 
     def _explained(
-        self, parts: Sequence[ScanChunk], ranges: Ranges, examples: list[Example]
+        self, parts: Sequence[ScanChunk], ranges: TokenRanges, examples: list[Example]
     ) -> list[Example]:
         """Name the columns in which the rows that were changed differ."""
         ids = {each.stream_id for each in examples if each.what == CHANGED}
         if not ids:
             return examples
-        spans = joined(Range(abs(each) - 1, abs(each)) for each in sorted(ids, key=abs))
-        sides = self._sides_of(narrowed(parts, spans), self._lake_rows(spans))
+        spans = merge_adjacent(Range(abs(each) - 1, abs(each)) for each in sorted(ids, key=abs))
+        sides = self._sides_of(restrict_chunks(parts, spans), self._lake_rows(spans))
         wanted = f.col("stream_id").isin(list(ids))
         few = sides._replace(source=sides.source.where(wanted), lake=sides.lake.where(wanted))
         columns = changed_columns(few)
@@ -278,28 +290,30 @@ class _Checking:
             for each in examples
         ]
 
-    def _sides(self, parts: Sequence[ScanChunk], ranges: Ranges, numbers: Iterable[int]) -> Sides:
-        spans = joined(ranges[number] for number in numbers)
+    def _sides(
+        self, parts: Sequence[ScanChunk], ranges: TokenRanges, numbers: Iterable[int]
+    ) -> ComparedRows:
+        spans = merge_adjacent(ranges[number] for number in numbers)
         last = ranges[len(ranges) - 1].upto
         beyond = self._extent.upto is None
         # The last range takes in what the lake has above its position, and should not have.
         open_ = [
             Range(span.after, 2**63 - 1) if beyond and span.upto == last else span for span in spans
         ]
-        return self._sides_of(narrowed(parts, spans), self._lake_rows(open_))
+        return self._sides_of(restrict_chunks(parts, spans), self._lake_rows(open_))
 
-    def _sides_of(self, parts: Sequence[ScanChunk], lake: DataFrame) -> Sides:
+    def _sides_of(self, parts: Sequence[ScanChunk], lake: DataFrame) -> ComparedRows:
         source = source_rows(self._spark, self._dsn, parts, self._stream_schema, self._mask)
         if self._copy:  # where the mask leaves NULL, too
             there = self._source.stream_schema(self._table.stream)
-            source, lake = filled(source, there), filled(lake, there)
-        return Sides(source, lake, self._stream_schema, numbered=not self._source.is_lossy)
+            source, lake = fill_erased_cells(source, there), fill_erased_cells(lake, there)
+        return ComparedRows(source, lake, self._stream_schema, numbered=not self._source.is_lossy)
 
     def _lake_rows(self, spans: Sequence[Range]) -> DataFrame:
         """The lake's rows in some ranges, and perhaps others from the same files."""
         down = self._stream_schema.counts_down
         files = [file for file in self._files if any(_meets(file, span, down) for span in spans)]
-        rows = frame(self._spark, self._table, files)
+        rows = table_dataframe(self._spark, self._table, files)
         token = -f.col("stream_id") if down else f.col("stream_id")
         return rows.where((token > spans[0].after) & (token <= spans[-1].upto))
 

@@ -100,7 +100,7 @@ class StreamReport:
 
     @property
     def outcome(self) -> Outcome:
-        """Whether the lake has exactly what it should, as far as it was compared."""
+        """Whether the lake has exact_value what it should, as far as it was compared."""
         if self.not_compared:
             return Outcome.NOT_COMPARED
         if self.differences:
@@ -109,7 +109,7 @@ class StreamReport:
 
     @property
     def equal(self) -> bool:
-        """True when the lake has exactly what it should."""
+        """True when the lake has exact_value what it should."""
         return self.outcome is Outcome.EQUAL
 
     @property
@@ -122,24 +122,24 @@ class StreamReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class CheckReport:
     """All streams that were checked.
 
-    :ivar elsewhere: streams that the source has, and the lake not: nobody asked for them
+    :ivar streams_not_in_lake: streams that the source has, and the lake not: nobody asked for them
     """
 
     streams: Sequence[StreamReport]
-    elsewhere: Sequence[str] = ()
+    streams_not_in_lake: Sequence[str] = ()
 
     @property
     def outcome(self) -> Outcome:
-        """Whether the lake has exactly what it should; of no stream at all, nothing was compared."""
+        """Whether the lake has exact_value what it should; of no stream at all, nothing was compared."""
         found = {each.outcome for each in self.streams} or {Outcome.NOT_COMPARED}
         return next(each for each in reversed(Outcome) if each in found)
 
     @property
     def equal(self) -> bool:
-        """True when everything was compared, and the lake has exactly what it should."""
+        """True when everything was compared, and the lake has exact_value what it should."""
         return self.outcome is Outcome.EQUAL
 
     @property
@@ -158,5 +158,5 @@ class Report:
                 {**asdict(each), "outcome": each.outcome, "equal": each.equal}
                 for each in self.streams
             ],
-            "streams_not_in_lake": list(self.elsewhere),
+            "streams_not_in_lake": list(self.streams_not_in_lake),
         }

@@ -1,4 +1,4 @@
-"""Ranges that differ, row by row."""
+"""TokenRanges that differ, row by row."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from synrepl.pipeline.lake.check.report import CHANGED, DOUBLED, MISSING, ONLY_IN_LAKE, Example
-from synrepl.pipeline.lake.check.sums import Sides, exactly
-from synrepl.pipeline.lake.failover.failovers import LossWindow
-from synrepl.pipeline.lake.failover.lost_rows import LostRows, incarnation_of, lost_from
-from synrepl.pipeline.lake.ranges import Ranges
+from synrepl.pipeline.lake.check.sums import ComparedRows, exact_value
+from synrepl.pipeline.lake.failover.lost_rows import LostRows, losing_incarnation, summarize_lost
+from synrepl.pipeline.lake.failover.table_failovers import LossWindow
+from synrepl.pipeline.lake.token_ranges import TokenRanges
 
 _COUNTS = ("missing", "only_in_lake", "doubled", "changed")
 _WORDS = (MISSING, ONLY_IN_LAKE, DOUBLED, CHANGED)
 
 
-class Counts(NamedTuple):
+class DifferenceCounts(NamedTuple):
     """How many rows of one range differ, and how."""
 
     missing: int = 0
@@ -28,7 +28,7 @@ class Counts(NamedTuple):
     changed: int = 0
 
 
-class Found(NamedTuple):
+class RowDifferences(NamedTuple):
     """What differs.
 
     :ivar counts: by number of range
@@ -36,18 +36,18 @@ class Found(NamedTuple):
     :ivar lost: rows of the lake that the database lost in failovers, which are in neither
     """
 
-    counts: Mapping[int, Counts]
+    counts: Mapping[int, DifferenceCounts]
     examples: list[Example]
     lost: list[LostRows]
 
 
-def differing(
-    sides: Sides,
-    ranges: Ranges,
+def find_differences(
+    sides: ComparedRows,
+    ranges: TokenRanges,
     wanted: Sequence[int],
     examples: int,
     failovers: Sequence[LossWindow] = (),
-) -> Found:
+) -> RowDifferences:
     """Compare some ranges row by row.
 
     :param sides: with at least all rows of the ranges that are wanted
@@ -61,14 +61,14 @@ def differing(
     # What is only in the lake is no mistake where the source deletes.
     shown = _COUNTS if sides.numbered else [name for name in _COUNTS if name != "only_in_lake"]
     try:
-        lost = lost_from(bad.where("incarnation IS NOT NULL")) if failovers else []
+        lost = summarize_lost(bad.where("incarnation IS NOT NULL")) if failovers else []
         totals = (
             bad.where(_any(_COUNTS))
             .groupBy("range")
             .agg(*(f.sum(name).alias(name) for name in _COUNTS))
         )
         counts = {
-            row["range"]: Counts(*(int(row[name]) for name in _COUNTS))
+            row["range"]: DifferenceCounts(*(int(row[name]) for name in _COUNTS))
             for row in totals.toLocalIterator()
         }
         mistakes = bad.where(_any(shown))
@@ -81,10 +81,10 @@ def differing(
         for name, word in zip(_COUNTS, _WORDS, strict=True)
         if name in shown and row[name]
     ]
-    return Found(counts, named[:examples], lost)
+    return RowDifferences(counts, named[:examples], lost)
 
 
-def changed_columns(sides: Sides) -> Mapping[tuple[int, int], tuple[str, ...]]:
+def changed_columns(sides: ComparedRows) -> Mapping[tuple[int, int], tuple[str, ...]]:
     """By stream ID and row number, the columns in which rows that both sides have differ.
 
     :param sides: with few rows
@@ -95,7 +95,10 @@ def changed_columns(sides: Sides) -> Mapping[tuple[int, int], tuple[str, ...]]:
         if column.name not in ("stream_id", "row_no")
     ]
     differ = [
-        f.when(~exactly(column, "source.").eqNullSafe(exactly(column, "lake.")), f.lit(column.name))
+        f.when(
+            ~exact_value(column, "source.").eqNullSafe(exact_value(column, "lake.")),
+            f.lit(column.name),
+        )
         for column in columns
     ]
     both = sides.source.alias("source").join(sides.lake.alias("lake"), ["stream_id", "row_no"])
@@ -114,7 +117,7 @@ def _numbered(digests: DataFrame, failovers: Sequence[LossWindow]) -> DataFrame:
         f.max("writer").alias("writer"),
     )
     token = f.abs("stream_id")
-    keyed = keyed.withColumns({"token": token, "may_be_lost": incarnation_of(failovers, token)})
+    keyed = keyed.withColumns({"token": token, "may_be_lost": losing_incarnation(failovers, token)})
     only_in_lake, lost = f.col("source") == 0, f.col("may_be_lost").isNotNull()
     return keyed.select(
         "range",

@@ -12,12 +12,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.functions import arrow_udf
 
-from synrepl.pipeline.lake.ranges import Ranges
+from synrepl.pipeline.lake.token_ranges import TokenRanges
 from synrepl.pipeline.source.database.stream_schema import StreamSchema
 from synrepl.streams.columns import Column, ColumnType
 
 
-class Sums(NamedTuple):
+class RangeSums(NamedTuple):
     """Of the rows of one range; they do not depend on the order of the rows.
 
     :ivar low: the sum of the lower halves of the rows' digests, which 2^31 rows do not overflow
@@ -31,7 +31,7 @@ class Sums(NamedTuple):
     xor: int = 0
 
 
-class Sides(NamedTuple):
+class ComparedRows(NamedTuple):
     """Both sides' rows of one stream, in the same columns.
 
     :ivar numbered: rows have the same ``row_no`` on both sides
@@ -42,7 +42,7 @@ class Sides(NamedTuple):
     stream_schema: StreamSchema
     numbered: bool
 
-    def digests(self, ranges: Ranges) -> DataFrame:
+    def digests(self, ranges: TokenRanges) -> DataFrame:
         """``in_lake``, ``range``, ``stream_id``, ``row_no``, ``writer``, ``digest`` of every row."""
 
         def number_of(tokens: pa.Array) -> pa.Array:
@@ -67,13 +67,13 @@ class Sides(NamedTuple):
         parts: list[SparkColumn] = []
         for column in self.stream_schema.columns:
             if column.name != "row_no" or self.numbered:
-                value = exactly(column)
+                value = exact_value(column)
                 # The hash goes over nulls as if they were not there.
                 parts += [value, value.isNull()] if column.nullable else [value]
         return f.xxhash64(*parts)
 
 
-def exactly(column: Column, source: str = "") -> SparkColumn:
+def exact_value(column: Column, source: str = "") -> SparkColumn:
     """A value of which no two that differ count as equal.
 
     :param source: alias of the DataFrame, with a dot
@@ -86,7 +86,9 @@ def exactly(column: Column, source: str = "") -> SparkColumn:
     return value
 
 
-def compare(sides: Sides, ranges: Ranges) -> Mapping[int, tuple[Sums, Sums]]:
+def compare_sums(
+    sides: ComparedRows, ranges: TokenRanges
+) -> Mapping[int, tuple[RangeSums, RangeSums]]:
     """By number of range, what the source has and what the lake has; one pass over each."""
     digest = f.col("digest")
     summed = (
@@ -99,8 +101,8 @@ def compare(sides: Sides, ranges: Ranges) -> Mapping[int, tuple[Sums, Sums]]:
             f.bit_xor(digest).alias("xor"),
         )
     )
-    found: dict[int, list[Sums]] = defaultdict(lambda: [Sums(), Sums()])
+    found: dict[int, list[RangeSums]] = defaultdict(lambda: [RangeSums(), RangeSums()])
     for row in summed.toLocalIterator():
-        sums = Sums(row["rows"], row["low"], row["high"], row["xor"])
+        sums = RangeSums(row["rows"], row["low"], row["high"], row["xor"])
         found[row["range"]][row["in_lake"]] = sums
     return {number: (source, lake) for number, (source, lake) in sorted(found.items())}

@@ -12,12 +12,11 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from synrepl.core.errors import StorageError
-from synrepl.pipeline.lake.compact.merge import Source, merged
-from synrepl.pipeline.lake.compact.policy import joins
-from synrepl.pipeline.lake.files import DataFile
+from synrepl.pipeline.lake.compact.merge import MergeInput, merge_files
+from synrepl.pipeline.lake.compact.policy import plan_compaction
+from synrepl.pipeline.lake.data_files import DataFile, FileWriter
 from synrepl.pipeline.lake.lake import Lake
-from synrepl.pipeline.lake.land.tasks import run_tasks
-from synrepl.pipeline.lake.land.write import FileWriter
+from synrepl.pipeline.lake.spark_tasks import run_tasks
 from synrepl.pipeline.source.database.stream_schema import StreamSchema
 from synrepl.pipeline.source.reading.schema import arrow_schema
 
@@ -27,7 +26,7 @@ TARGET_BYTES = 128 << 20
 #: Takes how many files have been joined so far, and how many are to be.
 Progress = Callable[[int, int], object]
 
-_JOINED = pa.schema([("part", pa.int64()), ("file", pa.string())])
+_MERGED = pa.schema([("part", pa.int64()), ("file", pa.string())])
 
 
 class RowsDiffer(StorageError):
@@ -35,7 +34,7 @@ class RowsDiffer(StorageError):
 
 
 @dataclass(frozen=True, slots=True)
-class Compacted:
+class CompactionReport:
     """What compaction did to a stream's table.
 
     :ivar joined: files that there were, and that are one of the ``made`` now
@@ -60,10 +59,10 @@ def compact(
     target: int = TARGET_BYTES,
     full: bool = False,
     progress: Progress = lambda done, of: None,
-) -> Compacted:
+) -> CompactionReport:
     """Join small files of a stream that are neighbours, as :mod:`.compact_policy` tells.
 
-    To be called within :meth:`.Lake.changing`. Each joined file is committed as soon as it is
+    To be called within :meth:`.Lake.write_lock`. Each joined file is committed as soon as it is
     there. Whatever dies before that leaves the table as it was, and perhaps a file that
     nobody refers to.
 
@@ -72,14 +71,14 @@ def compact(
     :raises NotInTheLake: :raises LakeFailed: :raises FileNotAsWritten:
     """
     table = lake.table(stream)
-    groups = joins(table.files, target, full=full)
+    groups = plan_compaction(table.files, target, full=full)
     wanted = sum(map(len, groups))
-    work = partial(_join, table.path, table.stream_schema)
-    done = Compacted(stream)
-    for row in run_tasks(spark, [_part(n, each) for n, each in enumerate(groups)], work, _JOINED):
+    work = partial(_merge_group, table.path, table.stream_schema)
+    done = CompactionReport(stream)
+    for row in run_tasks(spark, [_part(n, each) for n, each in enumerate(groups)], work, _MERGED):
         group, new = groups[row["part"]], msgspec.json.decode(row["file"], type=DataFile)
         table.rewrite(group, [new], change=False)
-        done = Compacted(
+        done = CompactionReport(
             stream,
             done.joined + len(group),
             done.made + 1,
@@ -95,15 +94,17 @@ def _part(number: int, group: list[DataFile]) -> bytes:
     return msgspec.json.encode((number, group))
 
 
-def _join(folder: Path, stream_schema: StreamSchema, part: bytes) -> Iterator[pa.RecordBatch]:
+def _merge_group(
+    folder: Path, stream_schema: StreamSchema, part: bytes
+) -> Iterator[pa.RecordBatch]:
     number, group = msgspec.json.decode(part, type=tuple[int, list[DataFile]])
     schema = arrow_schema(stream_schema.columns)
     writer = FileWriter(folder, schema)
     sources = [
-        Source(folder / file.name, -file.high if stream_schema.counts_down else file.low)
+        MergeInput(folder / file.name, -file.high if stream_schema.counts_down else file.low)
         for file in group
     ]
-    for batch in merged(sources, schema):
+    for batch in merge_files(sources, schema):
         writer.write(batch)
     new = writer.close()
     expected = sum(file.rows for file in group)
@@ -111,5 +112,5 @@ def _join(folder: Path, stream_schema: StreamSchema, part: bytes) -> Iterator[pa
         found = 0 if new is None else new.rows
         raise RowsDiffer(path=folder, expected=expected, found=found)
     yield pa.RecordBatch.from_pylist(
-        [{"part": number, "file": msgspec.json.encode(new).decode()}], schema=_JOINED
+        [{"part": number, "file": msgspec.json.encode(new).decode()}], schema=_MERGED
     )

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from synrepl.core.tokens import Token
-from synrepl.pipeline.lake.read import batches
+from synrepl.pipeline.lake.data_files import read_batches
 
 #: Rows of one file that are held at a time.
 BATCH_ROWS = 8192
@@ -21,7 +21,7 @@ _Place = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class MergeInput:
     """A file to be merged.
 
     :ivar first: no row in it has a token below
@@ -31,8 +31,8 @@ class Source:
     first: Token
 
 
-def merged(
-    sources: Sequence[Source], schema: pa.Schema, batch_rows: int = BATCH_ROWS
+def merge_files(
+    sources: Sequence[MergeInput], schema: pa.Schema, batch_rows: int = BATCH_ROWS
 ) -> Iterator[pa.RecordBatch]:
     """All rows of all files, each once.
 
@@ -42,7 +42,7 @@ def merged(
     :param schema: of the result; columns that a file lacks are null
     """
     waiting = sorted(sources, key=lambda source: source.first, reverse=True)
-    opened: list[_Run] = []
+    opened: list[_MergeCursor] = []
     while opened or waiting:
         if not opened:
             opened = _open(waiting.pop(), schema, batch_rows)
@@ -56,7 +56,7 @@ def merged(
         opened = [run for run in opened if run.more()]
 
 
-class _Run:
+class _MergeCursor:
     """A file, and the rows of it that come next."""
 
     def __init__(self, rest: Iterator[pa.RecordBatch]) -> None:
@@ -91,8 +91,8 @@ class _Run:
         return taken
 
 
-def _open(source: Source, schema: pa.Schema, batch_rows: int) -> list[_Run]:
-    run = _Run(batches(source.path, schema, batch_rows=batch_rows))
+def _open(source: MergeInput, schema: pa.Schema, batch_rows: int) -> list[_MergeCursor]:
+    run = _MergeCursor(read_batches(source.path, schema, batch_rows=batch_rows))
     return [run] if run.more() else []
 
 

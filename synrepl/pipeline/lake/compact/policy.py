@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
-from synrepl.pipeline.lake.files import DataFile
+from synrepl.pipeline.lake.data_files import DataFile
 
 #: How many times the rows of one tier the next has.
 GROWTH = 4
@@ -20,7 +20,7 @@ GROWTH = 4
 _Group = list[DataFile]
 
 
-def joins(files: Iterable[DataFile], target: int, *, full: bool = False) -> list[_Group]:
+def plan_compaction(files: Iterable[DataFile], target: int, *, full: bool = False) -> list[_Group]:
     """The groups of files to be joined, each of two or more neighbours by stream ID.
 
     Files of half the target and more are left alone, and nothing is joined across them.

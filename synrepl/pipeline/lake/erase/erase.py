@@ -13,15 +13,13 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from synrepl.core.errors import StorageError
+from synrepl.pipeline.lake.data_files import DataFile, FileWriter, read_batches
+from synrepl.pipeline.lake.erase.erasure_record import write_erasure_record
 from synrepl.pipeline.lake.erase.erasures import Erasures
 from synrepl.pipeline.lake.erase.mask import mask, mask_quarantined
-from synrepl.pipeline.lake.erase.memory import write_memory
-from synrepl.pipeline.lake.erase.pending import Pending
-from synrepl.pipeline.lake.files import DataFile
+from synrepl.pipeline.lake.erase.pending import PendingErasures
 from synrepl.pipeline.lake.lake import Lake
-from synrepl.pipeline.lake.land.tasks import packed, run_tasks
-from synrepl.pipeline.lake.land.write import FileWriter
-from synrepl.pipeline.lake.read import batches
+from synrepl.pipeline.lake.spark_tasks import pack, run_tasks
 from synrepl.pipeline.lake.table import StreamTable
 from synrepl.pipeline.source.database.stream_schema import StreamSchema
 from synrepl.pipeline.source.reading.schema import arrow_schema
@@ -40,7 +38,7 @@ class RowsLost(StorageError):
 
 
 @dataclass(frozen=True, slots=True)
-class Erased:
+class ErasureReport:
     """What erasing did.
 
     :ivar files: that held something, and were written anew
@@ -58,36 +56,36 @@ class Erased:
 def erase(
     spark: SparkSession,
     lake: Lake,
-    todo: Pending,
+    todo: PendingErasures,
     progress: Progress = lambda done, of: None,
-) -> Erased:
+) -> ErasureReport:
     """Empty the cells of all files that hold what is new, and remove the files as they were.
 
-    To be called within :meth:`.Lake.changing`; waits until nobody reads the lake. What is
+    To be called within :meth:`.Lake.write_lock`; waits until nobody reads the lake. What is
     erased counts as such only when the last file is gone, so whatever dies meanwhile leaves
     the rest for the next time, and doing it twice changes nothing.
 
-    :raises LakeFailed: :raises MemoryUnreadable: :raises FileNotAsWritten:
+    :raises LakeFailed: :raises ErasureRecordUnreadable: :raises FileNotAsWritten:
     """
     files = rows = 0
     if todo.new:
         jobs = [*_jobs(lake, todo.new)]
-        seen = _Seen(progress, sum(len(table.files) for table, _ in jobs))
+        seen = _Progress(progress, sum(len(table.files) for table, _ in jobs))
         for table, masking in jobs:
             swaps, changed = _masked(spark, table, masking, seen)
             if swaps:
                 table.rewrite([old for old, _ in swaps], [new for _, new in swaps], change=True)
             files += len(swaps)
             rows += changed
-        with lake.removing():
+        with lake.removal_lock():
             # Of all tables: an erasing that died may have left files behind in any.
             for table, _ in jobs:
                 table.remove_unused()
             _remove_strays(lake)
-    after = todo.memory.after(todo.known.subjects, todo.upto)
-    if after != todo.memory:
-        write_memory(lake, after)
-    return Erased(files, rows, len(todo.new.subjects), len(todo.new.redacted))
+    after = todo.record.updated(todo.known.subjects, todo.upto)
+    if after != todo.record:
+        write_erasure_record(lake, after)
+    return ErasureReport(files, rows, len(todo.new.subjects), len(todo.new.redacted))
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +119,7 @@ def _remove_strays(lake: Lake) -> None:
             shutil.rmtree(folder)
 
 
-class _Seen:
+class _Progress:
     """How many files have been looked through."""
 
     def __init__(self, progress: Progress, whole: int) -> None:
@@ -135,14 +133,13 @@ class _Seen:
 
 
 def _masked(
-    spark: SparkSession, table: StreamTable, masking: _Masking, seen: _Seen
+    spark: SparkSession, table: StreamTable, masking: _Masking, seen: _Progress
 ) -> tuple[list[tuple[DataFile, DataFile]], int]:
     """Files, with what takes their place, and how many rows are other ones in these."""
     swaps: list[tuple[DataFile, DataFile]] = []
     rows = 0
     parts = [
-        msgspec.json.encode(part)
-        for part in packed(table.files, lambda file: file.size, TASK_BYTES)
+        msgspec.json.encode(part) for part in pack(table.files, lambda file: file.size, TASK_BYTES)
     ]
     work = partial(_look_through, table.path, masking)
     for row in run_tasks(spark, parts, work, _LOOKED):
@@ -173,7 +170,7 @@ def _has_hit(path: Path, masking: _Masking) -> bool:
         for field in arrow_schema(masking.stream_schema.cells)
         if pa.types.is_string(field.type) or pa.types.is_list(field.type)
     ]
-    found = batches(path, pa.schema(wanted))
+    found = read_batches(path, pa.schema(wanted))
     return any(masking(batch) is not batch for batch in found)
 
 
@@ -181,7 +178,7 @@ def _rewritten(folder: Path, file: DataFile, masking: _Masking) -> tuple[DataFil
     schema = arrow_schema(masking.stream_schema.columns)
     writer = FileWriter(folder, schema)
     changed = 0
-    for batch in batches(folder / file.name, schema):
+    for batch in read_batches(folder / file.name, schema):
         masked = masking(batch)
         changed += _rows_changed(batch, masked)
         writer.write(masked)

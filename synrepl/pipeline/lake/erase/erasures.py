@@ -42,7 +42,7 @@ class ErasureRule:
 
 #: A redaction in one stream is about events in all of them.
 #:
-#: Source: the Matrix specification, room versions 1 to 12, "Redactions". Of an event's own
+#: Source: the Matrix specification, room versions 1 to 12, "RedactionCache". Of an event's own
 #: keys ``event_id``, ``type``, ``room_id`` and ``state_key`` survive in all of them, and so
 #: does ``content.membership`` of a member event. ``content["m.relates_to"]`` survives in none.
 #: ``redacts`` of a redaction survives from version 11 on, and rows do not tell the version of

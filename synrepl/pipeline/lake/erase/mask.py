@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from synrepl.pipeline.lake.erase.erasures import Erasures, rules_for
-from synrepl.pipeline.lake.erase.text import Texts
+from synrepl.pipeline.lake.erase.text_search import TextSearch
 from synrepl.pipeline.source.database.stream_schema import HEAD, StreamSchema
 
 _HEADS = frozenset(column.name for column in HEAD)
@@ -71,10 +71,10 @@ def mask_quarantined(batch: pa.RecordBatch, erasures: Erasures) -> pa.RecordBatc
 
 
 # A task masks many batches by the same subjects.
-_texts = lru_cache(maxsize=4)(Texts)
+_texts = lru_cache(maxsize=4)(TextSearch)
 
 
-def _without(texts: Texts, column: Any) -> Any:
+def _without(texts: TextSearch, column: Any) -> Any:
     if pa.types.is_string(column.type):
         if column.null_count == len(column):
             return column

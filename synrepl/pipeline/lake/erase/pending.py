@@ -10,9 +10,13 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from synrepl.pipeline.lake.dataframe import table_dataframe
+from synrepl.pipeline.lake.erase.erasure_record import (
+    ErasureRecord,
+    read_erasure_record,
+    write_erasure_record,
+)
 from synrepl.pipeline.lake.erase.erasures import RULES, ErasureRule, Erasures, RoomEvent
-from synrepl.pipeline.lake.erase.memory import Memory, read_memory, write_memory
-from synrepl.pipeline.lake.frame import frame
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.table import StreamTable
 from synrepl.pipeline.source.database.source_database import SourceDatabase
@@ -23,7 +27,7 @@ _Redaction = tuple[int, str, RoomEvent]
 
 
 @dataclass(frozen=True, slots=True)
-class Pending:
+class PendingErasures:
     """What there is to erase at one moment.
 
     :ivar known: all of it: what rows have to be masked with as they are landed, and the
@@ -34,11 +38,11 @@ class Pending:
 
     known: Erasures
     new: Erasures
-    memory: Memory
+    record: ErasureRecord
     upto: Mapping[str, PositionVector]
 
 
-class Redactions:
+class RedactionCache:
     """The redactions among the rows of a lake. Keep one object: it reads each file once."""
 
     def __init__(self) -> None:
@@ -52,30 +56,33 @@ class Redactions:
         found = self._found.setdefault(table.stream, set())
         new = [file for file in files if file.name not in read]
         if new:
-            found.update(_redactions(frame(spark, table, new), rule))
+            found.update(_redactions(table_dataframe(spark, table, new), rule))
         self._read[table.stream] = frozenset(file.name for file in files)
         return found
 
 
 def pending(
-    spark: SparkSession, source: SourceDatabase, lake: Lake, redactions: Redactions | None = None
-) -> Pending:
+    spark: SparkSession,
+    source: SourceDatabase,
+    lake: Lake,
+    redactions: RedactionCache | None = None,
+) -> PendingErasures:
     """Find what is to be erased from a lake.
 
-    To be called within :meth:`.Lake.changing`, and used there: rows that are landed by an
+    To be called within :meth:`.Lake.write_lock`, and used there: rows that are landed by an
     older answer escape what was erased since.
 
     :param redactions: what the last asking found, for the next one
-    :raises MemoryUnreadable: :raises DatabaseAway: :raises QueryFailed: the database's user
+    :raises ErasureRecordUnreadable: :raises DatabaseAway: :raises QueryFailed: the database's user
         may not read who is to be erased
     """
-    redactions = Redactions() if redactions is None else redactions
+    redactions = RedactionCache() if redactions is None else redactions
     subjects = frozenset(filter(None, source.erased_subjects()))
-    remembered = read_memory(lake)
+    remembered = read_erasure_record(lake)
     # What is landed from now on shows who is off the list again: they count as new if they return.
-    memory = remembered.among(subjects)
-    if memory != remembered:
-        write_memory(lake, memory)
+    record = remembered.restricted_to(subjects)
+    if record != remembered:
+        write_erasure_record(lake, record)
     known: set[RoomEvent] = set()
     new: set[RoomEvent] = set()
     upto: dict[str, PositionVector] = {}
@@ -84,15 +91,15 @@ def pending(
         if table is None or not rule.fits(table.stream_schema):
             continue
         upto[rule.stream] = table.position
-        since = memory.position(rule.stream)
+        since = record.position(rule.stream)
         for token, writer, event in redactions.of(spark, table, rule):
             known.add(event)
             if token > since[writer]:
                 new.add(event)
-    return Pending(
+    return PendingErasures(
         Erasures(subjects, frozenset(known)),
-        Erasures(memory.new(subjects), frozenset(new)),
-        memory,
+        Erasures(record.unrecorded(subjects), frozenset(new)),
+        record,
         upto,
     )
 

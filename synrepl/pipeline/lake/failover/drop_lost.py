@@ -13,13 +13,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from synrepl.core.errors import StorageError
-from synrepl.pipeline.lake.failover.failovers import LossWindow, up_to_now
-from synrepl.pipeline.lake.failover.lost_rows import LostRows, lost_from, lost_keys
-from synrepl.pipeline.lake.files import DataFile
+from synrepl.pipeline.lake.data_files import DataFile, FileWriter, read_batches
+from synrepl.pipeline.lake.failover.lost_rows import LostRows, lost_keys, summarize_lost
+from synrepl.pipeline.lake.failover.table_failovers import LossWindow, update_failovers
 from synrepl.pipeline.lake.lake import Lake
-from synrepl.pipeline.lake.land.tasks import packed, run_tasks
-from synrepl.pipeline.lake.land.write import FileWriter
-from synrepl.pipeline.lake.read import batches
+from synrepl.pipeline.lake.spark_tasks import pack, run_tasks
 from synrepl.pipeline.lake.table import StreamTable
 from synrepl.pipeline.source.database.source_database import SourceDatabase
 from synrepl.pipeline.source.database.stream_schema import StreamSchema
@@ -44,7 +42,7 @@ def drop_lost(
 ) -> dict[str, list[LostRows]]:
     """Take rows out of the lake that the database lost in failovers.
 
-    To be called within :meth:`.Lake.changing`. A table is changed by one commit; whatever dies
+    To be called within :meth:`.Lake.write_lock`. A table is changed by one commit; whatever dies
     before that leaves it as it was.
 
     :returns: by stream, what was dropped
@@ -56,7 +54,7 @@ def drop_lost(
     for stream in streams:
         table = lake.table(stream)
         known = table.failovers
-        now = up_to_now(stream, known, table.position, source)
+        now = update_failovers(stream, known, table.position, source)
         try:
             found = [_drop(spark, table, source, dsn, window) for window in now.lost]
         except PySparkException as error:
@@ -64,7 +62,7 @@ def drop_lost(
         # What is above their positions on record has survived, or is gone from here as well.
         now = msgspec.structs.replace(now, lost=())
         if now != known:
-            table.know_failovers(now)
+            table.record_failovers(now)
         if rows := [row for each in found for row in each]:
             dropped[stream] = rows
     return dropped
@@ -75,7 +73,7 @@ def _drop(
 ) -> list[LostRows]:
     keys = lost_keys(spark, table, source, dsn, window).persist()
     try:
-        lost = lost_from(keys)
+        lost = summarize_lost(keys)
         # A commit is lost as a whole, so a fact is.
         ids = keys.select("stream_id").distinct().toArrow().column(0).combine_chunks()
     finally:
@@ -84,9 +82,7 @@ def _drop(
         return lost
     ends = pc.min_max(ids).as_py()
     files = [file for file in table.files if file.low <= ends["max"] and file.high >= ends["min"]]
-    parts = [
-        msgspec.json.encode(part) for part in packed(files, lambda file: file.size, TASK_BYTES)
-    ]
+    parts = [msgspec.json.encode(part) for part in pack(files, lambda file: file.size, TASK_BYTES)]
     swaps: list[_Swap] = []
     for row in run_tasks(
         spark, parts, partial(_without, table.path, table.stream_schema, ids), _SWAPPED
@@ -108,11 +104,11 @@ def _without(
     schema = arrow_schema(stream_schema.columns)
     swaps: list[_Swap] = []
     for file in msgspec.json.decode(part, type=list[DataFile]):
-        keys = batches(folder / file.name, pa.schema([schema.field("stream_id")]))
+        keys = read_batches(folder / file.name, pa.schema([schema.field("stream_id")]))
         if not any(pc.any(pc.is_in(each.column(0), value_set=ids)).as_py() for each in keys):
             continue
         writer = FileWriter(folder, schema)
-        for batch in batches(folder / file.name, schema):
+        for batch in read_batches(folder / file.name, schema):
             lost = pc.is_in(batch.column("stream_id"), value_set=ids)
             writer.write(batch.filter(pc.invert(lost)))
         swaps.append((file, writer.close()))

@@ -11,9 +11,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from synrepl.core.tokens import Token
-from synrepl.pipeline.lake.check.source import as_they_are, source_rows
-from synrepl.pipeline.lake.failover.failovers import LossWindow
-from synrepl.pipeline.lake.frame import frame
+from synrepl.pipeline.lake.check.source_rows import no_mask, source_rows
+from synrepl.pipeline.lake.dataframe import table_dataframe
+from synrepl.pipeline.lake.failover.table_failovers import LossWindow
 from synrepl.pipeline.lake.table import StreamTable
 from synrepl.pipeline.source.database.source_database import SourceDatabase
 from synrepl.pipeline.source.database.stream_schema import HEAD, StreamSchema
@@ -42,7 +42,7 @@ class LostRows:
         )
 
 
-def lost_from(rows: DataFrame) -> list[LostRows]:
+def summarize_lost(rows: DataFrame) -> list[LostRows]:
     """Count rows that are lost.
 
     :param rows: with columns ``incarnation``, ``writer``, ``token``
@@ -56,7 +56,7 @@ def lost_from(rows: DataFrame) -> list[LostRows]:
     ]
 
 
-def incarnation_of(ranges: Sequence[LossWindow], token: SparkColumn) -> SparkColumn:
+def losing_incarnation(ranges: Sequence[LossWindow], token: SparkColumn) -> SparkColumn:
     """By column ``writer`` and the token, the failover that can have lost a row; NULL if none can."""
     found = f.lit(None).cast("int")
     for window in ranges:
@@ -80,7 +80,7 @@ def count_lost(
     :raises ReadingAway: :raises ReadFailed: :raises ReadElsewhere: :raises Trimmed:
     """
     try:
-        return lost_from(lost_keys(spark, table, source, dsn, window))
+        return summarize_lost(lost_keys(spark, table, source, dsn, window))
     except PySparkException as error:
         raise original_error(error) or error from None
 
@@ -95,7 +95,7 @@ def lost_keys(
     parts = list(
         plan_chunks(source, {stream: window.kept}, {stream: window.landed}, {stream: names})
     )
-    there = source_rows(spark, dsn, parts, heads, as_they_are)
+    there = source_rows(spark, dsn, parts, heads, no_mask)
     clip = window.ranges.span
     token = -f.col("stream_id") if stream_schema.counts_down else f.col("stream_id")
     low, high = (
@@ -103,9 +103,9 @@ def lost_keys(
     )
     files = [file for file in table.files if file.low <= high and file.high >= low]
     mine = (
-        frame(spark, table, files)
+        table_dataframe(spark, table, files)
         .select(*names)
-        .withColumn("incarnation", incarnation_of([window], token))
+        .withColumn("incarnation", losing_incarnation([window], token))
         .where("incarnation IS NOT NULL")
         .withColumn("token", token)
     )

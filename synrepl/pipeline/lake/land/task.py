@@ -9,12 +9,10 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 
+from synrepl.pipeline.lake.data_files import DataFile, FileWriter
 from synrepl.pipeline.lake.erase.erasures import Erasures
 from synrepl.pipeline.lake.erase.mask import mask, mask_quarantined
-from synrepl.pipeline.lake.files import DataFile
-from synrepl.pipeline.lake.land.quarantine import QUARANTINE_CELLS
-from synrepl.pipeline.lake.land.write import FileWriter
-from synrepl.pipeline.source.database.stream_schema import HEAD, StreamSchema
+from synrepl.pipeline.source.database.stream_schema import HEAD, QUARANTINE_CELLS, StreamSchema
 from synrepl.pipeline.source.plan.chunks import ScanChunk
 from synrepl.pipeline.source.reading.chunk_reader import ChunkReader
 from synrepl.pipeline.source.reading.quarantine import QuarantinedRow, read_or_quarantine

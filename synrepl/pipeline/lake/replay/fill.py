@@ -22,7 +22,7 @@ _EMPTY = {
 }
 
 
-def filled(rows: DataFrame, target: StreamSchema) -> DataFrame:
+def fill_erased_cells(rows: DataFrame, target: StreamSchema) -> DataFrame:
     """Rows of a lake as a database takes them.
 
     :param rows: in the lake's columns
@@ -32,7 +32,7 @@ def filled(rows: DataFrame, target: StreamSchema) -> DataFrame:
     return rows.withColumns({each.name: _filled(each) for each in cells}) if cells else rows
 
 
-def cells_to_fill(rows: DataFrame, target: StreamSchema) -> SparkColumn:
+def count_cells_to_fill(rows: DataFrame, target: StreamSchema) -> SparkColumn:
     """An aggregate: how many cells :func:`filled` gives another value."""
     counts = [f.count_if(_lacking(each)) for each in _fillable(rows, target)]
     return sum(counts, start=f.lit(0))

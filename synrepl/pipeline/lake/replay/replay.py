@@ -13,12 +13,17 @@ from synrepl.core.errors import Refused
 from synrepl.core.tokens import Range, Token
 from synrepl.pipeline.datasource import register
 from synrepl.pipeline.lake.check.check import EVERYTHING, Extent, check
-from synrepl.pipeline.lake.frame import frame
+from synrepl.pipeline.lake.dataframe import table_dataframe
 from synrepl.pipeline.lake.lake import Lake
-from synrepl.pipeline.lake.ranges import Ranges
-from synrepl.pipeline.lake.replay.fill import cells_to_fill, filled
-from synrepl.pipeline.lake.replay.target import INSTANCE, finish, highest, prepare
+from synrepl.pipeline.lake.replay.copy_database import (
+    INSTANCE,
+    finish_copy,
+    highest_token,
+    prepare_copy,
+)
+from synrepl.pipeline.lake.replay.fill import count_cells_to_fill, fill_erased_cells
 from synrepl.pipeline.lake.table import StreamTable
+from synrepl.pipeline.lake.token_ranges import TokenRanges
 from synrepl.pipeline.source.database.open import open_source_database
 from synrepl.pipeline.source.database.stream_schema import StreamSchema
 from synrepl.pipeline.source.errors import original_error
@@ -39,15 +44,15 @@ class BeyondTheLake(Refused):
 
 
 @dataclass(frozen=True, slots=True)
-class Replayed:
+class ReplayReport:
     """What became of one stream.
 
     :ivar after: everything above it and
     :ivar upto: no further is in the database now
-    :ivar rows: that were written, and ``there``: that were there already
+    :ivar rows: that were written, and ``present``: that were there already
     :ivar filled: cells of those written that were erased, and hold an empty value where the
         database takes no NULL
-    :ivar left: rows that the lake has beyond ``upto``, where facts of other writers may still land
+    :ivar remaining: rows that the lake has beyond ``upto``, where facts of other writers may still land
         in between; 0 when it was told where to end
     """
 
@@ -55,9 +60,9 @@ class Replayed:
     after: Token
     upto: Token
     rows: int
-    there: int
+    present: int
     filled: int = 0
-    left: int = 0
+    remaining: int = 0
 
 
 def replay(
@@ -68,7 +73,7 @@ def replay(
     *,
     batch_rows: int = BATCH_ROWS,
     progress: Progress = lambda stream, rows, of: None,
-) -> list[Replayed]:
+) -> list[ReplayReport]:
     """Write the rows of streams in the order of their tokens, a transaction for each batch.
 
     A database without them gets the schema and the tables. A stream has to be empty from
@@ -97,13 +102,13 @@ def replay(
     :raises NotConfirmed: the copy's server was promoted or restored, and is not confirmed yet
     :raises BadRows: the database does not take some rows
     """
-    with lake.reading():
-        spans = spans_of(lake, extent)
+    with lake.read_lock():
+        spans = replay_ranges(lake, extent)
         tables = [lake.table(name) for name in spans]
-        stream_schemas = prepare(spark, dsn, tables)
+        stream_schemas = prepare_copy(spark, dsn, tables)
         register(spark)
         return [
-            _Replaying(
+            _StreamReplay(
                 spark,
                 lake,
                 table,
@@ -111,13 +116,13 @@ def replay(
                 stream_schemas[table.stream],
                 spans[table.stream],
                 progress,
-                told_where=extent.upto is not None,
+                has_end=extent.upto is not None,
             ).run(batch_rows)
             for table in tables
         ]
 
 
-def spans_of(lake: Lake, extent: Extent) -> dict[str, Range]:
+def replay_ranges(lake: Lake, extent: Extent) -> dict[str, Range]:
     """The tokens that are to be replayed, by stream, in the order in which it is done.
 
     :raises NotInTheLake: :raises BeyondTheLake:
@@ -134,7 +139,7 @@ def _span(table: StreamTable, extent: Extent) -> Range:
     return Range(extent.after, max(extent.after, upto))
 
 
-class _Replaying:
+class _StreamReplay:
     """One stream."""
 
     def __init__(
@@ -147,9 +152,9 @@ class _Replaying:
         span: Range,
         progress: Progress,
         *,
-        told_where: bool,
+        has_end: bool,
     ) -> None:
-        self._told_where = told_where
+        self._has_end = has_end
         self._spark = spark
         self._lake = lake
         self._table = table
@@ -159,30 +164,30 @@ class _Replaying:
         self._progress = progress
         self._files = table.files
 
-    def run(self, batch_rows: int) -> Replayed:
+    def run(self, batch_rows: int) -> ReplayReport:
         stream, (after, upto) = self._table.stream, self._span
-        reached = min(max(after, highest(self._dsn, self._table)), upto)
+        reached = min(max(after, highest_token(self._dsn, self._table)), upto)
         there = self._compared(Range(after, reached))
         rest = Range(reached, upto)
         total = self._rows(rest).count()
         written = cells = 0
         if total:
             down = self._table.stream_schema.counts_down
-            gaps = self._table.failovers.passed_over
-            batches = Ranges.of_files(self._files, down, rest, batch_rows, gaps)
+            gaps = self._table.failovers.skipped_ranges
+            batches = TokenRanges.of_files(self._files, down, rest, batch_rows, gaps)
             for number in range(len(batches)):
                 more, more_cells = self._write(batches[number])
                 written += more
                 cells += more_cells
                 self._progress(stream, written, total)
         if not self._span.empty:
-            finish(self._dsn, stream, upto)
-        return Replayed(stream, after, upto, written, there, cells, self._beyond())
+            finish_copy(self._dsn, stream, upto)
+        return ReplayReport(stream, after, upto, written, there, cells, self._beyond())
 
     def _beyond(self) -> int:
         """How many rows are not replayed, for the lake's linear position has not passed them."""
         beyond = Range(self._span.upto, self._table.position.highest)
-        if self._told_where or beyond.empty:
+        if self._has_end or beyond.empty:
             return 0
         return self._rows(beyond).count()
 
@@ -204,10 +209,12 @@ class _Replaying:
     def _write(self, span: Range) -> tuple[int, int]:
         """Write a batch; how many rows it has, and how many cells were filled."""
         rows = self._rows(span)
-        count, cells = rows.agg(f.count(f.lit(1)), cells_to_fill(rows, self._target)).collect()[0]
+        count, cells = rows.agg(
+            f.count(f.lit(1)), count_cells_to_fill(rows, self._target)
+        ).collect()[0]
         if count:
             try:
-                self._save(filled(rows, self._target))
+                self._save(fill_erased_cells(rows, self._target))
             except PySparkException as error:
                 raise original_error(error) or error from None
         return count, cells
@@ -223,5 +230,5 @@ class _Replaying:
         down = self._table.stream_schema.counts_down
         low, high = (-span.upto, -span.after - 1) if down else (span.after + 1, span.upto)
         files = [each for each in self._files if each.low <= high and each.high >= low]
-        rows = frame(self._spark, self._table, files)
+        rows = table_dataframe(self._spark, self._table, files)
         return rows.where(f.col("stream_id").between(low, high))

@@ -24,7 +24,7 @@ class StreamBounds:
         self._settling: dict[str, SettlementTracker] = {}
         self._bound = PositionVector()
 
-    def take_in(self, seen: Observation, locks: bool) -> SafeBound:
+    def update(self, seen: Observation, locks: bool) -> SafeBound:
         """Update the bound from one observation.
 
         :param locks: the locks on tokens were visible, as on a primary; on a standby only
@@ -79,7 +79,7 @@ class ForeignBounds:
         self._begun: Token = 0
         self._bound = PositionVector()
 
-    def take_in(
+    def update(
         self,
         recorded: Mapping[str, Token],
         last: Token,

@@ -33,3 +33,15 @@ class StreamSchema:
     def columns(self) -> tuple[Column, ...]:
         """All columns, in order."""
         return (*HEAD, *self.cells)
+
+
+#: The reason why a row is quarantined, and its cells as a JSON object of strings.
+QUARANTINE_CELLS = (
+    Column("reason", ColumnType.TEXT, True),
+    Column("cells", ColumnType.JSON, True),
+)
+
+
+def quarantine_schema(stream_schema: StreamSchema) -> StreamSchema:
+    """The columns of a stream's quarantine table."""
+    return StreamSchema(stream_schema.stream, stream_schema.counts_down, QUARANTINE_CELLS)

@@ -139,7 +139,7 @@ class SynapseDatabase:
             "look", work, Isolation.READ_COMMITTED
         )
         return {
-            stream: self._bounds.setdefault(stream, ForeignBounds(self._settle_s)).take_in(
+            stream: self._bounds.setdefault(stream, ForeignBounds(self._settle_s)).update(
                 found[stream].recorded,
                 max(found[stream].last or 0, found[stream].highest),
                 open_transactions,

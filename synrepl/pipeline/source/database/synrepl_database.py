@@ -106,7 +106,7 @@ class SynreplDatabase:
             self._bounds.clear()
             self.incarnation = incarnation
         return {
-            name: self._bounds.setdefault(name, StreamBounds()).take_in(each, locks)
+            name: self._bounds.setdefault(name, StreamBounds()).update(each, locks)
             for name, each in seen.items()
         }
 

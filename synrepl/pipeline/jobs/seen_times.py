@@ -14,7 +14,7 @@ import pyarrow as pa
 
 #: So many marks are used, for each executor gets all of them. Of more, the last of each two
 #: minutes are, or of each four, …: rows then seem to be seen by that much later.
-MOST = 500_000
+MAX_MARKS = 500_000
 
 _MINUTE_MS = 60_000
 
@@ -29,7 +29,7 @@ SCHEMA = pa.schema(
 )
 
 
-class Seen(NamedTuple):
+class SeenTimes(NamedTuple):
     """When tokens were seen.
 
     :ivar widths: by stream, the tokens of a slot; not there when none of a stream's were seen
@@ -41,14 +41,14 @@ class Seen(NamedTuple):
     spans: pa.Table
 
 
-class _Line(NamedTuple):
+class _StreamMarks(NamedTuple):
     """One stream's marks, by rising tokens; their times rise too, or are equal."""
 
     tokens: np.ndarray
     at_ms: np.ndarray
 
 
-def seen(marks: pa.Table, most: int = MOST) -> Seen:
+def seen_times(marks: pa.Table, most: int = MAX_MARKS) -> SeenTimes:
     """The ranges between marks.
 
     What lies at or below a stream's first mark was there before anybody looked, so nothing
@@ -79,10 +79,10 @@ def seen(marks: pa.Table, most: int = MOST) -> Seen:
         columns = [slot, after[which], upto[which], at_ms[1:][which]]
         names = pa.array([stream] * len(which), pa.string())
         tables.append(pa.Table.from_arrays([names, *map(pa.array, columns)], schema=SCHEMA))
-    return Seen(widths, pa.concat_tables(tables))
+    return SeenTimes(widths, pa.concat_tables(tables))
 
 
-def _lines(marks: pa.Table) -> dict[str, _Line]:
+def _lines(marks: pa.Table) -> dict[str, _StreamMarks]:
     names = marks["stream"].to_pylist()
     tokens = marks["token"].to_numpy()
     at_ms = marks["at"].cast(pa.int64()).to_numpy() // 1000
@@ -92,18 +92,18 @@ def _lines(marks: pa.Table) -> dict[str, _Line]:
     return {name: _line(tokens[places], at_ms[places]) for name, places in by_name.items()}
 
 
-def _line(tokens: np.ndarray, at_ms: np.ndarray) -> _Line:
+def _line(tokens: np.ndarray, at_ms: np.ndarray) -> _StreamMarks:
     order = np.argsort(tokens, kind="stable")
     tokens, at_ms = tokens[order], at_ms[order]
     # A clock may go back, and marks come from several places.
     at_ms = np.minimum.accumulate(at_ms[::-1])[::-1]
     last = np.append(at_ms[1:] != at_ms[:-1], True)  # of those with one time
-    return _Line(tokens[last], at_ms[last])
+    return _StreamMarks(tokens[last], at_ms[last])
 
 
-def _thinned(line: _Line, apart_ms: int) -> _Line:
+def _thinned(line: _StreamMarks, apart_ms: int) -> _StreamMarks:
     """The last mark of each so many ms, and the first of all: what is before it is unknown."""
     part = line.at_ms // apart_ms
     keep = np.append(part[1:] != part[:-1], True)
     keep[0] = True
-    return _Line(line.tokens[keep], line.at_ms[keep])
+    return _StreamMarks(line.tokens[keep], line.at_ms[keep])

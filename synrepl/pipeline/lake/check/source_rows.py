@@ -19,7 +19,7 @@ from synrepl.pipeline.source.reading.schema import arrow_schema, spark_schema
 Mask = Callable[[pa.RecordBatch, StreamSchema], pa.RecordBatch]
 
 
-def as_they_are(batch: pa.RecordBatch, stream_schema: StreamSchema) -> pa.RecordBatch:
+def no_mask(batch: pa.RecordBatch, stream_schema: StreamSchema) -> pa.RecordBatch:
     """The mask of a lake in which nothing was erased."""
     return batch
 
@@ -41,10 +41,10 @@ def source_rows(
     if not chunks:
         return spark.createDataFrame([], schema)
     tasks = spark.range(0, len(chunks), 1, len(chunks))
-    return tasks.mapInArrow(_Tasks(dsn, tuple(chunks), stream_schema, mask).rows, schema)
+    return tasks.mapInArrow(_ChunkTasks(dsn, tuple(chunks), stream_schema, mask).rows, schema)
 
 
-def narrowed(chunks: Sequence[ScanChunk], spans: Sequence[Range]) -> list[ScanChunk]:
+def restrict_chunks(chunks: Sequence[ScanChunk], spans: Sequence[Range]) -> list[ScanChunk]:
     """The parts of chunks that are in some ranges, which do not touch."""
     found = []
     for chunk in chunks:
@@ -56,7 +56,7 @@ def narrowed(chunks: Sequence[ScanChunk], spans: Sequence[Range]) -> list[ScanCh
 
 
 @dataclass(frozen=True)
-class _Tasks:
+class _ChunkTasks:
     dsn: str
     chunks: tuple[ScanChunk, ...]
     stream_schema: StreamSchema

@@ -10,7 +10,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from synrepl.pipeline.jobs.seen import Seen, seen
+from synrepl.pipeline.jobs.seen_times import SeenTimes, seen_times
 from synrepl.pipeline.lake import watermarks as lake_marks
 
 Marks = list[tuple[str, int, int]]
@@ -29,7 +29,7 @@ def table(marks: Marks) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=lake_marks.SCHEMA)
 
 
-def joined(known: Seen, stream: str, token: int) -> list[int]:
+def joined(known: SeenTimes, stream: str, token: int) -> list[int]:
     """What the join gives for a row."""
     if stream not in known.widths:
         return []
@@ -50,11 +50,11 @@ def searched(marks: Marks, stream: str, token: int) -> list[int]:
     return [min(times)] if times and looked_before else []
 
 
-class Ranges(TestCase):
+class TokenRanges(TestCase):
     @given(MARKS, st.data())
     @settings(max_examples=300, deadline=None)
     def test_a_row_finds_what_a_search_finds(self, marks: Marks, data: st.DataObject) -> None:
-        known = seen(table(marks))
+        known = seen_times(table(marks))
         near = [token + step for _, token, _ in marks for step in (-1, 0, 1) if token + step > 0]
         for token in {*near, data.draw(TOKENS)}:
             for stream in ("events", "caches"):
@@ -65,30 +65,30 @@ class Ranges(TestCase):
     @given(MARKS)
     @settings(max_examples=200, deadline=None)
     def test_about_as_many_as_there_are_marks(self, marks: Marks) -> None:
-        lines = Counter(span["stream"] for span in seen(table(marks)).spans.to_pylist())
+        lines = Counter(span["stream"] for span in seen_times(table(marks)).spans.to_pylist())
         of = Counter(stream for stream, _, _ in marks)
         for stream, count in lines.items():
             self.assertLessEqual(count, 4 * of[stream])
 
     def test_what_was_there_before_the_first_look_is_unknown(self) -> None:
-        known = seen(table([("events", 100, 60_000), ("events", 200, 120_000)]))
+        known = seen_times(table([("events", 100, 60_000), ("events", 200, 120_000)]))
         self.assertEqual(
             [joined(known, "events", token) for token in (1, 100, 101, 200, 201)],
             [[], [], [120_000], [120_000], []],
         )
 
     def test_a_slot_has_few_ranges_where_marks_are_evenly_spaced(self) -> None:
-        known = seen(table([("events", 1000 + 70 * n, n) for n in range(500)]))
+        known = seen_times(table([("events", 1000 + 70 * n, n) for n in range(500)]))
         in_slot = Counter(span["slot"] for span in known.spans.to_pylist())
         self.assertLessEqual(max(in_slot.values()), 2)
 
     def test_one_mark_tells_nothing(self) -> None:
-        self.assertEqual(seen(table([("events", 100, 60_000)])).widths, {})
-        self.assertEqual(seen(table([])).spans.num_rows, 0)
+        self.assertEqual(seen_times(table([("events", 100, 60_000)])).widths, {})
+        self.assertEqual(seen_times(table([])).spans.num_rows, 0)
 
     def test_too_many_are_thinned_to_the_last_of_each_few_minutes(self) -> None:
         every_minute: Marks = [("events", 10 * n, 60_000 * n) for n in range(1000)]
-        known = seen(table(every_minute), most=300)
+        known = seen_times(table(every_minute), most=300)
         times = sorted({span["seen_ms"] // 60_000 for span in known.spans.to_pylist()})
         self.assertEqual(times, [*range(3, 1000, 4)])
         for token in (1, 29, 30, 31, 5000, 9990):

@@ -21,7 +21,7 @@ _STRING = re.compile(r'"((?:[^"\\]++|\\.)*+)"', re.DOTALL)
 _LIKE_JSON = r'^\s*[\[{"]'
 
 
-class Texts:
+class TextSearch:
     """Some texts, looked for in columns."""
 
     def __init__(self, texts: frozenset[str]) -> None:

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from synrepl.core.errors import ConfigError, InputError, StorageError
-from synrepl.pipeline.jobs.job import Job, Kind, Plot
+from synrepl.pipeline.jobs.job import LakeJob, Plot, PlotKind
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 #: Maximum number of series in a chart of each kind.
-MOST_SERIES = {Kind.LINES: 10, Kind.HEAT: 25, Kind.BARS: 25}
+MAX_SERIES = {PlotKind.LINES: 10, PlotKind.HEAT: 25, PlotKind.BARS: 25}
 
 #: Maximum number of columns of a heat map.
-CELLS = 2000
+MAX_COLUMNS = 2000
 
 _HOUR = timedelta(hours=1)
 _NUMBERS = "{x:,.10g}"
@@ -44,14 +44,14 @@ class PictureNotWritten(StorageError):
     """the picture {path} cannot be written: {reason}"""
 
 
-def plot(job: Job, rows: Iterable[Mapping[str, Any]], path: Path) -> None:
-    """Draw an answer as :attr:`.Job.plot` says.
+def write_chart(job: LakeJob, rows: Iterable[Mapping[str, Any]], path: Path) -> None:
+    """Draw an answer as :attr:`.LakeJob.plot` says.
 
     :param rows: all of it, each by column (:meth:`pyspark.sql.Row.asDict`)
     :param path: the PNG file, which is overwritten
     :raises PlottingMissing: :raises NothingToPlot: :raises PictureNotWritten:
     """
-    drawn = picture(job, rows)
+    drawn = draw_chart(job, rows)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # the font lacks a letter
@@ -60,8 +60,8 @@ def plot(job: Job, rows: Iterable[Mapping[str, Any]], path: Path) -> None:
         raise PictureNotWritten(path=path, reason=error.strerror or error) from None
 
 
-def picture(job: Job, rows: Iterable[Mapping[str, Any]]) -> Figure:
-    """The figure that :func:`plot` writes."""
+def draw_chart(job: LakeJob, rows: Iterable[Mapping[str, Any]]) -> Figure:
+    """The figure that :func:`write_chart` writes."""
     if find_spec("matplotlib") is None:
         raise PlottingMissing
     # The import takes most of a second.
@@ -72,7 +72,7 @@ def picture(job: Job, rows: Iterable[Mapping[str, Any]]) -> Figure:
     if table.empty:
         reason = "none of its rows has a known time" if undated else "it has no rows with numbers"
         raise NothingToPlot(job=job.name, reason=reason)
-    most = MOST_SERIES[job.plot.kind]
+    most = MAX_SERIES[job.plot.kind]
     notes = []
     if table.shape[1] > most:
         notes.append(f"{table.shape[1] - most:,} smaller series are not shown")
@@ -81,7 +81,7 @@ def picture(job: Job, rows: Iterable[Mapping[str, Any]]) -> Figure:
     with rc_context(_STYLE):
         figure = Figure(figsize=(12.0, 6.5), dpi=120, read_schema="constrained")
         axes = figure.add_subplot()
-        draw = {Kind.LINES: _lines, Kind.HEAT: _heat, Kind.BARS: _bars}[job.plot.kind]
+        draw = {PlotKind.LINES: _lines, PlotKind.HEAT: _heat, PlotKind.BARS: _bars}[job.plot.kind]
         notes += draw(figure, axes, job.plot, table.iloc[:, :most])
         figure.suptitle(job.title, fontsize=14)
         axes.set_title("; ".join(notes), fontsize=9, color="dimgray")
@@ -143,7 +143,7 @@ def _heat(figure: Figure, axes: Axes, drawn: Plot, table: pd.DataFrame) -> list[
 
     first, last = table.index[0], table.index[-1]
     hours = (last - first) // _HOUR + 1
-    step = -(-hours // CELLS)  # one wrong clock must not make it millions of cells
+    step = -(-hours // MAX_COLUMNS)  # one wrong clock must not make it millions of cells
     width = -(-hours // step)
     places = [(at - first) // (step * _HOUR) for at in table.index]
     cells = table.groupby(places).max().reindex(range(width)).to_numpy().T

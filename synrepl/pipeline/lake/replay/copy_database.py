@@ -11,7 +11,7 @@ from pyspark.sql import functions as f
 from synrepl.core.errors import Refused
 from synrepl.core.tokens import Token
 from synrepl.driver.blocking import BlockingDatabase
-from synrepl.pipeline.lake.frame import frame
+from synrepl.pipeline.lake.dataframe import table_dataframe
 from synrepl.pipeline.lake.table import StreamTable
 from synrepl.pipeline.source.database.open import NoStreamTables, open_source_database
 from synrepl.pipeline.source.database.stream_schema import StreamSchema
@@ -36,7 +36,7 @@ class NotACopy(Refused):
     """the database at {where} is that of a real Synapse, which is only read; replay into another one"""
 
 
-def prepare(
+def prepare_copy(
     spark: SparkSession, dsn: str, tables: Sequence[StreamTable]
 ) -> dict[str, StreamSchema]:
     """Make the schema and the tables of streams, as far as they are not there.
@@ -72,7 +72,7 @@ def prepare(
         source.close()
 
 
-def finish(dsn: str, stream: str, upto: Token) -> None:
+def finish_copy(dsn: str, stream: str, upto: Token) -> None:
     """Have a database give out nothing up to a token, and put that on record.
 
     :raises StreamBusy: :raises DatabaseAway:
@@ -82,7 +82,7 @@ def finish(dsn: str, stream: str, upto: Token) -> None:
         database.run("move the sequence", lambda txn: preserved.move_sequence(txn, stream))
 
 
-def highest(dsn: str, table: StreamTable) -> Token:
+def highest_token(dsn: str, table: StreamTable) -> Token:
     """The token of the last fact that a database has of a stream, 0 when it has none."""
     ends = "min(stream_id), max(stream_id)"
     name = table_name(Stream(table.stream, {}))
@@ -113,7 +113,7 @@ def _stream(spark: SparkSession, table: StreamTable) -> Stream:
         if all(types.get(column.name) is column.type for column in stream_schema.cells):
             return known
     row = (
-        frame(spark, table)
+        table_dataframe(spark, table)
         .agg(
             *(
                 f.count_if(f.isnull(f"`{each.name}`")).alias(each.name)

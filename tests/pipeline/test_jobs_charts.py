@@ -11,22 +11,22 @@ from typing import Any
 
 from twisted.trial.unittest import TestCase
 
-from synrepl.pipeline.jobs import draw
-from synrepl.pipeline.jobs.catalogue import JOBS, find
-from synrepl.pipeline.jobs.draw import (
+from synrepl.pipeline.jobs import charts
+from synrepl.pipeline.jobs.catalogue import JOBS, find_job
+from synrepl.pipeline.jobs.charts import (
     NothingToPlot,
     PictureNotWritten,
     PlottingMissing,
-    picture,
-    plot,
+    draw_chart,
+    write_chart,
 )
-from synrepl.pipeline.jobs.job import DAY, TEXT, TIME, Job
+from synrepl.pipeline.jobs.job import DAY, TEXT, TIME, LakeJob
 
 HOUR = timedelta(hours=1)
 BEGIN = datetime(2025, 6, 15, 12, tzinfo=UTC)
 
 
-def answer(job: Job, lines: int = 60) -> list[dict[str, Any]]:
+def answer(job: LakeJob, lines: int = 60) -> list[dict[str, Any]]:
     """Something that a job may answer."""
     examples = {
         DAY: lambda n: date(2025, 6, 1) + timedelta(days=n % 30) if n % 9 else None,
@@ -59,7 +59,7 @@ class Files(TestCase):
             path.parent.mkdir(parents=True, exist_ok=True)
             with warnings.catch_warnings():
                 warnings.simplefilter("error")
-                plot(job, answer(job), path)
+                write_chart(job, answer(job), path)
             head = path.read_bytes()[:24]
             self.assertEqual(head[:8], b"\x89PNG\r\n\x1a\n")
             self.assertEqual(struct.unpack(">II", head[16:]), (1440, 780))
@@ -76,32 +76,32 @@ class Files(TestCase):
             (folder, "Is a directory"),
         ):
             with self.assertRaises(PictureNotWritten) as caught:
-                plot(find("skew"), answer(find("skew")), path)
+                write_chart(find_job("skew"), answer(find_job("skew")), path)
             message = f"the picture {path} cannot be written: {reason}"
             self.assertEqual(str(caught.exception), message)
         self.assertEqual([each.name for each in folder.iterdir()], ["file"])
         self.assertEqual([each for each in folder.parent.iterdir() if each.name[0] == "."], [])
 
     def test_nothing_to_draw(self) -> None:
-        job = find("activity")
+        job = find_job("activity")
         undated = [{**row, "day": None} for row in answer(job)]
         for rows, reason in (([], "no rows with numbers"), (undated, "has a known time")):
             with self.assertRaises(NothingToPlot) as caught:
-                picture(job, rows)
+                draw_chart(job, rows)
             self.assertIn(reason, str(caught.exception))
 
     def test_without_matplotlib(self) -> None:
-        self.patch(draw, "find_spec", lambda name: None)
+        self.patch(charts, "find_spec", lambda name: None)
         with self.assertRaises(PlottingMissing) as caught:
-            picture(find("skew"), answer(find("skew")))
+            draw_chart(find_job("skew"), answer(find_job("skew")))
         self.assertIn("pip install matplotlib", str(caught.exception))
 
 
 class Drawn(TestCase):
     def test_what_it_says(self) -> None:
-        drawn = picture(find("activity"), answer(find("activity"), 30))
+        drawn = draw_chart(find_job("activity"), answer(find_job("activity"), 30))
         (axes,) = drawn.axes
-        self.assertEqual(drawn.get_suptitle(), find("activity").title)
+        self.assertEqual(drawn.get_suptitle(), find_job("activity").title)
         self.assertEqual(axes.get_ylabel(), "rows a day")
         self.assertEqual(
             axes.get_title(),
@@ -110,24 +110,24 @@ class Drawn(TestCase):
         )
 
     def test_names_are_shown_as_they_are(self) -> None:
-        job = find("skew")
+        job = find_job("skew")
         names = ["_hidden", "$x_1$", "a\x1b[0m", "n" * 60]
         rows = [{"stream": name, "gini": 1 - n / 10} for n, name in enumerate(names)]
         shown = ["_hidden", "$x_1$", "a\N{REPLACEMENT CHARACTER}[0m", "n" * 47 + "…"]
-        drawn = picture(job, rows)
+        drawn = draw_chart(job, rows)
         self.assertEqual(texts(drawn), shown)
         self.assertFalse(any(text.get_parse_math() for text in drawn.axes[0].get_yticklabels()))
-        lines = find("rooms")
+        lines = find_job("rooms")
         rows = [
             {"room_id": name, "day": BEGIN.date(), "total": 9 - n} for n, name in enumerate(names)
         ]
-        drawn = picture(lines, rows)
+        drawn = draw_chart(lines, rows)
         self.assertEqual(texts(drawn), shown)
         self.assertFalse(any(text.get_parse_math() for text in drawn.legends[0].get_texts()))
 
     def test_the_largest_series_and_how_many_are_left_out(self) -> None:
         rows = [{"room_id": f"!{n}", "day": BEGIN.date(), "total": n} for n in range(25)]
-        drawn = picture(find("rooms"), rows)
+        drawn = draw_chart(find_job("rooms"), rows)
         self.assertEqual(texts(drawn), [f"!{n}" for n in range(24, 14, -1)])
         self.assertIn("15 smaller series are not shown", drawn.axes[0].get_title())
 
@@ -135,32 +135,32 @@ class Drawn(TestCase):
         day = {"day": BEGIN.date(), "stream": "events"}
         rows = [{**day, "rows": 3}, {**day, "rows": 4}, {**day, "stream": "caches", "rows": 5}]
         for add, wanted in ((True, [7, 5]), (False, [5, 4])):
-            job = find("activity")
+            job = find_job("activity")
             job = dataclasses.replace(job, plot=dataclasses.replace(job.plot, add=add))
-            lines = picture(job, rows).axes[0].get_lines()
+            lines = draw_chart(job, rows).axes[0].get_lines()
             self.assertEqual([line.get_ydata()[0] for line in lines], wanted)
 
     def test_a_number_that_is_not_there_is_a_gap(self) -> None:
         row = {"hour": BEGIN, "stream": "caches", "writer": "w", "p95_s": 2.0}
         later = {**row, "hour": BEGIN + HOUR, "p95_s": None}
-        (line,) = picture(find("lag"), [row, later]).axes[0].get_lines()
+        (line,) = draw_chart(find_job("lag"), [row, later]).axes[0].get_lines()
         self.assertEqual([*line.get_ydata()], [2.0])
 
     def test_a_single_day_is_not_drawn_between_years(self) -> None:
         rows = [{"room_id": "!r", "day": BEGIN.date(), "total": 3}]
-        first, last = picture(find("rooms"), rows).axes[0].get_xlim()
+        first, last = draw_chart(find_job("rooms"), rows).axes[0].get_xlim()
         self.assertEqual(last - first, 3.0)
 
     def test_a_heat_map_has_a_cell_an_hour(self) -> None:
         rows = heat((0, "a", 3), (2, "a", 4), (2, "a", 5), (1, "b", 7))
-        drawn = picture(find("heat"), rows)
+        drawn = draw_chart(find_job("heat"), rows)
         cells = drawn.axes[0].collections[0].get_array()
         self.assertEqual(cells.tolist(), [[3, None, 9], [None, 7, None]])
         self.assertEqual(texts(drawn), ["a", "b"])
 
     def test_one_clock_that_lies_does_not_make_millions_of_cells(self) -> None:
         rows = heat((0, "a", 3), (1, "a", 4), (10_000, "a", 9))
-        axes = picture(find("heat"), rows).axes[0]
+        axes = draw_chart(find_job("heat"), rows).axes[0]
         cells = axes.collections[0].get_array()
         self.assertEqual(cells.stream_schema, (1, 1667))
         self.assertEqual((cells[0, 0], cells[0, -1], cells.count()), (4, 9, 2))

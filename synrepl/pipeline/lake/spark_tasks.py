@@ -85,7 +85,7 @@ def _run(
             yield from work(parts[number])
 
 
-def packed(items: Iterable[T], size: Callable[[T], int], most: int) -> Iterator[list[T]]:
+def pack(items: Iterable[T], size: Callable[[T], int], most: int) -> Iterator[list[T]]:
     """Items in their order, in lists for one task each: as many as make up ``most``, or one that is larger."""
     part: list[T] = []
     held = 0

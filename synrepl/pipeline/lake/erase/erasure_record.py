@@ -19,7 +19,7 @@ from synrepl.core.errors import StorageError
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.positions.vector import BadVector, PositionVector
 
-MEMORY = "synrepl-lake.erased"
+RECORD_FILE = "synrepl-lake.erased"
 
 #: ErrorInTask when a later release can no longer read what this one writes.
 VERSION = 1
@@ -28,11 +28,11 @@ _KEY_BYTES = 32
 _DIGEST_BYTES = 16
 
 
-class MemoryUnreadable(StorageError):
+class ErasureRecordUnreadable(StorageError):
     """what the lake remembers of erasures, {path}, cannot be {what}: {reason}; if it cannot be repaired remove it: everything is erased once more then, which changes nothing that was"""
 
 
-class Memory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ErasureRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The file.
 
     :ivar key: hexadecimal
@@ -51,12 +51,12 @@ class Memory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         key = bytes.fromhex(self.key)
         return hashlib.blake2b(subject.encode(), key=key, digest_size=_DIGEST_BYTES).hexdigest()
 
-    def new(self, subjects: Iterable[str]) -> frozenset[str]:
+    def unrecorded(self, subjects: Iterable[str]) -> frozenset[str]:
         """Those of the subjects that are not remembered."""
         return frozenset(each for each in subjects if self.digest(each) not in self.subjects)
 
-    def among(self, subjects: Iterable[str]) -> Memory:
-        """The memory of these subjects alone."""
+    def restricted_to(self, subjects: Iterable[str]) -> ErasureRecord:
+        """The record of these subjects alone."""
         digests = frozenset(map(self.digest, subjects))
         return msgspec.structs.replace(self, subjects=self.subjects & digests)
 
@@ -65,8 +65,8 @@ class Memory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         at = self.redactions.get(stream)
         return PositionVector() if at is None else PositionVector.from_json(at)
 
-    def after(self, subjects: Iterable[str], at: Mapping[str, PositionVector]) -> Memory:
-        """The memory once these are erased, and all that rows up to there redact."""
+    def updated(self, subjects: Iterable[str], at: Mapping[str, PositionVector]) -> ErasureRecord:
+        """The record once these are erased, and all that rows up to there redact."""
         return msgspec.structs.replace(
             self,
             subjects=frozenset(map(self.digest, subjects)),
@@ -74,42 +74,44 @@ class Memory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         )
 
 
-def read_memory(lake: Lake) -> Memory:
+def read_erasure_record(lake: Lake) -> ErasureRecord:
     """What is remembered; of a lake that nothing was erased from, nothing.
 
-    :raises MemoryUnreadable:
+    :raises ErasureRecordUnreadable:
     """
-    path = lake.path / MEMORY
+    path = lake.path / RECORD_FILE
     try:
-        memory = msgspec.json.decode(path.read_bytes(), type=Memory)
-        if memory.version != VERSION:
-            reason = f"another release of synrepl wrote it (version {memory.version})"
-            raise MemoryUnreadable(path=path, what="read", reason=reason)
-        memory.digest("")
-        for stream in memory.redactions:
-            memory.position(stream)
+        record = msgspec.json.decode(path.read_bytes(), type=ErasureRecord)
+        if record.version != VERSION:
+            reason = f"another release of synrepl wrote it (version {record.version})"
+            raise ErasureRecordUnreadable(path=path, what="read", reason=reason)
+        record.digest("")
+        for stream in record.redactions:
+            record.position(stream)
     except FileNotFoundError:
-        return Memory(VERSION, secrets.token_hex(_KEY_BYTES))
+        return ErasureRecord(VERSION, secrets.token_hex(_KEY_BYTES))
     except OSError as error:
-        raise MemoryUnreadable(path=path, what="read", reason=_reason(error)) from None
+        raise ErasureRecordUnreadable(path=path, what="read", reason=_reason(error)) from None
     except (msgspec.DecodeError, BadVector, ValueError) as error:
-        raise MemoryUnreadable(path=path, what="read", reason=f"it is damaged ({error})") from None
-    return memory
+        raise ErasureRecordUnreadable(
+            path=path, what="read", reason=f"it is damaged ({error})"
+        ) from None
+    return record
 
 
-def write_memory(lake: Lake, memory: Memory) -> None:
+def write_erasure_record(lake: Lake, record: ErasureRecord) -> None:
     """Remember; all of it, or nothing.
 
-    :raises MemoryUnreadable:
+    :raises ErasureRecordUnreadable:
     """
-    path = lake.path / MEMORY
+    path = lake.path / RECORD_FILE
     draft = path.with_suffix(f".{os.getpid()}")
     try:
-        _write_synced(draft, msgspec.json.encode(memory, order="deterministic") + b"\n")
+        _write_synced(draft, msgspec.json.encode(record, order="deterministic") + b"\n")
         draft.replace(path)
     except OSError as error:
         draft.unlink(missing_ok=True)
-        raise MemoryUnreadable(path=path, what="written", reason=_reason(error)) from None
+        raise ErasureRecordUnreadable(path=path, what="written", reason=_reason(error)) from None
 
 
 def _write_synced(path: Path, data: bytes) -> None:

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from synrepl.core.tokens import Range, Token
-from synrepl.pipeline.lake.files import DataFile
+from synrepl.pipeline.lake.data_files import DataFile
 
 
 @dataclass(frozen=True, slots=True)
-class Ranges:
-    """Ranges that follow one another, from the lowest up.
+class TokenRanges:
+    """TokenRanges that follow one another, from the lowest up.
 
     :ivar after: the first one is above it
     :ivar ends: the last token of each
@@ -31,7 +31,7 @@ class Ranges:
         whole: Range,
         rows: int,
         gaps: Sequence[Range] = (),
-    ) -> Ranges:
+    ) -> TokenRanges:
         """Cut a range of tokens by how many rows a table's files have where.
 
         Within a file they are taken to be spread evenly, so the numbers are about right only.
@@ -91,8 +91,8 @@ def _without(gaps: Iterable[Range], span: Range) -> list[Range]:
     return left or [span]
 
 
-def joined(spans: Iterable[Range]) -> list[Range]:
-    """Ranges in order, those that touch as one."""
+def merge_adjacent(spans: Iterable[Range]) -> list[Range]:
+    """TokenRanges in order, those that touch as one."""
     found: list[Range] = []
     for span in spans:
         if found and found[-1].upto >= span.after:

@@ -13,7 +13,7 @@ from synrepl.pipeline.source.database.stream_schema import StreamSchema
 from synrepl.streams.columns import ColumnType
 
 
-class Rule(NamedTuple):
+class ColumnRule(NamedTuple):
     """Where something is in the rows of a stream.
 
     :ivar stream: which; None for any
@@ -30,55 +30,55 @@ _MEMBER = "CASE WHEN type = 'm.room.member' THEN state_key END"
 
 ROOM = (
     # Of these names only, the first key is a room (streams/synapse/expansions.py).
-    Rule(
+    ColumnRule(
         "caches",
         ("cache_func", "keys"),
         "CASE WHEN cache_func IN ('cs_cache_fake', 'ph_cache_fake', 'dr_cache_fake')"
         " THEN get_json_object(keys, '$[0]') END",
     ),
-    Rule(None, ("room_id",), "room_id"),
+    ColumnRule(None, ("room_id",), "room_id"),
 )
 
 USER = (
     # Who sent an event is not in its row; whose membership it changes is.
-    Rule("events", ("type", "state_key"), _MEMBER),
-    Rule("backfill", ("type", "state_key"), _MEMBER),
-    Rule(None, ("user_id",), "user_id"),
-    Rule(None, ("sender",), "sender"),
+    ColumnRule("events", ("type", "state_key"), _MEMBER),
+    ColumnRule("backfill", ("type", "state_key"), _MEMBER),
+    ColumnRule(None, ("user_id",), "user_id"),
+    ColumnRule(None, ("sender",), "sender"),
     # A user, or another server.
-    Rule(None, ("entity",), "CASE WHEN entity LIKE '@%' THEN entity END"),
+    ColumnRule(None, ("entity",), "CASE WHEN entity LIKE '@%' THEN entity END"),
 )
 
 #: In milliseconds since the epoch.
 AT_MS = (
-    Rule("caches", ("invalidation_ts",), "invalidation_ts"),
-    Rule("receipts", ("data",), "get_json_object(data, '$.ts')"),
+    ColumnRule("caches", ("invalidation_ts",), "invalidation_ts"),
+    ColumnRule("receipts", ("data",), "get_json_object(data, '$.ts')"),
     # Presence is told some time after what it tells, so the newest is nearest.
-    Rule(
+    ColumnRule(
         "presence",
         ("last_active_ts", "last_federation_update_ts", "last_user_sync_ts"),
         "greatest(last_active_ts, last_federation_update_ts, last_user_sync_ts)",
     ),
-    Rule(None, ("origin_server_ts",), "origin_server_ts"),
-    Rule(None, ("ts",), "ts"),
+    ColumnRule(None, ("origin_server_ts",), "origin_server_ts"),
+    ColumnRule(None, ("ts",), "ts"),
 )
 
 #: 9999-12-31, in milliseconds since the epoch: times come from other servers, too, and some lie.
 _LAST_MS = 253_402_214_400_000
 
 
-def text_of(rules: Sequence[Rule], stream_schema: StreamSchema) -> str:
+def text_expression(rules: Sequence[ColumnRule], stream_schema: StreamSchema) -> str:
     """The expression for a text in the rows of a stream; NULL when no rule fits."""
     return f"CAST({_expression(rules, stream_schema)} AS string)"
 
 
-def time_of(stream_schema: StreamSchema) -> str:
+def time_expression(stream_schema: StreamSchema) -> str:
     """The expression for a row's own time; NULL when it has none that can be."""
     found = f"try_cast({_expression(AT_MS, stream_schema)} AS bigint)"
     return f"CASE WHEN {found} BETWEEN 1 AND {_LAST_MS} THEN {found} END"
 
 
-def _expression(rules: Sequence[Rule], stream_schema: StreamSchema) -> str:
+def _expression(rules: Sequence[ColumnRule], stream_schema: StreamSchema) -> str:
     usable = {cell.name for cell in stream_schema.cells if cell.type is not ColumnType.TEXT_ARRAY}
     fitting = (
         rule.sql

@@ -60,12 +60,12 @@ class TableFailovers(msgspec.Struct, frozen=True):
     lost: tuple[LossWindow, ...] = ()
 
     @property
-    def passed_over(self) -> Sequence[Range]:
+    def skipped_ranges(self) -> Sequence[Range]:
         """The gaps."""
         return [Range(*gap) for gap in self.gaps]
 
 
-def up_to_now(
+def update_failovers(
     stream: str, known: TableFailovers, position: PositionVector, source: SourceDatabase
 ) -> TableFailovers:
     """What a table has to know, after the failovers that it has not heard of.

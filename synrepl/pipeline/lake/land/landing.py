@@ -13,14 +13,13 @@ from pyspark.sql import Row, SparkSession
 
 from synrepl.core.errors import StorageError, Unavailable
 from synrepl.core.tokens import Token
+from synrepl.pipeline.lake.data_files import DataFile, verify_files
 from synrepl.pipeline.lake.erase.erasures import Erasures
-from synrepl.pipeline.lake.failover.failovers import up_to_now
 from synrepl.pipeline.lake.failover.lost_rows import LostRows, count_lost
-from synrepl.pipeline.lake.files import DataFile
+from synrepl.pipeline.lake.failover.table_failovers import update_failovers
 from synrepl.pipeline.lake.lake import Lake
-from synrepl.pipeline.lake.land.shared_folder import verify
 from synrepl.pipeline.lake.land.task import LANDED, StreamTask, land_part
-from synrepl.pipeline.lake.land.tasks import packed, run_tasks
+from synrepl.pipeline.lake.spark_tasks import pack, run_tasks
 from synrepl.pipeline.lake.table import StreamTable
 from synrepl.pipeline.lake.watermarks import Watermarks
 from synrepl.pipeline.source.database.bounds import SafeBound
@@ -56,7 +55,7 @@ class GapInSource(StorageError):
 
 
 @dataclass(frozen=True, slots=True)
-class Landed:
+class LandingRound:
     """What one round brought into the lake.
 
     :ivar rows: by stream
@@ -79,7 +78,7 @@ class Landed:
 
 
 class Landing:
-    """Lands streams round by round. To be used within :meth:`.Lake.changing`.
+    """Lands streams round by round. To be used within :meth:`.Lake.write_lock`.
 
     A round looks how far the streams are settled, reads what is new in Spark tasks, each
     of which writes files of its own, and commits files and position of each stream together.
@@ -88,7 +87,7 @@ class Landing:
     :param dsn: where tasks find the database
     :param erasures: what no new row may show; asked for each round
     :param accept_gaps: streams of which the lake may lack what has been trimmed before it was landed
-    :param acknowledge: told what is in the lake for good
+    :param acknowledge: on_round what is in the lake for good
     """
 
     def __init__(
@@ -115,11 +114,13 @@ class Landing:
         self._task_rows = task_rows
         self._round_rows = round_rows
         self._clock = clock
-        self._marks = Watermarks(lake)
+        self._watermarks = Watermarks(lake)
         self._tables: dict[str, StreamTable] = {}
         self._stream_schemas: dict[str, StreamSchema] = {}
 
-    def rounds(self, streams: Sequence[str], settle_timeout_s: float = 0.0) -> Iterator[Landed]:
+    def rounds(
+        self, streams: Sequence[str], settle_timeout_s: float = 0.0
+    ) -> Iterator[LandingRound]:
         """Land what is settled now, until all of it is in the lake.
 
         Then, for some time, what had been given out now and is settled later. The last round tells
@@ -138,7 +139,7 @@ class Landing:
         bounds: Mapping[str, SafeBound] = poller.bounds
         late = not settle_timeout_s
         while True:
-            for landed in self._all_of(bounds):
+            for landed in self._land_all(bounds):
                 known |= landed.upto
                 landed.unsettled.update(poller.unsettled(known))
                 yield landed
@@ -147,21 +148,21 @@ class Landing:
             bounds = poller.poll(known, deadline)
             late = self._clock.now() + PAUSE_S > deadline
             if not bounds:  # nothing to land; but what holds the rest back may be another one
-                yield Landed(unsettled=poller.unsettled(known))
+                yield LandingRound(unsettled=poller.unsettled(known))
 
-    def _all_of(self, bounds: Mapping[str, SafeBound]) -> Iterator[Landed]:
+    def _land_all(self, bounds: Mapping[str, SafeBound]) -> Iterator[LandingRound]:
         """Land all that is settled, in as many rounds as it takes."""
         while bounds:
-            landed = self._round(bounds)
+            landed = self._land_round(bounds)
             yield landed
             if not any(landed.behind.values()):
                 return
 
-    def _round(self, bounds: Mapping[str, SafeBound]) -> Landed:
+    def _land_round(self, bounds: Mapping[str, SafeBound]) -> LandingRound:
         tables = {stream: self._table(stream) for stream in bounds}
-        landed = Landed()
+        landed = LandingRound()
         for stream, table in tables.items():
-            self._meet_failovers(stream, table, landed)
+            self._record_failovers(stream, table, landed)
         starts = {stream: self._start(stream, tables[stream], at) for stream, at in bounds.items()}
         # A process that has just begun to look may know of less than another one has landed.
         goals = {stream: starts[stream].merge(at.bound) for stream, at in bounds.items()}
@@ -175,14 +176,14 @@ class Landing:
         wanted = plan_chunks(self._source, starts, ends, columns, self._task_rows)
         parts = [
             msgspec.json.encode(part)
-            for part in packed(wanted, lambda chunk: chunk.rows, self._task_rows)
+            for part in pack(wanted, lambda chunk: chunk.rows, self._task_rows)
         ]
         files: dict[tuple[str, bool], list[DataFile]] = {}
         for row in self._read(parts, ends):
             stream, quarantined = row["stream"], row["quarantined"]
             file = msgspec.json.decode(row["file"], type=DataFile)
             # Before anything is committed, of whichever stream: if one is not here, none may be.
-            verify(
+            verify_files(
                 self._lake.quarantine_folder(stream) if quarantined else tables[stream].path, [file]
             )
             files.setdefault((stream, quarantined), []).append(file)
@@ -190,21 +191,23 @@ class Landing:
             self._commit(stream, starts[stream], end, files, landed)
             landed.upto[stream] = end
             landed.behind[stream] = _between(end, goals[stream])
-        self._marks.note_all({stream: end.linear for stream, end in ends.items()}, time.time())
+        self._watermarks.record_all(
+            {stream: end.linear for stream, end in ends.items()}, time.time()
+        )
         self._acknowledge(ends)
         return landed
 
-    def _meet_failovers(self, stream: str, table: StreamTable, landed: Landed) -> None:
+    def _record_failovers(self, stream: str, table: StreamTable, landed: LandingRound) -> None:
         """Find what failovers have lost of the lake's rows, and note that it was found."""
         known = table.failovers
-        now = up_to_now(stream, known, table.position, self._source)
+        now = update_failovers(stream, known, table.position, self._source)
         if now == known:
             return
         for window in now.lost[len(known.lost) :]:
             found = count_lost(self._spark, table, self._source, self._dsn, window)
             if found:
                 landed.lost[stream] = found
-        table.know_failovers(now)
+        table.record_failovers(now)
 
     def _read(self, parts: Sequence[bytes], ends: Vectors) -> Iterator[Row]:
         """What the tasks tell of the files that they have written."""
@@ -227,7 +230,7 @@ class Landing:
         return self._tables[stream]
 
     def _start(self, stream: str, table: StreamTable, at: SafeBound) -> PositionVector:
-        if not table.landed:
+        if not table.has_position:
             return PositionVector({}, at.trimmed)
         start = table.position
         try:
@@ -258,7 +261,7 @@ class Landing:
         start: PositionVector,
         end: PositionVector,
         files: Mapping[tuple[str, bool], list[DataFile]],
-        landed: Landed,
+        landed: LandingRound,
     ) -> None:
         quarantined = files.get((stream, True), [])
         if quarantined:
@@ -267,7 +270,7 @@ class Landing:
             quarantine.append(quarantined, quarantine.position, quarantine.position.merge(end))
         mine = files.get((stream, False), [])
         table = self._tables[stream]
-        if mine or end != start or not table.landed:
+        if mine or end != start or not table.has_position:
             table.append(mine, start, end)
         landed.rows[stream] += sum(file.rows for file in mine)
         landed.quarantined[stream] += sum(file.rows for file in quarantined)

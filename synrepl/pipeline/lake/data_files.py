@@ -1,0 +1,231 @@
+"""Data files: what a task says of one that it has written, and what a table knows of each."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from synrepl.core.errors import StorageError
+
+
+class DataFile(msgspec.Struct, frozen=True):
+    """One Parquet file of a table.
+
+    :ivar name: in the table's folder
+    :ivar size: in bytes
+    :ivar low: the least stream ID in it, and ``high`` the greatest
+    """
+
+    name: str
+    size: int
+    rows: int
+    low: int
+    high: int
+
+    @property
+    def stats(self) -> str:
+        """What the table's log says of it.
+
+        Of no column but the ID: least and greatest values of others would keep in the log
+        what is to be erased.
+        """
+        told = {
+            "numRecords": self.rows,
+            "minValues": {"stream_id": self.low},
+            "maxValues": {"stream_id": self.high},
+            "nullCount": {"stream_id": 0},
+        }
+        return msgspec.json.encode(told).decode()
+
+
+class FileNotAsWritten(StorageError):
+    """a task of Spark wrote {name} into {path}, and the driver finds {found} there; nothing of it was committed. The lake's folder has to be one shared folder, reached under this path by the driver and by all executors: mount it so, and run this again"""
+
+
+class FolderNotShared(StorageError):
+    """a file in {path} cannot be {what} by a task of Spark: {reason}. The lake's folder has to be one shared folder, reached under this path by the driver and by all executors, which have to be allowed to write there"""
+
+
+def verify_files(folder: Path, files: Iterable[DataFile]) -> None:
+    """Make sure that files are in a folder, whole.
+
+    Each is opened, which is what makes a network file system ask its server. Its size and the
+    number of rows in its footer are compared; the rows are not read.
+
+    :raises FileNotAsWritten: one is not there, cannot be read, or is another one
+    """
+    for file in files:
+        if found := _unlike(folder / file.name, file):
+            raise FileNotAsWritten(name=file.name, path=folder, found=found)
+
+
+@contextmanager
+def task_file_errors(path: Path, what: str) -> Iterator[None]:
+    """Name what a task cannot do with a file.
+
+    :param what: for the message: it cannot be ...
+    :raises FolderNotShared:
+    """
+    try:
+        yield
+    except OSError as error:
+        reason = " ".join(str(error).split())[:300]
+        raise FolderNotShared(path=path.parent, what=what, reason=reason) from None
+
+
+def _unlike(path: Path, file: DataFile) -> str:
+    """What is there instead of a file; "" when it is as it should be."""
+    try:
+        with path.open("rb") as opened:
+            size = os.fstat(opened.fileno()).st_size
+            if size != file.size:
+                return f"{size:,} of its {file.size:,} bytes"
+            rows = pq.read_metadata(opened).num_rows
+    except FileNotFoundError:
+        return "no such file"
+    except (OSError, pa.ArrowException) as error:
+        return f"a file that it cannot read ({' '.join(str(error).split())[:200]})"
+    return "" if rows == file.rows else f"{rows:,} of its {file.rows:,} rows"
+
+
+#: Rows of a batch, where the reader does not say.
+BATCH_ROWS = 32_768
+
+
+def read_batches(
+    path: Path, schema: pa.Schema, *, batch_rows: int = BATCH_ROWS
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a file as they come, in these columns; those that it lacks are null.
+
+    :raises FolderNotShared: there is no such file on the machine of the task
+    """
+    with task_file_errors(path, "read"):
+        opened = pq.ParquetFile(path)
+    with opened as file:
+        there = set(file.schema_arrow.names)
+        wanted = [name for name in schema.names if name in there]
+        for batch in file.iter_batches(batch_rows, columns=wanted):
+            yield _as(batch, schema)
+
+
+def _as(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    if batch.schema.equals(schema):
+        return batch
+    columns: list[Any] = []
+    for field in schema:
+        at = batch.schema.get_field_index(field.name)
+        if at < 0:
+            columns.append(pa.nulls(batch.num_rows, field.type))
+        else:
+            columns.append(batch.column(at).cast(field.type))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+#: Rows that are encoded together: what a reader has to hold of each column at a time.
+GROUP_ROWS = 131_072
+
+#: Bytes of rows that are held at most, until there are enough for a group.
+GROUP_BYTES = 32 << 20
+
+
+class FileWriter:
+    """Writes rows into a new file of a table. It belongs to the table once it is committed.
+
+    Memory is bounded by one group of rows, encoded and not.
+
+    :param folder: the table's
+    :param schema: of the rows; the cells are nullable in the file, whatever it says
+    """
+
+    def __init__(self, folder: Path, schema: pa.Schema) -> None:
+        self._path = folder / f"part-{uuid.uuid4().hex}.parquet"
+        self._schema = schema
+        self._writer: pq.ParquetWriter | None = None
+        self._held: list[pa.RecordBatch] = []
+        self._held_rows = self._held_bytes = 0
+        self._rows = 0
+        self._low, self._high = 2**63 - 1, -(2**63)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Add rows, in the order of their tokens.
+
+        :raises FolderNotShared: they cannot be written
+        """
+        if not batch.num_rows:
+            return
+        ids = pc.min_max(batch.column("stream_id")).as_py()
+        self._low, self._high = min(self._low, ids["min"]), max(self._high, ids["max"])
+        self._held.append(batch)
+        self._held_rows += batch.num_rows
+        self._held_bytes += batch.nbytes
+        if self._held_rows >= GROUP_ROWS or self._held_bytes >= GROUP_BYTES:
+            self._flush()
+
+    def close(self) -> DataFile | None:
+        """Make the file durable; None when there were no rows, and so is no file.
+
+        :raises FolderNotShared: it cannot be written
+        """
+        self._flush()
+        if self._writer is None:
+            return None
+        with task_file_errors(self._path, "written"):
+            size = self._closed(self._writer)
+        return DataFile(self._path.name, size, self._rows, self._low, self._high)
+
+    def _closed(self, writer: pq.ParquetWriter) -> int:
+        """End a file, and have it on disk; its size."""
+        writer.close()
+        # The commit that makes it part of the table must not outlive it.
+        with open(self._path, "rb") as file:
+            os.fsync(file.fileno())
+            size = os.fstat(file.fileno()).st_size
+        folder = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+        return size
+
+    def _ordered(self) -> list[str]:
+        """Columns that grow with the tokens, or may: only there does it help a reader to know the extremes.
+
+        To find those of texts takes a tenth of what landing takes.
+        """
+        return [
+            field.name
+            for field in self._schema
+            if pa.types.is_primitive(field.type) and not pa.types.is_boolean(field.type)
+        ]
+
+    def _flush(self) -> None:
+        if not self._held:
+            return
+        with task_file_errors(self._path, "written"):
+            if self._writer is None:
+                self._writer = self._opened()
+            table = pa.Table.from_batches(self._held, self._schema)
+            self._writer.write_table(table, row_group_size=GROUP_ROWS)
+        self._rows += self._held_rows
+        self._held, self._held_rows, self._held_bytes = [], 0, 0
+
+    def _opened(self) -> pq.ParquetWriter:
+        # IDs hardly repeat: a dictionary of them would be made for nothing.
+        others = [name for name in self._schema.names if name != "stream_id"]
+        return pq.ParquetWriter(
+            self._path,
+            self._schema,
+            compression="zstd",
+            write_statistics=self._ordered(),
+            use_dictionary=others,
+            column_encoding={"stream_id": "DELTA_BINARY_PACKED"},
+        )
