@@ -18,7 +18,7 @@ from benchmarks.child import Child
 from benchmarks.database import postgres
 from benchmarks.harness import Row, Scale, at_most
 from benchmarks.running_master import RunningMaster
-from synrepl.testing.redis import RedisServer
+from synrepl.testing.redis import RedisTestServer
 
 #: Milliseconds that the slowest answer may take.
 BOUND_MS = 100.0
@@ -63,14 +63,14 @@ ATTACKS = (
 def run(scale: Scale) -> Iterator[Row]:
     """An idle master, then each attack."""
     with postgres() as dsn, TemporaryDirectory(prefix="synrepl-health-") as name:
-        redis = RedisServer()
+        redis = RedisTestServer()
         try:
             yield from _rows(dsn, Path(name), redis, scale)
         finally:
             redis.close()
 
 
-def _rows(dsn: str, directory: Path, redis: RedisServer, scale: Scale) -> Iterator[Row]:
+def _rows(dsn: str, directory: Path, redis: RedisTestServer, scale: Scale) -> Iterator[Row]:
     for part in ("idle", "attacked"):
         (directory / part).mkdir()
     more = {"redis": {"path": str(redis.path)}, "catalogue": "all"}

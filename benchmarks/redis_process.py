@@ -19,7 +19,7 @@ from twisted.logger import Logger
 from benchmarks.child import begin, say
 from benchmarks.recorded import BEFORE, WRITER, numbered
 from synrepl.adapters.redis.address import RedisAddress
-from synrepl.adapters.redis.connection import Speaker
+from synrepl.adapters.redis.connection import RedisPublisher
 from synrepl.adapters.redis.pubsub import RedisPubSub
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.services.announcing.lines import LineEncoder
@@ -36,7 +36,7 @@ from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.definition import Fact
 from synrepl.streams.rows import RowCodec
 from synrepl.streams.synapse.events import EVENTS
-from synrepl.testing.redis import RedisServer
+from synrepl.testing.redis import RedisTestServer
 
 CHANNEL = "example.org"
 
@@ -46,7 +46,7 @@ GROUP = 500
 CODECS = {EVENTS.name: RowCodec(EVENTS)}
 
 
-class Counting(Speaker):
+class Counting(RedisPublisher):
     """Knows how many answers came.
 
     :ivar waiting: for how many answers, and who wants to know
@@ -93,7 +93,7 @@ class Arriving(Handler):
 class OneSpeaker:
     """Wires with a speaker and no listener."""
 
-    def __init__(self, speaker: Speaker) -> None:
+    def __init__(self, speaker: RedisPublisher) -> None:
         self.say = speaker.publish_all
 
     full = False
@@ -107,7 +107,7 @@ class OneSpeaker:
     def give_up(self, why: str) -> None: ...
 
 
-async def ours(reactor: Any, redis: RedisServer, groups: Sequence[Sequence[Fact]]) -> float:
+async def ours(reactor: Any, redis: RedisTestServer, groups: Sequence[Sequence[Fact]]) -> float:
     """CPU seconds from movements to answers."""
     scheduler = TwistedScheduler(reactor)
     speaker = Counting(scheduler)
@@ -121,7 +121,7 @@ async def ours(reactor: Any, redis: RedisServer, groups: Sequence[Sequence[Fact]
     return spent
 
 
-async def followed(reactor: Any, redis: RedisServer, groups: Sequence[Sequence[Fact]]) -> float:
+async def followed(reactor: Any, redis: RedisTestServer, groups: Sequence[Sequence[Fact]]) -> float:
     """CPU seconds from movements to a handler of a follower, which is in this process too."""
     scheduler = TwistedScheduler(reactor)
     handler, log, source = Arriving(), Logger(), cast(Any, None)  # nothing is missing
@@ -134,7 +134,7 @@ async def followed(reactor: Any, redis: RedisServer, groups: Sequence[Sequence[F
     hears.start()
     while not bus.standing:
         await scheduler.sleep(0.01)
-    speaker = Speaker(scheduler)
+    speaker = RedisPublisher(scheduler)
     publisher = await _join(reactor, scheduler, redis, speaker)
     while (EVENTS.name, WRITER) not in follower.positions:
         await scheduler.sleep(0.01)
@@ -153,7 +153,7 @@ class Nobody:
 
 
 async def _join(
-    reactor: Any, scheduler: TwistedScheduler, redis: RedisServer, speaker: Speaker
+    reactor: Any, scheduler: TwistedScheduler, redis: RedisTestServer, speaker: RedisPublisher
 ) -> Publisher:
     """What publishes over ``speaker``."""
     publisher = Publisher(scheduler, CODECS)
@@ -178,7 +178,7 @@ async def _publish(
     return process_time() - before
 
 
-async def bare(reactor: Any, redis: RedisServer, groups: Sequence[Sequence[Fact]]) -> float:
+async def bare(reactor: Any, redis: RedisTestServer, groups: Sequence[Sequence[Fact]]) -> float:
     """CPU seconds from lines to answers."""
     encoder, prev = LineEncoder(AUDIENCE, CODECS), BEFORE
     lines: list[list[bytes]] = []
@@ -199,7 +199,7 @@ async def main(reactor: Any, kind: str, facts: str) -> None:
     """Publish and tell."""
     found = numbered(int(facts))
     groups = [found[at : at + GROUP] for at in range(0, len(found), GROUP)]
-    redis = RedisServer()
+    redis = RedisTestServer()
     try:
         spent = await {"ours": ours, "followed": followed, "bare": bare}[kind](
             reactor, redis, groups

@@ -22,7 +22,7 @@ from benchmarks.harness import Row, Scale, at_most
 from benchmarks.soak_accidents import Accident, Fate, accidents, failing_over
 from benchmarks.soak_site import SoakSite
 from benchmarks.soak_verdict import Accounts, audit, due, recorded_otherwise
-from synrepl.adapters.postgres.database import Limits, PostgresDatabase
+from synrepl.adapters.postgres.database import DatabaseLimits, PostgresDatabase
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.cli.demo.deployment import MASTER
 from synrepl.cli.demo.progress import StatusPoller
@@ -37,7 +37,7 @@ from synrepl.daemon.config.config import load_master
 from synrepl.services.following.sources import LINEAR
 from synrepl.services.status.stream_progress import writer_label
 from synrepl.storage.database import Isolation, Transaction
-from synrepl.testing.redis import RedisServer
+from synrepl.testing.redis import RedisTestServer
 from synrepl.testing.standby import PrimaryAndStandby
 
 T = TypeVar("T")
@@ -99,7 +99,7 @@ class Soak:
         self,
         reactor: Any,
         site: SoakSite,
-        redis: RedisServer,
+        redis: RedisTestServer,
         servers: PrimaryAndStandby,
         tell: Callable[[str], object],
     ) -> None:
@@ -257,7 +257,7 @@ class Soak:
         return audit(txn, self._site, self._catalogue, self._traffic, self._senders.acknowledged)
 
     async def _with_database(self, work: Callable[[Transaction], T]) -> T:
-        limits = Limits(connections=1, idle_s=0)
+        limits = DatabaseLimits(connections=1, idle_s=0)
         database = PostgresDatabase(self._reactor, self._site.dsn, "soak", limits)
         try:
             return await database.run("soak", work, isolation=Isolation.REPEATABLE_READ)
@@ -286,7 +286,7 @@ def soak(seed: int, minutes: float) -> Soaked:
     data = Path(mkdtemp(prefix="synrepl-soak-data-"))
     data.chmod(0o755)
     servers = PrimaryAndStandby(data / "servers", fsync=True)
-    redis = RedisServer()
+    redis = RedisTestServer()
     try:
         dsn = servers.start()
         found = run_under_reactor(main)

@@ -15,7 +15,7 @@ from twisted.internet.threads import deferToThread
 
 from synrepl.cli.demo.deployment import DaemonProcess
 from synrepl.core.clock import Scheduler
-from synrepl.testing.redis import RedisServer
+from synrepl.testing.redis import RedisTestServer
 from synrepl.testing.standby import PrimaryAndStandby
 
 REDIS = "Redis"
@@ -105,7 +105,7 @@ class Fate:
         self,
         scheduler: Scheduler,
         processes: Mapping[str, DaemonProcess],
-        redis: RedisServer,
+        redis: RedisTestServer,
         servers: PrimaryAndStandby,
         tell: Callable[[str], object],
     ) -> None:

@@ -23,7 +23,7 @@ from interop.synapse import Home
 from interop.synapse_over_redis import EightProcesses
 from interop.synapse_tables import SynapseTables
 from interop.traffic import Traffic
-from synrepl.testing.redis import RedisServer
+from synrepl.testing.redis import RedisTestServer
 
 _SERVER = "eight.example"
 _ROUNDS = 400
@@ -46,7 +46,7 @@ def section(
     dsn = databases.reader(name)
     home = Home(environment, directory, _SERVER, databases.arguments(name))
     with ExitStack() as stack:
-        redis = RedisServer()
+        redis = RedisTestServer()
         stack.callback(redis.close)
         eight = stack.enter_context(EightProcesses(home, redis.port))
         wire = stack.enter_context(RedisWire(redis.port, _SERVER))

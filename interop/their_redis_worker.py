@@ -16,7 +16,7 @@ from interop.releases import CURRENT
 from interop.report import Section
 from interop.synapse import Home
 from interop.synapse_over_redis import MAIN, Instance, Ports, over_redis
-from synrepl.testing.redis import RedisServer
+from synrepl.testing.redis import RedisTestServer
 
 MASTER = "master"
 WRITER = "writer1"
@@ -59,7 +59,7 @@ def section(environment: Environment, databases: Databases, directory: Path) -> 
 
     :param directory: for configurations and logs
     """
-    redis = RedisServer()
+    redis = RedisTestServer()
     try:
         return _TheirRedisWorker(environment, databases, directory, redis).run()
     finally:
@@ -70,7 +70,11 @@ class _TheirRedisWorker:
     """The worker, our master, a worker of ours that writes, and Redis."""
 
     def __init__(
-        self, environment: Environment, databases: Databases, directory: Path, redis: RedisServer
+        self,
+        environment: Environment,
+        databases: Databases,
+        directory: Path,
+        redis: RedisTestServer,
     ) -> None:
         self._redis = redis
         settings = {

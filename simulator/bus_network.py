@@ -10,7 +10,7 @@ from simulator.clock import Process, VirtualClock
 from simulator.interfaces import BusAccess
 from simulator.network import NetworkConditions
 from simulator.scenario import RedisSetup
-from synrepl.testing.memory_pubsub import MemoryPubSub, Owner
+from synrepl.testing.memory_pubsub import MemoryPubSub, MemoryPubSubOwner
 from synrepl.testing.memory_redis import MemoryRedis
 
 
@@ -76,7 +76,9 @@ class BusNetwork:
         pubsub.reach(True)
         pubsub.silence(False)
 
-    def _join(self, process: Process, channels: Collection[str], owner: Owner) -> MemoryPubSub:
+    def _join(
+        self, process: Process, channels: Collection[str], owner: MemoryPubSubOwner
+    ) -> MemoryPubSub:
         self._number += 1
         name = f"{process.name}#{self._number}"
         pubsub = MemoryPubSub(

@@ -21,7 +21,7 @@ from synrepl.storage.store import FactStore, Written
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.definition import Fact, Stream
 from synrepl.streams.row import Row
-from synrepl.testing.memory_pubsub import Owner
+from synrepl.testing.memory_pubsub import MemoryPubSubOwner
 
 T = TypeVar("T")
 Key = tuple[str, str]
@@ -69,7 +69,7 @@ class BusAccess:
     :ivar per_stream: rows and positions go to a channel per stream
     """
 
-    join: Callable[[Collection[str], Owner], BusConnection]
+    join: Callable[[Collection[str], MemoryPubSubOwner], BusConnection]
     per_stream: bool
 
 

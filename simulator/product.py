@@ -31,16 +31,16 @@ from synrepl.daemon.assemble import (
     worker_coherence,
 )
 from synrepl.daemon.config.config import (
-    AuditCaches,
-    Listener,
+    AuditCachesConfig,
+    ListenerConfig,
     MasterAddress,
     MasterConfig,
+    RetentionConfig,
     WorkerConfig,
 )
-from synrepl.daemon.config.config import Retention as Retention
-from synrepl.daemon.config.redis import Redis
+from synrepl.daemon.config.redis import RedisConfig
 from synrepl.daemon.config.secret import Secret
-from synrepl.daemon.process_bus import Join
+from synrepl.daemon.process_bus import ConnectToBus
 from synrepl.daemon.replication_listener import listener_factory
 from synrepl.services.coherence.coherence import Coherence
 from synrepl.services.coherence.invalidations import Changes
@@ -127,7 +127,7 @@ class SimulatedMaster:
 
     def __init__(self, environment: ProcessEnvironment, wrap_listener: WrapListener) -> None:
         retention = environment.retention
-        listener = Listener(port=0, line_limit=LINE_LIMIT)
+        listener = ListenerConfig(port=0, line_limit=LINE_LIMIT)
         config = MasterConfig(
             server_name=SERVER_NAME,
             instance_name=MASTER,
@@ -135,8 +135,8 @@ class SimulatedMaster:
             listeners=(listener,),
             live_queue_commands=QUEUED_LINES,
             redis=_redis(environment),
-            audit_caches=AuditCaches(every=0.0),
-            retention=Retention(
+            audit_caches=AuditCachesConfig(every=0.0),
+            retention=RetentionConfig(
                 every=_NEVER_S if environment.application is None else retention.every_s,
                 keep=retention.keep_s,
                 max=retention.max_s,
@@ -345,7 +345,7 @@ def _worker_config(environment: ProcessEnvironment, name: str) -> WorkerConfig:
         redis=_redis(environment),
         lease=environment.retention.lease_s,
         line_limit=LINE_LIMIT,
-        audit_caches=AuditCaches(every=0.0),
+        audit_caches=AuditCachesConfig(every=0.0),
     )
 
 
@@ -387,11 +387,15 @@ def _sizes(environment: ProcessEnvironment) -> Sizes:
     return _SMALL if environment.small else _ORDINARY
 
 
-def _redis(environment: ProcessEnvironment) -> Redis | None:
-    return None if environment.bus is None else Redis(channel_per_stream=environment.bus.per_stream)
+def _redis(environment: ProcessEnvironment) -> RedisConfig | None:
+    return (
+        None
+        if environment.bus is None
+        else RedisConfig(channel_per_stream=environment.bus.per_stream)
+    )
 
 
-def _join(environment: ProcessEnvironment) -> Join | None:
+def _join(environment: ProcessEnvironment) -> ConnectToBus | None:
     return None if environment.bus is None else environment.bus.join
 
 

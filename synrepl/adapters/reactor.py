@@ -12,7 +12,7 @@ from typing import Protocol
 from synrepl.core.clock import Clock
 
 
-class Reader(Protocol):
+class ReadDescriptor(Protocol):
     """Something that waits for a file descriptor, as in ``IReadDescriptor``."""
 
     def fileno(self) -> int:
@@ -34,8 +34,8 @@ class Reactor(Clock, Protocol):
     def callFromThread(self, call: Callable[..., object], *args: object) -> None:
         """Run ``call(*args)`` in the reactor's thread, soon."""
 
-    def addReader(self, reader: Reader) -> object:
+    def addReader(self, reader: ReadDescriptor) -> object:
         """Watch a descriptor until :meth:`removeReader`."""
 
-    def removeReader(self, reader: Reader) -> object:
+    def removeReader(self, reader: ReadDescriptor) -> object:
         """Stop watching; not an error when it is not watched."""

@@ -6,7 +6,7 @@ import ipaddress
 from dataclasses import dataclass
 
 from synrepl.core.errors import ConfigError
-from synrepl.daemon.config.config import LOOPBACK, Config, Http, MasterConfig, WorkerConfig
+from synrepl.daemon.config.config import LOOPBACK, Config, HttpConfig, MasterConfig, WorkerConfig
 
 
 class NoHttpListener(ConfigError):
@@ -87,7 +87,7 @@ def _own(config: Config, key: str, url: str | None) -> HttpAddress:
     return HttpAddress(_url(http), secret)
 
 
-def _url(http: Http) -> str:
+def _url(http: HttpConfig) -> str:
     if http.port == 0:
         raise AnyPort(key="http", option="--url")
     host = reachable(http.bind_address)

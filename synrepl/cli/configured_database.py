@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from synrepl.adapters.postgres.database import Limits, PostgresDatabase
+from synrepl.adapters.postgres.database import DatabaseLimits, PostgresDatabase
 from synrepl.adapters.postgres.embedded import EmbeddedPostgres
 from synrepl.core.errors import ConfigError, InputError
 from synrepl.daemon.config.config import Config
@@ -71,7 +71,7 @@ async def database_of(reactor: Any, config: Config) -> AsyncIterator[PostgresDat
     else:
         raise NoDatabase()
     try:
-        limits = Limits(connections=1, give_up_s=PATIENCE_S)
+        limits = DatabaseLimits(connections=1, give_up_s=PATIENCE_S)
         database = PostgresDatabase(reactor, dsn, "synrepl-schema", limits)
         try:
             yield database

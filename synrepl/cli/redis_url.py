@@ -10,7 +10,7 @@ import click
 
 from synrepl.core.errors import ConfigError, ConfigErrors, SynreplError, each_of
 from synrepl.daemon.config.decode import Unfit
-from synrepl.daemon.config.redis import Redis
+from synrepl.daemon.config.redis import RedisConfig
 from synrepl.daemon.config.secret import Secret, read_secret
 
 #: Holds the password, where no file does.
@@ -34,7 +34,7 @@ class PasswordInUrl(ConfigError):
     """--redis: there is a password in the URL, where every user of this machine can read it in the process list; put it in a file and name that with --redis-password-path, or in the environment variable SYNREPL_REDIS_PASSWORD"""
 
 
-def given_redis(url: str, password_path: Path | None) -> Redis:
+def given_redis(url: str, password_path: Path | None) -> RedisConfig:
     """The Redis that a command line means.
 
     :param password_path: file with the password; without it the environment may have one
@@ -63,7 +63,7 @@ def given_redis(url: str, password_path: Path | None) -> Redis:
     if options or insecure not in ("true", "false"):
         raise BadRedisUrl(reason="there is something after '?' that nobody knows")
     try:
-        return Redis(
+        return RedisConfig(
             host=parts.hostname or "",
             port=6379 if port is None else port,
             path=Path(unquote(parts.path)) if on_socket else None,

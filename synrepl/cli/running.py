@@ -13,7 +13,7 @@ from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from synrepl.daemon import logs
-from synrepl.daemon.config.config import Log
+from synrepl.daemon.config.config import LogConfig
 
 T = TypeVar("T")
 
@@ -30,7 +30,7 @@ def run(main: Callable[[Any], Coroutine[Any, Any, T]]) -> T:
     from twisted.internet import reactor
 
     any_reactor: Any = reactor
-    logs.begin(Log(level="warn"), sys.stderr)
+    logs.begin(LogConfig(level="warn"), sys.stderr)
     ended: list[T | Failure] = []
     caught: list[int] = []
 

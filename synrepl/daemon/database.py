@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from twisted.logger import Logger
 
-from synrepl.adapters.postgres.database import Limits, PostgresDatabase
+from synrepl.adapters.postgres.database import DatabaseLimits, PostgresDatabase
 from synrepl.adapters.postgres.embedded import EmbeddedPostgres
 from synrepl.adapters.postgres.session import open_session
 from synrepl.adapters.postgres.single import PostgresSingles
@@ -219,7 +219,7 @@ class DatabaseStart:
     async def _reach(self, dsn: str) -> tuple[str, PostgresDatabase]:
         if dsn not in self._reached:
             await self._disconnect()
-            limits = Limits(connections=self._config.database_pool.max, give_up_s=GIVE_UP_S)
+            limits = DatabaseLimits(connections=self._config.database_pool.max, give_up_s=GIVE_UP_S)
             name = self._config.instance_name
             self._reached[dsn] = PostgresDatabase(self._reactor, dsn, name, limits)
         return dsn, self._reached[dsn]

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from synrepl.adapters.tcp.connection_table import ConnectionLimits
 from synrepl.core.log import Logger
-from synrepl.daemon.config.config import Http, Listener
+from synrepl.daemon.config.config import HttpConfig, ListenerConfig
 
 #: Descriptors reserved for everything else: the database, Redis, logs, handlers, and connections
 #: that are being closed. A process with few descriptors reserves half of them.
@@ -46,7 +46,9 @@ class Shares(NamedTuple):
 
 
 def shares(
-    http: Http | None, listeners: Sequence[Listener] = (), descriptors: int | None = None
+    http: HttpConfig | None,
+    listeners: Sequence[ListenerConfig] = (),
+    descriptors: int | None = None,
 ) -> Shares:
     """Divide the descriptors.
 
@@ -69,7 +71,7 @@ def shares(
     )
 
 
-def _limits(each: Http | Listener | None, given: int, wanted: int) -> ConnectionLimits:
+def _limits(each: HttpConfig | ListenerConfig | None, given: int, wanted: int) -> ConnectionLimits:
     """The limits of one listener, scaled down by ``given / wanted``."""
     if each is None:
         return ConnectionLimits(0, 0)

@@ -20,7 +20,7 @@ from zope.interface.verify import verifyClass, verifyObject
 
 from synrepl.core.errors import ConfigError
 from synrepl.daemon.config.config import Config, WorkerConfig
-from synrepl.daemon.config.handlers import Handler
+from synrepl.daemon.config.handlers import HandlerConfig
 from synrepl.services import handlers
 from synrepl.services.handler_interfaces import IHandler, ITransactionalHandler
 from synrepl.streams.catalogue import Catalogue, UnknownStream
@@ -58,7 +58,7 @@ def handler_class(path: str) -> type[handlers.Handler]:
     return cast(type[handlers.Handler], found)
 
 
-def check_handler(item: Handler, config: Config, catalogue: Catalogue) -> None:
+def check_handler(item: HandlerConfig, config: Config, catalogue: Catalogue) -> None:
     """Import a handler's class, and see that it fits the process. Makes none.
 
     :raises HandlerUnusable: with everything that is wrong with it
@@ -139,7 +139,7 @@ def _missing(member: Any) -> str:
 
 
 def _misfits(
-    cls: type[handlers.Handler], item: Handler, config: Config, catalogue: Catalogue
+    cls: type[handlers.Handler], item: HandlerConfig, config: Config, catalogue: Catalogue
 ) -> Iterator[str]:
     try:
         inspect.signature(cls).bind(**item.config)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from synrepl.core.errors import SynreplError
 from synrepl.daemon.config.config import Config, WorkerConfig
-from synrepl.daemon.config.handlers import Handler as HandlerSettings
+from synrepl.daemon.config.handlers import HandlerConfig
 from synrepl.daemon.handler_classes import HandlerUnusable, handler_class, unusable, verify_instance
 from synrepl.services.following.consumer import Start, StartAt, Subscription
 from synrepl.services.handlers import Access, Handler
@@ -34,7 +34,7 @@ async def start(made: Sequence[Subscription], access: Access) -> None:
             raise unusable(each.name or type(each.handler).__qualname__, error) from error
 
 
-def _subscription(loaded: Config, item: HandlerSettings, handler: Handler) -> Subscription:
+def _subscription(loaded: Config, item: HandlerConfig, handler: Handler) -> Subscription:
     otherwise = loaded.starting if isinstance(loaded, WorkerConfig) else "earliest"
     by_stream = item.start if isinstance(item.start, Mapping) else {}
     start = otherwise if item.start is None or isinstance(item.start, Mapping) else item.start
@@ -51,7 +51,7 @@ def _start(value: str | int) -> Start:
     return value if isinstance(value, int) else StartAt(value)
 
 
-def _make(item: HandlerSettings) -> Handler:
+def _make(item: HandlerConfig) -> Handler:
     cls = handler_class(item.path)
     try:
         handler = cls(**item.config)

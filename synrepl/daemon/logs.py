@@ -10,7 +10,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from synrepl.core import jsons
-from synrepl.daemon.config.config import Log
+from synrepl.daemon.config.config import LogConfig
 
 #: Longer messages are cut: what a peer sent may be part of one.
 MAX_MESSAGE = 8192
@@ -25,7 +25,7 @@ class LineObserver:
     :param stream: where to write; flushed after every event
     """
 
-    def __init__(self, log: Log, stream: TextIO) -> None:
+    def __init__(self, log: LogConfig, stream: TextIO) -> None:
         self._lowest = LogLevel.lookupByName(log.level)
         self._format = _as_json if log.format == "json" else _as_text
         self._stream = stream
@@ -38,7 +38,7 @@ class LineObserver:
         self._stream.flush()
 
 
-def begin(log: Log, stream: TextIO) -> None:
+def begin(log: LogConfig, stream: TextIO) -> None:
     """Send this process's log to ``stream``. For the start of a process, once."""
     observer = cast(ILogObserver, LineObserver(log, stream))
     globalLogBeginner.beginLoggingTo([observer], redirectStandardIO=False)

@@ -28,7 +28,7 @@ from synrepl.streams.rows import RowCodec
 from synrepl.wire.commands import Command
 
 
-class PubSub(Protocol):
+class PubSubConnections(Protocol):
     """The connections of a process to Redis, or to something like it.
 
     :ivar fault: why they cannot be used now; None while they can
@@ -48,7 +48,7 @@ class PubSub(Protocol):
 
 
 #: Makes the connections: given the channels to subscribe to, and what hears and speaks.
-Join = Callable[[Collection[str], Bus], PubSub]
+ConnectToBus = Callable[[Collection[str], Bus], PubSubConnections]
 
 
 class ProcessBus:
@@ -64,7 +64,7 @@ class ProcessBus:
 
     def __init__(
         self,
-        join: Join,
+        join: ConnectToBus,
         config: Config,
         catalogue: Catalogue,
         publisher: Publisher,
@@ -159,7 +159,7 @@ class MasterBus:
 
     def __init__(
         self,
-        join: Join,
+        join: ConnectToBus,
         scheduler: Scheduler,
         config: Config,
         catalogue: Catalogue,
@@ -216,7 +216,7 @@ class MasterBus:
 
 
 def worker_bus(
-    join: Join,
+    join: ConnectToBus,
     config: Config,
     catalogue: Catalogue,
     publisher: Publisher,

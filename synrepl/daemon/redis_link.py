@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 from synrepl.core.clock import Scheduler
 from synrepl.core.log import Logger
 from synrepl.daemon.config.config import Config
-from synrepl.daemon.config.redis import Redis
+from synrepl.daemon.config.redis import RedisConfig
 from synrepl.daemon.config.secret import Secret
-from synrepl.daemon.process_bus import Join
+from synrepl.daemon.process_bus import ConnectToBus
 
 if TYPE_CHECKING:
     from synrepl.adapters.redis.address import RedisAddress
-    from synrepl.adapters.redis.pubsub import Owner, RedisPubSub
+    from synrepl.adapters.redis.pubsub import RedisPubSub, RedisPubSubOwner
     from synrepl.adapters.redis.sentinel import Sentinels
 
 
-def joining(reactor: Any, scheduler: Scheduler, config: Config, log: Logger) -> Join | None:
+def joining(reactor: Any, scheduler: Scheduler, config: Config, log: Logger) -> ConnectToBus | None:
     """What makes a process's connections to Redis; None where it is not configured."""
     redis = config.redis
     if redis is None:
@@ -35,9 +35,9 @@ def joining(reactor: Any, scheduler: Scheduler, config: Config, log: Logger) -> 
 def redis_link(
     reactor: Any,
     scheduler: Scheduler,
-    redis: Redis,
+    redis: RedisConfig,
     channels: Collection[str],
-    owner: Owner,
+    owner: RedisPubSubOwner,
     log: Callable[..., object],
     must_be_master: bool = False,
     warn: Callable[..., object] | None = None,
@@ -56,7 +56,7 @@ def redis_link(
     return RedisPubSub(reactor, scheduler, where, list(channels), owner, log, warn)
 
 
-def redis_server(redis: Redis, must_be_master: bool = False) -> RedisAddress | Sentinels:
+def redis_server(redis: RedisConfig, must_be_master: bool = False) -> RedisAddress | Sentinels:
     """Where the server is, or who knows it.
 
     :param must_be_master: see :func:`redis_link`

@@ -8,7 +8,7 @@ from synrepl.adapters.tcp.connection_table import ConnectionLimits
 from synrepl.adapters.tcp.master import MasterFactory
 from synrepl.core.clock import Scheduler
 from synrepl.core.slices import Slices
-from synrepl.daemon.config.config import Listener, MasterConfig
+from synrepl.daemon.config.config import ListenerConfig, MasterConfig
 from synrepl.daemon.http.listener import listen
 from synrepl.services.serving.master import Master
 from synrepl.streams.definition import Generation
@@ -20,7 +20,7 @@ def open_listener(
     reactor: Any,
     scheduler: Scheduler,
     config: MasterConfig,
-    listener: Listener,
+    listener: ListenerConfig,
     master: Master,
     connections: ConnectionLimits,
     slices: Slices,
@@ -38,7 +38,7 @@ def open_listener(
 def listener_factory(
     scheduler: Scheduler,
     config: MasterConfig,
-    listener: Listener,
+    listener: ListenerConfig,
     master: Master,
     connections: ConnectionLimits,
     slices: Slices,

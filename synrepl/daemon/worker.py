@@ -10,8 +10,7 @@ from twisted.logger import Logger
 
 from synrepl.adapters.caches import cache_registry
 from synrepl.adapters.http.client import HttpClient
-from synrepl.adapters.postgres.database import Limits as PoolLimits
-from synrepl.adapters.postgres.database import PostgresDatabase
+from synrepl.adapters.postgres.database import DatabaseLimits, PostgresDatabase
 from synrepl.caches.registry import Caches
 from synrepl.daemon import handlers
 from synrepl.daemon.assemble import WorkerPorts, WorkerServices, assemble_worker, worker_coherence
@@ -157,7 +156,7 @@ class WorkerProcess(DaemonProcess[RunningWorker]):
         dsn = config.master.database
         if dsn is None or config.catch_up == "http":
             return None
-        limits = PoolLimits(connections=2)
+        limits = DatabaseLimits(connections=2)
         database = PostgresDatabase(self._reactor, dsn.reveal(), config.instance_name, limits)
         stops.push_async_callback(database.close)
         return database

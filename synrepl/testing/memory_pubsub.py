@@ -13,29 +13,29 @@ from typing import Protocol
 from synrepl.core.clock import Clock
 from synrepl.core.retry import BackOff, RandomSource, Retry
 from synrepl.testing.links import AT_ONCE, Pace
-from synrepl.testing.memory_redis import Connections, MemoryRedis
+from synrepl.testing.memory_redis import MemoryConnectionPair, MemoryRedis
 
 _BACK_OFF = BackOff(0.1, 10.0)
 
 
-class Owner(Protocol):
+class MemoryPubSubOwner(Protocol):
     """Who hears and speaks; see ``synrepl.services.bus.bus.Bus``."""
 
-    def connected(self, wires: MemoryWires) -> None: ...
+    def connected(self, wires: MemoryBusConnections) -> None: ...
 
     def heard(self, messages: Sequence[bytes]) -> None: ...
 
     def disconnected(self) -> None: ...
 
 
-class MemoryWires:
-    """What a process does with its connections; see ``synrepl.services.bus.bus_publisher.Wires``.
+class MemoryBusConnections:
+    """What a process does with its connections; see ``synrepl.services.bus.bus_publisher.BusConnections``.
 
     :param splits: see :class:`MemoryPubSub`
     """
 
     def __init__(
-        self, connections: Connections, give_up: Callable[[str], object], splits: bool
+        self, connections: MemoryConnectionPair, give_up: Callable[[str], object], splits: bool
     ) -> None:
         self._connections = connections
         self._give_up = give_up
@@ -86,7 +86,7 @@ class MemoryPubSub:
         clock: Clock,
         name: str,
         channels: Collection[str],
-        owner: Owner,
+        owner: MemoryPubSubOwner,
         pace: Pace = AT_ONCE,
         splits: bool = False,
         random: RandomSource = lambda: 0.0,
@@ -105,7 +105,7 @@ class MemoryPubSub:
         self._running = False
         self._retry = Retry(_BACK_OFF, random)
         self._tries = 0
-        self._now: Connections | None = None
+        self._now: MemoryConnectionPair | None = None
         self._standing = False
 
     def start(self) -> None:
@@ -128,12 +128,12 @@ class MemoryPubSub:
         return 0 if now is None else max(now.listener.waiting, now.speaker.waiting)
 
     def cut_listener(self, first: int = 0) -> None:
-        """Lose the listening connection; see :meth:`Connections.cut_listener`."""
+        """Lose the listening connection; see :meth:`MemoryConnectionPair.cut_listener`."""
         if self._now is not None:
             self._now.cut_listener("the connection was cut", first)
 
     def cut_speaker(self, first: int = 0) -> None:
-        """Lose the speaking connection; see :meth:`Connections.cut_speaker`."""
+        """Lose the speaking connection; see :meth:`MemoryConnectionPair.cut_speaker`."""
         if self._now is not None:
             self._now.cut_speaker("the connection was cut", first)
 
@@ -169,28 +169,28 @@ class MemoryPubSub:
             return
         self._tries += 1
         name = f"{self.name}.{self._tries}"
-        self._now = now = Connections(
+        self._now = now = MemoryConnectionPair(
             self._redis, name, self._channels, self._pace, self._heard, self._lost
         )
         self._redis.join(now)  # from now on it is heard, and nobody listens before it speaks, too
         self._clock.callLater(self._pace.delay(), self._stand, now)
 
-    def _stand(self, now: Connections) -> None:
+    def _stand(self, now: MemoryConnectionPair) -> None:
         if now is self._now and self._running:
             self.connections += 1
             self._retry.succeeded()
             self._standing = True
             give_up = partial(self._give_up, now)
-            self._owner.connected(MemoryWires(now, give_up, self._splits))
+            self._owner.connected(MemoryBusConnections(now, give_up, self._splits))
 
     def _heard(self, messages: list[bytes]) -> None:
         if self._standing:
             self._owner.heard(messages)
 
-    def _give_up(self, now: Connections, why: str) -> None:
+    def _give_up(self, now: MemoryConnectionPair, why: str) -> None:
         self._redis.clock.callLater(0, self._lost, now, why)
 
-    def _lost(self, now: Connections, why: str) -> None:
+    def _lost(self, now: MemoryConnectionPair, why: str) -> None:
         if now is self._now:
             self._drop()
             self._come_back()

@@ -74,7 +74,7 @@ class Pipe(Generic[T]):
             self.move()
 
 
-class Connections:
+class MemoryConnectionPair:
     """The two connections of one process while they last.
 
     :param over: told why, when the process notices that one of them is lost
@@ -87,7 +87,7 @@ class Connections:
         channels: Collection[str],
         pace: Pace,
         heard: Callable[[list[bytes]], object],
-        over: Callable[[Connections, str], object],
+        over: Callable[[MemoryConnectionPair, str], object],
     ) -> None:
         self.name = name
         self.channels = frozenset(channels)
@@ -215,7 +215,7 @@ class MemoryRedis:
         self.published: Callable[[str, str, bytes], object] = lambda name, channel, message: None
         self.up = True
         self.cut_off = 0
-        self._all: dict[Connections, None] = {}
+        self._all: dict[MemoryConnectionPair, None] = {}
 
     def start(self) -> None:
         """Take connections again."""
@@ -228,11 +228,11 @@ class MemoryRedis:
             connections.cut_speaker("the server is gone")
             connections.cut_listener("the server is gone")
 
-    def join(self, connections: Connections) -> None:
+    def join(self, connections: MemoryConnectionPair) -> None:
         """For the connections of a process: they are made."""
         self._all[connections] = None
 
-    def leave(self, connections: Connections) -> None:
+    def leave(self, connections: MemoryConnectionPair) -> None:
         """For the connections of a process: they are gone."""
         self._all.pop(connections, None)
 

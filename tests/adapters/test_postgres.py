@@ -13,7 +13,7 @@ from twisted.internet import reactor
 from twisted.internet.defer import Deferred, gatherResults
 from twisted.trial.unittest import TestCase
 
-from synrepl.adapters.postgres.database import Limits, PostgresDatabase
+from synrepl.adapters.postgres.database import DatabaseLimits, PostgresDatabase
 from synrepl.core.errors import SynreplError
 from synrepl.driver.connection import BadDsn, DatabaseRefused
 from synrepl.storage.database import (
@@ -52,7 +52,7 @@ class DatabaseCase(TestCase):
         await self.sql("CREATE TABLE t (id bigint PRIMARY KEY, n bigint NOT NULL DEFAULT 0)")
 
     def open(self, dsn: str, **limits: Any) -> PostgresDatabase:
-        database = PostgresDatabase(reactor, dsn, "tests", Limits(**limits))
+        database = PostgresDatabase(reactor, dsn, "tests", DatabaseLimits(**limits))
         self.addCleanup(lambda: Deferred.fromCoroutine(database.close()))
         return database
 

@@ -19,9 +19,9 @@ from twisted.trial.unittest import TestCase
 
 from synrepl.adapters.redis import connection as redis_connection
 from synrepl.adapters.redis.address import BadCertificates, RedisAddress
-from synrepl.adapters.redis.connection import Speaker
+from synrepl.adapters.redis.connection import RedisPublisher
 from synrepl.adapters.redis.sentinel import Sentinels
-from synrepl.testing.redis import RedisServer
+from synrepl.testing.redis import RedisTestServer
 from synrepl.wire.closing import CloseReason
 from synrepl.wire.commands import RemoteServerUp, UserIp
 from tests.adapters.raw_http import turn
@@ -31,8 +31,8 @@ from tests.adapters.redis_site import SERVER_NAME, Process, Site, reactor
 class OverRedis(TestCase):
     timeout = 60
 
-    def server(self, *settings: str, password: str | None = None) -> RedisServer:
-        redis = RedisServer(*settings, password=password)
+    def server(self, *settings: str, password: str | None = None) -> RedisTestServer:
+        redis = RedisTestServer(*settings, password=password)
         self.addCleanup(redis.close)
         return redis
 
@@ -40,7 +40,7 @@ class OverRedis(TestCase):
         self.site = Site()
         self.addCleanup(self.site.scheduler.stop)
 
-    async def two(self, redis: RedisServer, **options: Any) -> tuple[Process, Process]:
+    async def two(self, redis: RedisTestServer, **options: Any) -> tuple[Process, Process]:
         address = RedisAddress(port=redis.port)
         one = await Process(self.site, "one", address, **options).start(self)
         two = await Process(self.site, "two", address, **options).start(self)
@@ -233,7 +233,7 @@ class Losses(OverRedis):
         await one.falls()
         self.assertEqual((room, one.bus.full), ([None], False))
 
-    async def fill(self, redis: RedisServer, process: Process) -> list[str]:
+    async def fill(self, redis: RedisTestServer, process: Process) -> list[str]:
         """Say something until a server that does not read has had enough."""
         redis.freeze()
         self.addCleanup(redis.thaw)
@@ -247,11 +247,11 @@ class Losses(OverRedis):
 
     def pongs(self, process: Process) -> list[object]:
         """The PONGs on the connection on which a process speaks, as they come."""
-        (speaker,) = [link for link in process.pubsub._links if isinstance(link, Speaker)]
+        (speaker,) = [link for link in process.pubsub._links if isinstance(link, RedisPublisher)]
         answers: list[object] = []
 
         def reply_received(reply: object) -> None:
-            Speaker.replyReceived(speaker, reply)
+            RedisPublisher.replyReceived(speaker, reply)
             if reply == b"PONG":  # and not how many heard a message
                 answers.append(reply)
                 self.site.happenings.happened()
@@ -281,11 +281,11 @@ class Doors(OverRedis):
 
     def stopped(self) -> int:
         """A port where nobody listens."""
-        redis = RedisServer()
+        redis = RedisTestServer()
         redis.close()
         return redis.port
 
-    async def in_sync(self, master: RedisServer) -> None:
+    async def in_sync(self, master: RedisTestServer) -> None:
         """Wait for the replica of a server."""
         while b"state=online" not in bytes(master.command("INFO", "replication")):  # type: ignore[call-overload]
             await self.site.scheduler.sleep(0.05)
@@ -330,7 +330,7 @@ class Doors(OverRedis):
     async def test_sentinels_know_where_the_master_is(self) -> None:
         master = self.server()
         replica = self.server("--replicaof", "127.0.0.1", str(master.port))
-        sentinel = RedisServer(sentinel=f"sentinel monitor ours 127.0.0.1 {master.port} 1")
+        sentinel = RedisTestServer(sentinel=f"sentinel monitor ours 127.0.0.1 {master.port} 1")
         self.addCleanup(sentinel.close)
         await self.in_sync(master)
         away = RedisAddress(port=self.stopped())

@@ -10,8 +10,8 @@ from twisted.internet.defer import Deferred
 from twisted.trial.unittest import TestCase
 
 from synrepl.adapters.redis.address import RedisAddress
-from synrepl.adapters.redis.pubsub import RedisPubSub, RedisWires
-from synrepl.testing.redis import RedisServer
+from synrepl.adapters.redis.pubsub import RedisBusConnections, RedisPubSub
+from synrepl.testing.redis import RedisTestServer
 from synrepl.wire.codec import parse_line
 from synrepl.wire.commands import Rdata, Replicate
 from synrepl.wire.dialects import CURRENT, Side
@@ -27,10 +27,10 @@ class Spy:
 
     def __init__(self, site: Site) -> None:
         self.heard_lines: list[bytes] = []
-        self.wires: RedisWires | None = None
+        self.wires: RedisBusConnections | None = None
         self._site = site
 
-    def connected(self, wires: RedisWires) -> None:
+    def connected(self, wires: RedisBusConnections) -> None:
         self.wires = wires
         self._site.happenings.happened()
 
@@ -50,7 +50,7 @@ class Recorded(TestCase):
     timeout = 60
 
     def setUp(self) -> None:
-        redis = RedisServer()
+        redis = RedisTestServer()
         self.addCleanup(redis.close)
         self.address = RedisAddress(path=redis.path)
         self.site = Site()

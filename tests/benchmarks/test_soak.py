@@ -22,7 +22,7 @@ from benchmarks.soak_notes import once
 from benchmarks.soak_site import NOTING, SoakSite
 from benchmarks.soak_verdict import Positions, due
 from synrepl.cli.demo.deployment import WorkerSpec
-from synrepl.testing.redis import RedisServer
+from synrepl.testing.redis import RedisTestServer
 from synrepl.testing.standby import PrimaryAndStandby
 
 NAMES = ("master", "w1", "w2")
@@ -36,7 +36,7 @@ class TheSoak(TestCase):
     async def test_nothing_is_lost(self) -> None:
         directory = TemporaryDirectory()
         self.addCleanup(directory.cleanup)
-        redis = RedisServer()
+        redis = RedisTestServer()
         self.addCleanup(redis.close)
         data = Path(mkdtemp(prefix="synrepl-test-"))
         data.chmod(0o755)

@@ -23,14 +23,14 @@ from synrepl.caches.registry import Caches
 from synrepl.cli import cli
 from synrepl.cli.doctor.tables import tables
 from synrepl.cli.terminal import show
-from synrepl.daemon.config.config import AuditCaches, load_master, load_worker
+from synrepl.daemon.config.config import AuditCachesConfig, load_master, load_worker
 from synrepl.daemon.config.decode import BadSetting
 from synrepl.daemon.http.caches import BadAudit, _keys
 from synrepl.daemon.master import MasterProcess
 from synrepl.daemon.worker import RunningWorker, WorkerProcess
 from synrepl.storage.database import Database, Transaction
 from synrepl.testing.postgres import fresh_database, with_durable_server
-from synrepl.testing.redis import RedisServer
+from synrepl.testing.redis import RedisTestServer
 from tests.cli.cli_world import CliCase, Master, free_port
 
 SECRET = "s3cret"
@@ -259,7 +259,7 @@ stale: name_of ["a"]
         self.assertIn("nothing answers", told["caches_unknown"])
 
     async def test_a_redis_that_cannot_be_reached(self) -> None:
-        redis = RedisServer()
+        redis = RedisTestServer()
         self.addCleanup(redis.close)
         master = await self.caching_master(redis=f"{{port: {redis.port}}}")
         done = await self.run_it("doctor", "-c", master.path, "--json")
@@ -373,14 +373,14 @@ class WithoutProcesses(SynchronousTestCase):
             with self.subTest(body[:30]):
                 self.assertRaises(BadAudit, _keys, body)
 
-    def load(self, audit: str) -> AuditCaches:
+    def load(self, audit: str) -> AuditCachesConfig:
         """The setting, out of a file."""
         path = Path(self.mktemp())
         path.write_text(f"server_name: x\ndatabase: postgresql:///d\naudit_caches: {audit}\n")
         return load_master([path]).audit_caches
 
     def test_settings(self) -> None:
-        self.assertEqual(self.load("{}"), AuditCaches(every=60.0, keys=20))
+        self.assertEqual(self.load("{}"), AuditCachesConfig(every=60.0, keys=20))
         self.assertEqual(self.load("{every: 0s}").every, 0.0)
         self.assertEqual(self.load("{every: 1s, keys: 100}").keys, 100)
         with self.assertRaisesRegex(BadSetting, "101 keys in 1 s are more than 100 a second"):

@@ -8,7 +8,7 @@ from pathlib import Path
 from twisted.trial.unittest import TestCase
 
 from synrepl.cli.redis_url import ENVIRONMENT, BadRedisUrl, PasswordInUrl, given_redis
-from synrepl.daemon.config.redis import Redis
+from synrepl.daemon.config.redis import RedisConfig
 from synrepl.daemon.config.secret import BadSecretFile
 
 
@@ -18,16 +18,16 @@ class RedisUrl(TestCase):
 
     def test_what_is_meant(self) -> None:
         for url, meant in {
-            "redis://127.0.0.1": Redis(),
-            "redis://localhost:7000/3": Redis(host="localhost", port=7000, database=3),
-            "redis://[::1]:7000/": Redis(host="::1", port=7000),
-            "rediss://redis.example.org": Redis(host="redis.example.org", tls=True),
-            "rediss://a.b/?ca_file=/etc/ca.pem": Redis(
+            "redis://127.0.0.1": RedisConfig(),
+            "redis://localhost:7000/3": RedisConfig(host="localhost", port=7000, database=3),
+            "redis://[::1]:7000/": RedisConfig(host="::1", port=7000),
+            "rediss://redis.example.org": RedisConfig(host="redis.example.org", tls=True),
+            "rediss://a.b/?ca_file=/etc/ca.pem": RedisConfig(
                 host="a.b", tls=True, ca_file=Path("/etc/ca.pem")
             ),
-            "redis://a.b?insecure=true": Redis(host="a.b", insecure=True),
-            "unix:///run/redis%20one.sock": Redis(host="", path=Path("/run/redis one.sock")),
-            "unix:///run/redis.sock?database=2": Redis(
+            "redis://a.b?insecure=true": RedisConfig(host="a.b", insecure=True),
+            "unix:///run/redis%20one.sock": RedisConfig(host="", path=Path("/run/redis one.sock")),
+            "unix:///run/redis.sock?database=2": RedisConfig(
                 host="", path=Path("/run/redis.sock"), database=2
             ),
         }.items():

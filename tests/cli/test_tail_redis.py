@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from synrepl.testing.redis import RedisServer
+from synrepl.testing.redis import RedisTestServer
 from tests.cli.cli_world import CliCase, free_port
 
 
 class OnRedis(CliCase):
     def setUp(self) -> None:
         super().setUp()
-        self.redis = RedisServer()
+        self.redis = RedisTestServer()
         self.addCleanup(self.redis.close)
 
     def worker(self, more: str = "", http: int | None = None) -> Path:

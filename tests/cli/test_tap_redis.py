@@ -19,7 +19,7 @@ from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.cli.tap.record_redis import RedisSource
 from synrepl.cli.tap.redis import TapLink
 from synrepl.cli.tap.replay_redis import RedisStage, ReplayEnded
-from synrepl.testing.redis import RedisServer
+from synrepl.testing.redis import RedisTestServer
 from synrepl.tools.tap.bus_replay import BusReplay
 from synrepl.tools.tap.judging import Judging
 from synrepl.tools.tap.parts import Cue
@@ -41,7 +41,7 @@ class RedisCase(CliCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.redis = RedisServer()
+        self.redis = RedisTestServer()
         self.addCleanup(self.redis.close)
         self.url = f"redis://127.0.0.1:{self.redis.port}"
 

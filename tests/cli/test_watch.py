@@ -13,7 +13,7 @@ from twisted.internet.protocol import Factory
 from twisted.internet.threads import deferToThread
 from twisted.protocols.basic import LineReceiver
 
-from synrepl.adapters.postgres.database import Limits, PostgresDatabase
+from synrepl.adapters.postgres.database import DatabaseLimits, PostgresDatabase
 from synrepl.storage.foreign.store import ForeignStore
 from synrepl.testing.postgres import fresh_database
 from synrepl.tools.watch import in_database
@@ -162,7 +162,7 @@ class WithDatabase(WatchCase):
         self.dsn_path = Path(self.directory / "dsn")
         self.dsn_path.touch(mode=0o600)
         self.dsn_path.write_text(self.dsn)
-        database = PostgresDatabase(reactor, self.dsn, "test", Limits(connections=1))
+        database = PostgresDatabase(reactor, self.dsn, "test", DatabaseLimits(connections=1))
         try:
             found = await in_database.look(ForeignStore(database), announces_moves=False)
             self.positions = found.positions

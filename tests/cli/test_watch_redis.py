@@ -11,9 +11,9 @@ from twisted.internet import reactor
 from twisted.internet.defer import Deferred
 
 from synrepl.adapters.redis.address import RedisAddress
-from synrepl.adapters.redis.pubsub import RedisPubSub, RedisWires
+from synrepl.adapters.redis.pubsub import RedisBusConnections, RedisPubSub
 from synrepl.adapters.scheduler import TwistedScheduler
-from synrepl.testing.redis import RedisServer
+from synrepl.testing.redis import RedisTestServer
 from tests.adapters.redis_site import Happenings
 from tests.cli.cli_world import CliCase, Command
 from tests.storage.foreign_databases import foreign_database
@@ -28,11 +28,11 @@ class Processes:
     :ivar asked: what was said by somebody else
     """
 
-    def __init__(self, redis: RedisServer, positions: Iterable[str]) -> None:
+    def __init__(self, redis: RedisTestServer, positions: Iterable[str]) -> None:
         self.positions = list(positions)
         self.asked: list[bytes] = []
         self.happenings = Happenings()
-        self.wires: RedisWires | None = None
+        self.wires: RedisBusConnections | None = None
         self.pubsub = RedisPubSub(
             reactor,
             TwistedScheduler(reactor),
@@ -54,7 +54,7 @@ class Processes:
         assert self.wires is not None
         self.wires.say(NAME, [x if isinstance(x, bytes) else x.encode() for x in lines])
 
-    def connected(self, wires: RedisWires) -> None:
+    def connected(self, wires: RedisBusConnections) -> None:
         """The subscription stands: they say where they are, unasked."""
         self.wires = wires
         self.say(*self.positions)
@@ -91,12 +91,12 @@ class Looks:
 
 
 class RedisCase(CliCase):
-    def redis(self, *settings: str, **more: Any) -> RedisServer:
-        redis = RedisServer(*settings, **more)
+    def redis(self, *settings: str, **more: Any) -> RedisTestServer:
+        redis = RedisTestServer(*settings, **more)
         self.addCleanup(redis.close)
         return redis
 
-    def arguments(self, redis: RedisServer, name: str = NAME) -> list[object]:
+    def arguments(self, redis: RedisTestServer, name: str = NAME) -> list[object]:
         return ["watch", "--json", "--redis", f"unix://{redis.path}", "--server-name", name]
 
     def streams(self, look: Mapping[str, Any]) -> dict[tuple[str, str], tuple[int, int]]:

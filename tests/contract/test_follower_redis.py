@@ -20,7 +20,7 @@ from synrepl.services.writing.stream_writer import StreamWriter
 from synrepl.streams.definition import Stream
 from synrepl.streams.row import Row
 from synrepl.streams.rows import RowCodec
-from synrepl.testing.redis import RedisServer
+from synrepl.testing.redis import RedisTestServer
 from tests.contract.follower import ONE, FollowerContract
 from tests.contract.world import CATALOGUE, SERVER_NAME, Following, Site, Transport, reactor
 
@@ -30,7 +30,7 @@ CHANNELS = Channels(SERVER_NAME)
 class OnBus:
     """A process's place on the bus, not started."""
 
-    def __init__(self, site: Site, redis: RedisServer, name: str, ear: BusSubscriber) -> None:
+    def __init__(self, site: Site, redis: RedisTestServer, name: str, ear: BusSubscriber) -> None:
         names = [stream.name for stream in CATALOGUE]
         publisher = Publisher(site.scheduler, {each.name: RowCodec(each) for each in CATALOGUE})
         self.own = OwnWriter(publisher)
@@ -51,7 +51,7 @@ class Redis(Transport):
 
     longest = LONGEST_LINE
 
-    def __init__(self, site: Site, redis: RedisServer) -> None:
+    def __init__(self, site: Site, redis: RedisTestServer) -> None:
         super().__init__(site)
         self._redis = redis
         self._writers: dict[str, tuple[StreamWriter, OnBus]] = {}
@@ -112,6 +112,6 @@ class Redis(Transport):
 
 class OverRedis(FollowerContract, TestCase):
     def transport(self, site: Site) -> Transport:
-        redis = RedisServer()
+        redis = RedisTestServer()
         self.addCleanup(redis.close)
         return Redis(site, redis)

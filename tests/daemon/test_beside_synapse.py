@@ -17,7 +17,7 @@ from twisted.internet import reactor
 
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.testing.postgres import with_durable_server
-from synrepl.testing.redis import RedisServer
+from synrepl.testing.redis import RedisTestServer
 from tests.cli.cli_world import CliCase, Command
 from tests.storage.foreign_databases import foreign_database
 from tests.wire.recordings import CAPTURES, records
@@ -177,7 +177,7 @@ class Beside(CliCase):
 
     async def over_redis(self) -> tuple[str, ...]:
         """Play ``redis`` on a Redis; where to listen."""
-        redis = RedisServer()
+        redis = RedisTestServer()
         self.addCleanup(redis.close)
         url = f"redis://127.0.0.1:{redis.port}"
         path: Path = CAPTURES / "1.163.2" / "redis.jsonl.gz"

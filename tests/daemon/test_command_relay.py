@@ -10,10 +10,10 @@ from twisted.internet.endpoints import TCP4ClientEndpoint, connectProtocol
 from twisted.protocols.basic import LineOnlyReceiver
 
 from synrepl.adapters.redis.address import RedisAddress
-from synrepl.adapters.redis.pubsub import RedisPubSub, RedisWires
+from synrepl.adapters.redis.pubsub import RedisBusConnections, RedisPubSub
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.services.handlers import Handler
-from synrepl.testing.redis import RedisServer
+from synrepl.testing.redis import RedisTestServer
 from synrepl.wire.commands import Command
 from tests.adapters.redis_site import Happenings, reactor
 from tests.cli.cli_world import CliCase
@@ -61,12 +61,12 @@ class OnBus:
 
     def __init__(self, happenings: Happenings, address: RedisAddress, *channels: str) -> None:
         self.lines: list[str] = []
-        self.wires: RedisWires | None = None
+        self.wires: RedisBusConnections | None = None
         self._happenings = happenings
         scheduler = TwistedScheduler(reactor)
         self.pubsub = RedisPubSub(reactor, scheduler, address, channels, self, lambda *a, **b: None)
 
-    def connected(self, wires: RedisWires) -> None:
+    def connected(self, wires: RedisBusConnections) -> None:
         """It can speak."""
         self.wires = wires
         self._happenings.happened()
@@ -93,7 +93,7 @@ class Relaying(CliCase):
         super().setUp()
         Kept.heard.clear()
         self.happenings = Happenings()
-        redis = RedisServer()
+        redis = RedisTestServer()
         self.addCleanup(redis.close)
         self.all = self.on_bus(RedisAddress(path=redis.path), MAIN, USER_IPS)
         self.main = self.on_bus(RedisAddress(path=redis.path), MAIN)

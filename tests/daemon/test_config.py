@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from synrepl.core.errors import ConfigError
 from synrepl.daemon.config.config import (
-    Handler,
-    Http,
-    Listener,
+    HandlerConfig,
+    HttpConfig,
+    ListenerConfig,
     MasterConfig,
-    Retention,
+    RetentionConfig,
     WorkerConfig,
     is_loopback,
     load,
@@ -70,7 +70,7 @@ class Master(Files):
         self.assertEqual(config.embedded_dsn_path, self.directory / "data" / "postgres.dsn")
         self.assertIsNone(config.http)
         self.assertIsNone(config.dsn)
-        self.assertEqual(config.retention, Retention(every=60.0, keep=600.0, max=604_800.0))
+        self.assertEqual(config.retention, RetentionConfig(every=60.0, keep=600.0, max=604_800.0))
 
     def test_everything(self) -> None:
         config = self.master("""
@@ -91,14 +91,17 @@ log: {level: debug, format: json}
         assert config.http is not None
         self.assertEqual(config.http.allowed_hosts, ("shop.example", "::1"))
         self.assertEqual(config.ping_timeout, 60)
-        self.assertEqual(config.retention, Retention(every=5.0, keep=0.0, max=3600.0))
+        self.assertEqual(config.retention, RetentionConfig(every=5.0, keep=0.0, max=3600.0))
         self.assertEqual(config.writers_of("orders"), ("w1",))
         self.assertEqual(config.writers_of("other"), ("master",))
         self.assertEqual(list(config.streams[0].columns), ["id", "amount"])
         self.assertEqual(config.catalogue, ("events", "caches"))
         self.assertEqual(
             config.handlers,
-            (Handler(path="a.b:C"), Handler(path="d:E", config={"deep": [1, {"x": None}]})),
+            (
+                HandlerConfig(path="a.b:C"),
+                HandlerConfig(path="d:E", config={"deep": [1, {"x": None}]}),
+            ),
         )
 
     def test_a_section_with_everything_commented_out(self) -> None:
@@ -299,9 +302,9 @@ class Refusals(Files):
 
     def test_the_rules_hold_for_configurations_built_in_python(self) -> None:
         with self.assertRaisesRegex(Unfit, "TLS"):
-            Listener(port=1, bind_address="0.0.0.0")
+            ListenerConfig(port=1, bind_address="0.0.0.0")
         with self.assertRaisesRegex(Unfit, "secret_path"):
-            Http(port=1, bind_address="0.0.0.0", insecure=True)
+            HttpConfig(port=1, bind_address="0.0.0.0", insecure=True)
 
     def test_loopback(self) -> None:
         for address in ("127.0.0.1", "127.9.9.9", "::1", "localhost"):

@@ -8,12 +8,12 @@ from unittest import TestCase
 from hypothesis import given
 from hypothesis import strategies as st
 
-from synrepl.daemon.config.config import Http, Listener
+from synrepl.daemon.config.config import HttpConfig, ListenerConfig
 from synrepl.daemon.descriptors import RESERVED, shares
 from tests.services.world import Noting
 
-HTTP = Http(port=1)
-LISTENERS = [Listener(port=2), Listener(port=3, max_connections=500)]
+HTTP = HttpConfig(port=1)
+LISTENERS = [ListenerConfig(port=2), ListenerConfig(port=3, max_connections=500)]
 
 
 class SharesOfListeners(TestCase):
@@ -39,10 +39,10 @@ class SharesOfListeners(TestCase):
         self.assertIn("http is limited to 412 connections, replication to 411", text)
 
     def test_what_one_does_not_want_is_for_the_other(self) -> None:
-        found = shares(Http(port=1, max_connections=50), LISTENERS, 1_024)
+        found = shares(HttpConfig(port=1, max_connections=50), LISTENERS, 1_024)
         self.assertEqual(found.http.total, 50)
         self.assertEqual(sum(each.total for each in found.listeners), 774)
-        found = shares(HTTP, [Listener(port=2, max_connections=10)], 1_024)
+        found = shares(HTTP, [ListenerConfig(port=2, max_connections=10)], 1_024)
         self.assertEqual((found.http.total, found.listeners[0].total), (814, 10))
 
     def test_a_process_that_listens_to_nobody(self) -> None:
@@ -54,8 +54,8 @@ class SharesOfListeners(TestCase):
         st.lists(st.integers(1, 5_000), max_size=4),
     )
     def test_never_more_than_there_are(self, descriptors: int, http: int, each: list[int]) -> None:
-        listeners = [Listener(port=0, max_connections=most) for most in each]
-        found = shares(Http(port=0, max_connections=http), listeners, descriptors)
+        listeners = [ListenerConfig(port=0, max_connections=most) for most in each]
+        found = shares(HttpConfig(port=0, max_connections=http), listeners, descriptors)
         total = found.http.total + sum(limits.total for limits in found.listeners)
         least = 1 + len(each)  # everybody has one
         self.assertLessEqual(

@@ -7,7 +7,7 @@ from typing import Any
 from psycopg2 import extensions
 from twisted.internet.defer import Deferred
 
-from synrepl.testing.redis import RedisServer
+from synrepl.testing.redis import RedisTestServer
 from tests.adapters.proxy import Proxy
 from tests.daemon.test_failover import FailoverShop
 
@@ -16,7 +16,7 @@ class OverRedis(FailoverShop):
     """A master and workers that hear each other over Redis pub/sub only."""
 
     async def setUp(self) -> None:  # type: ignore[override]
-        self.redis = RedisServer()
+        self.redis = RedisTestServer()
         self.addCleanup(self.redis.close)
         await super().setUp()
 

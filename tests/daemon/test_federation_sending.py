@@ -10,7 +10,7 @@ from typing import Any
 
 from twisted.internet.threads import deferToThread
 
-from synrepl.testing.redis import RedisServer
+from synrepl.testing.redis import RedisTestServer
 from tests.cli.cli_world import Command
 from tests.daemon.writers_world import WritersCase
 
@@ -176,7 +176,7 @@ class OverTcp(Sending):
 class OverRedis(Sending):
     async def setUp(self) -> None:  # type: ignore[override]
         await super().setUp()
-        self.redis = RedisServer()
+        self.redis = RedisTestServer()
         self.addCleanup(self.redis.close)
 
     async def test_a_worker_keeps_the_stream_and_the_master_a_copy(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from synrepl.testing.redis import RedisServer
+from synrepl.testing.redis import RedisTestServer
 from tests.daemon.shop_world import ShopCase
 
 FAR = 1_000_000
@@ -19,7 +19,7 @@ class ForgedCase(ShopCase):
     stream_writers = "{orders: [master, w2]}"
 
     async def setUp(self) -> None:  # type: ignore[override]
-        self.redis = RedisServer()
+        self.redis = RedisTestServer()
         self.addCleanup(self.redis.close)
         await super().setUp()
 

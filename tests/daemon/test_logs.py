@@ -10,21 +10,21 @@ from unittest import TestCase
 from twisted.logger import ILogObserver, Logger, LogLevel
 from twisted.python.failure import Failure
 
-from synrepl.daemon.config.config import Log
+from synrepl.daemon.config.config import LogConfig
 from synrepl.daemon.logs import MAX_MESSAGE, LineObserver
 
 
 class Lines(TestCase):
     """What :class:`LineObserver` writes."""
 
-    def log(self, log: Log) -> tuple[Logger, io.StringIO]:
+    def log(self, log: LogConfig) -> tuple[Logger, io.StringIO]:
         stream = io.StringIO()
         observer = cast(ILogObserver, LineObserver(log, stream))
         return Logger(namespace="here", observer=observer), stream
 
     def test_text(self) -> None:
         stream = io.StringIO()
-        LineObserver(Log(), stream)(
+        LineObserver(LogConfig(), stream)(
             {
                 "log_time": 1.5,
                 "log_level": LogLevel.warn,
@@ -36,7 +36,7 @@ class Lines(TestCase):
         self.assertEqual(stream.getvalue(), "1970-01-01T00:00:01.500Z warn     here: w1 is late\n")
 
     def test_levels(self) -> None:
-        logger, stream = self.log(Log(level="warn"))
+        logger, stream = self.log(LogConfig(level="warn"))
         logger.info("no")
         logger.warn("yes")
         logger.error("yes")
@@ -44,13 +44,13 @@ class Lines(TestCase):
         self.assertNotIn("no\n", stream.getvalue())
 
     def test_what_a_peer_sent_stays_on_its_line(self) -> None:
-        logger, stream = self.log(Log())
+        logger, stream = self.log(LogConfig())
         logger.info("got {line}", line="a\n\x1b[31mforged\r")
         self.assertEqual(stream.getvalue().count("\n"), 1)
         self.assertIn(r"a\n\x1b[31mforged\r", stream.getvalue())
 
     def test_json(self) -> None:
-        logger, stream = self.log(Log(format="json"))
+        logger, stream = self.log(LogConfig(format="json"))
         logger.info("got {line}", line="a\nb\ud800")
         written = json.loads(stream.getvalue())
         self.assertEqual(written["message"], "got a\nb\\ud800")
@@ -58,7 +58,7 @@ class Lines(TestCase):
         self.assertEqual(stream.getvalue().count("\n"), 1)
 
     def test_tracebacks(self) -> None:
-        for log in (Log(), Log(format="json")):
+        for log in (LogConfig(), LogConfig(format="json")):
             with self.subTest(log.format):
                 logger, stream = self.log(log)
                 logger.failure("broke", Failure(ValueError("why")))  # type: ignore[no-untyped-call]
@@ -66,7 +66,7 @@ class Lines(TestCase):
         self.assertIn("why", json.loads(stream.getvalue())["traceback"])
 
     def test_tracebacks_as_text(self) -> None:
-        for log in (Log(), Log(format="json")):
+        for log in (LogConfig(), LogConfig(format="json")):
             logger, stream = self.log(log)
             logger.warn(
                 "{who} fails\n{log_traceback}", who="a\nb", log_traceback="in x\n \x1bin y\n"
@@ -80,6 +80,6 @@ class Lines(TestCase):
                 self.assertEqual(written["traceback"], "in x\n \x1bin y\n")
 
     def test_long_messages_are_cut(self) -> None:
-        logger, stream = self.log(Log())
+        logger, stream = self.log(LogConfig())
         logger.info("{text}", text="x" * (MAX_MESSAGE * 3))
         self.assertLess(len(stream.getvalue()), MAX_MESSAGE + 100)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from synrepl.testing.redis import RedisServer
+from synrepl.testing.redis import RedisTestServer
 from tests.daemon.writers_world import WritersCase
 
 ROOM = "!room:example.com"
@@ -18,7 +18,7 @@ class MemoryCase(WritersCase):
 
     async def setUp(self) -> None:  # type: ignore[override]
         await super().setUp()
-        self.redis = RedisServer()
+        self.redis = RedisTestServer()
         self.addCleanup(self.redis.close)
         for name in ("master", "w1", "w2"):
             await self.join(name)

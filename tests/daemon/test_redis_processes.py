@@ -12,7 +12,7 @@ from twisted.internet.threads import deferToThread
 
 from synrepl.core.errors import ConfigError
 from synrepl.daemon.config.config import load
-from synrepl.testing.redis import RedisServer
+from synrepl.testing.redis import RedisTestServer
 from tests.daemon.writers_world import WritersCase
 
 
@@ -23,7 +23,7 @@ class RedisCase(WritersCase):
 
     async def setUp(self) -> None:  # type: ignore[override]
         await super().setUp()
-        self.redis = RedisServer("--requirepass", "sesame", password="sesame")
+        self.redis = RedisTestServer("--requirepass", "sesame", password="sesame")
         self.addCleanup(self.redis.close)
         secret = self.directory / "redis.secret"
         secret.write_text("sesame\n")

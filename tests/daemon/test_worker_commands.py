@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any
 
-from synrepl.testing.redis import RedisServer
+from synrepl.testing.redis import RedisTestServer
 from tests.cli.cli_world import Command
 from tests.daemon.writers_world import WritersCase
 
@@ -162,7 +162,7 @@ class OverTcp(CommandsCase):
 class OverRedis(CommandsCase):
     async def setUp(self) -> None:  # type: ignore[override]
         await super().setUp()
-        self.redis = RedisServer()
+        self.redis = RedisTestServer()
         self.addCleanup(self.redis.close)
         self.over_redis = f"{{path: {self.redis.path}}}"
 

@@ -23,7 +23,7 @@ from interop.synapse import Home
 from interop.synapse_over_redis import EightProcesses
 from interop.synapse_tables import OpenTransaction, SynapseTables
 from synrepl.testing.postgres import fresh_database
-from synrepl.testing.redis import RedisServer
+from synrepl.testing.redis import RedisTestServer
 
 KEY = ("events", "w")
 
@@ -153,7 +153,7 @@ class WireTests(TestCase):
     """A real Redis."""
 
     def setUp(self) -> None:
-        self.redis = RedisServer()
+        self.redis = RedisTestServer()
         self.addCleanup(self.redis.close)
 
     @settings(max_examples=20, deadline=None)

@@ -16,7 +16,7 @@ from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.testing.links import Even
 from synrepl.testing.memory_pubsub import MemoryPubSub
 from synrepl.testing.memory_redis import MemoryRedis
-from synrepl.testing.redis import RedisServer
+from synrepl.testing.redis import RedisTestServer
 from tests.adapters.redis_site import Happenings
 from tests.testing.pubsub_contract import BUFFER_BYTES, Member, PubSubContract
 
@@ -64,7 +64,7 @@ class Real:
     """A real server."""
 
     def __init__(self, case: TestCase) -> None:
-        self.redis = RedisServer(
+        self.redis = RedisTestServer(
             "--client-output-buffer-limit", "pubsub", str(BUFFER_BYTES), "0", "0"
         )
         case.addCleanup(self.redis.close)

@@ -91,12 +91,14 @@ class HttpClient:
 
     async def _exchange(self, url: bytes) -> Answer:
         response: Any = await self._agent.request(b"GET", url, self._headers)
-        body = _Body(AnswerTooLong(where=self.where, limit=self._max_answer), self._max_answer)
+        body = _ResponseBody(
+            AnswerTooLong(where=self.where, limit=self._max_answer), self._max_answer
+        )
         response.deliverBody(body)
         return Answer(response.code, await body.whole)
 
 
-class _Body(Protocol):
+class _ResponseBody(Protocol):
     """Collects a body, up to a limit."""
 
     def __init__(self, too_long: AnswerTooLong, limit: int) -> None:

@@ -21,7 +21,7 @@ from typing import TypeVar
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
-from synrepl.adapters.postgres.pool import Pool
+from synrepl.adapters.postgres.pool import ConnectionPool
 from synrepl.adapters.reactor import Reactor
 from synrepl.core.clock import DelayedCall
 from synrepl.core.errors import Unavailable
@@ -40,7 +40,7 @@ _COLLIDED, _AWAY, _IN_DOUBT = BackOff(0.005, 0.5), BackOff(0.05, 2.0), BackOff(0
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class DatabaseLimits:
     """What bounds a :class:`PostgresDatabase`; times are in seconds.
 
     :ivar connections: transactions at a time; each has a thread and a connection
@@ -72,15 +72,17 @@ class PostgresDatabase:
     _log = Logger()
 
     def __init__(
-        self, reactor: Reactor, dsn: str, instance: str, limits: Limits | None = None
+        self, reactor: Reactor, dsn: str, instance: str, limits: DatabaseLimits | None = None
     ) -> None:
         self._reactor = reactor
-        self._limits = limits or Limits()
+        self._limits = limits or DatabaseLimits()
         idle_ms = str(int(self._limits.idle_s * 1000))
         self._address = DatabaseAddress(
             dsn, instance, settings={"idle_in_transaction_session_timeout": idle_ms}
         )
-        self._pool = Pool(reactor, self._address, self._limits.connections, self._limits.queue)
+        self._pool = ConnectionPool(
+            reactor, self._address, self._limits.connections, self._limits.queue
+        )
         self._naps: dict[Deferred[None], DelayedCall] = {}
 
     @property

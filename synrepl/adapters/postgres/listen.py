@@ -17,7 +17,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from synrepl.adapters.postgres.pool import DaemonThreadPool
-from synrepl.adapters.postgres.watch import Watch
+from synrepl.adapters.postgres.socket_watcher import SocketWatcher
 from synrepl.adapters.reactor import Reactor
 from synrepl.core.clock import DelayedCall
 from synrepl.core.retry import BackOff, Retry
@@ -59,7 +59,7 @@ class PostgresListener:
         self._on_reconnect = on_reconnect
         self._threads = DaemonThreadPool(0, 1, name="postgres listener")
         self._connection: PostgresConnection | None = None
-        self._watch: Watch | None = None
+        self._watch: SocketWatcher | None = None
         self._connecting = False
         self._stopped: Deferred[None] | None = None
         self._retry = Retry(_BACK_OFF, random)
@@ -109,7 +109,7 @@ class PostgresListener:
         elif ok:
             self._retry.succeeded()
             self._connection = outcome
-            self._watch = Watch(self._reactor, outcome, partial(self._readable, outcome))
+            self._watch = SocketWatcher(self._reactor, outcome, partial(self._readable, outcome))
             self._watch.resume()
             self._call(self._on_reconnect)
             self._deliver(outcome)

@@ -33,7 +33,7 @@ class DaemonThreadPool(ThreadPool):
     threadFactory = staticmethod(partial(Thread, daemon=True))  # type: ignore[assignment]
 
 
-class Slot:
+class PoolSlot:
     """One connection, opened when it is first needed.
 
     :param reconnects: whether another may take the place of one that broke
@@ -78,7 +78,7 @@ class Slot:
             self.connection = None
 
 
-class Pool:
+class ConnectionPool:
     """Runs jobs on connections.
 
     :param size: how many jobs, threads and connections at a time
@@ -103,9 +103,9 @@ class Pool:
         self._address = address
         self._queue = queue
         self._on_idle = on_idle
-        self._slots = [Slot(address, reconnects) for _ in range(size)]
+        self._slots = [PoolSlot(address, reconnects) for _ in range(size)]
         self._free = list(self._slots)
-        self._waiting: deque[Deferred[Slot]] = deque()
+        self._waiting: deque[Deferred[PoolSlot]] = deque()
         self._idle: Deferred[None] | None = None
         #: True once :meth:`close` has been called.
         self.closed = False
@@ -160,7 +160,7 @@ class Pool:
         self.discard_idle()
         self._threads.stop()
 
-    async def _take(self) -> Slot:
+    async def _take(self) -> PoolSlot:
         if self.closed:
             raise self._closed_error()
         if self._free:
@@ -171,11 +171,11 @@ class Pool:
                 connections=len(self._slots),
                 where=self._address.where,
             )
-        turn: Deferred[Slot] = Deferred(self._waiting.remove)
+        turn: Deferred[PoolSlot] = Deferred(self._waiting.remove)
         self._waiting.append(turn)
         return await turn
 
-    def _give(self, slot: Slot) -> None:
+    def _give(self, slot: PoolSlot) -> None:
         if self._waiting:
             self._waiting.popleft().callback(slot)
             return

@@ -13,8 +13,8 @@ import psycopg2
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
 
-from synrepl.adapters.postgres.pool import Pool
-from synrepl.adapters.postgres.watch import Watch
+from synrepl.adapters.postgres.pool import ConnectionPool
+from synrepl.adapters.postgres.socket_watcher import SocketWatcher
 from synrepl.adapters.reactor import Reactor
 from synrepl.driver.attempt import Attempt, AttemptResult
 from synrepl.driver.connection import DatabaseAddress, Keepalive, PostgresConnection
@@ -49,9 +49,11 @@ class PostgresSession:
     def __init__(self, reactor: Reactor, address: DatabaseAddress) -> None:
         self._reactor = reactor
         self._address = address
-        self._pool = Pool(reactor, address, 1, _QUEUE, reconnects=False, on_idle=self._idle)
+        self._pool = ConnectionPool(
+            reactor, address, 1, _QUEUE, reconnects=False, on_idle=self._idle
+        )
         self._connection: PostgresConnection | None = None
-        self._watch: Watch | None = None
+        self._watch: SocketWatcher | None = None
         self._failure = ""  # what the last job that lost the connection said of it
         self._lost: str | None = None
         self._on_lost: list[Callable[[str], object]] = []
@@ -77,7 +79,7 @@ class PostgresSession:
             await self.close()
             raise
         assert self._connection is not None
-        self._watch = Watch(self._reactor, self._connection, self._readable)
+        self._watch = SocketWatcher(self._reactor, self._connection, self._readable)
         self._watch.resume()
 
     def on_lost(self, call: Callable[[str], object]) -> None:

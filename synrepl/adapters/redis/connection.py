@@ -139,7 +139,7 @@ class RedisConnection(txredisapi.RedisProtocol):  # type: ignore[misc]
             self._timer.cancel()
 
 
-class Listener(RedisConnection, txredisapi.SubscriberProtocol):  # type: ignore[misc]
+class RedisSubscriber(RedisConnection, txredisapi.SubscriberProtocol):  # type: ignore[misc]
     """Hears what is published on channels.
 
     :param heard: gets the messages of one read of the socket, in order
@@ -203,7 +203,7 @@ class Listener(RedisConnection, txredisapi.SubscriberProtocol):  # type: ignore[
         super().connectionLost(reason)
 
 
-class Speaker(RedisConnection):
+class RedisPublisher(RedisConnection):
     """Publishes.
 
     Commands go out whole chunks at a time, and answers are only looked at for
@@ -300,7 +300,7 @@ class _Valve:
     Not the protocol itself: to pause that means to stop *reading*.
     """
 
-    def __init__(self, speaker: Speaker) -> None:
+    def __init__(self, speaker: RedisPublisher) -> None:
         self._speaker = speaker
 
     def pauseProducing(self) -> None:

@@ -16,7 +16,12 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from synrepl.adapters.redis.address import RedisAddress
-from synrepl.adapters.redis.connection import Listener, RedisAway, RedisConnection, Speaker
+from synrepl.adapters.redis.connection import (
+    RedisAway,
+    RedisConnection,
+    RedisPublisher,
+    RedisSubscriber,
+)
 from synrepl.adapters.redis.sentinel import Sentinels
 from synrepl.core.clock import Scheduler
 from synrepl.core.retry import BackOff, Retry
@@ -27,20 +32,20 @@ STEADY_S = 10.0
 _BACK_OFF = BackOff(0.1, 10.0)
 
 
-class Owner(Interface):
+class RedisPubSubOwner(Interface):
     """Who hears and speaks; see ``synrepl.services.bus.bus.Bus``."""
 
-    def connected(self, wires: RedisWires) -> None: ...
+    def connected(self, wires: RedisBusConnections) -> None: ...
 
     def heard(self, messages: Sequence[bytes]) -> None: ...
 
     def disconnected(self) -> None: ...
 
 
-class RedisWires:
-    """Both connections, while they stand; see ``synrepl.services.bus.bus_publisher.Wires``."""
+class RedisBusConnections:
+    """Both connections, while they stand; see ``synrepl.services.bus.bus_publisher.BusConnections``."""
 
-    def __init__(self, listener: Listener, speaker: Speaker) -> None:
+    def __init__(self, listener: RedisSubscriber, speaker: RedisPublisher) -> None:
         self._listener = listener
         self._speaker = speaker
 
@@ -90,7 +95,7 @@ class RedisPubSub:
         scheduler: Scheduler,
         address: RedisAddress | Sentinels,
         channels: Sequence[str],
-        owner: Owner,
+        owner: RedisPubSubOwner,
         log: Callable[..., object],
         warn: Callable[..., object] | None = None,
     ) -> None:
@@ -159,8 +164,8 @@ class RedisPubSub:
 
         :raises RedisAway: they could not be made
         """
-        listener = Listener(self._scheduler, self._heard)
-        speaker = Speaker(self._scheduler)
+        listener = RedisSubscriber(self._scheduler, self._heard)
+        speaker = RedisPublisher(self._scheduler)
         lost: Deferred[str] = Deferred()
         for link in (listener, speaker):
             link.gone.addCallback(lambda why: None if lost.called else lost.callback(why))
@@ -172,7 +177,7 @@ class RedisPubSub:
             await listener.listen(self._channels, server)
             await speaker.connect(self._reactor, server)
             speaker.begin()
-            self._now_standing(RedisWires(listener, speaker))
+            self._now_standing(RedisBusConnections(listener, speaker))
             return await lost
         finally:
             if self._standing:
@@ -184,7 +189,7 @@ class RedisPubSub:
             else:
                 speaker.give_up("closed")
 
-    def _now_standing(self, wires: RedisWires) -> None:
+    def _now_standing(self, wires: RedisBusConnections) -> None:
         self.connections += 1
         self.fault = None
         self._standing = True

@@ -38,7 +38,7 @@ MOST_TOLD = 16
 _TOO_MANY = "too many connections; close some, or raise max_connections of this listener"
 
 
-class Owner(Interface):
+class ClientPeerOwner(Interface):
     """Who answers the clients; see ``synrepl.services.serving.master.Master``."""
 
     def connected(self, connection: ClientPeer) -> None: ...
@@ -70,7 +70,7 @@ class ClientPeer(LinePeer):
         self,
         scheduler: Scheduler,
         session: ProtocolSession,
-        owner: Owner,
+        owner: ClientPeerOwner,
         rows: Generation,
         legacy_rows: Generation,
         line_limit: int,
@@ -216,7 +216,7 @@ class MasterFactory(ServerFactory):
     def __init__(
         self,
         scheduler: Scheduler,
-        owner: Owner,
+        owner: ClientPeerOwner,
         server_name: str,
         modern: Dialect = MODERN,
         rows: Generation = Generation.MODERN,

@@ -17,7 +17,7 @@ from synrepl.wire.dialects import Dialect, Side
 from synrepl.wire.session import ProtocolSession, SessionLimits
 
 
-class Owner(Interface):
+class UpstreamPeerOwner(Interface):
     """Who follows the master; see ``synrepl.services.following.follower.Follower``."""
 
     def connected(self, upstream: UpstreamPeer) -> None: ...
@@ -31,7 +31,11 @@ class UpstreamPeer(LinePeer):
     """The connection to the master."""
 
     def __init__(
-        self, scheduler: Scheduler, session: ProtocolSession, owner: Owner, factory: WorkerFactory
+        self,
+        scheduler: Scheduler,
+        session: ProtocolSession,
+        owner: UpstreamPeerOwner,
+        factory: WorkerFactory,
     ) -> None:
         super().__init__(scheduler, session)
         self._owner = owner
@@ -89,7 +93,7 @@ class WorkerFactory(ReconnectingClientFactory):
     def __init__(
         self,
         scheduler: Scheduler,
-        owner: Owner,
+        owner: UpstreamPeerOwner,
         name: str,
         server_name: str | None,
         dialect: Dialect,

@@ -23,7 +23,7 @@ from synrepl.cli.running import run
 from synrepl.cli.terminal import show
 from synrepl.daemon.catalogue import catalogue
 from synrepl.daemon.config.config import LOOPBACK, load_master
-from synrepl.daemon.config.redis import Redis
+from synrepl.daemon.config.redis import RedisConfig
 from synrepl.daemon.exit_codes import EXIT_FAILED
 from synrepl.pipeline.session.requirements import SPARK, missing, require_spark
 from synrepl.storage.launch.redis import RedisServer
@@ -88,7 +88,7 @@ def command(
         no_lake = "Spark is not installed (pip install 'synrepl[spark]')"
 
     port = next(free_ports())
-    redis = Redis(port=port) if over_redis else None
+    redis = RedisConfig(port=port) if over_redis else None
     if redis_url is not None:
         redis = given_redis(redis_url, redis_password_path)
 

@@ -20,7 +20,7 @@ from synrepl.cli.demo.traffic import ORDER_COLUMNS, ORDERS
 from synrepl.core.clock import Scheduler
 from synrepl.core.errors import Refused, Unavailable
 from synrepl.daemon.config.config import LOOPBACK
-from synrepl.daemon.config.redis import Redis
+from synrepl.daemon.config.redis import RedisConfig
 from synrepl.storage.launch.child import Account, guarded
 from synrepl.streams.definition import Generation
 
@@ -86,7 +86,7 @@ class Deployment:
     :param redis: where modern workers follow, and a fourth one also writes; None for TCP only
     """
 
-    def __init__(self, directory: Path, redis: Redis | None = None) -> None:
+    def __init__(self, directory: Path, redis: RedisConfig | None = None) -> None:
         self.directory = directory
         over_redis = redis is not None
         ports = (port for port in free_ports() if redis is None or port != redis.port)
@@ -176,7 +176,7 @@ class Deployment:
             ],
         }
 
-    def _redis_settings(self, redis: Redis | None) -> dict[str, Any]:
+    def _redis_settings(self, redis: RedisConfig | None) -> dict[str, Any]:
         if redis is None:
             return {}
         settings: dict[str, Any] = {"host": redis.host, "port": redis.port}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from synrepl.adapters.postgres.database import Limits, PostgresDatabase
+from synrepl.adapters.postgres.database import DatabaseLimits, PostgresDatabase
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.cli.demo.deployment import MASTER, Deployment, WorkerSpec
 from synrepl.cli.demo.progress import COUNTERS, ProgressDisplay, StatusPoller, WorkerProgress
@@ -315,7 +315,7 @@ class Scenario:
             AppliedTable(worker.name).create(txn)
 
     async def _in_transaction(self, work: Callable[[Transaction], T]) -> T:
-        limits = Limits(connections=1, idle_s=0)
+        limits = DatabaseLimits(connections=1, idle_s=0)
         database = PostgresDatabase(self._reactor, self._deployment.dsn, "demo", limits)
         try:
             return await database.run("demo", work, isolation=Isolation.REPEATABLE_READ)

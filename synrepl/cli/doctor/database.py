@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import click
 import rich.console
 
-from synrepl.adapters.postgres.database import Limits, PostgresDatabase
+from synrepl.adapters.postgres.database import DatabaseLimits, PostgresDatabase
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.cli.configured_database import PATIENCE_S, database_of
 from synrepl.cli.conventions import json_option, print_json
@@ -185,7 +185,7 @@ async def _database(
         async with database_of(reactor, load(config)) as configured:
             yield configured
         return
-    limits = Limits(connections=1, give_up_s=PATIENCE_S)
+    limits = DatabaseLimits(connections=1, give_up_s=PATIENCE_S)
     database = PostgresDatabase(reactor, dsn, "synrepl-doctor", limits)
     try:
         yield database

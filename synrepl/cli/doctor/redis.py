@@ -7,7 +7,7 @@ from typing import Any
 
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.core.errors import Unavailable
-from synrepl.daemon.config.redis import Redis
+from synrepl.daemon.config.redis import RedisConfig
 from synrepl.daemon.redis_link import redis_server
 
 
@@ -26,7 +26,7 @@ class RedisReach:
         return {"where": self.where, "reason": self.reason}
 
 
-async def reach(reactor: Any, redis: Redis, channel: str) -> RedisReach:
+async def reach(reactor: Any, redis: RedisConfig, channel: str) -> RedisReach:
     """Subscribe to a channel, make ready to speak, and leave; nothing is said."""
     where = redis_server(redis)
     from synrepl.cli.tap.redis import TapLink

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from synrepl.adapters.redis.address import RedisAddress
-from synrepl.adapters.redis.connection import Listener, RedisAway, Speaker
+from synrepl.adapters.redis.connection import RedisAway, RedisPublisher, RedisSubscriber
 from synrepl.adapters.redis.sentinel import Sentinels
 from synrepl.cli.raw_peer import CommandInbox, NoMaster
 from synrepl.cli.terminal import printable
@@ -42,8 +42,8 @@ class RedisTail:
     def __init__(self, scheduler: Scheduler, where: str, channels: Channels) -> None:
         self._channels = channels
         self._hearing = BusReader("", _NoLog())  # nothing on the channel has that for its author
-        self._listener = Listener(scheduler, self._heard)
-        self._speaker = Speaker(scheduler)
+        self._listener = RedisSubscriber(scheduler, self._heard)
+        self._speaker = RedisPublisher(scheduler)
         self._inbox = CommandInbox(self._listener.rest, self._listener.go_on)
         self._ended: str | None = None
         self.address = f"{where}, channel {printable(channels.main)}"

@@ -22,7 +22,7 @@ from synrepl.core.clock import Scheduler
 from synrepl.core.errors import ConfigError
 from synrepl.daemon.catalogue import catalogue
 from synrepl.daemon.config.config import LOOPBACK, MasterConfig, WorkerConfig, load
-from synrepl.daemon.config.redis import Redis
+from synrepl.daemon.config.redis import RedisConfig
 from synrepl.daemon.redis_link import redis_server
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.definition import Generation
@@ -73,7 +73,7 @@ class RedisPlace:
     :ivar streams: the names of those that may have a channel of their own
     """
 
-    redis: Redis
+    redis: RedisConfig
     server_name: str
     streams: tuple[str, ...]
 

@@ -14,7 +14,7 @@ from synrepl.cli.tap.record_tcp import TcpSource
 from synrepl.cli.tap.source import CannotWrite, RecordingEnded, Source
 from synrepl.core.errors import ConfigError, Unavailable
 from synrepl.core.names import server_name as checked
-from synrepl.daemon.config.redis import Redis
+from synrepl.daemon.config.redis import RedisConfig
 from synrepl.daemon.redis_link import redis_server
 from synrepl.tools.tap.pseudonyms import Pseudonyms
 from synrepl.tools.tap.recording import RecordingFile
@@ -100,7 +100,9 @@ def command(
     run(main)
 
 
-def _redis_source(redis: Redis, server_name: str, silent: bool, hide: Pseudonyms | None) -> Source:
+def _redis_source(
+    redis: RedisConfig, server_name: str, silent: bool, hide: Pseudonyms | None
+) -> Source:
     """Channels on Redis."""
     where = redis_server(redis)
     from synrepl.cli.tap.record_redis import RedisSource

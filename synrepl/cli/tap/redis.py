@@ -10,7 +10,7 @@ from twisted.internet.protocol import connectionDone
 from twisted.python.failure import Failure
 
 from synrepl.adapters.redis.address import RedisAddress
-from synrepl.adapters.redis.connection import Listener, Speaker
+from synrepl.adapters.redis.connection import RedisPublisher, RedisSubscriber
 from synrepl.adapters.redis.sentinel import Sentinels
 from synrepl.core.clock import Scheduler
 from synrepl.tools.tap.recorded_bus import Published
@@ -18,7 +18,7 @@ from synrepl.tools.tap.recorded_bus import Published
 Hear = Callable[[Sequence[Published]], object]
 
 
-class TapListener(Listener):
+class TapListener(RedisSubscriber):
     """A listener that knows on which channel something was published."""
 
     def __init__(self, scheduler: Scheduler, hear: Hear) -> None:
@@ -41,7 +41,7 @@ class TapListener(Listener):
         )
 
 
-class TapSpeaker(Speaker):
+class TapSpeaker(RedisPublisher):
     """A speaker that waits for Redis to take what it says."""
 
     def __init__(self, scheduler: Scheduler) -> None:

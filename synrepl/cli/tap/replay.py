@@ -13,7 +13,7 @@ from synrepl.cli.running import run
 from synrepl.cli.tap.replay_tcp import serve
 from synrepl.core.errors import ConfigError
 from synrepl.core.names import server_name as checked
-from synrepl.daemon.config.redis import Redis
+from synrepl.daemon.config.redis import RedisConfig
 from synrepl.daemon.redis_link import redis_server
 from synrepl.tools.tap.performance import Performance, performance
 from synrepl.wire.dialects import DIALECTS
@@ -95,7 +95,7 @@ def command(
 async def _publish(
     reactor: Any,
     planned: Performance,
-    redis: Redis,
+    redis: RedisConfig,
     unasked: bool,
     say: Callable[[str], object],
 ) -> None:

@@ -11,7 +11,7 @@ from rich.live import Live
 
 from synrepl.adapters.http.messages import HttpAnswer, HttpRequest, json_answer
 from synrepl.adapters.http.routes import Route
-from synrepl.adapters.postgres.database import Limits, PostgresDatabase
+from synrepl.adapters.postgres.database import DatabaseLimits, PostgresDatabase
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.cli.conventions import console, json_option, print_json
 from synrepl.cli.dsn import ENVIRONMENT, insecure_option
@@ -23,7 +23,7 @@ from synrepl.cli.watch.sources import Ears, Where, given_ears
 from synrepl.cli.watch.view import View
 from synrepl.core.clock import Scheduler
 from synrepl.core.errors import SynreplError
-from synrepl.daemon.config.config import Http
+from synrepl.daemon.config.config import HttpConfig
 from synrepl.daemon.descriptors import shares
 from synrepl.daemon.exit_codes import EXIT_FAILED
 from synrepl.daemon.http.listener import open_http
@@ -89,12 +89,12 @@ def command(
             ears = where.open(reactor, scheduler, heard)
             watching = _Watching(scheduler, where, ears, Board(scheduler, heard))
             if given is not None:
-                limits = Limits(connections=1, give_up_s=EVERY_S)
+                limits = DatabaseLimits(connections=1, give_up_s=EVERY_S)
                 database = PostgresDatabase(reactor, given, "synrepl-watch", limits)
                 stops.push_async_callback(database.close)
                 scheduler.spawn("read the database", watching.read(ForeignStore(database)))
             if metrics_port is not None:
-                config = Http(port=metrics_port)
+                config = HttpConfig(port=metrics_port)
                 http = open_http(reactor, scheduler, config, shares(config).http, stops)
                 http.started(watching.routes())
             stops.callback(scheduler.stop)

@@ -15,7 +15,7 @@ from synrepl.wire.commands import Replicate
 from synrepl.wire.dialects import CURRENT, Dialect
 
 if TYPE_CHECKING:
-    from synrepl.adapters.redis.pubsub import RedisPubSub, RedisWires
+    from synrepl.adapters.redis.pubsub import RedisBusConnections, RedisPubSub
 
 #: Seconds after which nobody will answer: recorded processes take some hundredths of one.
 ANSWER_S = 3.0
@@ -45,7 +45,7 @@ class RedisListening:
         heard: Heard,
     ) -> None:
         self._scheduler = scheduler
-        self._wires: RedisWires | None = None
+        self._wires: RedisBusConnections | None = None
         self._channels = channels
         self._heard = heard
         self._hearing = BusReader("", self)  # nothing on the channel has that for its author
@@ -86,7 +86,7 @@ class RedisListening:
 
     # -- for the connections: an Owner --------------------------------------------------
 
-    def connected(self, wires: RedisWires) -> None:
+    def connected(self, wires: RedisBusConnections) -> None:
         """Ask; who says something answers everybody."""
         self._asked_at = self._scheduler.seconds()
         self._wires = wires

@@ -17,7 +17,7 @@ from synrepl.core.clock import Scheduler
 from synrepl.core.errors import ConfigError
 from synrepl.core.names import BadName
 from synrepl.core.names import server_name as checked
-from synrepl.daemon.config.redis import Redis
+from synrepl.daemon.config.redis import RedisConfig
 from synrepl.daemon.redis_link import redis_link
 from synrepl.services.bus.channels import Channels
 from synrepl.tools.watch.heard import Heard
@@ -115,7 +115,7 @@ class OverTcp:
 class OverRedis:
     """A channel on a Redis."""
 
-    redis: Redis
+    redis: RedisConfig
     server_name: str
 
     def __str__(self) -> str:

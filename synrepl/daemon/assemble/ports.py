@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 from synrepl.core.clock import Scheduler
 from synrepl.core.log import Logger
 from synrepl.daemon.config.config import Config
-from synrepl.daemon.process_bus import Join
+from synrepl.daemon.process_bus import ConnectToBus
 from synrepl.services.announcing.stream_state import PositionListener
 from synrepl.services.coherence.coherence import Coherence
 from synrepl.services.coherence.invalidations import Changes, Invalidations
@@ -59,7 +59,7 @@ class Ports:
     log: Logger
     coherence: Coherence
     until_done: UntilDone
-    join: Join | None = None
+    join: ConnectToBus | None = None
     handlers: Sequence[Subscription] = ()
     watched: Callable[[PositionListener], PositionListener] = unchanged
     sizes: Sizes = DEFAULT_SIZES

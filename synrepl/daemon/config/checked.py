@@ -11,7 +11,7 @@ from synrepl.daemon.catalogue import bad_streams, catalogue
 from synrepl.daemon.config import files as config_files
 from synrepl.daemon.config.config import Config, MasterConfig, WorkerConfig, decode_either
 from synrepl.daemon.config.decode import decode
-from synrepl.daemon.config.files import Document, Fault, KeyPath, in_order
+from synrepl.daemon.config.files import ConfigFault, Document, KeyPath, in_order
 from synrepl.daemon.config.own_streams import own_streams
 from synrepl.daemon.handler_classes import check_handler, include_working_directory
 
@@ -48,7 +48,7 @@ def checked(config: C, document: Document) -> C:
     :param document: where it was read from
     :raises Misconfigured: something is wrong, and where; several as ``ConfigErrors``
     """
-    faults: list[Fault] = []
+    faults: list[ConfigFault] = []
 
     def note(path: KeyPath, error: ConfigError) -> None:
         place = document.place(path)

@@ -20,17 +20,16 @@ from synrepl.daemon.config import values
 from synrepl.daemon.config.decode import Section, Unfit, decode, errors_of
 from synrepl.daemon.config.exposure import exposed_database
 from synrepl.daemon.config.files import Document
-from synrepl.daemon.config.followers import Followers
-from synrepl.daemon.config.handlers import Handler as Handler
-from synrepl.daemon.config.handlers import unfit_handlers
-from synrepl.daemon.config.redis import Redis
+from synrepl.daemon.config.followers import FollowersConfig
+from synrepl.daemon.config.handlers import HandlerConfig, unfit_handlers
+from synrepl.daemon.config.redis import RedisConfig
 from synrepl.daemon.config.secret import Secret
 from synrepl.streams.declared import BadDeclaration, declare
 from synrepl.streams.definition import Generation, Stream
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pool(Section):
+class PoolConfig(Section):
     """Connections to the database held by this process; ``connect_timeout`` in seconds."""
 
     min: values.Count = 1
@@ -43,7 +42,7 @@ class Pool(Section):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Embedded(Section):
+class EmbeddedConfig(Section):
     """How the embedded PostgreSQL is run.
 
     :ivar port: 0 takes any free port
@@ -56,7 +55,7 @@ class Embedded(Section):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Log(Section):
+class LogConfig(Section):
     """What is logged, and how."""
 
     level: Literal["debug", "info", "warn", "error"] = "info"
@@ -103,7 +102,7 @@ class DeclaredStream(Section):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listener(Section):
+class ListenerConfig(Section):
     """One TCP port on which the master speaks the replication protocol.
 
     :ivar dialect: how clients that send a bare ``REPLICATE`` are answered
@@ -134,7 +133,7 @@ class Listener(Section):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Http(Section):
+class HttpConfig(Section):
     """The HTTP listener of a process.
 
     :ivar secret: what requests must carry as ``Authorization: Bearer …``
@@ -188,7 +187,7 @@ class MasterAddress(Section):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Retention(Section):
+class RetentionConfig(Section):
     """How long rows of ephemeral streams stay; all in seconds.
 
     :ivar every: between two rounds of trimming
@@ -206,7 +205,7 @@ class Retention(Section):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AuditCaches(Section):
+class AuditCachesConfig(Section):
     """How many cache entries are compared with the database all the time.
 
     :ivar every: seconds in which ``keys`` entries are looked at; 0 for never
@@ -244,20 +243,20 @@ class Config(Section):
     database: Literal["embedded"] | values.Dsn | None = None
     database_dsn: values.SecretFile | None = field(default=None, metadata={"key": "database_path"})
     database_insecure: bool = False
-    database_pool: Pool = field(default_factory=Pool)
-    embedded: Embedded = field(default_factory=Embedded)
+    database_pool: PoolConfig = field(default_factory=PoolConfig)
+    embedded: EmbeddedConfig = field(default_factory=EmbeddedConfig)
     catalogue: Literal["all", "none"] | tuple[values.StreamName, ...] = "all"
     streams: tuple[DeclaredStream, ...] = ()
     stream_writers: Mapping[values.StreamName, tuple[values.WriterName, ...]] = field(
         default_factory=dict
     )
     federation_sender_instances: tuple[values.WriterName, ...] = ()
-    handlers: tuple[Handler, ...] = ()
-    http: Http | None = None
-    redis: Redis | None = None
-    audit_caches: AuditCaches = field(default_factory=AuditCaches)
+    handlers: tuple[HandlerConfig, ...] = ()
+    http: HttpConfig | None = None
+    redis: RedisConfig | None = None
+    audit_caches: AuditCachesConfig = field(default_factory=AuditCachesConfig)
     ping_timeout: values.Timeout = 15.0
-    log: Log = field(default_factory=Log)
+    log: LogConfig = field(default_factory=LogConfig)
 
     def faults(self) -> Iterator[Unfit]:
         if self.database is not None and self.database_dsn is not None:
@@ -316,11 +315,11 @@ class MasterConfig(Config):
     """
 
     instance_name: values.WriterName = "master"
-    listeners: tuple[Listener, ...] = ()
+    listeners: tuple[ListenerConfig, ...] = ()
     live_queue_commands: values.Count = 10_000
     poll_interval: values.Timeout = 1.0
-    retention: Retention = field(default_factory=Retention)
-    followers: Followers = field(default_factory=Followers)
+    retention: RetentionConfig = field(default_factory=RetentionConfig)
+    followers: FollowersConfig = field(default_factory=FollowersConfig)
 
     def faults(self) -> Iterator[Unfit]:
         # Zero-argument super() does not work in a dataclass with slots.

@@ -18,7 +18,7 @@ from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from synrepl.core.errors import ConfigError, InputError, SynreplError, each_of, raise_all
-from synrepl.daemon.config.files import Document, Fault, KeyPath, Place, in_order
+from synrepl.daemon.config.files import ConfigFault, Document, KeyPath, SettingLocation, in_order
 from synrepl.daemon.config.yaml import UNREADABLE
 
 T = TypeVar("T")
@@ -73,7 +73,7 @@ class Scalar:
     """
 
     wanted: str
-    read: Callable[[Any, Place], Any]
+    read: Callable[[Any, SettingLocation], Any]
     private: bool = False
 
 
@@ -111,7 +111,7 @@ class _Unusable(Exception):
 class _Decoder:
     def __init__(self, document: Document) -> None:
         self._document = document
-        self.faults: list[Fault] = []
+        self.faults: list[ConfigFault] = []
 
     def value(self, hint: Any, value: Any, path: KeyPath) -> Any:
         """Read ``value`` as what the annotation ``hint`` says."""

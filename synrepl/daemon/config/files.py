@@ -9,7 +9,7 @@ from typing import Any
 
 from synrepl.core.errors import ConfigError
 from synrepl.daemon.config.yaml import KeyPath as KeyPath
-from synrepl.daemon.config.yaml import ParsedYaml, Position, parse_yaml
+from synrepl.daemon.config.yaml import ParsedYaml, YamlPosition, parse_yaml
 
 MAX_FILE_BYTES = 256 * 1024
 MAX_FILES = 100
@@ -28,26 +28,26 @@ class NoConfig(ConfigError):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SettingLocation:
     """Where a value was written: the file, the position in it, and the key as a person writes it."""
 
     file: Path
     key: str
-    position: Position
+    position: YamlPosition
 
     def __str__(self) -> str:
         return _spelt(self.file, self.position)
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class ConfigFault:
     """An error of a configuration, and its place in the order in which a person reads the files."""
 
-    order: tuple[int, Position]
+    order: tuple[int, YamlPosition]
     error: ConfigError
 
 
-def in_order(faults: Iterable[Fault]) -> list[ConfigError]:
+def in_order(faults: Iterable[ConfigFault]) -> list[ConfigError]:
     """The errors, file by file and line by line."""
     return [fault.error for fault in sorted(faults, key=lambda fault: fault.order)]
 
@@ -62,7 +62,7 @@ class Document:
     """
 
     def __init__(
-        self, files: Sequence[tuple[Path, ParsedYaml]], faults: Sequence[Fault] = ()
+        self, files: Sequence[tuple[Path, ParsedYaml]], faults: Sequence[ConfigFault] = ()
     ) -> None:
         self.files = [file for file, _ in files]
         self.content: dict[str, Any] = {}
@@ -85,19 +85,19 @@ class Document:
                     del self._origin[path]
                 self._origin[(key,)] = file
 
-    def place(self, path: KeyPath) -> Place:
+    def place(self, path: KeyPath) -> SettingLocation:
         """Where the value at ``path`` is; of a missing one, where it would be expected."""
         file = self._origin.get(path[:2]) or self._origin.get(path[:1]) or self.files[-1]
         positions = self._positions[file]
         known = (path[:length] for length in range(len(path), 0, -1) if path[:length] in positions)
         nearest = next(known, None)
-        position = Position() if nearest is None else positions[nearest]
-        return Place(file, spelt_key(path), position)
+        position = YamlPosition() if nearest is None else positions[nearest]
+        return SettingLocation(file, spelt_key(path), position)
 
-    def fault(self, path: KeyPath, error: ConfigError) -> Fault:
+    def fault(self, path: KeyPath, error: ConfigError) -> ConfigFault:
         """An error about the value at ``path``."""
         place = self.place(path)
-        return Fault((self.files.index(place.file), place.position), error)
+        return ConfigFault((self.files.index(place.file), place.position), error)
 
 
 def read(paths: Sequence[Path]) -> Document:
@@ -106,11 +106,11 @@ def read(paths: Sequence[Path]) -> Document:
     What cannot be read or is malformed is among the ``faults`` of the document.
     """
     parsed: list[tuple[Path, ParsedYaml]] = []
-    faults: list[Fault] = []
+    faults: list[ConfigFault] = []
 
     def note(file: Path, error: ConfigError) -> None:
         parsed.append((file, ParsedYaml({}, {}, [])))
-        faults.append(Fault((len(parsed) - 1, Position()), error))
+        faults.append(ConfigFault((len(parsed) - 1, YamlPosition()), error))
 
     for path in paths:
         try:
@@ -130,7 +130,7 @@ def read(paths: Sequence[Path]) -> Document:
         for problem in found.problems:
             place = _spelt(file, problem.position)
             bad = BadYaml(place=place, reason=problem.reason)
-            faults.append(Fault((number, problem.position), bad))
+            faults.append(ConfigFault((number, problem.position), bad))
     return Document(parsed, faults)
 
 
@@ -157,7 +157,7 @@ def _load(file: Path) -> ParsedYaml:
     return parse_yaml(data)
 
 
-def _spelt(file: Path, position: Position) -> str:
+def _spelt(file: Path, position: YamlPosition) -> str:
     return f"{file}:{position.line}:{position.column}" if position.line else str(file)
 
 

@@ -11,7 +11,7 @@ from synrepl.services.status.expected_followers import FollowerLimits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Followers(Section):
+class FollowersConfig(Section):
     """When a named follower counts as missing or stuck; times in seconds.
 
     :ivar expected: followers that have to run, besides the workers that hold a lease

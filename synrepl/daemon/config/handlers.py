@@ -16,7 +16,7 @@ StartSetting = Literal["earliest", "now"] | values.TokenValue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OnFailure(Section):
+class OnFailureConfig(Section):
     """What becomes of a fact that a handler cannot take.
 
     :ivar attempts: after how many it is set aside as a dead letter; None for never
@@ -26,7 +26,7 @@ class OnFailure(Section):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Handler(Section):
+class HandlerConfig(Section):
     """A class of the user's that is told of facts.
 
     :ivar path: ``package.module:Class``
@@ -42,7 +42,7 @@ class Handler(Section):
     config: Mapping[str, Any] = field(default_factory=dict)
     name: values.HandlerName | None = None
     start: StartSetting | Mapping[values.StreamName, StartSetting] | None = None
-    on_failure: OnFailure = field(default_factory=OnFailure)
+    on_failure: OnFailureConfig = field(default_factory=OnFailureConfig)
 
     def faults(self) -> Iterator[Unfit]:
         try:
@@ -57,7 +57,7 @@ class Handler(Section):
 
 
 def unfit_handlers(
-    handlers: Sequence[Handler], *, has_database: bool, is_master: bool
+    handlers: Sequence[HandlerConfig], *, has_database: bool, is_master: bool
 ) -> Iterator[Unfit]:
     """Handlers that cannot be told apart, or not be served as they want."""
     seen: set[str] = set()

@@ -11,7 +11,7 @@ from synrepl.daemon.config.decode import Section, Unfit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RedisSentinel(Section):
+class RedisSentinelConfig(Section):
     """A sentinel, which knows where the master of a service is."""
 
     host: str = LOOPBACK
@@ -19,7 +19,7 @@ class RedisSentinel(Section):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Redis(Section):
+class RedisConfig(Section):
     """The Redis over which processes hear each other.
 
     :ivar path: its unix socket, instead of ``host`` and ``port``
@@ -35,7 +35,7 @@ class Redis(Section):
     host: str = LOOPBACK
     port: values.RemotePort = 6379
     path: values.File | None = None
-    sentinels: tuple[RedisSentinel, ...] = ()
+    sentinels: tuple[RedisSentinelConfig, ...] = ()
     service: str | None = None
     sentinel_password: values.SecretFile | None = field(
         default=None, metadata={"key": "sentinel_password_path"}

@@ -15,7 +15,7 @@ from synrepl.core.private_files import readers
 from synrepl.core.tokens import MAX_TOKEN
 from synrepl.daemon.config import units
 from synrepl.daemon.config.decode import Scalar
-from synrepl.daemon.config.files import Place
+from synrepl.daemon.config.files import SettingLocation
 from synrepl.daemon.config.secret import Secret, dsn_secret, read_secret
 from synrepl.driver.dsn import holds_password
 from synrepl.streams.columns import parse_type
@@ -31,7 +31,7 @@ def _text(value: Any) -> str:
 
 
 def _number(lowest: int, highest: int) -> Scalar:
-    def read(value: Any, place: Place) -> int:
+    def read(value: Any, place: SettingLocation) -> int:
         if type(value) is not int or not lowest <= value <= highest:
             raise ValueError("out of range")
         return value
@@ -43,14 +43,14 @@ def _name(wanted: str, check: Callable[[str], str]) -> Scalar:
     return Scalar(wanted, lambda value, place: check(_text(value)))
 
 
-def _positive(value: Any, place: Place) -> float:
+def _positive(value: Any, place: SettingLocation) -> float:
     seconds = units.duration(value)
     if seconds == 0:
         raise ValueError("zero")
     return seconds
 
 
-def _path(value: Any, place: Place) -> Path:
+def _path(value: Any, place: SettingLocation) -> Path:
     """Relative paths count from the file that holds them, so that a directory can be moved."""
     text = _text(value)
     if "\0" in text:
@@ -58,11 +58,11 @@ def _path(value: Any, place: Place) -> Path:
     return place.file.absolute().parent / text
 
 
-def _secret_file(value: Any, place: Place) -> Secret:
+def _secret_file(value: Any, place: SettingLocation) -> Secret:
     return read_secret(_path(value, place))
 
 
-def _dsn(value: Any, place: Place) -> Secret:
+def _dsn(value: Any, place: SettingLocation) -> Secret:
     secret = dsn_secret(_text(value))
     if not holds_password(secret.reveal()):
         return secret
@@ -70,12 +70,12 @@ def _dsn(value: Any, place: Place) -> Secret:
     return replace(secret, readers=readers(status.st_mode, status.st_uid))
 
 
-def _column_type(value: Any, place: Place) -> str:
+def _column_type(value: Any, place: SettingLocation) -> str:
     parse_type(_text(value))
     return str(value)
 
 
-def _host_name(value: Any, place: Place) -> str:
+def _host_name(value: Any, place: SettingLocation) -> str:
     text = _text(value).removesuffix(".")
     if not _HOST_NAME.fullmatch(text) and not _is_address(text):
         raise ValueError("not a host name")
@@ -90,13 +90,13 @@ def _is_address(text: str) -> bool:
     return True
 
 
-def _object_path(value: Any, place: Place) -> str:
+def _object_path(value: Any, place: SettingLocation) -> str:
     if not _OBJECT_PATH.fullmatch(_text(value)):
         raise ValueError("not an object path")
     return str(value)
 
 
-def _http_url(value: Any, place: Place) -> str:
+def _http_url(value: Any, place: SettingLocation) -> str:
     parts = urlsplit(_text(value))
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.username:
         raise ValueError("not a base URL")

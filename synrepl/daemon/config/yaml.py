@@ -16,7 +16,7 @@ KeyPath = tuple[str | int, ...]
 UNREADABLE: Final = object()
 
 
-class Position(NamedTuple):
+class YamlPosition(NamedTuple):
     """A line and a column, both from 1; 0 for the file as a whole."""
 
     line: int = 0
@@ -27,7 +27,7 @@ class Position(NamedTuple):
 class YamlProblem:
     """Something that makes a file unusable, or mean something else than it seems to."""
 
-    position: Position
+    position: YamlPosition
     reason: str
 
 
@@ -40,7 +40,7 @@ class ParsedYaml:
     """
 
     content: dict[str, Any]
-    positions: dict[KeyPath, Position]
+    positions: dict[KeyPath, YamlPosition]
     problems: list[YamlProblem]
 
 
@@ -56,23 +56,23 @@ def parse_yaml(data: bytes) -> ParsedYaml:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         column = error.start - data.rfind(b"\n", 0, error.start)
-        return _failed(Position(line, column), "this is not UTF-8")
+        return _failed(YamlPosition(line, column), "this is not UTF-8")
     try:
         loader = _StrictLoader(text)
         node = loader.get_single_node()
         builder = _Builder(loader)
         content = None if node is None else builder.value(node, ())
     except RecursionError:
-        return _failed(Position(), "nested too deeply")
+        return _failed(YamlPosition(), "nested too deeply")
     except yaml.MarkedYAMLError as error:
         return _failed(_position(error.problem_mark or error.context_mark), _sentence(error))
     except yaml.reader.ReaderError as error:
         before = text[: error.position]
-        position = Position(before.count("\n") + 1, len(before) - before.rfind("\n"))
+        position = YamlPosition(before.count("\n") + 1, len(before) - before.rfind("\n"))
         return _failed(position, f"character {error.character:#x} is not allowed")
     if content is not None and not isinstance(content, dict):
         reason = "the top level is not a map of 'key: value' lines"
-        builder.problems.append(YamlProblem(Position(1, 1), reason))
+        builder.problems.append(YamlProblem(YamlPosition(1, 1), reason))
         content = None
     return ParsedYaml(content or {}, builder.positions, builder.problems)
 
@@ -98,7 +98,7 @@ class _Builder:
 
     def __init__(self, loader: _StrictLoader) -> None:
         self._loader = loader
-        self.positions: dict[KeyPath, Position] = {}
+        self.positions: dict[KeyPath, YamlPosition] = {}
         self.problems = loader.aliases
 
     def value(self, node: yaml.Node, path: KeyPath) -> Any:
@@ -162,12 +162,12 @@ _MAP, _LIST, _MERGE = (f"tag:yaml.org,2002:{name}" for name in ("map", "seq", "m
 _ALIAS = "!alias"
 
 
-def _failed(position: Position, reason: str) -> ParsedYaml:
+def _failed(position: YamlPosition, reason: str) -> ParsedYaml:
     return ParsedYaml({}, {}, [YamlProblem(position, reason)])
 
 
-def _position(mark: yaml.Mark | None) -> Position:
-    return Position() if mark is None else Position(mark.line + 1, mark.column + 1)
+def _position(mark: yaml.Mark | None) -> YamlPosition:
+    return YamlPosition() if mark is None else YamlPosition(mark.line + 1, mark.column + 1)
 
 
 def _sentence(error: yaml.MarkedYAMLError) -> str:

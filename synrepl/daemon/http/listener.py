@@ -16,7 +16,7 @@ from synrepl.adapters.tcp.connection_table import ConnectionLimits
 from synrepl.adapters.tcp.listening_port import ListeningPort
 from synrepl.adapters.tcp.master import MasterFactory
 from synrepl.core.errors import ConfigError, Unavailable
-from synrepl.daemon.config.config import Config, Http
+from synrepl.daemon.config.config import Config, HttpConfig
 from synrepl.daemon.listener_status import http_status
 
 
@@ -53,7 +53,7 @@ class HttpListener:
     """
 
     def __init__(
-        self, reactor: Any, clock: Any, config: Http, connections: ConnectionLimits
+        self, reactor: Any, clock: Any, config: HttpConfig, connections: ConnectionLimits
     ) -> None:
         self.waiting = "just begun"
         self.server = HttpServer(
@@ -122,7 +122,7 @@ class HttpListener:
 def open_http(
     reactor: Any,
     clock: Any,
-    config: Http,
+    config: HttpConfig,
     connections: ConnectionLimits,
     stops: AsyncExitStack,
 ) -> HttpListener:

@@ -11,7 +11,7 @@ from synrepl.core.loopback import LOOPBACK
 from synrepl.pipeline.lake.land.landing import LandingRound
 
 
-class PortTaken(Unavailable):
+class MetricsPortTaken(Unavailable):
     """metrics cannot be served on port {port} of this machine: {reason}; give another --metrics-port"""
 
 
@@ -65,7 +65,7 @@ class LakeMetrics:
             try:
                 start_http_server(port, LOOPBACK, registry)
             except OSError as error:
-                raise PortTaken(port=port, reason=error.strerror or error) from None
+                raise MetricsPortTaken(port=port, reason=error.strerror or error) from None
 
     def landed(self, landed: LandingRound) -> None:
         """A round is done."""

@@ -22,7 +22,7 @@ AUDIENCE = Audience(CURRENT, Generation.CURRENT, LONGEST_LINE)
 
 
 class BusConnections(Protocol):
-    """The connections to the bus; see ``synrepl.adapters.redis.pubsub.RedisWires``."""
+    """The connections to the bus; see ``synrepl.adapters.redis.pubsub.RedisBusConnections``."""
 
     def say(self, channel: str, lines: Iterable[bytes]) -> None:
         """Publish lines, one message each, in order; bounded: too many end the connections."""

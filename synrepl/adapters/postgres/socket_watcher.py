@@ -9,7 +9,7 @@ from synrepl.adapters.reactor import Reactor
 from synrepl.driver.connection import PostgresConnection
 
 
-class Watch:
+class SocketWatcher:
     """Calls back when a connection's socket has something to read.
 
     It watches a duplicate of the descriptor: libpq closes its own as soon as it
