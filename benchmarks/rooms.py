@@ -32,9 +32,9 @@ from synrepl.rooms import (
     Room,
     StateKey,
     authorise,
-    check_cited,
-    check_own,
+    check_auth_events,
     check_signatures,
+    check_state_independent,
     keys_of,
     parse_event,
     resolve,
@@ -147,7 +147,10 @@ def _steps(room: Recorded, scale: Scale) -> Iterator[Row]:
 
     def all_checks() -> None:
         for event, authors, chosen in zip(events, cited, named, strict=True):
-            if check_own(event) is None and check_cited(event, chosen, ()) is None:
+            if (
+                check_state_independent(event) is None
+                and check_auth_events(event, chosen, ()) is None
+            ):
                 authorise(event, _state(authors))
 
     steps: dict[str, tuple[str, Callable[[], None]]] = {

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from synrepl.rooms.auth.authorise import authorise
 from synrepl.rooms.auth.outcome import Refusal
-from synrepl.rooms.auth.own import check_own
-from synrepl.rooms.auth.selection import auth_event_keys, check_cited
+from synrepl.rooms.auth.selection import auth_event_keys, check_auth_events
+from synrepl.rooms.auth.state_independent import check_state_independent
 from synrepl.rooms.builder import EventBuilder, EventDraft, NoRoomToBuildIn, RoomIdNeeded
 from synrepl.rooms.chains import (
     AuthChains,
@@ -17,8 +17,8 @@ from synrepl.rooms.chains import (
     BitSetChains,
     MissingAuthEvent,
     UnknownEvent,
+    auth_dependencies,
     chains_of,
-    depends_on,
 )
 from synrepl.rooms.checks import Check
 from synrepl.rooms.event import BadEvent, Event, event_of, parse_event
@@ -33,12 +33,16 @@ from synrepl.rooms.identifiers import (
     check_user_id,
     server_of,
 )
-from synrepl.rooms.join_answer import IncompleteAnswer, check_answer
 from synrepl.rooms.judged import Judged, NoState, NotJudged, OtherRoom, UnknownEvents
 from synrepl.rooms.judging import judge, judge_outlier, lookup_judged, lookup_judged_outlier
 from synrepl.rooms.lookups import Lookup, LookupRequest, Round, run, run_async
-from synrepl.rooms.merging import ResolutionCache, lookup_resolution, lookup_state_after
-from synrepl.rooms.ordering import EventPlace, SortedEvents, StreamOrder, sort_by_cause, topological
+from synrepl.rooms.ordering import (
+    EventOrdering,
+    SortedEvents,
+    StreamOrder,
+    topological_ordering,
+    topological_sort,
+)
 from synrepl.rooms.partial import (
     Certainty,
     NotNext,
@@ -52,11 +56,13 @@ from synrepl.rooms.partial import (
     join_partially,
     resync,
 )
-from synrepl.rooms.receipt import ReceiptVerdict, Received, received
-from synrepl.rooms.redacting import redacted
+from synrepl.rooms.receipt import ReceiptResult, ReceiptVerdict, check_on_receipt
+from synrepl.rooms.redacting import redact
 from synrepl.rooms.redaction_effect import RedactionEffect, RedactionReason, effect_of_redaction
 from synrepl.rooms.resolution.resolve import full_conflicted_set, resolve
+from synrepl.rooms.resolution_lookups import ResolutionCache, lookup_resolution, lookup_state_after
 from synrepl.rooms.room import Room, RoomJudged
+from synrepl.rooms.send_join_response import IncompleteAnswer, check_send_join_response
 from synrepl.rooms.signatures import (
     BadServerKey,
     Keys,
@@ -108,8 +114,12 @@ from synrepl.rooms.visibility.audience import (
     audience_of,
     membership_after,
 )
-from synrepl.rooms.visibility.clients import Viewer, seen_by_user
-from synrepl.rooms.visibility.servers import Presence, presence_at, seen_by_server
+from synrepl.rooms.visibility.clients import Viewer, visible_to_user
+from synrepl.rooms.visibility.servers import (
+    ServerMemberships,
+    server_memberships_at,
+    visible_to_server,
+)
 from synrepl.rooms.visibility.verdict import Sight, VisibilityReason, VisibilityVerdict
 
 __all__ = [
@@ -130,7 +140,7 @@ __all__ = [
     "EventAudience",
     "EventBuilder",
     "EventDraft",
-    "EventPlace",
+    "EventOrdering",
     "EventRecord",
     "ForwardExtremities",
     "HistoryVisibility",
@@ -150,9 +160,8 @@ __all__ = [
     "PartialJoin",
     "PartialRoom",
     "PendingResync",
-    "Presence",
+    "ReceiptResult",
     "ReceiptVerdict",
-    "Received",
     "RedactionEffect",
     "RedactionReason",
     "Refusal",
@@ -169,6 +178,7 @@ __all__ = [
     "RoomView",
     "Round",
     "ServerKey",
+    "ServerMemberships",
     "Sight",
     "SkipLevels",
     "Slots",
@@ -194,23 +204,24 @@ __all__ = [
     "WaitingRecord",
     "add_signature",
     "audience_of",
+    "auth_dependencies",
     "auth_event_keys",
     "authorise",
     "canonical_json",
     "chains_of",
-    "check_answer",
-    "check_cited",
+    "check_auth_events",
     "check_event_id",
     "check_json_signature",
     "check_new_user_id",
-    "check_own",
+    "check_on_receipt",
     "check_room_id",
+    "check_send_join_response",
     "check_server_name",
     "check_signatures",
+    "check_state_independent",
     "check_user_id",
     "content_hash",
     "delta",
-    "depends_on",
     "effect_of_redaction",
     "event_of",
     "full_conflicted_set",
@@ -229,24 +240,23 @@ __all__ = [
     "membership_after",
     "parse_event",
     "plan_group",
-    "presence_at",
     "read_group",
-    "received",
-    "redacted",
+    "redact",
     "reference_hash",
     "resolve",
     "resync",
     "room_version",
     "run",
     "run_async",
-    "seen_by_server",
-    "seen_by_user",
     "server_key",
+    "server_memberships_at",
     "server_of",
     "sign_event",
     "sign_json",
     "signing_servers",
     "snapshot_of",
-    "sort_by_cause",
-    "topological",
+    "topological_ordering",
+    "topological_sort",
+    "visible_to_server",
+    "visible_to_user",
 ]

@@ -20,8 +20,8 @@ from synrepl.rooms.event import MAX_PREV_EVENTS, Event, event_of
 from synrepl.rooms.event_types import CREATE
 from synrepl.rooms.hashes import canonical_json, reference_hash
 from synrepl.rooms.lookups import Lookup, run
-from synrepl.rooms.merging import ResolutionCache, lookup_merged, states_after
 from synrepl.rooms.ordering import MAX_DEPTH
+from synrepl.rooms.resolution_lookups import ResolutionCache, lookup_resolved_state, states_after
 from synrepl.rooms.signatures import sign_event
 from synrepl.rooms.state import StateKey
 from synrepl.rooms.versions import EventIds, RoomVersion
@@ -121,7 +121,7 @@ class EventBuilder:
         state = heads.empty_state
         if newest:
             states = states_after(at, newest, heads.room_id)
-            state = yield from lookup_merged(self.version, states, cache)
+            state = yield from lookup_resolved_state(self.version, states, cache)
         keys = self.auth_keys(draft)
         ((entries,),) = yield (EntriesRequest((state,), keys),)
         ids = [each for each in entries if each is not None]

@@ -18,10 +18,10 @@ from synrepl.rooms.event import Event
 from synrepl.rooms.event_types import CREATE, JOIN_RULES, POWER_LEVELS, POWER_LEVELS_KEY
 
 #: How many shared events are looked at before it is seen whether that is enough.
-_AT_ONCE = 64
+_BATCH = 64
 
 #: Up to how many bits it is quicker to look for each than to look at all places.
-_FEW = 32
+_SPARSE = 32
 
 #: Until so many events of a room have a bit, all that are cited get one: no chain takes more than 512
 #: bytes because of that.
@@ -76,7 +76,7 @@ class AuthChains(Protocol):
         ...
 
 
-def depends_on(event: Event) -> tuple[str, ...]:
+def auth_dependencies(event: Event) -> tuple[str, ...]:
     """What an event cites, and its room's ``m.room.create`` where that goes without saying."""
     cited = event.auth_event_ids
     if event.version.room_id_is_create_hash and not event.is_create:
@@ -84,7 +84,7 @@ def depends_on(event: Event) -> tuple[str, ...]:
     return cited
 
 
-def cited_levels(event: Event, power_levels: Container[str]) -> str | None:
+def cited_power_levels(event: Event, power_levels: Container[str]) -> str | None:
     """The ``m.room.power_levels`` that an event cites.
 
     :param power_levels: the IDs of all in the room
@@ -116,12 +116,12 @@ class BitSetChains:
     """
 
     __slots__ = (
+        "_bit_index",
         "_bits",
         "_bits_for_all",
-        "_by_place",
+        "_by_bit",
         "_cited",
         "_interned",
-        "_place",
         "_power_levels",
         "_references",
         "_rules",
@@ -137,8 +137,8 @@ class BitSetChains:
         self._bits: dict[str, int] = {}
         #: Of events that cite others without a bit, these.
         self._references: dict[str, tuple[str, ...]] = {}
-        self._place: dict[str, int] = {}
-        self._by_place: list[str] = []
+        self._bit_index: dict[str, int] = {}
+        self._by_bit: list[str] = []
         #: By what is cited of events with a bit.
         self._interned: dict[tuple[str, ...], int] = {(): 0}
         #: Events that get a bit when they are cited.
@@ -163,7 +163,7 @@ class BitSetChains:
         event_id = event.event_id
         if event_id in self._bits:
             return
-        cited = depends_on(event)
+        cited = auth_dependencies(event)
         bits = self._interned.get(cited)
         if bits is None:
             bits = self._add_citing(event, cited)
@@ -171,28 +171,28 @@ class BitSetChains:
         if event.type in _RULE_TYPES:
             self._rules.add(event_id)
             if (event.type, event.state_key) == POWER_LEVELS_KEY:
-                self._power_levels[event_id] = cited_levels(event, self._power_levels)
+                self._power_levels[event_id] = cited_power_levels(event, self._power_levels)
 
     def _add_citing(self, event: Event, cited: tuple[str, ...]) -> int:
         """Give bits to what an event cites, as far as that gets any, and note the rest.
 
         :returns: the bits of the event's chain
         """
-        place = self._place
+        bit_index = self._bit_index
         for each in cited:
             if each not in self._bits:
                 raise MissingAuthEvent(event_id=event.event_id, cited=each)
         for each in cited:
-            if each not in place and (
-                each in self._rules or len(self._by_place) < self._bits_for_all
+            if each not in bit_index and (
+                each in self._rules or len(self._by_bit) < self._bits_for_all
             ):
                 self._give_bits(each)
-        with_bit = tuple([each for each in cited if each in place])
+        with_bit = tuple([each for each in cited if each in bit_index])
         bits = self._interned.get(with_bit)
         if bits is None:
             bits = self._interned[with_bit] = self._union(with_bit)
         if len(with_bit) < len(cited):
-            rest = tuple([each for each in cited if each not in place])
+            rest = tuple([each for each in cited if each not in bit_index])
             self._references[event.event_id] = rest
             if event.state_key is not None:
                 self._mark_cited(rest)
@@ -201,15 +201,15 @@ class BitSetChains:
     def _union(self, with_bit: Iterable[str]) -> int:
         union = 0
         for each in with_bit:
-            union |= self._bits[each] | 1 << self._place[each]
+            union |= self._bits[each] | 1 << self._bit_index[each]
         return union
 
     def _give_bits(self, event_id: str) -> None:
         """Give an event a bit, and before it all of its chain that has none."""
         for each in self._in_order([event_id]):
             self._bits[each] |= self._union(self._references.pop(each, ()))
-            self._place[each] = len(self._by_place)
-            self._by_place.append(each)
+            self._bit_index[each] = len(self._by_bit)
+            self._by_bit.append(each)
             self._cited.discard(each)
 
     def _mark_cited(self, event_ids: Iterable[str]) -> None:
@@ -217,7 +217,7 @@ class BitSetChains:
         ahead = list(event_ids)
         while ahead:
             each = ahead.pop()
-            if each not in self._cited and each not in self._place:
+            if each not in self._cited and each not in self._bit_index:
                 self._cited.add(each)
                 ahead.extend(self._references.get(each, ()))
 
@@ -230,7 +230,7 @@ class BitSetChains:
             each, is_done = path.pop()
             if is_done:
                 ordered.append(each)
-            elif each not in seen and each not in self._place:
+            elif each not in seen and each not in self._bit_index:
                 seen.add(each)
                 path.append((each, True))
                 path.extend([(cited, False) for cited in self._references.get(each, ())])
@@ -239,7 +239,7 @@ class BitSetChains:
     @property
     def bit_count(self) -> int:
         """How many events have a bit: what the size of a chain grows with."""
-        return len(self._by_place)
+        return len(self._by_bit)
 
     @property
     def power_levels(self) -> Mapping[str, str | None]:
@@ -266,7 +266,7 @@ class BitSetChains:
         remaining, looked_at, seen = iter(shared), list[str](), set[str]()
         # What no state event cites, nothing shared can take out again.
         while rest or not found.isdisjoint(self._cited):
-            some = list(islice(remaining, _AT_ONCE))
+            some = list(islice(remaining, _BATCH))
             if not some:
                 break
             rest &= ~self._below(some, seen)
@@ -299,9 +299,9 @@ class BitSetChains:
         for each in self._in_order(goals):
             bits, hit = self._bits[each], False
             for cited in self._references.get(each, ()):
-                place = self._place.get(cited)
-                if place is not None:
-                    bits |= self._bits[cited] | 1 << place
+                bit_index = self._bit_index.get(cited)
+                if bit_index is not None:
+                    bits |= self._bits[cited] | 1 << bit_index
                 elif cited in goals or cited in reaching:
                     hit = True
             if hit or bits & ends:
@@ -314,7 +314,7 @@ class BitSetChains:
         :param others: the latter are added; those that are in it already are not followed
         :raises UnknownEvent: one of ``starts`` is not known
         """
-        all_bits, references, place = self._bits, self._references, self._place
+        all_bits, references, bit_index = self._bits, self._references, self._bit_index
         try:
             bits = reduce(or_, map(all_bits.__getitem__, starts), 0)
         except KeyError as error:
@@ -324,8 +324,8 @@ class BitSetChains:
         ahead = [references[each] for each in starts if each in references]
         while ahead:
             for cited in ahead.pop():
-                if cited in place:
-                    bits |= all_bits[cited] | 1 << place[cited]
+                if cited in bit_index:
+                    bits |= all_bits[cited] | 1 << bit_index[cited]
                 elif cited not in others:
                     others.add(cited)
                     bits |= all_bits[cited]
@@ -337,29 +337,29 @@ class BitSetChains:
         """The same with the events themselves."""
         others: set[str] = set()
         bits = self._below(events, others) | self._own_bits(events)
-        others.update([each for each in events if each not in self._place])
+        others.update([each for each in events if each not in self._bit_index])
         return bits, others
 
     def _own_bits(self, events: Iterable[str]) -> int:
-        bits, get = 0, self._place.get
+        bits, get = 0, self._bit_index.get
         for each in events:
-            place = get(each)
-            if place is not None:
-                bits |= 1 << place
+            bit_index = get(each)
+            if bit_index is not None:
+                bits |= 1 << bit_index
         return bits
 
     def _events(self, bits: int) -> Iterable[str]:
         """The events whose bits these are, oldest first."""
-        if bits.bit_count() < _FEW:
+        if bits.bit_count() < _SPARSE:
             few = []
             while bits:
                 lowest = bits & -bits
-                few.append(self._by_place[lowest.bit_length() - 1])
+                few.append(self._by_bit[lowest.bit_length() - 1])
                 bits ^= lowest
             return few
         # As text: "1" for each that is in it, from the lowest bit on.
         digits = bin(bits)[:1:-1].encode().translate(_SELECTORS)
-        return compress(self._by_place, digits)
+        return compress(self._by_bit, digits)
 
 
 #: From the digits of a binary number to what :func:`itertools.compress` takes.
@@ -390,7 +390,7 @@ def _add_with_chain(chains: BitSetChains, start: str, fetch: Fetch) -> None:
     under_way = {start}
     while path:
         event = path[-1]
-        cited = next((each for each in depends_on(event) if each not in chains), None)
+        cited = next((each for each in auth_dependencies(event) if each not in chains), None)
         if cited is None:
             chains.add(event)
             under_way.discard(event.event_id)

@@ -12,8 +12,8 @@ from enum import StrEnum
 
 from synrepl.rooms.auth.authorise import authorise
 from synrepl.rooms.auth.outcome import Refusal
-from synrepl.rooms.auth.own import check_own
-from synrepl.rooms.auth.selection import auth_event_keys, check_cited
+from synrepl.rooms.auth.selection import auth_event_keys, check_auth_events
+from synrepl.rooms.auth.state_independent import check_state_independent
 from synrepl.rooms.chains import UnknownEvent
 from synrepl.rooms.event import Event
 from synrepl.rooms.event_types import CREATE, CREATE_KEY
@@ -60,17 +60,19 @@ class Checks:
         """What the rules look at."""
         return self._keys
 
-    def claimed_state(self) -> dict[StateKey, str]:
+    def auth_events_state(self) -> dict[StateKey, str]:
         """The state that its auth events are."""
         return {key: event.event_id for key, event in self._cited.items()}
 
-    def by_cited(self, rejected: Container[str]) -> Refusal | None:
+    def by_auth_events(self, rejected: Container[str]) -> Refusal | None:
         """4: the event by itself, whether it cites what it should, and the rules by what it cites.
 
         :param rejected: events that were rejected
         """
         event = self._event
-        refusal = check_own(event) or check_cited(event, self._all_cited, rejected)
+        refusal = check_state_independent(event) or check_auth_events(
+            event, self._all_cited, rejected
+        )
         if refusal is not None:
             return refusal
         get = self._cited.get

@@ -23,7 +23,7 @@ ALIASES: Final = "m.room.aliases"
 DUMMY: Final = "org.matrix.dummy_event"
 
 #: In the content of an ``m.room.member``: who vouches for somebody who joins without an invite.
-VOUCHER: Final = "join_authorised_via_users_server"
+AUTHORISING_USER: Final = "join_authorised_via_users_server"
 
 CREATE_KEY: Final[tuple[str, str]] = (CREATE, "")
 JOIN_RULES_KEY: Final[tuple[str, str]] = (JOIN_RULES, "")

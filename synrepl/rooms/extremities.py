@@ -20,15 +20,15 @@ class GraphEvent(Protocol):
         ...
 
     @property
-    def counts(self) -> bool:
+    def passed_all_checks(self) -> bool:
         """Whether it was accepted, and did not soft-fail."""
         ...
 
 
-def followed(
+def superseded_by(
     prev_event_ids: Iterable[str],
     find: Callable[[str], GraphEvent | None],
-    passed: Container[str] = frozenset(),
+    skipped: Container[str] = frozenset(),
 ) -> set[str]:
     """Those events that something which follows these leaves behind.
 
@@ -36,17 +36,17 @@ def followed(
     follows, and so on.
 
     :param find: an event that is known; None for any other
-    :param passed: events that do not count, beyond which nobody needs to look
+    :param skipped: events that do not count, beyond which nobody needs to look
     """
     found: set[str] = set()
     ahead = list(prev_event_ids)
     while ahead:
         event_id = ahead.pop()
-        if event_id in passed or event_id in found:
+        if event_id in skipped or event_id in found:
             continue
         found.add(event_id)
         event = find(event_id)
-        if event is not None and not event.counts:
+        if event is not None and not event.passed_all_checks:
             ahead.extend(event.prev_event_ids)
     return found
 
@@ -59,17 +59,19 @@ class ForwardExtremities:
     :ivar event_ids: what they are now
     """
 
-    __slots__ = ("_left_behind", "_passed", "event_ids")
+    __slots__ = ("_missing_prev_events", "_skipped", "event_ids")
 
-    def __init__(self, event_ids: Iterable[str] = (), left_behind: Iterable[str] = ()) -> None:
+    def __init__(
+        self, event_ids: Iterable[str] = (), missing_prev_events: Iterable[str] = ()
+    ) -> None:
         """
         :param event_ids: to begin with
-        :param left_behind: see :attr:`left_behind`
+        :param missing_prev_events: see :attr:`missing_prev_events`
         """
         self.event_ids = frozenset(event_ids)
-        self._left_behind = set(left_behind)
+        self._missing_prev_events = set(missing_prev_events)
         # What does not count and was followed: a long chain of those is gone through once.
-        self._passed: set[str] = set()
+        self._skipped: set[str] = set()
 
     @classmethod
     def of(cls, events: Iterable[tuple[str, GraphEvent]]) -> ForwardExtremities:
@@ -77,33 +79,33 @@ class ForwardExtremities:
         extremities = cls()
         known: dict[str, GraphEvent] = {}
         for event_id, event in events:
-            extremities.take_in(event_id, event, known.get)
+            extremities.add(event_id, event, known.get)
             known[event_id] = event
         return extremities
 
     @property
-    def left_behind(self) -> Set[str]:
+    def missing_prev_events(self) -> Set[str]:
         """Events that have not come, and would be no extremities if they did: others follow them."""
-        return self._left_behind
+        return self._missing_prev_events
 
-    def take_in(
+    def add(
         self, event_id: str, event: GraphEvent, find: Callable[[str], GraphEvent | None]
     ) -> None:
         """Go on with one more event.
 
         :param find: an event that was taken in before; None for any other
         """
-        late = event_id in self._left_behind
-        self._left_behind.discard(event_id)
+        already_followed = event_id in self._missing_prev_events
+        self._missing_prev_events.discard(event_id)
         # What follows one that does not count follows what that one follows.
-        if event.counts or late:
-            behind = followed(event.prev_event_ids, find, self._passed)
-            for each in behind:
+        if event.passed_all_checks or already_followed:
+            superseded = superseded_by(event.prev_event_ids, find, self._skipped)
+            for each in superseded:
                 known = find(each)
                 if known is None:
-                    self._left_behind.add(each)
-                elif not known.counts:
-                    self._passed.add(each)
-            self.event_ids -= behind
-        if event.counts and not late:
+                    self._missing_prev_events.add(each)
+                elif not known.passed_all_checks:
+                    self._skipped.add(each)
+            self.event_ids -= superseded
+        if event.passed_all_checks and not already_followed:
             self.event_ids |= {event_id}

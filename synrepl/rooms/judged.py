@@ -10,7 +10,7 @@ from synrepl.core.errors import InputError
 from synrepl.rooms.auth.outcome import Refusal
 from synrepl.rooms.checks import Check
 from synrepl.rooms.event import Event
-from synrepl.rooms.ordering import EventPlace
+from synrepl.rooms.ordering import EventOrdering
 from synrepl.rooms.view import S
 
 
@@ -42,7 +42,7 @@ class Judged(msgspec.Struct, Generic[S], frozen=True, eq=False, gc=False):
     :ivar failed: the check by which it was rejected or soft-failed
     :ivar soft_failure: why it is soft-failed: accepted, and not shown or followed
     :ivar partial: its state is known in part only (faster joins)
-    :ivar place: in both orders
+    :ivar ordering: in both orders
     """
 
     event: Event
@@ -52,7 +52,7 @@ class Judged(msgspec.Struct, Generic[S], frozen=True, eq=False, gc=False):
     failed: Check | None
     soft_failure: Refusal | None
     partial: bool
-    place: EventPlace
+    ordering: EventOrdering
 
     @property
     def accepted(self) -> bool:
@@ -60,14 +60,14 @@ class Judged(msgspec.Struct, Generic[S], frozen=True, eq=False, gc=False):
         return self.refusal is None
 
     @property
-    def counts(self) -> bool:
+    def passed_all_checks(self) -> bool:
         """Whether it was accepted, and not soft-failed."""
         return self.refusal is None and self.soft_failure is None
 
     @property
     def topological(self) -> int:
-        """Its topological number, see :class:`~synrepl.rooms.ordering.EventPlace`."""
-        return self.place.topological
+        """Its topological number, see :class:`~synrepl.rooms.ordering.EventOrdering`."""
+        return self.ordering.topological
 
     @property
     def prev_event_ids(self) -> tuple[str, ...]:

@@ -14,13 +14,18 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from synrepl.rooms.auth.outcome import Refusal
-from synrepl.rooms.chains import create_id, depends_on
+from synrepl.rooms.chains import auth_dependencies, create_id
 from synrepl.rooms.checks import Check, Checks
 from synrepl.rooms.event import Event
 from synrepl.rooms.judged import Judged, UnknownEvents
 from synrepl.rooms.lookups import Lookup, run
-from synrepl.rooms.merging import ResolutionCache, claimed_state, lookup_merged, states_after
-from synrepl.rooms.ordering import EventPlace, topological
+from synrepl.rooms.ordering import EventOrdering, topological_ordering
+from synrepl.rooms.resolution_lookups import (
+    ResolutionCache,
+    lookup_resolved_state,
+    state_of_entries,
+    states_after,
+)
 from synrepl.rooms.view import (
     HEADS,
     EventsRequest,
@@ -77,7 +82,7 @@ def lookup_judged(
     :raises UnknownEvents: something that it cites, or follows, is not known
     """
     parents = event.prev_event_ids
-    needed = depends_on(event)
+    needed = auth_dependencies(event)
     heads: RoomHeads[S]
     at: Mapping[str, StateAt[S]]
     known: KnownEvents
@@ -86,13 +91,15 @@ def lookup_judged(
     if state_before is None:
         missing += [each for each in parents if each not in at or at[each].state_after is None]
     if missing:
-        raise unknown(event, missing)
+        raise unknown_events_error(event, missing)
     here: list[StateAt[S]] = []
     for each in parents:
         if each in at and each != event.event_id:
             here.append(at[each])
     numbers = [each.topological for each in here]
-    place = EventPlace(topological(event.depth, numbers, len(numbers) == len(parents)), stream)
+    ordering = EventOrdering(
+        topological_ordering(event.depth, numbers, len(numbers) == len(parents)), stream
+    )
     if partial is None:
         partial = True in [each.partial for each in here]
     state: S
@@ -100,20 +107,20 @@ def lookup_judged(
         state = state_before
     elif parents:
         states = states_after(at, parents, event.room_id)
-        state = yield from lookup_merged(event.version, states, cache)
+        state = yield from lookup_resolved_state(event.version, states, cache)
     else:
         state = heads.empty_state
     checks = _checks(event, known)
     failed, soft_failure = None, None
-    refusal = checks.by_cited(known.rejected)
+    refusal = checks.by_auth_events(known.rejected)
     if refusal is not None:
         failed = Check.AUTH_EVENTS
     else:
         before = state
         if partial:
             # Check 5 in its partial form: with what the event claims of the state.
-            claimed = claimed_state(heads.empty_state, checks.claimed_state())
-            before = yield from lookup_merged(event.version, [state, claimed], cache)
+            claimed = state_of_entries(heads.empty_state, checks.auth_events_state())
+            before = yield from lookup_resolved_state(event.version, [state, claimed], cache)
         refusal = yield from checks.lookup_by_state(before)
         if refusal is not None:
             failed = Check.STATE_BEFORE
@@ -124,7 +131,7 @@ def lookup_judged(
     after = state
     if refusal is None and event.state_key is not None:
         after = state.with_entry((event.type, event.state_key), event.event_id)
-    return Judged(event, state, after, refusal, failed, soft_failure, partial, place)
+    return Judged(event, state, after, refusal, failed, soft_failure, partial, ordering)
 
 
 def lookup_judged_outlier(event: Event, stream: int = 0) -> Lookup[Judged[S]]:
@@ -132,18 +139,18 @@ def lookup_judged_outlier(event: Event, stream: int = 0) -> Lookup[Judged[S]]:
 
     :raises UnknownEvents: something that it cites is not known
     """
-    needed = depends_on(event)
+    needed = auth_dependencies(event)
     (known,) = yield (EventsRequest(needed),)
     missing = [each for each in needed if each not in known.events]
     if missing:
-        raise unknown(event, missing)
-    refusal = _checks(event, known).by_cited(known.rejected)
+        raise unknown_events_error(event, missing)
+    refusal = _checks(event, known).by_auth_events(known.rejected)
     failed = None if refusal is None else Check.AUTH_EVENTS
-    place = EventPlace(topological(event.depth, (), all_known=False), stream)
-    return Judged(event, None, None, refusal, failed, None, False, place)
+    ordering = EventOrdering(topological_ordering(event.depth, (), all_known=False), stream)
+    return Judged(event, None, None, refusal, failed, None, False, ordering)
 
 
-def unknown(event: Event, missing: Sequence[str]) -> UnknownEvents:
+def unknown_events_error(event: Event, missing: Sequence[str]) -> UnknownEvents:
     """The error for an event that cannot be judged yet; of many that are missing it names some."""
     some = ", ".join(list(dict.fromkeys(missing))[:5])
     return UnknownEvents(missing=some, room_id=event.room_id, event_id=event.event_id)
@@ -170,7 +177,7 @@ def _lookup_by_current_state(
         return (yield from checks.lookup_by_state(heads.empty_state))
     (at,) = yield (StatesRequest(ends),)
     states = states_after(at, ends, event.room_id)
-    current: S = yield from lookup_merged(event.version, states, cache, checks.keys)
+    current: S = yield from lookup_resolved_state(event.version, states, cache, checks.keys)
     return (yield from checks.lookup_by_state(current))
 
 

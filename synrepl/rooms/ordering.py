@@ -18,7 +18,7 @@ from synrepl.rooms.event import Event
 MAX_DEPTH = (1 << 63) - 1
 
 
-class EventPlace(NamedTuple):
+class EventOrdering(NamedTuple):
     """Where an event stands in its room: compares as the topological order.
 
     :ivar topological: larger than that of what it follows, as far as that was known when it came
@@ -62,7 +62,7 @@ class StreamOrder:
         return self._oldest
 
 
-def topological(depth: int, parents: Collection[int], all_known: bool = True) -> int:
+def topological_ordering(depth: int, parents: Collection[int], all_known: bool = True) -> int:
     """An event's topological number.
 
     It is one more than the largest of the events that it follows, which is what an honest ``depth``
@@ -83,43 +83,46 @@ class SortedEvents(NamedTuple):
     """Events in an order in which none comes before one that it follows.
 
     :ivar events: in that order
-    :ivar in_circles: what cannot be sorted, since it follows itself in the end. Only where servers
+    :ivar in_cycles: what cannot be sorted, since it follows itself in the end. Only where servers
         make up event IDs can there be any
     """
 
     events: list[Event]
-    in_circles: list[Event]
+    in_cycles: list[Event]
 
 
-def sort_by_cause(
+def topological_sort(
     events: Iterable[Event],
-    first: Callable[[Event], tuple[int, int | str]] = lambda event: (event.depth, event.event_id),
-    leans_on: Callable[[Event], Iterable[str]] = lambda event: event.prev_event_ids,
+    tie_break: Callable[[Event], tuple[int, int | str]] = lambda event: (
+        event.depth,
+        event.event_id,
+    ),
+    dependencies: Callable[[Event], Iterable[str]] = lambda event: event.prev_event_ids,
 ) -> SortedEvents:
     """Sort events so that each comes after those of them that it leans on.
 
     :param events: of one room; of several with the same ID, the first is taken
-    :param first: which comes first where that leaves a choice
-    :param leans_on: by default the events that it follows
+    :param tie_break: which comes first where that leaves a choice
+    :param dependencies: by default the events that it follows
     """
     by_id: dict[str, Event] = {}
     for event in events:
         by_id.setdefault(event.event_id, event)
-    waits_for: dict[str, int] = {}
-    leaning: dict[str, list[str]] = {}
+    remaining: dict[str, int] = {}
+    dependents: dict[str, list[str]] = {}
     for event_id, event in by_id.items():
-        here = {each for each in leans_on(event) if each in by_id}
-        waits_for[event_id] = len(here)
+        here = {each for each in dependencies(event) if each in by_id}
+        remaining[event_id] = len(here)
         for each in here:
-            leaning.setdefault(each, []).append(event_id)
-    ready = [(first(by_id[each]), each) for each, count in waits_for.items() if not count]
+            dependents.setdefault(each, []).append(event_id)
+    ready = [(tie_break(by_id[each]), each) for each, count in remaining.items() if not count]
     heapify(ready)
     done: list[Event] = []
     while ready:
         _, event_id = heappop(ready)
         done.append(by_id.pop(event_id))
-        for each in leaning.get(event_id, ()):
-            waits_for[each] -= 1
-            if not waits_for[each]:
-                heappush(ready, (first(by_id[each]), each))
+        for each in dependents.get(event_id, ()):
+            remaining[each] -= 1
+            if not remaining[each]:
+                heappush(ready, (tie_break(by_id[each]), each))
     return SortedEvents(done, list(by_id.values()))

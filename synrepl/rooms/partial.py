@@ -17,13 +17,16 @@ import msgspec
 
 from synrepl.core.errors import InputError
 from synrepl.rooms.auth.users import server_part
-from synrepl.rooms.chains import depends_on
+from synrepl.rooms.chains import auth_dependencies
 from synrepl.rooms.event import Event
 from synrepl.rooms.event_types import CREATE_KEY, MEMBER
-from synrepl.rooms.join_answer import check_accepted, check_answer
 from synrepl.rooms.judged import UnknownEvents
-from synrepl.rooms.ordering import sort_by_cause
+from synrepl.rooms.ordering import topological_sort
 from synrepl.rooms.room import Room, RoomJudged
+from synrepl.rooms.send_join_response import (
+    check_essential_state_accepted,
+    check_send_join_response,
+)
 from synrepl.rooms.state import StateKey, StateMap
 from synrepl.rooms.state_map import CompactStateMap, Delta, delta
 
@@ -132,27 +135,27 @@ class ResyncProgress(msgspec.Struct):
     :ivar servers: those in the room before the join
     :ivar is_partial: whether some events are still to be resynced
     :ivar done: events that were judged again
-    :ivar told: the states before events, as other servers told them, that take part when those are judged again
-    :ivar doubtful: outliers whose verdict leans on what is to be resynced
-    :ivar in_circles: events that follow one another in a circle, and come last
+    :ivar remote_states: the states before events, as other servers told them, that take part when those are judged again
+    :ivar unconfirmed_outliers: outliers whose verdict leans on what is to be resynced
+    :ivar in_cycles: events that follow one another in a circle, and come last
     """
 
     servers: frozenset[str]
     is_partial: bool = True
     done: set[str] = msgspec.field(default_factory=set)
-    told: dict[str, StateRows] = msgspec.field(default_factory=dict)
-    doubtful: set[str] = msgspec.field(default_factory=set)
-    in_circles: set[str] = msgspec.field(default_factory=set)
+    remote_states: dict[str, StateRows] = msgspec.field(default_factory=dict)
+    unconfirmed_outliers: set[str] = msgspec.field(default_factory=set)
+    in_cycles: set[str] = msgspec.field(default_factory=set)
 
-    def told_state(self, event_id: str) -> StateMap | None:
+    def remote_state(self, event_id: str) -> StateMap | None:
         """The state before an event as it was told, if it was."""
-        rows = self.told.get(event_id)
+        rows = self.remote_states.get(event_id)
         return None if rows is None else {(kind, key): each for kind, key, each in rows}
 
     def finish(self) -> None:
         """There is nothing left to be resynced."""
         self.is_partial = False
-        for kept in (self.done, self.told, self.in_circles, self.doubtful):
+        for kept in (self.done, self.remote_states, self.in_cycles, self.unconfirmed_outliers):
             kept.clear()
 
 
@@ -161,14 +164,14 @@ def join_partially(room: Room, answer: PartialJoin, local_server: str) -> Partia
 
     :param room: one of which nothing is known yet
     :param local_server: this server's name
-    :raises IncompleteAnswer: it leaves out what there is; see :func:`.join_answer.check_answer`
+    :raises IncompleteAnswer: it leaves out what there is; see :func:`.send_join_response.check_send_join_response`
     :raises UnknownEvents: something that is cited is missing from the answer
     """
     partial = PartialRoom(room, ResyncProgress(answer.servers), local_server)
     state, chain = list(answer.state), list(answer.auth_chain)
-    check_answer(answer.join, state, chain, answer.servers)
+    check_send_join_response(answer.join, state, chain, answer.servers)
     partial.add_outliers([*chain, *state])
-    check_accepted(answer.join.room_id, [room[event.event_id] for event in state])
+    check_essential_state_accepted(answer.join.room_id, [room[event.event_id] for event in state])
     entries = {
         (event.type, event.state_key): event.event_id
         for event in state
@@ -214,18 +217,22 @@ class PartialRoom:
             another in a circle
         """
         room = self.room
-        order = sort_by_cause(
-            (each for each in events if each.event_id not in room), leans_on=depends_on
+        order = topological_sort(
+            (each for each in events if each.event_id not in room), dependencies=auth_dependencies
         )
-        if order.in_circles:
-            first = order.in_circles[0]
-            missing = ", ".join(each for each in depends_on(first) if each not in room)
+        if order.in_cycles:
+            first = order.in_cycles[0]
+            missing = ", ".join(each for each in auth_dependencies(first) if each not in room)
             raise UnknownEvents(missing=missing, room_id=first.room_id, event_id=first.event_id)
         told: list[RoomJudged] = []
         for event in order.events:
             judged = room.receive_outlier(event)
-            if judged and self.progress.is_partial and any(map(self._is_left, depends_on(event))):
-                self.progress.doubtful.add(event.event_id)
+            if (
+                judged
+                and self.progress.is_partial
+                and any(map(self._is_pending, auth_dependencies(event)))
+            ):
+                self.progress.unconfirmed_outliers.add(event.event_id)
             self._in_stream(judged[1:])
             told += judged
         return told
@@ -241,19 +248,19 @@ class PartialRoom:
             self.room.state_of(event.event_id, state_before)  # else the resync would raise it
         if self.progress.is_partial:
             rows = [(*key, event_id) for key, event_id in state_before.items()]
-            self.progress.told[event.event_id] = tuple(rows)
+            self.progress.remote_states[event.event_id] = tuple(rows)
         return judged
 
     def _in_stream(self, judged: list[RoomJudged]) -> list[RoomJudged]:
         """Those that came as more than outliers; what was found out of them as such is void."""
         for each in judged:
-            self.progress.doubtful.discard(each.event.event_id)
+            self.progress.unconfirmed_outliers.discard(each.event.event_id)
             self.progress.done.discard(each.event.event_id)
         return judged
 
     # Asking
 
-    def ask(self, key: StateKey, at: str | None = None) -> StateAnswer:
+    def state_entry(self, key: StateKey, at: str | None = None) -> StateAnswer:
         """The entry of a key, and how certain that is.
 
         :param at: an event, for the state before it; by default, the current state
@@ -309,48 +316,48 @@ class PartialRoom:
         last, as they came.
         """
         while self.progress.is_partial:
-            left = [judged.event for judged in self.room if self._is_left(judged.event.event_id)]
-            events, in_circles = sort_by_cause(
+            left = [judged.event for judged in self.room if self._is_pending(judged.event.event_id)]
+            events, in_cycles = topological_sort(
                 left,
-                first=lambda event: self.room[event.event_id].place,
-                leans_on=self._leans_on,
+                tie_break=lambda event: self.room[event.event_id].ordering,
+                dependencies=self._dependencies,
             )
             if not events:
-                self.progress.in_circles.update(event.event_id for event in in_circles)
+                self.progress.in_cycles.update(event.event_id for event in in_cycles)
             done = len(self.progress.done)
-            for event in events or in_circles:
-                if self._is_next(event):
+            for event in events or in_cycles:
+                if self._is_ready(event):
                     yield PendingResync(event.event_id, self._needs_state(event))
             if len(self.progress.done) == done:
                 break
 
-    def _leans_on(self, event: Event) -> Iterator[str]:
+    def _dependencies(self, event: Event) -> Iterator[str]:
         """What is judged again before it: what it follows and cites, and the state that was told."""
-        yield from self._follows(event)
-        yield from depends_on(event)
-        for _, _, event_id in self.progress.told.get(event.event_id, ()):
+        yield from self._prev_event_ids(event)
+        yield from auth_dependencies(event)
+        for _, _, event_id in self.progress.remote_states.get(event.event_id, ()):
             yield event_id
 
-    def _follows(self, event: Event) -> tuple[str, ...]:
+    def _prev_event_ids(self, event: Event) -> tuple[str, ...]:
         """The events whose states make the one before it; of an outlier there is none."""
-        return () if event.event_id in self.progress.doubtful else event.prev_event_ids
+        return () if event.event_id in self.progress.unconfirmed_outliers else event.prev_event_ids
 
-    def _is_left(self, event_id: str) -> bool:
+    def _is_pending(self, event_id: str) -> bool:
         """Whether an event is still to be resynced."""
         return event_id not in self.progress.done and (
-            event_id in self.progress.doubtful or self.room.has_state(event_id)
+            event_id in self.progress.unconfirmed_outliers or self.room.has_state(event_id)
         )
 
-    def _is_next(self, event: Event) -> bool:
+    def _is_ready(self, event: Event) -> bool:
         if not self.progress.is_partial or event.event_id in self.progress.done:
             return False
-        return event.event_id in self.progress.in_circles or not any(
-            map(self._is_left, self._leans_on(event))
+        return event.event_id in self.progress.in_cycles or not any(
+            map(self._is_pending, self._dependencies(event))
         )
 
     def _needs_state(self, event: Event) -> bool:
-        return event.event_id not in self.progress.told and not all(
-            map(self.room.has_state, self._follows(event))
+        return event.event_id not in self.progress.remote_states and not all(
+            map(self.room.has_state, self._prev_event_ids(event))
         )
 
     def resync(self, event_id: str, state_before: StateMap | None = None) -> ResyncChange:
@@ -364,19 +371,21 @@ class PartialRoom:
         :raises UnknownEvents: an event of the state is not known
         """
         was = self.room[event_id]
-        if not self.progress.is_partial or not self._is_left(event_id):
+        if not self.progress.is_partial or not self._is_pending(event_id):
             raise NotNext(event_id=event_id, reason="there is nothing to find out")
-        if not self._is_next(was.event):
+        if not self._is_ready(was.event):
             raise NotNext(event_id=event_id, reason="it leans on others that come first")
         if state_before is None:
             if self._needs_state(was.event):
                 raise NotNext(event_id=event_id, reason="the state before it is needed")
-            state_before = self.progress.told_state(event_id)
+            state_before = self.progress.remote_state(event_id)
         now = self.room.judge_again(event_id, state_before)
         self.progress.done.add(event_id)
-        if len(self.progress.done) == self.room.count_with_state + len(self.progress.doubtful):
+        if len(self.progress.done) == self.room.count_with_state + len(
+            self.progress.unconfirmed_outliers
+        ):
             self.progress.finish()
-            self.room.find_extremities()
+            self.room.recompute_forward_extremities()
         return ResyncChange(was, now)
 
 

@@ -14,7 +14,7 @@ from unpaddedbase64 import decode_base64
 from synrepl.rooms.auth.outcome import Refusal
 from synrepl.rooms.event import BadEvent, Event, event_of, parse_event
 from synrepl.rooms.identifiers import BadIdentifier, check_event_id, check_room_id, check_user_id
-from synrepl.rooms.redacting import redacted
+from synrepl.rooms.redacting import redact
 from synrepl.rooms.signatures import Keys, check_signatures
 from synrepl.rooms.versions import RoomVersion
 
@@ -27,7 +27,7 @@ class ReceiptVerdict(StrEnum):
     DROP = "drop"  #: as if it had never come
 
 
-class Received(NamedTuple):
+class ReceiptResult(NamedTuple):
     """The verdict on an event.
 
     :ivar event: what to go on with, its redacted form if only that is accepted; None if dropped
@@ -39,7 +39,7 @@ class Received(NamedTuple):
     refusal: Refusal | None
 
 
-def received(raw: bytes, version: RoomVersion, keys: Keys) -> Received:
+def check_on_receipt(raw: bytes, version: RoomVersion, keys: Keys) -> ReceiptResult:
     """Judge an event by itself, its signatures and its content hash.
 
     One that is dropped because of ``unknown-key`` or ``expired-key`` may be judged again with more keys.
@@ -53,18 +53,18 @@ def received(raw: bytes, version: RoomVersion, keys: Keys) -> Received:
         event = parse_event(raw, version)
         _check_identifiers(event)
     except (BadEvent, BadIdentifier) as error:  # check 1
-        return Received(ReceiptVerdict.DROP, None, Refusal("no-event", str(error)))
+        return ReceiptResult(ReceiptVerdict.DROP, None, Refusal("no-event", str(error)))
     refusal = check_signatures(event, keys)  # check 2
     if refusal is not None:
-        return Received(ReceiptVerdict.DROP, None, refusal)
-    if has_right_hash(event):  # check 3
-        return Received(ReceiptVerdict.ACCEPT, event, None)
-    kept = event_of(redacted(event.fields, version), version)
+        return ReceiptResult(ReceiptVerdict.DROP, None, refusal)
+    if content_hash_matches(event):  # check 3
+        return ReceiptResult(ReceiptVerdict.ACCEPT, event, None)
+    kept = event_of(redact(event.fields, version), version)
     refusal = Refusal("wrong-hash", "its content is not what its server hashed")
-    return Received(ReceiptVerdict.ACCEPT_REDACTED, kept, refusal)
+    return ReceiptResult(ReceiptVerdict.ACCEPT_REDACTED, kept, refusal)
 
 
-def has_right_hash(event: Event) -> bool:
+def content_hash_matches(event: Event) -> bool:
     """Whether its content hash is what its ``hashes`` say."""
     hashes = event.fields.get("hashes")
     stated = hashes.get("sha256") if isinstance(hashes, dict) else None

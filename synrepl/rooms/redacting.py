@@ -11,13 +11,13 @@ from typing import Any
 
 from synrepl.rooms.event_types import (
     ALIASES,
+    AUTHORISING_USER,
     CREATE,
     HISTORY_VISIBILITY,
     JOIN_RULES,
     MEMBER,
     POWER_LEVELS,
     REDACTION,
-    VOUCHER,
 )
 from synrepl.rooms.versions import RoomVersion
 
@@ -37,7 +37,7 @@ _ALWAYS = frozenset(
         "origin_server_ts",
     }
 )
-_UNTIL_MODERN = frozenset({"membership", "origin", "prev_state"})
+_UNTIL_UPDATED = frozenset({"membership", "origin", "prev_state"})
 
 _LEVELS = (
     "users",
@@ -54,7 +54,7 @@ Json = Mapping[str, Any]
 Keep = Callable[[Json], dict[str, Any]]
 
 
-def redacted(fields: Json, version: RoomVersion) -> dict[str, Any]:
+def redact(fields: Json, version: RoomVersion) -> dict[str, Any]:
     """The redacted form of an event, in federation format; what was given is not changed.
 
     Where there is no content, or it is no object, it becomes an empty one, as by the reference.
@@ -83,12 +83,12 @@ def signed_part(fields: Json, version: RoomVersion) -> dict[str, Any]:
 @cache
 def _rules(version: RoomVersion) -> tuple[frozenset[str], Mapping[str, Keep]]:
     """The keys that stay and are signed, and by type what stays of content."""
-    keys = _ALWAYS if version.modern_redaction else _ALWAYS | _UNTIL_MODERN
+    keys = _ALWAYS if version.updated_redaction_rules else _ALWAYS | _UNTIL_UPDATED
     contents: dict[str, Keep] = {
         MEMBER: _member(version),
-        CREATE: dict if version.modern_redaction else _only("creator"),
+        CREATE: dict if version.updated_redaction_rules else _only("creator"),
         JOIN_RULES: _only("join_rule", *(["allow"] if version.keeps_allow else [])),
-        POWER_LEVELS: _only(*_LEVELS, *(["invite"] if version.modern_redaction else [])),
+        POWER_LEVELS: _only(*_LEVELS, *(["invite"] if version.updated_redaction_rules else [])),
         HISTORY_VISIBILITY: _only("history_visibility"),
     }
     if version.aliases_are_authorised:
@@ -110,8 +110,8 @@ def _only(*keys: str) -> Keep:
 
 
 def _member(version: RoomVersion) -> Keep:
-    whole = _only("membership", *([VOUCHER] if version.keeps_voucher else []))
-    if not version.modern_redaction:
+    whole = _only("membership", *([AUTHORISING_USER] if version.keeps_authorising_user else []))
+    if not version.updated_redaction_rules:
         return whole
     signed_part_of_invite = _only("signed")
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import NamedTuple
 
-from synrepl.rooms.auth.power_levels import check_redaction, levels_at
+from synrepl.rooms.auth.power_levels import check_redaction, power_levels_at
 from synrepl.rooms.event import Event, event_of
 from synrepl.rooms.event_types import CREATE_KEY
 from synrepl.rooms.identifiers import BadIdentifier, server_of
-from synrepl.rooms.redacting import redacted
+from synrepl.rooms.redacting import redact
 from synrepl.rooms.state import StateEvents
 
 
@@ -55,7 +55,7 @@ def effect_of_redaction(redaction: Event, target: Event, state: StateEvents) -> 
     why = _why(redaction, target, state)
     if not why.applies:
         return RedactionEffect(why, None)
-    return RedactionEffect(why, event_of(redacted(target.fields, target.version), target.version))
+    return RedactionEffect(why, event_of(redact(target.fields, target.version), target.version))
 
 
 def _why(redaction: Event, target: Event, state: StateEvents) -> RedactionReason:
@@ -64,7 +64,7 @@ def _why(redaction: Event, target: Event, state: StateEvents) -> RedactionReason
     create = state.get(CREATE_KEY)
     if create is None:
         return RedactionReason.NO_CREATE
-    levels = levels_at(state, create)
+    levels = power_levels_at(state, create)
     powerful = levels.of(redaction.sender) >= levels.redact
     authorised = redaction.version.redactions_are_authorised
     if authorised and check_redaction(redaction, levels) is not None:

@@ -8,15 +8,15 @@ from typing import NamedTuple, Self
 
 from msgspec.structs import replace
 
-from synrepl.rooms.chains import BitSetChains, depends_on
+from synrepl.rooms.chains import BitSetChains, auth_dependencies
 from synrepl.rooms.event import Event
 from synrepl.rooms.extremities import ForwardExtremities
 from synrepl.rooms.judged import Judged, NoState, NotJudged, OtherRoom, UnknownEvents
 from synrepl.rooms.judging import judge, judge_outlier, lookup_judged
 from synrepl.rooms.lookups import Lookup, run
-from synrepl.rooms.merging import ResolutionCache, lookup_state_after
-from synrepl.rooms.ordering import StreamOrder, sort_by_cause
+from synrepl.rooms.ordering import StreamOrder, topological_sort
 from synrepl.rooms.resolution.conflict import without_keys
+from synrepl.rooms.resolution_lookups import ResolutionCache, lookup_state_after
 from synrepl.rooms.state import StateKey, StateMap
 from synrepl.rooms.state_map import CompactStateMap, Delta, Slots, delta
 from synrepl.rooms.versions import RoomVersion
@@ -60,7 +60,7 @@ class Room:
     ) -> None:
         self.version = version
         self._room_id = room_id
-        self._nothing = CompactStateMap(None, Slots())
+        self._empty_state = CompactStateMap(None, Slots())
         self._events: dict[str, Event] = {}
         self._judged: dict[str, RoomJudged] = {}
         self._rejected: set[str] = set()
@@ -73,7 +73,7 @@ class Room:
         self._resolutions = ResolutionCache[CompactStateMap]()
 
     @classmethod
-    def of(
+    def from_contents(
         cls, version: RoomVersion, contents: RoomContents, max_waiting: int = MAX_WAITING
     ) -> Self:
         """A room that begins with what another one knew; nothing is judged again.
@@ -81,9 +81,11 @@ class Room:
         :raises MissingAuthEvent: something that an event depends on is missing
         """
         room = cls(version, contents.room_id, max_waiting)
-        room._nothing = CompactStateMap(None, contents.slots)
-        by_cause = sort_by_cause((each.event for each in contents.judged), leans_on=depends_on)
-        for event in by_cause.events + by_cause.in_circles:
+        room._empty_state = CompactStateMap(None, contents.slots)
+        by_cause = topological_sort(
+            (each.event for each in contents.judged), dependencies=auth_dependencies
+        )
+        for event in by_cause.events + by_cause.in_cycles:
             room._chains.add(event)
         for judged in contents.judged:
             room._keep(judged)
@@ -98,7 +100,7 @@ class Room:
         """All that is known; the room must not be changed while somebody uses it."""
         return RoomContents(
             self._room_id,
-            self._nothing.slots,
+            self._empty_state.slots,
             self._judged.values(),
             self._extremities,
             list(self._waiting),
@@ -185,13 +187,13 @@ class Room:
             raise NoState(event_id=event_id)
         return state
 
-    def topologically(self) -> list[RoomJudged]:
+    def in_topological_order(self) -> list[RoomJudged]:
         """All events whose state is known, in topological order.
 
-        An event that came after one that follows it can be behind that one (:class:`EventPlace`).
+        An event that came after one that follows it can be behind that one (:class:`EventOrdering`).
         """
         known = (each for each in self._judged.values() if each.state_before is not None)
-        return sorted(known, key=lambda judged: judged.place)
+        return sorted(known, key=lambda judged: judged.ordering)
 
     # The view that events are judged in (:class:`~synrepl.rooms.view.RoomView`)
 
@@ -206,7 +208,7 @@ class Room:
     def heads(self) -> RoomHeads[CompactStateMap]:
         """The room as it is now."""
         return RoomHeads(
-            self._room_id, self._nothing, self._extremities.event_ids, bool(self._partial)
+            self._room_id, self._empty_state, self._extremities.event_ids, bool(self._partial)
         )
 
     def state_entries(
@@ -273,7 +275,7 @@ class Room:
             return []
         self._check_room(event)
         # Nothing follows from it, so it has no place in the stream.
-        judged = judge_outlier(self._first(event), self)
+        judged = judge_outlier(self._first_received(event), self)
         self._keep(judged)
         return [judged, *self._release(event.event_id)]
 
@@ -292,7 +294,7 @@ class Room:
         if self.has_state(event.event_id):
             return []
         self._check_room(event)
-        event = self._first(event)
+        event = self._first_received(event)
         state = self.state_of(event.event_id, state_before)
         judged = self._judge(event, state, live=False, partial=partial or None)
         self._waiting.forget(event.event_id)
@@ -314,7 +316,7 @@ class Room:
         final = self._rejected.intersection(state.values()).difference(self._partial)
         if final:
             state = {key: each for key, each in state.items() if each not in final}
-        return self._nothing.becoming(state)
+        return self._empty_state.becoming(state)
 
     # Judging again
 
@@ -322,7 +324,7 @@ class Room:
         """Judge an event anew, now that more is known. It is not soft-failed.
 
         Those that it follows must have been judged anew before. Afterwards
-        :meth:`find_extremities` is due. Of an outlier only what it cites matters.
+        :meth:`recompute_forward_extremities` is due. Of an outlier only what it cites matters.
 
         :param state_before: as another server tells it, all of it; by default, what follows from
             the events that it follows
@@ -340,17 +342,17 @@ class Room:
             judged = judge(
                 old.event, self, state, partial=False, live=False, cache=self._resolutions
             )
-        judged = replace(judged, place=old.place)
+        judged = replace(judged, ordering=old.ordering)
         self._keep(judged)
         if judged.accepted != old.accepted:
             # What is rejected matters where states are resolved.
-            self._resolutions.forget()
+            self._resolutions.clear()
         return judged
 
-    def find_extremities(self) -> None:
+    def recompute_forward_extremities(self) -> None:
         """Work out the forward extremities from the start, after events were judged again."""
         in_stream = (each for each in self._judged.values() if each.state_before is not None)
-        ordered = sorted(in_stream, key=lambda each: each.place.stream)
+        ordered = sorted(in_stream, key=lambda each: each.ordering.stream)
         self._extremities = ForwardExtremities.of((each.event.event_id, each) for each in ordered)
 
     # Within
@@ -361,14 +363,14 @@ class Room:
 
     def _missing_for(self, event: Event) -> set[str] | None:
         judged = self._judged
-        missing = [each for each in depends_on(event) if each not in judged]
+        missing = [each for each in auth_dependencies(event) if each not in judged]
         for each in event.prev_event_ids:
             known = judged.get(each)
             if known is None or known.state_before is None:
                 missing.append(each)
         return set(missing) if missing else None
 
-    def _first(self, event: Event) -> Event:
+    def _first_received(self, event: Event) -> Event:
         """The event of the same ID that came first."""
         event_id = event.event_id
         known = self._judged.get(event_id)
@@ -401,8 +403,8 @@ class Room:
         outlier = self._judged.pop(event.event_id, None)
         self._keep(judged)
         if outlier is not None and judged.accepted != outlier.accepted:
-            self._resolutions.forget()
-        self._extremities.take_in(event.event_id, judged, self._find)
+            self._resolutions.clear()
+        self._extremities.add(event.event_id, judged, self._find)
         return judged
 
     def _keep(self, judged: RoomJudged) -> None:

@@ -20,7 +20,7 @@ from unpaddedbase64 import decode_base64, encode_base64
 from synrepl.core.errors import InputError
 from synrepl.rooms.auth.outcome import Refusal
 from synrepl.rooms.event import Event
-from synrepl.rooms.event_types import MEMBER, VOUCHER
+from synrepl.rooms.event_types import AUTHORISING_USER, MEMBER
 from synrepl.rooms.hashes import canonical_json, content_hash, signed_bytes
 from synrepl.rooms.identifiers import BadIdentifier, server_of
 from synrepl.rooms.versions import EventIds, RoomVersion
@@ -150,12 +150,14 @@ def signing_servers(event: Event) -> tuple[str, ...]:
         event.version.restricted_joins
         and event.membership == "join"
         and member
-        and VOUCHER in content
+        and AUTHORISING_USER in content
     ):
-        voucher = content[VOUCHER]
-        if not isinstance(voucher, str):
-            raise BadIdentifier(text=str(voucher)[:80], kind="user ID", reason="it is no text")
-        servers.append(server_of(voucher))
+        authorising_user = content[AUTHORISING_USER]
+        if not isinstance(authorising_user, str):
+            raise BadIdentifier(
+                text=str(authorising_user)[:80], kind="user ID", reason="it is no text"
+            )
+        servers.append(server_of(authorising_user))
     return tuple(dict.fromkeys(servers))
 
 
@@ -174,7 +176,7 @@ def check_signatures(event: Event, keys: Keys) -> Refusal | None:
     except BadIdentifier as error:
         return Refusal("no-server", str(error))
     signed = event.signed_bytes()
-    at = event.origin_server_ts if event.version.keys_expire else None
+    at = event.origin_server_ts if event.version.enforces_key_validity else None
     for server in servers:
         refusal = _check(event.signatures.get(server), server, signed, keys.get(server, {}), at)
         if refusal is not None:

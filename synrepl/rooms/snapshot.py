@@ -12,13 +12,13 @@ from collections.abc import Collection, Iterable
 import msgspec
 
 from synrepl.rooms.auth.outcome import Refusal
-from synrepl.rooms.chains import depends_on
+from synrepl.rooms.chains import auth_dependencies
 from synrepl.rooms.checks import Check
 from synrepl.rooms.event import parse_event
 from synrepl.rooms.extremities import ForwardExtremities
 from synrepl.rooms.judged import Judged
 from synrepl.rooms.lookups import run
-from synrepl.rooms.ordering import EventPlace, StreamOrder
+from synrepl.rooms.ordering import EventOrdering, StreamOrder
 from synrepl.rooms.room import Room, RoomContents, RoomJudged
 from synrepl.rooms.state_groups import StateGroup, StateGroups, lookup_plan, lookup_states
 from synrepl.rooms.state_map import CompactStateMap, Delta, Slots
@@ -72,7 +72,7 @@ class RoomSnapshot(msgspec.Struct, frozen=True):
 
     :ivar events: in the order in which they were judged
     :ivar newest: the last number of the stream order that was given out
-    :ivar left_behind: events that are not known, and are followed by one that is
+    :ivar missing_prev_events: events that are not known, and are followed by one that is
     """
 
     version: str
@@ -80,7 +80,7 @@ class RoomSnapshot(msgspec.Struct, frozen=True):
     events: list[EventRecord]
     groups: list[StateGroupRecord]
     forward_extremities: list[str]
-    left_behind: list[str] = []
+    missing_prev_events: list[str] = []
     waiting: list[WaitingRecord] = []
     newest: int = 0
 
@@ -109,8 +109,8 @@ def snapshot_of(room: Room, event_ids: Collection[str] | None = None) -> RoomSna
         events.append(
             EventRecord(
                 each.event.raw,
-                each.place.topological,
-                each.place.stream,
+                each.ordering.topological,
+                each.ordering.stream,
                 before,
                 after,
                 each.refusal,
@@ -125,7 +125,7 @@ def snapshot_of(room: Room, event_ids: Collection[str] | None = None) -> RoomSna
         events,
         groups.rows(),
         sorted(contents.extremities.event_ids),
-        sorted(contents.extremities.left_behind),
+        sorted(contents.extremities.missing_prev_events),
         [
             WaitingRecord(each.event.raw, each.live, sorted(each.missing))
             for each in contents.waiting
@@ -150,7 +150,7 @@ def _needed(room: Room, judged: Iterable[RoomJudged]) -> set[str]:
         event_id = ahead.pop()
         if event_id not in found:
             found.add(event_id)
-            ahead.extend(depends_on(room[event_id].event))
+            ahead.extend(auth_dependencies(room[event_id].event))
     return found
 
 
@@ -169,8 +169,8 @@ class _Groups:
         number = self._numbers.get(id(state))
         if number is None:
             # States that were asked for last are the likeliest to be close.
-            near = [(each, self._states[each]) for each in range(len(self._states))[-3:]]
-            plan = run(lookup_plan(state, near), StateGroups(self._groups))
+            candidates = [(each, self._states[each]) for each in range(len(self._states))[-3:]]
+            plan = run(lookup_plan(state, candidates), StateGroups(self._groups))
             if plan.prev is not None and not plan.delta:
                 number = plan.prev
             else:
@@ -225,7 +225,7 @@ def load_room(snapshot: RoomSnapshot, max_waiting: int = MAX_WAITING) -> Room:
             row.failed,
             row.soft_failure,
             row.partial,
-            EventPlace(row.topological, row.stream),
+            EventOrdering(row.topological, row.stream),
         )
         for row in snapshot.events
     ]
@@ -233,10 +233,10 @@ def load_room(snapshot: RoomSnapshot, max_waiting: int = MAX_WAITING) -> Room:
         WaitingEvent(parse_event(row.raw, version), row.live, set(row.missing))
         for row in snapshot.waiting
     ]
-    extremities = ForwardExtremities(snapshot.forward_extremities, snapshot.left_behind)
+    extremities = ForwardExtremities(snapshot.forward_extremities, snapshot.missing_prev_events)
     order = StreamOrder(snapshot.newest)
     contents = RoomContents(snapshot.room_id, slots, judged, extremities, waiting, order)
-    return Room.of(version, contents, max_waiting)
+    return Room.from_contents(version, contents, max_waiting)
 
 
 def _group(row: StateGroupRecord) -> StateGroup:

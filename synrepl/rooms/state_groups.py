@@ -107,29 +107,29 @@ FetchGroup = Callable[[int], StateGroup]
 
 def plan_group(
     state: StateMap,
-    near: Iterable[tuple[int, StateMap]],
+    candidates: Iterable[tuple[int, StateMap]],
     fetch: FetchGroup,
     levels: SkipLevels = LEVELS,
 ) -> StateGroup:
     """How to store a state; see :func:`lookup_plan`."""
-    return run(lookup_plan(state, near, levels), _Fetched(fetch))
+    return run(lookup_plan(state, candidates, levels), _Fetched(fetch))
 
 
 def lookup_plan(
-    state: StateMap, near: Iterable[tuple[int, StateMap]], levels: SkipLevels = LEVELS
+    state: StateMap, candidates: Iterable[tuple[int, StateMap]], levels: SkipLevels = LEVELS
 ) -> Lookup[StateGroup]:
     """How to store a state.
 
-    When one of ``near`` is the same state, the answer refers to it with an empty delta: no new
+    When one of ``candidates`` is the same state, the answer refers to it with an empty delta: no new
     group is needed.
 
-    :param near: groups, with their states, that the state may be close to, such as those of the events
+    :param candidates: groups, with their states, that the state may be close to, such as those of the events
         before; the closest is taken
-    :raises UnknownStateGroup: one of ``near``, or of those below it, is not there
+    :raises UnknownStateGroup: one of ``candidates``, or of those below it, is not there
     :raises BrokenChain: see :class:`BrokenChain`
     """
     closest: tuple[Delta, int] | None = None
-    for group, other in near:
+    for group, other in candidates:
         change = delta(other, state)
         if closest is None or len(change) < len(closest[0]):
             closest = change, group

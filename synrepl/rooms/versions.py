@@ -45,22 +45,22 @@ class RoomVersion:
     :ivar redactions_are_authorised: the auth rules decide whether a redaction may be; else it may,
         and is looked at when it is applied
     :ivar aliases_are_authorised: ``m.room.aliases`` has an auth rule, and keeps its content when redacted
-    :ivar keys_expire: a signature counts only by a key that was valid at the event's time
+    :ivar enforces_key_validity: a signature counts only by a key that was valid at the event's time
     :ivar strict_json: numbers other than integers within ±(2^53 − 1) are refused
     :ivar notification_levels: changes of ``notifications`` in power levels are checked, too
     :ivar knocking: there is membership ``knock``, and join rule ``knock``
     :ivar restricted_joins: there is join rule ``restricted``
     :ivar knock_restricted_joins: there is join rule ``knock_restricted``
     :ivar keeps_allow: redaction keeps ``allow`` of ``m.room.join_rules``
-    :ivar keeps_voucher: redaction keeps ``join_authorised_via_users_server`` of ``m.room.member``
+    :ivar keeps_authorising_user: redaction keeps ``join_authorised_via_users_server`` of ``m.room.member``
     :ivar integer_levels: power levels that are text are refused
     :ivar creator_is_sender: the room's creator is the sender of ``m.room.create``, whatever its content
     :ivar redacts_in_content: a redaction names its target in its content
-    :ivar modern_redaction: redaction keeps all of ``m.room.create``, ``invite`` of power levels and
+    :ivar updated_redaction_rules: redaction keeps all of ``m.room.create``, ``invite`` of power levels and
         the signed part of a third-party invite, and no ``membership``, ``origin``, ``prev_state``
     :ivar room_id_is_create_hash: the room's ID is that of its ``m.room.create`` with ``!`` for
         ``$``; that event has no ``room_id``, and nobody cites it among ``auth_events``
-    :ivar creators_are_above: creators have more power than any level says, and
+    :ivar creators_have_infinite_power: creators have more power than any level says, and
         ``additional_creators`` are creators, too
     """
 
@@ -69,20 +69,20 @@ class RoomVersion:
     resolution: Resolution
     redactions_are_authorised: bool
     aliases_are_authorised: bool
-    keys_expire: bool = False
+    enforces_key_validity: bool = False
     strict_json: bool = False
     notification_levels: bool = False
     knocking: bool = False
     restricted_joins: bool = False
     knock_restricted_joins: bool = False
     keeps_allow: bool = False
-    keeps_voucher: bool = False
+    keeps_authorising_user: bool = False
     integer_levels: bool = False
     creator_is_sender: bool = False
     redacts_in_content: bool = False
-    modern_redaction: bool = False
+    updated_redaction_rules: bool = False
     room_id_is_create_hash: bool = False
-    creators_are_above: bool = False
+    creators_have_infinite_power: bool = False
 
     def __reduce__(self) -> tuple[object, ...]:
         return room_version, (self.name,)
@@ -92,21 +92,21 @@ V1 = RoomVersion("1", EventIds.GIVEN, Resolution.V1, True, True)
 V2 = replace(V1, name="2", resolution=Resolution.V2)
 V3 = replace(V2, name="3", event_ids=EventIds.HASH, redactions_are_authorised=False)
 V4 = replace(V3, name="4", event_ids=EventIds.URL_SAFE_HASH)
-V5 = replace(V4, name="5", keys_expire=True)
+V5 = replace(V4, name="5", enforces_key_validity=True)
 V6 = replace(V5, name="6", aliases_are_authorised=False, strict_json=True, notification_levels=True)
 V7 = replace(V6, name="7", knocking=True)
 V8 = replace(V7, name="8", restricted_joins=True, keeps_allow=True)
-V9 = replace(V8, name="9", keeps_voucher=True)
+V9 = replace(V8, name="9", keeps_authorising_user=True)
 V10 = replace(V9, name="10", integer_levels=True, knock_restricted_joins=True)
 V11 = replace(
-    V10, name="11", creator_is_sender=True, redacts_in_content=True, modern_redaction=True
+    V10, name="11", creator_is_sender=True, redacts_in_content=True, updated_redaction_rules=True
 )
 V12 = replace(
     V11,
     name="12",
     resolution=Resolution.V2_1,
     room_id_is_create_hash=True,
-    creators_are_above=True,
+    creators_have_infinite_power=True,
 )
 
 #: All of them, by name.

@@ -95,7 +95,7 @@ class WaitingEvents:
         :param with_state: whether the state at the event is known. Who cites it can do without;
             who follows it cannot
         """
-        free: list[WaitingEvent] = []
+        ready: list[WaitingEvent] = []
         others = self._by_missing.get(event_id, {})
         for each in list(others):
             waiting = self._by_id[each]
@@ -105,7 +105,7 @@ class WaitingEvents:
                 if not waiting.missing:
                     del self._by_id[each]
                     self._bytes -= len(waiting.event.raw)
-                    free.append(waiting)
+                    ready.append(waiting)
         if not others:
             self._by_missing.pop(event_id, None)
-        return free
+        return ready

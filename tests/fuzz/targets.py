@@ -20,21 +20,21 @@ from synrepl.rooms import (
     audience_of,
     auth_event_keys,
     authorise,
-    check_cited,
-    check_own,
+    check_auth_events,
+    check_on_receipt,
+    check_state_independent,
     content_hash,
     effect_of_redaction,
     event_of,
     keys_of,
     membership_after,
     parse_event,
-    presence_at,
-    received,
-    redacted,
+    redact,
     reference_hash,
     resolve,
-    seen_by_server,
-    seen_by_user,
+    server_memberships_at,
+    visible_to_server,
+    visible_to_user,
 )
 from tests.fuzz import partial_rooms
 from tests.fuzz.inputs import (
@@ -63,7 +63,7 @@ def _parse_event(data: bytes) -> None:
     if event_of(event.fields, version).event_id != event.event_id:
         raise Wrong("another event ID on the second reading")
     _ = event.redacts, event.signatures, event.content_hash(), event.signed_bytes()
-    check_own(event)
+    check_state_independent(event)
 
 
 def _parse_event_seeds() -> Iterator[bytes]:
@@ -75,7 +75,7 @@ def _parse_event_seeds() -> Iterator[bytes]:
 def _received(data: bytes) -> None:
     document, version = document_of(data)
     raw = json.dumps(document.get("event"), ensure_ascii=False).encode()
-    outcome = received(raw, version, keys_of(document.get("keys", {})))
+    outcome = check_on_receipt(raw, version, keys_of(document.get("keys", {})))
     encode(outcome.refusal and list(outcome.refusal))
     if (outcome.event is None) != (outcome.verdict is ReceiptVerdict.DROP):
         raise Wrong("dropped, or not?")
@@ -92,8 +92,8 @@ def _redacted(data: bytes) -> None:
     event = document.get("event")
     if not isinstance(event, dict):
         return
-    once = redacted(event, version)
-    if redacted(once, version) != once:
+    once = redact(event, version)
+    if redact(once, version) != once:
         raise Wrong("redacting twice is not redacting once")
     content_hash(event)
     if reference_hash(event, version) != reference_hash(once, version):
@@ -114,7 +114,11 @@ def _authorise(data: bytes) -> None:
         if each.state_key is not None:
             state[each.type, each.state_key] = each
     cited = list(events_in(document.get("cited"), version))
-    for refusal in check_own(event), authorise(event, state), check_cited(event, cited, ()):
+    for refusal in (
+        check_state_independent(event),
+        authorise(event, state),
+        check_auth_events(event, cited, ()),
+    ):
         encode(refusal and list(refusal))
     keys = auth_event_keys(event)
     if len(set(keys)) != len(keys):
@@ -221,10 +225,10 @@ def _visibility(data: bytes) -> None:
     user = document.get("user")
     viewer = Viewer(user if isinstance(user, str) else "@a:x", bool(document.get("peeking")))
     audience = audience_of(event, before, soft_failed=bool(document.get("soft_failed")))
-    verdict = seen_by_user(audience, viewer, membership_after(event, before, viewer.user))
-    presence = presence_at(event, before)
+    verdict = visible_to_user(audience, viewer, membership_after(event, before, viewer.user))
+    presence = server_memberships_at(event, before)
     for server in (*presence, "elsewhere"):
-        encode(seen_by_server(audience, server, presence).explain(server))
+        encode(visible_to_server(audience, server, presence).explain(server))
     encode(verdict.explain(viewer.user))
 
 

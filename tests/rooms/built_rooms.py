@@ -32,7 +32,7 @@ class BuiltRoom:
         room_id = None if self.version.room_id_is_create_hash else "!room:a.example"
         self.take(self.builder(ALICE).create(creation, room_id))
         self.member(ALICE, "join")
-        users = {} if self.version.creators_are_above else {ALICE: 100}
+        users = {} if self.version.creators_have_infinite_power else {ALICE: 100}
         self.state("m.room.power_levels", {"users": users, "state_default": 50, "invite": 0})
         self.state("m.room.join_rules", {"join_rule": "public"})
 

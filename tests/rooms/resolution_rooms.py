@@ -10,9 +10,9 @@ from typing import Any
 from synrepl.rooms.chains import AuthChains, BitSetChains, chains_of
 from synrepl.rooms.event import Event, event_of
 from synrepl.rooms.lookups import Lookup, run
-from synrepl.rooms.merging import lookup_resolution
 from synrepl.rooms.resolution.conflict import without_keys
 from synrepl.rooms.resolution.resolve import resolve
+from synrepl.rooms.resolution_lookups import lookup_resolution
 from synrepl.rooms.state import StateKey, StateMap
 from synrepl.rooms.state_map import CompactStateMap, Delta, Slots, delta
 from synrepl.rooms.versions import EventIds, Resolution, RoomVersion, room_version
@@ -108,7 +108,7 @@ class MadeRoom:
         """``@a:x`` makes a public room and is in it. Returned is what other events of ``@a:x`` cite."""
         self.add("create", "m.room.create", content={"creator": "@a:x"})
         self.join("a", cites=["create"])
-        users = {} if self.version.creators_are_above else {"@a:x": 100}
+        users = {} if self.version.creators_have_infinite_power else {"@a:x": 100}
         self.add(
             "levels",
             "m.room.power_levels",

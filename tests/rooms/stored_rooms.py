@@ -42,7 +42,7 @@ class Row(NamedTuple):
 
     raw: bytes
     rejected: bool
-    counts: bool
+    passed_all_checks: bool
     state_after: StoredState | None
     partial: bool
     topological: int
@@ -96,7 +96,7 @@ class StoredRoom:
         self.rows[event.event_id] = Row(
             event.raw,
             not judged.accepted,
-            judged.counts,
+            judged.passed_all_checks,
             after,
             judged.partial,
             judged.topological,
@@ -104,7 +104,7 @@ class StoredRoom:
         )
         self.room_id = event.room_id
         if after is not None:
-            self.extremities.take_in(event.event_id, judged, self.rows.get)
+            self.extremities.add(event.event_id, judged, self.rows.get)
 
     def stored(self, state: StoredState) -> StoredState:
         """The state under a group of its own."""

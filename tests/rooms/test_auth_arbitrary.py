@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import TestCase
 
 from synrepl.rooms.auth.authorise import authorise
-from synrepl.rooms.auth.own import check_own
-from synrepl.rooms.auth.selection import auth_event_keys, check_cited
+from synrepl.rooms.auth.selection import auth_event_keys, check_auth_events
+from synrepl.rooms.auth.state_independent import check_state_independent
 from synrepl.rooms.event import Event
 from synrepl.rooms.state import StateKey
 from synrepl.rooms.versions import ROOM_VERSIONS
@@ -81,8 +81,8 @@ class ArbitraryTests(TestCase):
         state = room.state
         for refusal in (
             authorise(event, state),
-            check_own(event),
-            check_cited(event, events, {events[0].event_id} if events else ()),
+            check_state_independent(event),
+            check_auth_events(event, events, {events[0].event_id} if events else ()),
         ):
             self.assertTrue(refusal is None or (refusal.code and refusal.sentence))
         keys = auth_event_keys(event)

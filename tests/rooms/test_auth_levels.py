@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import TestCase
 
-from synrepl.rooms.auth.power_levels import level_in, levels_of
+from synrepl.rooms.auth.power_levels import parse_level, power_levels_of
 from synrepl.rooms.versions import ROOM_VERSIONS
 from tests.rooms.auth_rooms import ALICE, BOB, CAROL, DAVE, LEVELS_TYPE, NEWEST, Json, Room
 
@@ -135,19 +135,21 @@ class LevelTests(TestCase):
             ),
         ):
             for version, level in by_version.items():
-                self.assertEqual(level_in(value, ROOM_VERSIONS[version]), level, (value, version))
+                self.assertEqual(
+                    parse_level(value, ROOM_VERSIONS[version]), level, (value, version)
+                )
 
     def test_defaults_with_levels(self) -> None:
         room = Room()
         room.levels()
-        levels = levels_of(room.state[LEVELS_TYPE, ""], room.creation)
+        levels = power_levels_of(room.state[LEVELS_TYPE, ""], room.creation)
         self.assertEqual((levels.ban, levels.kick, levels.redact, levels.invite), (50, 50, 50, 0))
         self.assertEqual((levels.events_default, levels.state_default), (0, 50))
         self.assertEqual((levels.of(ALICE), levels.of(BOB)), (0, 0))
 
     def test_defaults_without_levels(self) -> None:
         room = Room()
-        levels = levels_of(None, room.creation)
+        levels = power_levels_of(None, room.creation)
         self.assertEqual((levels.ban, levels.kick, levels.redact, levels.invite), (50, 50, 50, 0))
         self.assertEqual((levels.events_default, levels.state_default), (0, 50))
         self.assertEqual((levels.of(ALICE), levels.of(BOB)), (100, 0))
@@ -156,7 +158,7 @@ class LevelTests(TestCase):
         room = Room(NEWEST, additional_creators=[CAROL])
         room.levels(users={ALICE: 1, BOB: 2**53 - 1})
         for power in (None, room.state[LEVELS_TYPE, ""]):
-            levels = levels_of(power, room.creation)
+            levels = power_levels_of(power, room.creation)
             self.assertGreater(levels.of(ALICE), 2**53)
             self.assertEqual(levels.of(CAROL), levels.of(ALICE))
         room.join(BOB, CAROL)
@@ -167,6 +169,6 @@ class LevelTests(TestCase):
     def test_flaws_in_state_count_as_left_out(self) -> None:
         room = Room("9")
         room.levels(ban=[], users={BOB: None, CAROL: 7}, events=7, users_default="x", invite="3")
-        levels = levels_of(room.state[LEVELS_TYPE, ""], room.creation)
+        levels = power_levels_of(room.state[LEVELS_TYPE, ""], room.creation)
         self.assertEqual((levels.ban, levels.of(BOB), levels.of(CAROL)), (50, 0, 7))
         self.assertEqual((levels.events, levels.invite), ({}, 3))

@@ -11,8 +11,8 @@ from twisted.trial.unittest import TestCase
 
 from synrepl.rooms.auth.authorise import authorise
 from synrepl.rooms.auth.create import creators_of
-from synrepl.rooms.auth.own import check_own
-from synrepl.rooms.auth.selection import auth_event_keys, check_cited
+from synrepl.rooms.auth.selection import auth_event_keys, check_auth_events
+from synrepl.rooms.auth.state_independent import check_state_independent
 from synrepl.rooms.event import Event
 from synrepl.rooms.state import StateKey
 from tests.rooms.auth_rooms import ALICE, BOB, CAROL, DAVE, LEVELS_TYPE, NEWEST, Json, Room
@@ -24,7 +24,7 @@ class CreationTests(TestCase):
     def own(self, version: str, content: Json, **more: Any) -> str | None:
         room = Room(version)
         event = room.event("m.room.create", content, state_key="", **{"prev": (), **more})
-        refusal = check_own(event)
+        refusal = check_state_independent(event)
         return None if refusal is None else refusal.code
 
     def test_first(self) -> None:
@@ -76,7 +76,7 @@ class OwnTests(TestCase):
     """What needs no state."""
 
     def code(self, event: Event) -> str | None:
-        refusal = check_own(event)
+        refusal = check_state_independent(event)
         return None if refusal is None else refusal.code
 
     def test_signatures(self) -> None:
@@ -206,7 +206,7 @@ class SelectionTests(TestCase):
         self.assertNotIn(offer, self.keys("leave", ALICE, BOB, **invite))
 
     def cited(self, room: Room, *events: Event, rejected: tuple[str, ...] = ()) -> str | None:
-        refusal = check_cited(room.event("m", {}), events, rejected)
+        refusal = check_auth_events(room.event("m", {}), events, rejected)
         return None if refusal is None else refusal.code
 
     def test_cited(self) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 from twisted.trial.unittest import TestCase
 
 from synrepl.rooms.auth.authorise import authorise
-from synrepl.rooms.auth.own import check_own
-from synrepl.rooms.auth.selection import check_cited
+from synrepl.rooms.auth.selection import check_auth_events
+from synrepl.rooms.auth.state_independent import check_state_independent
 from synrepl.rooms.event import BadEvent, Event, event_of
 from synrepl.rooms.state import StateKey
 from synrepl.rooms.versions import RoomVersion, room_version
@@ -58,7 +58,7 @@ class Case:
         """``allow``, or the code of the refusal."""
         cited = self.events(self.event.auth_event_ids)
         if check == "own":
-            refusal = check_own(self.event) or check_cited(
+            refusal = check_state_independent(self.event) or check_auth_events(
                 self.event, cited, set(self.row["rejected_event_ids"])
             )
         elif check == "state":
@@ -120,12 +120,12 @@ def _judge_published(row: Row) -> str:
         event = event_of(row["event"], version)
         if row["kind"] == "state_independent":
             cited = [event_of(each["event"], version) for each in row["auth_events"]]
-            refusal = check_cited(event, cited, set())
+            refusal = check_auth_events(event, cited, set())
         else:
             state = _state(event_of(each["event"], version) for each in row["state"])
             refusal = authorise(event, state)
             if event.is_create:
-                refusal = check_own(event)
+                refusal = check_state_independent(event)
     except BadEvent as error:
         return str(error)
     return "allow" if refusal is None else refusal.code

@@ -8,7 +8,7 @@ from synrepl.rooms.builder import EventBuilder, EventDraft, NoRoomToBuildIn, Roo
 from synrepl.rooms.event import MAX_PREV_EVENTS, BadEvent, Event
 from synrepl.rooms.hashes import NoCanonicalJson, reference_hash
 from synrepl.rooms.judging import lookup_judged
-from synrepl.rooms.receipt import received
+from synrepl.rooms.receipt import check_on_receipt
 from synrepl.rooms.room import Room
 from synrepl.rooms.versions import ROOM_VERSIONS, EventIds
 from tests.rooms.built_rooms import ALICE, BOB, CAROL, BuiltRoom
@@ -23,11 +23,13 @@ class WholeRooms(TestCase):
             with self.subTest(version):
                 made = self.story(version)
                 for event in made.events:
-                    self.assertEqual(received(event.raw, made.version, made.keys).refusal, None)
+                    self.assertEqual(
+                        check_on_receipt(event.raw, made.version, made.keys).refusal, None
+                    )
                     judged = made.room[event.event_id]
                     self.assertEqual(judged.refusal, None, event.type)
                     self.assertEqual(judged.soft_failure, None)
-                    self.assertEqual(judged.place.topological, event.depth)
+                    self.assertEqual(judged.ordering.topological, event.depth)
                 self.assertEqual(made.room.missing, set())
 
     def story(self, version: str) -> BuiltRoom:

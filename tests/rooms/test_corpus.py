@@ -10,8 +10,8 @@ from typing import Any
 from unittest import TestCase
 
 from synrepl.core.jsons import decode, encode
-from synrepl.rooms.auth.own import check_own
-from synrepl.rooms.receipt import ReceiptVerdict, received
+from synrepl.rooms.auth.state_independent import check_state_independent
+from synrepl.rooms.receipt import ReceiptVerdict, check_on_receipt
 from synrepl.rooms.signatures import keys_of, signing_servers
 from synrepl.rooms.versions import room_version
 
@@ -38,7 +38,7 @@ class Corpus(TestCase):
             for row in rows(release):
                 events += 1
                 raw = encode(row["event"])
-                got = received(raw, room_version(row["room_version"]), keys)
+                got = check_on_receipt(raw, room_version(row["room_version"]), keys)
                 where = (release, row["event_id"])
                 self.assertIs(got.verdict, ReceiptVerdict.ACCEPT, (where, got.refusal))
                 assert got.event is not None
@@ -47,5 +47,5 @@ class Corpus(TestCase):
                 self.assertEqual(got.event.depth, row["depth"], where)
                 self.assertEqual(got.event.raw, raw, where)
                 self.assertNotEqual(signing_servers(got.event), (), where)
-                self.assertIsNone(check_own(got.event), where)
+                self.assertIsNone(check_state_independent(got.event), where)
             self.assertGreater(events, 200, release)

@@ -16,8 +16,8 @@ from unpaddedbase64 import encode_base64
 from synrepl.rooms.event import BadEvent, Event, event_of, parse_event
 from synrepl.rooms.hashes import content_hash, event_id_of, reference_hash, signed_bytes
 from synrepl.rooms.identifiers import BadIdentifier
-from synrepl.rooms.receipt import ReceiptVerdict, has_right_hash, received
-from synrepl.rooms.redacting import redacted
+from synrepl.rooms.receipt import ReceiptVerdict, check_on_receipt, content_hash_matches
+from synrepl.rooms.redacting import redact
 from synrepl.rooms.signatures import (
     check_json_signature,
     keys_of,
@@ -70,7 +70,7 @@ class Vectors(TestCase):
                 event = event_of(complete, version)
                 self.assertEqual(event.event_id, row["event_id"])
                 self.assertEqual(encode_base64(event.content_hash()), hashed)
-                self.assertTrue(has_right_hash(event))
+                self.assertTrue(content_hash_matches(event))
 
     def test_real_events(self) -> None:
         for row in lines("events/published_real_pdus.jsonl"):
@@ -80,14 +80,14 @@ class Vectors(TestCase):
                 self.assertEqual(event.event_id, row["event_id"])
                 reference = encode_base64(reference_hash(row["event"], version))
                 self.assertEqual(reference, row["reference_hash_sha256"])
-                self.assertEqual(has_right_hash(event), row["content_hash_ok"])
+                self.assertEqual(content_hash_matches(event), row["content_hash_ok"])
                 if "verify_keys" in row:
                     keys = {
                         key_id: server_key(key_id, key)
                         for key_id, key in row["verify_keys"].items()
                     }
                     signed = {
-                        **redacted(row["event"], version),
+                        **redact(row["event"], version),
                         "unsigned": row["event"].get("unsigned", {}),
                     }
                     refusal = check_json_signature(signed, row["server_name"], keys)
@@ -98,7 +98,7 @@ class Vectors(TestCase):
             with self.subTest(row["id"], kind=row["kind"]):
                 version = room_version(row["room_version"])
                 raw = json.dumps(row["event"]).encode()
-                got = received(raw, version, keys_of(row["verify_keys"]))
+                got = check_on_receipt(raw, version, keys_of(row["verify_keys"]))
                 self.assertEqual(got.verdict, row["outcome"], got.refusal)
                 right = (
                     encode_base64(content_hash(row["event"])) == row["event"]["hashes"]["sha256"]
@@ -113,7 +113,7 @@ class Vectors(TestCase):
                 if got.verdict is ReceiptVerdict.ACCEPT:
                     self.assertEqual(got.event.raw, raw)
                 else:
-                    self.assertEqual(got.event.fields, redacted(row["event"], version))
+                    self.assertEqual(got.event.fields, redact(row["event"], version))
 
 
 class Receipt(TestCase):
@@ -121,7 +121,7 @@ class Receipt(TestCase):
 
     def code(self, version: RoomVersion = V10, **fields: Any) -> str | None:
         signed = sign_event({**FIELDS, **fields}, version, "b", KEY)
-        refusal = received(json.dumps(signed).encode(), version, KEYS).refusal
+        refusal = check_on_receipt(json.dumps(signed).encode(), version, KEYS).refusal
         return refusal.code if refusal else None
 
     def test_identifiers(self) -> None:
@@ -147,7 +147,7 @@ class Receipt(TestCase):
             signed = {**sign_event(FIELDS, V10, "b", KEY), "hashes": hashes}
             signature = encode_base64(KEY.sign(signed_bytes(signed, V10)).signature)
             signed["signatures"] = {"b": {"ed25519:1": signature}}
-            got = received(json.dumps(signed).encode(), V10, KEYS)
+            got = check_on_receipt(json.dumps(signed).encode(), V10, KEYS)
             with self.subTest(hashes=hashes):
                 self.assertIs(got.verdict, ReceiptVerdict.ACCEPT_REDACTED)
                 assert got.event is not None
@@ -352,7 +352,7 @@ class Arbitrary(TestCase):
     @given(like_events | anything, versions)
     def test_nothing_but_the_named_error(self, fields: Any, version: Any) -> None:
         raw = json.dumps(fields).encode()  # NaN and Infinity, too, which are no JSON
-        got = received(raw, version, KEYS)
+        got = check_on_receipt(raw, version, KEYS)
         self.assertEqual(got.verdict is ReceiptVerdict.ACCEPT, got.refusal is None)
         try:
             event = parse_event(raw, version)
@@ -369,8 +369,8 @@ class Arbitrary(TestCase):
             self.assertEqual(
                 event.event_id, event_id_of(signed_bytes(event.fields, version), version)
             )
-        once = redacted(event.fields, version)
-        self.assertEqual(redacted(once, version), once)
+        once = redact(event.fields, version)
+        self.assertEqual(redact(once, version), once)
         self.assertEqual(event_of(once, version).event_id, event.event_id)
         _ = event.redacts, event.membership, event.is_create
         with suppress(BadIdentifier):
@@ -379,7 +379,7 @@ class Arbitrary(TestCase):
     @settings(max_examples=200)
     @given(st.binary() | st.text().map(lambda text: text.encode(errors="surrogatepass")), versions)
     def test_bytes(self, raw: bytes, version: Any) -> None:
-        self.assertIs(received(raw, version, KEYS).verdict, ReceiptVerdict.DROP)
+        self.assertIs(check_on_receipt(raw, version, KEYS).verdict, ReceiptVerdict.DROP)
 
     @given(anything, versions)
     def test_objects_of_python(self, value: Any, version: Any) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import NamedTuple
 from unittest import TestCase
 
-from synrepl.rooms.extremities import ForwardExtremities, followed
+from synrepl.rooms.extremities import ForwardExtremities, superseded_by
 
 
 class Known(NamedTuple):
     prev_event_ids: tuple[str, ...]
-    counts: bool = True
+    passed_all_checks: bool = True
 
 
 class Extremities(TestCase):
@@ -18,9 +18,9 @@ class Extremities(TestCase):
         self.known: dict[str, Known] = {}
         self.ends = ForwardExtremities()
 
-    def add(self, event_id: str, *prev: str, counts: bool = True) -> set[str]:
-        event = Known(prev, counts)
-        self.ends.take_in(event_id, event, self.known.get)
+    def add(self, event_id: str, *prev: str, passed_all_checks: bool = True) -> set[str]:
+        event = Known(prev, passed_all_checks)
+        self.ends.add(event_id, event, self.known.get)
         self.known[event_id] = event
         return set(self.ends.event_ids)
 
@@ -32,21 +32,21 @@ class Extremities(TestCase):
 
     def test_one_that_does_not_count_changes_nothing(self) -> None:
         self.add("a")
-        self.assertEqual(self.add("bad", "a", counts=False), {"a"})
+        self.assertEqual(self.add("bad", "a", passed_all_checks=False), {"a"})
 
     def test_what_follows_one_that_does_not_count(self) -> None:
         """It follows what that one follows, however many do not count."""
         self.add("a")
         self.add("b", "a")
-        self.add("bad", "b", counts=False)
-        self.add("worse", "bad", counts=False)
+        self.add("bad", "b", passed_all_checks=False)
+        self.add("worse", "bad", passed_all_checks=False)
         self.assertEqual(self.add("c", "worse"), {"c"})
 
     def test_only_one_step_beyond_what_counts(self) -> None:
         """``a`` was left behind by ``b`` already; that another follows ``b`` is not looked into."""
         self.add("a")
         self.add("b", "a")
-        self.assertEqual(followed(["b"], self.known.get), {"b"})
+        self.assertEqual(superseded_by(["b"], self.known.get), {"b"})
 
     def test_parents_that_are_not_known(self) -> None:
         self.add("a")
@@ -61,13 +61,13 @@ class Extremities(TestCase):
     def test_one_that_does_not_count_and_comes_after_what_follows_it(self) -> None:
         self.add("a")
         self.add("c", "worse")
-        self.assertEqual(self.add("worse", "bad", counts=False), {"a", "c"})
-        self.assertEqual(self.add("bad", "a", counts=False), {"c"})
+        self.assertEqual(self.add("worse", "bad", passed_all_checks=False), {"a", "c"})
+        self.assertEqual(self.add("bad", "a", passed_all_checks=False), {"c"})
 
     def test_a_long_chain_that_does_not_count_is_gone_through_once(self) -> None:
         self.add("0")
         for n in range(1, 200):
-            self.add(f"{n}", f"{n - 1}", counts=False)
+            self.add(f"{n}", f"{n - 1}", passed_all_checks=False)
         looked_up = []
 
         def find(event_id: str) -> Known | None:
@@ -75,10 +75,10 @@ class Extremities(TestCase):
             return self.known.get(event_id)
 
         for n in range(200):
-            self.ends.take_in(f"after {n}", Known(("199",)), find)
+            self.ends.add(f"after {n}", Known(("199",)), find)
         self.assertEqual(self.ends.event_ids, {f"after {n}" for n in range(200)})
         self.assertLess(len(looked_up), 1000)
 
     def test_events_that_follow_one_another_in_a_circle(self) -> None:
         self.known = {"x": Known(("y",), False), "y": Known(("x", "y"), False)}
-        self.assertEqual(followed(["x"], self.known.get), {"x", "y"})
+        self.assertEqual(superseded_by(["x"], self.known.get), {"x", "y"})

@@ -7,7 +7,13 @@ from typing import Any
 from unittest import TestCase
 
 from synrepl.rooms.event import Event
-from synrepl.rooms.ordering import MAX_DEPTH, EventPlace, StreamOrder, sort_by_cause, topological
+from synrepl.rooms.ordering import (
+    MAX_DEPTH,
+    EventOrdering,
+    StreamOrder,
+    topological_ordering,
+    topological_sort,
+)
 from synrepl.rooms.versions import V10
 
 
@@ -33,20 +39,20 @@ def made(event_id: str, *prev: str, depth: int = 1) -> Event:
 class Places(TestCase):
     def test_topological_first_then_stream(self) -> None:
         places = [
-            EventPlace(2, -1),
-            EventPlace(1, 9),
-            EventPlace(2, 4),
-            EventPlace(3, 1),
-            EventPlace(2, -2),
+            EventOrdering(2, -1),
+            EventOrdering(1, 9),
+            EventOrdering(2, 4),
+            EventOrdering(3, 1),
+            EventOrdering(2, -2),
         ]
         self.assertEqual(
             sorted(places),
             [
-                EventPlace(1, 9),
-                EventPlace(2, -2),
-                EventPlace(2, -1),
-                EventPlace(2, 4),
-                EventPlace(3, 1),
+                EventOrdering(1, 9),
+                EventOrdering(2, -2),
+                EventOrdering(2, -1),
+                EventOrdering(2, 4),
+                EventOrdering(3, 1),
             ],
         )
 
@@ -56,19 +62,19 @@ class Places(TestCase):
         self.assertEqual([order.next_older(), order.newest], [-4, 7])
 
     def test_one_more_than_what_it_follows(self) -> None:
-        self.assertEqual(topological(1, []), 1)
-        self.assertEqual(topological(4, [3, 1]), 4)
+        self.assertEqual(topological_ordering(1, []), 1)
+        self.assertEqual(topological_ordering(4, [3, 1]), 4)
 
     def test_a_depth_that_lies_does_not_count(self) -> None:
-        self.assertEqual(topological(MAX_DEPTH, [3]), 4)
-        self.assertEqual(topological(-7, [3]), 4)
-        self.assertEqual(topological(0, []), 1)
+        self.assertEqual(topological_ordering(MAX_DEPTH, [3]), 4)
+        self.assertEqual(topological_ordering(-7, [3]), 4)
+        self.assertEqual(topological_ordering(0, []), 1)
 
     def test_depth_counts_where_parents_are_missing(self) -> None:
-        self.assertEqual(topological(40, [3], all_known=False), 40)
-        self.assertEqual(topological(2, [3], all_known=False), 4)
-        self.assertEqual(topological(10**30, [], all_known=False), MAX_DEPTH)
-        self.assertEqual(topological(5, [MAX_DEPTH]), MAX_DEPTH)
+        self.assertEqual(topological_ordering(40, [3], all_known=False), 40)
+        self.assertEqual(topological_ordering(2, [3], all_known=False), 4)
+        self.assertEqual(topological_ordering(10**30, [], all_known=False), MAX_DEPTH)
+        self.assertEqual(topological_ordering(5, [MAX_DEPTH]), MAX_DEPTH)
 
 
 class Causes(TestCase):
@@ -81,7 +87,7 @@ class Causes(TestCase):
         orders = set()
         for _ in range(5):
             rng.shuffle(events)
-            done, circles = sort_by_cause(events)
+            done, circles = topological_sort(events)
             self.assertEqual(circles, [])
             at = {event.event_id: n for n, event in enumerate(done)}
             self.assertEqual(len(at), 200)
@@ -93,19 +99,19 @@ class Causes(TestCase):
 
     def test_what_is_left_open_goes_by_the_key(self) -> None:
         events = [made("a"), made("c", "a", depth=2), made("b", "a", depth=3), made("d", "x")]
-        done, _ = sort_by_cause(events)
+        done, _ = topological_sort(events)
         self.assertEqual([event.event_id for event in done], ["a", "d", "c", "b"])
-        done, _ = sort_by_cause(events, first=lambda event: (-ord(event.event_id), ""))
+        done, _ = topological_sort(events, tie_break=lambda event: (-ord(event.event_id), ""))
         self.assertEqual([event.event_id for event in done], ["d", "a", "c", "b"])
 
     def test_circles_are_told_apart(self) -> None:
         events = [made("a", "c"), made("b", "a"), made("c", "b"), made("d"), made("e", "a", "d")]
-        done, circles = sort_by_cause(events)
+        done, circles = topological_sort(events)
         self.assertEqual([event.event_id for event in done], ["d"])
         self.assertEqual([event.event_id for event in circles], ["a", "b", "c", "e"])
 
     def test_twice_the_same_event(self) -> None:
         events = [made("a"), made("a"), made("b", "a", "a")]
-        done, circles = sort_by_cause(events)
+        done, circles = topological_sort(events)
         self.assertEqual([event.event_id for event in done], ["a", "b"])
         self.assertEqual(circles, [])

@@ -9,7 +9,6 @@ from unittest import TestCase
 
 from synrepl.rooms.auth.selection import auth_event_keys
 from synrepl.rooms.event import Event, event_of
-from synrepl.rooms.join_answer import IncompleteAnswer
 from synrepl.rooms.judged import Judged, NoState, UnknownEvents
 from synrepl.rooms.partial import (
     Certainty,
@@ -20,6 +19,7 @@ from synrepl.rooms.partial import (
     resync,
 )
 from synrepl.rooms.room import Room
+from synrepl.rooms.send_join_response import IncompleteAnswer
 from synrepl.rooms.state import StateKey
 from synrepl.rooms.versions import room_version
 from tests.rooms.dags import apply_delta, hash_of, state_of
@@ -199,7 +199,7 @@ class Asking(TestCase):
         resync(self.partial, {join_id: self.story.state_at(join_id)})
 
     def test_certainty(self) -> None:
-        ask = self.partial.ask
+        ask = self.partial.state_entry
         self.assertEqual(ask(("m.room.create", "")).certainty, Certainty.FINAL)
         self.assertEqual(ask(("m.room.name", "")).certainty, Certainty.PROVISIONAL)
         self.assertEqual(ask(("org.example", "@u1:s1.example")).certainty, Certainty.PROVISIONAL)
@@ -248,12 +248,14 @@ class Asking(TestCase):
             )
             for which in (False, True)
         )
-        self.assertEqual(self.partial.ask(self.remote, full).certainty, Certainty.FINAL)
+        self.assertEqual(self.partial.state_entry(self.remote, full).certainty, Certainty.FINAL)
         self.assertEqual(self.partial.certainty(None, full), Certainty.FINAL)
-        self.assertEqual(self.partial.ask(self.remote, partial).certainty, Certainty.UNKNOWN)
-        self.assertIsNotNone(self.partial.ask(self.remote, full).event_id)
-        outlier = self.partial.ask(("m.room.create", "")).event_id
-        self.assertRaises(NoState, self.partial.ask, self.remote, outlier)
+        self.assertEqual(
+            self.partial.state_entry(self.remote, partial).certainty, Certainty.UNKNOWN
+        )
+        self.assertIsNotNone(self.partial.state_entry(self.remote, full).event_id)
+        outlier = self.partial.state_entry(("m.room.create", "")).event_id
+        self.assertRaises(NoState, self.partial.state_entry, self.remote, outlier)
 
     def test_servers(self) -> None:
         servers, certainty = self.partial.servers()

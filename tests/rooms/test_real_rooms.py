@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import TestCase
 
-from synrepl.rooms.chains import depends_on
+from synrepl.rooms.chains import auth_dependencies
 from synrepl.rooms.event import Event, event_of
-from synrepl.rooms.ordering import sort_by_cause
+from synrepl.rooms.ordering import topological_sort
 from synrepl.rooms.room import Room
 from synrepl.rooms.state import StateKey
 from synrepl.rooms.state_groups import StateGroup, read_group
@@ -101,7 +101,7 @@ def replayed(recorded: Recorded) -> Room:
     complete = all(parent in events for event in events.values() for parent in event.prev_event_ids)
     if not complete:
         outliers = [events[row["event_id"]] for row in recorded.rows if row["outlier"]]
-        for event in sort_by_cause(outliers, leans_on=depends_on).events:
+        for event in topological_sort(outliers, dependencies=auth_dependencies).events:
             room.receive_outlier(event)
     for row in recorded.rows:
         event = events[row["event_id"]]
@@ -138,7 +138,7 @@ class RealRooms(TestCase):
                         if judged.state_after != recorded.state(row["state_group"]):
                             self.assertTrue(recorded.room_id.startswith(FORKED), where)
                             different.setdefault(recorded.server, set()).add(event_id[:6])
-                        self.assertEqual(judged.place.topological, row["topological_ordering"])
+                        self.assertEqual(judged.ordering.topological, row["topological_ordering"])
                 groups += self.groups(recorded, room)
         self.assertEqual(different, {server: set(ids.split()) for server, ids in KNOWN.items()})
         self.assertGreater(states, 1000)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from unittest import TestCase
 
-from synrepl.rooms.redacting import redacted, signed_part
+from synrepl.rooms.redacting import redact, signed_part
 from synrepl.rooms.versions import (
     ROOM_VERSIONS,
     V1,
@@ -35,7 +35,7 @@ class Vectors(TestCase):
                     left_out = {"unsigned", "signatures", "hashes"}
                     if version.event_ids is not EventIds.GIVEN:
                         left_out.add("event_id")
-                    made = redacted(row["event"], version)
+                    made = redact(row["event"], version)
                     for key in left_out:
                         made.pop(key, None)
                         row["redacted"].pop(key, None)
@@ -46,7 +46,7 @@ class Rules(TestCase):
     """Which versions keep what: the last before a change and the first after it."""
 
     def keeps(self, version: RoomVersion, kind: str, content: dict[str, Any]) -> Any:
-        return redacted({"type": kind, "content": content}, version)["content"]
+        return redact({"type": kind, "content": content}, version)["content"]
 
     def changes(
         self, kind: str, content: Any, last: RoomVersion, first: RoomVersion, kept: Any
@@ -77,8 +77,8 @@ class Rules(TestCase):
             "content": {},
             "x": 1,
         }
-        self.assertEqual(redacted(fields, V10), {k: fields[k] for k in fields if k != "x"})
-        self.assertEqual(redacted(fields, V11), {"type": "x", "content": {}})
+        self.assertEqual(redact(fields, V10), {k: fields[k] for k in fields if k != "x"})
+        self.assertEqual(redact(fields, V11), {"type": "x", "content": {}})
 
     def test_odd_types(self) -> None:
         for version in ROOM_VERSIONS.values():
@@ -92,9 +92,9 @@ class Rules(TestCase):
                 {"a": 1},
             ):
                 for content in (None, "x", 1, [], ["membership"]):
-                    made = redacted({"type": kind, "content": content}, version)
+                    made = redact({"type": kind, "content": content}, version)
                     self.assertEqual(made, {"type": kind, "content": {}})
-            self.assertEqual(redacted({}, version), {"content": {}})
+            self.assertEqual(redact({}, version), {"content": {}})
             for invite in (None, "signed", ["signed"]):
                 content = {"membership": "invite", "third_party_invite": invite}
                 self.assertEqual(
@@ -113,4 +113,4 @@ class Rules(TestCase):
         for version in (V1, V12):
             signed = {"type": "x", "content": {}, "hashes": {}}
             self.assertEqual(signed_part(fields, version), signed)
-            self.assertEqual(redacted(fields, version), {**signed, "signatures": {"b": {}}})
+            self.assertEqual(redact(fields, version), {**signed, "signatures": {"b": {}}})

@@ -6,7 +6,7 @@ from typing import Any
 from unittest import TestCase
 
 from synrepl.rooms.event import Event, event_of
-from synrepl.rooms.redacting import redacted
+from synrepl.rooms.redacting import redact
 from synrepl.rooms.redaction_effect import RedactionReason, effect_of_redaction
 from synrepl.rooms.state import StateKey
 from synrepl.rooms.versions import V10, room_version
@@ -94,4 +94,4 @@ class Odd(TestCase):
         effect = effect_of_redaction(event_of(fields, V10), target, state_of(CREATE))
         assert effect.redacted is not None
         self.assertEqual(effect.redacted.event_id, target.event_id)
-        self.assertEqual(effect.redacted.fields, redacted(target.fields, V10))
+        self.assertEqual(effect.redacted.fields, redact(target.fields, V10))

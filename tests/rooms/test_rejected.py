@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from unittest import TestCase
 
-from synrepl.rooms.join_answer import IncompleteAnswer
 from synrepl.rooms.partial import resync
 from synrepl.rooms.room import Room
+from synrepl.rooms.send_join_response import IncompleteAnswer
 from tests.rooms.auth_rooms import ALICE, BOB, CAROL
 from tests.rooms.small_rooms import SmallRoom
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from unittest import TestCase, mock
 
-from synrepl.rooms import merging
+from synrepl.rooms import resolution_lookups
 from synrepl.rooms.resolution.resolve import resolve_conflict
 from synrepl.rooms.resolution.v2 import is_power_event
 from synrepl.rooms.room import Room
@@ -131,7 +131,9 @@ class Forks(TestCase):
         for event in (*small.base, small.carol):
             room.receive(event)
         cites = [small.create, small.levels, small.alice]
-        with mock.patch.object(merging, "resolve_conflict", wraps=resolve_conflict) as resolved:
+        with mock.patch.object(
+            resolution_lookups, "resolve_conflict", wraps=resolve_conflict
+        ) as resolved:
             for number in range(self.FORKS):
                 event = small.event("t", {}, [small.carol], cites, key=str(number))
                 room.receive(event)

@@ -12,7 +12,10 @@ from twisted.trial.unittest import TestCase
 from synrepl.rooms.chains import chains_of
 from synrepl.rooms.resolution.conflict import Conflict, conflict
 from synrepl.rooms.resolution.resolve import resolve
-from synrepl.rooms.resolution.sorting import by_power, topological
+from synrepl.rooms.resolution.sorting import (
+    lexicographical_topological_sort,
+    reverse_topological_power_sort,
+)
 from synrepl.rooms.resolution.v1 import union_without_conflicts
 from tests.rooms.resolution_rooms import MadeRoom, VectorRoom, shuffled, state_map
 from tests.rooms.vector_files import VECTORS, files, lines
@@ -63,7 +66,8 @@ class ResolutionVectorTests(TestCase):
             case["id"]
             for _, case in _cases()
             if "conflicted_state_set" in case
-            and set().union(*_conflict(case).differing()) != set(case["conflicted_state_set"])
+            and set().union(*_conflict(case).conflicted_events())
+            != set(case["conflicted_state_set"])
         ]
         self.assertEqual(wrong, [])
 
@@ -73,7 +77,9 @@ class ResolutionVectorTests(TestCase):
         for room, case in _cases():
             if "auth_difference" in case:
                 found = _conflict(case)
-                difference = room.chains.difference(found.differing(), found.all_agreed())
+                difference = room.chains.difference(
+                    found.conflicted_events(), found.unconflicted_events()
+                )
                 if difference != set(case["auth_difference"]):
                     wrong.append(case["id"])
         self.assertEqual(wrong, [])
@@ -131,7 +137,9 @@ class GraphTests(TestCase):
     def test_topological_order(self) -> None:
         """What is depended on first, then by rank."""
         case = self.facts["lexicographic_topological_sort"]
-        self.assertEqual(topological(case["edges"], lambda each: (each,)), case["order"])
+        self.assertEqual(
+            lexicographical_topological_sort(case["edges"], lambda each: (each,)), case["order"]
+        )
 
     def test_power_order(self) -> None:
         """The powerful first, then the early, then by ID."""
@@ -146,7 +154,7 @@ class GraphTests(TestCase):
             )
             for event_id, _, ts in case["items"]
         }
-        ordered = by_power(selected, room.events.__getitem__, {"levels"})
+        ordered = reverse_topological_power_sort(selected, room.events.__getitem__, {"levels"})
         self.assertEqual([event.event_id for event in ordered], case["order"])
 
     def test_splitting(self) -> None:
@@ -154,7 +162,7 @@ class GraphTests(TestCase):
         for case in self.facts["split"]:
             found = conflict([state_map(states) for states in case["state_sets"]])
             candidates = found.candidates()
-            agreed = set(found.all_agreed())
+            agreed = set(found.unconflicted_events())
             if case["algorithm"] == "v1":
                 alone = union_without_conflicts(candidates)
                 agreed.update(alone.values())

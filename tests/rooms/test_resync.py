@@ -32,7 +32,7 @@ class Order(TestCase):
         early = self.small.message(parent, depth=1)
         self.partial.add_with_state(early, self.whole)
         self.partial.receive(parent)
-        order = [judged.event.event_id for judged in self.room.topologically()]
+        order = [judged.event.event_id for judged in self.room.in_topological_order()]
         self.assertLess(order.index(early.event_id), order.index(parent.event_id))
         self.assertEqual(self.room.forward_extremities, {early.event_id})
         self.resync()

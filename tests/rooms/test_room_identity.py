@@ -6,7 +6,7 @@ from unittest import TestCase, mock
 
 from synrepl.rooms.event import event_of
 from synrepl.rooms.judged import OtherRoom, UnknownEvents
-from synrepl.rooms.merging import ResolutionCache
+from synrepl.rooms.resolution_lookups import ResolutionCache
 from synrepl.rooms.room import Room
 from synrepl.rooms.versions import V10
 from synrepl.rooms.waiting import WaitingEvent, WaitingEvents

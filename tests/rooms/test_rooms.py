@@ -14,7 +14,7 @@ from signedjson.key import generate_signing_key
 from synrepl.rooms.builder import EventBuilder, EventDraft
 from synrepl.rooms.event import Event, event_of
 from synrepl.rooms.judged import Judged, NoState, NotJudged, OtherRoom, UnknownEvents
-from synrepl.rooms.ordering import sort_by_cause
+from synrepl.rooms.ordering import topological_sort
 from synrepl.rooms.room import Room
 from synrepl.rooms.state_map import CompactStateMap
 from synrepl.rooms.versions import V1, V6, V10
@@ -100,7 +100,9 @@ class Dags(TestCase):
                     self.assertEqual(verdict(ours), verdict(theirs), event_id)
                     self.assertEqual(verdict(ours)[:2], expected(line.row, False)[:2], event_id)
                     self.assertEqual(ours.state_before, theirs.state_before, event_id)
-                    self.assertEqual(ours.place.topological, theirs.place.topological, event_id)
+                    self.assertEqual(
+                        ours.ordering.topological, theirs.ordering.topological, event_id
+                    )
                 self.assertEqual(
                     set(room.forward_extremities),
                     room_of(room_dag.events, room_dag.version, False)[0].forward_extremities,
@@ -111,11 +113,11 @@ class Dags(TestCase):
         for name in dag_names(60):
             room_dag = dag(name)
             room, _ = room_of(room_dag.events, room_dag.version)
-            self.assertEqual(sort_by_cause(room_dag.events).in_circles, [])
+            self.assertEqual(topological_sort(room_dag.events).in_cycles, [])
             seen: set[str] = set()
-            for judged in room.topologically():
+            for judged in room.in_topological_order():
                 self.assertLessEqual(set(judged.prev_event_ids), seen, name)
-                self.assertEqual(judged.place.topological, judged.event.depth, name)
+                self.assertEqual(judged.ordering.topological, judged.event.depth, name)
                 seen.add(judged.event.event_id)
             self.assertEqual(len(seen), len(room_dag.lines))
 
@@ -275,7 +277,7 @@ class Small(TestCase):
         )
         self.assertEqual(room.receive(last), [])
         self.assertEqual((len(room.waiting), room.missing), (0, set()))
-        self.assertEqual([each.place.stream for each in room], [1, 2, 3, 4])
+        self.assertEqual([each.ordering.stream for each in room], [1, 2, 3, 4])
 
     def test_only_so_many_wait(self) -> None:
         room = Room(V10, max_waiting=3)
@@ -302,7 +304,9 @@ class Small(TestCase):
         self.topic("bad", "topic", sender="@b:b.example", cited=["create"])
         (bad,) = room.receive(self.events["bad"])
         assert bad.refusal is not None
-        self.assertEqual((bad.accepted, bad.counts, bad.failed), (False, False, "auth_events"))
+        self.assertEqual(
+            (bad.accepted, bad.passed_all_checks, bad.failed), (False, False, "auth_events")
+        )
         self.assertEqual(bad.state_before, good.state_after)
         self.assertIs(bad.state_before, bad.state_after)
         self.assertEqual(room.forward_extremities, {self.id_of("topic")})
@@ -344,13 +348,15 @@ class Small(TestCase):
         history = Room(V10)
         for each in self.events.values():
             history.receive(each, live=False)
-        self.assertTrue(history[self.id_of("late")].counts)
+        self.assertTrue(history[self.id_of("late")].passed_all_checks)
         self.assertEqual(history.forward_extremities, {self.id_of("ban"), self.id_of("late")})
         (late,) = room.receive(self.events["late"])
-        self.assertEqual((late.accepted, late.counts, late.failed), (True, False, "current_state"))
+        self.assertEqual(
+            (late.accepted, late.passed_all_checks, late.failed), (True, False, "current_state")
+        )
         self.assertEqual(room.forward_extremities, {self.id_of("ban")})
         (after,) = room.receive(self.message("after", "late"))
-        self.assertTrue(after.counts)
+        self.assertTrue(after.passed_all_checks)
         self.assertEqual(room.forward_extremities, {self.id_of("ban"), self.id_of("after")})
 
     def test_merging_states_of_which_one_is_the_result_makes_no_other(self) -> None:
@@ -388,7 +394,7 @@ class Small(TestCase):
             room.receive_outlier(event)
         room.receive(self.events["create"])
         room.receive(self.events["join"])
-        self.assertEqual([each.place.stream for each in room], [0, 1, 2])
+        self.assertEqual([each.ordering.stream for each in room], [0, 1, 2])
 
     def test_outliers(self) -> None:
         room = Room(V10)
@@ -407,7 +413,7 @@ class Small(TestCase):
             room.state_after([self.id_of("join")])
         self.assertEqual(len(room.receive(self.events["create"])), 1)
         self.assertEqual(len(room.receive(self.events["join"])), 2)
-        self.assertEqual([each.place.stream for each in room], [1, 2, 3])
+        self.assertEqual([each.ordering.stream for each in room], [1, 2, 3])
         self.assertEqual(room.current_state(), room[self.id_of("join")].state_after)
 
     def test_with_the_state_that_another_server_told(self) -> None:

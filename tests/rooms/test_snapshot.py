@@ -30,7 +30,7 @@ def told(judged: Judged) -> tuple[object, ...]:
         judged.failed,
         judged.soft_failure,
         judged.partial,
-        judged.place,
+        judged.ordering,
         judged.state_before,
         judged.state_after,
     )

@@ -13,20 +13,20 @@ from synrepl.rooms.versions import ROOM_VERSIONS, RoomVersion, UnknownRoomVersio
 SINCE = {
     "redactions_are_authorised": ("1", "2"),
     "aliases_are_authorised": ("1", "5"),
-    "keys_expire": ("5", "12"),
+    "enforces_key_validity": ("5", "12"),
     "strict_json": ("6", "12"),
     "notification_levels": ("6", "12"),
     "knocking": ("7", "12"),
     "restricted_joins": ("8", "12"),
     "keeps_allow": ("8", "12"),
-    "keeps_voucher": ("9", "12"),
+    "keeps_authorising_user": ("9", "12"),
     "integer_levels": ("10", "12"),
     "knock_restricted_joins": ("10", "12"),
     "creator_is_sender": ("11", "12"),
     "redacts_in_content": ("11", "12"),
-    "modern_redaction": ("11", "12"),
+    "updated_redaction_rules": ("11", "12"),
     "room_id_is_create_hash": ("12", "12"),
-    "creators_are_above": ("12", "12"),
+    "creators_have_infinite_power": ("12", "12"),
 }
 
 

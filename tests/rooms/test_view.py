@@ -11,7 +11,7 @@ from synrepl.rooms.event import Event
 from synrepl.rooms.judged import Judged, NoState, NotJudged, UnknownEvents
 from synrepl.rooms.judging import judge, judge_outlier, lookup_judged, lookup_judged_outlier
 from synrepl.rooms.lookups import run_async
-from synrepl.rooms.merging import ResolutionCache, lookup_state_after
+from synrepl.rooms.resolution_lookups import ResolutionCache, lookup_state_after
 from synrepl.rooms.room import Room
 from synrepl.rooms.state import StateMap
 from synrepl.rooms.state_map import Delta

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from synrepl.rooms.event import Event, event_of
-from synrepl.rooms.redacting import redacted
+from synrepl.rooms.redacting import redact
 from synrepl.rooms.state import StateKey
 from synrepl.rooms.versions import room_version
 from synrepl.rooms.visibility.audience import (
@@ -19,8 +19,12 @@ from synrepl.rooms.visibility.audience import (
     audience_of,
     membership_after,
 )
-from synrepl.rooms.visibility.clients import Viewer, seen_by_user
-from synrepl.rooms.visibility.servers import Presence, presence_at, seen_by_server
+from synrepl.rooms.visibility.clients import Viewer, visible_to_user
+from synrepl.rooms.visibility.servers import (
+    ServerMemberships,
+    server_memberships_at,
+    visible_to_server,
+)
 from synrepl.rooms.visibility.verdict import Sight, VisibilityReason
 from tests.rooms.vector_files import lines
 
@@ -35,7 +39,7 @@ class Told:
         events: dict[str, Event] = {}
         state: dict[StateKey, Event] = {}
         self.accepted: list[tuple[Event, dict[StateKey, Event], EventAudience]] = []
-        self.presence: list[Presence] = []
+        self.presence: list[ServerMemberships] = []
         for line in row["events"]:
             event = events[line["event_id"]] = event_of(line["event"], version)
             assert event.event_id == line["event_id"]
@@ -46,12 +50,12 @@ class Told:
             if line["verdict"] == "accept":
                 audience = audience_of(event, state, soft_failed=bool(line.get("soft_failed")))
                 self.accepted.append((event, dict(state), audience))
-                self.presence.append(presence_at(event, state))
+                self.presence.append(server_memberships_at(event, state))
 
 
 def changed(event: Event) -> bool:
     """Whether redaction takes anything from an event's content."""
-    return redacted(event.fields, event.version)["content"] != event.content
+    return redact(event.fields, event.version)["content"] != event.content
 
 
 class Vectors(TestCase):
@@ -73,7 +77,7 @@ class Vectors(TestCase):
         memberships = []
         for event, before, audience in room.accepted:
             membership = membership_after(event, before, viewer.user)
-            verdict = seen_by_user(audience, viewer, membership, case["erased_senders"])
+            verdict = visible_to_user(audience, viewer, membership, case["erased_senders"])
             if verdict.sight is not Sight.REDACTED or changed(event):
                 found[verdict.sight].append(event.event_id)
             if verdict.sight is not Sight.HIDDEN:
@@ -91,7 +95,9 @@ class Vectors(TestCase):
             for number, case in enumerate(row["server_cases"]):
                 with self.subTest(f"{row['id']} server case {number}"):
                     verdicts = [
-                        seen_by_server(audience, case["server"], presence, case["erased_senders"])
+                        visible_to_server(
+                            audience, case["server"], presence, case["erased_senders"]
+                        )
                         for (_, _, audience), presence in zip(
                             room.accepted, room.presence, strict=True
                         )
@@ -140,7 +146,7 @@ class Rules(TestCase):
         before = history(state)
         membership = more.pop("membership", None) or membership_after(seen, before, viewer.user)
         audience = audience_of(seen, before, soft_failed=more.pop("soft_failed", False))
-        self.assertIs(seen_by_user(audience, viewer, membership, **more).reason, reason)
+        self.assertIs(visible_to_user(audience, viewer, membership, **more).reason, reason)
 
     def test_reasons(self) -> None:
         said = event("m.room.message", {})
@@ -169,9 +175,9 @@ class Rules(TestCase):
             ("ban", VisibilityReason.NOT_JOINED),
         ):
             audience = audience_of(event("m.room.member", {"membership": now}, "@b:x"), before)
-            self.assertIs(seen_by_user(audience, Viewer("@b:x"), now).reason, expected)
+            self.assertIs(visible_to_user(audience, Viewer("@b:x"), now).reason, expected)
             self.assertIs(
-                seen_by_user(audience, Viewer("@c:x"), now).reason, VisibilityReason.NOT_JOINED
+                visible_to_user(audience, Viewer("@c:x"), now).reason, VisibilityReason.NOT_JOINED
             )
 
     def test_dummy_events(self) -> None:
@@ -193,10 +199,10 @@ class Rules(TestCase):
             moved = event("m.room.member", {"membership": now}, "@b:x")
             audience = audience_of(moved, before)
             with self.subTest(was=was, now=now):
-                erased = seen_by_user(audience, Viewer("@b:x"), now, {"@a:x"})
+                erased = visible_to_user(audience, Viewer("@b:x"), now, {"@a:x"})
                 self.assertIs(erased.sight, expected)
-                self.assertIs(seen_by_user(audience, Viewer("@b:x"), now).sight, Sight.FULL)
-        member = seen_by_user(audience, Viewer("@c:x"), "join", {"@a:x"})
+                self.assertIs(visible_to_user(audience, Viewer("@b:x"), now).sight, Sight.FULL)
+        member = visible_to_user(audience, Viewer("@c:x"), "join", {"@a:x"})
         self.assertIs(member.sight, Sight.FULL, "the others were there and stay")
 
     def test_an_unknown_visibility_is_shared(self) -> None:
@@ -208,19 +214,19 @@ class Rules(TestCase):
 
     def test_explain(self) -> None:
         audience = audience_of(event("m.room.message", {}), history("joined"))
-        verdict = seen_by_user(audience, Viewer("@b:x"), "leave")
+        verdict = visible_to_user(audience, Viewer("@b:x"), "leave")
         self.assertEqual(
             verdict.explain("@b:x"),
             "hidden: the history is for those in the room, and @b:x was not",
         )
         shared = audience_of(event("m.room.message", {}), {})
         self.assertEqual(
-            seen_by_user(shared, Viewer("@b:x"), "leave", {"@a:x"}).explain("@b:x"),
+            visible_to_user(shared, Viewer("@b:x"), "leave", {"@a:x"}).explain("@b:x"),
             "redacted: the history is shared with whoever is or was in the room; "
             "its sender has erased itself",
         )
         self.assertEqual(
-            seen_by_server(audience, "y", {}, {"@a:x"}).explain("y"),
+            visible_to_server(audience, "y", {}, {"@a:x"}).explain("y"),
             "redacted: the history is for those in the room, and y was not",
         )
 
@@ -255,6 +261,8 @@ class OddInput(TestCase):
         }
         audience = audience_of(one, before)
         for user in "@a:x", "@b:x", "nobody":
-            verdict = seen_by_user(audience, Viewer(user), membership_after(one, before, user))
+            verdict = visible_to_user(audience, Viewer(user), membership_after(one, before, user))
             json.dumps(verdict.explain(user))
-        self.assertIsInstance(seen_by_server(audience, "x", presence_at(one, before)).sight, Sight)
+        self.assertIsInstance(
+            visible_to_server(audience, "x", server_memberships_at(one, before)).sight, Sight
+        )

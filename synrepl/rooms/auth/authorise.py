@@ -11,8 +11,13 @@ from __future__ import annotations
 
 from synrepl.rooms.auth.membership import check_joined, check_member
 from synrepl.rooms.auth.outcome import Refusal
-from synrepl.rooms.auth.power_levels import check_change, check_redaction, check_to_send, levels_at
-from synrepl.rooms.auth.third_party import check_offer
+from synrepl.rooms.auth.power_levels import (
+    check_change,
+    check_redaction,
+    check_to_send,
+    power_levels_at,
+)
+from synrepl.rooms.auth.third_party import check_third_party_invite_event
 from synrepl.rooms.auth.users import server_part
 from synrepl.rooms.event import Event
 from synrepl.rooms.event_types import (
@@ -51,8 +56,8 @@ def authorise(event: Event, state: StateEvents) -> Refusal | None:
     if refusal is not None:
         return refusal
     if kind == THIRD_PARTY_INVITE:
-        return check_offer(event, state, create)
-    levels = levels_at(state, create)
+        return check_third_party_invite_event(event, state, create)
+    levels = power_levels_at(state, create)
     refusal = check_to_send(event, levels) or _check_state_key(event)
     if refusal is not None:
         return refusal

@@ -19,7 +19,7 @@ def creator_of(create: Event) -> object:
 def creators_of(create: Event) -> frozenset[str]:
     """Everybody who counts as a creator; additional ones only where such have power."""
     creators = [creator_of(create)]
-    if create.version.creators_are_above:
+    if create.version.creators_have_infinite_power:
         additional = create.content.get("additional_creators")
         if isinstance(additional, list):
             creators += additional
@@ -74,7 +74,7 @@ def _names_creator(event: Event) -> Refusal | None:
 
 def _additional_creators_are_users(event: Event) -> Refusal | None:
     """Step 1.4 of version 12."""
-    if not event.version.creators_are_above or "additional_creators" not in event.content:
+    if not event.version.creators_have_infinite_power or "additional_creators" not in event.content:
         return None
     additional = event.content["additional_creators"]
     if not isinstance(additional, list) or not all(map(is_user_id, additional)):

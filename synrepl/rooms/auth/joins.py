@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from synrepl.rooms.auth.create import creator_of
 from synrepl.rooms.auth.outcome import Refusal
-from synrepl.rooms.auth.power_levels import levels_at
+from synrepl.rooms.auth.power_levels import power_levels_at
 from synrepl.rooms.event import Event
-from synrepl.rooms.event_types import JOIN_RULES_KEY, MEMBER, VOUCHER
+from synrepl.rooms.event_types import AUTHORISING_USER, JOIN_RULES_KEY, MEMBER
 from synrepl.rooms.state import StateEvents
 from synrepl.rooms.versions import RoomVersion
 
@@ -21,14 +21,14 @@ def join_rule_of(state: StateEvents) -> object:
     return "invite" if rules is None else rules.content.get("join_rule", "invite")
 
 
-def is_restricted(rule: object, version: RoomVersion) -> bool:
+def allows_restricted_joins(rule: object, version: RoomVersion) -> bool:
     """Whether a rule lets people in for whom a member vouches."""
     return (rule == "restricted" and version.restricted_joins) or (
         rule == "knock_restricted" and version.knock_restricted_joins
     )
 
 
-def is_for_knocking(rule: object, version: RoomVersion) -> bool:
+def allows_knocking(rule: object, version: RoomVersion) -> bool:
     """Whether a rule lets people knock."""
     return (rule == "knock" and version.knocking) or (
         rule == "knock_restricted" and version.knock_restricted_joins
@@ -51,13 +51,13 @@ def check_join(event: Event, target: str, state: StateEvents, create: Event) -> 
     rule, version = join_rule_of(state), event.version
     if rule == "public":  # step 5.3.6
         return None
-    restricted = is_restricted(rule, version)
-    if restricted or rule == "invite" or is_for_knocking(rule, version):
+    restricted = allows_restricted_joins(rule, version)
+    if restricted or rule == "invite" or allows_knocking(rule, version):
         # steps 5.3.4 and 5.3.5.1
         if membership in ("join", "invite"):
             return None
         return (
-            _is_vouched_for(event, state, create)
+            _check_authorising_user(event, state, create)
             if restricted
             else Refusal("join-not-invited", f"{target} is not invited")
         )
@@ -69,15 +69,15 @@ def _is_creators_first(event: Event, target: str, create: Event) -> bool:
     return event.prev_event_ids == (create.event_id,) and target == creator_of(create)
 
 
-def _is_vouched_for(event: Event, state: StateEvents, create: Event) -> Refusal | None:
+def _check_authorising_user(event: Event, state: StateEvents, create: Event) -> Refusal | None:
     """Step 5.3.5.2: who vouches must be a member who may invite."""
-    voucher = event.content.get(VOUCHER)
-    if not isinstance(voucher, str):
+    authorising_user = event.content.get(AUTHORISING_USER)
+    if not isinstance(authorising_user, str):
         return Refusal("join-no-voucher", f"nobody vouches for {event.sender}")
-    member = state.get((MEMBER, voucher))
+    member = state.get((MEMBER, authorising_user))
     if member is None or member.membership != "join":
-        return Refusal("join-voucher-not-joined", f"{voucher:.255} is no member")
-    levels = levels_at(state, create)
-    if levels.of(voucher) < levels.invite:
-        return Refusal("join-voucher-level", f"{voucher:.255} lacks the power to invite")
+        return Refusal("join-voucher-not-joined", f"{authorising_user:.255} is no member")
+    levels = power_levels_at(state, create)
+    if levels.of(authorising_user) < levels.invite:
+        return Refusal("join-voucher-level", f"{authorising_user:.255} lacks the power to invite")
     return None

@@ -6,9 +6,9 @@ in versions 6 to 11; knocking is in it from version 7.
 
 from __future__ import annotations
 
-from synrepl.rooms.auth.joins import check_join, is_for_knocking, join_rule_of
+from synrepl.rooms.auth.joins import allows_knocking, check_join, join_rule_of
 from synrepl.rooms.auth.outcome import Refusal
-from synrepl.rooms.auth.power_levels import levels_at
+from synrepl.rooms.auth.power_levels import power_levels_at
 from synrepl.rooms.auth.third_party import check_third_party_invite
 from synrepl.rooms.auth.users import is_user_id
 from synrepl.rooms.event import Event
@@ -74,7 +74,7 @@ def _check_invite(event: Event, target: str, state: StateEvents, create: Event) 
         return Refusal("invite-joined", f"{target} is a member already")
     if membership == "ban":
         return Refusal("invite-banned", f"{target} is banned")
-    levels = levels_at(state, create)
+    levels = power_levels_at(state, create)
     if levels.of(event.sender) < levels.invite:
         return Refusal("invite-level", f"{event.sender} lacks the power to invite")
     return None
@@ -93,7 +93,7 @@ def _check_kick(event: Event, target: str, state: StateEvents, create: Event) ->
     refusal = check_joined(event, state)
     if refusal is not None:
         return refusal
-    levels = levels_at(state, create)
+    levels = power_levels_at(state, create)
     power = levels.of(event.sender)
     if membership_at(state, target) == "ban" and power < levels.ban:
         return Refusal("unban-level", f"{event.sender} lacks the power to unban")
@@ -107,24 +107,24 @@ def _check_ban(event: Event, target: str, state: StateEvents, create: Event) -> 
     refusal = check_joined(event, state)
     if refusal is not None:
         return refusal
-    levels = levels_at(state, create)
+    levels = power_levels_at(state, create)
     power = levels.of(event.sender)
     if power < levels.ban:
         return Refusal("ban-level", f"{event.sender} lacks the power to ban")
     return _is_above(event.sender, power, target, levels.of(target))
 
 
-def _is_above(sender: str, power: float, target: str, theirs: float) -> Refusal | None:
+def _is_above(sender: str, power: float, target: str, target_power: float) -> Refusal | None:
     """The last part of steps 5.5.4 and 5.6.2: only the weaker can be thrown out."""
-    if theirs >= power:
-        return Refusal("target-level", f"{target} has power {theirs}, {sender} {power}")
+    if target_power >= power:
+        return Refusal("target-level", f"{target} has power {target_power}, {sender} {power}")
     return None
 
 
 def _check_knock(event: Event, target: str, state: StateEvents) -> Refusal | None:
     """Step 5.7."""
     rule = join_rule_of(state)
-    if not is_for_knocking(rule, event.version):
+    if not allows_knocking(rule, event.version):
         return Refusal("knock-rule", f"nobody can knock by the rule {rule!s:.50}")
     if event.sender != target:
         return Refusal("knock-for-other", f"{event.sender} cannot knock for {target}")

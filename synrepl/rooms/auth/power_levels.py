@@ -6,7 +6,7 @@ https://spec.matrix.org/v1.16/rooms/v1/ for versions before 10 (and 6);
 https://spec.matrix.org/v1.16/client-server-api/#mroompower_levels for defaults.
 
 Each power levels event is read once, however many events it authorises: the last few hundred are
-kept as :class:`Levels`. Events never change, so whether one is kept changes no answer.
+kept as :class:`PowerLevels`. Events never change, so whether one is kept changes no answer.
 
 Whether a redaction may be, in the versions whose auth rules say, is a question of levels, too: step 11 of
 https://spec.matrix.org/v1.16/rooms/v1/#authorization-rules.
@@ -44,13 +44,13 @@ NAMED: Mapping[str, int] = {
 _CREATOR_AT_FIRST = 100
 
 #: What creators have in version 12: more than any level.
-_ABOVE_ALL = math.inf
+_INFINITE = math.inf
 
 #: How many power levels events are kept read.
 _KEPT = 256
 
 
-class Levels(msgspec.Struct, frozen=True):
+class PowerLevels(msgspec.Struct, frozen=True):
     """Who has which power, and which power is needed for what.
 
     :ivar users: everybody who has another level than ``users_default``
@@ -79,52 +79,52 @@ class Levels(msgspec.Struct, frozen=True):
         return self.events_default if event.state_key is None else self.state_default
 
 
-class StatedLevels(msgspec.Struct, frozen=True):
+class PowerLevelsContent(msgspec.Struct, frozen=True):
     """What an ``m.room.power_levels`` says itself, without defaults and without what is no level.
 
-    :ivar flaw: the first thing in it that is not as it must be
+    :ivar error: the first thing in it that is not as it must be
     """
 
     named: dict[str, int]
     events: dict[str, int]
     notifications: dict[str, int]
     users: dict[str, int]
-    flaw: Refusal | None
+    error: Refusal | None
 
 
-def levels_at(state: StateEvents, create: Event) -> Levels:
+def power_levels_at(state: StateEvents, create: Event) -> PowerLevels:
     """The levels in force at a state of a room."""
-    return levels_of(state.get(POWER_LEVELS_KEY), create)
+    return power_levels_of(state.get(POWER_LEVELS_KEY), create)
 
 
 @lru_cache(maxsize=_KEPT)
-def levels_of(power: Event | None, create: Event) -> Levels:
+def power_levels_of(power: Event | None, create: Event) -> PowerLevels:
     """The levels in force under a power levels event, or without one.
 
     A value that is no level counts as left out.
     """
-    above = create.version.creators_are_above
+    above = create.version.creators_have_infinite_power
     named: dict[str, int] = dict(NAMED)
     users: dict[str, float] = {}
     if power is None:
         users = dict.fromkeys(creators_of(create), _CREATOR_AT_FIRST)
         events: dict[str, int] = {}
     else:
-        said = stated(power)
-        named |= said.named
-        users |= said.users
-        events = said.events
+        parsed = parse_power_levels(power)
+        named |= parsed.named
+        users |= parsed.users
+        events = parsed.events
     if above:
-        users |= dict.fromkeys(creators_of(create), _ABOVE_ALL)
-    return Levels(users, events, **named)
+        users |= dict.fromkeys(creators_of(create), _INFINITE)
+    return PowerLevels(users, events, **named)
 
 
 @lru_cache(maxsize=_KEPT)
-def stated(event: Event) -> StatedLevels:
+def parse_power_levels(event: Event) -> PowerLevelsContent:
     """Read the content of an ``m.room.power_levels``, with steps 10.1 to 10.3 of version 12."""
     content, version = event.content, event.version
-    flaws: list[Refusal] = []
-    named = _levels({name: content[name] for name in NAMED if name in content}, version, "", flaws)
+    errors: list[Refusal] = []
+    named = _levels({name: content[name] for name in NAMED if name in content}, version, "", errors)
     maps = {}
     for name in ("events", "notifications", "users"):
         value = content.get(name, {})
@@ -133,15 +133,15 @@ def stated(event: Event) -> StatedLevels:
         elif not isinstance(value, dict):
             # Versions before 10 say nothing about anything but users; servers read it as empty.
             if name == "users" or version.integer_levels:
-                flaws.append(Refusal("levels-no-object", f"{name} is no object"))
+                errors.append(Refusal("levels-no-object", f"{name} is no object"))
             value = {}
-        maps[name] = _levels(value, version, f" in {name}", flaws)
+        maps[name] = _levels(value, version, f" in {name}", errors)
     if not all(map(is_user_id, maps["users"])):
-        flaws.append(Refusal("levels-user", "users has a key that is no user ID"))
-    return StatedLevels(named, **maps, flaw=flaws[0] if flaws else None)
+        errors.append(Refusal("levels-user", "users has a key that is no user ID"))
+    return PowerLevelsContent(named, **maps, error=errors[0] if errors else None)
 
 
-def level_in(value: object, version: RoomVersion) -> int | None:
+def parse_level(value: object, version: RoomVersion) -> int | None:
     """The level that a value stands for; None when it is none.
 
     Before version 10 a level is whatever Python's ``int`` makes of the value, as in the reference: text
@@ -162,19 +162,19 @@ def level_in(value: object, version: RoomVersion) -> int | None:
 
 
 def _levels(
-    values: Mapping[str, Any], version: RoomVersion, where: str, flaws: list[Refusal]
+    values: Mapping[str, Any], version: RoomVersion, where: str, errors: list[Refusal]
 ) -> dict[str, int]:
     levels = {}
     for name, value in values.items():
-        level = level_in(value, version)
+        level = parse_level(value, version)
         if level is None:
-            flaws.append(Refusal("level-no-integer", f"{name:.100}{where} is no integer"))
+            errors.append(Refusal("level-no-integer", f"{name:.100}{where} is no integer"))
         else:
             levels[name] = level
     return levels
 
 
-def check_to_send(event: Event, levels: Levels) -> Refusal | None:
+def check_to_send(event: Event, levels: PowerLevels) -> Refusal | None:
     """Step 8: the sender needs the power that the event's type takes."""
     if levels.to_send(event) > levels.of(event.sender):
         return Refusal(
@@ -185,16 +185,18 @@ def check_to_send(event: Event, levels: Levels) -> Refusal | None:
     return None
 
 
-def check_change(event: Event, state: StateEvents, create: Event, levels: Levels) -> Refusal | None:
+def check_change(
+    event: Event, state: StateEvents, create: Event, levels: PowerLevels
+) -> Refusal | None:
     """Step 10: what new power levels may be, given those in force."""
-    new, power = stated(event), levels.of(event.sender)
-    refusal = new.flaw or _no_creators(new, create)
+    new, power = parse_power_levels(event), levels.of(event.sender)
+    refusal = new.error or _no_creators(new, create)
     if refusal is not None:
         return refusal
     before = state.get(POWER_LEVELS_KEY)
     if before is None:  # step 10.5
         return None
-    old = stated(before)
+    old = parse_power_levels(before)
     return (
         _within(power, old.named, new.named)
         or _within(power, old.events, new.events)
@@ -204,9 +206,11 @@ def check_change(event: Event, state: StateEvents, create: Event, levels: Levels
     )
 
 
-def _no_creators(new: StatedLevels, create: Event) -> Refusal | None:
+def _no_creators(new: PowerLevelsContent, create: Event) -> Refusal | None:
     """Step 10.4, from version 12: creators have their power without being named."""
-    if create.version.creators_are_above and not new.users.keys().isdisjoint(creators_of(create)):
+    if create.version.creators_have_infinite_power and not new.users.keys().isdisjoint(
+        creators_of(create)
+    ):
         return Refusal("levels-name-creator", "a creator of the room must not be among users")
     return None
 
@@ -254,7 +258,7 @@ def _changes(
             yield name, None, becomes
 
 
-def check_redaction(event: Event, levels: Levels) -> Refusal | None:
+def check_redaction(event: Event, levels: PowerLevels) -> Refusal | None:
     """Step 11: it takes power, or a target of the same server."""
     if levels.of(event.sender) >= levels.redact:
         return None

@@ -12,13 +12,13 @@ from synrepl.rooms.auth.outcome import Refusal
 from synrepl.rooms.auth.third_party import token_of
 from synrepl.rooms.event import Event
 from synrepl.rooms.event_types import (
+    AUTHORISING_USER,
     CREATE,
     CREATE_KEY,
     JOIN_RULES_KEY,
     MEMBER,
     POWER_LEVELS_KEY,
     THIRD_PARTY_INVITE,
-    VOUCHER,
 )
 from synrepl.rooms.state import StateKey
 
@@ -34,10 +34,10 @@ def auth_event_keys(event: Event) -> tuple[StateKey, ...]:
     keys: tuple[StateKey, ...] = (POWER_LEVELS_KEY, sender)
     if not event.version.room_id_is_create_hash:
         keys = (CREATE_KEY, *keys)
-    return keys if event.type != MEMBER else (*keys, *_of_member(event, sender))
+    return keys if event.type != MEMBER else (*keys, *_membership_keys(event, sender))
 
 
-def _of_member(event: Event, sender: StateKey) -> list[StateKey]:
+def _membership_keys(event: Event, sender: StateKey) -> list[StateKey]:
     """What a change of membership takes beyond what every event does."""
     keys: list[StateKey] = []
     if event.state_key is not None and event.state_key != event.sender:
@@ -50,13 +50,18 @@ def _of_member(event: Event, sender: StateKey) -> list[StateKey]:
         if token is not None:
             keys.append((THIRD_PARTY_INVITE, token))
     if event.version.restricted_joins:
-        voucher = event.content.get(VOUCHER)
-        if isinstance(voucher, str) and (key := (MEMBER, voucher)) not in (sender, *keys):
+        authorising_user = event.content.get(AUTHORISING_USER)
+        if isinstance(authorising_user, str) and (key := (MEMBER, authorising_user)) not in (
+            sender,
+            *keys,
+        ):
             keys.append(key)
     return keys
 
 
-def check_cited(event: Event, cited: Sequence[Event], rejected: Container[str]) -> Refusal | None:
+def check_auth_events(
+    event: Event, cited: Sequence[Event], rejected: Container[str]
+) -> Refusal | None:
     """Step 3: whether an event cites what it should.
 
     :param cited: its auth events
@@ -71,7 +76,7 @@ def check_cited(event: Event, cited: Sequence[Event], rejected: Container[str]) 
     for each in cited:
         key = (each.type, each.state_key)
         if key not in allowed:  # steps 3.1 and 3.2
-            return _not_wanted(event, each)
+            return _unexpected_auth_event(event, each)
         allowed.remove(key)
         if each.event_id in rejected:  # step 3.3
             return Refusal("cites-rejected", f"it cites {each.event_id}, which is rejected")
@@ -82,7 +87,7 @@ def check_cited(event: Event, cited: Sequence[Event], rejected: Container[str]) 
     return None
 
 
-def _not_wanted(event: Event, cited: Event) -> Refusal:
+def _unexpected_auth_event(event: Event, cited: Event) -> Refusal:
     if (cited.type, cited.state_key) in auth_event_keys(event):
         return Refusal("cites-twice", f"it cites {cited.type} of one state_key twice")
     return Refusal("cites-needless", f"it cites {cited.event_id}, which does not authorise it")

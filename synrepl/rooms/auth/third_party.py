@@ -16,7 +16,7 @@ from signedjson.types import VerifyKey
 from unpaddedbase64 import decode_base64
 
 from synrepl.rooms.auth.outcome import Refusal
-from synrepl.rooms.auth.power_levels import levels_at
+from synrepl.rooms.auth.power_levels import power_levels_at
 from synrepl.rooms.event import Event
 from synrepl.rooms.event_types import MEMBER, THIRD_PARTY_INVITE
 from synrepl.rooms.signatures import ED25519, decoded_signature, signed_json, verifies
@@ -65,9 +65,11 @@ def check_third_party_invite(event: Event, target: str, state: StateEvents) -> R
     return None
 
 
-def check_offer(event: Event, state: StateEvents, create: Event) -> Refusal | None:
+def check_third_party_invite_event(
+    event: Event, state: StateEvents, create: Event
+) -> Refusal | None:
     """Step 7: offering an invite takes as much power as inviting."""
-    levels = levels_at(state, create)
+    levels = power_levels_at(state, create)
     if levels.of(event.sender) < levels.invite:
         return Refusal("invite-level", f"{event.sender} lacks the power to invite")
     return None

@@ -25,15 +25,15 @@ class Conflict:
     keys: Set[StateKey]
     changes: Sequence[Delta]
 
-    def agreed(self, key: StateKey) -> str | None:
+    def unconflicted(self, key: StateKey) -> str | None:
         """The entry that all of them have."""
         return None if key in self.keys else self.state_sets[0].get(key)
 
-    def all_agreed(self) -> Iterator[str]:
+    def unconflicted_events(self) -> Iterator[str]:
         """The events of the unconflicted state map."""
         return without_keys(self.state_sets[0], self.keys)
 
-    def differing(self) -> list[list[str]]:
+    def conflicted_events(self) -> list[list[str]]:
         """The other events of each of them."""
         of_first = self._of_first()
         found = [list(of_first.values())]
@@ -56,13 +56,13 @@ class Conflict:
         first = self.state_sets[0]
         return {key: event_id for key in self.keys if (event_id := first.get(key)) is not None}
 
-    def settled(self, resolved: Mapping[StateKey, str]) -> StateMap:
+    def resolved_state(self, resolved: Mapping[StateKey, str]) -> StateMap:
         """The whole state: what they agree on, and for other keys what was resolved.
 
         Step 5 of https://spec.matrix.org/v1.16/rooms/v2/#algorithm.
         """
         first = self.state_sets[0]
-        change = self.settling(resolved)
+        change = self.resolution_delta(resolved)
         if isinstance(first, CompactStateMap):
             return first.with_delta(change)
         whole = {**first, **change.entries}
@@ -70,8 +70,8 @@ class Conflict:
             whole.pop(key, None)
         return whole
 
-    def settling(self, resolved: Mapping[StateKey, str]) -> Delta:
-        """What turns the first state into the whole state, see :meth:`settled`."""
+    def resolution_delta(self, resolved: Mapping[StateKey, str]) -> Delta:
+        """What turns the first state into the whole state, see :meth:`resolved_state`."""
         first = self.state_sets[0]
         entries = {
             key: event_id

@@ -37,7 +37,7 @@ def resolve(
     found = conflict(state_sets)
     if not found.keys:
         return state_sets[0]
-    return found.settled(resolve_conflict(version, found, fetch, chains, rejected))
+    return found.resolved_state(resolve_conflict(version, found, fetch, chains, rejected))
 
 
 def full_conflicted_set(
@@ -46,7 +46,7 @@ def full_conflicted_set(
     """What a resolution of these states goes through; of room version 1, the events in conflict."""
     found = conflict(state_sets)
     if version.resolution is Resolution.V1:
-        return set().union(*found.differing())
+        return set().union(*found.conflicted_events())
     return STEPS[version.resolution].full_conflicted_set(found, chains)
 
 
@@ -76,4 +76,4 @@ def resolve_conflict(
 
 
 def _all_events(found: Conflict) -> set[str]:
-    return set().union(*found.differing(), found.all_agreed())
+    return set().union(*found.conflicted_events(), found.unconflicted_events())

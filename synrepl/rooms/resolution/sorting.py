@@ -9,21 +9,27 @@ from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from heapq import heapify, heappop, heappush
 from typing import Any
 
-from synrepl.rooms.auth.power_levels import levels_of, stated
-from synrepl.rooms.chains import Fetch, UnknownEvent, cited_levels, create_id, depends_on
+from synrepl.rooms.auth.power_levels import parse_power_levels, power_levels_of
+from synrepl.rooms.chains import (
+    Fetch,
+    UnknownEvent,
+    auth_dependencies,
+    cited_power_levels,
+    create_id,
+)
 from synrepl.rooms.event import Event
 
 
-def topological(
-    depends_on: Mapping[str, Collection[str]], rank: Callable[[str], tuple[Any, ...]]
+def lexicographical_topological_sort(
+    auth_dependencies: Mapping[str, Collection[str]], rank: Callable[[str], tuple[Any, ...]]
 ) -> list[str]:
     """Each after all that it depends on; of those that could be next, the one of the lowest rank.
 
-    :param depends_on: for each, others that are keys of this mapping, too
+    :param auth_dependencies: for each, others that are keys of this mapping, too
     """
-    waiting = {each: len(before) for each, before in depends_on.items()}
+    waiting = {each: len(before) for each, before in auth_dependencies.items()}
     followers: dict[str, list[str]] = {}
-    for each, before in depends_on.items():
+    for each, before in auth_dependencies.items():
         for other in before:
             followers.setdefault(other, []).append(each)
     ready = [(rank(each), each) for each, count in waiting.items() if not count]
@@ -45,21 +51,21 @@ def sender_level(event: Event, fetch: Fetch, power_levels: Container[str]) -> fl
     :param power_levels: the IDs of all in the room
     """
     version = event.version
-    levels_id = cited_levels(event, power_levels)
+    levels_id = cited_power_levels(event, power_levels)
     power = None if levels_id is None else fetch(levels_id)
-    if power is not None and not version.creators_are_above:
-        said = stated(power)
-        return said.users.get(event.sender, said.named.get("users_default", 0))
+    if power is not None and not version.creators_have_infinite_power:
+        parsed = parse_power_levels(power)
+        return parsed.users.get(event.sender, parsed.named.get("users_default", 0))
     if version.room_id_is_create_hash:
-        return levels_of(power, fetch(create_id(event))).of(event.sender)
+        return power_levels_of(power, fetch(create_id(event))).of(event.sender)
     for cited in map(fetch, event.auth_event_ids):
         if cited.is_create:
-            return levels_of(power, cited).of(event.sender)
+            return power_levels_of(power, cited).of(event.sender)
     # What cites no creation is not authorised, and has a place in the order all the same.
     return 0
 
 
-def by_power(
+def reverse_topological_power_sort(
     selected: Mapping[str, Event], fetch: Fetch, power_levels: Container[str]
 ) -> list[Event]:
     """Events so that each is after those that it depends on, and the powerful, the early come first.
@@ -78,8 +84,10 @@ def by_power(
         event = selected[event_id]
         return -sender_level(event, fetch, power_levels), event.origin_server_ts, event_id
 
-    cited = {event_id: selected.keys() & depends_on(event) for event_id, event in selected.items()}
-    return [selected[event_id] for event_id in topological(cited, rank)]
+    cited = {
+        event_id: selected.keys() & auth_dependencies(event) for event_id, event in selected.items()
+    }
+    return [selected[event_id] for event_id in lexicographical_topological_sort(cited, rank)]
 
 
 class Mainline:
@@ -107,7 +115,7 @@ class Mainline:
 
     def rank(self, event: Event) -> tuple[int, int, str]:
         """Where an event stands: by the newest of the mainline that it depends on, by time, by ID."""
-        levels = cited_levels(event, self._levels)
+        levels = cited_power_levels(event, self._levels)
         return self._closest(levels), event.origin_server_ts, event.event_id
 
     def _closest(self, levels: str | None) -> int:
@@ -122,7 +130,7 @@ class Mainline:
         return place
 
 
-def by_mainline(
+def mainline_sort(
     events: Iterable[Event], tip: str | None, power_levels: Mapping[str, str | None]
 ) -> list[Event]:
     """Events so that those which depend on older power levels come first; then by time, by ID.

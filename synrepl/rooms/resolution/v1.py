@@ -11,30 +11,32 @@ from hashlib import sha1
 from synrepl.rooms.chains import Fetch
 from synrepl.rooms.event import Event
 from synrepl.rooms.event_types import JOIN_RULES_KEY, MEMBER, POWER_LEVELS_KEY
-from synrepl.rooms.resolution.checks import GrowingState
 from synrepl.rooms.resolution.conflict import Conflict
+from synrepl.rooms.resolution.iterative_auth_checks import IterativeAuthState
 from synrepl.rooms.state import StateKey
 
 #: What the auth rules look at, in the order in which it is resolved.
 PHASES = (POWER_LEVELS_KEY[0], JOIN_RULES_KEY[0], MEMBER)
 
 #: Events in conflict, by key.
-_Disputed = Mapping[StateKey, list[Event]]
+_Conflicted = Mapping[StateKey, list[Event]]
 
 
 def resolve_v1(conflict: Conflict, fetch: Fetch) -> dict[StateKey, str]:
     """What the keys that are not everywhere the same resolve to."""
     candidates = conflict.candidates()
-    undisputed = union_without_conflicts(candidates)
-    disputed = {
-        key: in_order(map(fetch, candidates[key]))
-        for key in sorted(conflict.keys - undisputed.keys())
+    unconflicted = union_without_conflicts(candidates)
+    conflicted = {
+        key: sort_by_depth(map(fetch, candidates[key]))
+        for key in sorted(conflict.keys - unconflicted.keys())
     }
-    state = GrowingState(lambda key: undisputed.get(key) or conflict.agreed(key), fetch)
+    state = IterativeAuthState(
+        lambda key: unconflicted.get(key) or conflict.unconflicted(key), fetch
+    )
     for kind in PHASES:
-        resolve_kind(kind, disputed, state)
-    resolve_others(disputed, state)
-    return undisputed | state.applied
+        resolve_kind(kind, conflicted, state)
+    resolve_others(conflicted, state)
+    return unconflicted | state.applied
 
 
 def union_without_conflicts(candidates: Mapping[StateKey, set[str]]) -> dict[StateKey, str]:
@@ -42,7 +44,7 @@ def union_without_conflicts(candidates: Mapping[StateKey, set[str]]) -> dict[Sta
     return {key: next(iter(ids)) for key, ids in candidates.items() if len(ids) == 1}
 
 
-def in_order(events: Iterable[Event]) -> list[Event]:
+def sort_by_depth(events: Iterable[Event]) -> list[Event]:
     """By ascending depth, then by descending SHA-1 of the ID."""
     return sorted(events, key=lambda event: (event.depth, -_hash(event)))
 
@@ -51,20 +53,22 @@ def _hash(event: Event) -> int:
     return int.from_bytes(sha1(event.event_id.encode(), usedforsecurity=False).digest(), "big")
 
 
-def resolve_kind(kind: str, disputed: _Disputed, state: GrowingState) -> None:
+def resolve_kind(kind: str, conflicted: _Conflicted, state: IterativeAuthState) -> None:
     """Power levels, join rules, or memberships.
 
     What one key resolves to is not looked at for another one of the same kind
     (docs/adr/0014-state-resolution.md).
     """
     chosen = {
-        key: last_allowed(key, events, state) for key, events in disputed.items() if key[0] == kind
+        key: last_allowed(key, events, state)
+        for key, events in conflicted.items()
+        if key[0] == kind
     }
     for key, event in chosen.items():
         state.apply(event, key)
 
 
-def last_allowed(key: StateKey, events: Sequence[Event], state: GrowingState) -> Event:
+def last_allowed(key: StateKey, events: Sequence[Event], state: IterativeAuthState) -> Event:
     """The first of these, or the last before one that is not allowed where its predecessor is in force."""
     chosen, *others = events
     for event in others:
@@ -72,13 +76,13 @@ def last_allowed(key: StateKey, events: Sequence[Event], state: GrowingState) ->
         if not state.allows(event):
             break
         chosen = event
-    state.withdraw(key)
+    state.revert(key)
     return chosen
 
 
-def resolve_others(disputed: _Disputed, state: GrowingState) -> None:
+def resolve_others(conflicted: _Conflicted, state: IterativeAuthState) -> None:
     """All other types: the highest that is allowed, else the lowest (docs/adr/0014-state-resolution.md)."""
-    for key, events in disputed.items():
+    for key, events in conflicted.items():
         if key[0] not in PHASES:
             lowest, *above = events
             allowed = filter(state.allows, reversed(above))

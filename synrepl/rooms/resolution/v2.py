@@ -10,12 +10,12 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from synrepl.rooms.chains import AuthChains, Fetch, depends_on
+from synrepl.rooms.chains import AuthChains, Fetch, auth_dependencies
 from synrepl.rooms.event import Event
 from synrepl.rooms.event_types import CREATE_KEY, JOIN_RULES_KEY, MEMBER, POWER_LEVELS_KEY
-from synrepl.rooms.resolution.checks import GrowingState
 from synrepl.rooms.resolution.conflict import Conflict
-from synrepl.rooms.resolution.sorting import by_mainline, by_power
+from synrepl.rooms.resolution.iterative_auth_checks import IterativeAuthState
+from synrepl.rooms.resolution.sorting import mainline_sort, reverse_topological_power_sort
 from synrepl.rooms.state import StateKey
 from synrepl.rooms.versions import Resolution
 
@@ -45,36 +45,36 @@ def resolve_v2(
     """What the keys in conflict resolve to, and others that come up on the way."""
     ids = steps.full_conflicted_set(conflict, chains)
     full = dict(zip(ids, map(fetch, ids), strict=True))
-    state = GrowingState(steps.start(conflict), fetch, rejected)
-    power = with_chains(power_events(full), full)
+    state = IterativeAuthState(steps.start(conflict), fetch, rejected)
+    power = with_auth_chains(power_events(full), full)
     # Steps 1 and 2.
-    state.apply_allowed(by_power(power, fetch, chains.power_levels))
+    state.iterative_auth_checks(reverse_topological_power_sort(power, fetch, chains.power_levels))
     # Steps 3 and 4.
     others = [event for event_id, event in full.items() if event_id not in power]
     tip = state.entry(POWER_LEVELS_KEY)
-    state.apply_allowed(by_mainline(others, tip, chains.power_levels))
+    state.iterative_auth_checks(mainline_sort(others, tip, chains.power_levels))
     return state.applied
 
 
 def conflicted_and_auth_difference(conflict: Conflict, chains: AuthChains) -> set[str]:
     """ "Full conflicted set" of version 2."""
-    differing = conflict.differing()
-    found = chains.difference(differing, conflict.all_agreed())
+    differing = conflict.conflicted_events()
+    found = chains.difference(differing, conflict.unconflicted_events())
     return found.union(*differing)
 
 
-def with_subgraph(conflict: Conflict, chains: AuthChains) -> set[str]:
+def with_conflicted_subgraph(conflict: Conflict, chains: AuthChains) -> set[str]:
     """ "Full conflicted set" of version 2.1: the paths between events in conflict are part of it, too."""
-    conflicted = set().union(*conflict.differing())
+    conflicted = set().union(*conflict.conflicted_events())
     return conflicted_and_auth_difference(conflict, chains) | chains.subgraph(conflicted)
 
 
 def from_unconflicted(conflict: Conflict) -> Callable[[StateKey], str | None]:
     """Version 2 starts with what all agree on."""
-    return conflict.agreed
+    return conflict.unconflicted
 
 
-def from_nothing(conflict: Conflict) -> Callable[[StateKey], str | None]:
+def from_empty_state(conflict: Conflict) -> Callable[[StateKey], str | None]:
     """Version 2.1 starts with an empty state."""
     return lambda key: None
 
@@ -83,7 +83,7 @@ def from_nothing(conflict: Conflict) -> Callable[[StateKey], str | None]:
 STEPS: Mapping[Resolution, ResolutionSteps] = MappingProxyType(
     {
         Resolution.V2: ResolutionSteps(conflicted_and_auth_difference, from_unconflicted),
-        Resolution.V2_1: ResolutionSteps(with_subgraph, from_nothing),
+        Resolution.V2_1: ResolutionSteps(with_conflicted_subgraph, from_empty_state),
     }
 )
 
@@ -105,7 +105,7 @@ def is_power_event(event: Event) -> bool:
     return (kind, event.state_key) in _RULES
 
 
-def with_chains(power: Iterable[str], full: Mapping[str, Event]) -> dict[str, Event]:
+def with_auth_chains(power: Iterable[str], full: Mapping[str, Event]) -> dict[str, Event]:
     """Step 1: power events, with all of the full conflicted set that they depend on.
 
     As with the reference, only what is reached without leaving that set
@@ -114,7 +114,7 @@ def with_chains(power: Iterable[str], full: Mapping[str, Event]) -> dict[str, Ev
     found = {event_id: full[event_id] for event_id in power}
     waiting = list(found.values())
     while waiting:
-        for event_id in depends_on(waiting.pop()):
+        for event_id in auth_dependencies(waiting.pop()):
             if event_id not in found:
                 event = full.get(event_id)
                 if event is not None:

@@ -43,7 +43,7 @@ class EventAudience(msgspec.Struct, frozen=True, gc=False):
     :ivar is_state: whether it is a state event
     :ivar target: the user whose membership it sets, if it sets one
     :ivar target_before: what that user was before, ``leave`` if nothing was known of it
-    :ivar never: why no client may see it, whoever asks; None if some may
+    :ivar hidden_because: why no client may see it, whoever asks; None if some may
     """
 
     event_id: str
@@ -53,7 +53,7 @@ class EventAudience(msgspec.Struct, frozen=True, gc=False):
     is_state: bool
     target: str | None
     target_before: str
-    never: VisibilityReason | None
+    hidden_because: VisibilityReason | None
 
 
 def audience_of(event: Event, before: StateEvents, *, soft_failed: bool = False) -> EventAudience:
@@ -71,13 +71,13 @@ def audience_of(event: Event, before: StateEvents, *, soft_failed: bool = False)
     elif event.type == MEMBER and event.state_key is not None:
         target = event.state_key
         target_before = membership(before.get((MEMBER, target)))
-    never = None
+    hidden_because = None
     if soft_failed:
-        never = VisibilityReason.SOFT_FAILED
+        hidden_because = VisibilityReason.SOFT_FAILED
     elif event.type == ALIASES:
-        never = VisibilityReason.ALIASES
+        hidden_because = VisibilityReason.ALIASES
     elif event.type == DUMMY:
-        never = VisibilityReason.DUMMY
+        hidden_because = VisibilityReason.DUMMY
     return EventAudience(
         event.event_id,
         event.sender,
@@ -86,7 +86,7 @@ def audience_of(event: Event, before: StateEvents, *, soft_failed: bool = False)
         event.state_key is not None,
         target,
         target_before,
-        never,
+        hidden_because,
     )
 
 

@@ -33,7 +33,7 @@ class Viewer(NamedTuple):
     ignored: Container[str] = frozenset()
 
 
-def seen_by_user(
+def visible_to_user(
     audience: EventAudience, viewer: Viewer, membership: str, erased: Container[str] = frozenset()
 ) -> VisibilityVerdict:
     """Whether a user may see an event, and how.
@@ -41,22 +41,22 @@ def seen_by_user(
     :param membership: the user's, in the state after the event
     :param erased: users who erased themselves
     """
-    gone = audience.sender in erased
+    is_erased = audience.sender in erased
     own = audience.target == viewer.user
     widest_membership = more_permissive(membership, audience.target_before) if own else membership
     reason = (
-        audience.never
+        audience.hidden_because
         or _ignored(audience, viewer)
-        or _by_history(audience, viewer, widest_membership, gone)
+        or _by_history(audience, viewer, widest_membership, is_erased)
     )
     if own and not reason.shows and reason not in _REGARDLESS and _ended(audience, membership):
         reason = VisibilityReason.INVITATION_ENDED
     if not reason.shows:
-        return VisibilityVerdict(Sight.HIDDEN, reason, gone)
+        return VisibilityVerdict(Sight.HIDDEN, reason, is_erased)
     # Whoever was there has read it already; but one's own leave ends that.
     there = widest_membership == JOIN and not (own and membership == LEAVE)
-    whole = not gone or there
-    return VisibilityVerdict(Sight.FULL if whole else Sight.REDACTED, reason, gone)
+    whole = not is_erased or there
+    return VisibilityVerdict(Sight.FULL if whole else Sight.REDACTED, reason, is_erased)
 
 
 #: Hidden whatever the history's visibility is.
@@ -75,14 +75,14 @@ def _ignored(audience: EventAudience, viewer: Viewer) -> VisibilityReason | None
 
 
 def _by_history(
-    audience: EventAudience, viewer: Viewer, membership: str, gone: bool
+    audience: EventAudience, viewer: Viewer, membership: str, is_erased: bool
 ) -> VisibilityReason:
     """The numbered rules of history visibility.
 
     A change of the visibility counts by the wider one. Of an erased sender only the redacted form
     is shown, which does not tell what was before; and an invitation opens only the new one.
     """
-    visibility = audience.visibility if gone else audience.widest
+    visibility = audience.visibility if is_erased else audience.widest
     if visibility is HistoryVisibility.WORLD_READABLE:  # rule 1
         return VisibilityReason.WORLD_READABLE
     if membership == JOIN:  # rule 2

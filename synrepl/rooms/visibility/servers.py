@@ -25,10 +25,10 @@ from synrepl.rooms.visibility.audience import (
 from synrepl.rooms.visibility.verdict import Sight, VisibilityReason, VisibilityVerdict
 
 #: For each server the most permissive membership of its users.
-Presence = Mapping[str, str]
+ServerMemberships = Mapping[str, str]
 
 
-def presence_at(event: Event, before: StateEvents) -> Presence:
+def server_memberships_at(event: Event, before: StateEvents) -> ServerMemberships:
     """Which servers are in the room, or invited, after an event."""
     members = {key: entry for (kind, key), entry in before.items() if kind == MEMBER}
     if event.type == MEMBER and event.state_key is not None:
@@ -40,18 +40,21 @@ def presence_at(event: Event, before: StateEvents) -> Presence:
     return found
 
 
-def seen_by_server(
-    audience: EventAudience, server: str, presence: Presence, erased: Container[str] = frozenset()
+def visible_to_server(
+    audience: EventAudience,
+    server: str,
+    server_memberships: ServerMemberships,
+    erased: Container[str] = frozenset(),
 ) -> VisibilityVerdict:
     """Whether a server may have an event, or only its redacted form.
 
-    :param presence: of the state after the event; only asked for this server
+    :param server_memberships: of the state after the event; only asked for this server
     :param erased: users who erased themselves
     """
-    gone = audience.sender in erased
-    reason = _by_history(audience.visibility, presence.get(server, LEAVE))
-    whole = reason.shows and not gone
-    return VisibilityVerdict(Sight.FULL if whole else Sight.REDACTED, reason, gone)
+    is_erased = audience.sender in erased
+    reason = _by_history(audience.visibility, server_memberships.get(server, LEAVE))
+    whole = reason.shows and not is_erased
+    return VisibilityVerdict(Sight.FULL if whole else Sight.REDACTED, reason, is_erased)
 
 
 def _by_history(visibility: HistoryVisibility, best: str) -> VisibilityReason:

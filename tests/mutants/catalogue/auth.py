@@ -10,7 +10,7 @@ AUTHORISE = "auth/authorise.py"
 CREATE = "auth/create.py"
 JOINS = "auth/joins.py"
 MEMBERSHIP = "auth/membership.py"
-OWN = "auth/own.py"
+OWN = "auth/state_independent.py"
 SELECTION = "auth/selection.py"
 THIRD_PARTY = "auth/third_party.py"
 
@@ -130,7 +130,7 @@ AUTH = (
     Mutant(
         "join-voucher-powerless",
         JOINS,
-        "levels.of(voucher) < levels.invite",
+        "levels.of(authorising_user) < levels.invite",
         "False",
         "who vouches may invite",
         MEMBERS,
@@ -186,8 +186,8 @@ AUTH = (
     Mutant(
         "kick-of-equals",
         MEMBERSHIP,
-        "if theirs >= power:",
-        "if theirs > power:",
+        "if target_power >= power:",
+        "if target_power > power:",
         "only the weaker can be kicked or banned",
         MEMBERS,
     ),
@@ -218,7 +218,7 @@ AUTH = (
     Mutant(
         "knock-anywhere",
         MEMBERSHIP,
-        "if not is_for_knocking(rule, event.version):",
+        "if not allows_knocking(rule, event.version):",
         "if False:",
         "knocking takes a join rule that lets",
         MEMBERS,
@@ -234,7 +234,7 @@ AUTH = (
     Mutant(
         "own-voucher-unsigned",
         OWN,
-        "if not _has_signed(event, server_part(voucher)):",
+        "if not _has_signed(event, server_part(authorising_user)):",
         "if False:",
         "the voucher's server signed",
         RULES,

@@ -41,7 +41,7 @@ FORMATS = (
     Mutant(
         "version-loses-voucher",
         "versions.py",
-        'V9 = replace(V8, name="9", keeps_voucher=True)',
+        'V9 = replace(V8, name="9", keeps_authorising_user=True)',
         'V9 = replace(V8, name="9")',
         "from version 9 on, redaction keeps who vouched for a join",
         EVENTS,
@@ -121,8 +121,8 @@ FORMATS = (
     Mutant(
         "redact-keeps-origin",
         "redacting.py",
-        "keys = _ALWAYS if version.modern_redaction else _ALWAYS | _UNTIL_MODERN",
-        "keys = _ALWAYS | _UNTIL_MODERN",
+        "keys = _ALWAYS if version.updated_redaction_rules else _ALWAYS | _UNTIL_UPDATED",
+        "keys = _ALWAYS | _UNTIL_UPDATED",
         "from version 11 on, redaction drops membership, origin and prev_state",
         REDACTION,
     ),
@@ -137,7 +137,7 @@ FORMATS = (
     Mutant(
         "redact-always-keeps-invite-level",
         "redacting.py",
-        '*(["invite"] if version.modern_redaction else [])',
+        '*(["invite"] if version.updated_redaction_rules else [])',
         '"invite"',
         "before version 11, redaction drops the level to invite",
         REDACTION,
@@ -145,7 +145,7 @@ FORMATS = (
     Mutant(
         "redact-loses-create",
         "redacting.py",
-        'dict if version.modern_redaction else _only("creator")',
+        'dict if version.updated_redaction_rules else _only("creator")',
         '_only("creator")',
         "from version 11 on, redaction keeps all of m.room.create",
         REDACTION,

@@ -6,7 +6,7 @@ from tests.mutants.mutant import Mutant
 
 TESTS = ("tests.rooms.test_resolution_vectors", "tests.rooms.test_resolution_laws")
 RULES = ("tests.rooms.test_resolution_conventions",)
-CHECKS = "resolution/checks.py"
+CHECKS = "resolution/iterative_auth_checks.py"
 SORTING = "resolution/sorting.py"
 V1 = "resolution/v1.py"
 V2 = "resolution/v2.py"
@@ -47,8 +47,8 @@ RESOLUTION = (
     Mutant(
         "v2-no-power-phase",
         V2,
-        "with_chains(power_events(full), full)",
-        "with_chains(set(), full)",
+        "with_auth_chains(power_events(full), full)",
+        "with_auth_chains(set(), full)",
         "power events are applied first",
         TESTS,
     ),
@@ -120,7 +120,7 @@ RESOLUTION = (
         "v2.1-starts-full",
         V2,
         "return lambda key: None",
-        "return conflict.agreed",
+        "return conflict.unconflicted",
         "version 2.1 starts with an empty state",
         TESTS,
     ),

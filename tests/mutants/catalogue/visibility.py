@@ -101,7 +101,7 @@ VISIBILITY = (
     Mutant(
         "visibility-erased-shown",
         CLIENTS,
-        "    whole = not gone or there\n",
+        "    whole = not is_erased or there\n",
         "    whole = True\n",
         "erased senders' events are shown redacted",
         TESTS,
@@ -109,8 +109,8 @@ VISIBILITY = (
     Mutant(
         "visibility-erased-redacted-for-members",
         CLIENTS,
-        "    whole = not gone or there\n",
-        "    whole = not gone\n",
+        "    whole = not is_erased or there\n",
+        "    whole = not is_erased\n",
         "whoever was in the room still sees what an erased sender said",
         TESTS,
     ),

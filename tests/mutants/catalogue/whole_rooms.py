@@ -8,7 +8,7 @@ EVENTS = ("tests.rooms.test_events",)
 SIGNATURES = ("tests.rooms.test_signing",)
 EFFECT = ("tests.rooms.test_redaction_effect",)
 PARTIAL = ("tests.rooms.test_partial",)
-ANSWERS = ("tests.rooms.test_join_answer",)
+ANSWERS = ("tests.rooms.test_send_join_response",)
 IDENTIFIERS = ("tests.rooms.test_identifiers",)
 REJECTED = ("tests.rooms.test_rejected",)
 TWICE = ("tests.rooms.test_room_identity",)
@@ -24,7 +24,7 @@ WHOLE_ROOMS = (
     Mutant(
         "receipt-any-hash",
         "receipt.py",
-        "if has_right_hash(event):",
+        "if content_hash_matches(event):",
         "if True:",
         "an event with another content hash is redacted",
         EVENTS,
@@ -119,7 +119,7 @@ WHOLE_ROOMS = (
     ),
     Mutant(
         "merging-first-is-enough",
-        "merging.py",
+        "resolution_lookups.py",
         "if None not in entries and all(each == entries for each in found):",
         "if True:",
         "check 6 looks at what the states at all ends of the room resolve to",
@@ -127,9 +127,9 @@ WHOLE_ROOMS = (
     ),
     Mutant(
         "room-one-parent",
-        "merging.py",
-        "first if len(different) == 1 else (yield from _lookup_resolved(version, different, cache))",
-        "first",
+        "resolution_lookups.py",
+        "    if len(different) == 1:\n        return first\n",
+        "    return first\n",
         "the state before an event is what those after all its parents resolve to",
         ROOMS,
     ),
@@ -144,39 +144,39 @@ WHOLE_ROOMS = (
     Mutant(
         "checks-own-left-out",
         "checks.py",
-        "check_own(event) or check_cited(event, self._all_cited, rejected)",
-        "check_cited(event, self._all_cited, rejected)",
+        "check_state_independent(event) or check_auth_events(",
+        "check_auth_events(",
         "an event is judged by itself",
         ROOMS,
     ),
     Mutant(
         "extremities-soft-failed-counts",
         "extremities.py",
-        "if event.counts and not late",
-        "if not late",
+        "if event.passed_all_checks and not already_followed",
+        "if not already_followed",
         "what is rejected or soft-failed is no extremity",
         EXTREMITIES,
     ),
     Mutant(
         "extremities-late-parent",
         "extremities.py",
-        "if event.counts and not late",
-        "if event.counts",
+        "if event.passed_all_checks and not already_followed",
+        "if event.passed_all_checks",
         "what comes after something that follows it is no extremity",
         EXTREMITIES,
     ),
     Mutant(
         "extremities-late-rejected-parent",
         "extremities.py",
-        "if event.counts or late",
-        "if event.counts",
+        "if event.passed_all_checks or already_followed",
+        "if event.passed_all_checks",
         "what follows an event that does not count, and comes later, follows what that follows",
         EXTREMITIES,
     ),
     Mutant(
         "extremities-no-step-on",
         "extremities.py",
-        "if event is not None and not event.counts",
+        "if event is not None and not event.passed_all_checks",
         "if False",
         "what follows an event that does not count follows what that follows",
         EXTREMITIES,
@@ -184,7 +184,7 @@ WHOLE_ROOMS = (
     Mutant(
         "extremities-all-the-way",
         "extremities.py",
-        "is not None and not event.counts",
+        "is not None and not event.passed_all_checks",
         "is not None",
         "an event leaves behind only its parents",
         EXTREMITIES,
@@ -192,7 +192,7 @@ WHOLE_ROOMS = (
     Mutant(
         "extremities-again-and-again",
         "extremities.py",
-        "self._passed.add(each)",
+        "self._skipped.add(each)",
         "pass",
         "a chain of what does not count is gone through once",
         EXTREMITIES,
@@ -239,7 +239,7 @@ WHOLE_ROOMS = (
     ),
     Mutant(
         "resolution-rejected-decide",
-        "merging.py",
+        "resolution_lookups.py",
         "            self.rejected.update(found.rejected & missing)\n",
         "            pass\n",
         "rejected events decide over no other where states are resolved",
@@ -264,7 +264,7 @@ WHOLE_ROOMS = (
     Mutant(
         "signatures-voucher",
         "signatures.py",
-        "        and VOUCHER in content\n",
+        "        and AUTHORISING_USER in content\n",
         "        and False\n",
         "the voucher's server signs a restricted join",
         SIGNATURES,
@@ -335,7 +335,7 @@ WHOLE_ROOMS = (
     ),
     Mutant(
         "partial-answer-lacks-what-the-chain-has",
-        "join_answer.py",
+        "send_join_response.py",
         "there = here | _kinds(auth_chain) | {CREATE}",
         "there = here | {CREATE}",
         "an answer without the power levels that its events lean on is refused",
@@ -343,7 +343,7 @@ WHOLE_ROOMS = (
     ),
     Mutant(
         "partial-answer-without-creation",
-        "join_answer.py",
+        "send_join_response.py",
         "there = here | _kinds(auth_chain) | {CREATE}",
         "there = here | _kinds(auth_chain)",
         "an answer without the room's creation is refused",
@@ -351,7 +351,7 @@ WHOLE_ROOMS = (
     ),
     Mutant(
         "partial-answer-without-servers",
-        "join_answer.py",
+        "send_join_response.py",
         "    if not servers:",
         "    if False:",
         "an answer that leaves out members has to name the servers",
@@ -359,7 +359,7 @@ WHOLE_ROOMS = (
     ),
     Mutant(
         "partial-answer-rejected",
-        "join_answer.py",
+        "send_join_response.py",
         "if refusal is not None and event.type in ESSENTIAL",
         "if False and event.type in ESSENTIAL",
         "an answer whose power levels are rejected is refused",
@@ -368,7 +368,7 @@ WHOLE_ROOMS = (
     Mutant(
         "partial-resync-ignores-citing",
         "partial.py",
-        "        yield from depends_on(event)\n",
+        "        yield from auth_dependencies(event)\n",
         "",
         "what an event cites is judged again before it",
         RESYNC,
@@ -384,8 +384,8 @@ WHOLE_ROOMS = (
     Mutant(
         "resync-leaves-outliers",
         "partial.py",
-        "if judged and self.progress.is_partial and any(",
-        "if False and any(",
+        "                judged\n                and self.progress.is_partial\n",
+        "                False\n",
         "outliers that cite what is resynced are judged again",
         RESYNC,
     ),
@@ -400,7 +400,7 @@ WHOLE_ROOMS = (
     Mutant(
         "resync-outlier-that-came-as-more-counts-twice",
         "partial.py",
-        "            self.progress.doubtful.discard(each.event.event_id)\n",
+        "            self.progress.unconfirmed_outliers.discard(each.event.event_id)\n",
         "",
         "what came as more than an outlier is no longer one",
         RESYNC,
@@ -408,7 +408,7 @@ WHOLE_ROOMS = (
     Mutant(
         "resync-outlier-needs-a-state",
         "partial.py",
-        "return () if event.event_id in self.progress.doubtful else event.prev_event_ids",
+        "return () if event.event_id in self.progress.unconfirmed_outliers else event.prev_event_ids",
         "return event.prev_event_ids",
         "of an outlier only what it cites matters",
         RESYNC,
@@ -432,7 +432,7 @@ WHOLE_ROOMS = (
     Mutant(
         "partial-resync-out-of-order",
         "partial.py",
-        "if not self._is_next(was.event):",
+        "if not self._is_ready(was.event):",
         "if False:",
         "the resync goes in topological order",
         PARTIAL,

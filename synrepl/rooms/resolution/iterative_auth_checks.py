@@ -13,7 +13,7 @@ from synrepl.rooms.event_types import CREATE_KEY
 from synrepl.rooms.state import StateKey
 
 
-class GrowingState:
+class IterativeAuthState:
     """A state while it is resolved, as the auth rules look at it.
 
     Events are read only when a rule asks for them.
@@ -21,17 +21,20 @@ class GrowingState:
     :ivar applied: what was applied so far
     """
 
-    __slots__ = ("_agreed", "_checked", "_fetch", "_known", "_rejected", "applied")
+    __slots__ = ("_checked", "_fetch", "_known", "_rejected", "_unconflicted", "applied")
 
     def __init__(
-        self, agreed: Callable[[StateKey], str | None], fetch: Fetch, rejected: Container[str] = ()
+        self,
+        unconflicted: Callable[[StateKey], str | None],
+        fetch: Fetch,
+        rejected: Container[str] = (),
     ) -> None:
         """
-        :param agreed: what the state begins with
+        :param unconflicted: what the state begins with
         :param rejected: events that decide over no other, in the state or cited
         """
         self.applied: dict[StateKey, str] = {}
-        self._agreed = agreed
+        self._unconflicted = unconflicted
         self._fetch = fetch
         self._rejected = rejected
         self._known: dict[StateKey, Event] = {}
@@ -44,7 +47,7 @@ class GrowingState:
 
     def entry(self, key: StateKey) -> str | None:
         """The ID of a key's entry, rejected or not."""
-        return self.applied.get(key) or self._agreed(key)
+        return self.applied.get(key) or self._unconflicted(key)
 
     def _look_up(self, key: StateKey) -> Event | None:
         event_id = self.entry(key)
@@ -87,12 +90,12 @@ class GrowingState:
             self._known[key] = event
         self.applied[key] = event.event_id
 
-    def withdraw(self, key: StateKey) -> None:
+    def revert(self, key: StateKey) -> None:
         """Let a key be as if nothing had been applied to it."""
         self._known.pop(key, None)
         del self.applied[key]
 
-    def apply_allowed(self, events: Iterable[Event]) -> None:
+    def iterative_auth_checks(self, events: Iterable[Event]) -> None:
         """Apply each of these that the auth rules allow.
 
         "Iterative auth checks" of https://spec.matrix.org/v1.16/rooms/v2/#definitions: for a key that the
@@ -107,4 +110,4 @@ class GrowingState:
 
 
 # The rules ask a state for entries, and for nothing else that a mapping has.
-_judged = cast(Callable[[Event, GrowingState], Refusal | None], authorise)
+_judged = cast(Callable[[Event, IterativeAuthState], Refusal | None], authorise)

@@ -23,7 +23,7 @@ class IncompleteAnswer(InputError):
     """the answer to the join of room {room_id} {reason}; drop all of it, and join through another server"""
 
 
-def check_answer(
+def check_send_join_response(
     join: Event, state: Collection[Event], auth_chain: Iterable[Event], servers: Collection[str]
 ) -> None:
     """Refuse an answer that leaves out what there is.
@@ -44,7 +44,7 @@ def check_answer(
         )
 
 
-def check_accepted(room_id: str, state: Iterable[Judged[Any]]) -> None:
+def check_essential_state_accepted(room_id: str, state: Iterable[Judged[Any]]) -> None:
     """Refuse an answer in which what it cannot do without is rejected, and so would be left out.
 
     :param state: what became of the events of the state

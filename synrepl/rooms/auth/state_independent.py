@@ -13,11 +13,11 @@ from synrepl.rooms.auth.create import check_create
 from synrepl.rooms.auth.outcome import Refusal
 from synrepl.rooms.auth.users import is_user_id, server_part
 from synrepl.rooms.event import Event
-from synrepl.rooms.event_types import CREATE, MEMBER, VOUCHER
+from synrepl.rooms.event_types import AUTHORISING_USER, CREATE, MEMBER
 from synrepl.rooms.versions import EventIds
 
 
-def check_own(event: Event) -> Refusal | None:
+def check_state_independent(event: Event) -> Refusal | None:
     """Judge an event by itself.
 
     :returns: None when nothing is wrong with it
@@ -39,8 +39,12 @@ def _check_member(event: Event) -> Refusal | None:
     content = event.content
     if content["membership"] == "invite" and "third_party_invite" in content:
         return third_party.check_complete(event)
-    if content["membership"] == "join" and event.version.restricted_joins and VOUCHER in content:
-        return _check_voucher_signed(event)
+    if (
+        content["membership"] == "join"
+        and event.version.restricted_joins
+        and AUTHORISING_USER in content
+    ):
+        return _check_authorising_user_signed(event)
     return None
 
 
@@ -67,7 +71,7 @@ def _check_signed(event: Event) -> Refusal | None:
     return None
 
 
-def _check_voucher_signed(event: Event) -> Refusal | None:
+def _check_authorising_user_signed(event: Event) -> Refusal | None:
     """Step 5.2, from version 8.
 
     The step says so of every membership, the specification of signatures only of joins; servers
@@ -75,11 +79,11 @@ def _check_voucher_signed(event: Event) -> Refusal | None:
     :func:`~synrepl.rooms.signatures.signing_servers`, who vouches need only name a server; that it
     is a user is said here.
     """
-    voucher = event.content[VOUCHER]
-    if not is_user_id(voucher):
-        return Refusal("voucher-no-user", f"{VOUCHER} is no user ID")
-    if not _has_signed(event, server_part(voucher)):
-        return Refusal("voucher-unsigned", f"the server of {voucher} did not sign it")
+    authorising_user = event.content[AUTHORISING_USER]
+    if not is_user_id(authorising_user):
+        return Refusal("voucher-no-user", f"{AUTHORISING_USER} is no user ID")
+    if not _has_signed(event, server_part(authorising_user)):
+        return Refusal("voucher-unsigned", f"the server of {authorising_user} did not sign it")
     return None
 
 

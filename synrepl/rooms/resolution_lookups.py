@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence, Set
 from typing import Generic
 
 from synrepl.rooms.auth.selection import auth_event_keys
-from synrepl.rooms.chains import depends_on
+from synrepl.rooms.chains import auth_dependencies
 from synrepl.rooms.event import Event
 from synrepl.rooms.event_types import CREATE_KEY, POWER_LEVELS_KEY
 from synrepl.rooms.judged import NoState, NotJudged
@@ -30,32 +30,32 @@ from synrepl.rooms.view import (
 )
 
 #: How many results are kept.
-MAX_KEPT = 512
+MAX_CACHED = 512
 
 
 class ResolutionCache(Generic[S]):
     """The last results of resolving states of one room."""
 
-    __slots__ = ("_kept",)
+    __slots__ = ("_results",)
 
     def __init__(self) -> None:
-        self._kept: dict[frozenset[int], tuple[Sequence[S], S]] = {}
+        self._results: dict[frozenset[int], tuple[Sequence[S], S]] = {}
 
     def get(self, states: Sequence[S]) -> S | None:
         """What these very handles resolved to, in any order."""
-        found = self._kept.get(frozenset(map(id, states)))
+        found = self._results.get(frozenset(map(id, states)))
         return None if found is None else found[1]
 
-    def keep(self, states: Sequence[S], resolved: S) -> None:
+    def add(self, states: Sequence[S], resolved: S) -> None:
         """Keep a result in place of the oldest."""
-        if len(self._kept) >= MAX_KEPT:
-            del self._kept[next(iter(self._kept))]
+        if len(self._results) >= MAX_CACHED:
+            del self._results[next(iter(self._results))]
         # The handles are kept with it, so that their ids stay theirs.
-        self._kept[frozenset(map(id, states))] = states, resolved
+        self._results[frozenset(map(id, states))] = states, resolved
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Keep no results, since other events are rejected now."""
-        self._kept.clear()
+        self._results.clear()
 
 
 def lookup_state_after(
@@ -71,7 +71,7 @@ def lookup_state_after(
     if not event_ids:
         return heads.empty_state
     states: list[S] = states_after(at, event_ids, heads.room_id)
-    return (yield from lookup_merged(version, states, cache))
+    return (yield from lookup_resolved_state(version, states, cache))
 
 
 def states_after(
@@ -94,7 +94,7 @@ def states_after(
     return states
 
 
-def lookup_merged(
+def lookup_resolved_state(
     version: RoomVersion,
     states: Sequence[S],
     cache: ResolutionCache[S] | None = None,
@@ -120,20 +120,20 @@ def lookup_merged(
             return first
     once = {id(state): state for state in states}
     different = [state for state in once.values() if state is first or state != first]
-    return (
-        first if len(different) == 1 else (yield from _lookup_resolved(version, different, cache))
-    )
+    if len(different) == 1:
+        return first
+    return (yield from _lookup_cached_resolution(version, different, cache))
 
 
-def _lookup_resolved(
+def _lookup_cached_resolution(
     version: RoomVersion, states: Sequence[S], cache: ResolutionCache[S] | None
 ) -> Lookup[S]:
-    kept = None if cache is None else cache.get(states)
-    if kept is None:
-        kept = yield from lookup_resolution(version, states)
+    resolved = None if cache is None else cache.get(states)
+    if resolved is None:
+        resolved = yield from lookup_resolution(version, states)
         if cache is not None:
-            cache.keep(states, kept)
-    return kept
+            cache.add(states, resolved)
+    return resolved
 
 
 def lookup_resolution(version: RoomVersion, states: Sequence[S]) -> Lookup[S]:
@@ -156,7 +156,7 @@ def lookup_resolution(version: RoomVersion, states: Sequence[S]) -> Lookup[S]:
         facts = AuthChainFacts(frozenset(), frozenset(), {})
     else:
         with_subgraph = version.resolution is Resolution.V2_1
-        request = AuthChainsRequest(conflict.differing(), first, keys, with_subgraph)
+        request = AuthChainsRequest(conflict.conflicted_events(), first, keys, with_subgraph)
         (facts,) = yield (request,)
     full = set().union(*conflict.candidates().values(), facts.difference, facts.subgraph)
     yield from known.lookup(full)
@@ -165,29 +165,31 @@ def lookup_resolution(version: RoomVersion, states: Sequence[S]) -> Lookup[S]:
     looked_at = {key for event in events for key in auth_event_keys(event)}
     looked_at.update([(each.type, each.state_key) for each in events if each.state_key is not None])
     looked_at.difference_update(entries, keys)
-    cited = {each for event in events for each in depends_on(event)}
-    agreed = yield from _lookup_entries(first, looked_at)
-    entries.update(agreed)
+    cited = {each for event in events for each in auth_dependencies(event)}
+    unconflicted = yield from _lookup_entries(first, looked_at)
+    entries.update(unconflicted)
     yield from known.lookup(cited.union(entries.values()))
     resolved = resolve_conflict(
-        version, conflict, known.events.__getitem__, _AnsweredChains(facts), known.rejected
+        version, conflict, known.events.__getitem__, _PrefetchedChains(facts), known.rejected
     )
-    return _settled(states, conflict, resolved)
+    return _resolved_handle(states, conflict, resolved)
 
 
 def _lookup_entries(state: S, keys: Collection[StateKey]) -> Lookup[dict[StateKey, str]]:
-    in_order = tuple(keys)
-    if not in_order:
+    ordered_keys = tuple(keys)
+    if not ordered_keys:
         return {}
-    ((found,),) = yield (EntriesRequest((state,), in_order),)
-    pairs = zip(in_order, found, strict=True)
+    ((found,),) = yield (EntriesRequest((state,), ordered_keys),)
+    pairs = zip(ordered_keys, found, strict=True)
     return {key: event_id for key, event_id in pairs if event_id is not None}
 
 
-def _settled(states: Sequence[S], conflict: Conflict, resolved: Mapping[StateKey, str]) -> S:
+def _resolved_handle(
+    states: Sequence[S], conflict: Conflict, resolved: Mapping[StateKey, str]
+) -> S:
     """The handle of what was resolved: that of one of the states, where it is the same."""
     first = states[0]
-    change = conflict.settling(resolved)
+    change = conflict.resolution_delta(resolved)
     made = first.with_delta(change) if change else first
     # Handles that are the same object need not be compared later.
     return next((state for state in states if state == made), made)
@@ -213,7 +215,7 @@ class _Prefetched:
             self.rejected.update(found.rejected & missing)
 
 
-class _AnsweredChains:
+class _PrefetchedChains:
     """:class:`~synrepl.rooms.chains.AuthChains` of which the answers are known already."""
 
     __slots__ = ("_facts",)
@@ -232,6 +234,6 @@ class _AnsweredChains:
         return set(self._facts.subgraph)
 
 
-def claimed_state(empty: S, claimed: Mapping[StateKey, str]) -> S:
+def state_of_entries(empty: S, claimed: Mapping[StateKey, str]) -> S:
     """The handle of a state that is given entry by entry."""
     return empty.with_delta(Delta(claimed))

@@ -7,9 +7,9 @@ from unittest import TestCase
 
 from synrepl.rooms.event import Event
 from synrepl.rooms.event_types import CREATE, JOIN_RULES, POWER_LEVELS
-from synrepl.rooms.join_answer import IncompleteAnswer
 from synrepl.rooms.partial import PartialJoin, join_partially
 from synrepl.rooms.room import Room
+from synrepl.rooms.send_join_response import IncompleteAnswer
 from tests.rooms.auth_rooms import ALICE
 from tests.rooms.small_rooms import US, SmallRoom
 
@@ -75,7 +75,7 @@ class Answers(TestCase):
         join = small.member(US, "join", [joins], [small.create, joins])
         answer = PartialJoin(join, [small.create, small.alice, joins], [], OTHERS)
         partial = join_partially(Room(small.version), answer, "here")
-        self.assertIsNone(partial.ask((POWER_LEVELS, "")).event_id)
+        self.assertIsNone(partial.state_entry((POWER_LEVELS, "")).event_id)
         self.assertTrue(partial.room[join.event_id].accepted)
 
     def test_an_event_with_a_state_key_is_another_entry(self) -> None:
