@@ -1,1 +1,1 @@
-"""Caches stay in step with the streams."""
+"""Cache coherence: facts invalidate the caches of every process."""

@@ -1,1 +1,1 @@
-"""What a worker makes of a master's lines."""
+"""Following a master: lanes, gap filling, and delivery to handlers."""

@@ -1,4 +1,4 @@
-"""Catch-up of handlers that are not in the lane: each is fed by a task of its own."""
+"""Catch-up of handlers that are not in the lane, each in a task of its own."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from synrepl.storage.incarnations import JUMP
 from synrepl.storage.store import FactsLost, Page, Trimmed
 from synrepl.streams.definition import Stream
 
-#: Between attempts to read.
+#: Delay between attempts to read.
 _BACK_OFF = BackOff(0.1, 5.0)
 
 #: Seconds between polls of the recorded positions.
 POLL_S = 1.0
 
-#: The same after a lane has moved: positions are recorded a little after they are announced.
+#: The same after a lane has moved, since positions are recorded soon after they are announced.
 POLL_AFTER_MOVE_S = 0.25
 
 
 class LanePosition:
-    """How far a lane has handed facts to its handlers.
+    """The position up to which a lane has delivered facts to its handlers.
 
     :ivar position: None until it is known
-    :ivar is_busy: a batch is being handed over
+    :ivar is_busy: a batch is being delivered
     """
 
     __slots__ = ("is_busy", "position")
@@ -48,8 +48,8 @@ class FeedContext:
 
     :ivar begin: records where a handler starts, before it gets its first fact
     :ivar progressed: called with each (stream, writer) whose position has moved
-    :ivar report_loss: tells one handler that a failover has lost facts which it was given
-    :ivar cross_floor: prepares one handler for facts from beyond a failover, if there was one
+    :ivar report_loss: tells one handler that a failover has lost facts delivered to it
+    :ivar cross_floor: prepares one handler for facts from after a failover, if there was one
     :ivar page_rows: rows read at a time
     """
 
@@ -65,7 +65,7 @@ class FeedContext:
 
 
 class PageFeed:
-    """Reads pages that one handler lacks in one (stream, writer), and hands them over.
+    """Reads the pages that one handler lacks in one (stream, writer), and delivers them.
 
     :param source_fails: called when facts cannot be read now
     """
@@ -86,15 +86,15 @@ class PageFeed:
         self._writer = writer
         self._source_fails = source_fails
         self._retry = Retry(_BACK_OFF, context.scheduler.random)
-        #: Up to here it reads what a failover has left.
+        #: Up to here it reads facts that have survived a failover.
         self._surviving_upto: Token = 0
 
     async def next(self, upto: Token, read: Callable[[Page], object] = lambda page: None) -> None:
-        """Read and hand over one page between the handler's position and ``upto``.
+        """Read and deliver one page between the handler's position and ``upto``.
 
         When the source is unavailable, wait a while and return.
 
-        :param read: called with the page before it is handed over
+        :param read: called with the page before it is delivered
         """
         tracker = self._tracker
         if upto - (tracker.position or 0) >= JUMP:
@@ -119,7 +119,7 @@ class PageFeed:
             await self._pause(error)
             return
         self._retry.succeeded()
-        if tracker.rewinds != rewinds:  # it was read on a server that is gone, perhaps
+        if tracker.rewinds != rewinds:  # the page may come from a server that is gone
             return
         read(page)
         if page.facts:
@@ -133,14 +133,14 @@ class PageFeed:
     async def deliver(
         self, batch: Batch, retry: Retry | None = None, rewinds: int | None = None
     ) -> None:
-        """Hand a batch over until the handler has dealt with it."""
+        """Deliver a batch, retrying until the handler has processed it."""
         await self._context.calls.call_until_done(
             self._consumer, self._tracker, batch, retry, failed=self._source_fails, rewinds=rewinds
         )
         self._context.progressed((batch.stream, batch.writer))
 
     async def _skip_trimmed(self, error: Trimmed) -> None:
-        """Resume above the trimmed facts, and tell the handler if they matter to it."""
+        """Continue above the trimmed facts, and tell the handler if it has a history here."""
         trimmed = int(str(error.facts["trimmed"]))
         stream, log = self._stream.name, self._context.log
         if self._tracker.has_begun:
@@ -160,7 +160,7 @@ class PageFeed:
         self._context.progressed((stream, self._writer))
 
     async def _pause(self, error: SynreplError) -> None:
-        """Wait for a source that is unavailable."""
+        """Wait before the next attempt to read from the source."""
         self._context.log.warn(
             "cannot read what handler {handler} lacks of {stream}: {error}; trying again",
             handler=self._consumer.name,
@@ -171,12 +171,12 @@ class PageFeed:
 
 
 class CatchUp:
-    """Feeds a handler until it has reached the lane, and has it join.
+    """Feeds a handler until it has reached its lane, and lets it join.
 
-    The lane goes on meanwhile. Once the rest fits one page, the lane waits for the
-    handler before its next batch, so that the hand-over also ends under constant
-    load: the lane waits for one page and one batch at most. It does not wait
-    while the handler fails or the source is unavailable.
+    The lane goes on meanwhile. Once the rest fits one page, the lane waits for the handler
+    before its next batch, so that catch-up also ends under constant load: the lane waits for at
+    most one page and one batch. It does not wait while the handler fails or the source is
+    unavailable.
     """
 
     def __init__(
@@ -200,8 +200,8 @@ class CatchUp:
     async def run(self, first: Batch | None = None, retry: Retry | None = None) -> None:
         """Feed the handler until it has joined.
 
-        :param first: a batch at which the handler has failed
-        :param retry: the attempts at it
+        :param first: the batch at which the handler has failed
+        :param retry: the attempts made at that batch
         """
         if first is not None:
             await self._pages.deliver(first, retry)
@@ -220,7 +220,7 @@ class CatchUp:
         self._release_lane()
 
     def wake(self) -> None:
-        """The lane has moved."""
+        """Note that the position of the lane has moved."""
         moved, self._moved = self._moved, None
         if moved is not None:
             moved.callback(None)
@@ -233,7 +233,7 @@ class CatchUp:
             await arrival
 
     def _note_last_page(self, page: Page) -> None:
-        """The last page: beyond it is only what the lane handles meanwhile."""
+        """Note whether this is the last page, so that the lane should wait."""
         self._is_near = not page.limited
 
     def _release_lane(self) -> None:
@@ -245,15 +245,16 @@ class CatchUp:
 
 
 class ViewFeed:
-    """Feeds a handler that wants the view of a stream that the connection does not give.
+    """Feeds a handler whose view of a stream is not that of the connection.
 
     It reads up to the recorded positions: the linear one, or that of each writer.
 
     :param earliest: the worker starts at the oldest fact
-    :param covered: the handler has handled every fact at or below it; None when it is to
-        start at the position of the stream
-    :param known: the largest position of the follower on record
-    :ivar covered: the same, now; None until the start of the handler is known
+    :param covered: the handler has handled every fact at or below it; None when it starts at
+        the current position of the stream
+    :param known: the largest recorded position of the follower
+    :ivar covered: the current value of the parameter; None until it is known where the handler
+        starts
     """
 
     def __init__(
@@ -295,11 +296,11 @@ class ViewFeed:
                 await self._wait()
 
     def wake(self) -> None:
-        """A lane of the stream has moved, so the record will soon."""
+        """Note that a lane of the stream has moved, so that its recorded position will soon."""
         self._woken = True
 
     async def _poll(self) -> bool:
-        """Feed up to the recorded positions; whether any was ahead of the handler."""
+        """Feed up to the recorded positions; True when any of them was ahead of the handler."""
         positions = self._context.sources.positions
         assert positions is not None
         recorded = await positions.recorded(self._stream)

@@ -52,10 +52,10 @@ class Subscription:
 
 
 class HandlerFeed(Protocol):
-    """Feeds a handler that is not in the lane."""
+    """Delivers facts to a handler that is not in the lane."""
 
     def wake(self) -> None:
-        """The lane has moved."""
+        """Note that the position of the lane has moved."""
 
     async def arrival(self) -> None:
         """Wait until the handler has joined the lane; return at once unless it is about to."""
@@ -86,19 +86,19 @@ class FairLock:
 class PositionTracker:
     """The position of one handler in one (stream, writer).
 
-    :ivar position: everything at or below it is handled; None while the handler is to
-        start at the position of the lane
+    :ivar position: every fact at or below it is handled; None until the lane has a position,
+        for a handler that starts there
     :ivar recorded: the position on record; None before the first one
-    :ivar started_from: where the handler started: it never gets facts at or below it; None
-        when that is unknown
+    :ivar started_from: where the handler started, so that it never gets facts at or below it;
+        None when unknown
     :ivar is_of_new_writer: the writer appeared after the handler had begun with the stream
     :ivar feed: feeds the handler while it is not in the lane
     :ivar in_transaction: a transaction that moves the recorded position is in progress
-    :ivar is_resumed: an earlier process went further, perhaps, than it had put on record
-    :ivar rewinds: how often it was moved back by a failover
-    :ivar floor: what the connection has brought below it is of a server that is gone
-    :ivar incarnation: of the server on which the recorded position was read last; 0 for the
-        one on which the process started
+    :ivar is_resumed: an earlier process may have gone further than it had recorded
+    :ivar rewinds: how often a failover has moved it back
+    :ivar floor: facts from the connection below it come from a server that is gone
+    :ivar incarnation: incarnation of the server on which the recorded position was last read;
+        0 for the one on which the process started
     """
 
     __slots__ = (
@@ -135,12 +135,12 @@ class PositionTracker:
     def rewind(self, position: Token) -> None:
         """Move back after a failover."""
         self.position = position
-        # The record may be further behind already: where no facts were, it follows late.
+        # The record may be further behind: past ranges without facts it moves late.
         self.recorded = None if self.recorded is None else min(self.recorded, position)
         self.rewinds += 1
 
     def reread(self, recorded: Token | None, incarnation: int, floor: Token) -> None:
-        """Go on from what is on record on a server that has taken over.
+        """Continue from the position recorded on a server that has taken over.
 
         :param recorded: None when that server has no position of this handler
         """
@@ -151,7 +151,7 @@ class PositionTracker:
 
     @property
     def has_begun(self) -> bool:
-        """The handler had begun before, so facts that are gone matter to it."""
+        """The handler has a history in this stream, so that losing facts matters to it."""
         return self.recorded is not None or bool(self.position) or self.is_of_new_writer
 
     @property
@@ -160,7 +160,7 @@ class PositionTracker:
         return self.position == 0 or self.position not in (None, self.started_from)
 
     def begin(self, position: Token) -> None:
-        """Start here, unless it has started."""
+        """Set the first position, unless there is one."""
         if self.position is None:
             self.position = self.started_from = position
 
@@ -170,7 +170,7 @@ class PositionTracker:
             self.position = position
 
     def unhandled_part(self, batch: Batch) -> Batch | None:
-        """The part of a batch above the position; None when there is none."""
+        """The part of a batch above the position; None when nothing is left."""
         at = self.position
         if at is None or at <= batch.after or not batch.ordered:
             return batch
@@ -181,10 +181,11 @@ class PositionTracker:
 class Consumer:
     """A handler with its settings and positions.
 
-    :param linear: the connection gives the linear view
+    :param linear: the connection has the linear view
     :ivar attempts: failed attempts after which a fact becomes a dead letter; None for never
-    :ivar linear: it gets the linear view of streams that have a table
-    :ivar trackers: by stream and writer
+    :ivar linear: the handler gets the linear view of streams that have a table
+    :ivar has_other_view: its view is not that of the connection
+    :ivar trackers: its positions, by stream and writer
     """
 
     def __init__(self, subscription: Subscription, scheduler: Scheduler, linear: bool) -> None:
@@ -202,7 +203,7 @@ class Consumer:
 
     @property
     def accepts_lost_range(self) -> bool:
-        """Its ``on_reset`` has the parameter ``lost``, which older handlers do not have."""
+        """Whether its ``on_reset`` has the parameter ``lost``, which older handlers lack."""
         parameters = signature(self.handler.on_reset).parameters.values()
         kinds = [each.kind for each in parameters]
         positional = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
@@ -222,7 +223,7 @@ class Consumer:
         return self._start_of.get(stream, self._start)
 
     def lock(self, key: Key) -> FairLock:
-        """Held while the handler is given a batch of one writer of one stream."""
+        """The lock held while the handler processes a batch of one writer of one stream."""
         found = self._locks.get(key)
         if found is None:
             found = self._locks[key] = FairLock(self._scheduler)
@@ -249,9 +250,9 @@ class Consumer:
             if of == stream and tracker.recorded is not None
         ]
         if recorded:
-            # A writer that was there when the handler began was announced then: this one is
-            # new, and all of its facts are for the handler, wherever that was to start. One
-            # that was silent then is cut off where the handler began with the others.
+            # Writers that existed when the handler began were announced then, so this one is
+            # new and the handler gets all of its facts, wherever it was to start. A writer that
+            # was silent then is cut off where the handler began with the others.
             begun_at = min(tracker.started_from or 0 for tracker in recorded)
             return PositionTracker(begun_at, None, begun_at, is_of_new_writer=True)
         start = self.start(stream)
@@ -267,7 +268,7 @@ class Consumer:
     ) -> None:
         """Resume from recorded positions.
 
-        :param streams: those whose positions depend on the view
+        :param streams: the streams whose positions depend on the view
         :raises ViewChanged: per-writer positions do not determine a linear one
         """
         for (stream, writer), tracker in positions.items():

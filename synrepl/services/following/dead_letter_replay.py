@@ -16,7 +16,7 @@ from synrepl.storage.dead_letters import DeadLetter
 #: Seconds between polls.
 POLL_S = 1.0
 
-#: How many a status lists, and how many are replayed per poll.
+#: Dead letters listed in a status, and replayed per poll.
 MAX_LISTED = 20
 MAX_PER_POLL = 100
 
@@ -24,8 +24,8 @@ MAX_PER_POLL = 100
 class DeadLetterReplay:
     """Polls a follower's dead letters, and replays those that are marked.
 
-    :ivar counts: by handler, as of the last poll
-    :ivar newest: the newest, as of the last poll
+    :ivar counts: dead letters by handler, as of the last poll
+    :ivar newest: the newest dead letters, as of the last poll
     """
 
     def __init__(

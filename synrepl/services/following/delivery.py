@@ -1,4 +1,4 @@
-"""Delivers batches to handlers, each of which has positions of its own."""
+"""Delivers batches to handlers, which have their own positions."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ from synrepl.wire.commands import Command
 
 
 class Delivery:
-    """Hands the facts of a follower's lanes to its handlers, one batch at a time per lane.
+    """Delivers the facts of a follower's lanes to its handlers, one batch at a time per lane.
 
-    A handler that is behind its lane (new, failing, or left behind by a crash) is
-    fed by a task of its own until it has caught up. Where facts cannot be fetched
-    in order it stays in the lane, which waits for it.
+    A handler that is behind its lane (new, failing, or resumed after a crash) is fed by a task
+    of its own until it has caught up. Where facts cannot be fetched in order it stays in the
+    lane, which waits for it.
 
-    :param follower: the name under which positions go on record; None keeps none
-    :param database: where the record is, and where transactional handlers work;
-        None for a follower without one
-    :param waiters: told of every position that has moved
-    :param coherence: applies facts to the caches of the process before its handlers,
-        and again after those that change the database
+    :param follower: the name under which positions are recorded; None to record none
+    :param database: where positions are recorded and transactional handlers write; None for a
+        follower without a database
+    :param waiters: woken by every position that moves
+    :param coherence: applies facts to the caches of the process before its handlers get them,
+        and again after handlers that change the database
     :param sources: where facts are fetched for handlers that are not in a lane
-    :param linear: the connection gives the linear view
-    :param incarnations: those of the database's server that the process has met
+    :param linear: the connection has the linear view
+    :param incarnations: the incarnations of the database server that the process has met
     :param catalogue: the streams whose facts may become dead letters
-    :ivar consumers: the handlers
-    :ivar failures: the handlers that fail now
-    :ivar dead_letters: the facts that handlers could not take
+    :ivar consumers: the handlers, with their settings and positions
+    :ivar failures: the handlers that currently fail
+    :ivar dead_letters: the facts that handlers could not process
     :ivar progress: the positions of lanes and handlers
     """
 
@@ -63,7 +63,7 @@ class Delivery:
         sources: CatchUpSources | None = None,
         linear: bool = False,
         incarnations: Incarnations | None = None,
-        catalogue: Catalogue = Catalogue(()),  # noqa: B008  # nothing ever changes in one
+        catalogue: Catalogue = Catalogue(()),  # noqa: B008  # it is immutable
         sizes: Sizes = DEFAULT_SIZES,
     ) -> None:
         self._scheduler = scheduler
@@ -104,16 +104,16 @@ class Delivery:
                 self._cross_floor,
                 sizes.page_rows,
             )
-        #: New handlers of a follower that has positions on record.
+        #: New handlers of a follower that has recorded positions.
         self._joining: list[Consumer] = []
-        #: What handlers are to be told before they are given anything.
+        #: Losses that handlers must learn of before they get any facts.
         self._unreported: list[HandlerLoss] = []
-        #: Lanes with handlers that may have no recorded position yet.
+        #: Lanes with handlers that may not have a recorded position yet.
         self._unrecorded_lanes: set[Key] = set()
 
     @property
     def recorded(self) -> Mapping[Key, Token]:
-        """The follower's own positions on record."""
+        """The recorded positions of the follower itself."""
         return self.progress.recorded
 
     async def start(self) -> None:
@@ -134,8 +134,10 @@ class Delivery:
                 )
 
     async def report_losses(self) -> None:
-        """Tell plain handlers what failovers have lost while their process was away, until each
-        has taken it. They may have been given any of it: their positions are recorded late.
+        """Tell plain handlers which facts failovers lost while their process was down.
+
+        They may have got any of those facts, as their positions are recorded late. Retries until
+        each handler has processed the loss.
         """
         consumers = {consumer.name: consumer for consumer in self.consumers}
         untold, self._unreported = self._unreported, []
@@ -147,13 +149,15 @@ class Delivery:
             if (tracker.position or 0) > loss.lost.after:
                 tracker.rewind(loss.lost.after)
         if untold:
-            await self.progress.retry_until_recorded(lambda: self._record.losses_reported(untold))
+            await self.progress.retry_until_recorded(
+                lambda: self._record.record_reported_losses(untold)
+            )
 
     def open_lane(self, key: Key, earliest: bool) -> Token | None:
-        """Start a lane, and the catch-up of handlers that are behind it.
+        """Start a lane, and catch-up for the handlers that are behind it.
 
-        :param earliest: without a position, start at the oldest fact
-        :returns: where it starts; None for the position of the writer
+        :param earliest: start at the oldest fact if there is no position
+        :returns: where the lane starts; None for the current position of the writer
         """
         stream, _ = key
         if stream not in self.progress.views:
@@ -168,16 +172,16 @@ class Delivery:
         return start
 
     def has_history(self, key: Key) -> bool:
-        """Whether any handler in the lane had begun before, so that facts that are gone matter."""
+        """Whether a handler in the lane has a history there, so that losing facts matters."""
         trackers = (consumer.trackers.get(key) for consumer in self.progress.in_lane(key[0]))
         return any(tracker is not None and tracker.has_begun for tracker in trackers) or (
             key in self.recorded
         )
 
     async def deliver(self, batch: Batch, *, live: bool = True) -> None:
-        """Hand a batch to the handlers in a lane; those that fail leave the lane.
+        """Deliver a batch to the handlers in its lane; those that fail leave the lane.
 
-        :param live: the connection has brought it, perhaps before a failover
+        :param live: it came over the connection, possibly before a failover
         """
         key = (batch.stream, batch.writer)
         self._invalidate_caches(batch)
@@ -201,16 +205,16 @@ class Delivery:
                 if todo is not None:
                     await self._hand_over(consumer, tracker, key, todo, live)
                     self.progress.touch(key)
-            if batch.ordered:  # who is still fed joins behind this batch, not before it
+            if batch.ordered:  # handlers that are still fed join behind this batch
                 lane.position = batch.upto
         finally:
             lane.is_busy = False
 
     async def reset(self, stream: str, writer: str, upto: Token, position: Token) -> None:
-        """Tell handlers that a writer started again, or that facts are gone for good.
+        """Tell handlers that a writer started again, or that facts were trimmed before delivery.
 
-        :param upto: what lies at or below it is void, or lost
-        :param position: from where the lane goes on; 0 for a writer that started again
+        :param upto: facts at or below it are void, or lost
+        :param position: where the lane continues; 0 for a writer that started again
         """
         key = (stream, writer)
         if self._coherence is not None:
@@ -218,7 +222,7 @@ class Delivery:
         lane = self.progress.lane(key)
         started_again = position == 0
         lane.position = position
-        losses_reported: list[tuple[Consumer, PositionTracker]] = []
+        notified: list[tuple[Consumer, PositionTracker]] = []
         for consumer in self.progress.in_lane(stream):
             tracker = consumer.tracker(key, False)
             is_ahead = (
@@ -227,23 +231,23 @@ class Delivery:
             if tracker.feed is None and not is_ahead:
                 await self._calls.reset(consumer, stream, writer, upto)
                 tracker.position = position
-                losses_reported.append((consumer, tracker))
-        names = [consumer.name for consumer, _ in losses_reported]
+                notified.append((consumer, tracker))
+        names = [consumer.name for consumer, _ in notified]
         await self.progress.retry_until_recorded(
             lambda: self._record.reset(key, names, position, forget=started_again)
         )
-        for _, tracker in losses_reported:
+        for _, tracker in notified:
             tracker.recorded = None if tracker.recorded is None else position
         if started_again:
             self.progress.recorded.pop(key, None)
 
     async def facts_lost(self, key: Key, lost: Range) -> None:
-        """A failover may have lost facts that were given to handlers: tell them.
+        """Tell handlers that a failover may have lost facts that were delivered to them.
 
-        They are given again what is left of them. Transactional handlers go on from their
-        record, which was rolled back together with their effects.
+        The facts that survived are delivered again. Transactional handlers continue from their
+        recorded position, which was rolled back together with their effects.
 
-        :param lost: up to where the lane is; it goes on from ``lost.after``
+        :param lost: ends at the position of the lane, which continues from ``lost.after``
         """
         stream, writer = key
         if self._coherence is not None:
@@ -252,28 +256,28 @@ class Delivery:
         self.progress.lost(key, lost.after)
         for consumer in self.progress.in_lane(stream):
             tracker = consumer.tracker(key, False)
-            async with consumer.lock(key):  # it may just be given a fact that is lost
+            async with consumer.lock(key):  # it may be processing a lost fact
                 at = tracker.position
                 if at is not None and not consumer.is_transactional:
-                    tracker.rewinds += 1  # what was read for it before is not given to it
+                    tracker.rewinds += 1  # drops what was read for it before
             if at is not None and at > lost.after:
                 await self._report_loss(consumer, key, Range(lost.after, at))
         await self.progress.reread(key)
 
     async def cross_floor(self, key: Key) -> None:
-        """Prepare the handlers in a lane for facts from beyond a failover, if there was one."""
+        """Prepare the handlers in a lane for facts from after a failover, if there was one."""
         await self.progress.reread(key)
         for consumer in self.progress.in_lane(key[0]):
             if consumer.tracker(key, False).feed is None:  # else its feed does it
                 await self._report_unrecorded_loss(consumer, key)
 
     async def _cross_floor(self, consumer: Consumer, key: Key) -> None:
-        """The same for a handler that is fed."""
+        """The same for one handler that is not in the lane."""
         await self.progress.reread(key)
         await self._report_unrecorded_loss(consumer, key)
 
     async def _report_unrecorded_loss(self, consumer: Consumer, key: Key) -> None:
-        """Tell a plain handler what an earlier process may have given to it, and not recorded."""
+        """Tell a plain handler of losses among facts that an earlier process delivered unrecorded."""
         tracker = consumer.tracker(key, False)
         if tracker.is_resumed and not consumer.is_transactional:
             lost = await self.progress.retry_until_recorded(lambda: self._record.lost(key))
@@ -282,7 +286,7 @@ class Delivery:
                 await self._report_loss(consumer, key, lost)
 
     async def _report_loss(self, consumer: Consumer, key: Key, lost: Range) -> None:
-        """Tell one handler that facts which it was given may be lost."""
+        """Tell one handler that facts delivered to it may be lost."""
         if consumer.is_transactional and self._record.is_persistent:
             await self.progress.reread(key)
             return
@@ -290,9 +294,9 @@ class Delivery:
         await self._calls.reset(consumer, *key, lost.after, lost)
         tracker = consumer.tracker(key, False)
         tracker.rewind(min(lost.after, tracker.position or 0))
-        losses_reported = [HandlerLoss(consumer.name, key, lost)]
+        losses = [HandlerLoss(consumer.name, key, lost)]
         await self.progress.retry_until_recorded(
-            lambda: self._record.losses_reported(losses_reported)
+            lambda: self._record.record_reported_losses(losses)
         )
 
     def _log_loss(self, consumer: Consumer, key: Key, lost: Range) -> None:
@@ -308,7 +312,7 @@ class Delivery:
         )
 
     def _start_catch_up(self, consumer: Consumer, key: Key) -> None:
-        """Feed a handler that was moved back behind its lane."""
+        """Start catch-up for a handler that was moved back behind its lane."""
         stream, writer = key
         lane, tracker, context = self.progress.lane(key), consumer.trackers[key], self._feed_context
         if context is None or stream not in self._streams or tracker.feed is not None:
@@ -319,7 +323,7 @@ class Delivery:
             self._scheduler.spawn(f"catch up with {stream}", feed.run())
 
     def lane_moved(self, key: Key, position: Token | None) -> None:
-        """A lane's position moved; it goes on record with the next :meth:`.Progress.record`."""
+        """Move the position of a lane; the next :meth:`.Progress.record` records it."""
         if position is None:
             return
         if self._coherence is not None:
@@ -340,7 +344,7 @@ class Delivery:
             feed.wake()
 
     def deliver_command(self, command: Command) -> None:
-        """Pass on what is not about streams."""
+        """Pass on a command that does not concern streams."""
         self._commands.put("master", command)
 
     def catching_up(self, consumer: Consumer) -> set[str]:
@@ -354,7 +358,7 @@ class Delivery:
     def _start_of(
         self, key: Key, trackers: Sequence[PositionTracker], earliest: bool
     ) -> Token | None:
-        """Where a lane starts: at its furthest handler, or at the last one where none can catch up."""
+        """Where a lane starts: at its furthest handler, or at the furthest behind if none can catch up."""
         own = self.recorded.get(key)
         if not trackers:
             return own if own is not None else (0 if earliest else None)
@@ -368,7 +372,7 @@ class Delivery:
         return min((at for at, _ in known), default=own)
 
     def _start_views(self, stream: str, earliest: bool) -> None:
-        """Start the feeds of handlers that want the view that the connection does not give."""
+        """Start the feeds of handlers whose view is not that of the connection."""
         feeds = self.progress.views[stream] = []
         if self._feed_context is None or stream not in self._streams:
             return
@@ -384,7 +388,7 @@ class Delivery:
             self._scheduler.spawn(f"feed {feed.consumer.name} with {stream}", feed.run())
 
     def _covered(self, consumer: Consumer, stream: str, earliest: bool) -> Token | None:
-        """The linear position up to which a handler has handled a stream, by the record."""
+        """The linear position up to which a handler has handled a stream, as recorded."""
         if consumer.linear:
             return consumer.tracker((stream, LINEAR), earliest).position
         if any(of == stream for of, _ in consumer.trackers):
@@ -394,7 +398,7 @@ class Delivery:
         return None if begins_here else 0
 
     def _set_start(self, key: Key, position: Token) -> None:
-        """Set the first known position of a lane; start handlers there, or their catch-up."""
+        """Set the first known position of a lane, and start its handlers there or their catch-up."""
         stream, writer = key
         lane = self.progress.lane(key)
         lane.position = position
@@ -423,7 +427,7 @@ class Delivery:
             self._coherence.apply(batch.stream, batch.writer, batch.after, batch.facts)
 
     async def _begin(self, key: Key) -> None:
-        """Record where handlers start that have no recorded position."""
+        """Record where handlers without a recorded position start."""
         for consumer in self.progress.in_lane(key[0]):
             await self.progress.begin(consumer, key)
         self._unrecorded_lanes.discard(key)
@@ -431,7 +435,7 @@ class Delivery:
     async def _hand_over(
         self, consumer: Consumer, tracker: PositionTracker, key: Key, batch: Batch, live: bool
     ) -> None:
-        """Hand a batch to a handler in the lane, which leaves the lane when it fails."""
+        """Deliver a batch to one handler in the lane; if it fails, it leaves the lane."""
         (stream, writer), retry = key, self._calls.retry()
         if self._feed_context is None or stream not in self._streams or not batch.ordered:
             await self._calls.call_until_done(consumer, tracker, batch, retry)

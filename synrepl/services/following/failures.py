@@ -18,13 +18,13 @@ from synrepl.storage.dead_letters import FailureReason
 MAX_MESSAGE = 500
 MAX_TRACEBACK = 10_000
 
-#: How many places of failures are remembered, so that their tracebacks are logged once.
+#: Places in the code that are remembered, so that each traceback is logged once.
 MAX_PLACES = 1_000
 
-#: Failed attempts that make a process not ready: one that a retry cures does not.
+#: Failed attempts that make a process not ready; a single one may be cured by the retry.
 ATTEMPTS_OF_A_FAILURE = 2
 
-#: How many failures a summary lists.
+#: Failures listed in a summary.
 MAX_LISTED = 5
 
 
@@ -33,9 +33,9 @@ class HandlerFailure:
     """A handler that fails and is retried.
 
     :ivar what: ``facts`` or ``reset``
-    :ivar after: start of the range, ``upto`` its end
-    :ivar attempts: failed ones, the first at ``since``
-    :ivar next_attempt_at: in seconds by the clock of the process, as is ``since``
+    :ivar after: start of the range of facts; ``upto`` is its end
+    :ivar attempts: failed attempts, the first of them at ``since``
+    :ivar since: in seconds by the clock of the process, like ``next_attempt_at``
     """
 
     handler: str
@@ -51,9 +51,9 @@ class HandlerFailure:
     next_attempt_at: float
 
     def sentence(self, now: float) -> str:
-        """All of it, for a person.
+        """The failure as a sentence.
 
-        :param now: in seconds, by the clock of the process
+        :param now: in seconds by the clock of the process
         """
         return (
             f"handler {self.handler} fails at {self._range()}: {self.error}: {self.message}"
@@ -62,7 +62,7 @@ class HandlerFailure:
         )
 
     def to_json(self, now: float) -> dict[str, Any]:
-        """All of it, with times in seconds from ``now``."""
+        """The failure as JSON, with times in seconds from ``now``."""
         return {
             "handler": self.handler,
             "stream": self.stream,
@@ -149,8 +149,8 @@ class HandlerFailures:
     def summary(self, place: Key | None = None) -> str | None:
         """The failures as one sentence each; None without failures.
 
-        :param place: a (stream, writer) that they hold back; by default all that a retry has
-            not cured
+        :param place: only failures that hold back this (stream, writer); by default all that a
+            retry has not cured
         """
         now = self._clock.seconds()
         found = [

@@ -1,7 +1,7 @@
-"""A follower: every fact of its streams, in order per writer, once its gaps are filled.
+"""Follows a master: delivers every fact of its streams, in order per writer, with gaps filled.
 
-Lines go into one :class:`~.lane.Lane` per (stream, writer), which does the work;
-the follower owns the connection, and stops reading when too much waits.
+The follower owns the connection and routes its lines to one :class:`~.lane.Lane` per
+(stream, writer), which processes them. It stops reading while too many rows wait.
 """
 
 from __future__ import annotations
@@ -16,8 +16,14 @@ from synrepl.core.log import Logger
 from synrepl.core.tokens import Token
 from synrepl.positions.cursor import Cursor
 from synrepl.services.following.delivery import Delivery
-from synrepl.services.following.follower_context import FollowerContext, FollowerCounts, tally
-from synrepl.services.following.lane import ConnectionEvent, Item, Lane
+from synrepl.services.following.follower_context import (
+    ConnectionEvent,
+    FollowerContext,
+    FollowerCounts,
+    Item,
+    tally,
+)
+from synrepl.services.following.lane import Lane
 from synrepl.services.following.possible_tokens import PossibleTokens
 from synrepl.services.following.sources import LINEAR, FactSource
 from synrepl.services.sizes import DEFAULT_SIZES, Sizes
@@ -29,19 +35,18 @@ from synrepl.wire.closing import CloseReason, reason_and_text
 from synrepl.wire.commands import Command, Error, Ping, Position, Rdata, Replicate, Server
 from synrepl.wire.dialects import Dialect
 
-#: Maximum number of writers per stream, and of unknown streams counted by name. Both names come
-#: from the peer, which may be any process that can publish on the Redis.
+#: Maximum number of writers per stream, and of unknown streams counted by name. The names come from
+#: the peer, which may be any process that can publish on the Redis.
 MAX_WRITERS = 1_000
 MAX_UNKNOWN = 100
 
-#: Stands for further unknown streams in counts.
+#: Key of all further unknown streams in the counts.
 OTHERS = "(others)"
 
-
-#: How long a master may take to announce the streams that are wanted, in seconds.
+#: How long a master may take to announce the wanted streams, in seconds.
 ANNOUNCE_TIMEOUT_S = 10.0
 
-#: Commands that concern the connection alone.
+#: Commands that concern only the connection.
 _CONNECTION_COMMANDS = frozenset({Server, Ping, Error})
 
 
@@ -54,37 +59,38 @@ class Upstream(Protocol):
 
     @property
     def dialect(self) -> Dialect | None:
-        """How it is spoken to."""
+        """The dialect of the connection; None before it is known."""
 
     def send(self, command: Command) -> None:
-        """Say something to the master."""
+        """Send a command to the master."""
 
     async def room(self) -> bool | None:
-        """Wait until the connection accepts more, or is lost; False when it never will."""
+        """Wait until the connection accepts more; False when it is lost."""
 
     def close(self, reason: CloseReason, text: str | None = None) -> None:
-        """Give the connection up; it comes back by itself."""
+        """Close the connection; it reconnects by itself."""
 
     def pause(self) -> None:
-        """Read no more for now."""
+        """Stop reading for now."""
 
     def resume(self) -> None:
-        """Read again."""
+        """Resume reading."""
 
 
 class Follower:
     """Follows a master over one connection at a time.
 
     :param source: where gaps are filled from, in dialects that do not fill them in band
-    :param delivery: the handlers, and the record of positions
+    :param delivery: delivers to the handlers, and records positions
     :param streams: names of streams to follow; None for all
-    :param earliest: where a stream without a position on record begins: True for
-        its beginning, False for wherever it is now
+    :param earliest: where a stream without a recorded position starts: True for its oldest
+        fact, False for its current position
     :param foreign: the master is a real Synapse, which repeats and reorders the
         rows of unordered streams
-    :param wanted: names of streams that are asked for by name: the log says which of them
-        the master does not announce, for nothing else would
-    :param tokens: which tokens can have been given out; None where that cannot be looked up
+    :param wanted: names of streams that were configured by name; those that the master does
+        not announce are logged, since nothing else would show it
+    :param tokens: knows which tokens can have been given out; None to accept all
+    :ivar counts: rows, gaps and so on since the process started
     """
 
     def __init__(
@@ -111,13 +117,14 @@ class Follower:
         self._streams = None if streams is None else frozenset(streams)
         self._earliest = earliest
         self._foreign = foreign
-        # Real servers read those that are numbered together from several tables.
+        # Streams that share a sequence; a real server reads each from a table of its own.
         self._numbered_together = numbered_together(catalogue)
         self._codecs = {stream.name: RowCodec(stream) for stream in catalogue}
         self._lanes: dict[tuple[str, str], Lane] = {}
         self._writers: Counter[str] = Counter()
         self._assembler = BatchAssembler()
-        #: Whose half batch a POSITION has ended: what still comes of it is not all of it.
+        #: Batches interrupted by a POSITION: the rows that still arrive are incomplete, so the
+        #: whole batch is fetched.
         self._interrupted: set[tuple[str, str | None]] = set()
         self._has_multiple_speakers = self._is_lossless = False
         self._upstream: Upstream | None = None
@@ -138,15 +145,15 @@ class Follower:
             sizes.page_rows,
         )
 
-    # -- the connection ---------------------------------------------------------------
+    # -- the connection ----------------------------------------------------------------
 
     def connected(self, upstream: Upstream) -> None:
-        """A connection was made: ask for data."""
+        """Subscribe on a new connection."""
         self._upstream = upstream
         self._assembler = BatchAssembler()
         self._interrupted.clear()
         dialect = upstream.dialect
-        # On a bus a master speaks for writers that it takes for dead, rightly or not.
+        # On a bus a master announces writers that it takes for dead, rightly or not.
         on_bus = dialect is not None and not dialect.has_sides
         self._has_multiple_speakers = on_bus and not self._foreign
         self._is_lossless = self._foreign and not on_bus
@@ -162,17 +169,17 @@ class Follower:
             self._subscribe_linear(upstream)
 
     def resubscribe(self) -> None:
-        """Have the master say all positions again: something of it was refused wrongly, perhaps."""
+        """Ask the master for all positions again, as one may have been refused wrongly."""
         upstream = self._upstream
         if upstream is None:
             return
         if upstream.dialect is None or upstream.dialect.per_writer:
             upstream.send(Replicate())
-        else:  # a legacy server answers to the first question of a connection only
+        else:  # a legacy server answers only the first subscription of a connection
             upstream.close(CloseReason.LOCAL)
 
     def disconnected(self) -> None:
-        """The connection is lost; what was not dealt with will be fetched on the next one."""
+        """Drop what was not processed; it is fetched again on the next connection."""
         self._upstream = None
         self._paused = False
         if self._announce_timer is not None and self._announce_timer.active():
@@ -183,7 +190,7 @@ class Follower:
             self._enqueue(lane, ConnectionEvent.LOST)
 
     def received(self, commands: Iterable[Command]) -> None:
-        """Lines from the master, in order."""
+        """Process lines from the master, in order."""
         try:
             self._route(commands)
         except BatchTooLarge as error:
@@ -193,7 +200,7 @@ class Follower:
         self._throttle()
 
     def _route(self, commands: Iterable[Command]) -> None:
-        """Put lines into their lanes."""
+        """Put each line into the inbox of its lane."""
         add = self._assembler.add
         lane: Lane | None = None
         stream: str | None = None
@@ -226,7 +233,7 @@ class Follower:
                 self._delivery.deliver_command(command)
 
     def _warn_unannounced(self) -> None:
-        """Say once which streams nobody announces."""
+        """Log once which wanted streams the master does not announce."""
         for name in sorted(self._unannounced):
             self._log.warn(
                 "the master does not announce stream {stream}, which is followed here: no row of it"
@@ -241,13 +248,13 @@ class Follower:
         lane = self._lane(command.stream, command.writer or LINEAR)
         if lane is not None:
             lane.inbox.append(command)
-            lane.rows += 1  # they take room as rows do
+            lane.rows += 1  # counts like a row
             self._waiting_rows += 1
             lane.has_new_items = True
             lane.announced = command.new
 
     def _is_interrupted(self, last: Rdata) -> bool:
-        """Whether this ends a batch amid which somebody else has spoken; it has to be fetched."""
+        """Whether a POSITION interrupted the batch that this row ends, so that it must be fetched."""
         key = last.stream, last.writer
         torn = key in self._interrupted
         self._interrupted.discard(key)
@@ -255,26 +262,25 @@ class Follower:
 
     @property
     def positions(self) -> Mapping[tuple[str, str], Token]:
-        """What all handlers have dealt with, by (stream, writer), where known."""
+        """Positions that all handlers have reached, by (stream, writer), where known."""
         return self._delivery.progress.positions
 
     @property
     def announced(self) -> Mapping[tuple[str, str], Token]:
-        """How far each writer is said to be, by (stream, writer)."""
+        """Positions that the master has announced, by (stream, writer)."""
         return {key: lane.announced for key, lane in self._lanes.items()}
 
     @property
     def waiting_rows(self) -> int:
-        """Rows and positions received and not yet dealt with."""
+        """Rows and positions received and not processed yet."""
         return self._waiting_rows
 
-    # -- asking ---------------------------------------------------------------------------
+    # -- subscribing -------------------------------------------------------------------
 
     def _subscribe_linear(self, upstream: Upstream) -> None:
-        """A legacy server must be asked stream by stream, and refuses one that it does not have.
+        """Subscribe at a legacy server, which takes one stream at a time and refuses unknown ones.
 
-        Which ones a real server has shows in its answer to ALL; ours has the
-        streams of our catalogue.
+        A real server lists its streams in the answer to ALL; ours has those of our catalogue.
         """
         wanted = self._streams
         if wanted is None and self._foreign:
@@ -335,7 +341,7 @@ class Follower:
         elif tally(unknown, stream_name) == 1:
             self._log.warn("rows of unknown stream {stream} are ignored", stream=stream_name)
 
-    # -- lanes ---------------------------------------------------------------------------
+    # -- lanes -------------------------------------------------------------------------
 
     def _enqueue(self, lane: Lane, item: Item) -> None:
         lane.inbox.append(item)
@@ -360,7 +366,7 @@ class Follower:
             self._paused = False
             self._upstream.resume()
 
-    # -- for lanes --------------------------------------------------------------------
+    # -- callbacks of lanes ------------------------------------------------------------
 
     def _consumed(self, rows: int) -> None:
         self._waiting_rows -= rows

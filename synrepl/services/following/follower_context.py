@@ -1,22 +1,36 @@
-"""What the lanes of a follower share: collaborators and counts."""
+"""What the lanes of a follower share: inbox items, collaborators and counts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import Enum
 
 from synrepl.core.clock import Scheduler
 from synrepl.core.log import Logger
 from synrepl.services.following.delivery import Delivery
 from synrepl.services.following.possible_tokens import PossibleTokens
 from synrepl.services.following.sources import FactSource
+from synrepl.wire.batching import RowBatch
 from synrepl.wire.closing import CloseReason
-from synrepl.wire.commands import Command
+from synrepl.wire.commands import Command, Position
+
+
+class ConnectionEvent(Enum):
+    """A change of the connection, queued in an inbox between the rows before and after it."""
+
+    LOST = "lost"
+    #: Subscribe at a legacy server, from the position that the lane has reached by then.
+    SUBSCRIBE = "subscribe"
+
+
+#: What a lane processes.
+Item = RowBatch | Position | ConnectionEvent
 
 
 @dataclass(slots=True)
 class FollowerCounts:
-    """What a follower has met, by stream."""
+    """Counters of a follower, by stream."""
 
     rows: dict[str, int] = field(default_factory=dict)
     duplicates: dict[str, int] = field(default_factory=dict)
@@ -29,13 +43,13 @@ class FollowerCounts:
 
 @dataclass(frozen=True, slots=True)
 class FollowerContext:
-    """What all lanes of a follower work with.
+    """Collaborators of all lanes of a follower.
 
-    :ivar tokens: which tokens can have been given out
-    :ivar consumed: told how many rows no longer wait
+    :ivar tokens: knows which tokens can have been given out
+    :ivar consumed: called with the number of rows that have left an inbox
     :ivar send: sends a command to the master, if there is a connection
     :ivar close: closes the connection, if there is one
-    :ivar page_rows: rows fetched, or handed over, at a time
+    :ivar page_rows: rows fetched or delivered at a time
     """
 
     scheduler: Scheduler
@@ -51,6 +65,6 @@ class FollowerContext:
 
 
 def tally(counts: dict[str, int], name: str, by: int = 1) -> int:
-    """Add to a count; the new value."""
+    """Add to a counter and return its new value."""
     counts[name] = counts.get(name, 0) + by
     return counts[name]

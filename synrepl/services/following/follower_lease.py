@@ -1,6 +1,6 @@
-"""A named follower's lease: facts that it has not acknowledged are kept for it while it runs.
+"""The lease of a named follower: while it lasts, facts it has not acknowledged are not trimmed.
 
-Renewing it is also the heartbeat by which masters see that the process runs.
+Its renewal is also the heartbeat by which masters see that the process runs.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from synrepl.core.clock import Scheduler
 from synrepl.core.errors import SynreplError
 from synrepl.core.log import Logger
 
-#: Renewals while a lease runs, so that some may fail.
+#: Renewals per lease period, so that some may fail.
 _RENEWALS = 4
 
-#: Maximum time between two renewals, in seconds, so that a process that is gone is soon missed.
+#: Maximum time between two renewals, in seconds, so that a dead process is noticed soon.
 HEARTBEAT_S = 10.0
 
 #: Time between two log lines about renewals that fail, in seconds.
@@ -23,7 +23,7 @@ LOG_EVERY_S = 60.0
 
 
 class LeaseStore(Protocol):
-    """Where leases are on record."""
+    """Records leases."""
 
     async def renew_lease(
         self, follower: str, streams: Sequence[str] | None, lease_s: float
@@ -34,11 +34,11 @@ class LeaseStore(Protocol):
 class FollowerLease:
     """Renews the lease of one follower for as long as its process runs.
 
-    It is not given back at the end: a worker that stops comes back, and until
-    the lease has run out it finds what it has missed.
+    The lease is not released at the end: a worker that stops usually comes back, and finds the
+    facts it has missed until the lease expires.
 
-    :param streams: the names of those that it follows; None for all
-    :param lease_s: how long what it has not acknowledged is kept, in seconds
+    :param streams: names of the streams it follows; None for all
+    :param lease_s: how long unacknowledged facts are kept, in seconds
     """
 
     def __init__(
@@ -58,9 +58,9 @@ class FollowerLease:
         self._log = log
 
     async def start(self) -> None:
-        """Take the lease; to be awaited before the first row is asked for.
+        """Acquire the lease. Await this before subscribing.
 
-        :raises DatabaseAway: it cannot be put on record now
+        :raises DatabaseAway: the lease cannot be recorded now
         """
         await self._renew()
         self._scheduler.spawn("renew the lease", self._renew_forever())

@@ -25,7 +25,7 @@ from synrepl.streams.definition import Fact, Generation, Stream
 from synrepl.streams.row import Row
 from synrepl.streams.rows import RowCodec
 
-#: Between attempts of a handler, and to record positions.
+#: Delay between attempts of a handler, and between attempts to record positions.
 BACK_OFF = BackOff(0.5, 15.0)
 
 #: Errors that are not caused by the facts in the batch.
@@ -33,11 +33,11 @@ _NOT_CAUSED_BY_FACTS = (Unavailable, CommitUnknown, SerializationFailure)
 
 
 class HandlerCalls:
-    """Hands batches to handlers.
+    """Calls handlers with batches.
 
     :param catalogue: the streams whose facts may become dead letters
-    :param coherence: told of the rows whose effects a transactional handler has committed:
-        caches may hold the data of before
+    :param coherence: gets the rows whose effects a transactional handler has committed, as
+        caches may hold older data
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class HandlerCalls:
         self._row_codecs: dict[str, _RowTextCodec] = {}
 
     def retry(self) -> Retry:
-        """The attempts of one call, none of which has been made."""
+        """A retry counter for one call."""
         return Retry(BACK_OFF, self._scheduler.random)
 
     async def call_until_done(
@@ -70,11 +70,11 @@ class HandlerCalls:
         failed: Callable[[], object] = lambda: None,
         rewinds: int | None = None,
     ) -> None:
-        """Hand a batch over until the handler has dealt with it, or was moved back by a failover.
+        """Call a handler until it has processed a batch, or a failover has moved it back.
 
-        :param retry: the attempts that were made already; None for none
-        :param failed: called after each attempt that fails
-        :param rewinds: of the track when the batch was read; None for now
+        :param retry: the attempts already made; None for none
+        :param failed: called after each failed attempt
+        :param rewinds: ``tracker.rewinds`` when the batch was read; None for its current value
         """
         rewinds = tracker.rewinds if rewinds is None else rewinds
         retry = self.retry() if retry is None else retry
@@ -93,10 +93,10 @@ class HandlerCalls:
         retry: Retry,
         rewinds: int | None = None,
     ) -> bool:
-        """Hand a batch over once; False when the handler failed.
+        """Call a handler with a batch once; False when it failed.
 
         :param retry: the attempts before this one; in the last one that the handler's policy
-            allows, facts that it cannot take become dead letters
+            allows, facts that it cannot process become dead letters
         :param rewinds: as in :meth:`call_until_done`
         """
         attempts = retry.failures + 1
@@ -105,14 +105,14 @@ class HandlerCalls:
         try:
             async with consumer.lock((batch.stream, batch.writer)):
                 if tracker.rewinds != rewinds:
-                    pass  # what it was to be given may be lost
+                    pass  # the facts of the batch may be lost
                 elif consumer.is_transactional:
                     await self._apply(consumer, tracker, batch, attempts if last else 0)
                 elif last:
                     await self._last_attempt(consumer, tracker, batch, attempts)
                 else:
                     await consumer.handler.on_rows(batch)
-                # Whoever waits for the lock goes by the position.
+                # Callers that wait for the lock go by the position.
                 if batch.ordered and tracker.rewinds == rewinds:
                     tracker.reach(batch.upto)
         except Exception as error:  # a user's handler may raise anything
@@ -219,13 +219,13 @@ class HandlerCalls:
     async def _last_attempt(
         self, consumer: Consumer, tracker: PositionTracker, batch: Batch, attempts: int
     ) -> None:
-        """The last attempt of a plain handler, which may have handled part of the batch before."""
+        """Make the last attempt of a plain handler, which may have handled part of the batch before."""
         is_first = attempts == 1  # most batches succeed as a whole
         if not (is_first and await self._succeeds(consumer, batch)):
             await self._call_per_fact(consumer, tracker, batch, attempts)
 
     async def _succeeds(self, consumer: Consumer, batch: Batch) -> bool:
-        """Whether a plain handler takes a batch; errors are kept per fact, later."""
+        """Whether a plain handler processes a batch; errors are recorded later, per fact."""
         try:
             await consumer.handler.on_rows(batch)
         except _NOT_CAUSED_BY_FACTS:
@@ -237,7 +237,7 @@ class HandlerCalls:
     async def _call_per_fact(
         self, consumer: Consumer, tracker: PositionTracker, batch: Batch, attempts: int
     ) -> None:
-        """Hand facts over one by one; those that fail become dead letters."""
+        """Call a handler fact by fact; those that fail become dead letters."""
         failed: list[FailedFact] = []
         after = batch.after
         for fact in batch.facts:
@@ -289,7 +289,7 @@ class HandlerCalls:
             )
 
     def _suspect_caches(self, batch: Batch) -> None:
-        """Invalidate what was loaded while the transaction ran: it is older than the effects."""
+        """Invalidate entries loaded while the transaction ran, which may be older than its effects."""
         if self._coherence is not None:
             rows = [row for fact in batch.facts for row in fact.rows]
             self._coherence.suspect(batch.stream, rows)
@@ -350,7 +350,7 @@ class _RowTextCodec:
 
 @contextmanager
 def _savepoint(txn: Transaction) -> Iterator[None]:
-    """Roll back what is done inside when it fails, and only that.
+    """Roll back the statements inside, and only those, when they fail.
 
     Deferred constraints are checked at its end.
     """

@@ -1,21 +1,25 @@
-"""A lane: what waits for one writer of one stream, and the one place that deals with it.
+"""A lane: the inbox of one (stream, writer) of a follower, and the task that processes it.
 
-A lane deals with one thing at a time: it asks its
-:class:`~synrepl.positions.cursor.Cursor` for a verdict, fetches what is missing,
-hands batches to the handlers, and moves its position only when they are done.
+A lane processes one item at a time. It asks its :class:`~synrepl.positions.cursor.Cursor` for a
+decision, fetches what is missing, hands batches to the handlers, and moves its position only when
+they are done.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from enum import Enum
 
 from synrepl.core.errors import SynreplError
 from synrepl.core.retry import BackOff, Retry
 from synrepl.core.tokens import Range, Token
 from synrepl.positions.cursor import Cursor, CursorDecision, Fetch, Reset
-from synrepl.services.following.follower_context import FollowerContext, tally
+from synrepl.services.following.follower_context import (
+    ConnectionEvent,
+    FollowerContext,
+    Item,
+    tally,
+)
 from synrepl.services.following.sources import LINEAR
 from synrepl.services.handlers import Batch
 from synrepl.storage.incarnations import JUMP
@@ -29,33 +33,25 @@ from synrepl.wire.commands import Position, Replicate
 
 _BACK_OFF = BackOff(0.1, 5.0)
 
-#: How long rows may take that a real server's POSITION was ahead of; seconds between looks.
+#: How long a real server may take to send the rows below its POSITION, and how often the inbox is
+#: checked for them, both in seconds.
 AHEAD_S = 3.0
 _AHEAD_EVERY_S = 0.1
 
 
-class ConnectionEvent(Enum):
-    """Stands in an inbox for what happened to the connection there."""
-
-    LOST = "lost"
-    #: A legacy server is to be asked, from wherever the lane stands by then.
-    SUBSCRIBE = "ask"
-
-
-Item = RowBatch | Position | ConnectionEvent
-
-
 class Lane:
-    """One writer of one stream, as a follower sees it.
+    """Follows one writer of one stream.
 
-    :param announced_ahead: the master may announce a position before it sends the rows up
-        to there, as real servers do
-    :ivar has_multiple_speakers: more than one process may speak for the writer, one that knows less, too
-    :ivar is_lossless: nothing is missed while the connection stands, whatever a POSITION says: a
-        real server's tokens may have no rows, and its TCP connection loses none
-    :ivar announced: the largest token heard of
-    :ivar is_running: :meth:`run` is at work
-    :ivar has_new_items: something was put into the inbox
+    :param announced_ahead: the master may announce a position before it sends the rows below
+        it, as real servers do
+    :ivar has_multiple_speakers: several processes may announce the writer, including some that
+        are not up to date
+    :ivar is_lossless: no row is lost while the connection lasts, so a gap in POSITION means
+        tokens without rows; true for a real server over TCP
+    :ivar rows: rows and positions in the inbox
+    :ivar announced: the largest token that the master has announced
+    :ivar is_running: :meth:`run` is in progress
+    :ivar has_new_items: the inbox has items that :meth:`run` may not have seen
     """
 
     def __init__(
@@ -81,24 +77,25 @@ class Lane:
         self._announced_ahead = announced_ahead
         self._decode = codec.decode
         self._context = context
-        #: Nothing can be missing below the next fact: it, too, has come on this connection.
+        #: No fact below the next one can be missing: it would have come on this connection.
         self._gap_checked = False
-        #: The last fact of a legacy run, of which more rows may come.
+        #: The last fact of a legacy catch-up, which may still get more rows.
         self._partial_fact: Fact | None = None
-        #: The largest token that was heard of and not refused.
+        #: The largest announced token that was not refused.
         self._accepted_upto: Token = 0
-        #: Something was refused since a POSITION: perhaps wrongly, so what follows it is proof
-        #: of nothing before it is fetched.
+        #: A token was refused since the last POSITION. The refusal may have been wrong, so the
+        #: next fact does not prove that nothing is missing below it.
         self._has_refused = False
-        #: It had a position before, so what lies below may have been of use.
+        #: It had a position before, so handlers may have seen facts that are gone now.
         self._has_history = context.delivery.has_history(self.key)
 
     def clear(self) -> None:
-        """Forget what waits."""
+        """Empty the inbox."""
         self.inbox.clear()
         self.rows = 0
 
     async def run(self) -> None:
+        """Process the inbox until it is empty."""
         try:
             while self.inbox:
                 item = self.inbox[0]
@@ -132,9 +129,9 @@ class Lane:
             self.is_running = False
 
     async def _is_possible(self, item: Item) -> bool:
-        """Whether the next thing in the inbox is to be dealt with; what cannot be is taken out.
+        """Whether the token of an item can have been given out; remove the item when it cannot.
 
-        :returns: False when the inbox has to be looked at again
+        :returns: False when the front of the inbox has changed
         """
         if item is ConnectionEvent.LOST or item is ConnectionEvent.SUBSCRIBE:
             return True
@@ -157,7 +154,7 @@ class Lane:
         return True
 
     def _limit(self, item: Item) -> Token:
-        """The largest token that it may have, for what is known now."""
+        """The largest token that the item may have, as far as known without a lookup."""
         tokens = self._context.tokens
         return (
             tokens.accepted(self.stream)
@@ -166,10 +163,10 @@ class Lane:
         )
 
     def _refuse(self, queued: int) -> None:
-        """Take out what cannot be, from the front of the inbox.
+        """Remove items with impossible tokens from the front of the inbox.
 
-        :param queued: how much was there when it was looked up; what came later may be
-            of later tokens
+        :param queued: items in the inbox when the tokens were looked up; later ones may have
+            tokens that were given out since
         """
         tokens, at = self._context.tokens, self.cursor.position
         for _ in range(queued):
@@ -188,10 +185,10 @@ class Lane:
         self._context.consumed(rows)
 
     async def _check_gap(self, token: Token) -> None:
-        """Get what there is below the first fact of a connection.
+        """Fetch the facts between the lane's position and the first fact of a connection.
 
-        The POSITION before it may be that of somebody who took the writer for dead, and
-        did not know what it had said by then. From here on nothing is missed unseen.
+        The POSITION before that fact may come from a process that took the writer for dead and
+        did not know its latest position. From here on the connection shows every gap.
         """
         at = self.cursor.position
         if self.cursor.is_connected and at is not None:
@@ -200,9 +197,9 @@ class Lane:
                 await self._fetch(Range(at, token - 1))
 
     async def _subscribe(self) -> None:
-        """Ask a legacy server for the rest of the stream.
+        """Subscribe at a legacy server, from the lane's position.
 
-        It has no way to say that part of that is trimmed, so this is found out first.
+        Its protocol cannot report trimmed facts, so the source is asked for them first.
         """
         at, retry = self.cursor.position, self._retry()
         known = not (self.stream.ephemeral and self.cursor.is_ordered and at)
@@ -223,7 +220,7 @@ class Lane:
             self._context.send(Replicate(self.stream.name, self.cursor.subscribed()))
 
     async def _take_facts(self) -> None:
-        """Take the facts at the front of the inbox, as one batch."""
+        """Deliver the facts at the front of the inbox as one batch."""
         cursor, inbox, decode = self.cursor, self.inbox, self._decode
         limit = self._context.tokens.accepted(self.stream)
         facts: list[Fact] = [] if self._partial_fact is None else [self._partial_fact]
@@ -239,7 +236,7 @@ class Lane:
                 inbox.popleft()
                 token, raw = lines
                 rows += len(raw)
-                if not facts or token <= upto:  # what is above an applied fact is applied too
+                if not facts or token <= upto:  # facts above an applied one are applied, too
                     verdict = cursor.on_rdata(token)
                     if verdict is CursorDecision.APPLY and facts and ordered:
                         # A legacy catch-up repeats the token for each row of a fact.
@@ -261,7 +258,7 @@ class Lane:
             self._consumed(rows)
         if facts:
             tokens = [fact.token for fact in facts]
-            # In a legacy run more rows of the last fact may come.
+            # In a legacy catch-up the last fact may still get more rows.
             self._partial_fact = facts.pop() if cursor.is_replaying and ordered else None
             if facts:
                 await self._deliver(facts, last)
@@ -284,7 +281,7 @@ class Lane:
             if self.writer == LINEAR and self._announced_ahead:
                 self.cursor.skip(command.new)
             elif self.writer == LINEAR:
-                # All that a line can carry has come before it, in order.
+                # Every fact that a line can carry came before the POSITION, in order.
                 self.cursor.caught_up(command.new)
             else:
                 await self._fetch(verdict.span, missed=first or not self.is_lossless)
@@ -292,7 +289,7 @@ class Lane:
         self._context.delivery.lane_moved(self.key, self.cursor.position)
 
     async def _deliver_partial_fact(self) -> Token | None:
-        """Hand over the last fact of a legacy run, which is complete; up to where all is handed over."""
+        """Deliver the last fact of a legacy catch-up, now complete; return the position reached."""
         at = self.cursor.position
         if self._partial_fact is not None:
             half, self._partial_fact = self._partial_fact, None
@@ -301,30 +298,28 @@ class Lane:
         return at
 
     async def _cross_floor(self, upto: Token) -> bool:
-        """Look what is left below ``upto`` where a failover has moved the linear view on.
+        """Fetch what is left below ``upto`` where a failover may have moved the linear view ahead.
 
-        A legacy server has no way to say that it has. False when the connection was lost
-        meanwhile: what it brought is void, for the next one begins where the lane is.
+        A legacy server cannot report failovers. False when the connection was lost meanwhile:
+        drop what it brought, as the next one starts at the lane's position.
         """
         at = self.cursor.position if self._partial_fact is None else self._partial_fact.token
         if at is not None and self._may_cross_floor(at, upto):
             at = await self._deliver_partial_fact()
             if at:
-                self._context.delivery.lane_moved(
-                    self.key, at
-                )  # who waits for the last fact goes on
+                self._context.delivery.lane_moved(self.key, at)  # wakes its waiters
                 return await self._fetch(Range(at, upto))
-            await self._context.delivery.cross_floor(self.key)  # below is nothing to look for
+            await self._context.delivery.cross_floor(self.key)  # nothing to fetch from the start
         return True
 
     def _may_cross_floor(self, at: Token, upto: Token) -> bool:
         return self.writer == LINEAR and upto - at >= JUMP and not self._announced_ahead
 
     async def _fetch(self, span: Range, missed: bool = True) -> bool:
-        """Fill a gap, page by page; what goes wrong is tried again while the gap matters.
+        """Fill a gap page by page, retrying until it is filled or the connection is lost.
 
-        :param missed: there may have been rows that were not received
-        :returns: whether it is filled: not when the connection was lost meanwhile
+        :param missed: the gap may contain rows that were not received
+        :returns: False when the connection was lost before the gap was filled
         """
         if span.upto - span.after >= JUMP:
             await self._context.delivery.cross_floor(self.key)
@@ -336,11 +331,11 @@ class Lane:
                 )
             except FactsLost as error:
                 await self._facts_lost(error, after)
-                # What is left is read first, without leaving it.
+                # Read up to the floor first: those facts have survived.
                 after, upto = error.kept, error.floor - 1
                 continue
             except Trimmed as error:
-                trimmed = int(str(error.facts["trimmed"]))  # perhaps beyond what was asked for
+                trimmed = int(str(error.facts["trimmed"]))  # may be beyond the span
                 follows = await self._next_received_row(Range(after, span.upto))
                 position = trimmed if follows is None else follows - 1
                 if missed:
@@ -368,16 +363,16 @@ class Lane:
         return after >= span.upto
 
     async def _facts_lost(self, error: FactsLost, after: Token) -> None:
-        """The database failed over, and facts at or below ``after`` may be lost."""
+        """Report facts at or below ``after`` that a failover of the database may have lost."""
         self._context.log.warn("{error}", error=error)
         tally(self._context.counts.resets, self.stream.name)
         await self._context.delivery.facts_lost(self.key, Range(error.kept, after))
         self.cursor.rewind(error.kept)
 
     async def _next_received_row(self, span: Range) -> Token | None:
-        """The first row that comes after a POSITION that was ahead of it; None when none does.
+        """Wait for the first row below a POSITION that was announced ahead; None if none comes.
 
-        It is waited for where only the master has rows, which cannot be fetched.
+        Only for streams in memory, whose rows cannot be fetched.
         """
         if not (self._announced_ahead and self.stream.in_memory):
             return None
@@ -393,9 +388,9 @@ class Lane:
     async def _report_loss(
         self, error: Trimmed, after: Token, upto: Token, position: Token
     ) -> None:
-        """Facts above ``after`` up to ``upto`` are gone: tell handlers, unless they had none.
+        """Tell handlers that facts in (``after``, ``upto``] are gone, unless they had no facts yet.
 
-        :param position: from where it goes on
+        :param position: where the lane continues
         """
         if upto <= after:
             return
@@ -408,16 +403,16 @@ class Lane:
         return Retry(_BACK_OFF, self._context.scheduler.random)
 
     async def _pause(self, error: SynreplError, retry: Retry, what: str = "missed facts") -> None:
-        """The source is away: wait for it."""
+        """Wait before the next attempt to read from the source."""
         self._context.log.warn(
             "cannot look for {what}: {error}; trying again", what=what, error=error
         )
         await self._context.scheduler.sleep(retry.failed())
 
     async def _restart(self, error: Trimmed, upto: Token, position: Token) -> None:
-        """Have it forgotten what came of the writer: facts are gone that were not seen.
+        """Reset everything derived from this writer: facts were trimmed before we saw them.
 
-        :param position: from where it goes on
+        :param position: where the lane continues
         """
         self._context.log.warn(
             "{stream}: {error}; starting again from there", stream=self.stream.name, error=error
@@ -434,7 +429,7 @@ class Lane:
         tally(self._context.counts.rows, self.stream.name, count)
 
     def _decode_valid(self, rows: Iterable[bytes]) -> tuple[Row, ...]:
-        """The rows that are rows; the others are counted, and the first of a kind is logged."""
+        """The valid rows; invalid ones are counted, and the first one of the stream is logged."""
         good: list[Row] = []
         for row in rows:
             try:

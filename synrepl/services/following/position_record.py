@@ -23,7 +23,7 @@ class PositionWentBack(SynreplError):
 
 
 class HandlerLoss(NamedTuple):
-    """What a handler may have been given, while it was away, of what a failover has lost."""
+    """Facts that a failover has lost, and that a handler may have got before its process stopped."""
 
     handler: str
     key: Key
@@ -31,10 +31,10 @@ class HandlerLoss(NamedTuple):
 
 
 class LoadedRecord(NamedTuple):
-    """The record of a follower.
+    """The record of a follower, as loaded when its process starts.
 
-    :ivar own: its own positions
-    :ivar losses: what plain handlers are still to be told
+    :ivar own: the positions of the follower itself
+    :ivar losses: losses that plain handlers have not been told of yet
     """
 
     own: dict[Key, Token]
@@ -42,9 +42,9 @@ class LoadedRecord(NamedTuple):
 
 
 class RereadPosition(NamedTuple):
-    """The record of a transactional handler on a server that has taken over.
+    """The recorded position of a transactional handler on a server that has taken over.
 
-    :ivar position: None where there is none
+    :ivar position: None if that server has none
     """
 
     position: Token | None
@@ -53,10 +53,10 @@ class RereadPosition(NamedTuple):
 
 
 class PositionRecord:
-    """The record of one follower; without a database or a name there is none.
+    """Reads and writes the record of one follower; without a database or a name it is empty.
 
-    A follower's own position, by which facts are trimmed, is one that all of its
-    handlers have reached. It is never recorded ahead of that of a handler.
+    The follower's own position, by which facts are trimmed, is one that all of its handlers have
+    reached. It is never recorded ahead of that of a handler.
     """
 
     def __init__(
@@ -64,13 +64,13 @@ class PositionRecord:
     ) -> None:
         self._storage = None if database is None or follower is None else (database, follower)
         self._incarnations = incarnations
-        #: Of the server on which the record was loaded, and the floors of its streams.
+        #: Incarnation of the server on which the record was loaded, and the floors of its streams.
         self._incarnation = 1
         self._floors: Mapping[str, Token] = {}
 
     @property
     def is_persistent(self) -> bool:
-        """Positions outlive the process."""
+        """Whether positions outlive the process."""
         return self._storage is not None
 
     async def load(
@@ -78,7 +78,7 @@ class PositionRecord:
     ) -> LoadedRecord:
         """Resume handlers from the record, and prepare the start of new ones.
 
-        :param streams: whose positions depend on the view
+        :param streams: the streams whose positions depend on the view
         :raises ViewChanged: see :class:`.ViewChanged`
         :raises SynreplError: the record cannot be read
         """
@@ -110,7 +110,7 @@ class PositionRecord:
         return loaded
 
     def is_void(self, tracker: PositionTracker, batch: Batch) -> bool:
-        """Whether what the connection has brought is of a server that is gone, or may be."""
+        """Whether a batch from the connection comes from a server that is gone, or may come from one."""
         return batch.upto < (tracker.floor or self._floors.get(batch.stream, 0))
 
     async def write(
@@ -119,20 +119,20 @@ class PositionRecord:
         own: Mapping[Key, Token],
         transactional: Mapping[Place, PositionTracker],
     ) -> Collection[Place]:
-        """Put positions on record; none goes back.
+        """Record positions; none goes back.
 
-        Where another server has taken over, the positions of transactional handlers are not
-        written but read: their effects are rolled back together with the record.
+        Where another server has taken over, the positions of transactional handlers are read
+        instead of written, as their effects were rolled back together with the record.
 
-        :param transactional: the tracks of transactional handlers in the same streams
-        :returns: what was read instead, into the tracks
-        :raises SynreplError: that failed
+        :param transactional: the trackers of transactional handlers in the same streams
+        :returns: the places whose positions were read into their trackers instead
+        :raises SynreplError: the database refused, or is unavailable
         """
         if self._storage is None:
             return ()
         database, follower = self._storage
 
-        # By now: positions that are read meanwhile are not those that are written here.
+        # Taken now: positions that are reread meanwhile are not the ones written here.
         known = {place: self._known(tracker) for place, tracker in transactional.items()}
 
         def work(txn: Transaction) -> Mapping[Place, RereadPosition]:
@@ -155,16 +155,16 @@ class PositionRecord:
         return stale.keys()
 
     async def reread(self, transactional: Mapping[Place, PositionTracker]) -> None:
-        """Read positions of transactional handlers again where another server has taken over.
+        """Reread positions of transactional handlers where another server has taken over.
 
         :raises SynreplError: they cannot be read
         """
         await self.write({}, {}, transactional)
 
     async def lost(self, key: Key) -> Range | None:
-        """What of a writer failovers may have lost since the record was loaded.
+        """The facts of a writer that failovers may have lost since the record was loaded.
 
-        :raises SynreplError: it cannot be read
+        :raises SynreplError: they cannot be read
         """
         if self._storage is None:
             return None
@@ -176,10 +176,10 @@ class PositionRecord:
 
         return await database.run("look for losses", work)
 
-    async def losses_reported(self, losses: Iterable[HandlerLoss]) -> None:
-        """Record that handlers were told of losses, and go on from what is kept.
+    async def record_reported_losses(self, losses: Iterable[HandlerLoss]) -> None:
+        """Record that handlers were told of losses, and move their positions back below them.
 
-        :raises SynreplError: that failed
+        :raises SynreplError: the database refused, or is unavailable
         """
         if self._storage is None:
             return
@@ -199,16 +199,16 @@ class PositionRecord:
         await database.run("record losses", work)
 
     def _known(self, tracker: PositionTracker) -> int:
-        """The incarnation of the server whose record a track goes by."""
+        """The incarnation of the server whose record a tracker follows."""
         return tracker.incarnation or self._incarnation
 
     async def reset(
         self, key: Key, handlers: Iterable[str], position: Token, *, forget: bool
     ) -> None:
-        """Set positions, also to lower ones.
+        """Set positions, including to lower ones.
 
-        :param forget: take the follower's own off the record
-        :raises SynreplError: that failed
+        :param forget: delete the follower's own position
+        :raises SynreplError: the database refused, or is unavailable
         """
         if self._storage is None:
             return
@@ -230,12 +230,13 @@ class PositionRecord:
         batch: Batch,
         work: Callable[[Transaction, Batch], Sequence[FailedFact]],
     ) -> None:
-        """One transaction: the effects of a handler, what it could not take, and its position.
+        """Commit the effects of a handler, its dead letters and its position in one transaction.
 
         :param work: called with the part of the batch that is not applied yet; returns the facts
             that become dead letters. Not called when another server has taken over: then the
-            track goes back to what is on record there
-        :raises PositionWentBack: :raises SynreplError: and what the handler raises
+            tracker goes back to the position recorded there
+        :raises PositionWentBack: another process uses the follower's name
+        :raises SynreplError: the transaction failed; also whatever the handler raises
         """
         assert self._storage is not None
         database, follower = self._storage
@@ -260,8 +261,8 @@ class PositionRecord:
         if elsewhere is not None:
             tracker.reread(*elsewhere)
         elif self._known(tracker) != incarnation:
-            pass  # committed on a server that is gone: the track goes by another one's record
-        elif batch.ordered:  # otherwise its tokens say nothing; the lane says when it has moved
+            pass  # committed on a server that is gone: the tracker follows another one's record
+        elif batch.ordered:  # else its tokens mean nothing, and the lane reports when it has moved
             tracker.recorded = max(batch.upto, tracker.recorded or 0)
 
     async def add_dead_letters(
@@ -271,9 +272,9 @@ class PositionRecord:
         batch: Batch,
         facts: Sequence[FailedFact],
     ) -> None:
-        """Record dead letters, and the position of the handler behind them.
+        """Record dead letters, and the position of the handler after them.
 
-        :raises SynreplError: that failed
+        :raises SynreplError: the database refused, or is unavailable
         """
         assert self._storage is not None
         database, follower = self._storage
@@ -289,11 +290,11 @@ class PositionRecord:
     async def replay(
         self, letter: DeadLetter, work: Callable[[Transaction], object] = lambda txn: None
     ) -> None:
-        """One transaction: delete a dead letter, and do ``work``.
+        """Delete a dead letter and do ``work``, in one transaction.
 
-        Without effect when the letter is gone.
+        Has no effect when the letter is gone.
 
-        :raises SynreplError: and what ``work`` raises
+        :raises SynreplError: the transaction failed; also whatever ``work`` raises
         """
         assert self._storage is not None
         database, follower = self._storage
@@ -307,7 +308,7 @@ class PositionRecord:
     async def keep_letter(self, letter: DeadLetter, reason: FailureReason) -> None:
         """Keep a dead letter after another failure.
 
-        :raises SynreplError: that cannot be put on record
+        :raises SynreplError: the failure cannot be recorded
         """
         assert self._storage is not None
         database, follower = self._storage
@@ -319,7 +320,7 @@ class PositionRecord:
     async def letters(
         self, newest: int, requested: int
     ) -> tuple[Mapping[str, int], Sequence[DeadLetter], Sequence[DeadLetter]]:
-        """Dead letters: how many per handler, the newest, and those to be replayed.
+        """Read dead letters: the number per handler, the newest, and those to be replayed.
 
         :raises SynreplError: they cannot be read
         """
@@ -351,7 +352,7 @@ def _reread(txn: Transaction, follower: str, place: Place, number: int) -> Rerea
 def _losses(
     txn: Transaction, places: Mapping[Place, HandlerPosition], plain: Collection[str], number: int
 ) -> list[HandlerLoss]:
-    """What handlers may have seen that failovers have lost since their positions were recorded."""
+    """Facts that handlers may have got, and that failovers lost since positions were recorded."""
     losses: list[HandlerLoss] = []
     since: dict[int, incarnations.Losses] = {}
     for (handler, stream, writer), at in sorted(places.items()):
@@ -367,7 +368,7 @@ def _losses(
 
 
 def _inherit(txn: Transaction, follower: str, consumers: Sequence[Consumer]) -> None:
-    """Copy a follower's positions from before handlers had their own to its handlers."""
+    """Copy positions that a follower recorded before handlers had their own to its handlers."""
     inherited = followers.inherited(txn, follower)
     if not inherited:
         return
@@ -382,7 +383,7 @@ def _inherit(txn: Transaction, follower: str, consumers: Sequence[Consumer]) -> 
 
 
 def _begin(txn: Transaction, follower: str, consumers: Sequence[Consumer]) -> None:
-    """Protect from trimming what new handlers are to get, by moving the follower back."""
+    """Move the follower back, so that the facts new handlers are to get are not trimmed."""
     places = handler_positions.positions(txn, follower)
     begun = {(handler, stream) for handler, stream, _ in places}
     for stream in sorted({stream for stream, _ in followers.positions(txn, follower)}):
@@ -401,13 +402,13 @@ def _begin(txn: Transaction, follower: str, consumers: Sequence[Consumer]) -> No
 def _still_to_do(
     txn: Transaction, follower: str, place: Place, batch: Batch, known: Token
 ) -> Batch | None:
-    """Move the recorded position past a batch; the part of the batch that is not applied yet.
+    """Move the recorded position past a batch, and return the part that is not applied yet.
 
-    The record, not the caller's memory, says what was applied: a commit whose
-    answer was lost shows here.
+    The record decides what was applied, not the caller's memory: a commit whose answer was lost
+    shows here.
 
-    :param known: the least that the record is known to be; it stays below
-        ``batch.after`` for a while when a position has moved past no facts
+    :param known: lower bound of the record; it stays below ``batch.after`` for a while after a
+        position has moved past tokens without facts
     """
     if handler_positions.advance(txn, follower, place, known, batch.upto):
         return batch

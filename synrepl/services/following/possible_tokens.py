@@ -1,7 +1,7 @@
-"""Tokens that cannot have been given out are refused, wherever they come from.
+"""Refuses tokens that the database cannot have given out, wherever they come from.
 
-Whoever can publish on a Redis, or answer in place of the master, could otherwise move a
-follower beyond its database for good: what is given out later would pass for known.
+Otherwise, anybody who can publish on the Redis or answer in place of the master could move a
+follower beyond its database for good: facts with tokens given out later would pass for duplicates.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from synrepl.core.tokens import MAX_TOKEN, Token
 from synrepl.services.following.sources import LINEAR, Key
 from synrepl.streams.definition import Stream
 
-#: Seconds for which a refusal is told of as something new.
+#: Seconds for which ``/ready`` warns of a refusal.
 WARN_FOR_S = 600.0
 
-#: Writers of a stream whose refusals are logged; their names come from the peer.
+#: Maximum number of (stream, writer) pairs whose refusals are logged; names come from the peer.
 MAX_LOGGED = 100
 
-#: Seconds between two looks at a stream: what comes faster is looked up together.
+#: Minimum time between two lookups of a stream, in seconds; tokens that come faster share one.
 LOOK_EVERY_S = 0.005
 
-#: How long a source that learns of tokens late is waited for, and how often at most, in seconds.
+#: How long to wait for a source that learns of tokens late, and how often at most, in seconds.
 _LATE_S = 1.5
 _WAIT_EVERY_S = 10.0
 
@@ -37,15 +37,15 @@ class ImpossibleToken(Refused):
 
 
 class IssuedTokens(Protocol):
-    """Where the tokens that were given out can be looked up.
+    """Looks up the tokens that the database has given out.
 
-    :ivar is_late: it may learn of a token after those who are told of the fact
+    :ivar is_late: it may learn of a token after followers have received the fact
     """
 
     is_late: bool
 
     async def given_out(self, stream: Stream) -> Token | None:
-        """The largest token that can have been given out; None where that is not known.
+        """The largest token that can have been given out; None where that is unknown.
 
         :raises SynreplError: it cannot be looked up now
         """
@@ -53,7 +53,11 @@ class IssuedTokens(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RefusedToken:
-    """The last token that was refused."""
+    """A refused token.
+
+    :ivar bound: the largest token that can have been given out
+    :ivar at: when it was refused, in seconds by the clock of the process
+    """
 
     stream: str
     writer: str
@@ -64,9 +68,10 @@ class RefusedToken:
 
 @dataclass(frozen=True, slots=True)
 class PositionAheadOfDatabase:
-    """A position beyond what was given out.
+    """A recorded position above the largest token that was given out.
 
-    :ivar handler: whose it is; None for the follower's own
+    :ivar handler: the handler that has it; None for the follower itself
+    :ivar bound: the largest token that can have been given out
     """
 
     stream: str
@@ -86,17 +91,18 @@ class PositionAheadOfDatabase:
 
 
 class PossibleTokens:
-    """Remembers the largest token that is known to have been given out, by stream.
+    """Keeps the largest token known to have been given out, by stream.
 
-    A token up to there costs a comparison. One beyond it has to be looked up, once for all
-    that has come by then. Where only this server's processes can send anything, rows that are
-    little beyond it pass, so that a look serves many of them; positions never do.
+    Checking a token up to there costs a comparison. A larger one needs a lookup, which serves all
+    tokens that have arrived by then. Where only processes of this server can send anything, rows
+    slightly above the known token are accepted, so that one lookup serves many of them; positions
+    never are.
 
     :param source: None where nothing can be looked up; then every token is possible
-    :param near: how far beyond what is known a row may be
-    :ivar refused: how many tokens were refused, by stream
-    :ivar last_refused: the last of them
-    :ivar ahead: positions of this follower that are beyond what was given out
+    :param near: how far above the known token a row may be
+    :ivar refused: number of refused tokens, by stream
+    :ivar last_refused: the last refused token
+    :ivar ahead: recorded positions of this follower above the largest token given out
     """
 
     def __init__(
@@ -115,17 +121,17 @@ class PossibleTokens:
         self.ahead: tuple[PositionAheadOfDatabase, ...] = ()
 
     def known(self, stream: Stream) -> Token:
-        """Tokens up to here are known to be possible; nothing is known of streams in memory."""
+        """Tokens up to here are known to be possible; in streams in memory, all are."""
         if self._source is None or stream.in_memory:
             return MAX_TOKEN
         return self._known.get(stream.name, 0)
 
     def accepted(self, stream: Stream) -> Token:
-        """Rows up to here pass without a look."""
+        """Rows up to this token are accepted without a lookup."""
         return self.known(stream) + self._near
 
     async def look_up(self, stream: Stream, token: Token) -> None:
-        """Look up what was given out, because of a token beyond what is known.
+        """Look up what was given out, because of a token above the known one.
 
         :raises SynreplError: it cannot be looked up now
         """
@@ -140,9 +146,9 @@ class PossibleTokens:
             await self._look(stream)
 
     def refuse(self, stream: Stream, writer: str, token: Token, position: Token | None) -> None:
-        """Count a token that cannot have been given out, and log the first of a writer.
+        """Count a token that cannot have been given out, and log the first one of each writer.
 
-        :param position: of the follower, for the log
+        :param position: position of the follower, for the log
         """
         name, now = stream.name, self._scheduler.seconds()
         bound = self._known.get(name, 0)
@@ -165,10 +171,10 @@ class PossibleTokens:
         streams: Mapping[str, Stream],
         positions: Iterable[tuple[str | None, Key, Token]],
     ) -> None:
-        """See whether positions of this follower are beyond what was given out.
+        """Check whether recorded positions of this follower are above what was given out.
 
-        :param streams: by name; positions in others are left out
-        :param positions: handler (None for the follower's own), stream and writer, and token
+        :param streams: by name; positions in other streams are skipped
+        :param positions: handler (None for the follower itself), stream and writer, and token
         :raises SynreplError: it cannot be looked up now
         """
         beyond = [
@@ -178,18 +184,18 @@ class PossibleTokens:
         ]
         for stream in {key[0] for _, key, _ in beyond}:
             await self._look(streams[stream])
-        before = {str(each) for each in self.ahead}
+        logged = {str(position) for position in self.ahead}
         self.ahead = tuple(
             PositionAheadOfDatabase(*key, handler, at, self._known[key[0]])
             for handler, key, at in beyond
             if at > self.known(streams[key[0]])
         )
-        for each in self.ahead:
-            if str(each) not in before:
-                self._log.warn("{ahead}", ahead=each)
+        for position in self.ahead:
+            if str(position) not in logged:
+                self._log.warn("{ahead}", ahead=position)
 
     def log_unchecked(self, error: SynreplError) -> None:
-        """Log that a check was not possible."""
+        """Log that the tokens could not be looked up."""
         self._log.warn("cannot look up which tokens were given out: {error}", error=error)
 
     def to_json(self) -> dict[str, Any]:
@@ -206,7 +212,7 @@ class PossibleTokens:
                 "given_out": last.bound,
                 "ago_s": round(max(0.0, self._scheduler.seconds() - last.at), 3),
             },
-            "ahead": [str(each) for each in self.ahead],
+            "ahead": [str(position) for position in self.ahead],
         }
 
     # -- inside -----------------------------------------------------------------------
@@ -220,7 +226,7 @@ class PossibleTokens:
         return bound
 
     def _may_learn_late(self) -> bool:
-        """Not more often than now and then, for others could hold the lane up with it."""
+        """Whether to wait for a late source; rarely, as forged tokens could hold up the lane with it."""
         if self._source is None or not self._source.is_late:
             return False
         now = self._scheduler.seconds()
@@ -231,7 +237,7 @@ class PossibleTokens:
 
 
 def none_refused(tokens: PossibleTokens, now: Callable[[], float]) -> Callable[[], str | None]:
-    """No token was refused lately; for the warnings of ``/ready``."""
+    """A check for ``/ready``: no token was refused lately."""
 
     def check() -> str | None:
         last = tokens.last_refused
@@ -247,7 +253,7 @@ def none_refused(tokens: PossibleTokens, now: Callable[[], float]) -> Callable[[
 
 
 def not_ahead(tokens: PossibleTokens) -> Callable[[], str | None]:
-    """No position of this follower is beyond what was given out."""
+    """A check for ``/ready``: no recorded position is above what was given out."""
 
     def check() -> str | None:
         more = len(tokens.ahead) - 1

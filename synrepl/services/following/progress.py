@@ -1,4 +1,4 @@
-"""Positions of the lanes and handlers of a follower, and recording them."""
+"""Tracks and records the positions of a follower's lanes and handlers."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ T = TypeVar("T")
 
 
 class Progress:
-    """Tracks lanes and handlers, and records their positions.
+    """Tracks the positions of lanes and handlers, and records them.
 
     :param in_order: names of the streams whose facts can be fetched in order
     :param waiters: woken when all handlers have reached a position
     :param moved_back: called with a handler that a failover has moved back
-    :ivar lanes: by stream and writer
-    :ivar views: by stream, the feeds of handlers with the view that the connection does not give
-    :ivar recorded: the follower's own positions on record, which all handlers have reached
+    :ivar lanes: positions of the lanes, by stream and writer
+    :ivar views: feeds of handlers whose view is not that of the connection, by stream
+    :ivar recorded: recorded positions of the follower itself, which all handlers have reached
     """
 
     def __init__(
@@ -53,17 +53,17 @@ class Progress:
         self._waiters = waiters
         self._moved_back = moved_back
         self._lane_consumers: dict[str, list[Consumer]] = {}
-        #: Held while the record is written: what moves positions back comes after what was
-        #: under way by then.
+        #: Held while the record is written, so that moving positions back waits for writes in
+        #: progress.
         self._writing = FairLock(scheduler)
-        #: Where positions may have moved since the last record, in this order.
+        #: Lanes in which positions may have moved since they were last recorded, in this order.
         self._moved: dict[Key, None] = {}
         self.lanes: dict[Key, LanePosition] = {}
         self.views: dict[str, list[ViewFeed]] = {}
         self.recorded: dict[Key, Token] = {}
 
     def in_lane(self, stream: str) -> list[Consumer]:
-        """The handlers that get a stream as the connection has it: transactional ones first."""
+        """The handlers that get a stream in the view of the connection, transactional ones first."""
         found = self._lane_consumers.get(stream)
         if found is None:
             found = [
@@ -77,28 +77,28 @@ class Progress:
         return found
 
     def lane(self, key: Key) -> LanePosition:
-        """A lane."""
+        """The position of a lane."""
         found = self.lanes.get(key)
         if found is None:
             found = self.lanes[key] = LanePosition(None)
         return found
 
     def touch(self, key: Key) -> None:
-        """A handler has moved, within a batch of its lane."""
+        """Note that a handler has moved within a batch of its lane."""
         self._moved[key] = None
 
     def moved(self, key: Key) -> None:
-        """A handler or a lane has moved."""
+        """Note that a handler or a lane has moved, and wake waiters."""
         keys = [key]
-        if self.views.get(key[0]):  # they count for all lanes of the stream
-            keys += [lane for lane in self.lanes if lane[0] == key[0]]
+        if self.views.get(key[0]):  # a view feed holds back all lanes of its stream
+            keys += [other for other in self.lanes if other[0] == key[0]]
         self._moved.update(dict.fromkeys(keys))
         if self._waiters is None:
             return
-        for each in keys:
-            at = self.position(each)
+        for lane_key in keys:
+            at = self.position(lane_key)
             if at is not None:
-                self._waiters.moved(each, at)
+                self._waiters.moved(lane_key, at)
 
     @property
     def positions(self) -> dict[Key, Token]:
@@ -107,7 +107,7 @@ class Progress:
         return {key: at for key, at in found if at is not None}
 
     def position(self, key: Key, *, on_record: bool = False) -> Token | None:
-        """The position of a lane that all handlers have reached; None when it is not known.
+        """The position in a lane that all handlers have reached; None while unknown.
 
         :param on_record: use the recorded position while a transaction is changing it
         """
@@ -129,7 +129,7 @@ class Progress:
         return least
 
     def held_by(self, key: Key) -> str | None:
-        """Which handlers hold a position back and why, for a person; None when none does."""
+        """Which handlers hold a position back and why, as text; None when none does."""
         failing = self._failures.summary(key)
         if failing is not None:
             return failing
@@ -147,9 +147,9 @@ class Progress:
     # -- the record -------------------------------------------------------------------
 
     async def record(self) -> None:
-        """Put on record what moved since the last time.
+        """Record the positions that moved since the last call.
 
-        :raises SynreplError: when that failed; it will be tried with the next call
+        :raises SynreplError: they could not be written; the next call tries again
         """
         if self._record.is_persistent and self._moved:
             async with self._writing:
@@ -183,7 +183,7 @@ class Progress:
         self._feed_moved_back(reread)
 
     async def reread(self, key: Key) -> None:
-        """Have transactional handlers go on from the record of a server that has taken over."""
+        """Move transactional handlers to the record of a server that has taken over."""
         trackers = self._transactional([key])
         if not trackers:
             return
@@ -194,7 +194,7 @@ class Progress:
         )
 
     def lost(self, key: Key, position: Token) -> None:
-        """Facts above ``position`` may be lost: it is not more than that on record."""
+        """Lower the recorded position to ``position``: facts above it may be lost."""
         if self.recorded.get(key, 0) > position:
             self.recorded[key] = position
 
@@ -226,7 +226,7 @@ class Progress:
         self._wrote(at)
 
     async def retry_until_recorded(self, write: Callable[[], Awaitable[T]]) -> T:
-        """Try to write, or to read what others write, until it succeeds."""
+        """Retry writing or reading the record until it succeeds."""
         retry = Retry(BACK_OFF, self._scheduler.random)
         while True:
             try:

@@ -10,10 +10,10 @@ from synrepl.core.tokens import Range
 from synrepl.storage.store import FactsLost, Observation, Page, RecordedPositions
 from synrepl.streams.definition import Stream, numbered_together
 
-#: The writer under which a follower of the linear view keeps its one number per stream.
+#: The writer name under which a follower of the linear view keeps its position in a stream.
 LINEAR = ""
 
-#: Rows fetched, or handed over, at a time.
+#: Rows fetched or delivered at a time.
 PAGE_ROWS = 2_000
 
 #: Stream and writer.
@@ -21,16 +21,18 @@ Key = tuple[str, str]
 
 
 class FactSource(Protocol):
-    """Where missing facts are fetched from: the database, or the master over HTTP."""
+    """Fetches missing facts, from the database or from the master over HTTP."""
 
     async def page(self, stream: Stream, span: Range, writer: str | None, limit: int) -> Page:
-        """Part of a range; see :meth:`synrepl.storage.store.FactStore.page`."""
+        """Read part of a range; see :meth:`synrepl.storage.store.FactStore.page`."""
 
 
 async def surviving_page(
     source: FactSource, stream: Stream, span: Range, writer: str | None, limit: int
 ) -> Page:
-    """Part of a range, of which a failover may have lost facts; for those who hold none of them.
+    """Read part of a range, skipping facts that a failover has lost.
+
+    For callers that have seen none of the lost facts.
 
     :raises SynreplError: as :meth:`FactSource.page`, but not ``FactsLost``
     """
@@ -42,10 +44,10 @@ async def surviving_page(
 
 
 class PositionSource(Protocol):
-    """Where recorded positions of a stream are read: the database, or the master over HTTP."""
+    """Reads recorded positions of a stream, from the database or from the master over HTTP."""
 
     async def recorded(self, stream: Stream) -> RecordedPositions:
-        """The positions on record.
+        """Read the recorded positions.
 
         :raises SynreplError: they cannot be read now
         """
@@ -64,7 +66,7 @@ class StorePositions:
         self._store = store
 
     async def recorded(self, stream: Stream) -> RecordedPositions:
-        """The positions on record."""
+        """Read the recorded positions."""
         seen = (await self._store.observe([stream]))[stream.name]
         writers = {name: state.position for name, state in seen.writers.items()}
         return RecordedPositions(seen.recorded, writers)
@@ -72,10 +74,10 @@ class StorePositions:
 
 @dataclass(frozen=True, slots=True)
 class CatchUpSources:
-    """Sources for handlers that are not in a lane.
+    """Sources from which handlers that are not in a lane catch up.
 
-    :ivar streams: by name, those whose facts can be fetched in order
-    :ivar positions: None where handlers can only have the view of the connection
+    :ivar streams: the streams whose facts can be fetched in order, by name
+    :ivar positions: None where handlers must take the view of the connection
     """
 
     streams: Mapping[str, Stream]
@@ -86,7 +88,7 @@ class CatchUpSources:
 def fetchable_in_order(streams: Iterable[Stream], foreign: bool) -> dict[str, Stream]:
     """The streams whose facts can be fetched in order, by name.
 
-    :param foreign: from a real Synapse, which repeats and reorders some
+    :param foreign: they come from a real Synapse, which repeats and reorders some rows
     """
     every = list(streams)
     mixed = numbered_together(every) if foreign else {}

@@ -1,1 +1,1 @@
-"""Writers that come and go while the system runs."""
+"""Adding, draining and removing writers at run time."""

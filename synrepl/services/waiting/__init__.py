@@ -1,1 +1,1 @@
-"""Waiting for positions."""
+"""Waiting for positions: read your own writes."""
