@@ -230,7 +230,7 @@ class Consumer:
         return found
 
     def tracker(self, key: Key, earliest: bool) -> PositionTracker:
-        """Its track in a (stream, writer); a new one starts where the handler is to start.
+        """Its tracker of a (stream, writer); a new one begins where the handler is set to start.
 
         :param earliest: its worker starts at the oldest fact
         """
