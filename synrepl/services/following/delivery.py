@@ -134,10 +134,9 @@ class Delivery:
                 )
 
     async def report_losses(self) -> None:
-        """Tell plain handlers which facts failovers lost while their process was down.
+        """Tell plain handlers which facts failovers lost while their process was down, and retry.
 
-        They may have got any of those facts, as their positions are recorded late. Retries until
-        each handler has processed the loss.
+        They may have got any of those facts, as their positions are recorded late.
         """
         consumers = {consumer.name: consumer for consumer in self.consumers}
         untold, self._unreported = self._unreported, []
@@ -149,9 +148,7 @@ class Delivery:
             if (tracker.position or 0) > loss.lost.after:
                 tracker.rewind(loss.lost.after)
         if untold:
-            await self.progress.retry_until_recorded(
-                lambda: self._record.record_reported_losses(untold)
-            )
+            await self.progress.retry_until_recorded(lambda: self._record.note_reported(untold))
 
     def open_lane(self, key: Key, earliest: bool) -> Token | None:
         """Start a lane, and catch-up for the handlers that are behind it.
@@ -295,9 +292,7 @@ class Delivery:
         tracker = consumer.tracker(key, False)
         tracker.rewind(min(lost.after, tracker.position or 0))
         losses = [HandlerLoss(consumer.name, key, lost)]
-        await self.progress.retry_until_recorded(
-            lambda: self._record.record_reported_losses(losses)
-        )
+        await self.progress.retry_until_recorded(lambda: self._record.note_reported(losses))
 
     def _log_loss(self, consumer: Consumer, key: Key, lost: Range) -> None:
         stream, writer = key

@@ -176,7 +176,7 @@ class PositionRecord:
 
         return await database.run("look for losses", work)
 
-    async def record_reported_losses(self, losses: Iterable[HandlerLoss]) -> None:
+    async def note_reported(self, losses: Iterable[HandlerLoss]) -> None:
         """Record that handlers were told of losses, and move their positions back below them.
 
         :raises SynreplError: the database refused, or is unavailable
