@@ -68,7 +68,7 @@ class Counting(RedisPublisher):
 class OneWriter:
     """Stands before all that is published."""
 
-    def standings(self) -> Iterator[AnnouncedPosition]:
+    def announced_positions(self) -> Iterator[AnnouncedPosition]:
         """That one."""
         yield AnnouncedPosition(EVENTS, WRITER, BEFORE)
 
@@ -104,7 +104,7 @@ class OneSpeaker:
 
     def resume(self) -> None: ...
 
-    def give_up(self, why: str) -> None: ...
+    def close(self, why: str) -> None: ...
 
 
 async def ours(reactor: Any, redis: RedisTestServer, groups: Sequence[Sequence[Fact]]) -> float:
@@ -132,7 +132,7 @@ async def followed(reactor: Any, redis: RedisTestServer, groups: Sequence[Sequen
     address = RedisAddress(path=redis.path)
     hears = RedisPubSub(reactor, scheduler, address, [CHANNEL], bus, lambda *_, **__: None)
     hears.start()
-    while not bus.standing:
+    while not bus.is_connected:
         await scheduler.sleep(0.01)
     speaker = RedisPublisher(scheduler)
     publisher = await _join(reactor, scheduler, redis, speaker)
@@ -147,7 +147,7 @@ async def followed(reactor: Any, redis: RedisTestServer, groups: Sequence[Sequen
 class Nobody:
     """Has nothing to say."""
 
-    def standings(self) -> Iterator[AnnouncedPosition]:
+    def announced_positions(self) -> Iterator[AnnouncedPosition]:
         """None."""
         return iter(())
 
@@ -159,8 +159,8 @@ async def _join(
     publisher = Publisher(scheduler, CODECS)
     await connectProtocol(UNIXClientEndpoint(reactor, str(redis.path)), speaker)
     speaker.begin()
-    voice = BusPublisher(publisher, Channels(CHANNEL), OneWriter())
-    voice.join(OneSpeaker(speaker), [EVENTS.name])
+    bus_publisher = BusPublisher(publisher, Channels(CHANNEL), OneWriter())
+    bus_publisher.join(OneSpeaker(speaker), [EVENTS.name])
     return publisher
 
 
@@ -172,7 +172,7 @@ async def _publish(
     for group in groups:
         until.waiting += sum(len(fact.rows) for fact in group)
         until.done = done = Deferred()
-        publisher.writer_moved(EVENTS, WRITER, prev, group[-1].token, group)
+        publisher.writer_advanced(EVENTS, WRITER, prev, group[-1].token, group)
         prev = group[-1].token
         await done
     return process_time() - before

@@ -14,12 +14,12 @@ from synrepl.streams.synapse.caches import CachesRow
 class AnnouncementListener(Protocol):
     """Whoever is told that positions move (the product's publisher)."""
 
-    def writer_moved(
+    def writer_advanced(
         self, stream: Stream, writer: str, prev: Token, new: Token, facts: Sequence[Fact]
     ) -> None:
         """A writer's position moved past these facts."""
 
-    def linear_moved(
+    def linear_advanced(
         self, stream: Stream, prev: Token, new: Token, facts: Sequence[Fact] | None
     ) -> None:
         """The linear position moved past these facts; None: read them from the table."""
@@ -55,19 +55,19 @@ class PositionChecker:
             self._at[stream, writer] = position
             self._truth.publish(stream, writer, position)
 
-    def writer_moved(
+    def writer_advanced(
         self, stream: Stream, writer: str, prev: Token, new: Token, facts: Sequence[Fact]
     ) -> None:
         """Judge, then pass on."""
         self._moved(stream.name, writer, prev, new, facts)
-        self._listener.writer_moved(stream, writer, prev, new, facts)
+        self._listener.writer_advanced(stream, writer, prev, new, facts)
 
-    def linear_moved(
+    def linear_advanced(
         self, stream: Stream, prev: Token, new: Token, facts: Sequence[Fact] | None
     ) -> None:
         """Judge, then pass on."""
         self._moved(stream.name, ALL, prev, new, facts)
-        self._listener.linear_moved(stream, prev, new, facts)
+        self._listener.linear_advanced(stream, prev, new, facts)
 
     def _moved(
         self, stream: str, writer: str, prev: Token, new: Token, facts: Sequence[Fact] | None

@@ -56,7 +56,7 @@ class ProcessBus:
 
     :param join: makes its connections
     :param spoken: the writers that it speaks for, whose moves ``publisher`` gets
-    :param hears: the names of the streams that ``ear`` follows
+    :param hears: the names of the streams that ``subscriber`` follows
     :param user_ip: it is the one that takes USER_IP
     :param follows_itself: see :class:`~synrepl.services.bus.bus_reader.BusReader`
     :param asked: called when another process has joined
@@ -69,37 +69,37 @@ class ProcessBus:
         catalogue: Catalogue,
         publisher: Publisher,
         spoken: AnnouncedWriters,
-        ear: BusSubscriber,
+        subscriber: BusSubscriber,
         log: Logger,
         hears: Collection[str] = (),
         user_ip: bool = False,
         follows_itself: bool = False,
-        asked: Callable[[], object] = lambda: None,
+        process_joined: Callable[[], object] = lambda: None,
     ) -> None:
         assert config.redis is not None
         channels = Channels(config.server_name, config.redis.channel_per_stream)
         name = config.instance_name
         self._where = config.redis.where
-        self._namesakes = InstanceNameGuard(name, log)
-        self._hearing = BusReader(name, log, follows_itself, self._namesakes.take)
-        self.voice = BusPublisher(publisher, channels, spoken)
+        self._name_guard = InstanceNameGuard(name, log)
+        self._reader = BusReader(name, log, follows_itself, self._name_guard.handle)
+        self.bus_publisher = BusPublisher(publisher, channels, spoken)
         self._bus = Bus(
             channels,
             [stream.name for stream in catalogue],
-            self._hearing,
-            ear,
-            self.voice,
-            self._namesakes,
+            self._reader,
+            subscriber,
+            self.bus_publisher,
+            self._name_guard,
             user_ip,
-            asked,
+            process_joined,
         )
-        heard = channels.heard(hears, user_ip, name)
+        heard = channels.subscriptions(hears, user_ip, name)
         self._pubsub = join(heard, self._bus)
 
     @property
-    def standing(self) -> bool:
+    def is_connected(self) -> bool:
         """True while the bus can be heard and spoken to."""
-        return self._bus.standing
+        return self._bus.is_connected
 
     def say(self, command: Command) -> None:
         """Say a command to all; to nobody while the bus does not stand.
@@ -122,12 +122,12 @@ class ProcessBus:
         pubsub = self._pubsub
         return BusStatus(
             where=self._where,
-            standing=self.standing,
+            standing=self.is_connected,
             fault=pubsub.fault,
-            name_taken=self._namesakes.taken,
+            name_taken=self._name_guard.taken,
             connections=pubsub.connections,
-            echoes=self._hearing.echoes,
-            bad=self._hearing.bad,
+            echoes=self._reader.echoes,
+            bad=self._reader.bad,
             commands=dict(self._bus.counts),
             cut_off=pubsub.cut_off,
         )
@@ -167,11 +167,11 @@ class MasterBus:
         handle: Callable[[Command], object],
         joined: Callable[[], object],
         left: Callable[[], object],
-        asked: Callable[[], object],
+        process_joined: Callable[[], object],
         log: Logger,
     ) -> None:
         publisher = publisher_of(scheduler, catalogue)
-        self.spokesman = ProxyAnnouncer(config.instance_name, publisher)
+        self.proxy = ProxyAnnouncer(config.instance_name, publisher)
         self.mirror = Mirror(mirrored, log)
         self._scheduler = scheduler
         self._place = ProcessBus(
@@ -179,21 +179,21 @@ class MasterBus:
             config,
             catalogue,
             publisher,
-            self.spokesman,
+            self.proxy,
             MasterBusSubscriber(handle, self.mirror, joined, left),
             log,
             hears=self.mirror.streams,
             user_ip=True,
-            asked=asked,
+            process_joined=process_joined,
         )
         self.relay = BusRelay(
-            config.instance_name, self._place.say, log, lambda: self._place.standing
+            config.instance_name, self._place.say, log, lambda: self._place.is_connected
         )
 
     @property
-    def standing(self) -> bool:
+    def is_connected(self) -> bool:
         """True while the bus can be heard and spoken to."""
-        return self._place.standing
+        return self._place.is_connected
 
     @property
     def capacity(self) -> Capacity:
@@ -207,7 +207,7 @@ class MasterBus:
     def start(self) -> None:
         """Join; see :meth:`ProcessBus.start`."""
         self._place.start()
-        look = announce_dead_writers(self._scheduler, self.spokesman, self._place.voice)
+        look = announce_dead_writers(self._scheduler, self.proxy, self._place.bus_publisher)
         self._scheduler.spawn("speak for the dead", look)
 
     async def stop(self) -> None:
@@ -221,9 +221,9 @@ def worker_bus(
     catalogue: Catalogue,
     publisher: Publisher,
     own: OwnWriter,
-    ear: BusSubscriber,
+    subscriber: BusSubscriber,
     followed: Collection[str] | None,
-    asked: Callable[[], object],
+    process_joined: Callable[[], object],
     log: Logger,
 ) -> ProcessBus:
     """A worker's place on the bus.
@@ -239,11 +239,11 @@ def worker_bus(
         catalogue,
         publisher,
         own,
-        ear,
+        subscriber,
         log,
         hears,
         follows_itself=True,
-        asked=asked,
+        process_joined=process_joined,
     )
 
 

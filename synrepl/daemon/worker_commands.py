@@ -85,7 +85,7 @@ class WorkerCommands:
         """
         self.outgoing.send(command)
         if self._states is not None:
-            self._states.take(self._own, command)
+            self._states.apply(self._own, command)
 
     def _federation_position(self) -> Token:
         written = self._kept.get(FEDERATION.name)

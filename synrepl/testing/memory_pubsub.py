@@ -23,7 +23,7 @@ class MemoryPubSubOwner(Protocol):
 
     def connected(self, wires: MemoryBusConnections) -> None: ...
 
-    def heard(self, messages: Sequence[bytes]) -> None: ...
+    def messages_received(self, messages: Sequence[bytes]) -> None: ...
 
     def disconnected(self) -> None: ...
 
@@ -41,7 +41,7 @@ class MemoryBusConnections:
         self._give_up = give_up
         self._splits = splits
 
-    def say(self, channel: str, lines: Iterable[bytes]) -> None:
+    def publish(self, channel: str, lines: Iterable[bytes]) -> None:
         """Publish lines, one message each, in order."""
         if self._connections.open:
             whole = [[line] for line in lines] if self._splits else [list(lines)]
@@ -60,7 +60,7 @@ class MemoryBusConnections:
         """Listen again."""
         self._connections.read(True)
 
-    def give_up(self, why: str) -> None:
+    def close(self, why: str) -> None:
         """End the connections; they come back by themselves."""
         self._give_up(why)
 
@@ -185,7 +185,7 @@ class MemoryPubSub:
 
     def _heard(self, messages: list[bytes]) -> None:
         if self._standing:
-            self._owner.heard(messages)
+            self._owner.messages_received(messages)
 
     def _give_up(self, now: MemoryConnectionPair, why: str) -> None:
         self._redis.clock.callLater(0, self._lost, now, why)

@@ -113,9 +113,9 @@ class WatchedBus(Bus):
 
     happenings: Happenings
 
-    def heard(self, messages: Sequence[bytes]) -> None:
+    def messages_received(self, messages: Sequence[bytes]) -> None:
         """As always."""
-        super().heard(messages)
+        super().messages_received(messages)
         self.happenings.happened()
 
 
@@ -152,16 +152,16 @@ class Process:
             earliest=not foreign,
             foreign=foreign,
         )
-        self.hearing = BusReader(name, self)
+        self.reader = BusReader(name, self)
         streams = [stream.name for stream in site.catalogue]
-        voice = BusPublisher(publisher, self.channels, own)
-        self.bus = WatchedBus(self.channels, streams, self.hearing, self.follower, voice)
+        bus_publisher = BusPublisher(publisher, self.channels, own)
+        self.bus = WatchedBus(self.channels, streams, self.reader, self.follower, bus_publisher)
         self.bus.happenings = site.happenings
         self.pubsub = RedisPubSub(
             reactor,
             scheduler if clock is None else TwistedScheduler(clock),
             address,
-            self.channels.heard(streams, user_ip),
+            self.channels.subscriptions(streams, user_ip),
             self.bus,
             self.info,
         )
@@ -189,12 +189,12 @@ class Process:
     async def stands(self, connections: int = 1) -> None:
         """Wait until the bus has stood so often."""
         await self.site.happenings.until(
-            lambda: self.pubsub.connections >= connections and self.bus.standing
+            lambda: self.pubsub.connections >= connections and self.bus.is_connected
         )
 
     async def falls(self) -> None:
         """Wait until it does not stand."""
-        await self.site.happenings.until(lambda: not self.bus.standing)
+        await self.site.happenings.until(lambda: not self.bus.is_connected)
 
     async def say(self, *texts: str, facts: bool = True) -> None:
         """Append notes: as many facts, or one fact of as many rows."""

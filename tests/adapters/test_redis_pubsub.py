@@ -271,7 +271,7 @@ class Losses(OverRedis):
             await other.say("x", "y")
             await silent.hears("other", ["x", "y"] * count)
             await self.site.happenings.until(lambda n=count: len(pongs) >= n)
-        self.assertEqual((silent.pubsub.connections, silent.bus.standing), (1, True))
+        self.assertEqual((silent.pubsub.connections, silent.bus.is_connected), (1, True))
 
 
 class Doors(OverRedis):

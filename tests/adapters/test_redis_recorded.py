@@ -34,7 +34,7 @@ class Spy:
         self.wires = wires
         self._site.happenings.happened()
 
-    def heard(self, messages: Sequence[bytes]) -> None:
+    def messages_received(self, messages: Sequence[bytes]) -> None:
         self.heard_lines += messages
         self._site.happenings.happened()
 
@@ -43,7 +43,7 @@ class Spy:
 
     def say(self, channel: str, lines: Iterable[bytes]) -> None:
         assert self.wires is not None
-        self.wires.say(channel, lines)
+        self.wires.publish(channel, lines)
 
 
 class Recorded(TestCase):

@@ -60,7 +60,7 @@ class Processes:
         self.say(*self.positions)
         self.happenings.happened()
 
-    def heard(self, messages: Sequence[bytes]) -> None:
+    def messages_received(self, messages: Sequence[bytes]) -> None:
         """Answer."""
         own = {line.encode() for line in self.positions}
         self.asked += [message for message in messages if message not in own]

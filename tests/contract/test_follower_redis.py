@@ -30,17 +30,19 @@ CHANNELS = Channels(SERVER_NAME)
 class OnBus:
     """A process's place on the bus, not started."""
 
-    def __init__(self, site: Site, redis: RedisTestServer, name: str, ear: BusSubscriber) -> None:
+    def __init__(
+        self, site: Site, redis: RedisTestServer, name: str, subscriber: BusSubscriber
+    ) -> None:
         names = [stream.name for stream in CATALOGUE]
         publisher = Publisher(site.scheduler, {each.name: RowCodec(each) for each in CATALOGUE})
         self.own = OwnWriter(publisher)
-        voice = BusPublisher(publisher, CHANNELS, self.own)
-        bus = self.bus = Bus(CHANNELS, names, BusReader(name, site.log), ear, voice)
+        bus_publisher = BusPublisher(publisher, CHANNELS, self.own)
+        bus = self.bus = Bus(CHANNELS, names, BusReader(name, site.log), subscriber, bus_publisher)
         self.pubsub = RedisPubSub(
             reactor,
             site.scheduler,
             RedisAddress(path=redis.path),
-            CHANNELS.heard(names, user_ip=False),
+            CHANNELS.subscriptions(names, user_ip=False),
             bus,
             site.log.info,
         )
@@ -89,7 +91,7 @@ class Redis(Transport):
             place.pubsub.start()
             self._writers[name] = (writer, place)
         writer, place = self._writers[name]
-        while not place.bus.standing:  # else nothing of it would be heard, only fetched
+        while not place.bus.is_connected:  # else nothing of it would be heard, only fetched
             await self.site.scheduler.sleep(0.005)
         return writer
 

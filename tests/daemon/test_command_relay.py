@@ -71,7 +71,7 @@ class OnBus:
         self.wires = wires
         self._happenings.happened()
 
-    def heard(self, messages: Sequence[bytes]) -> None:
+    def messages_received(self, messages: Sequence[bytes]) -> None:
         """Keep what is not about streams."""
         lines = [message.decode() for message in messages]
         self.lines += [line for line in lines if line.split()[0] not in ("POSITION", "REPLICATE")]
@@ -103,7 +103,7 @@ class Relaying(CliCase):
         )
         bus = self.server.services.bus
         assert bus is not None
-        while not bus.standing:
+        while not bus.is_connected:
             await TwistedScheduler(reactor).sleep(0.01)
         self.one, self.two = await self.client("one"), await self.client("two")
 

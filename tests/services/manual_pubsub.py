@@ -66,7 +66,7 @@ class ManualConnections:
         self._channels = frozenset(channels)
         self._bus = bus
 
-    def say(self, channel: str, lines: Iterable[bytes]) -> None:
+    def publish(self, channel: str, lines: Iterable[bytes]) -> None:
         assert self in self._air.wires
         self.leaving.extend((channel, line) for line in lines)
 
@@ -81,7 +81,7 @@ class ManualConnections:
     def resume(self) -> None:
         self.paused = False
 
-    def give_up(self, why: str) -> None:
+    def close(self, why: str) -> None:
         self.cut()
 
     def leave(self, count: int) -> None:
@@ -97,7 +97,7 @@ class ManualConnections:
         """Some messages arrive, as one read."""
         count = min(count, len(self.arriving))
         if count and not self.paused:
-            self._bus.heard([self.arriving.popleft() for _ in range(count)])
+            self._bus.messages_received([self.arriving.popleft() for _ in range(count)])
 
     def cut(self) -> None:
         """The connections are lost, with all that was on its way."""
@@ -138,11 +138,11 @@ class AirProcess:
             Delivery(air.scheduler, [Subscription(self.handler)], self.log),
             self.log,
         )
-        self.hearing = BusReader(name, self.log)
+        self.reader = BusReader(name, self.log)
         names = [stream.name for stream in CATALOGUE]
-        voice = BusPublisher(self.publisher, channels, self.own)
-        self.bus = Bus(channels, names, self.hearing, self.follower, voice)
-        self._heard = channels.heard(names, user_ip=False)
+        bus_publisher = BusPublisher(self.publisher, channels, self.own)
+        self.bus = Bus(channels, names, self.reader, self.follower, bus_publisher)
+        self._heard = channels.subscriptions(names, user_ip=False)
         done(self.writer.start())
         self.wires = self.connect()
 
@@ -166,10 +166,10 @@ class Moves:
     def __init__(self) -> None:
         self.kept: list[tuple[Token, Token, list[Token]]] = []
 
-    def writer_moved(
+    def writer_advanced(
         self, stream: Stream, writer: str, prev: Token, new: Token, facts: Sequence[Fact]
     ) -> None:
         self.kept.append((prev, new, [fact.token for fact in facts]))
 
-    def linear_moved(self, stream: Stream, prev: Token, new: Token, facts: Any) -> None:
+    def linear_advanced(self, stream: Stream, prev: Token, new: Token, facts: Any) -> None:
         raise AssertionError("it knows of no other writers")

@@ -58,7 +58,7 @@ class Saying(TestCase):
         one, _ = AirProcess(self.air, "one"), AirProcess(self.air, "two")
         one.append("a")
         self.said()
-        one.bus.heard([b"REPLICATE ", b"REPLICATE", b"REPLICATE "])
+        one.bus.messages_received([b"REPLICATE ", b"REPLICATE", b"REPLICATE "])
         answer = ["POSITION notes one 1 1", "POSITION others one 0 0"]
         self.assertEqual(self.said(), answer)
 
@@ -66,7 +66,7 @@ class Saying(TestCase):
         one = AirProcess(self.air, "one")
         self.said()
         one.append("a")
-        one.bus.heard([b"REPLICATE "])  # in the same turn
+        one.bus.messages_received([b"REPLICATE "])  # in the same turn
         lines = self.said()
         self.assertLess(
             lines.index('RDATA notes one 1 ["a"]'), lines.index("POSITION notes one 1 1")
@@ -102,16 +102,16 @@ class Saying(TestCase):
         one.bus.pause()
         one.bus.resume()
         one.bus.close(CloseReason.LOCAL)
-        self.assertFalse(one.bus.standing)
+        self.assertFalse(one.bus.is_connected)
         one.connect()
         self.assertEqual(self.said()[:2], ["REPLICATE ", "POSITION notes one 1 1"])
 
     def test_a_follower_that_gives_up_gets_new_connections(self) -> None:
         one, two = AirProcess(self.air, "one"), AirProcess(self.air, "two")
         self.said()
-        two.bus.heard([b'RDATA notes one 1 [["no text"]', b"RDATA notes one 2 7"])
+        two.bus.messages_received([b'RDATA notes one 1 [["no text"]', b"RDATA notes one 2 7"])
         two.bus.close(CloseReason.PROTOCOL_ERROR, "a row that is none")
-        self.assertEqual((one.bus.standing, two.bus.standing), (True, False))
+        self.assertEqual((one.bus.is_connected, two.bus.is_connected), (True, False))
 
 
 class Relaying(TestCase):
@@ -174,7 +174,7 @@ class Relaying(TestCase):
             UserSync("old", "@old:x", None, True, 5),
         ]
         for _ in range(50):
-            repeater.asked()
+            repeater.process_joined()
         air.clock.advance(REPEAT_S - 0.1)
         self.assertEqual(said, [])
         air.clock.advance(0.1)
@@ -183,7 +183,7 @@ class Relaying(TestCase):
         repeater.joined()
         self.assertEqual(said, [ClearUserSync("w1"), ClearUserSync("old"), *own])
         said.clear()
-        repeater.asked()
+        repeater.process_joined()
         repeater.stop()
         air.clock.advance(REPEAT_S)
         self.assertEqual(said, [ClearUserSync("w1"), ClearUserSync("old")])
@@ -194,11 +194,13 @@ class Listening(TestCase):
         channels = Channels(MAIN)
         ip = UserIp("@a:b", "t", "127.0.0.1", "curl", None, 5)
         self.assertEqual(channels.of_command(ip), "example.org/USER_IP")
-        self.assertEqual(channels.heard(["notes"], user_ip=True), (MAIN, "example.org/USER_IP"))
-        self.assertEqual(channels.heard(["notes"], user_ip=False), (MAIN,))
+        self.assertEqual(
+            channels.subscriptions(["notes"], user_ip=True), (MAIN, "example.org/USER_IP")
+        )
+        self.assertEqual(channels.subscriptions(["notes"], user_ip=False), (MAIN,))
 
     def test_the_own_lines_are_left_out(self) -> None:
-        hearing = BusReader("one", Noting())
+        reader = BusReader("one", Noting())
         lines = (
             b'RDATA notes one 1 ["a"]',
             b"POSITION notes one 0 1",
@@ -208,29 +210,29 @@ class Listening(TestCase):
             b"REPLICATE ",
         )
         expected = [Rdata("notes", "two", 1, b'["b"]'), Replicate()]
-        self.assertEqual(hearing.commands(lines), expected)
-        self.assertEqual(hearing.echoes, 4)
+        self.assertEqual(reader.commands(lines), expected)
+        self.assertEqual(reader.echoes, 4)
 
     def test_a_follower_hears_the_facts_of_its_own_process(self) -> None:
-        hearing = BusReader("one", Noting(), follows_itself=True)
+        reader = BusReader("one", Noting(), follows_itself=True)
         lines = (b'RDATA notes one 1 ["a"]', b"FEDERATION_ACK one 5", b"POSITION notes one 0 1")
         expected = [Rdata("notes", "one", 1, b'["a"]'), Position("notes", "one", 0, 1)]
-        self.assertEqual(hearing.commands(lines), expected)
+        self.assertEqual(reader.commands(lines), expected)
 
     def test_messages_that_are_no_lines_are_told_of_once_a_kind(self) -> None:
         log = Noting()
-        hearing = BusReader("one", log)
+        reader = BusReader("one", log)
         messages = (b"FOO", b"BAR", b"", b"\r", b"POSITION notes two 0 1\n", b"\xff", b"PING 1")
-        self.assertEqual(hearing.commands(messages), [])
-        self.assertEqual((hearing.bad, len(log.lines)), (5, 3))
+        self.assertEqual(reader.commands(messages), [])
+        self.assertEqual((reader.bad, len(log.lines)), (5, 3))
         self.assertIn("newline at byte 22", log.lines[1][1])
 
     @given(st.lists(st.binary(max_size=60) | st.just(b"REPLICATE "), max_size=8))
     def test_whatever_comes_is_heard_or_counted(self, messages: list[bytes]) -> None:
-        hearing = BusReader("one", Noting())
+        reader = BusReader("one", Noting())
         blank = sum(message in (b"", b"\r") for message in messages)
-        commands = hearing.commands(messages)
-        self.assertEqual(len(commands) + hearing.bad + hearing.echoes + blank, len(messages))
+        commands = reader.commands(messages)
+        self.assertEqual(len(commands) + reader.bad + reader.echoes + blank, len(messages))
 
     def test_an_attendant_asks_and_hears_only_commands(self) -> None:
         heard: list[Command] = []

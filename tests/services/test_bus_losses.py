@@ -67,7 +67,7 @@ class Losses(RuleBasedStateMachine):
     @rule(who=st.integers(0, 2))
     def come_back(self, who: int) -> None:
         """They are made again."""
-        if not self.all[who].bus.standing:
+        if not self.all[who].bus.is_connected:
             self.all[who].connect()
 
     @rule(back=st.permutations(range(3)))

@@ -45,7 +45,7 @@ class Follows:
         self.known: dict[Token, list[str]] = {}
         self.linear = -1
 
-    def writer_moved(
+    def writer_advanced(
         self, stream: Stream, writer: str, prev: Token, new: Token, facts: Sequence[Fact]
     ) -> None:
         assert prev == self.position, "a gap that nobody was told of"
@@ -53,12 +53,12 @@ class Follows:
         for fact in facts:
             self.known[fact.token] = [row.text for row in fact.rows]  # type: ignore[attr-defined]
 
-    def linear_moved(
+    def linear_advanced(
         self, stream: Stream, prev: Token, new: Token, facts: Sequence[Fact] | None
     ) -> None:
         self.linear = new
 
-    def started_again(self, stream: Stream, writer: str, position: Token, known: bool) -> None:
+    def stream_restarted(self, stream: Stream, writer: str, position: Token, known: bool) -> None:
         assert known == (self.position >= 0)
         self.known.clear()
         self.after = self.position = self.linear = position
@@ -73,7 +73,7 @@ class Hearing(RuleBasedStateMachine):
         self.follows = Follows()
         self.mirror = Mirror([(NOTES, "w1")], Noting())
         self.state = StreamState(NOTES, self.follows)
-        self.mirror.begin({"notes": self.state}, self.follows.started_again)
+        self.mirror.begin({"notes": self.state}, self.follows.stream_restarted)
         self.facts: list[list[str]] = []
         self.count = 0
         self.said: Token = 0
@@ -144,7 +144,7 @@ class Hearing(RuleBasedStateMachine):
         since = {t: texts for t, texts in all_of_it.items() if t > follows.after and texts}
         assert follows.known == since
         span = Range(follows.after, self.said)
-        page = done(self.mirror.sure_page(NOTES, span, "w1", 1000))
+        page = done(self.mirror.page_if_connected(NOTES, span, "w1", 1000))
         assert {fact.token: [r.text for r in fact.rows] for fact in page.facts} == since  # type: ignore[attr-defined]
 
     @precondition(lambda self: not self.heard)
@@ -152,7 +152,7 @@ class Hearing(RuleBasedStateMachine):
     def nobody_is_sure(self) -> None:
         """Who may know better is not answered."""
         try:
-            done(self.mirror.sure_page(NOTES, Range(0, 1), "w1", 10))
+            done(self.mirror.page_if_connected(NOTES, Range(0, 1), "w1", 10))
         except NotHeardYet:
             return
         raise AssertionError("it was answered")
@@ -169,7 +169,7 @@ class Mirroring(TestCase):
     def test_rows_that_are_none_are_left_out(self) -> None:
         log, follows = Noting(), Follows()
         mirror = Mirror([(NOTES, "w1")], log)
-        mirror.begin({"notes": StreamState(NOTES, follows)}, follows.started_again)
+        mirror.begin({"notes": StreamState(NOTES, follows)}, follows.stream_restarted)
         mirror.received([Position("notes", "w1", 0, 0)])
         mirror.received([Rdata("notes", "w1", 1, b"[7]"), Rdata("notes", "w1", 2, b"[")])
         mirror.received([Rdata("notes", "w1", 3, row("a"))])
@@ -179,7 +179,7 @@ class Mirroring(TestCase):
     def test_who_cannot_be_told_of_what_is_gone_gets_the_rest(self) -> None:
         log, follows = Noting(), Follows()
         mirror = Mirror([(NOTES, "w1")], log)
-        mirror.begin({"notes": StreamState(NOTES, follows)}, follows.started_again)
+        mirror.begin({"notes": StreamState(NOTES, follows)}, follows.stream_restarted)
         mirror.received([Position("notes", "w1", 4, 4), Rdata("notes", "w1", 5, row("a"))])
         page = done(page_skipping_trimmed(mirror, NOTES, Range(1, 5), 10, "a real worker", log))
         self.assertEqual([fact.token for fact in page.facts], [5])
@@ -206,7 +206,7 @@ class ToClients(MasterCase):
         self.stream = replace(self.world.catalogue["pushers"], in_memory=True)
         self.mirror = Mirror([(self.stream, "w1")], self.log)
         states = self.world.announcer.states
-        self.mirror.begin(states, lambda stream, *_: self.master.started_again(stream))
+        self.mirror.begin(states, lambda stream, *_: self.master.stream_restarted(stream))
         self.modern = Client(self, "REPLICATE ")
         self.legacy = Client(self, "REPLICATE pushers 0")
         for client in (self.modern, self.legacy):

@@ -34,20 +34,22 @@ class Twin:
 
     def __init__(self, air: ManualPubSub, mark: str) -> None:
         self.log = Noting()
-        self.namesakes = InstanceNameGuard("twin", self.log, mark)
+        self.name_guard = InstanceNameGuard("twin", self.log, mark)
         self._air = air
         names = [stream.name for stream in CATALOGUE]
         publisher = Publisher(air.scheduler, {s.name: RowCodec(s) for s in CATALOGUE})
-        hearing = self.hearing = BusReader("twin", self.log, aside=self.namesakes.take)
+        reader = self.reader = BusReader("twin", self.log, unparsed=self.name_guard.handle)
         self.heard: list[Command] = []
-        ear = MasterBusSubscriber(self.heard.append)
-        voice = BusPublisher(publisher, CHANNELS, OwnWriter(publisher))
-        self.bus = Bus(CHANNELS, names, hearing, ear, voice, self.namesakes)
+        subscriber = MasterBusSubscriber(self.heard.append)
+        bus_publisher = BusPublisher(publisher, CHANNELS, OwnWriter(publisher))
+        self.bus = Bus(CHANNELS, names, reader, subscriber, bus_publisher, self.name_guard)
         self.connect()
 
     def connect(self) -> None:
         """New connections, if there are none."""
-        self.wires = ManualConnections(self._air, CHANNELS.heard((), False, "twin"), self.bus)
+        self.wires = ManualConnections(
+            self._air, CHANNELS.subscriptions((), False, "twin"), self.bus
+        )
         self._air.wires.append(self.wires)
         self.bus.connected(self.wires)
 
@@ -68,11 +70,11 @@ class Asking(TestCase):
 
     def test_one_alone_asks_before_it_says_anything(self) -> None:
         one = Twin(self.air, "1")
-        self.assertFalse(one.bus.standing)
+        self.assertFalse(one.bus.is_connected)
         asked = [(PRIVATE, "HERE 1")] * ASKED
         self.assertEqual(self.said(), [*asked, ("example.org", "REPLICATE ")])
-        self.assertTrue(one.bus.standing)
-        self.assertEqual((one.hearing.bad, one.log.lines), (0, []))
+        self.assertTrue(one.bus.is_connected)
+        self.assertEqual((one.reader.bad, one.log.lines), (0, []))
 
     def test_who_comes_second_is_sent_away_until_the_first_is_gone(self) -> None:
         first = Twin(self.air, "2")
@@ -80,22 +82,22 @@ class Asking(TestCase):
         second = Twin(self.air, "1")
         up = b"REMOTE_SERVER_UP other.org"
         for twin in (first, second):
-            twin.bus.heard([up])
+            twin.bus.messages_received([up])
         self.assertEqual((len(first.heard), second.heard, second.bus.counts), (1, [], {}))
         said = self.said()
         self.assertEqual({channel for channel, _ in said}, {PRIVATE})
         self.assertIn((PRIVATE, "TAKEN 1"), said)
-        self.assertTrue(first.bus.standing)
-        self.assertEqual((second.away, second.namesakes.taken), (True, True))
+        self.assertTrue(first.bus.is_connected)
+        self.assertEqual((second.away, second.name_guard.taken), (True, True))
         second.connect()
         self.said()
-        self.assertEqual((second.away, second.namesakes.taken), (True, True))
+        self.assertEqual((second.away, second.name_guard.taken), (True, True))
         told = "another process has come to the bus as 'twin', and is sent away"
         self.assertEqual(first.log.lines, [("warn", told)])  # once
         first.wires.cut()
         second.connect()
         self.said()
-        self.assertEqual((second.bus.standing, second.namesakes.taken), (True, False))
+        self.assertEqual((second.bus.is_connected, second.name_guard.taken), (True, False))
 
     def test_it_asks_again_on_new_connections(self) -> None:
         one = Twin(self.air, "1")
@@ -105,7 +107,7 @@ class Asking(TestCase):
         self.said()
         one.connect()
         self.said()
-        self.assertEqual((one.bus.standing, two.bus.standing), (False, True))
+        self.assertEqual((one.bus.is_connected, two.bus.is_connected), (False, True))
 
 
 class Coming(RuleBasedStateMachine):
@@ -146,9 +148,9 @@ class Coming(RuleBasedStateMachine):
                 if twin.away:
                     twin.connect()
             self.air.settle()
-        standing = [twin.bus.standing for twin in self.all]
+        standing = [twin.bus.is_connected for twin in self.all]
         assert sum(standing) == 1, standing
-        told = [not twin.namesakes.taken for twin in self.all]
+        told = [not twin.name_guard.taken for twin in self.all]
         assert told == standing, told
 
 

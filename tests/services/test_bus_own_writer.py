@@ -20,7 +20,7 @@ class Announcing(TestCase):
     def begin(self, position: Token) -> None:
         """The writer's name is taken."""
         self.ledger = Ledger(position)
-        self.own.adopt(NOTES, "one", self.ledger)
+        self.own.lease_acquired(NOTES, "one", self.ledger)
 
     def reserve(self, *tokens: Token) -> None:
         self.ledger.reserved(self.ledger.request(), tokens)
@@ -41,9 +41,11 @@ class Announcing(TestCase):
     def test_where_it_stands_is_what_was_said(self) -> None:
         self.reserve(5, 6)
         self.settle(6)
-        self.assertEqual([standing.position for standing in self.own.standings()], [4])
+        self.assertEqual([standing.position for standing in self.own.announced_positions()], [4])
         self.settle(5)
-        self.assertEqual([standing[1:3] for standing in self.own.standings()], [("one", 6)])
+        self.assertEqual(
+            [standing[1:3] for standing in self.own.announced_positions()], [("one", 6)]
+        )
 
     def test_the_name_is_taken_back(self) -> None:
         """Facts are found that were committed; one of them had been said."""
@@ -58,5 +60,5 @@ class Announcing(TestCase):
 
     def test_rows_that_were_perhaps_committed_are_not_announced(self) -> None:
         self.reserve(5)
-        self.own.unsure(NOTES, [])
+        self.own.outcome_unknown(NOTES, [])
         self.assertEqual(self.moves.kept, [])

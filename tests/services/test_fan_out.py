@@ -19,14 +19,14 @@ class _Listener:
         self._heard = heard
         self._fails = fails
 
-    def writer_moved(
+    def writer_advanced(
         self, stream: Stream, writer: str, prev: Token, new: Token, facts: Sequence[Fact]
     ) -> None:
         self._heard.append((self._name, stream.name, writer, prev, new, facts))
         if self._fails:
             raise ValueError
 
-    def linear_moved(
+    def linear_advanced(
         self, stream: Stream, prev: Token, new: Token, facts: Sequence[Fact] | None
     ) -> None:
         self._heard.append((self._name, stream.name, prev, new, facts))
@@ -41,8 +41,8 @@ class FanningOut(TestCase):
     def test_listeners_hear_of_each_movement_in_their_order(self) -> None:
         facts = (Fact(8, "w", ()),)
         fan_out = FanOut((_Listener("first", self.heard), _Listener("second", self.heard)))
-        fan_out.writer_moved(EVENTS, "w", 7, 8, facts)
-        fan_out.linear_moved(EVENTS, 7, 8, None)
+        fan_out.writer_advanced(EVENTS, "w", 7, 8, facts)
+        fan_out.linear_advanced(EVENTS, 7, 8, None)
         self.assertEqual(
             self.heard,
             [
@@ -56,5 +56,5 @@ class FanningOut(TestCase):
     def test_nobody_hears_of_a_movement_that_a_listener_before_could_not_deal_with(self) -> None:
         failing = _Listener("caches", self.heard, fails=True)
         fan_out = FanOut((failing, _Listener("followers", self.heard)))
-        self.assertRaises(ValueError, fan_out.writer_moved, EVENTS, "w", 7, 8, ())
+        self.assertRaises(ValueError, fan_out.writer_advanced, EVENTS, "w", 7, 8, ())
         self.assertEqual(len(self.heard), 1)

@@ -302,13 +302,13 @@ class OtherWriters(SiteCase):
     def test_stale_before_their_position_moves(self) -> None:
         lease = done(self.site.store.open_writer("other", [CACHES]))
         seen: list[Any] = []
-        publish = self.site.publisher.writer_moved
+        publish = self.site.publisher.writer_advanced
 
         def watching(*told: Any) -> None:
             seen.append(self.site.cached("get_user"))
             publish(*told)
 
-        self.site.publisher.writer_moved = watching  # type: ignore[method-assign]
+        self.site.publisher.writer_advanced = watching  # type: ignore[method-assign]
 
         def work(txn: Transaction, outbox: Outbox) -> None:
             outbox.append(CACHES, [CachesRow("get_user", ["@a"], 1)])
@@ -449,9 +449,9 @@ class Heard:
     def __init__(self) -> None:
         self.moves: list[tuple[str, int, int, int]] = []
 
-    def writer_moved(self, stream: Any, writer: str, prev: int, new: int, facts: Any) -> None:
+    def writer_advanced(self, stream: Any, writer: str, prev: int, new: int, facts: Any) -> None:
         """Keep it."""
         self.moves.append((stream.name, prev, new, sum(len(fact.rows) for fact in facts)))
 
-    def linear_moved(self, stream: Any, prev: int, new: int, facts: Any) -> None:
+    def linear_advanced(self, stream: Any, prev: int, new: int, facts: Any) -> None:
         """Not looked at."""

@@ -160,13 +160,13 @@ class OnRedis(TestCase):
 
     def test_states_are_said_again_to_newcomers_but_not_too_often(self) -> None:
         connection = self.sender.connect()
-        self.sender.outgoing.asked()  # there is nothing to say
+        self.sender.outgoing.process_joined()  # there is nothing to say
         self.sender.commands.user_sync("@u:x", True, at=1)
         self.sender.commands.federation_ack(4)
         self.sender.commands.remote_server_up("one.example")
         connection.lines()
         for _ in range(100):
-            self.sender.outgoing.asked()
+            self.sender.outgoing.process_joined()
         self.sender.clock.advance(REPEAT_S - 0.1)
         self.assertEqual(connection.lines(), [])
         self.sender.clock.advance(0.1)
@@ -175,10 +175,10 @@ class OnRedis(TestCase):
         self.assertEqual(connection.lines(), states)
         self.sender.clock.advance(REPEAT_S)
         self.assertEqual(connection.lines(), [])
-        self.sender.outgoing.asked()
+        self.sender.outgoing.process_joined()
         self.sender.settle()
         self.assertEqual(connection.lines(), states)
-        self.sender.outgoing.asked()
+        self.sender.outgoing.process_joined()
         self.sender.outgoing.disconnected()
         self.sender.clock.advance(REPEAT_S)  # nobody is there
 

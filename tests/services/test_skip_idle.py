@@ -61,5 +61,5 @@ class SkipIdle(TestCase):
         tenure.lease.kill()
         self.append(done(self.store.open_writer("one", [NOTES])))
         self.settled(1)
-        self.assertTrue(self.writer.open)
+        self.assertTrue(self.writer.is_open)
         self.assertEqual(self.moves.kept, [])

@@ -39,7 +39,7 @@ class Lags(TestCase):
             ("w", Holder((words,), f"{words} at {self.clock.seconds()}")) for words in holders
         )
         self.now = StreamProgress("s", reached, known, held)
-        lag = self.watch.look()["s"]
+        lag = self.watch.measure()["s"]
         return lag.rows, lag.seconds
 
     def test_not_behind(self) -> None:
@@ -90,34 +90,34 @@ class Lags(TestCase):
     def test_the_oldest_reservation(self) -> None:
         self.at(0, 0, 3, "a")
         self.at(2, 0, 3, "b", "a")
-        oldest = self.watch.look()["s"].oldest
+        oldest = self.watch.measure()["s"].oldest
         assert oldest is not None
         self.assertEqual((oldest.writer, oldest.describe, oldest.seconds), ("w", "a at 2.0", 2.0))
         self.at(3, 0, 3, "b")
-        oldest = self.watch.look()["s"].oldest
+        oldest = self.watch.measure()["s"].oldest
         assert oldest is not None
         self.assertEqual((oldest.describe, oldest.seconds), ("b at 5.0", 3.0))
         self.at(1, 0, 3)
-        self.assertIsNone(self.watch.look()["s"].oldest)
+        self.assertIsNone(self.watch.measure()["s"].oldest)
 
     def test_one_transaction_may_hold_as_two_writers(self) -> None:
         both = [("a", Holder((7, "3/12"), "as a")), ("b", Holder((7, "3/12"), "as b"))]
         self.now = StreamProgress("s", 0, 3, (both[1],))
-        self.watch.look()
+        self.watch.measure()
         self.clock.advance(4)
         self.now = StreamProgress("s", 0, 3, tuple(both))
-        oldest = self.watch.look()["s"].oldest
+        oldest = self.watch.measure()["s"].oldest
         assert oldest is not None
         self.assertEqual((oldest.writer, oldest.seconds), ("b", 4.0))
 
     def test_a_reservation_from_before_the_first_look_is_as_old_as_its_transaction(self) -> None:
         self.now = StreamProgress("s", 0, 3, (("w", Holder((1,), "first", 79.0)),))
-        oldest = self.watch.look()["s"].oldest
+        oldest = self.watch.measure()["s"].oldest
         assert oldest is not None
         self.assertEqual(oldest.seconds, 79.0)
         # A later one has been reserved since the last look, whenever its transaction began.
         self.now = StreamProgress("s", 0, 3, (("w", Holder((2,), "later", 500.0)),))
-        oldest = self.watch.look()["s"].oldest
+        oldest = self.watch.measure()["s"].oldest
         assert oldest is not None
         self.assertEqual(oldest.seconds, 0.0)
 
@@ -125,7 +125,7 @@ class Lags(TestCase):
         self.now = StreamProgress("s", 0, 3)
         self.watch.start()
         self.clock.pump([1, 1, 1])
-        self.assertEqual(self.watch.look()["s"].seconds, 3.0)
+        self.assertEqual(self.watch.measure()["s"].seconds, 3.0)
         self.watch.stop()
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
@@ -236,11 +236,11 @@ def worker() -> dict[str, Any]:
     watch = LagTracker(
         world.scheduler, lambda: worker_progress(follower.positions, follower.announced)
     )
-    watch.look()
+    watch.measure()
     world.clock.advance(2)
     identity = ProcessIdentity("example.org", "w1", "1.2.3", 0.0)
     now = world.clock.seconds()
-    return worker_status(identity, follower, delivery, True, watch.look(), world.coherence, now)
+    return worker_status(identity, follower, delivery, True, watch.measure(), world.coherence, now)
 
 
 class WorkerStatus(TestCase):

@@ -74,9 +74,9 @@ class Told(Announcer):
             self.told.append(stream.name)
         super().settled(stream, tokens, facts)
 
-    def unsure(self, stream: Stream, rows: Sequence[Row]) -> None:
+    def outcome_unknown(self, stream: Stream, rows: Sequence[Row]) -> None:
         self.unsure_of.append((stream.name, tuple(rows)))
-        super().unsure(stream, rows)
+        super().outcome_unknown(stream, rows)
 
 
 class Heard:
@@ -85,12 +85,12 @@ class Heard:
     def __init__(self) -> None:
         self.tokens: dict[str, list[int]] = {"jobs": [], "logs": [], "typing": []}
 
-    def writer_moved(
+    def writer_advanced(
         self, stream: Stream, writer: str, prev: int, new: int, facts: Sequence[Fact]
     ) -> None:
         self.tokens[stream.name] += [fact.token for fact in facts if fact.rows]
 
-    def linear_moved(
+    def linear_advanced(
         self, stream: Stream, prev: int, new: int, facts: Sequence[Fact] | None
     ) -> None:
         """Not looked at."""

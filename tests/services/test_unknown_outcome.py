@@ -44,12 +44,12 @@ class Heard:
     def __init__(self) -> None:
         self.tokens: list[int] = []
 
-    def writer_moved(
+    def writer_advanced(
         self, stream: object, writer: str, prev: int, new: int, facts: Sequence[Fact]
     ) -> None:
         self.tokens += [fact.token for fact in facts]
 
-    def linear_moved(
+    def linear_advanced(
         self, stream: object, prev: int, new: int, facts: Sequence[Fact] | None
     ) -> None:
         """Not looked at."""
@@ -131,7 +131,7 @@ class Outcome(SynchronousTestCase):
         self.clock.pump([0.1] * 20)
         seen = self.wait(self.store.observe([JOBS]))
         self.assertFalse(seen["jobs"].writers["master"].held)  # type: ignore[index]
-        self.assertFalse(self.writer.open)
+        self.assertFalse(self.writer.is_open)
 
     def cut_and_stopped(self) -> Deferred[Written]:
         """An append whose answer is lost, at a writer that is stopped before it has its name back."""

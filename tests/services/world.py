@@ -211,7 +211,7 @@ class World:
             self.writer,
             self.throughput,
             self.intake,
-            self.watch.look(),
+            self.watch.measure(),
             self.trimmer.streams,
             self.coherence,
             self.clock.seconds(),

@@ -30,11 +30,11 @@ class Hearers(OnTheBus):
     def test_only_the_first_position_of_a_writer_counts(self) -> None:
         commands = BusReader.commands
 
-        def first_positions(hearing: BusReader, messages: Iterable[bytes]) -> list[Command]:
+        def first_positions(reader: BusReader, messages: Iterable[bytes]) -> list[Command]:
             kept = []
-            for command in commands(hearing, messages):
+            for command in commands(reader, messages):
                 if isinstance(command, Position):
-                    key = hearing, command.stream, command.writer
+                    key = reader, command.stream, command.writer
                     if key in seen:
                         continue
                     seen.add(key)
@@ -47,10 +47,10 @@ class Hearers(OnTheBus):
     def test_a_position_is_believed_without_a_look_at_what_comes_before(self) -> None:
         commands = BusReader.commands
 
-        def no_gaps(hearing: BusReader, messages: Iterable[bytes]) -> list[Command]:
+        def no_gaps(reader: BusReader, messages: Iterable[bytes]) -> list[Command]:
             return [
                 Position(c.stream, c.writer, 0, c.new) if isinstance(c, Position) else c
-                for c in commands(hearing, messages)
+                for c in commands(reader, messages)
             ]
 
         self.assert_caught("R3", (BusReader, "commands", no_gaps))
@@ -58,25 +58,25 @@ class Hearers(OnTheBus):
     def test_a_worker_does_not_hear_itself(self) -> None:
         begin = BusReader.__init__
 
-        def deaf(hearing: BusReader, name: str, log: Any, *_: object, **__: object) -> None:
-            begin(hearing, name, log)
+        def deaf(reader: BusReader, name: str, log: Any, *_: object, **__: object) -> None:
+            begin(reader, name, log)
 
         self.assert_caught("LIVENESS R3", (BusReader, "__init__", deaf))
 
     def test_nobody_answers_who_asks(self) -> None:
-        heard = Bus.heard
+        receive = Bus.messages_received
 
         def silent(bus: Bus, messages: Sequence[bytes]) -> None:
-            heard(bus, [message for message in messages if not message.startswith(b"REPLICATE")])
+            receive(bus, [message for message in messages if not message.startswith(b"REPLICATE")])
 
-        self.assert_caught("LIVENESS R3", (Bus, "heard", silent))
+        self.assert_caught("LIVENESS R3", (Bus, "messages_received", silent))
 
     def test_a_lost_connection_is_not_told_of(self) -> None:
         """So what was half read goes on in the next one."""
 
         def disconnected(bus: Bus) -> None:
             bus._wires = None
-            bus._voice.leave()
+            bus._bus_publisher.leave()
 
         self.assert_caught("R3 R4 LIVENESS", (Bus, "disconnected", disconnected))
 
@@ -85,32 +85,34 @@ class Speakers(OnTheBus):
     """In what is said."""
 
     def test_nothing_is_told_on_a_new_connection(self) -> None:
-        join, tell = BusPublisher.join, BusPublisher.tell
+        join, tell = BusPublisher.join, BusPublisher.announce
 
-        def quietly(voice: BusPublisher, wires: Any, streams: Iterable[str]) -> None:
-            joining.append(voice)
-            join(voice, wires, streams)
-            joining.remove(voice)
+        def quietly(bus_publisher: BusPublisher, wires: Any, streams: Iterable[str]) -> None:
+            joining.append(bus_publisher)
+            join(bus_publisher, wires, streams)
+            joining.remove(bus_publisher)
 
         def unless_joining(
-            voice: BusPublisher, standings: Iterable[AnnouncedPosition] | None = None
+            bus_publisher: BusPublisher,
+            announced_positions: Iterable[AnnouncedPosition] | None = None,
         ) -> None:
-            if voice not in joining:
-                tell(voice, standings)
+            if bus_publisher not in joining:
+                tell(bus_publisher, announced_positions)
 
         joining: list[BusPublisher] = []
         self.assert_caught(
-            "R3", (BusPublisher, "join", quietly), (BusPublisher, "tell", unless_joining)
+            "R3", (BusPublisher, "join", quietly), (BusPublisher, "announce", unless_joining)
         )
 
     def test_positions_are_told_before_what_has_gathered(self) -> None:
-        tell, flush = BusPublisher.tell, Publisher.flush
+        tell, flush = BusPublisher.announce, Publisher.flush
 
         def early(
-            voice: BusPublisher, standings: Iterable[AnnouncedPosition] | None = None
+            bus_publisher: BusPublisher,
+            announced_positions: Iterable[AnnouncedPosition] | None = None,
         ) -> None:
-            telling.append(voice._publisher)
-            tell(voice, standings)
+            telling.append(bus_publisher._publisher)
+            tell(bus_publisher, announced_positions)
             telling.clear()
 
         def later(publisher: Publisher) -> None:
@@ -118,13 +120,13 @@ class Speakers(OnTheBus):
                 flush(publisher)
 
         telling: list[Publisher] = []
-        self.assert_caught("R2", (BusPublisher, "tell", early), (Publisher, "flush", later))
+        self.assert_caught("R2", (BusPublisher, "announce", early), (Publisher, "flush", later))
 
     def test_nobody_speaks_for_the_dead(self) -> None:
-        def only_its_own(spokesman: ProxyAnnouncer, stream: str, writer: str) -> bool:
-            return writer in (spokesman._name, "sql")
+        def only_its_own(proxy: ProxyAnnouncer, stream: str, writer: str) -> bool:
+            return writer in (proxy._name, "sql")
 
-        self.assert_caught("LIVENESS R3", (ProxyAnnouncer, "_speaks_for", only_its_own))
+        self.assert_caught("LIVENESS R3", (ProxyAnnouncer, "_announces_for", only_its_own))
 
     def test_what_is_found_after_a_loss_is_not_announced(self) -> None:
         def recovered(own: OwnWriter, stream: Stream, facts: Sequence[Fact]) -> None:
@@ -134,22 +136,22 @@ class Speakers(OnTheBus):
         self.assert_caught("R2 R3 LIVENESS", (OwnWriter, "recovered", recovered))
 
     def test_those_who_died_since_the_last_look_are_not_told_of(self) -> None:
-        inherited = ProxyAnnouncer.inherited
+        unannounced = ProxyAnnouncer.unannounced
 
-        def quiet(spokesman: ProxyAnnouncer) -> list[AnnouncedPosition]:
-            inherited(spokesman)
+        def quiet(proxy: ProxyAnnouncer) -> list[AnnouncedPosition]:
+            unannounced(proxy)
             return []
 
-        self.assert_caught("R3 LIVENESS", (ProxyAnnouncer, "inherited", quiet))
+        self.assert_caught("R3 LIVENESS", (ProxyAnnouncer, "unannounced", quiet))
 
     def test_the_dead_go_on_as_if_all_had_been_said(self) -> None:
-        inherited = ProxyAnnouncer.inherited
+        unannounced = ProxyAnnouncer.unannounced
 
-        def chained(spokesman: ProxyAnnouncer) -> list[AnnouncedPosition]:
-            before = dict(spokesman._told)
+        def chained(proxy: ProxyAnnouncer) -> list[AnnouncedPosition]:
+            before = dict(proxy._announced)
             return [
                 standing._replace(prev=before.get((standing.stream.name, standing.writer)))
-                for standing in inherited(spokesman)
+                for standing in unannounced(proxy)
             ]
 
-        self.assert_caught("R3 LIVENESS", (ProxyAnnouncer, "inherited", chained))
+        self.assert_caught("R3 LIVENESS", (ProxyAnnouncer, "unannounced", chained))

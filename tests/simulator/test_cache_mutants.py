@@ -64,17 +64,19 @@ class Writers(MutantTestCase):
         ) -> None:
             settled._settled.recovered(stream, facts)
 
-        def unsure(settled: CoherentCommitListener, stream: Stream, rows: Sequence[Any]) -> None:
-            settled._settled.unsure(stream, rows)
+        def outcome_unknown(
+            settled: CoherentCommitListener, stream: Stream, rows: Sequence[Any]
+        ) -> None:
+            settled._settled.outcome_unknown(stream, rows)
 
         self.assert_caught(
             "R4",
             (CoherentCommitListener, "recovered", recovered),
-            (CoherentCommitListener, "unsure", unsure),
+            (CoherentCommitListener, "outcome_unknown", outcome_unknown),
         )
 
     def test_the_master_skips_other_writers(self) -> None:
-        def writer_moved(
+        def writer_advanced(
             movements: CoherentPositionListener,
             stream: Stream,
             writer: str,
@@ -84,7 +86,7 @@ class Writers(MutantTestCase):
         ) -> None:
             """Nothing."""
 
-        self.assert_caught("R4", (CoherentPositionListener, "writer_moved", writer_moved))
+        self.assert_caught("R4", (CoherentPositionListener, "writer_advanced", writer_advanced))
 
 
 class Loads(MutantTestCase):

@@ -147,7 +147,7 @@ class DeadWriters(PostgresCase):
             with self.assertRaises((Fenced, ReservationVoid)):
                 await reservation.write([[note("late")]])
         self.assertEqual([f.rows for f in await self.facts()], [(note("above"),)])
-        await self.until(lambda: late.writer.open)
+        await self.until(lambda: late.writer.is_open)
         (token,) = (await late.writer.append(NOTES, [[note("again")]])).tokens
         await self.until(lambda: self.heard.linear >= token)
         self.assertEqual(self.heard.linear_facts, await self.facts())

@@ -26,7 +26,7 @@ class Heard:
         self.unseen: list[Range] = []
         self.jumps: list[Range] = []
 
-    def writer_moved(
+    def writer_advanced(
         self, stream: Stream, writer: str, prev: Token, new: Token, facts: Sequence[Fact]
     ) -> None:
         """Of Movements."""
@@ -44,7 +44,7 @@ class Heard:
         self.positions[writer] = new
         self.facts += facts
 
-    def linear_moved(
+    def linear_advanced(
         self, stream: Stream, prev: Token, new: Token, facts: Sequence[Fact] | None
     ) -> None:
         """Of Movements."""

@@ -29,7 +29,7 @@ class Member:
         self.stood += 1
         self._happened()
 
-    def heard(self, messages: Sequence[bytes]) -> None:
+    def messages_received(self, messages: Sequence[bytes]) -> None:
         self.heard_all += messages
         self._happened()
 
@@ -39,7 +39,7 @@ class Member:
 
     def say(self, *texts: str, channel: str = "all") -> None:
         """Publish, if anything stands."""
-        self.wires.say(channel, [text.encode() for text in texts])
+        self.wires.publish(channel, [text.encode() for text in texts])
 
     def heard_of(self, sender: str) -> list[str]:
         """What one of the others has said."""
@@ -138,7 +138,7 @@ class PubSubContract:
 
     async def test_given_up_connections_come_anew(self) -> None:
         one, two = await self.two()
-        two.wires.give_up("enough")
+        two.wires.close("enough")
         await self.server.until(lambda: two.stood == 2)
         one.say("one again")
         await self.server.until(lambda: bool(two.heard_all))

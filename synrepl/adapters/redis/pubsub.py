@@ -37,7 +37,7 @@ class RedisPubSubOwner(Interface):
 
     def connected(self, wires: RedisBusConnections) -> None: ...
 
-    def heard(self, messages: Sequence[bytes]) -> None: ...
+    def messages_received(self, messages: Sequence[bytes]) -> None: ...
 
     def disconnected(self) -> None: ...
 
@@ -49,7 +49,7 @@ class RedisBusConnections:
         self._listener = listener
         self._speaker = speaker
 
-    def say(self, channel: str, lines: Iterable[bytes]) -> None:
+    def publish(self, channel: str, lines: Iterable[bytes]) -> None:
         """Publish lines, one message each, in order."""
         self._speaker.publish_all(channel, lines)
 
@@ -70,7 +70,7 @@ class RedisBusConnections:
         """Listen again."""
         self._listener.go_on()
 
-    def give_up(self, why: str) -> None:
+    def close(self, why: str) -> None:
         """End the connections; they come back by themselves."""
         self._listener.give_up(why)
 
@@ -199,4 +199,4 @@ class RedisPubSub:
     def _heard(self, messages: Sequence[bytes]) -> None:
         # What comes before both stand needs no ear: everybody will be asked again.
         if self._standing:
-            self._owner.heard(messages)
+            self._owner.messages_received(messages)

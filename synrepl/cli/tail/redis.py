@@ -61,7 +61,7 @@ class RedisTail:
         :raises RedisAway: it cannot be reached, or refuses
         """
         await self._listener.connect(reactor, server)
-        await self._listener.listen(self._channels.heard(streams, user_ip=False), server)
+        await self._listener.listen(self._channels.subscriptions(streams, user_ip=False), server)
         await self._speaker.connect(reactor, server)
         self._speaker.begin()
 

@@ -59,7 +59,7 @@ class RedisSource:
         channels = Channels(self.server_name)
         try:
             speaker = await link.speaker() if asked else None
-            await link.listen(channels.heard((), user_ip=True), hear)
+            await link.listen(channels.subscriptions((), user_ip=True), hear)
             say(f"recording channel {printable(channels.main)} of Redis at {self.where}")
             try:
                 if speaker is not None:

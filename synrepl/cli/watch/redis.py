@@ -92,7 +92,7 @@ class RedisListening:
         self._wires = wires
         self._ask()
 
-    def heard(self, messages: Sequence[bytes]) -> None:
+    def messages_received(self, messages: Sequence[bytes]) -> None:
         """Take note. What asks, as this does, comes back, and shows nobody to be there."""
         commands = self._hearing.commands(messages)
         if any(not isinstance(command, Replicate) for command in commands):
@@ -109,7 +109,7 @@ class RedisListening:
 
     def _ask(self) -> None:
         if self._wires is not None:
-            self._wires.say(self._channels.main, [write_line(Replicate(), CURRENT)])
+            self._wires.publish(self._channels.main, [write_line(Replicate(), CURRENT)])
 
     async def _ask_again(self) -> None:
         while True:

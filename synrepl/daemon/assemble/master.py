@@ -142,29 +142,29 @@ def assemble_master(
     )
 
     # What comes from the bus reaches the master, which is made further down.
-    def heard_on_bus(command: Command) -> None:
-        master.heard_on_bus(command)
+    def received_from_bus(command: Command) -> None:
+        master.received_from_bus(command)
         handler_commands.put("bus", command)
 
     def joined() -> None:
         if repeater is not None:
             repeater.joined()
 
-    def asked() -> None:
+    def process_joined() -> None:
         if repeater is not None:
-            repeater.asked()
+            repeater.process_joined()
 
     def said_by_client(source: str, command: Command) -> None:
         if bus is not None:
             bus.relay.from_client(source, command)
         handler_commands.put(source, command)
 
-    def started_again(stream: Stream, writer: str, position: Token, known: bool) -> None:
+    def stream_restarted(stream: Stream, writer: str, position: Token, known: bool) -> None:
         started = coherence.reset if known else coherence.begin
         started(stream.name, writer, position)
         if stream is FEDERATION:
-            federation.started_again()
-        master.started_again(stream)
+            federation.stream_restarted()
+        master.stream_restarted(stream)
 
     bus: MasterBus | None = None
     if ports.join is not None:
@@ -174,13 +174,13 @@ def assemble_master(
             config,
             catalogue,
             kept_elsewhere(config, catalogue),
-            heard_on_bus,
+            received_from_bus,
             joined,
             lambda: master.bus_lost(),
-            asked,
+            process_joined,
             log,
         )
-    announced: PositionListener = publisher if bus is None else FanOut((publisher, bus.spokesman))
+    announced: PositionListener = publisher if bus is None else FanOut((publisher, bus.proxy))
     throughput = Throughput()
     coherence = ports.coherence
     waiters = PositionWaiters(scheduler)
@@ -258,8 +258,8 @@ def assemble_master(
         repeater = SyncingRepeater(scheduler, bus.relay, master.user_syncs, BUS)
         if FEDERATION.name in bus.mirror.streams:
             trim = mirror_trimmer(bus.mirror, FEDERATION)
-        bus.spokesman.begin(announcer.states)
-        bus.mirror.begin(announcer.states, started_again)
+        bus.proxy.begin(announcer.states)
+        bus.mirror.begin(announcer.states, stream_restarted)
     federation = FederationTrim(scheduler, master.federation_acks, trim, log)
     return MasterServices(
         config=config,

@@ -76,7 +76,7 @@ class WorkerServices:
     @property
     def is_connected(self) -> bool:
         """It hears its master, or the bus."""
-        return self.factory.handshaken if self.bus is None else self.bus.standing
+        return self.factory.handshaken if self.bus is None else self.bus.is_connected
 
     async def take_names(self) -> None:
         """Have what this worker has not acknowledged kept, and become a writer if it is one.
@@ -207,7 +207,7 @@ def assemble_worker(
             own_writer,
             commands.link,
             followed,
-            commands.outgoing.asked,
+            commands.outgoing.process_joined,
             log,
         )
     writer = None

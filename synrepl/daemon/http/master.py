@@ -55,7 +55,7 @@ def serve_master(
             writer,
             services.throughput,
             intake,
-            watch.look(),
+            watch.measure(),
             {**services.trimmer.streams, FEDERATION.name: services.federation.trimming},
             services.ports.coherence,
             scheduler.seconds(),
@@ -77,7 +77,7 @@ def serve_master(
     source: FactSource = services.store
     if bus is not None:
         checks.append(bus_connected(bus.status))
-        source = SomeElsewhere(bus.mirror.streams, bus.mirror.sure_page, services.store)
+        source = SomeElsewhere(bus.mirror.streams, bus.mirror.page_if_connected, services.store)
     warnings = [followers_healthy(services.followers)]
     if config.followers.required:
         checks, warnings = [*checks, *warnings], []

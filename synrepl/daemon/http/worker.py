@@ -61,7 +61,7 @@ def serve_worker(
             follower,
             delivery,
             worker.is_connected,
-            watch.look(),
+            watch.measure(),
             worker.ports.coherence,
             scheduler.seconds(),
         )
@@ -69,7 +69,7 @@ def serve_worker(
         shown["http"] = http.status()
         shown |= worker.commands.status()
         if writer is not None:
-            shown["writer"] = {"name": writer.writer, "open": writer.open}
+            shown["writer"] = {"name": writer.writer, "open": writer.is_open}
         if worker.auditor is not None:
             shown["audits"] = worker.auditor.counts
         return shown

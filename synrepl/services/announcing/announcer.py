@@ -54,8 +54,8 @@ class Announcer:
         }
         self._streams = [state.stream for state in self.states.values()]
         self._dirty: set[str] = set()
-        self._looking = False
-        self._watching = False
+        self._is_refreshing = False
+        self._is_watching = False
         self._recorded: dict[str, object] = {}
         self.last_error: SynreplError | None = None
         #: How often another server has taken over while this process ran.
@@ -78,22 +78,22 @@ class Announcer:
             reached[stream.name] = {} if span.empty else await self._store.reached(stream, span)
         for name, state in self.states.items():
             state.begin(seen[name], reached[name])
-        self._watching = True
+        self._is_watching = True
         self._scheduler.spawn("watch streams", self._watch())
 
     async def stop(self) -> None:
         """Stop watching; where the streams stand goes on record a last time."""
-        self._watching = False
+        self._is_watching = False
         await self._record()
 
     def wake(self, stream: str) -> None:
         """Something may have happened to a stream (a NOTIFY, a hole): look soon."""
         state = self.states.get(stream)
-        if state is not None and self._watching:
+        if state is not None and self._is_watching:
             self._dirty.add(stream)
-            if not self._looking:
-                self._looking = True
-                self._scheduler.spawn("look at streams", self._look_while_dirty())
+            if not self._is_refreshing:
+                self._is_refreshing = True
+                self._scheduler.spawn("look at streams", self._refresh_while_dirty())
 
     def wake_all(self) -> None:
         """Look at every stream soon, as after the NOTIFY connection was lost."""
@@ -102,16 +102,16 @@ class Announcer:
 
     # -- the own writer reports (commit_listener.CommitListener) -------------------------------
 
-    def adopt(self, stream: Stream, writer: str, ledger: Ledger) -> None:
+    def lease_acquired(self, stream: Stream, writer: str, ledger: Ledger) -> None:
         """Announce what this ledger's writer settles from now on."""
-        self.states[stream.name].adopt(writer, ledger)
+        self.states[stream.name].attach_ledger(writer, ledger)
 
     def failed_over(self, stream: Stream, writer: str, ledger: Ledger, seen: Observation) -> None:
         """The own writer has its name on a server that has taken over."""
         state = self.states[stream.name]
-        self._follow(state, seen)
-        state.adopt(writer, ledger)
-        state.jump(writer, ledger.position)
+        self._switch_incarnation(state, seen)
+        state.attach_ledger(writer, ledger)
+        state.announce_failover(writer, ledger.position)
 
     def settled(self, stream: Stream, tokens: Sequence[Token], facts: Sequence[Fact]) -> None:
         """The own writer settled tokens; a hole below them must be looked into."""
@@ -125,24 +125,24 @@ class Announcer:
         self.states[stream.name].own_recovered(facts)
         self.wake(stream.name)
 
-    def unsure(self, stream: Stream, rows: Sequence[Row]) -> None:
+    def outcome_unknown(self, stream: Stream, rows: Sequence[Row]) -> None:
         """Nothing can be announced of facts that were perhaps committed; they are found if they were."""
 
     # -- looking -------------------------------------------------------------------------
 
     async def _watch(self) -> None:
-        while self._watching:
+        while self._is_watching:
             await self._scheduler.sleep(self._poll_s)
             self.wake_all()
             await self._record()
 
-    async def _look_while_dirty(self) -> None:
+    async def _refresh_while_dirty(self) -> None:
         pause = self._sizes.recheck_s
         stuck_at: dict[str, Token] = {}
         try:
-            while self._dirty and self._watching:
+            while self._dirty and self._is_watching:
                 dirty, self._dirty = self._dirty, set()
-                await self._look([self.states[name] for name in sorted(dirty)])
+                await self._refresh([self.states[name] for name in sorted(dirty)])
                 self.last_error = None
                 again = {name for name in dirty if self.states[name].has_hole}
                 standing = {name: self.states[name].linear for name in again}
@@ -150,7 +150,7 @@ class Announcer:
                 longer = min(2 * pause, self._sizes.slow_recheck_s)
                 pause = longer if standing == stuck_at else self._sizes.recheck_s
                 stuck_at = standing
-                if (again or self._dirty) and self._watching:
+                if (again or self._dirty) and self._is_watching:
                     await self._scheduler.sleep(pause)
                     self._dirty |= again
         except SynreplError as error:
@@ -158,14 +158,14 @@ class Announcer:
             self.last_error = error
             self._log.warn("cannot look at the streams: {error}", error=error)
         finally:
-            self._looking = False
+            self._is_refreshing = False
 
-    async def _look(self, states: Sequence[StreamState]) -> None:
+    async def _refresh(self, states: Sequence[StreamState]) -> None:
         seen = await self._observe([state.stream for state in states])
         for state in states:
-            self._follow(state, seen[state.stream.name])
+            self._switch_incarnation(state, seen[state.stream.name])
         for state in states:
-            await self._take_in(state, seen[state.stream.name])
+            await self._apply(state, seen[state.stream.name])
 
     async def _observe(self, streams: Sequence[Stream]) -> Mapping[str, Observation]:
         """Look at streams; a server that has taken over is confirmed first."""
@@ -182,7 +182,7 @@ class Announcer:
             )
             return await self._store.observe(streams)
 
-    def _follow(self, state: StreamState, observation: Observation) -> None:
+    def _switch_incarnation(self, state: StreamState, observation: Observation) -> None:
         """Go over to a server that has taken over, if that is news."""
         if state.incarnation and observation.incarnation > state.incarnation:
             if observation.incarnation > self.incarnation:
@@ -195,12 +195,12 @@ class Announcer:
                 floor=observation.floor,
             )
 
-    async def _take_in(self, state: StreamState, observation: Observation) -> None:
+    async def _apply(self, state: StreamState, observation: Observation) -> None:
         if observation.incarnation < state.incarnation:
             return
         stream = state.stream
         bounds = state.bounds(observation)
-        await self._fence_the_dead(stream, observation)
+        await self._fence_dead_writers(stream, observation)
         ahead = {w: bound for w, bound in bounds.items() if bound > state.scanned(w)}
         for writer in ahead:
             if state.scanned(writer) < observation.trimmed:
@@ -228,7 +228,7 @@ class Announcer:
                 return
             state.found(writer, page.upto, page.facts)
 
-    async def _fence_the_dead(self, stream: Stream, observation: Observation) -> None:
+    async def _fence_dead_writers(self, stream: Stream, observation: Observation) -> None:
         for writer, seen in observation.writers.items():
             if seen.held and not seen.alive and await self._store.fence(stream, writer):
                 self._log.warn(
@@ -242,7 +242,7 @@ class Announcer:
         """Put positions on record, so that the next start need not search far."""
         for stream in self._streams:
             state = self.states[stream.name]
-            now: tuple[Token, Mapping[str, Token]] = (state.linear, state.without_idle())
+            now: tuple[Token, Mapping[str, Token]] = (state.linear, state.positions_past_idle())
             if self._recorded.get(stream.name) == now:
                 continue
             try:

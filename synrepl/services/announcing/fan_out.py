@@ -20,16 +20,16 @@ class FanOut:
     def __init__(self, listeners: tuple[PositionListener, ...]) -> None:
         self._listeners = listeners
 
-    def writer_moved(
+    def writer_advanced(
         self, stream: Stream, writer: str, prev: Token, new: Token, facts: Sequence[Fact]
     ) -> None:
-        """Pass on; see :meth:`.PositionListener.writer_moved`."""
+        """Pass on; see :meth:`.PositionListener.writer_advanced`."""
         for listener in self._listeners:
-            listener.writer_moved(stream, writer, prev, new, facts)
+            listener.writer_advanced(stream, writer, prev, new, facts)
 
-    def linear_moved(
+    def linear_advanced(
         self, stream: Stream, prev: Token, new: Token, facts: Sequence[Fact] | None
     ) -> None:
-        """Pass on; see :meth:`.PositionListener.linear_moved`."""
+        """Pass on; see :meth:`.PositionListener.linear_advanced`."""
         for listener in self._listeners:
-            listener.linear_moved(stream, prev, new, facts)
+            listener.linear_advanced(stream, prev, new, facts)

@@ -62,7 +62,7 @@ class Publisher:
             if not room.peers:
                 del self._rooms[audience]
 
-    def writer_moved(
+    def writer_advanced(
         self, stream: Stream, writer: str, prev: Token, new: Token, facts: Sequence[Fact]
     ) -> None:
         """A writer's position moved: for followers that know positions per writer."""
@@ -71,7 +71,7 @@ class Publisher:
                 room.add(stream, room.encoder.live(stream, writer, prev, new, facts))
                 self._flush_soon()
 
-    def linear_moved(
+    def linear_advanced(
         self, stream: Stream, prev: Token, new: Token, facts: Sequence[Fact] | None
     ) -> None:
         """The linear position moved: for followers that know one number per stream.

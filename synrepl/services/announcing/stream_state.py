@@ -25,7 +25,7 @@ from synrepl.streams.definition import Fact, Stream
 class PositionListener(Protocol):
     """Whoever wants to hear that positions moved; see :class:`~synrepl.services.announcing.publisher.Publisher`."""
 
-    def writer_moved(
+    def writer_advanced(
         self, stream: Stream, writer: str, prev: Token, new: Token, facts: Sequence[Fact]
     ) -> None:
         """A writer's position moved past these facts.
@@ -34,7 +34,7 @@ class PositionListener(Protocol):
         lie between where it was and ``new`` is not known here.
         """
 
-    def linear_moved(
+    def linear_advanced(
         self, stream: Stream, prev: Token, new: Token, facts: Sequence[Fact] | None
     ) -> None:
         """The linear position moved past these facts; None: read them from the table."""
@@ -79,7 +79,7 @@ class StreamState:
         """Something settled waits behind a token of which nothing is known: look at the database."""
         return self._linear.has_hole
 
-    def worth_telling(self) -> Iterator[tuple[str, Token]]:
+    def positions_to_announce(self) -> Iterator[tuple[str, Token]]:
         """The writers that have written, or whose name a process has; others come when they write.
 
         Every stream has a writer for plain SQL. A real worker of 1.43 that heard of
@@ -94,7 +94,7 @@ class StreamState:
 
     # -- this process's own writer ------------------------------------------------
 
-    def adopt(self, writer: str, ledger: Ledger) -> None:
+    def attach_ledger(self, writer: str, ledger: Ledger) -> None:
         """Announce what this ledger's writer settles from now on."""
         self._own, self._ledger = writer, ledger
         self._settled.clear()
@@ -172,15 +172,15 @@ class StreamState:
         self._linear = LinearTracker(floor)
         self._scanned = dict.fromkeys([*observation.writers, *self.positions], floor)
         for writer in self._scanned:
-            self.jump(writer, floor)
+            self.announce_failover(writer, floor)
         prev, self._announced = self._announced, floor
-        self._movements.linear_moved(self.stream, prev, floor, None)
+        self._movements.linear_advanced(self.stream, prev, floor, None)
 
-    def jump(self, writer: str, position: Token) -> None:
+    def announce_failover(self, writer: str, position: Token) -> None:
         """Announce where a writer is after a failover: followers have to look what is left."""
         self.positions[writer] = max(position, self.positions.get(writer, 0))
         at = self.positions[writer]
-        self._movements.writer_moved(self.stream, writer, at, at, ())
+        self._movements.writer_advanced(self.stream, writer, at, at, ())
 
     def bounds(self, observation: Observation) -> dict[str, Token]:
         """Up to where each other writer is settled, as this observation proves."""
@@ -229,22 +229,22 @@ class StreamState:
         self.positions[writer] = new
         if facts and facts[0].token <= prev:  # read again, after a restart or a failover
             facts = [fact for fact in facts if fact.token > prev]
-        self._movements.writer_moved(self.stream, writer, prev, new, facts)
+        self._movements.writer_advanced(self.stream, writer, prev, new, facts)
         self._hold(facts)
 
-    def without_idle(self) -> dict[str, Token]:
+    def positions_past_idle(self) -> dict[str, Token]:
         """The positions, those of idle writers moved on to where everything is settled.
 
         Whoever goes by the writer that is furthest behind would stand with them, as
         real peers do.
         """
-        told = {writer: max(at, self.linear) for writer, at in self.worth_telling()}
+        told = {writer: max(at, self.linear) for writer, at in self.positions_to_announce()}
         return {**self.positions, **told}
 
     def skip_idle(self, recorded: Mapping[str, Token]) -> None:
         """Let idle writers go on.
 
-        :param recorded: what :meth:`without_idle` gave, now on record: so no later
+        :param recorded: what :meth:`positions_past_idle` gave, now on record: so no later
             process says less (R2)
         """
         for writer, position in recorded.items():
@@ -258,7 +258,7 @@ class StreamState:
         self._announced = new
         passed = self._held.take(new)
         spilled = prev < self._spilled_upto
-        self._movements.linear_moved(self.stream, prev, new, None if spilled else passed)
+        self._movements.linear_advanced(self.stream, prev, new, None if spilled else passed)
 
     def _hold(self, facts: Sequence[Fact]) -> None:
         if facts and facts[0].token <= self._announced:

@@ -16,7 +16,7 @@ class Throughput:
         self.facts: Counter[str] = Counter()
         self.rows: Counter[str] = Counter()
 
-    def writer_moved(
+    def writer_advanced(
         self, stream: Stream, writer: str, prev: Token, new: Token, facts: Sequence[Fact]
     ) -> None:
         """Count."""
@@ -24,7 +24,7 @@ class Throughput:
             self.facts[stream.name] += len(facts)
             self.rows[stream.name] += sum([len(fact.rows) for fact in facts])
 
-    def linear_moved(
+    def linear_advanced(
         self, stream: Stream, prev: Token, new: Token, facts: Sequence[Fact] | None
     ) -> None:
         """Nothing: these facts were counted when their writers moved."""

@@ -46,7 +46,7 @@ class Bus:
     :param streams: the names of all streams there are
     :param namesakes: asked before anything is said, where the channel for that is heard
     :param user_ip: the channel for USER_IP is heard
-    :param asked: called when a process has joined, after it was told of positions
+    :param process_joined: called when a process has joined, after it was told of positions
     :ivar counts: commands heard, by verb
     """
 
@@ -54,58 +54,60 @@ class Bus:
         self,
         channels: Channels,
         streams: Collection[str],
-        hearing: BusReader,
-        ear: BusSubscriber,
-        voice: BusPublisher,
-        namesakes: InstanceNameGuard | None = None,
+        reader: BusReader,
+        subscriber: BusSubscriber,
+        bus_publisher: BusPublisher,
+        name_guard: InstanceNameGuard | None = None,
         user_ip: bool = False,
-        asked: Callable[[], object] = lambda: None,
+        process_joined: Callable[[], object] = lambda: None,
     ) -> None:
         self._channels = channels
         self._streams = streams
-        self._hearing = hearing
-        self._ear = ear
-        self._voice = voice
-        self._namesakes = namesakes
+        self._reader = reader
+        self._subscriber = subscriber
+        self._bus_publisher = bus_publisher
+        self._name_guard = name_guard
         self._user_ip = user_ip
-        self._asked = asked
-        self._wires: BusConnections | None = None
+        self._process_joined = process_joined
+        self._connections: BusConnections | None = None
         self._joined = False
         self.counts: dict[str, int] = {}
 
     @property
-    def standing(self) -> bool:
+    def is_connected(self) -> bool:
         """True while the bus can be heard and spoken to."""
         return self._joined
 
     # -- for the connections ------------------------------------------------------------
 
-    def connected(self, wires: BusConnections) -> None:
+    def connected(self, connections: BusConnections) -> None:
         """The subscription stands, and lines can be said."""
-        self._wires = wires
-        if self._namesakes is None:
+        self._connections = connections
+        if self._name_guard is None:
             self._join()
         else:
-            channel = self._channels.of_process(self._hearing.name)
-            self._namesakes.ask(lambda line: wires.say(channel, [line]), self._join, wires.give_up)
+            channel = self._channels.of_process(self._reader.name)
+            self._name_guard.claim(
+                lambda line: connections.publish(channel, [line]), self._join, connections.close
+            )
 
     def disconnected(self) -> None:
         """Either connection is gone."""
-        self._wires = None
-        self._hearing.forget()
-        if self._namesakes is not None:
-            self._namesakes.disconnected()
+        self._connections = None
+        self._reader.forget_sent()
+        if self._name_guard is not None:
+            self._name_guard.disconnected()
         if self._joined:
             self._joined = False
-            self._voice.leave()
-            self._ear.disconnected()
+            self._bus_publisher.leave()
+            self._subscriber.disconnected()
 
-    def heard(self, messages: Sequence[bytes]) -> None:
+    def messages_received(self, messages: Sequence[bytes]) -> None:
         """Messages, in order.
 
         However many ask for positions in them, all hear the one answer.
         """
-        commands = self._hearing.commands(messages)
+        commands = self._reader.commands(messages)
         if not self._joined:
             return
         asked = False
@@ -115,17 +117,17 @@ class Bus:
         if asked:
             commands = [command for command in commands if type(command) is not Replicate]
         if commands:
-            self._ear.received(commands)
+            self._subscriber.received(commands)
         if asked:
-            self._voice.tell()
-            self._asked()
+            self._bus_publisher.announce()
+            self._process_joined()
 
     def _join(self) -> None:
         """The name is ours: speak."""
-        assert self._wires is not None
+        assert self._connections is not None
         self._joined = True
-        self._ear.connected(self)
-        self._voice.join(self._wires, self._streams)
+        self._subscriber.connected(self)
+        self._bus_publisher.join(self._connections, self._streams)
 
     # -- for the ear: Upstream ----------------------------------------------------------
 
@@ -140,35 +142,35 @@ class Bus:
         :raises LocalProtocolError: the dialect has no such command
         """
         line = write_line(command, CURRENT)
-        if self._wires is None or not self._joined:
+        if self._connections is None or not self._joined:
             return
         # A REPLICATE of one's own is answered like any other.
         comes_back = type(command) is not UserIp or self._user_ip
         if comes_back and type(command) is not Replicate:
-            self._hearing.said(line)
-        self._wires.say(self._channels.of_command(command), [line])
+            self._reader.note_sent(line)
+        self._connections.publish(self._channels.of_command(command), [line])
 
     def close(self, reason: CloseReason, text: str | None = None) -> None:
         """Give the connections up, without a word to those who did nothing wrong."""
-        if self._wires is not None:
-            self._wires.give_up(text or reason.value)
+        if self._connections is not None:
+            self._connections.close(text or reason.value)
 
     @property
     def full(self) -> bool:
         """True while the connection does not accept more."""
-        return self._wires is not None and self._wires.full
+        return self._connections is not None and self._connections.full
 
     async def room(self) -> None:
         """Wait until it accepts more."""
-        if self._wires is not None:
-            await self._wires.room()
+        if self._connections is not None:
+            await self._connections.room()
 
     def pause(self) -> None:
         """Listen no more for now: Redis keeps some megabytes, and then ends the connection."""
-        if self._wires is not None:
-            self._wires.pause()
+        if self._connections is not None:
+            self._connections.pause()
 
     def resume(self) -> None:
         """Listen again."""
-        if self._wires is not None:
-            self._wires.resume()
+        if self._connections is not None:
+            self._connections.resume()

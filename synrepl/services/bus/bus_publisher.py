@@ -24,7 +24,7 @@ AUDIENCE = Audience(CURRENT, Generation.CURRENT, LONGEST_LINE)
 class BusConnections(Protocol):
     """The connections to the bus; see ``synrepl.adapters.redis.pubsub.RedisBusConnections``."""
 
-    def say(self, channel: str, lines: Iterable[bytes]) -> None:
+    def publish(self, channel: str, lines: Iterable[bytes]) -> None:
         """Publish lines, one message each, in order; bounded: too many end the connections."""
 
     @property
@@ -40,7 +40,7 @@ class BusConnections(Protocol):
     def resume(self) -> None:
         """Listen again."""
 
-    def give_up(self, why: str) -> None:
+    def close(self, why: str) -> None:
         """End the connections; they come back by themselves."""
 
 
@@ -60,7 +60,7 @@ class AnnouncedPosition(NamedTuple):
 class AnnouncedWriters(Protocol):
     """The writers that a process speaks for."""
 
-    def standings(self) -> Iterator[AnnouncedPosition]:
+    def announced_positions(self) -> Iterator[AnnouncedPosition]:
         """Where each of them is on each of its streams."""
 
 
@@ -74,42 +74,46 @@ class BusPublisher:
         self._publisher = publisher
         self._channels = channels
         self._spoken = spoken
-        self._wires: BusConnections | None = None
+        self._connections: BusConnections | None = None
         self._peers: list[LivePeer] = []
 
-    def join(self, wires: BusConnections, streams: Iterable[str]) -> None:
+    def join(self, connections: BusConnections, streams: Iterable[str]) -> None:
         """Say where all writers stand, and from now on how they move.
 
         :param streams: all streams there are
         """
         self.leave()
-        self._wires = wires
+        self._connections = connections
         channels = self._channels
         if channels.per_stream:
             for name in streams:
-                self._subscribe(wires, channels.of_stream(name), frozenset({name}))
+                self._subscribe(connections, channels.of_stream(name), frozenset({name}))
         else:
-            self._subscribe(wires, channels.main, None)
-        self.tell()
+            self._subscribe(connections, channels.main, None)
+        self.announce()
 
     def leave(self) -> None:
         """Say nothing any more."""
         for peer in self._peers:
             self._publisher.unsubscribe(peer)
         self._peers.clear()
-        self._wires = None
+        self._connections = None
 
-    def tell(self, standings: Iterable[AnnouncedPosition] | None = None) -> None:
+    def announce(self, announced_positions: Iterable[AnnouncedPosition] | None = None) -> None:
         """Say where writers stand; all that are spoken for by default.
 
         In answers ``prev`` is where they are too, for nobody knows who has what.
         """
-        if self._wires is None:
+        if self._connections is None:
             return
         self._publisher.flush()  # so that the wire does not go back (R2)
         encoder = self._publisher.encoder(AUDIENCE)
         lines: dict[str, list[bytes]] = {}
-        told = self._spoken.standings() if standings is None else standings
+        told = (
+            self._spoken.announced_positions()
+            if announced_positions is None
+            else announced_positions
+        )
         for stream, writer, position, prev in told:
             if encoder.knows(stream):
                 chunk = encoder.position(
@@ -117,12 +121,12 @@ class BusPublisher:
                 )
                 lines.setdefault(self._channels.of_stream(stream.name), []).extend(_lines(chunk))
         for channel, some in lines.items():
-            self._wires.say(channel, some)
+            self._connections.publish(channel, some)
 
     def _subscribe(
-        self, wires: BusConnections, channel: str, streams: frozenset[str] | None
+        self, connections: BusConnections, channel: str, streams: frozenset[str] | None
     ) -> None:
-        peer = _OnChannel(wires, channel)
+        peer = _OnChannel(connections, channel)
         self._peers.append(peer)
         self._publisher.subscribe(peer, AUDIENCE, streams)
 
@@ -130,12 +134,12 @@ class BusPublisher:
 class _OnChannel:
     """All who listen to one channel, as the publisher sees them."""
 
-    def __init__(self, wires: BusConnections, channel: str) -> None:
-        self._wires = wires
+    def __init__(self, connections: BusConnections, channel: str) -> None:
+        self._connections = connections
         self._channel = channel
 
     def write_live(self, chunk: LineChunk) -> None:
-        self._wires.say(self._channel, _lines(chunk))
+        self._connections.publish(self._channel, _lines(chunk))
 
     def left_behind(self, stream: Stream, after: Token) -> None:
         raise AssertionError("nobody on the bus has the linear view")

@@ -26,7 +26,7 @@ class BusReader:
     :param name: of this process, as a writer
     :param follows_itself: rows and positions of its own writer are for it too, as over
         TCP: its handlers want them, and what it acknowledges counts on them
-    :param aside: offered what is no line, before it counts as bad; takes it or not
+    :param unparsed: offered what is no line, before it counts as bad; takes it or not
     :ivar echoes: how many messages were our own
     :ivar bad: how many were no lines; the first of each kind is logged
     """
@@ -36,10 +36,10 @@ class BusReader:
         name: str,
         log: Logger,
         follows_itself: bool = False,
-        aside: Callable[[bytes], bool] = lambda message: False,
+        unparsed: Callable[[bytes], bool] = lambda message: False,
     ) -> None:
         self.name = name
-        self._aside = aside
+        self._unparsed = unparsed
         self._said: Counter[bytes] = Counter()
         self._said_by = _author if follows_itself else _writer_or_author
         self._log = log
@@ -47,7 +47,7 @@ class BusReader:
         self.echoes = 0
         self.bad = 0
 
-    def said(self, line: bytes) -> None:
+    def note_sent(self, line: bytes) -> None:
         """This line is on its way, and will come back: once, and before the connection is lost.
 
         By its author alone it would not be known for our own: it names none, or somebody
@@ -56,7 +56,7 @@ class BusReader:
         """
         self._said[line] += 1
 
-    def forget(self) -> None:
+    def forget_sent(self) -> None:
         """The connection is lost, and whatever was on its way."""
         self._said.clear()
 
@@ -75,7 +75,7 @@ class BusReader:
                     continue
                 command = parse_line(message, CURRENT, Side.CLIENT)
             except RemoteProtocolError as error:
-                if not self._aside(message):
+                if not self._unparsed(message):
                     self._refuse(error)
                 continue
             if said_by(command) == name:

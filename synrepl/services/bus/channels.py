@@ -52,7 +52,7 @@ class Channels:
         """What processes of this name hear, of which there should be one; among synrepl alone."""
         return f"{self.server_name}/process/{name}"
 
-    def heard(
+    def subscriptions(
         self, streams: Iterable[str], user_ip: bool, name: str | None = None
     ) -> tuple[str, ...]:
         """What a process subscribes to.

@@ -42,7 +42,9 @@ class InstanceNameGuard:
         self._told = b""
         self.taken = False
 
-    def ask(self, say: Say, free: Callable[[], object], give_way: Callable[[str], object]) -> None:
+    def claim(
+        self, say: Say, free: Callable[[], object], give_way: Callable[[str], object]
+    ) -> None:
         """The bus can be heard and spoken to: may we have the name?
 
         :param free: called if so
@@ -57,7 +59,7 @@ class InstanceNameGuard:
         self._say = None
         self._has_it = False
 
-    def take(self, message: bytes) -> bool:
+    def handle(self, message: bytes) -> bool:
         """Deal with a message, if it is about this; False when it is not."""
         verb, _, mark = message.partition(b" ")
         if verb not in (b"HERE", b"TAKEN"):

@@ -46,7 +46,7 @@ class Mirror:
         self._log = log
         self._assembler = BatchAssembler()
         self._states: Mapping[str, StreamState] = {}
-        self._started_again: OnRestart = lambda *_: None
+        self._stream_restarted: OnRestart = lambda *_: None
 
     @property
     def streams(self) -> Sequence[str]:
@@ -56,14 +56,14 @@ class Mirror:
     def begin(
         self,
         states: Mapping[str, StreamState],
-        started_again: OnRestart,
+        stream_restarted: OnRestart,
     ) -> None:
         """Move these from now on.
 
         :param states: of all streams, by name
         :param started_again: told when what came of a writer before is gone
         """
-        self._states, self._started_again = states, started_again
+        self._states, self._stream_restarted = states, stream_restarted
 
     # -- for the ear ----------------------------------------------------------------------
 
@@ -116,7 +116,7 @@ class Mirror:
         state = self._states[stream.name]
         state.begin(Observation(position, position, {}), {})
         state.positions[writer] = position
-        self._started_again(stream, writer, position, known)
+        self._stream_restarted(stream, writer, position, known)
 
     def _decoded(self, mirrored: _Mirrored, raw: Iterable[bytes]) -> Iterable[Row]:
         """The rows that are rows; the first that is none is logged."""
@@ -143,7 +143,9 @@ class Mirror:
         """
         return self._mirrored[stream.name].facts.page(span, writer, limit)
 
-    async def sure_page(self, stream: Stream, span: Range, writer: str | None, limit: int) -> Page:
+    async def page_if_connected(
+        self, stream: Stream, span: Range, writer: str | None, limit: int
+    ) -> Page:
         """The same, for whoever may have heard the writer more recently than this process.
 
         :raises NotHeardYet: :raises Trimmed:

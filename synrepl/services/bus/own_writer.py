@@ -29,7 +29,7 @@ class OwnWriter:
         """How far each stream is, by name."""
         return self._streams
 
-    def adopt(self, stream: Stream, writer: str, ledger: Ledger) -> None:
+    def lease_acquired(self, stream: Stream, writer: str, ledger: Ledger) -> None:
         """The writer stands at ``ledger.position`` and goes on from there."""
         before = self._streams.get(stream.name)
         said = ledger.position if before is None else before.said
@@ -39,7 +39,7 @@ class OwnWriter:
         """Another server has taken over: followers have to look what is left."""
         at = ledger.position
         self._streams[stream.name] = AnnouncedStream(stream, writer, ledger, at)
-        self._movements.writer_moved(stream, writer, at, at, ())
+        self._movements.writer_advanced(stream, writer, at, at, ())
 
     def settled(self, stream: Stream, tokens: Sequence[Token], facts: Sequence[Fact]) -> None:
         """``tokens`` are settled; ``facts`` are the ones among them that were committed."""
@@ -51,10 +51,10 @@ class OwnWriter:
         """Facts of this writer that were found committed after its session was lost."""
         self._move(self._streams[stream.name], facts)
 
-    def unsure(self, stream: Stream, rows: Sequence[Row]) -> None:
+    def outcome_unknown(self, stream: Stream, rows: Sequence[Row]) -> None:
         """Nothing can be announced of facts that were perhaps committed; they are found if they were."""
 
-    def standings(self) -> Iterator[AnnouncedPosition]:
+    def announced_positions(self) -> Iterator[AnnouncedPosition]:
         """Where the writer is on each of its streams."""
         for written in self._streams.values():
             yield AnnouncedPosition(written.stream, written.writer, written.said)
@@ -65,7 +65,7 @@ class OwnWriter:
             written.said = new
             if facts and facts[0].token <= prev:  # said before the name was lost and taken back
                 facts = [fact for fact in facts if fact.token > prev]
-            self._movements.writer_moved(written.stream, written.writer, prev, new, facts)
+            self._movements.writer_advanced(written.stream, written.writer, prev, new, facts)
 
 
 class AnnouncedStream:

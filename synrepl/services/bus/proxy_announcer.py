@@ -25,15 +25,15 @@ class ProxyAnnouncer:
         self._name = name
         self._onward = onward
         self._states: Mapping[str, StreamState] = {}
-        self._told: dict[tuple[str, str], Token] = {}
+        self._announced: dict[tuple[str, str], Token] = {}
         #: Whose facts have moved their positions here; perhaps nobody has said them.
-        self._unsaid: set[tuple[str, str]] = set()
+        self._moved_unannounced: set[tuple[str, str]] = set()
 
     def begin(self, states: Mapping[str, StreamState]) -> None:
         """Learn from these who lives."""
         self._states = states
 
-    def writer_moved(
+    def writer_advanced(
         self, stream: Stream, writer: str, prev: Token, new: Token, facts: Sequence[Fact]
     ) -> None:
         """Pass on moves of its own and of plain SQL.
@@ -44,31 +44,31 @@ class ProxyAnnouncer:
         """
         if self._was_a_process(stream.name, writer):
             if facts or prev == new:
-                self._unsaid.add((stream.name, writer))
-        elif self._speaks_for(stream.name, writer):
-            self._onward.writer_moved(stream, writer, prev, new, facts)
+                self._moved_unannounced.add((stream.name, writer))
+        elif self._announces_for(stream.name, writer):
+            self._onward.writer_advanced(stream, writer, prev, new, facts)
 
-    def linear_moved(
+    def linear_advanced(
         self, stream: Stream, prev: Token, new: Token, facts: Sequence[Fact] | None
     ) -> None:
         """Nobody on the bus has the linear view."""
 
-    def standings(self) -> Iterator[AnnouncedPosition]:
+    def announced_positions(self) -> Iterator[AnnouncedPosition]:
         """Where those are that this process speaks for, as far as they ever wrote."""
         for name, state in self._states.items():
             for writer, position in state.positions.items():
-                if self._speaks_for(name, writer) and (position or writer == self._name):
+                if self._announces_for(name, writer) and (position or writer == self._name):
                     yield AnnouncedPosition(state.stream, writer, position)
 
-    def inherited(self) -> list[AnnouncedPosition]:
+    def unannounced(self) -> list[AnnouncedPosition]:
         """Those that were not spoken for when this was last asked, or that have moved unsaid.
 
         A writer that dies may leave facts behind that it announced no more, and
         that moved its position here while it still lived.
         """
-        before, now = self._told, list(self.standings())
-        unsaid, self._unsaid = self._unsaid, set()
-        self._told = {_key(standing): standing.position for standing in now}
+        before, now = self._announced, list(self.announced_positions())
+        unsaid, self._moved_unannounced = self._moved_unannounced, set()
+        self._announced = {_key(standing): standing.position for standing in now}
         told = []
         for standing in now:
             key, prev = _key(standing), before.get(_key(standing))
@@ -78,7 +78,7 @@ class ProxyAnnouncer:
                 told.append(standing._replace(prev=prev))
         return told
 
-    def _speaks_for(self, stream: str, writer: str) -> bool:
+    def _announces_for(self, stream: str, writer: str) -> bool:
         if writer == self._name:
             return True
         known = self._seen(stream, writer)
@@ -96,14 +96,14 @@ class ProxyAnnouncer:
 
 
 async def announce_dead_writers(
-    scheduler: Scheduler, spokesman: ProxyAnnouncer, voice: BusPublisher
+    scheduler: Scheduler, proxy: ProxyAnnouncer, bus_publisher: BusPublisher
 ) -> None:
     """Say where the dead were, soon after they are; to be spawned."""
     while True:
         await scheduler.sleep(LOOK_S)
-        inherited = spokesman.inherited()
-        if inherited:
-            voice.tell(inherited)
+        unannounced = proxy.unannounced()
+        if unannounced:
+            bus_publisher.announce(unannounced)
 
 
 def _key(standing: AnnouncedPosition) -> tuple[str, str]:

@@ -36,7 +36,7 @@ class SyncingRepeater:
         self._relay.joined()
         self._start()
 
-    def asked(self) -> None:
+    def process_joined(self) -> None:
         """Another process has joined: repeat, at most once in :data:`.outgoing_commands.REPEAT_S`."""
         if self._repeat is None and self._user_syncs.count:
             wait = max(0.0, self._said_at + REPEAT_S - self._scheduler.seconds())
@@ -63,7 +63,7 @@ class SyncingRepeater:
             self._again = True
             while self._again:
                 self._again = False
-                await self._user_syncs.tell(self._bus, self._say)
+                await self._user_syncs.repeat(self._bus, self._say)
         finally:
             self._busy = False
 

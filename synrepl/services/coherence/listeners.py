@@ -25,9 +25,9 @@ class CoherentCommitListener:
         self._writer = writer
         self._settled = settled
 
-    def adopt(self, stream: Stream, writer: str, ledger: Ledger) -> None:
+    def lease_acquired(self, stream: Stream, writer: str, ledger: Ledger) -> None:
         """The writer stands at ``ledger.position`` and goes on from there."""
-        self._settled.adopt(stream, writer, ledger)
+        self._settled.lease_acquired(stream, writer, ledger)
         self._coherence.begin(stream.name, writer, ledger.position)
 
     def failed_over(self, stream: Stream, writer: str, ledger: Ledger, seen: Observation) -> None:
@@ -45,10 +45,10 @@ class CoherentCommitListener:
         self._apply(stream, facts)
         self._settled.recovered(stream, facts)
 
-    def unsure(self, stream: Stream, rows: Sequence[Row]) -> None:
+    def outcome_unknown(self, stream: Stream, rows: Sequence[Row]) -> None:
         """Rows that may have been committed, or will be found to be: stale is stale."""
         self._coherence.suspect(stream.name, rows)
-        self._settled.unsure(stream, rows)
+        self._settled.outcome_unknown(stream, rows)
 
     def _apply(self, stream: Stream, facts: Sequence[Fact]) -> None:
         if facts:
@@ -65,7 +65,7 @@ class CoherentPositionListener:
         self._coherence = coherence
         self._writer = writer
 
-    def writer_moved(
+    def writer_advanced(
         self, stream: Stream, writer: str, prev: Token, new: Token, facts: Sequence[Fact]
     ) -> None:
         """A writer's position moved past these facts."""
@@ -74,7 +74,7 @@ class CoherentPositionListener:
         elif writer != self._writer:
             self._coherence.apply(stream.name, writer, prev, facts)
 
-    def linear_moved(
+    def linear_advanced(
         self, stream: Stream, prev: Token, new: Token, facts: Sequence[Fact] | None
     ) -> None:
         """Nothing: the movements of the writers told of these facts before."""

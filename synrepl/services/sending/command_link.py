@@ -61,4 +61,4 @@ class CommandLink:
                 if command.stream == FEDERATION.name:
                     self._outgoing.position(command.new)
             elif self._states is not None:
-                self._states.hear(BUS, command)
+                self._states.apply_or_log(BUS, command)

@@ -188,7 +188,7 @@ class OutgoingCommands:
         self._ack_awaits_position = False
         self._start()
 
-    def asked(self) -> None:
+    def process_joined(self) -> None:
         """Another process has joined on Redis and knows no states: say them again, not too often."""
         if self._peer is None or self._repeat is not None or self._stopped:
             return

@@ -59,15 +59,15 @@ class ClientRelay:
         self._waiting: set[tuple[RemoteServerUp, ClientConnection | None]] = set()
         self._busy = False
 
-    def say(self, command: RemoteServerUp, but: ClientConnection | None = None) -> None:
+    def relay(self, command: RemoteServerUp, exclude: ClientConnection | None = None) -> None:
         """Queue a command for all clients whose dialect lets a server send it.
 
-        :param but: the client that sent it, which does not get it back
+        :param exclude: the client that sent it, which does not get it back
         :raises ServerNameTooLong: :raises TooManyServersUp: it was not queued
         """
         if len(command.server) > LONGEST_SERVER:
             raise ServerNameTooLong(length=len(command.server), limit=LONGEST_SERVER)
-        item = command, but
+        item = command, exclude
         if item in self._waiting:
             return
         if not self._backlog.put(item):
@@ -91,13 +91,13 @@ class ClientRelay:
             await self._slices.step()
             item = self._backlog.take()
             self._waiting.discard(item)
-            await self._say(*item)
+            await self._relay(*item)
         self._busy = False
 
-    async def _say(self, command: RemoteServerUp, but: ClientConnection | None) -> None:
+    async def _relay(self, command: RemoteServerUp, exclude: ClientConnection | None) -> None:
         chunks: dict[Dialect, LineChunk | None] = {}
         for connection in list(self._clients()):
-            if connection is but:
+            if connection is exclude:
                 continue
             await self._slices.step(_COST)
             dialect = connection.dialect

@@ -74,7 +74,7 @@ class FederationAcks(Generic[C]):
         """Forget which unexpected senders a connection spoke for."""
         self._others.pop(connection, None)
 
-    def started_again(self) -> None:
+    def stream_restarted(self) -> None:
         """The stream has started again: what was acknowledged before says nothing about it."""
         self._acked = dict.fromkeys(self._acked)
 

@@ -73,10 +73,10 @@ class FederationTrim:
         """How many rows have been dropped, and who keeps the others."""
         return TrimCounts(self._rows, self._acks.held_by)
 
-    def started_again(self) -> None:
+    def stream_restarted(self) -> None:
         """The stream has started again at a lower token."""
         self._done = 0
-        self._acks.started_again()
+        self._acks.stream_restarted()
 
     def _changed(self) -> None:
         floor = self._acks.floor

@@ -59,7 +59,7 @@ class FollowerState:
         None starts at the current position
     :ivar wants_positions: a bare REPLICATE is among the commands being handled
     :ivar answering: an answer to a bare REPLICATE is pending
-    :ivar told_events: the client has sent commands for the consumers of events
+    :ivar sent_events: the client has sent commands for the consumers of events
     :ivar refusals: kinds of ignored commands that have been logged
     """
 
@@ -71,7 +71,7 @@ class FollowerState:
         self.wanted: dict[str, Token | None] = {}
         self.wants_positions = False
         self.answering = False
-        self.told_events = False
+        self.sent_events = False
         self.refusals: set[type[SynreplError]] = set()
 
 
@@ -177,10 +177,10 @@ class Master:
     def full(self, connection: ClientConnection) -> bool:
         """True while a client must wait because the consumers of its commands are behind."""
         follower = self.followers.get(connection)
-        if follower is None or not follower.told_events:
+        if follower is None or not follower.sent_events:
             return False
-        follower.told_events = self._relay.full or self._capacity.full
-        return follower.told_events
+        follower.sent_events = self._relay.full or self._capacity.full
+        return follower.sent_events
 
     async def room(self, connection: ClientConnection) -> None:
         """Wait until :meth:`full` is false."""
@@ -259,7 +259,7 @@ class Master:
 
     def _tell(self, connection: ClientConnection, encoder: LineEncoder, stream: Stream) -> None:
         """Where the writers of a stream are; whoever has less of them has missed something."""
-        for writer, position in self._states[stream.name].worth_telling():
+        for writer, position in self._states[stream.name].positions_to_announce():
             connection.write_live(encoder.position(stream, writer, position, position))
 
     def _answer_linear(
@@ -313,7 +313,7 @@ class Master:
         """The live lane could not hold what a slow writer held up: back to the catch-up lane."""
         self._answer_linear(self.followers[connection], stream, after, asked=False)
 
-    def started_again(self, stream: Stream) -> None:
+    def stream_restarted(self, stream: Stream) -> None:
         """What came of a stream in memory is gone: tell everybody where it is now, in every view."""
         self._publisher.flush()
         for connection, follower in list(self.followers.items()):
@@ -326,12 +326,12 @@ class Master:
 
     # -- commands of other processes, and of this one --------------------------------------
 
-    def heard_on_bus(self, command: Command) -> None:
+    def received_from_bus(self, command: Command) -> None:
         """Note what a process on the bus says, and relay it to clients if masters do so."""
-        self._peer_states.hear(BUS, command)
+        self._peer_states.apply_or_log(BUS, command)
         if isinstance(command, RemoteServerUp):
             try:
-                self._relay.say(command)
+                self._relay.relay(command)
             except SynreplError as error:
                 self._peer_states.ignore(BUS.name, error)
 
@@ -344,9 +344,9 @@ class Master:
 
         :raises Refused: it is not carried out
         """
-        self._peer_states.take(self._own, command)
+        self._peer_states.apply(self._own, command)
         if isinstance(command, RemoteServerUp):
-            self._relay.say(command)
+            self._relay.relay(command)
         elif isinstance(command, InvalidateCache):
             if self._invalidate is None:
                 raise NoCachesStream()
@@ -360,12 +360,12 @@ class Master:
     # -- everything else ------------------------------------------------------------------
 
     def _state(self, follower: FollowerState, command: Command) -> None:
-        self._peer_states.take(follower.connection, command)
+        self._peer_states.apply(follower.connection, command)
         self._event(follower, command)
 
     def _federation_ack(self, follower: FollowerState, command: FederationAck) -> None:
         try:
-            self._peer_states.take(follower.connection, command)
+            self._peer_states.apply(follower.connection, command)
         except TooManySenders:
             raise
         except Refused as error:  # it does not count here; handlers and the bus may know better
@@ -373,7 +373,7 @@ class Master:
         self._event(follower, command)
 
     def _remote_server_up(self, follower: FollowerState, command: RemoteServerUp) -> None:
-        self._relay.say(command, but=follower.connection)
+        self._relay.relay(command, exclude=follower.connection)
         self._event(follower, command)
 
     def _invalidate_cache(self, follower: FollowerState, command: InvalidateCache) -> None:
@@ -387,7 +387,7 @@ class Master:
         self._event(follower, command)
 
     def _event(self, follower: FollowerState, command: Command) -> None:
-        follower.told_events = True
+        follower.sent_events = True
         self._events(follower.connection.name, command)
 
     def _ignore(self, follower: FollowerState, error: Refused) -> None:

@@ -68,7 +68,7 @@ class PeerStates:
         self._counts_acks = senders is not None
         self.ignored: Counter[str] = Counter()
 
-    def take(self, source: CommandSource, command: Command) -> None:
+    def apply(self, source: CommandSource, command: Command) -> None:
         """Note what a command says; those that carry no state are of no interest here.
 
         :raises Refused: it is ignored
@@ -80,13 +80,13 @@ class PeerStates:
         elif isinstance(command, FederationAck) and self._counts_acks:
             self.federation_acks.acknowledge(source, command.instance, command.token, source.name)
 
-    def hear(self, source: CommandSource, command: Command) -> bool:
+    def apply_or_log(self, source: CommandSource, command: Command) -> bool:
         """The same, where nobody can be told of a refusal; logs the first of each kind.
 
         :returns: False when it was ignored
         """
         try:
-            self.take(source, command)
+            self.apply(source, command)
         except Refused as error:
             self.ignore(source.name, error)
             return False

@@ -188,7 +188,7 @@ class UserSyncs(Generic[C]):
             ending = self._end(self._name(connection), of_connection)
             self._scheduler.spawn("end syncing users", ending)
 
-    async def tell(self, skip: C, say: Callable[[str, UserSync], object]) -> None:
+    async def repeat(self, skip: C, say: Callable[[str, UserSync], object]) -> None:
         """Tell of all users that sync now, in slices, but those of one connection.
 
         :param say: called with (name of the connection, command)

@@ -75,7 +75,7 @@ class FollowerReport:
     trouble: str | None = None
 
     @property
-    def is_wanting(self) -> bool:
+    def needs_attention(self) -> bool:
         """Somebody has to look after it."""
         return self.health in (FollowerHealth.MISSING, FollowerHealth.STUCK)
 
@@ -160,7 +160,7 @@ class ExpectedFollowers:
         self._found: Mapping[str, NamedFollower] = {}
         self._lags: Mapping[str, Mapping[str, _StreamLag]] = {}
         self._places: dict[tuple[str, str], _Place] = {}
-        self._watch = LagTracker(scheduler, self._standings)
+        self._watch = LagTracker(scheduler, self._progress)
         self._watches_since = scheduler.seconds()
         self._away_since: dict[str, float] = {}
         self._logged: set[str] = set()
@@ -206,15 +206,15 @@ class ExpectedFollowers:
 
     def reports(self) -> list[FollowerReport]:
         """All named followers, those that are missing or stuck first."""
-        lags = self._watch.look()
+        lags = self._watch.measure()
         connected = self._connected()
         names = sorted({*self._found, *self._limits.expected})
         reports = [self._report(name, name in connected, lags) for name in names]
-        return sorted(reports, key=lambda report: not report.is_wanting)
+        return sorted(reports, key=lambda report: not report.needs_attention)
 
     def trouble(self) -> str | None:
         """Who is missing or stuck, for a person."""
-        told = [report.trouble for report in self.reports() if report.is_wanting]
+        told = [report.trouble for report in self.reports() if report.needs_attention]
         more = len(told) - MOST_NAMED
         listed = "; ".join(each for each in told[:MOST_NAMED] if each is not None)
         return (listed + (f"; and {more} more" if more > 0 else "")) or None
@@ -233,7 +233,7 @@ class ExpectedFollowers:
             if not state.stream.in_memory
         }
 
-    def _standings(self) -> list[StreamProgress]:
+    def _progress(self) -> list[StreamProgress]:
         return [
             StreamProgress(_label(name, stream), lag.reached, lag.known)
             for name, lags in self._lags.items()
@@ -284,11 +284,11 @@ class ExpectedFollowers:
         return self._scheduler.seconds() - place.since > self._limits.stuck_s
 
     def _tell(self, reports: Collection[FollowerReport]) -> None:
-        wanting = {report.name for report in reports if report.is_wanting}
+        wanting = {report.name for report in reports if report.needs_attention}
         for report in reports:
-            if report.is_wanting and report.name not in self._logged:
+            if report.needs_attention and report.name not in self._logged:
                 self._log.warn("{trouble}", trouble=report.trouble)
-            elif report.name in self._logged and not report.is_wanting:
+            elif report.name in self._logged and not report.needs_attention:
                 self._log.info("follower {name} is back", name=report.name)
         self._logged = wanting
 

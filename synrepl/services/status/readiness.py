@@ -63,7 +63,7 @@ def lease_is_held(writer: StreamWriter) -> Check:
     """This process is the writer that it is named after."""
 
     def check() -> str | None:
-        if writer.open:
+        if writer.is_open:
             return None
         why = "" if writer.refusal is None else f": {writer.refusal}"
         return f"the name of writer {writer.writer!r} is not held{why}"
@@ -85,7 +85,7 @@ def lag_below(watch: LagTracker, seconds: float) -> Check:
     """No stream has been behind for longer than ``seconds``; see :class:`~.stream_progress.LagTracker`."""
 
     def check() -> str | None:
-        late = {n: lag for n, lag in watch.look().items() if lag.seconds > seconds}
+        late = {n: lag for n, lag in watch.measure().items() if lag.seconds > seconds}
         if not late:
             return None
         worst = max(late, key=lambda name: late[name].seconds)

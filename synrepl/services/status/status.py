@@ -73,14 +73,14 @@ def master_status(
 ) -> dict[str, Any]:
     """The status of a master.
 
-    :param lags: what :meth:`.stream_progress.LagTracker.look` gave
+    :param lags: what :meth:`.stream_progress.LagTracker.measure` gave
     :param trims: of the streams that are trimmed, by name
     :param now: in seconds, by the clock of the process
     """
     return {
         **identity.to_json("master", now),
         "database": _database(announcer),
-        "writer": {"name": writer.writer, "open": writer.open},
+        "writer": {"name": writer.writer, "open": writer.is_open},
         "streams": {
             name: stream_status(state, writer, lags[name], trims.get(name, TrimCounts()))
             for name, state in announcer.states.items()

@@ -57,7 +57,7 @@ class Lag(NamedTuple):
 
 
 class LagTracker:
-    """Looks at standings from time to time, to know since when they are as they are.
+    """Looks at streams from time to time, to know since when they are as they are.
 
     A stream in use is nearly always a little behind, so the seconds are not
     counted from the first moment at which it was behind at all, but from the
@@ -65,18 +65,18 @@ class LagTracker:
     reached, the largest known token takes its place. So a stream that moves
     shows little and one that is stuck shows how long.
 
-    :param standings: gives all streams as they are now
+    :param streams: gives all streams as they are now
     :param every_s: seconds between looks
     """
 
     def __init__(
         self,
         scheduler: Scheduler,
-        standings: Callable[[], Iterable[StreamProgress]],
+        streams: Callable[[], Iterable[StreamProgress]],
         every_s: float = 1.0,
     ) -> None:
         self._scheduler = scheduler
-        self._standings = standings
+        self._streams = streams
         self._every_s = every_s
         self._goals: dict[str, tuple[Token, float]] = {}
         #: By stream, writer and reservation: when it was first seen.
@@ -85,7 +85,7 @@ class LagTracker:
 
     def start(self) -> None:
         """Look now, and from now on."""
-        self.look()
+        self.measure()
         self._timer = self._scheduler.callLater(self._every_s, self.start)
 
     def stop(self) -> None:
@@ -93,35 +93,35 @@ class LagTracker:
         if self._timer is not None and self._timer.active():
             self._timer.cancel()
 
-    def look(self) -> dict[str, Lag]:
+    def measure(self) -> dict[str, Lag]:
         """Look now; the lag of each stream."""
         now = self._scheduler.seconds()
-        found = {standing.stream: self._lag(standing, now) for standing in self._standings()}
+        found = {progress.stream: self._lag(progress, now) for progress in self._streams()}
         for gone in self._goals.keys() - found.keys():
             del self._goals[gone]
             del self._seen[gone]
         return found
 
-    def _lag(self, standing: StreamProgress, now: float) -> Lag:
-        stream, reached, known, _ = standing
+    def _lag(self, progress: StreamProgress, now: float) -> Lag:
+        stream, reached, known, _ = progress
         goal, since = self._goals.get(stream, (0, now))
         if goal <= reached:
             goal, since = self._goals[stream] = known, now
         behind = max(0, known - reached)
-        return Lag(behind, max(0.0, now - since) if behind else 0.0, self._oldest(standing, now))
+        return Lag(behind, max(0.0, now - since) if behind else 0.0, self._oldest(progress, now))
 
-    def _oldest(self, standing: StreamProgress, now: float) -> OpenReservation | None:
-        before = self._seen.get(standing.stream)
+    def _oldest(self, progress: StreamProgress, now: float) -> OpenReservation | None:
+        before = self._seen.get(progress.stream)
         seen = {}
-        for held in standing.holders:
+        for held in progress.holders:
             if before is None:  # the first look: how long it has been there shows only in its age
                 seen[held] = now - (held[1].transaction_s or 0.0)
             else:
                 seen[held] = before.get(held, now)
-        self._seen[standing.stream] = seen
+        self._seen[progress.stream] = seen
         if not seen:
             return None
-        writer, holder = oldest = min(standing.holders, key=lambda held: seen[held])
+        writer, holder = oldest = min(progress.holders, key=lambda held: seen[held])
         return OpenReservation(writer, holder.describe, max(0.0, now - seen[oldest]))
 
 
@@ -151,15 +151,15 @@ def worker_progress(own: Mapping[Key, Token], heard: Mapping[Key, Token]) -> lis
     Writers share a stream's tokens, so the rows between are counted from the
     writer that is furthest behind.
     """
-    streams: dict[str, list[Key]] = {}
+    by_stream: dict[str, list[Key]] = {}
     for key in heard:
-        streams.setdefault(key[0], []).append(key)
-    standings = []
-    for stream, keys in streams.items():
+        by_stream.setdefault(key[0], []).append(key)
+    streams = []
+    for stream, keys in by_stream.items():
         known = max(heard[key] for key in keys)
         behind = [own.get(key, 0) for key in keys if own.get(key, 0) < heard[key]]
-        standings.append(StreamProgress(stream, min(behind, default=known), known))
-    return standings
+        streams.append(StreamProgress(stream, min(behind, default=known), known))
+    return streams
 
 
 def present_writers(state: StreamState) -> dict[str, Token]:

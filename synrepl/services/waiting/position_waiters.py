@@ -133,13 +133,13 @@ class WakingPositionListener:
     def __init__(self, waiters: PositionWaiters) -> None:
         self._waiters = waiters
 
-    def writer_moved(
+    def writer_advanced(
         self, stream: Stream, writer: str, prev: Token, new: Token, facts: Sequence[Fact]
     ) -> None:
         """Wake those who wait for the writer."""
         self._waiters.moved((stream.name, writer), new)
 
-    def linear_moved(
+    def linear_advanced(
         self, stream: Stream, prev: Token, new: Token, facts: Sequence[Fact] | None
     ) -> None:
         """Wake those who wait for the linear position."""

@@ -14,7 +14,7 @@ from synrepl.streams.row import Row
 class NullCommitListener:
     """Has nothing to do. Implements :class:`~.commit_listener.CommitListener`."""
 
-    def adopt(self, stream: Stream, writer: str, ledger: Ledger) -> None:
+    def lease_acquired(self, stream: Stream, writer: str, ledger: Ledger) -> None:
         """The master finds in the database where the writer stands."""
 
     def failed_over(self, stream: Stream, writer: str, ledger: Ledger, seen: Observation) -> None:
@@ -26,5 +26,5 @@ class NullCommitListener:
     def recovered(self, stream: Stream, facts: Sequence[Fact]) -> None:
         """The master finds them as it finds all others."""
 
-    def unsure(self, stream: Stream, rows: Sequence[Row]) -> None:
+    def outcome_unknown(self, stream: Stream, rows: Sequence[Row]) -> None:
         """If they were committed, the master finds them."""

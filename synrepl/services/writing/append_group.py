@@ -50,15 +50,15 @@ class AppendGroup:
         ]
         return Transacted(answers, {self._stream.name: facts})
 
-    async def after_doubt(
-        self, verdict: WriteOutcome, found: Facts, error: CommitUnknown
+    async def resolve(
+        self, outcome: WriteOutcome, found: Facts, error: CommitUnknown
     ) -> Sequence[Written]:
         """The tokens of drafts with a key come of asking again, those of the others of what was found.
 
         That they were committed is proved by their number; *which* of the found
         facts they are, only when no other has the same rows.
         """
-        if self._plain and verdict is not WriteOutcome.COMMITTED:
+        if self._plain and outcome is not WriteOutcome.COMMITTED:
             raise error
         try:
             answers = {
@@ -90,7 +90,5 @@ class AppendGroup:
 
     async def _again(self, draft: Draft) -> Written:
         """Append a draft with a key: if it was committed, that is its answer."""
-        (written,) = await self._commits.carry_out(
-            AppendGroup(self._commits, self._stream, [draft])
-        )
+        (written,) = await self._commits.run(AppendGroup(self._commits, self._stream, [draft]))
         return written

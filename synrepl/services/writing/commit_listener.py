@@ -15,11 +15,11 @@ from synrepl.streams.row import Row
 class CommitListener(Protocol):
     """Told by :class:`~.stream_writer.StreamWriter` what becomes of its tokens and facts."""
 
-    def adopt(self, stream: Stream, writer: str, ledger: Ledger) -> None:
+    def lease_acquired(self, stream: Stream, writer: str, ledger: Ledger) -> None:
         """The writer stands at ``ledger.position`` and goes on from there."""
 
     def failed_over(self, stream: Stream, writer: str, ledger: Ledger, seen: Observation) -> None:
-        """Instead of :meth:`adopt` and :meth:`recovered`: another server has taken over.
+        """Instead of :meth:`lease_acquired` and :meth:`recovered`: another server has taken over.
 
         Everything up to the floor of ``seen`` is settled, and facts that were announced may
         be lost.
@@ -31,7 +31,7 @@ class CommitListener(Protocol):
     def recovered(self, stream: Stream, facts: Sequence[Fact]) -> None:
         """Facts of this writer that were found committed after its session was lost."""
 
-    def unsure(self, stream: Stream, rows: Sequence[Row]) -> None:
+    def outcome_unknown(self, stream: Stream, rows: Sequence[Row]) -> None:
         """Facts of these rows may have been committed, now or in a moment, or not at all.
 
         Nothing is to be announced: if they were, :meth:`recovered` will tell. But

@@ -47,7 +47,7 @@ class Write(Protocol[T_co]):
         :param begin: to be called before tokens are asked for; the floors, by stream
         """
 
-    async def after_doubt(self, verdict: WriteOutcome, found: Facts, error: CommitUnknown) -> T_co:
+    async def resolve(self, outcome: WriteOutcome, found: Facts, error: CommitUnknown) -> T_co:
         """Its answer, after ``error``, when it was not proved to be rolled back.
 
         :param found: the facts that it or others have written whose outcome was in doubt
@@ -58,7 +58,7 @@ class Write(Protocol[T_co]):
 class InFlightWrite:
     """A write that is under way.
 
-    :ivar requests: for tokens, by stream; none before :meth:`ask`
+    :ivar requests: for tokens, by stream; none before :meth:`reserve_request`
     """
 
     def __init__(self, write: Write[object], ledgers: Mapping[str, Ledger]) -> None:
@@ -66,7 +66,7 @@ class InFlightWrite:
         self.requests: dict[str, Request] = {}
         self._ledgers = ledgers
 
-    def ask(self) -> Mapping[str, Token]:
+    def reserve_request(self) -> Mapping[str, Token]:
         """Note that tokens are going to be asked for; they will be above these, by stream.
 
         A transaction calls this in its own thread, and again when it is run again.
@@ -89,8 +89,8 @@ class LeaseTerm:
 
     :ivar ledgers: by stream
     :ivar incarnation: of the database's server
-    :ivar over: the name was lost, or given free
-    :ivar found: the writer's facts that were found when the name was taken
+    :ivar is_over: the name was lost, or given free
+    :ivar recovered: the writer's facts that were found when the name was taken
         again, once it was; all that the ledgers had not settled are among them
     """
 
@@ -100,38 +100,38 @@ class LeaseTerm:
         self.lease = lease
         self.ledgers = ledgers
         self.incarnation = incarnation
-        self.over = False
-        self.found: Facts | None = None
+        self.is_over = False
+        self.recovered: Facts | None = None
         # Not those that were rolled back, or whose tokens the ledgers know.
-        self._begun: dict[InFlightWrite, None] = {}
+        self._in_flight: dict[InFlightWrite, None] = {}
 
     def begin(self, write: Write[object]) -> InFlightWrite:
         """A write that may append to this tenure's streams."""
-        begun = InFlightWrite(write, self.ledgers)
-        self._begun[begun] = None
-        return begun
+        in_flight = InFlightWrite(write, self.ledgers)
+        self._in_flight[in_flight] = None
+        return in_flight
 
-    def rolled_back(self, begun: InFlightWrite) -> None:
+    def rolled_back(self, in_flight: InFlightWrite) -> None:
         """It has brought no token that will ever be written."""
-        del self._begun[begun]
-        if not self.over:
-            for stream, request in begun.requests.items():
+        del self._in_flight[in_flight]
+        if not self.is_over:
+            for stream, request in in_flight.requests.items():
                 self.ledgers[stream].abandon(request)
 
-    def committed(self, begun: InFlightWrite, facts: Facts) -> None:
+    def committed(self, in_flight: InFlightWrite, facts: Facts) -> None:
         """It has brought the tokens of these facts, which are still to be settled.
 
         Not for a tenure that is over, whose facts are found by others.
 
         :raises SequenceBehind: one of them was in use
         """
-        for stream, request in begun.requests.items():
+        for stream, request in in_flight.requests.items():
             tokens = [fact.token for fact in facts.get(stream, ())]
             self.ledgers[stream].reserved(request, tokens)
-        del self._begun[begun]
+        del self._in_flight[in_flight]
 
-    def verdict(self, begun: InFlightWrite) -> WriteOutcome:
-        """What became of a write whose commit was not answered, now that facts were :attr:`found`.
+    def outcome_of(self, in_flight: InFlightWrite) -> WriteOutcome:
+        """What became of a write whose commit was not answered, now that facts were :attr:`recovered`.
 
         When the name was taken again, whatever of this tenure had entered as
         the writer was over, and whatever had not is fenced. So each write that
@@ -140,32 +140,34 @@ class LeaseTerm:
         others: FactCounts = sum(
             (
                 count_facts(other.write.possible)
-                for other in list(self._begun)
-                if other is not begun
+                for other in list(self._in_flight)
+                if other is not in_flight
             ),
             FactCounts(),
         )
-        found = {s: [fact.rows for fact in facts] for s, facts in self.in_doubt(begun).items()}
-        write = begun.write
-        verdict = deduce_outcome(
+        found = {
+            s: [fact.rows for fact in facts] for s, facts in self.facts_in_doubt(in_flight).items()
+        }
+        write = in_flight.write
+        outcome = deduce_outcome(
             count_facts(write.certain), count_facts(write.possible), others, count_facts(found)
         )
-        if verdict is WriteOutcome.ROLLED_BACK:
-            self.rolled_back(begun)
-        return verdict
+        if outcome is WriteOutcome.ROLLED_BACK:
+            self.rolled_back(in_flight)
+        return outcome
 
-    def in_doubt(self, begun: InFlightWrite) -> Facts:
+    def facts_in_doubt(self, in_flight: InFlightWrite) -> Facts:
         """The found facts that this write may have written: nobody was told that they are another's.
 
         Its own are above the floors of its requests, which are open to this
         day; so the ledgers still know every token above them that they have heard of.
         """
-        assert self.found is not None
+        assert self.recovered is not None
         return {
             stream: [
                 fact
-                for fact in self.found[stream]
+                for fact in self.recovered[stream]
                 if fact.token > request.floor and not self.ledgers[stream].knows(fact.token)
             ]
-            for stream, request in begun.requests.items()
+            for stream, request in in_flight.requests.items()
         }

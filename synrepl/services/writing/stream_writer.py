@@ -93,8 +93,8 @@ class StreamWriter:
         self._store = store
         self._settled = settled
         self._queues = {stream.name: AppendQueue(stream) for stream in streams}
-        self._name = LeaseKeeper(scheduler, store, writer, self.streams, settled, log)
-        self._commits = CommitPipeline(self._name, settled)
+        self._lease = LeaseKeeper(scheduler, store, writer, self.streams, settled, log)
+        self._commits = CommitPipeline(self._lease, settled)
 
     @property
     def streams(self) -> list[Stream]:
@@ -102,36 +102,36 @@ class StreamWriter:
         return [queue.stream for queue in self._queues.values()]
 
     @property
-    def open(self) -> bool:
+    def is_open(self) -> bool:
         """True while the writer's name is ours."""
-        return self._name.tenure is not None
+        return self._lease.term is not None
 
     @property
     def refusal(self) -> Refused | None:
         """Why the name, which was lost, is not had again; None while it may come back by itself."""
-        return self._name.refusal
+        return self._lease.refusal
 
     def ledger(self, stream: str) -> Ledger:
         """The ledger of one stream, for status and metrics."""
-        return self._name.ledgers[stream]
+        return self._lease.ledgers[stream]
 
     async def start(self) -> None:
         """Take the writer's name and find out where it stood.
 
         :raises WriterTaken: another live process has the name
         """
-        await self._name.take()
+        await self._lease.acquire()
 
     async def stop(self) -> None:
         """Give the name free."""
-        await self._name.give_free()
+        await self._lease.release()
 
     def failed_over(self, incarnation: int) -> None:
         """Another server of the database has taken over: take the name there.
 
         :param incarnation: of that server
         """
-        self._name.failed_over(incarnation)
+        self._lease.failed_over(incarnation)
 
     async def skip_idle(self) -> None:
         """Go on to where a master has put this writer, because all is settled up to there.
@@ -142,16 +142,16 @@ class StreamWriter:
 
         :raises DatabaseAway: there is no telling now
         """
-        tenure = self._name.tenure
+        term = self._lease.term
         streams = [stream for stream in self.streams if not stream.in_memory]
-        if tenure is None or not streams:
+        if term is None or not streams:
             return
         seen = await self._store.observe(streams)
         self.failed_over(max(look.incarnation for look in seen.values()))
         for stream in streams:
             us = seen[stream.name].writers[self.writer]
-            still = us.epoch == tenure.lease.epoch(stream) and not tenure.over
-            if still and tenure.ledgers[stream.name].skip(us.position):
+            still = us.epoch == term.lease.epoch(stream) and not term.is_over
+            if still and term.ledgers[stream.name].skip(us.position):
                 self._settled.settled(stream, (), ())
 
     async def append(
@@ -167,7 +167,7 @@ class StreamWriter:
         queue = self._queue(stream)
         if not facts:
             raise EmptyAppend()
-        self._name.require()
+        self._lease.require()
         rows = sum(map(len, facts))
         if queue.rows + rows > WAITING_ROWS and queue.rows:
             raise AppendsWaiting(rows=queue.rows, stream=stream.name)
@@ -186,21 +186,21 @@ class StreamWriter:
         :raises DatabaseAway: :raises WriterTaken: :raises WriterRemoved:
         """
         self._queue(stream)
-        tenure = self._name.require()
-        lease, ledger = tenure.lease, tenure.ledgers[stream.name]
+        term = self._lease.require()
+        lease, ledger = term.lease, term.ledgers[stream.name]
         request = ledger.request()
         try:
             with self._naming_others():
                 tokens = await lease.reserve(stream, count, ledger.seen)
-            if not tenure.over:
+            if not term.is_over:
                 ledger.reserved(request, tokens)
         except BaseException:
-            if not tenure.over:
+            if not term.is_over:
                 ledger.abandon(request)
             raise
         finally:
-            if not tenure.over:
-                self._commits.moved([stream])
+            if not term.is_over:
+                self._commits.requests_closed([stream])
         return Reservation(self, lease, stream, tokens)
 
     async def transact(
@@ -224,7 +224,7 @@ class StreamWriter:
         :raises NoStreams: :raises NotAWriter: :raises KeptInMemory: :raises WriterAway:
         :raises Fenced: :raises WriterDrained: :raises WriterTaken: :raises WriterRemoved:
         :raises DatabaseAway: nothing was changed, nor appended
-        :raises CommitUnknown: it may have been committed; ``CommitListener.unsure`` was told of the rows
+        :raises CommitUnknown: it may have been committed; ``CommitListener.outcome_unknown`` was told of the rows
         """
         if not streams:
             raise NoStreams(name=name)
@@ -239,7 +239,7 @@ class StreamWriter:
 
         async def carry_out() -> None:
             try:
-                answers.append(await self._commits.carry_out(write))
+                answers.append(await self._commits.run(write))
             except BaseException as error:
                 done.errback(error)
             else:
@@ -262,7 +262,7 @@ class StreamWriter:
     async def _commit(self, stream: Stream, group: list[PendingAppend]) -> None:
         try:
             drafts = [waiting.draft for waiting in group]
-            answers = await self._commits.carry_out(AppendGroup(self._commits, stream, drafts))
+            answers = await self._commits.run(AppendGroup(self._commits, stream, drafts))
         except CommitUnknown as error:  # to try again would be to write twice
             for waiting in group:
                 waiting.promise.errback(error)
@@ -310,29 +310,29 @@ class StreamWriter:
         self, lease: WriterLease, stream: Stream, facts: Sequence[Fact]
     ) -> None:
         """For :class:`Reservation`."""
-        tenure = self._name.tenure
-        if tenure is None or lease is not tenure.lease:
+        term = self._lease.term
+        if term is None or lease is not term.lease:
             tokens = [fact.token for fact in facts]
             raise ReservationVoid(tokens=tokens, stream=stream.name, writer=self.writer)
         try:
             await lease.write(stream, facts)
         except CommitUnknown:
-            self._commits.unsure([stream], {stream.name: [fact.rows for fact in facts]})
-            self._name.lost("the outcome of a commit is unknown", tenure)
+            self._commits.report_unknown([stream], {stream.name: [fact.rows for fact in facts]})
+            self._lease.lost("the outcome of a commit is unknown", term)
             raise
         except Fenced as error:
-            self._name.lost(str(error), tenure)
+            self._lease.lost(str(error), term)
             raise
 
     async def settle_reserved(
         self, lease: WriterLease, stream: Stream, tokens: Sequence[Token], facts: Sequence[Fact]
     ) -> None:
         """For :class:`Reservation`."""
-        tenure = self._name.tenure
-        if tenure is None or lease is not tenure.lease:
-            self._commits.unsure([stream], {stream.name: [fact.rows for fact in facts]})
+        term = self._lease.term
+        if term is None or lease is not term.lease:
+            self._commits.report_unknown([stream], {stream.name: [fact.rows for fact in facts]})
             return
-        tenure.ledgers[stream.name].settle(tokens)
+        term.ledgers[stream.name].settle(tokens)
         self._settled.settled(stream, tokens, facts)
         with suppress(DatabaseAway):  # the session is lost, and its reservations with it
             await lease.release(stream, tokens)

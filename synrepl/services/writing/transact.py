@@ -50,11 +50,11 @@ class CallerTransaction(Generic[T]):
         done = await lease.transact(self._name, self.streams, self._run, begin)
         return Transacted(done, done.facts)
 
-    async def after_doubt(
-        self, verdict: WriteOutcome, found: Facts, error: CommitUnknown
+    async def resolve(
+        self, outcome: WriteOutcome, found: Facts, error: CommitUnknown
     ) -> Transacted[T]:
         """The result, if what is found proves that it was committed; with all that is in doubt."""
-        if verdict is WriteOutcome.COMMITTED and self._ran is not None:
+        if outcome is WriteOutcome.COMMITTED and self._ran is not None:
             return Transacted(self._ran[0], {name: facts for name, facts in found.items() if facts})
         raise error
 

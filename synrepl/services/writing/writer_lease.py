@@ -54,7 +54,7 @@ class LeaseKeeper:
         self._log = log
         self._tenure: LeaseTerm | None = None
         self.refusal: Refused | None = None
-        self._given_free = False
+        self._released = False
         #: Of the database's server, by stream.
         self._incarnations: dict[str, int] = {}
         # Who waits for the name to be taken back after a tenure, with what they hear
@@ -62,7 +62,7 @@ class LeaseKeeper:
         self._waiting: dict[LeaseTerm, list[tuple[Promise[None], CommitUnknown]]] = {}
 
     @property
-    def tenure(self) -> LeaseTerm | None:
+    def term(self) -> LeaseTerm | None:
         """While the name is ours."""
         return self._tenure
 
@@ -78,53 +78,53 @@ class LeaseKeeper:
             raise WriterAway(writer=self.writer)
         return self._tenure
 
-    async def take(self) -> None:
+    async def acquire(self) -> None:
         """Take the name and find out where its writer stood.
 
         :raises WriterTaken: another live process has the name
         """
         await self._open(None)
 
-    async def give_free(self) -> None:
+    async def release(self) -> None:
         """Let others take the name."""
-        self._given_free = True
+        self._released = True
         waiting, self._waiting = self._waiting, {}
         for promise, error in chain.from_iterable(waiting.values()):
             promise.errback(error)
-        tenure, self._tenure = self._tenure, None
-        if tenure is not None:
-            tenure.over = True
-            await tenure.lease.close()
+        term, self._tenure = self._tenure, None
+        if term is not None:
+            term.is_over = True
+            await term.lease.close()
 
     def failed_over(self, incarnation: int) -> None:
         """Another server has taken over: the name is not held there."""
-        tenure = self._tenure
-        if tenure is not None and tenure.incarnation < incarnation:
-            self.lost("the database failed over", tenure)
+        term = self._tenure
+        if term is not None and term.incarnation < incarnation:
+            self.lost("the database failed over", term)
 
-    def lost(self, reason: str, tenure: LeaseTerm) -> None:
+    def lost(self, reason: str, term: LeaseTerm) -> None:
         """A tenure is over although the name was not given free: take it back."""
-        if tenure.over:
+        if term.is_over:
             return
-        tenure.over, self._tenure = True, None
+        term.is_over, self._tenure = True, None
         self._log.warn(
             "writer {writer} lost its session ({reason}); taking the name back",
             writer=self.writer,
             reason=reason,
         )
-        self._scheduler.spawn(f"reopen writer {self.writer}", self._reopen(tenure))
+        self._scheduler.spawn(f"reopen writer {self.writer}", self._reopen(term))
 
-    async def taken_back(self, tenure: LeaseTerm, error: CommitUnknown) -> None:
+    async def retaken(self, term: LeaseTerm, error: CommitUnknown) -> None:
         """Wait until the name has been taken again after a tenure that was lost.
 
         :raises CommitUnknown: ``error``, when it was given free instead
         """
-        if tenure.found is not None:
+        if term.recovered is not None:
             return
-        if self._given_free:
+        if self._released:
             raise error
         promise: Promise[None] = self._scheduler.promise()
-        self._waiting.setdefault(tenure, []).append((promise, error))
+        self._waiting.setdefault(term, []).append((promise, error))
         await promise
 
     async def _reopen(self, lost: LeaseTerm) -> None:
@@ -132,7 +132,7 @@ class LeaseKeeper:
             await lost.lease.close()
         retry = Retry(_BACK_OFF, self._scheduler.random)
         before: type[SynreplError] | None = None
-        while not self._given_free:
+        while not self._released:
             try:
                 await self._open(lost)
                 self.refusal = None
@@ -163,24 +163,24 @@ class LeaseKeeper:
         except BaseException:
             await lease.close()
             raise
-        if self._given_free:  # meanwhile
+        if self._released:  # meanwhile
             await lease.close()
             return
         self.ledgers = ledgers
         self._incarnations = {name: look.incarnation for name, look in seen.items()}
         newest = max(self._incarnations.values(), default=1)
-        tenure = self._tenure = LeaseTerm(lease, ledgers, newest)
+        term = self._tenure = LeaseTerm(lease, ledgers, newest)
         for stream in self._streams:
             name = stream.name
             if name in failed_over:
                 self._settled.failed_over(stream, self.writer, ledgers[name], seen[name])
                 continue
-            self._settled.adopt(stream, self.writer, ledgers[name])
+            self._settled.lease_acquired(stream, self.writer, ledgers[name])
             if lost is not None:
                 self._settled.recovered(stream, found[name])
-        lease.on_lost(lambda reason: self.lost(reason, tenure))  # perhaps it is by now
+        lease.on_lost(lambda reason: self.lost(reason, term))  # perhaps it is by now
         if lost is not None:
-            lost.found = found
+            lost.recovered = found
             for promise, _ in self._waiting.pop(lost, ()):
                 promise.callback(None)
 

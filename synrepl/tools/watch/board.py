@@ -133,7 +133,7 @@ class Board:
         elif self._hears_since is None:
             self._hears_since = now
         listened = 0.0 if self._hears_since is None else now - self._hears_since
-        lags = self._lags.look()
+        lags = self._lags.measure()
         rates = self._rates.take(self._heard.rows)
         seen = []
         for key in sorted(self._keys()):
