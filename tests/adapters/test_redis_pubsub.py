@@ -70,7 +70,7 @@ class Facts(OverRedis):
         await one.say("a", "b")
         await two.say("c")
         await one.hears("two", ["c"])
-        await self.site.happenings.until(lambda: one.hearing.echoes >= 2)
+        await self.site.happenings.until(lambda: one.reader.echoes >= 2)
         self.assertNotIn("one", one.handler.texts)
 
     async def test_who_comes_later_hears_of_what_was(self) -> None:
@@ -113,7 +113,7 @@ class Facts(OverRedis):
             redis.command("PUBLISH", SERVER_NAME, message)
         await one.say("a")
         await two.hears("one", ["a"])
-        self.assertEqual((two.hearing.bad, two.pubsub.connections), (4, 1))
+        self.assertEqual((two.reader.bad, two.pubsub.connections), (4, 1))
 
 
 class Losses(OverRedis):
@@ -153,7 +153,7 @@ class Losses(OverRedis):
         texts = [str(n) * 200_000 for n in range(10, 70)]
         for count, text in enumerate(texts, 1):
             await one.say(text)
-            await self.site.happenings.until(lambda n=count: one.hearing.echoes >= n)
+            await self.site.happenings.until(lambda n=count: one.reader.echoes >= n)
         two.bus.resume()
         await two.hears("one", texts)
         self.assertEqual((one.pubsub.connections, two.pubsub.connections), (1, 2))

@@ -85,7 +85,7 @@ class Recorded(TestCase):
         self.assertEqual({verb: heard[verb] for verb in said}, said | {"REPLICATE": 2})
         self.assertEqual(one.handler.rows, rows)
         counts = one.follower.counts
-        self.assertEqual((counts.duplicates, counts.bad_rows, one.hearing.bad), ({}, {}, 0))
+        self.assertEqual((counts.duplicates, counts.bad_rows, one.reader.bad), ({}, {}, 0))
 
     async def test_the_start_as_others_hear_it(self) -> None:
         spy = await self.spy()

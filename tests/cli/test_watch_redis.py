@@ -52,7 +52,7 @@ class Processes:
     def say(self, *lines: str | bytes) -> None:
         """To everybody."""
         assert self.wires is not None
-        self.wires.say(NAME, [x if isinstance(x, bytes) else x.encode() for x in lines])
+        self.wires.publish(NAME, [x if isinstance(x, bytes) else x.encode() for x in lines])
 
     def connected(self, wires: RedisBusConnections) -> None:
         """The subscription stands: they say where they are, unasked."""

@@ -83,7 +83,7 @@ class OnBus:
     def say(self, line: str) -> None:
         """Say a line on the main channel."""
         assert self.wires is not None
-        self.wires.say(MAIN, [line.encode()])
+        self.wires.publish(MAIN, [line.encode()])
 
 
 class Relaying(CliCase):

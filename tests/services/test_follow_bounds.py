@@ -17,7 +17,7 @@ class Names(TestCase):
         self.air.settle()
 
     def hear(self, *lines: str) -> None:
-        self.reader.bus.heard([line.encode() for line in lines])
+        self.reader.bus.messages_received([line.encode() for line in lines])
         self.air.clock.advance(0)
 
     def test_writers_of_a_stream(self) -> None:

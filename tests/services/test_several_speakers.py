@@ -25,7 +25,7 @@ class SeveralSpeakers(TestCase):
         done(self.writer.writer.append(NOTES, rows))
 
     def hear(self, *lines: bytes) -> None:
-        self.reader.bus.heard(lines)
+        self.reader.bus.messages_received(lines)
         self.air.clock.advance(0)
 
     def read(self) -> list[tuple[int, str]]:

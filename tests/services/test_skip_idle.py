@@ -55,10 +55,10 @@ class SkipIdle(TestCase):
         self.assertEqual(self.moves.kept[1:], [(2, 4, [4])])
 
     def test_a_successor_of_whom_it_has_not_heard(self) -> None:
-        tenure = self.writer._name.tenure
-        assert tenure is not None
-        assert isinstance(tenure.lease, MemoryLease)
-        tenure.lease.kill()
+        term = self.writer._lease.term
+        assert term is not None
+        assert isinstance(term.lease, MemoryLease)
+        term.lease.kill()
         self.append(done(self.store.open_writer("one", [NOTES])))
         self.settled(1)
         self.assertTrue(self.writer.is_open)

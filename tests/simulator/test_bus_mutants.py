@@ -75,7 +75,7 @@ class Hearers(OnTheBus):
         """So what was half read goes on in the next one."""
 
         def disconnected(bus: Bus) -> None:
-            bus._wires = None
+            bus._connections = None
             bus._bus_publisher.leave()
 
         self.assert_caught("R3 R4 LIVENESS", (Bus, "disconnected", disconnected))
