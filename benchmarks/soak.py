@@ -34,7 +34,7 @@ from synrepl.client.client import Client
 from synrepl.core.errors import Unavailable
 from synrepl.daemon.catalogue import catalogue
 from synrepl.daemon.config.config import load_master
-from synrepl.services.following.sources import LINEAR
+from synrepl.services.sources import LINEAR
 from synrepl.services.status.stream_progress import writer_label
 from synrepl.storage.database import Isolation, Transaction
 from synrepl.testing.redis import RedisTestServer

@@ -13,7 +13,7 @@ from synrepl.cli.demo.recorder import AppliedTable
 from synrepl.cli.demo.traffic import Acknowledged, Traffic
 from synrepl.cli.demo.verification import ComparisonResult, Verification
 from synrepl.core.tokens import Range, Token
-from synrepl.services.following.sources import LINEAR
+from synrepl.services.sources import LINEAR
 from synrepl.services.status.stream_progress import writer_label
 from synrepl.storage import followers
 from synrepl.storage.database import Transaction

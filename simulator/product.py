@@ -46,15 +46,15 @@ from synrepl.services.coherence.coherence import Coherence
 from synrepl.services.coherence.invalidations import Changes
 from synrepl.services.following.consumer import StartAt, Subscription
 from synrepl.services.following.possible_tokens import PossibleTokens
-from synrepl.services.following.sources import (
+from synrepl.services.handlers import Batch, Handler, TransactionalHandler
+from synrepl.services.membership.membership import Membership
+from synrepl.services.sizes import Sizes
+from synrepl.services.sources import (
     LINEAR,
     CatchUpSources,
     StorePositions,
     fetchable_in_order,
 )
-from synrepl.services.handlers import Batch, Handler, TransactionalHandler
-from synrepl.services.membership.membership import Membership
-from synrepl.services.sizes import Sizes
 from synrepl.services.writing.reservation import Reservation
 from synrepl.services.writing.stream_writer import StreamWriter
 from synrepl.storage.database import Database, Transaction

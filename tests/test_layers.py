@@ -1,7 +1,9 @@
 """The layers of docs/architecture.md, enforced on the source.
 
-Every import counts: at the top, inside functions, under TYPE_CHECKING, and
-``import_module`` of a literal. A new package has to be declared here first.
+Every import counts: at the top, inside functions, under TYPE_CHECKING, ``import_module`` of a
+literal, and a string that is the name of a module (``"synrepl.a.b"`` or ``"synrepl.a.b:Name"``).
+A new package has to be declared here first. Inside a package, its modules and folders import one
+another without cycles, a folder counting as one.
 
 ``synrepl`` itself is the front door: it may name anything, which it imports when it is used, and
 nothing inside imports from it except a ``__dunder__``.
@@ -10,6 +12,7 @@ nothing inside imports from it except a ``__dunder__``.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -52,15 +55,23 @@ BESIDE = ("benchmarks", "interop", "simulator", "tests", "contrib")
 #: What the product never imports.
 NEVER = {"tests", "benchmarks", "simulator"}
 
+#: A string that names a module, or something in one.
+MODULE_NAME = re.compile(rf"({PACKAGE}(?:\.\w+)+)(?::\w+)?")
+
 RANK = {name: rank for rank, line in enumerate(LAYERS) for name in line}
 
 
 class Import(NamedTuple):
-    """One import: by which module, of what (a dotted name), where."""
+    """One import: by which module, of what (a dotted name), where.
+
+    :ivar is_name: it is a string with the module's name, so it is loaded when it is needed, and
+        makes no cycle
+    """
 
     importer: str
     imported: str
     line: int
+    is_name: bool = False
 
 
 def modules(root: Path) -> dict[str, Path]:
@@ -81,6 +92,10 @@ def imports(root: Path) -> list[Import]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             for target in _targets(node, package, known):
                 found.append(Import(importer, target, getattr(node, "lineno", 0)))
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                named = MODULE_NAME.fullmatch(node.value)
+                if named is not None and named[1] in known:
+                    found.append(Import(importer, named[1], node.lineno, is_name=True))
     return found
 
 
@@ -123,8 +138,14 @@ def breaches(root: Path) -> list[str]:
     all_imports = imports(root)
     for one in all_imports:
         found.extend(f"{one.importer}:{one.line} {reason}" for reason in _reasons(one))
-    found.extend(f"import cycle: {' -> '.join(cycle)}" for cycle in cycles(root, all_imports))
-    return found
+    graph = module_graph(root, all_imports)
+    found.extend(f"import cycle: {' -> '.join(cycle)}" for cycle in cycles(graph))
+    packages = {name for name, path in modules(root).items() if path.stem == "__init__"}
+    for package in sorted(packages - {PACKAGE}):  # in which the layers are the order
+        for cycle in cycles(children_graph(package, graph)):
+            if any(f"{package}.{child}" in packages for child in cycle):  # else it is known already
+                found.append(f"import cycle inside {package}: {' -> '.join(cycle)}")
+    return list(dict.fromkeys(found))
 
 
 def _reasons(one: Import) -> Iterator[str]:
@@ -170,12 +191,35 @@ def beside(root: Path) -> list[str]:
     return found
 
 
-def cycles(root: Path, all_imports: list[Import]) -> list[list[str]]:
-    """Groups of modules that import one another, directly or in a circle (Tarjan)."""
+def module_graph(root: Path, all_imports: list[Import]) -> dict[str, set[str]]:
+    """Module -> the modules that it imports."""
     graph: dict[str, set[str]] = {name: set() for name in modules(root)}
     for one in all_imports:
-        if one.imported in graph and one.importer != PACKAGE:  # which imports when it is used
+        if one.imported in graph and one.importer != PACKAGE and not one.is_name:
             graph[one.importer].add(one.imported)
+    return graph
+
+
+def children_graph(package: str, graph: Mapping[str, set[str]]) -> dict[str, set[str]]:
+    """What the modules and folders right inside a package import of one another."""
+    within = f"{package}."
+    found: dict[str, set[str]] = {}
+    for importer, imported in graph.items():
+        if importer.startswith(within):
+            child = importer.removeprefix(within).partition(".")[0]
+            others = {
+                name.removeprefix(within).partition(".")[0]
+                for name in imported
+                if name.startswith(within)
+            }
+            found.setdefault(child, set()).update(others - {child})
+    for name in set().union(*found.values()) - set(found):
+        found[name] = set()
+    return found
+
+
+def cycles(graph: Mapping[str, set[str]]) -> list[list[str]]:
+    """Groups of nodes that lead to one another, directly or in a circle (Tarjan)."""
     index: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []
@@ -262,10 +306,24 @@ class TheChecker(TestCase):
             "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import synrepl.wire.v",
             "import importlib\nimportlib.import_module('synrepl.wire.v')",
             "__import__('synrepl.wire.v')",
+            "PLACES = {'it': 'synrepl.wire.v'}",
+            "PLACES = ('synrepl.wire.v:Thing',)",
         ):
             with self.subTest(text):
                 found = self.check({"synrepl/core/b.py": text})
                 self.assert_only(found, "imports the higher synrepl.wire")
+
+    def test_folders_that_import_one_another(self) -> None:
+        found = self.check(
+            {
+                "synrepl/wire/one/__init__.py": "",
+                "synrepl/wire/one/a.py": "from synrepl.wire.two import b\n",
+                "synrepl/wire/one/c.py": "",
+                "synrepl/wire/two/__init__.py": "",
+                "synrepl/wire/two/b.py": "from synrepl.wire.one import c\n",
+            }
+        )
+        self.assert_only(found, "import cycle inside synrepl.wire: one -> two")
 
     def test_siblings(self) -> None:
         found = self.check({"synrepl/wire/x.py": "from synrepl.positions import p"})

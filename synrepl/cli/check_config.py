@@ -11,7 +11,7 @@ import click
 import yaml
 
 from synrepl.cli.conventions import config_option, json_option, print_json
-from synrepl.daemon.config.checked import checked_either, checked_master, checked_worker
+from synrepl.daemon.checked_config import checked_either, checked_master, checked_worker
 from synrepl.daemon.config.config import WorkerConfig
 from synrepl.daemon.config.decode import key_of
 from synrepl.daemon.config.secret import Secret

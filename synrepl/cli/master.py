@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from synrepl.cli.conventions import config_option
-from synrepl.daemon.config.checked import checked_master
+from synrepl.daemon.checked_config import checked_master
 from synrepl.daemon.master import MasterProcess
 from synrepl.daemon.service import run
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from synrepl.cli.conventions import config_option
-from synrepl.daemon.config.checked import checked_worker
+from synrepl.daemon.checked_config import checked_worker
 from synrepl.daemon.service import run
 from synrepl.daemon.worker import WorkerProcess
 

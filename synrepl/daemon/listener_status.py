@@ -9,7 +9,7 @@ from prometheus_client.metrics_core import Metric
 
 from synrepl.adapters.http.server import HttpServer
 from synrepl.adapters.tcp.connection_table import ConnectionTable
-from synrepl.daemon.metrics.families import by_one, counter, gauge
+from synrepl.daemon.metric_families import by_one, counter, gauge
 
 
 def connections_status(table: ConnectionTable[Any]) -> dict[str, int]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection
 
 from synrepl.core.tokens import Range
-from synrepl.services.following.sources import FactSource
+from synrepl.services.sources import FactSource
 from synrepl.storage.store import Page
 from synrepl.streams.definition import Stream
 
-#: See :meth:`synrepl.services.following.sources.FactSource.page`.
+#: See :meth:`synrepl.services.sources.FactSource.page`.
 Pages = Callable[[Stream, Range, str | None, int], Awaitable[Page]]
 
 
@@ -25,7 +25,7 @@ class SomeElsewhere:
         self._others = others
 
     async def page(self, stream: Stream, span: Range, writer: str | None, limit: int) -> Page:
-        """Part of a range; see :class:`~synrepl.services.following.sources.FactSource`."""
+        """Part of a range; see :class:`~synrepl.services.sources.FactSource`."""
         if stream.name in self._names:
             return await self._these(stream, span, writer, limit)
         return await self._others.page(stream, span, writer, limit)

@@ -10,7 +10,7 @@ from synrepl.adapters.http.source import HttpSource
 from synrepl.core.tokens import Range
 from synrepl.daemon.config.config import WorkerConfig
 from synrepl.daemon.memory_sources import SomeElsewhere
-from synrepl.services.following.sources import (
+from synrepl.services.sources import (
     CatchUpSources,
     FactSource,
     PositionSource,
@@ -77,7 +77,7 @@ class RoutedSource:
         self._memory = memory
 
     async def page(self, stream: Stream, span: Range, writer: str | None, limit: int) -> Page:
-        """Part of a range; see :class:`~synrepl.services.following.sources.FactSource`."""
+        """Part of a range; see :class:`~synrepl.services.sources.FactSource`."""
         source = self._memory if stream.in_memory else self._tables
         return await source.page(stream, span, writer, limit)
 

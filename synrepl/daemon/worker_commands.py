@@ -11,9 +11,9 @@ from synrepl.core.slices import Slices
 from synrepl.core.tokens import Token
 from synrepl.daemon.config.config import WorkerConfig
 from synrepl.services.bus.own_writer import AnnouncedStream
+from synrepl.services.following.command_link import CommandLink
 from synrepl.services.following.follower import Follower
 from synrepl.services.handlers import SyncingUsers
-from synrepl.services.sending.command_link import CommandLink
 from synrepl.services.sending.commands import Commands
 from synrepl.services.sending.outgoing_commands import OutgoingCommands
 from synrepl.services.serving.federation_trim import (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from synrepl.daemon.config.checked import checked_worker
+from synrepl.daemon.checked_config import checked_worker
 from synrepl.daemon.service import Options, ProcessService, service_of
 from synrepl.daemon.worker import WorkerProcess
 

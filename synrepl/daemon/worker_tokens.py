@@ -14,7 +14,7 @@ from synrepl.daemon.config.config import WorkerConfig
 from synrepl.services.following.delivery import Delivery
 from synrepl.services.following.follower import Follower
 from synrepl.services.following.possible_tokens import IssuedTokens, PossibleTokens
-from synrepl.services.following.sources import Key
+from synrepl.services.sources import Key
 from synrepl.storage.database import Database
 from synrepl.storage.foreign.store import ForeignStore
 from synrepl.storage.incarnations import Incarnations

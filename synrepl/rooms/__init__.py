@@ -7,7 +7,6 @@ below this package are its inside: nothing else imports them.
 from __future__ import annotations
 
 from synrepl.rooms.auth.authorise import authorise
-from synrepl.rooms.auth.outcome import Refusal
 from synrepl.rooms.auth.selection import auth_event_keys, check_auth_events
 from synrepl.rooms.auth.state_independent import check_state_independent
 from synrepl.rooms.builder import EventBuilder, EventDraft, NoRoomToBuildIn, RoomIdNeeded
@@ -59,6 +58,7 @@ from synrepl.rooms.partial import (
 from synrepl.rooms.receipt import ReceiptResult, ReceiptVerdict, check_on_receipt
 from synrepl.rooms.redacting import redact
 from synrepl.rooms.redaction_effect import RedactionEffect, RedactionReason, effect_of_redaction
+from synrepl.rooms.refusal import Refusal
 from synrepl.rooms.resolution.resolve import full_conflicted_set, resolve
 from synrepl.rooms.resolution_lookups import ResolutionCache, lookup_resolution, lookup_state_after
 from synrepl.rooms.room import Room, RoomJudged

@@ -11,13 +11,13 @@ from collections.abc import Container, Sequence
 from enum import StrEnum
 
 from synrepl.rooms.auth.authorise import authorise
-from synrepl.rooms.auth.outcome import Refusal
 from synrepl.rooms.auth.selection import auth_event_keys, check_auth_events
 from synrepl.rooms.auth.state_independent import check_state_independent
 from synrepl.rooms.chains import UnknownEvent
 from synrepl.rooms.event import Event
 from synrepl.rooms.event_types import CREATE, CREATE_KEY
 from synrepl.rooms.lookups import Lookup
+from synrepl.rooms.refusal import Refusal
 from synrepl.rooms.state import StateKey
 from synrepl.rooms.view import EntriesRequest, EventsRequest, StateHandle
 

@@ -7,10 +7,10 @@ from typing import Generic
 import msgspec
 
 from synrepl.core.errors import InputError
-from synrepl.rooms.auth.outcome import Refusal
 from synrepl.rooms.checks import Check
 from synrepl.rooms.event import Event
 from synrepl.rooms.ordering import EventOrdering
+from synrepl.rooms.refusal import Refusal
 from synrepl.rooms.view import S
 
 

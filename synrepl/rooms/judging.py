@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from synrepl.rooms.auth.outcome import Refusal
 from synrepl.rooms.chains import auth_dependencies, create_id
 from synrepl.rooms.checks import Check, Checks
 from synrepl.rooms.event import Event
 from synrepl.rooms.judged import Judged, UnknownEvents
 from synrepl.rooms.lookups import Lookup, run
 from synrepl.rooms.ordering import EventOrdering, topological_ordering
+from synrepl.rooms.refusal import Refusal
 from synrepl.rooms.resolution_lookups import (
     ResolutionCache,
     lookup_resolved_state,

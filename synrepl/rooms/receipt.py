@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 from unpaddedbase64 import decode_base64
 
-from synrepl.rooms.auth.outcome import Refusal
 from synrepl.rooms.event import BadEvent, Event, event_of, parse_event
 from synrepl.rooms.identifiers import BadIdentifier, check_event_id, check_room_id, check_user_id
 from synrepl.rooms.redacting import redact
+from synrepl.rooms.refusal import Refusal
 from synrepl.rooms.signatures import Keys, check_signatures
 from synrepl.rooms.versions import RoomVersion
 

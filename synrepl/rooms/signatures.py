@@ -18,11 +18,11 @@ from signedjson.types import SigningKey, VerifyKey
 from unpaddedbase64 import decode_base64, encode_base64
 
 from synrepl.core.errors import InputError
-from synrepl.rooms.auth.outcome import Refusal
 from synrepl.rooms.event import Event
 from synrepl.rooms.event_types import AUTHORISING_USER, MEMBER
 from synrepl.rooms.hashes import canonical_json, content_hash, signed_bytes
 from synrepl.rooms.identifiers import BadIdentifier, server_of
+from synrepl.rooms.refusal import Refusal
 from synrepl.rooms.versions import EventIds, RoomVersion
 
 #: How the ID of a key begins whose algorithm is known.

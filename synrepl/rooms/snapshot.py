@@ -11,7 +11,6 @@ from collections.abc import Collection, Iterable
 
 import msgspec
 
-from synrepl.rooms.auth.outcome import Refusal
 from synrepl.rooms.chains import auth_dependencies
 from synrepl.rooms.checks import Check
 from synrepl.rooms.event import parse_event
@@ -19,6 +18,7 @@ from synrepl.rooms.extremities import ForwardExtremities
 from synrepl.rooms.judged import Judged
 from synrepl.rooms.lookups import run
 from synrepl.rooms.ordering import EventOrdering, StreamOrder
+from synrepl.rooms.refusal import Refusal
 from synrepl.rooms.room import Room, RoomContents, RoomJudged
 from synrepl.rooms.state_groups import StateGroup, StateGroups, lookup_plan, lookup_states
 from synrepl.rooms.state_map import CompactStateMap, Delta, Slots

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from synrepl.core.slices import UNITS
-from synrepl.services.following.sources import PAGE_ROWS
+from synrepl.services.sources import PAGE_ROWS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

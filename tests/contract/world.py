@@ -16,8 +16,8 @@ from synrepl.services.following.consumer import Subscription
 from synrepl.services.following.delivery import Delivery
 from synrepl.services.following.follower import Follower, Upstream
 from synrepl.services.handlers import Batch, Handler
+from synrepl.services.position_waiters import PositionWaiters
 from synrepl.services.sizes import Sizes
-from synrepl.services.waiting.position_waiters import PositionWaiters
 from synrepl.storage.memory.store import MemoryStore
 from synrepl.storage.store import Page
 from synrepl.streams.catalogue import Catalogue

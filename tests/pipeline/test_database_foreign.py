@@ -19,9 +19,9 @@ from synrepl.pipeline.source.database.open import open_source_database
 from synrepl.pipeline.source.database.source_database import NoSuchStream
 from synrepl.pipeline.source.database.synapse_database import SynapseDatabase
 from synrepl.pipeline.source.plan.chunks import plan_chunks
-from synrepl.pipeline.source.plan.writer_ranges import WriterRanges
 from synrepl.pipeline.source.reading.chunk_reader import ChunkReader
 from synrepl.pipeline.source.reading.schema import arrow_schema
+from synrepl.pipeline.source.writer_ranges import WriterRanges
 from synrepl.positions.vector import PositionVector
 from synrepl.storage.database import Transaction
 from synrepl.storage.foreign.paging import MAIN_PROCESS, ForeignFacts

@@ -15,7 +15,7 @@ from synrepl.pipeline.source.database.open import NoStreamTables, open_source_da
 from synrepl.pipeline.source.database.source_database import NoSuchStream
 from synrepl.pipeline.source.database.synrepl_database import SynreplDatabase
 from synrepl.pipeline.source.plan.chunks import limit_rows, plan_chunks
-from synrepl.pipeline.source.plan.writer_ranges import WriterRanges
+from synrepl.pipeline.source.writer_ranges import WriterRanges
 from synrepl.positions.vector import PositionVector
 from synrepl.storage.launch.postgres import PostgresServer
 from synrepl.storage.tables import ensure_tables

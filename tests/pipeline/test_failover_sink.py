@@ -11,8 +11,8 @@ import psycopg2
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from synrepl.pipeline.lake.failover.table_failovers import update_failovers
 from synrepl.pipeline.lake.replay.replay import replay
+from synrepl.pipeline.lake.table_failovers import update_failovers
 from synrepl.pipeline.source.errors import original_error
 from synrepl.positions.vector import PositionVector
 from synrepl.storage.incarnations import MARGIN

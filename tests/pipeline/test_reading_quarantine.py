@@ -17,11 +17,11 @@ from synrepl.pipeline.source.database.sql import Scan
 from synrepl.pipeline.source.database.synapse_database import SynapseDatabase
 from synrepl.pipeline.source.database.synrepl_database import SynreplDatabase
 from synrepl.pipeline.source.plan.chunks import ScanChunk, plan_chunks
-from synrepl.pipeline.source.plan.writer_ranges import WriterRanges
 from synrepl.pipeline.source.reading import chunk_reader
 from synrepl.pipeline.source.reading.chunk_reader import ChunkReader, ReadFailed
 from synrepl.pipeline.source.reading.quarantine import QuarantinedRow, read_or_quarantine
 from synrepl.pipeline.source.reading.schema import arrow_schema
+from synrepl.pipeline.source.writer_ranges import WriterRanges
 from synrepl.positions.vector import PositionVector
 from synrepl.storage.store import Trimmed
 from synrepl.testing.postgres import fresh_database

@@ -13,7 +13,7 @@ from synrepl.core.tokens import Range
 from synrepl.pipeline.source.database.sql import ids, in_ranges
 from synrepl.pipeline.source.database.stream_schema import StreamSchema
 from synrepl.pipeline.source.plan.chunks import MAX_PARTS, split_evenly
-from synrepl.pipeline.source.plan.writer_ranges import WriterRanges, cap_position
+from synrepl.pipeline.source.writer_ranges import WriterRanges, cap_position
 from synrepl.positions.vector import PositionVector
 from tests.storage.postgres import PostgresCase
 

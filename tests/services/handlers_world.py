@@ -9,9 +9,9 @@ from synrepl.core.tokens import Token
 from synrepl.services.following.consumer import PositionTracker, Subscription
 from synrepl.services.following.delivery import Delivery
 from synrepl.services.following.follower import Follower
-from synrepl.services.following.sources import CatchUpSources, StorePositions, fetchable_in_order
 from synrepl.services.handlers import Batch, Handler, TransactionalHandler
-from synrepl.services.waiting.position_waiters import PositionWaiters
+from synrepl.services.position_waiters import PositionWaiters
+from synrepl.services.sources import CatchUpSources, StorePositions, fetchable_in_order
 from synrepl.storage import handler_positions
 from synrepl.storage.database import Transaction
 from synrepl.storage.handler_positions import HandlerPosition, Place

@@ -15,7 +15,7 @@ from synrepl.services.following.consumer import Subscription
 from synrepl.services.following.delivery import Delivery
 from synrepl.services.following.follower import Follower
 from synrepl.services.handlers import Batch, Handler, TransactionalHandler
-from synrepl.services.waiting.position_waiters import PositionWaiters
+from synrepl.services.position_waiters import PositionWaiters
 from synrepl.storage.database import Transaction
 from synrepl.storage.memory.store import MemoryStore
 from synrepl.streams.definition import Fact

@@ -5,11 +5,11 @@ from __future__ import annotations
 from unittest import TestCase
 
 from synrepl.core.slices import Slices
+from synrepl.services.following.command_link import CommandLink
 from synrepl.services.following.consumer import Subscription
 from synrepl.services.following.delivery import Delivery
 from synrepl.services.following.follower import Follower
 from synrepl.services.handlers import Handler
-from synrepl.services.sending.command_link import CommandLink
 from synrepl.services.serving.peer_states import PeerStates
 from synrepl.storage.memory.store import MemoryStore
 from synrepl.streams.catalogue import Catalogue

@@ -9,8 +9,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.core.slices import Slices
-from synrepl.services import command_queue
-from synrepl.services.command_queue import CommandQueue
+from synrepl.services.following import command_queue
+from synrepl.services.following.command_queue import CommandQueue
 from synrepl.services.following.failures import HandlerFailures
 from synrepl.services.handlers import Handler
 from synrepl.wire.commands import Command, RemoteServerUp

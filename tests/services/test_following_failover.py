@@ -19,8 +19,8 @@ from synrepl.services.following.consumer import Subscription
 from synrepl.services.following.delivery import Delivery
 from synrepl.services.following.follower import Follower
 from synrepl.services.following.handler_calls import BACK_OFF
-from synrepl.services.following.sources import CatchUpSources, StorePositions, fetchable_in_order
 from synrepl.services.handlers import Batch, Handler, TransactionalHandler
+from synrepl.services.sources import CatchUpSources, StorePositions, fetchable_in_order
 from synrepl.storage.database import Transaction
 from synrepl.storage.incarnations import MARGIN
 from synrepl.storage.memory.server import MemoryServer

@@ -27,17 +27,17 @@ from synrepl.services.following.consumer import Subscription
 from synrepl.services.following.delivery import Delivery
 from synrepl.services.following.follower import Follower
 from synrepl.services.handlers import Batch, Handler
+from synrepl.services.position_waiters import (
+    Key,
+    NoLongerWaiting,
+    PositionWaiters,
+    TooManyWaiters,
+)
 from synrepl.services.waiting.applied_positions import (
     FollowerPositions,
     MasterPositions,
     NameAWriter,
     NotFollowed,
-)
-from synrepl.services.waiting.position_waiters import (
-    Key,
-    NoLongerWaiting,
-    PositionWaiters,
-    TooManyWaiters,
 )
 from synrepl.services.waiting.wait_for import BadWait, WaitFor, WaitTimedOut
 from synrepl.streams.catalogue import UnknownStream

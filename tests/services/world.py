@@ -18,6 +18,7 @@ from synrepl.services.announcing.fan_out import FanOut
 from synrepl.services.announcing.publisher import Publisher
 from synrepl.services.announcing.throughput import Throughput
 from synrepl.services.coherence.coherence import Coherence
+from synrepl.services.position_waiters import PositionWaiters, WakingPositionListener
 from synrepl.services.serving.master import Master
 from synrepl.services.serving.stream_updates import StreamUpdates
 from synrepl.services.status.readiness import (
@@ -29,7 +30,6 @@ from synrepl.services.status.readiness import (
 from synrepl.services.status.status import ProcessIdentity, master_status
 from synrepl.services.status.stream_progress import LagTracker, master_progress
 from synrepl.services.trimmer import Trimmer
-from synrepl.services.waiting.position_waiters import PositionWaiters, WakingPositionListener
 from synrepl.services.writing.intake import Intake
 from synrepl.services.writing.stream_writer import StreamWriter
 from synrepl.storage.memory.lease import MemoryLease

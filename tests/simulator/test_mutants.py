@@ -22,8 +22,8 @@ from synrepl.services.following.consumer import Consumer, PositionTracker
 from synrepl.services.following.handler_calls import HandlerCalls
 from synrepl.services.following.lane import Lane
 from synrepl.services.following.progress import Progress
-from synrepl.services.following.sources import Key, StorePositions
 from synrepl.services.handlers import Batch
+from synrepl.services.sources import Key, StorePositions
 from synrepl.services.writing.writer_lease import LeaseKeeper
 from synrepl.storage import handler_positions
 from synrepl.storage.database import CommitUnknown

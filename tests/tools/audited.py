@@ -20,8 +20,8 @@ from synrepl.services.announcing.fan_out import FanOut
 from synrepl.services.announcing.publisher import Publisher
 from synrepl.services.coherence.coherence import Coherence
 from synrepl.services.coherence.listeners import CoherentCommitListener, CoherentPositionListener
+from synrepl.services.position_waiters import PositionWaiters, WakingPositionListener
 from synrepl.services.waiting.applied_positions import MasterPositions
-from synrepl.services.waiting.position_waiters import PositionWaiters, WakingPositionListener
 from synrepl.services.waiting.wait_for import WaitFor
 from synrepl.services.writing.stream_writer import StreamWriter
 from synrepl.storage.store import Draft

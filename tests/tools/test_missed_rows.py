@@ -8,7 +8,7 @@ from typing import Any
 
 from synrepl.caches.entries import Entry
 from synrepl.caches.registry import Caches
-from synrepl.services.following.sources import LINEAR
+from synrepl.services.sources import LINEAR
 from synrepl.streams.definition import Fact
 from synrepl.streams.effects import Expansion, Invalidates, Key, columns_key
 from synrepl.streams.row import Row

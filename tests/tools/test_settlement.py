@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from synrepl.core.tokens import Token
-from synrepl.services.following.sources import LINEAR
-from synrepl.services.following.sources import Key as PositionKey
+from synrepl.services.position_waiters import PositionWaiters
+from synrepl.services.sources import LINEAR
+from synrepl.services.sources import Key as PositionKey
 from synrepl.services.waiting.applied_positions import (
     AppliedPositions,
     MasterPositions,
     NotFollowed,
 )
-from synrepl.services.waiting.position_waiters import PositionWaiters
 from synrepl.services.waiting.wait_for import WaitFor
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.synapse.caches import CACHES

@@ -25,7 +25,7 @@ class _Status(msgspec.Struct):
 
 
 class HttpPositions:
-    """See :class:`synrepl.services.following.sources.PositionSource` and :class:`.IssuedTokens`.
+    """See :class:`synrepl.services.sources.PositionSource` and :class:`.IssuedTokens`.
 
     A master learns of the tokens of other processes when it next looks at the database.
     """

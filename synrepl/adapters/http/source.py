@@ -67,7 +67,7 @@ class _Updates(msgspec.Struct):
 
 
 class HttpSource:
-    """Pages of facts from the master; see :class:`synrepl.services.following.sources.FactSource`.
+    """Pages of facts from the master; see :class:`synrepl.services.sources.FactSource`.
 
     :ivar bad_rows: rows that are none of their stream, which were left out, by stream
     """

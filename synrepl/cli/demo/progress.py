@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from synrepl.client.client import Client
 from synrepl.client.errors import ServerBusy, ServerUnreachable
 from synrepl.core.tokens import Token
-from synrepl.services.following.sources import LINEAR
+from synrepl.services.sources import LINEAR
 from synrepl.services.status.stream_progress import writer_label
 
 #: The counters in a worker's status that the demo uses; each counts by stream.

@@ -16,7 +16,7 @@ from synrepl.cli.demo.verification import Verification
 from synrepl.cli.running import aside
 from synrepl.client.client import Client
 from synrepl.core.errors import Unavailable
-from synrepl.services.following.sources import LINEAR
+from synrepl.services.sources import LINEAR
 from synrepl.services.status.stream_progress import writer_label
 from synrepl.storage.database import Isolation, Transaction
 from synrepl.storage.launch.redis import RedisServer

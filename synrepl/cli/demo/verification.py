@@ -12,7 +12,7 @@ from synrepl.cli.demo.deployment import WorkerSpec
 from synrepl.cli.demo.recorder import AppliedTable, FactDigest, digest_fact
 from synrepl.cli.demo.traffic import Acknowledged, AppendRequest, Traffic
 from synrepl.core.tokens import MAX_TOKEN, Range, Token
-from synrepl.services.following.sources import LINEAR
+from synrepl.services.sources import LINEAR
 from synrepl.storage.database import Transaction
 from synrepl.storage.facts import FactTable
 from synrepl.streams.definition import Fact, Stream

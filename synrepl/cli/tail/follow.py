@@ -19,7 +19,7 @@ from synrepl.core.retry import BackOff, Retry
 from synrepl.core.tokens import Range
 from synrepl.positions.cursor import Cursor, CursorDecision, Fetch, Reset
 from synrepl.positions.vector import PositionVector
-from synrepl.services.following.sources import FactSource
+from synrepl.services.sources import FactSource
 from synrepl.storage.store import FactsLost, Trimmed
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.definition import Fact, Generation, Stream

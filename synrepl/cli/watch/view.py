@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 from rich.text import Text
 
 from synrepl.cli.terminal import plain_table, printable
-from synrepl.daemon.metrics.families import Samples, counter, gauge
+from synrepl.daemon.metric_families import Samples, counter, gauge
 from synrepl.services.status.stream_progress import writer_label
 from synrepl.tools.watch.board import Seen, SilentWriter
 

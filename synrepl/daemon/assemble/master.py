@@ -26,18 +26,18 @@ from synrepl.services.bus.syncing_repeater import SyncingRepeater
 from synrepl.services.coherence.invalidation_relay import InvalidationRelay
 from synrepl.services.coherence.invalidations import Changes
 from synrepl.services.coherence.listeners import CoherentCommitListener, CoherentPositionListener
-from synrepl.services.command_queue import CommandQueue
+from synrepl.services.following.command_queue import CommandQueue
 from synrepl.services.following.failures import HandlerFailures
-from synrepl.services.following.sources import FactSource
 from synrepl.services.handlers import Access
+from synrepl.services.position_waiters import PositionWaiters, WakingPositionListener
 from synrepl.services.sending.commands import Commands
 from synrepl.services.serving.federation_trim import FederationTrim, mirror_trimmer, store_trimmer
 from synrepl.services.serving.master import Master
 from synrepl.services.serving.peer_states import BUS
+from synrepl.services.sources import FactSource
 from synrepl.services.status.expected_followers import ExpectedFollowers
 from synrepl.services.trimmer import Trimmer
 from synrepl.services.waiting.applied_positions import MasterPositions
-from synrepl.services.waiting.position_waiters import PositionWaiters, WakingPositionListener
 from synrepl.services.waiting.wait_for import WaitFor
 from synrepl.services.writing.stream_writer import StreamWriter
 from synrepl.storage.database import Database

@@ -15,8 +15,8 @@ from synrepl.services.coherence.coherence import Coherence
 from synrepl.services.coherence.invalidations import Changes, Invalidations
 from synrepl.services.following.consumer import Subscription
 from synrepl.services.following.possible_tokens import PossibleTokens
-from synrepl.services.following.sources import CatchUpSources, FactSource
 from synrepl.services.sizes import DEFAULT_SIZES, Sizes
+from synrepl.services.sources import CatchUpSources, FactSource
 from synrepl.services.writing.stream_writer import StreamWriter
 from synrepl.storage.database import Database
 from synrepl.storage.incarnations import Incarnations

@@ -26,8 +26,8 @@ from synrepl.services.following.delivery import Delivery
 from synrepl.services.following.follower import Follower
 from synrepl.services.following.follower_lease import FollowerLease
 from synrepl.services.handlers import Access
+from synrepl.services.position_waiters import PositionWaiters
 from synrepl.services.waiting.applied_positions import FollowerPositions
-from synrepl.services.waiting.position_waiters import PositionWaiters
 from synrepl.services.waiting.wait_for import WaitFor
 from synrepl.services.writing.announced_elsewhere import NullCommitListener
 from synrepl.services.writing.commit_listener import CommitListener

@@ -14,8 +14,8 @@ from synrepl.daemon.http.wait import wait_route
 from synrepl.daemon.listener_status import connections_status
 from synrepl.daemon.memory_sources import SomeElsewhere
 from synrepl.daemon.metrics.metrics import ProcessMetrics
-from synrepl.services.following.sources import FactSource
 from synrepl.services.serving.stream_updates import StreamUpdates
+from synrepl.services.sources import FactSource
 from synrepl.services.status.bus_status import bus_connected
 from synrepl.services.status.expected_followers import followers_healthy
 from synrepl.services.status.readiness import (

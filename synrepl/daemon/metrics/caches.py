@@ -7,7 +7,7 @@ from typing import Any
 
 from prometheus_client.metrics_core import Metric
 
-from synrepl.daemon.metrics.families import by_one, counter, gauge
+from synrepl.daemon.metric_families import by_one, counter, gauge
 
 _GAUGES = {
     "size": ("entries", "Entries now."),

@@ -7,7 +7,7 @@ from typing import Any
 
 from prometheus_client.metrics_core import Metric
 
-from synrepl.daemon.metrics.families import gauge
+from synrepl.daemon.metric_families import gauge
 from synrepl.services.status.expected_followers import FollowerHealth
 
 

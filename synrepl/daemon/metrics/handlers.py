@@ -7,7 +7,7 @@ from typing import Any
 
 from prometheus_client.metrics_core import Metric
 
-from synrepl.daemon.metrics.families import counter, gauge
+from synrepl.daemon.metric_families import counter, gauge
 
 
 def handlers(status: Mapping[str, Any]) -> Iterable[Metric]:

@@ -15,8 +15,8 @@ from prometheus_client.metrics_core import InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from synrepl.daemon.listener_status import command_metrics, listener_metrics, state_metrics
+from synrepl.daemon.metric_families import by_one, counter, gauge
 from synrepl.daemon.metrics.caches import caches
-from synrepl.daemon.metrics.families import by_one, counter, gauge
 from synrepl.daemon.metrics.followers import named_follower_metrics
 from synrepl.daemon.metrics.handlers import handlers
 

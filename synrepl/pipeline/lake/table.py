@@ -23,7 +23,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from synrepl.core.errors import Refused, StorageError
 from synrepl.core.tokens import Token
 from synrepl.pipeline.lake.data_files import DataFile, verify_files
-from synrepl.pipeline.lake.failover.table_failovers import TableFailovers
+from synrepl.pipeline.lake.table_failovers import TableFailovers
 from synrepl.pipeline.source.database.stream_schema import HEAD, StreamSchema
 from synrepl.positions.vector import PositionVector
 from synrepl.streams.columns import Column, ColumnType

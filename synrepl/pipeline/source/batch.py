@@ -16,7 +16,6 @@ from synrepl.pipeline.source.errors import EndNotSettled, NotSettled
 from synrepl.pipeline.source.options import SourceOptions
 from synrepl.pipeline.source.partition import ChunkPartition, PartitionReader
 from synrepl.pipeline.source.plan.chunks import plan_chunks
-from synrepl.pipeline.source.plan.writer_ranges import cap_position
 from synrepl.pipeline.source.read_schema import ReadSchema
 from synrepl.pipeline.source.streams import (
     observe_until_settled,
@@ -24,6 +23,7 @@ from synrepl.pipeline.source.streams import (
     require_not_trimmed,
     selected_streams,
 )
+from synrepl.pipeline.source.writer_ranges import cap_position
 from synrepl.positions.vector import PositionVector
 
 

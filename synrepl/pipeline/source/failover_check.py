@@ -10,7 +10,7 @@ from enum import StrEnum
 from synrepl.pipeline.source.database.source_database import SourceDatabase
 from synrepl.pipeline.source.errors import ReadBeforeFailover
 from synrepl.pipeline.source.plan.offset import Offset
-from synrepl.pipeline.source.plan.writer_ranges import WriterRanges
+from synrepl.pipeline.source.writer_ranges import WriterRanges
 from synrepl.storage.store import OlderServer
 
 _log = logging.getLogger(__name__)

@@ -10,7 +10,6 @@ looks up the state: a state of another room must not be given.
 from __future__ import annotations
 
 from synrepl.rooms.auth.membership import check_joined, check_member
-from synrepl.rooms.auth.outcome import Refusal
 from synrepl.rooms.auth.power_levels import (
     check_change,
     check_redaction,
@@ -29,6 +28,7 @@ from synrepl.rooms.event_types import (
     REDACTION,
     THIRD_PARTY_INVITE,
 )
+from synrepl.rooms.refusal import Refusal
 from synrepl.rooms.state import StateEvents
 
 

@@ -7,10 +7,10 @@ it from version 8, knocking from 7.
 from __future__ import annotations
 
 from synrepl.rooms.auth.create import creator_of
-from synrepl.rooms.auth.outcome import Refusal
 from synrepl.rooms.auth.power_levels import power_levels_at
 from synrepl.rooms.event import Event
 from synrepl.rooms.event_types import AUTHORISING_USER, JOIN_RULES_KEY, MEMBER
+from synrepl.rooms.refusal import Refusal
 from synrepl.rooms.state import StateEvents
 from synrepl.rooms.versions import RoomVersion
 

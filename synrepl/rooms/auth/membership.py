@@ -7,12 +7,12 @@ in versions 6 to 11; knocking is in it from version 7.
 from __future__ import annotations
 
 from synrepl.rooms.auth.joins import allows_knocking, check_join, join_rule_of
-from synrepl.rooms.auth.outcome import Refusal
 from synrepl.rooms.auth.power_levels import power_levels_at
 from synrepl.rooms.auth.third_party import check_third_party_invite
 from synrepl.rooms.auth.users import is_user_id
 from synrepl.rooms.event import Event
 from synrepl.rooms.event_types import MEMBER
+from synrepl.rooms.refusal import Refusal
 from synrepl.rooms.state import StateEvents
 
 

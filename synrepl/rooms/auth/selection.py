@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 
-from synrepl.rooms.auth.outcome import Refusal
 from synrepl.rooms.auth.third_party import token_of
 from synrepl.rooms.event import Event
 from synrepl.rooms.event_types import (
@@ -20,6 +19,7 @@ from synrepl.rooms.event_types import (
     POWER_LEVELS_KEY,
     THIRD_PARTY_INVITE,
 )
+from synrepl.rooms.refusal import Refusal
 from synrepl.rooms.state import StateKey
 
 

@@ -15,10 +15,10 @@ from signedjson.key import decode_verify_key_bytes
 from signedjson.types import VerifyKey
 from unpaddedbase64 import decode_base64
 
-from synrepl.rooms.auth.outcome import Refusal
 from synrepl.rooms.auth.power_levels import power_levels_at
 from synrepl.rooms.event import Event
 from synrepl.rooms.event_types import MEMBER, THIRD_PARTY_INVITE
+from synrepl.rooms.refusal import Refusal
 from synrepl.rooms.signatures import ED25519, decoded_signature, signed_json, verifies
 from synrepl.rooms.state import StateEvents
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Container, Iterable
 from typing import cast
 
 from synrepl.rooms.auth.authorise import authorise
-from synrepl.rooms.auth.outcome import Refusal
 from synrepl.rooms.chains import Fetch, create_id
 from synrepl.rooms.event import Event
 from synrepl.rooms.event_types import CREATE_KEY
+from synrepl.rooms.refusal import Refusal
 from synrepl.rooms.state import StateKey
 
 

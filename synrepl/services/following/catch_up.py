@@ -12,8 +12,8 @@ from synrepl.core.retry import BackOff, Retry
 from synrepl.core.tokens import Range, Token
 from synrepl.services.following.consumer import Consumer, PositionTracker
 from synrepl.services.following.handler_calls import HandlerCalls
-from synrepl.services.following.sources import LINEAR, CatchUpSources, Key
 from synrepl.services.handlers import Batch
+from synrepl.services.sources import LINEAR, CatchUpSources, Key
 from synrepl.storage.incarnations import JUMP
 from synrepl.storage.store import FactsLost, Page, Trimmed
 from synrepl.streams.definition import Stream

@@ -12,8 +12,8 @@ from typing import Protocol
 from synrepl.core.clock import Promise, Scheduler
 from synrepl.core.errors import ConfigError
 from synrepl.core.tokens import Token
-from synrepl.services.following.sources import LINEAR, Key
 from synrepl.services.handlers import Batch, Handler, as_transactional
+from synrepl.services.sources import LINEAR, Key
 
 
 class StartAt(StrEnum):

@@ -9,18 +9,18 @@ from synrepl.core.log import Logger
 from synrepl.core.slices import Slices
 from synrepl.core.tokens import Range, Token
 from synrepl.services.coherence.coherence import Coherence
-from synrepl.services.command_queue import CommandQueue
 from synrepl.services.following.catch_up import CatchUp, FeedContext, LanePosition, ViewFeed
+from synrepl.services.following.command_queue import CommandQueue
 from synrepl.services.following.consumer import Consumer, PositionTracker, StartAt, Subscription
 from synrepl.services.following.dead_letter_replay import DeadLetterReplay
 from synrepl.services.following.failures import HandlerFailures
 from synrepl.services.following.handler_calls import HandlerCalls
 from synrepl.services.following.position_record import HandlerLoss, PositionRecord
 from synrepl.services.following.progress import Progress
-from synrepl.services.following.sources import LINEAR, CatchUpSources, Key
 from synrepl.services.handlers import Batch
+from synrepl.services.position_waiters import PositionWaiters
 from synrepl.services.sizes import DEFAULT_SIZES, Sizes
-from synrepl.services.waiting.position_waiters import PositionWaiters
+from synrepl.services.sources import LINEAR, CatchUpSources, Key
 from synrepl.storage.database import Database
 from synrepl.storage.incarnations import Incarnations
 from synrepl.streams.catalogue import Catalogue

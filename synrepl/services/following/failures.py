@@ -10,8 +10,8 @@ from typing import Any
 from synrepl.core.clock import Clock
 from synrepl.core.log import Logger
 from synrepl.core.tokens import Token
-from synrepl.services.following.sources import LINEAR, Key
 from synrepl.services.handlers import Batch
+from synrepl.services.sources import LINEAR, Key
 from synrepl.storage.dead_letters import FailureReason
 
 #: Limits in characters: of an exception's message, and of the end of its traceback.

@@ -25,8 +25,8 @@ from synrepl.services.following.follower_context import (
 )
 from synrepl.services.following.lane import Lane
 from synrepl.services.following.possible_tokens import PossibleTokens
-from synrepl.services.following.sources import LINEAR, FactSource
 from synrepl.services.sizes import DEFAULT_SIZES, Sizes
+from synrepl.services.sources import LINEAR, FactSource
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.definition import Generation, numbered_together
 from synrepl.streams.rows import RowCodec

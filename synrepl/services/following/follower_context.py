@@ -10,7 +10,7 @@ from synrepl.core.clock import Scheduler
 from synrepl.core.log import Logger
 from synrepl.services.following.delivery import Delivery
 from synrepl.services.following.possible_tokens import PossibleTokens
-from synrepl.services.following.sources import FactSource
+from synrepl.services.sources import FactSource
 from synrepl.wire.batching import RowBatch
 from synrepl.wire.closing import CloseReason
 from synrepl.wire.commands import Command, Position

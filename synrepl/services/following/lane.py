@@ -20,8 +20,8 @@ from synrepl.services.following.follower_context import (
     Item,
     tally,
 )
-from synrepl.services.following.sources import LINEAR
 from synrepl.services.handlers import Batch
+from synrepl.services.sources import LINEAR
 from synrepl.storage.incarnations import JUMP
 from synrepl.storage.store import FactsLost, Trimmed
 from synrepl.streams.definition import Fact, Stream

@@ -9,8 +9,8 @@ from typing import NamedTuple
 from synrepl.core.errors import SynreplError
 from synrepl.core.tokens import Range, Token
 from synrepl.services.following.consumer import Consumer, PositionTracker, StartAt
-from synrepl.services.following.sources import Key
 from synrepl.services.handlers import Batch
+from synrepl.services.sources import Key
 from synrepl.storage import dead_letters, followers, handler_positions, incarnations
 from synrepl.storage.database import Database, Transaction
 from synrepl.storage.dead_letters import DeadLetter, FailedFact, FailureReason

@@ -15,7 +15,7 @@ from synrepl.core.clock import Scheduler
 from synrepl.core.errors import Refused, SynreplError
 from synrepl.core.log import Logger
 from synrepl.core.tokens import MAX_TOKEN, Token
-from synrepl.services.following.sources import LINEAR, Key
+from synrepl.services.sources import LINEAR, Key
 from synrepl.streams.definition import Stream
 
 #: Seconds for which ``/ready`` warns of a refusal.

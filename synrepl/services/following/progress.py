@@ -15,8 +15,8 @@ from synrepl.services.following.consumer import Consumer, FairLock, PositionTrac
 from synrepl.services.following.failures import HandlerFailures
 from synrepl.services.following.handler_calls import BACK_OFF
 from synrepl.services.following.position_record import PositionRecord
-from synrepl.services.following.sources import Key
-from synrepl.services.waiting.position_waiters import PositionWaiters
+from synrepl.services.position_waiters import PositionWaiters
+from synrepl.services.sources import Key
 from synrepl.storage.handler_positions import HandlerPosition, Place
 
 T = TypeVar("T")

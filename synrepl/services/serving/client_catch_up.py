@@ -11,10 +11,10 @@ from synrepl.core.slices import Slices
 from synrepl.core.tokens import Range, Token
 from synrepl.services.announcing.publisher import Publisher
 from synrepl.services.announcing.stream_state import StreamState
-from synrepl.services.following.sources import FactSource
 from synrepl.services.serving.client_connection import ClientConnection, audience
 from synrepl.services.serving.trimmed_pages import page_skipping_trimmed
 from synrepl.services.sizes import DEFAULT_SIZES, Sizes
+from synrepl.services.sources import FactSource
 from synrepl.streams.definition import Stream
 
 #: Fixed cost of a REPLICATE, and lines per unit, for :class:`Slices`.

@@ -15,7 +15,6 @@ from synrepl.core.tokens import Token
 from synrepl.services.announcing.lines import LineEncoder
 from synrepl.services.announcing.publisher import Publisher
 from synrepl.services.announcing.stream_state import StreamState
-from synrepl.services.following.sources import FactSource
 from synrepl.services.serving.client_catch_up import CatchUpLane, ClientCatchUp
 from synrepl.services.serving.client_connection import ClientConnection, audience
 from synrepl.services.serving.client_relay import ClientRelay
@@ -24,6 +23,7 @@ from synrepl.services.serving.peer_states import BUS, CommandSource, NamedSource
 from synrepl.services.serving.slow_clients import SlowClients
 from synrepl.services.serving.user_sync import UserSyncs
 from synrepl.services.sizes import DEFAULT_SIZES, Sizes
+from synrepl.services.sources import FactSource
 from synrepl.streams.catalogue import Catalogue, UnknownStream
 from synrepl.streams.definition import Stream
 from synrepl.streams.synapse.federation import FEDERATION

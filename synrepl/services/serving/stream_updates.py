@@ -23,8 +23,8 @@ from synrepl.core.errors import InputError
 from synrepl.core.log import Logger
 from synrepl.core.names import writer_name
 from synrepl.core.tokens import BadToken, Range, Token, parse_token
-from synrepl.services.following.sources import FactSource
 from synrepl.services.serving.trimmed_pages import page_skipping_trimmed
+from synrepl.services.sources import FactSource
 from synrepl.storage.store import Page
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.definition import Generation, Stream

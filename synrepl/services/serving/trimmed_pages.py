@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from synrepl.core.log import Logger
 from synrepl.core.tokens import Range
-from synrepl.services.following.sources import FactSource, surviving_page
+from synrepl.services.sources import FactSource, surviving_page
 from synrepl.storage.store import Page, Trimmed
 from synrepl.streams.definition import Stream
 

@@ -16,7 +16,7 @@ from synrepl.core.errors import SynreplError
 from synrepl.core.log import Logger
 from synrepl.core.tokens import Token
 from synrepl.services.announcing.stream_state import StreamState
-from synrepl.services.following.sources import LINEAR
+from synrepl.services.sources import LINEAR
 from synrepl.services.status.follower_lag import FollowerLag, StreamPositions, follower_lags
 from synrepl.services.status.readiness import Check
 from synrepl.services.status.stream_progress import Lag, LagTracker, StreamProgress, writer_label

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from synrepl.core.tokens import Token
-from synrepl.services.following.sources import LINEAR, Key
+from synrepl.services.sources import LINEAR, Key
 from synrepl.storage.store import NamedFollower
 from synrepl.streams.definition import ALL_GENERATIONS
 from synrepl.streams.synapse import SYNAPSE_STREAMS

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from synrepl.core.clock import DelayedCall, Scheduler
 from synrepl.core.tokens import Token
 from synrepl.services.announcing.stream_state import StreamState
-from synrepl.services.following.sources import LINEAR
+from synrepl.services.sources import LINEAR
 from synrepl.services.writing.stream_writer import StreamWriter
 from synrepl.storage.store import Holder, WriterState
 

@@ -11,7 +11,7 @@ from synrepl.services.announcing.announcer import Announcer
 from synrepl.services.announcing.stream_state import StreamState
 from synrepl.services.following.delivery import Delivery
 from synrepl.services.following.follower import Follower
-from synrepl.services.following.sources import LINEAR, Key
+from synrepl.services.sources import LINEAR, Key
 from synrepl.services.status.stream_progress import held_by, last_reserved
 from synrepl.services.writing.stream_writer import StreamWriter
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from synrepl.core.errors import InputError, Unavailable
 from synrepl.core.names import writer_name
 from synrepl.core.tokens import MAX_TOKEN, BadToken, Token
-from synrepl.services.following.sources import Key
+from synrepl.services.position_waiters import PositionWaiters
+from synrepl.services.sources import Key
 from synrepl.services.status.stream_progress import writer_label
 from synrepl.services.waiting.applied_positions import AppliedPositions
-from synrepl.services.waiting.position_waiters import PositionWaiters
 from synrepl.streams.catalogue import Catalogue
 
 #: Seconds to wait when nobody says how long, and at most.

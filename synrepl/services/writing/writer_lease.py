@@ -12,7 +12,7 @@ from synrepl.core.log import Logger
 from synrepl.core.retry import BackOff, Retry
 from synrepl.core.tokens import MAX_TOKEN, Range
 from synrepl.positions.ledger import Ledger
-from synrepl.services.following.sources import surviving_page
+from synrepl.services.sources import surviving_page
 from synrepl.services.writing.append_queue import GROUP_ROWS
 from synrepl.services.writing.commit_listener import CommitListener
 from synrepl.services.writing.lease_term import LeaseTerm

@@ -10,7 +10,7 @@ from synrepl.caches.registry import Caches
 from synrepl.core.log import Logger
 from synrepl.core.tokens import Range, Token
 from synrepl.services.coherence.coherence import Coherence
-from synrepl.services.following.sources import LINEAR, Key, surviving_page
+from synrepl.services.sources import LINEAR, Key, surviving_page
 from synrepl.storage.store import FactStore, Observation, Trimmed
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.definition import Fact, Stream

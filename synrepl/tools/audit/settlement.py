@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from synrepl.core.clock import Clock
 from synrepl.core.errors import Unavailable
 from synrepl.core.tokens import Range, Token
-from synrepl.services.following.sources import Key
+from synrepl.services.sources import Key
 from synrepl.services.waiting.applied_positions import AppliedPositions, NotFollowed
 from synrepl.services.waiting.wait_for import WaitFor, WaitTimedOut
 from synrepl.storage.store import FactStore, Observation

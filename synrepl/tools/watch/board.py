@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from synrepl.core.clock import Clock, Scheduler
 from synrepl.core.tokens import Token
-from synrepl.services.following.sources import LINEAR, Key
+from synrepl.services.sources import LINEAR, Key
 from synrepl.services.status.stream_progress import LagTracker, StreamProgress, writer_label
 from synrepl.tools.watch.heard import Heard
 

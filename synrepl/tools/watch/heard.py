@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from synrepl.core.clock import Clock
 from synrepl.core.tokens import Token
-from synrepl.services.following.sources import LINEAR, Key
+from synrepl.services.sources import LINEAR, Key
 from synrepl.wire.commands import Command, Position, Rdata, Replicate
 
 #: Pairs of stream and writer that are kept account of; a server has some hundred at most.

@@ -20,26 +20,26 @@ from synrepl.pipeline.lake.check.report import (
     StreamReport,
 )
 from synrepl.pipeline.lake.check.rows import changed_columns, find_differences
-from synrepl.pipeline.lake.check.source_rows import Mask, no_mask, restrict_chunks, source_rows
 from synrepl.pipeline.lake.check.sums import ComparedRows, RangeSums, compare_sums
 from synrepl.pipeline.lake.data_files import DataFile
 from synrepl.pipeline.lake.dataframe import table_dataframe
 from synrepl.pipeline.lake.failover.lost_rows import LostRows
-from synrepl.pipeline.lake.failover.table_failovers import (
+from synrepl.pipeline.lake.fill import fill_erased_cells
+from synrepl.pipeline.lake.lake import Lake
+from synrepl.pipeline.lake.source_rows import Mask, no_mask, restrict_chunks, source_rows
+from synrepl.pipeline.lake.table import StreamTable
+from synrepl.pipeline.lake.table_failovers import (
     LossWindow,
     TableFailovers,
     update_failovers,
 )
-from synrepl.pipeline.lake.lake import Lake
-from synrepl.pipeline.lake.replay.fill import fill_erased_cells
-from synrepl.pipeline.lake.table import StreamTable
 from synrepl.pipeline.lake.token_ranges import TokenRanges, merge_adjacent
 from synrepl.pipeline.source.database.bounds import SafeBound
 from synrepl.pipeline.source.database.source_database import NoSuchStream, SourceDatabase
 from synrepl.pipeline.source.database.stream_schema import StreamSchema
 from synrepl.pipeline.source.errors import original_error
 from synrepl.pipeline.source.plan.chunks import ScanChunk, plan_chunks
-from synrepl.pipeline.source.plan.writer_ranges import WriterRanges, cap_position
+from synrepl.pipeline.source.writer_ranges import WriterRanges, cap_position
 from synrepl.positions.vector import PositionVector
 from synrepl.storage.store import Trimmed
 

@@ -12,7 +12,7 @@ from pyspark.sql import functions as f
 from synrepl.pipeline.lake.check.report import CHANGED, DOUBLED, MISSING, ONLY_IN_LAKE, Example
 from synrepl.pipeline.lake.check.sums import ComparedRows, exact_value
 from synrepl.pipeline.lake.failover.lost_rows import LostRows, losing_incarnation, summarize_lost
-from synrepl.pipeline.lake.failover.table_failovers import LossWindow
+from synrepl.pipeline.lake.table_failovers import LossWindow
 from synrepl.pipeline.lake.token_ranges import TokenRanges
 
 _COUNTS = ("missing", "only_in_lake", "doubled", "changed")

@@ -15,10 +15,10 @@ from pyspark.sql import SparkSession
 from synrepl.core.errors import StorageError
 from synrepl.pipeline.lake.data_files import DataFile, FileWriter, read_batches
 from synrepl.pipeline.lake.failover.lost_rows import LostRows, lost_keys, summarize_lost
-from synrepl.pipeline.lake.failover.table_failovers import LossWindow, update_failovers
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.spark_tasks import pack, run_tasks
 from synrepl.pipeline.lake.table import StreamTable
+from synrepl.pipeline.lake.table_failovers import LossWindow, update_failovers
 from synrepl.pipeline.source.database.source_database import SourceDatabase
 from synrepl.pipeline.source.database.stream_schema import StreamSchema
 from synrepl.pipeline.source.errors import original_error

@@ -11,10 +11,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from synrepl.core.tokens import Token
-from synrepl.pipeline.lake.check.source_rows import no_mask, source_rows
 from synrepl.pipeline.lake.dataframe import table_dataframe
-from synrepl.pipeline.lake.failover.table_failovers import LossWindow
+from synrepl.pipeline.lake.source_rows import no_mask, source_rows
 from synrepl.pipeline.lake.table import StreamTable
+from synrepl.pipeline.lake.table_failovers import LossWindow
 from synrepl.pipeline.source.database.source_database import SourceDatabase
 from synrepl.pipeline.source.database.stream_schema import HEAD, StreamSchema
 from synrepl.pipeline.source.errors import original_error

@@ -16,11 +16,11 @@ from synrepl.core.tokens import Token
 from synrepl.pipeline.lake.data_files import DataFile, verify_files
 from synrepl.pipeline.lake.erase.erasures import Erasures
 from synrepl.pipeline.lake.failover.lost_rows import LostRows, count_lost
-from synrepl.pipeline.lake.failover.table_failovers import update_failovers
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.land.task import LANDED, StreamTask, land_part
 from synrepl.pipeline.lake.spark_tasks import pack, run_tasks
 from synrepl.pipeline.lake.table import StreamTable
+from synrepl.pipeline.lake.table_failovers import update_failovers
 from synrepl.pipeline.lake.watermarks import Watermarks
 from synrepl.pipeline.source.database.bounds import SafeBound
 from synrepl.pipeline.source.database.settlement import (

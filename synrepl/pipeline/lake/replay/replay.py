@@ -14,6 +14,7 @@ from synrepl.core.tokens import Range, Token
 from synrepl.pipeline.datasource import register
 from synrepl.pipeline.lake.check.check import EVERYTHING, Extent, check
 from synrepl.pipeline.lake.dataframe import table_dataframe
+from synrepl.pipeline.lake.fill import count_cells_to_fill, fill_erased_cells
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.replay.copy_database import (
     INSTANCE,
@@ -21,7 +22,6 @@ from synrepl.pipeline.lake.replay.copy_database import (
     highest_token,
     prepare_copy,
 )
-from synrepl.pipeline.lake.replay.fill import count_cells_to_fill, fill_erased_cells
 from synrepl.pipeline.lake.table import StreamTable
 from synrepl.pipeline.lake.token_ranges import TokenRanges
 from synrepl.pipeline.source.database.open import open_source_database

@@ -11,7 +11,7 @@ from synrepl.core.tokens import Range
 from synrepl.pipeline.source.database.bounds import SafeBound
 from synrepl.pipeline.source.database.sql import Scan
 from synrepl.pipeline.source.database.stream_schema import StreamSchema
-from synrepl.pipeline.source.plan.writer_ranges import WriterRanges
+from synrepl.pipeline.source.writer_ranges import WriterRanges
 from synrepl.positions.vector import PositionVector
 from synrepl.storage.marks import Mark
 

@@ -9,7 +9,7 @@ import msgspec
 from synrepl.core.errors import InputError
 from synrepl.core.tokens import Range
 from synrepl.pipeline.source.database.stream_schema import StreamSchema
-from synrepl.pipeline.source.plan.writer_ranges import WriterRanges
+from synrepl.pipeline.source.writer_ranges import WriterRanges
 from synrepl.storage.database import Transaction
 from synrepl.streams.columns import Column, ColumnType
 

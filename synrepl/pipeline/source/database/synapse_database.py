@@ -24,7 +24,7 @@ from synrepl.pipeline.source.database.sql import (
     selected,
 )
 from synrepl.pipeline.source.database.stream_schema import RAW, StreamSchema
-from synrepl.pipeline.source.plan.writer_ranges import WriterRanges
+from synrepl.pipeline.source.writer_ranges import WriterRanges
 from synrepl.positions.vector import PositionVector
 from synrepl.storage.database import Isolation, Transaction
 from synrepl.storage.erased import erased_users

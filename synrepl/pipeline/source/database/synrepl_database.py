@@ -23,7 +23,7 @@ from synrepl.pipeline.source.database.sql import (
     selected,
 )
 from synrepl.pipeline.source.database.stream_schema import HEAD, StreamSchema
-from synrepl.pipeline.source.plan.writer_ranges import WriterRanges
+from synrepl.pipeline.source.writer_ranges import WriterRanges
 from synrepl.positions.vector import PositionVector
 from synrepl.storage import incarnations, writers
 from synrepl.storage.database import Isolation, Transaction

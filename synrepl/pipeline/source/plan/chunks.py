@@ -11,7 +11,7 @@ import msgspec
 from synrepl.core.tokens import Range, Token
 from synrepl.pipeline.source.database.source_database import SourceDatabase
 from synrepl.pipeline.source.database.sql import Scan
-from synrepl.pipeline.source.plan.writer_ranges import WriterRanges, cap_position
+from synrepl.pipeline.source.writer_ranges import WriterRanges, cap_position
 from synrepl.positions.vector import PositionVector
 from synrepl.storage.store import Trimmed
 

@@ -10,7 +10,7 @@ from sortedcontainers import SortedDict
 from synrepl.core.clock import Promise, Scheduler
 from synrepl.core.errors import Unavailable
 from synrepl.core.tokens import Token
-from synrepl.services.following.sources import LINEAR, Key
+from synrepl.services.sources import LINEAR, Key
 from synrepl.streams.definition import Fact, Stream
 
 #: How many may wait at a time.

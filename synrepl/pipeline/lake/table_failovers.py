@@ -14,7 +14,7 @@ import msgspec
 
 from synrepl.core.tokens import Range
 from synrepl.pipeline.source.database.source_database import SourceDatabase
-from synrepl.pipeline.source.plan.writer_ranges import WriterRanges
+from synrepl.pipeline.source.writer_ranges import WriterRanges
 from synrepl.positions.vector import PositionVector
 from synrepl.storage.store import OlderServer
 
