@@ -60,7 +60,7 @@ class Ours:
         scheduler = TwistedScheduler(reactor)
         publisher = Publisher(scheduler, {"events": RowCodec(EVENTS)})
         self._state = StreamState(EVENTS, publisher)
-        writer = WriterState(epoch=1, position=BEFORE, held=True, alive=True, holders=())
+        writer = WriterState(epoch=1, position=BEFORE, is_held=True, is_alive=True, holders=())
         self._state.begin(Observation(BEFORE, BEFORE, {WRITER: writer}), {})
         source: Any = None  # nobody asks for what is missing
         catalogue = Catalogue([EVENTS])

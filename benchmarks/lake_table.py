@@ -22,7 +22,7 @@ from synrepl.driver.blocking import BlockingDatabase
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.land.landing import Landing
 from synrepl.pipeline.source.database.open import open_source_database
-from synrepl.storage.migrations import Phase, apply_next, load
+from synrepl.storage.migrations import MigrationPhase, apply_next, load
 from synrepl.storage.tables import ensure_tables
 from synrepl.streams.definition import UNTAGGED, Stream
 from synrepl.streams.row import Row
@@ -80,7 +80,7 @@ def make(dsn: str) -> None:
     """The schema, and the tables of the streams."""
     schema = load()
     with BlockingDatabase(dsn, "benchmark") as database:
-        while database.run("migrate", lambda txn: apply_next(txn, schema, Phase.POST)):
+        while database.run("migrate", lambda txn: apply_next(txn, schema, MigrationPhase.POST)):
             pass
         database.run("make", lambda txn: ensure_tables(txn, [EVENTS, BODIES]))
 

@@ -19,7 +19,7 @@ from simulator.application_data import (
 )
 from simulator.clock import Process
 from synrepl.caches.registry import Caches
-from synrepl.caches.waiting import Waiting
+from synrepl.caches.runtime import CacheRuntime
 from synrepl.streams.effects import Expansion, Group, Invalidates, Marks
 
 #: A name in the ``caches`` stream: a shelf was moved, and with it some labels.
@@ -80,7 +80,7 @@ class Application:
         self._data = data
         self._random = random
         self._loading = loading
-        caches = self.caches = Caches(Waiting(Deferred, process.start, process.seconds))
+        caches = self.caches = Caches(CacheRuntime(Deferred, process.start, process.seconds))
         caches.expand(MOVED)
         caches.on_rows("jobs", *EFFECTS_OF_JOBS)
         self.index = caches.index("jobs", "tallies", entries=1)

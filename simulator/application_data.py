@@ -13,7 +13,7 @@ from typing import NamedTuple
 from simulator.transcript import Transcript
 from simulator.truth import ALL, Violations
 from synrepl.core.tokens import Token
-from synrepl.storage.memory.changes import Changes
+from synrepl.storage.memory.changes import MemoryChanges
 from synrepl.streams.definition import Fact
 from synrepl.streams.synapse.caches import CACHES
 
@@ -152,7 +152,7 @@ def _counted(facts: Iterable[Fact]) -> Iterable[int]:
     return dict.fromkeys(tally_of(getattr(row, "number", 0)) for fact in facts for row in fact.rows)
 
 
-class ApplicationTransaction(Changes):
+class ApplicationTransaction(MemoryChanges):
     """A transaction in the simulated database.
 
     :ivar versions: once it is committed, what has become of the keys it changed

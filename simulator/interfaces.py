@@ -17,7 +17,7 @@ from simulator.position_checker import AnnouncementListener
 from simulator.transcript import ProcessLog
 from synrepl.core.tokens import Range, Token
 from synrepl.storage.database import Database, Transaction
-from synrepl.storage.store import FactStore, Written
+from synrepl.storage.store import AppendResult, FactStore
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.definition import Fact, Stream
 from synrepl.streams.row import Row
@@ -196,7 +196,7 @@ class WriterService(Protocol):
 
     async def append(
         self, stream: Stream, facts: Sequence[Sequence[Row]], key: str | None
-    ) -> Written:
+    ) -> AppendResult:
         """Append facts; their tokens, and whose they are, once they are committed."""
 
     async def change(

@@ -165,13 +165,15 @@ class _MembershipTransaction:
             seen = self._streams[name].observation()
             for writer, state in seen.writers.items():
                 known: Record = (name, writer, state.epoch, state.position)
-                known = (*known, state.held, state.removed, seen.recorded, seen.trimmed)
+                known = (*known, state.is_held, state.is_removed, seen.recorded, seen.trimmed)
                 known = (*known, seen.incarnation, seen.floor)
-                session: Record = (0, SESSION, "", True, "", None) if state.alive else (None,) * 6
+                session: Record = (
+                    (0, SESSION, "", True, "", None) if state.is_alive else (None,) * 6
+                )
                 rows.append((*known, *session))
                 for holder in state.holders:
                     number = holder.identity[0]
-                    words = holder.describe
+                    words = holder.description
                     rows.append((*known, number, FIRST_RESERVATION, "", False, words, None))
         return rows
 

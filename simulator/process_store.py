@@ -12,16 +12,16 @@ from synrepl.core.tokens import Range, Token
 from synrepl.storage.database import Transaction
 from synrepl.storage.outbox import Outbox
 from synrepl.storage.store import (
-    Aged,
+    AgedPositions,
+    AppendResult,
     Draft,
     FactStore,
     NamedFollower,
     Observation,
     Page,
-    Transacted,
-    Trim,
+    TransactionResult,
+    TrimResult,
     WriterLease,
-    Written,
 )
 from synrepl.streams.definition import Fact, Stream
 
@@ -120,13 +120,13 @@ class ProcessStore:
         """Keep what a named follower has not acknowledged."""
         await self._after(self._store.renew_lease(follower, streams, lease_s))
 
-    async def mark(self, stream: Stream, keep_s: float, max_s: float) -> Aged:
+    async def mark(self, stream: Stream, keep_s: float, max_s: float) -> AgedPositions:
         """Note where a stream is, and tell where it was."""
         return await self._after(self._store.mark(stream, keep_s, max_s))
 
-    async def trim(self, stream: Stream, cap: Token, must_go: Token, limit: int) -> Trim:
+    async def trim(self, stream: Stream, cap: Token, forced: Token, limit: int) -> TrimResult:
         """Delete the oldest facts that may go."""
-        return await self._after(self._store.trim(stream, cap, must_go, limit))
+        return await self._after(self._store.trim(stream, cap, forced, limit))
 
 
 class ProcessLease:
@@ -152,7 +152,7 @@ class ProcessLease:
 
     async def append(
         self, stream: Stream, drafts: Sequence[Draft], floor: Token
-    ) -> Sequence[Written]:
+    ) -> Sequence[AppendResult]:
         """Reserve and write."""
         answers = await self._lease.append(stream, drafts, floor)
         for written in answers:
@@ -165,7 +165,7 @@ class ProcessLease:
         streams: Sequence[Stream],
         work: Callable[[Transaction, Outbox], T],
         begin: Callable[[], Mapping[str, Token]],
-    ) -> Transacted[T]:
+    ) -> TransactionResult[T]:
         """Change and append."""
         done = await self._lease.transact(name, streams, work, begin)
         for stream, facts in done.facts.items():

@@ -59,7 +59,7 @@ from synrepl.services.writing.reservation import Reservation
 from synrepl.services.writing.stream_writer import StreamWriter
 from synrepl.storage.database import Database, Transaction
 from synrepl.storage.incarnations import Incarnations
-from synrepl.storage.store import Written
+from synrepl.storage.store import AppendResult
 from synrepl.streams.definition import Stream
 from synrepl.streams.row import Row
 
@@ -270,7 +270,7 @@ class SimulatedWriter:
 
     async def append(
         self, stream: Stream, facts: Sequence[Sequence[Row]], key: str | None
-    ) -> Written:
+    ) -> AppendResult:
         """Append facts."""
         return await self._writer.append(stream, facts, key)
 

@@ -198,7 +198,7 @@ class WatchedStream(MemoryStream):
         if not self.removed:
             return seen
         writers = {
-            name: replace(state, removed=True) if name in self.removed else state
+            name: replace(state, is_removed=True) if name in self.removed else state
             for name, state in seen.writers.items()
         }
         return replace(seen, writers=writers)

@@ -12,7 +12,7 @@ from simulator.transcript import Transcript
 from simulator.truth import Truth, Violations
 from synrepl.core.errors import SynreplError
 from synrepl.core.tokens import Token
-from synrepl.storage.store import Written
+from synrepl.storage.store import AppendResult
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.declared import declare
 from synrepl.streams.definition import UNTAGGED, Fact, Stream
@@ -193,7 +193,7 @@ class Workload:
                     name=name, rows=rows, token=token, stream=stream.name, found=found,
                 )  # fmt: skip
 
-    def _check_writer(self, name: str, stream: Stream, written: Written) -> None:
+    def _check_writer(self, name: str, stream: Stream, written: AppendResult) -> None:
         """Who waits for the tokens waits for the writer that the answer names."""
         for token in written.tokens:
             for fact in self._truth.between(stream.name, "", token - 1, token):

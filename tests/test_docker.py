@@ -17,7 +17,7 @@ import yaml
 from psycopg2 import extensions
 
 from synrepl.daemon.config.config import MasterConfig, WorkerConfig, load_master, load_worker
-from synrepl.storage.launch.redis import RedisServer
+from synrepl.storage.launch.redis import RedisProcess
 from tests.cli.cli_world import free_port
 
 DOCKER = Path(__file__).resolve().parent.parent / "docker"
@@ -156,7 +156,7 @@ class Compose(TestCase):
             self.services["redis"]["command"], ["redis-server", "/run/secrets/redis_conf"]
         )
         port = free_port()
-        redis = RedisServer(self.directory, port, file=self.secrets / "redis_conf")
+        redis = RedisProcess(self.directory, port, file=self.secrets / "redis_conf")
         redis.start()
         self.addCleanup(redis.kill)
         with socket.create_connection(("127.0.0.1", port), 10) as link:

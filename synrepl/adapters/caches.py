@@ -15,13 +15,13 @@ from typing import Any
 from twisted.internet.defer import Deferred
 
 from synrepl.caches.registry import Caches
-from synrepl.caches.waiting import Waiting
+from synrepl.caches.runtime import CacheRuntime
 from synrepl.core.clock import Promise
 
 
 def make_caches() -> Caches:
     """A registry of its own, for another process in the same Python."""
-    return Caches(Waiting(_promise, Deferred.fromCoroutine, time.monotonic))
+    return Caches(CacheRuntime(_promise, Deferred.fromCoroutine, time.monotonic))
 
 
 def _promise() -> Promise[Any]:

@@ -83,18 +83,18 @@ class Cache:
 
     def __init__(
         self,
-        declared: Declaration,
+        declaration: Declaration,
         seconds: Callable[[], float],
         moment: Callable[[], int],
         loader: Callable[[], Callable[..., Any] | None],
     ) -> None:
-        self.declared = declared
+        self.declaration = declaration
         self.loader = loader
-        self.name = declared.name
+        self.name = declaration.name
         self.entries = self._no_entries()
         self.loads: dict[Key, Load] = {}
-        self._arity = declared.arity
-        self._ttl_s = declared.ttl_s
+        self._arity = declaration.arity
+        self._ttl_s = declaration.ttl_s
         self._seconds = seconds
         self._moment = moment
         #: Full keys below each proper part of a key; only in a tree.
@@ -154,12 +154,12 @@ class Cache:
 
     def _store(self, key: Key, value: Any, moment: int) -> None:
         expires = inf if self._ttl_s is None else self._seconds() + self._ttl_s
-        size_of = self.declared.size_of
+        size_of = self.declaration.size_of
         size = 0 if size_of is None else size_of(value)
         if not self.entries.store(key, Entry(value, expires, moment, size)):
             if key in self.entries:
                 self._drop(key)
-        elif self.declared.tree:
+        elif self.declaration.tree:
             for length in range(1, len(key)):
                 self._below.setdefault(key[:length], set()).add(key)
 
@@ -167,7 +167,7 @@ class Cache:
         """What has happened so far, and the size now; ``bytes`` where they are bounded."""
         return {
             "size": len(self.entries),
-            "bytes": 0 if self.declared.max_bytes is None else int(self.entries.currsize),
+            "bytes": 0 if self.declaration.max_bytes is None else int(self.entries.currsize),
             "hits": self.hits,
             "misses": self.misses,
             "evictions": self.evictions,
@@ -196,7 +196,7 @@ class Cache:
                 self.loads.pop(key, None)
             if key in self.entries:
                 self._drop(key)
-        elif self.declared.tree:
+        elif self.declaration.tree:
             for full in tuple(self._below.get(key, ())):
                 self._drop(full)
             for full in [full for full in self.loads if full[: len(key)] == key]:
@@ -211,7 +211,7 @@ class Cache:
         self._below.clear()
 
     def _no_entries(self) -> Entries:
-        return Entries(self.declared.max_entries, self.declared.max_bytes, self._evicted)
+        return Entries(self.declaration.max_entries, self.declaration.max_bytes, self._evicted)
 
     def _drop(self, key: Key) -> None:
         del self.entries[key]

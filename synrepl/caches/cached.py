@@ -12,16 +12,16 @@ from synrepl.caches.arguments import Arguments
 from synrepl.caches.cache import BadCache, Cache, Declaration
 from synrepl.caches.calls import coroutine_call, plain_call
 from synrepl.caches.per_object import Call, PerObject
-from synrepl.caches.waiting import Waiting
+from synrepl.caches.runtime import CacheRuntime
 
 
 @runtime_checkable
 class Opener(Protocol):
     """Where caches are registered; see :class:`~.registry.Caches`."""
 
-    waiting: Waiting
+    runtime: CacheRuntime
 
-    def open(self, declared: Declaration, loader: Callable[[], Call | None]) -> Cache:
+    def open(self, declaration: Declaration, loader: Callable[[], Call | None]) -> Cache:
         """A new cache, known by its name from now on."""
 
     def close(self, cache: Cache) -> None:
@@ -49,29 +49,29 @@ class Cached(PerObject):
         return Arguments(self.name, self.function, self.is_method)
 
     @cached_property
-    def declared(self) -> Declaration:
+    def declaration(self) -> Declaration:
         """What was said about the cache.
 
         :raises BadCache: it makes no sense
         """
         return Declaration(name=self.name, arity=self.arguments.arity, **self._options)
 
-    def cache_of(self, instance: object | None) -> tuple[Cache, Waiting]:
+    def cache_of(self, instance: object | None) -> tuple[Cache, CacheRuntime]:
         """The cache of an object, or of the function, and how its callers wait."""
         call: Any = self.of(instance)
-        found: tuple[Cache, Waiting] = call.cache
+        found: tuple[Cache, CacheRuntime] = call.cache
         return found
 
     def _make(self, instance: object | None) -> Call:
         own = getattr(instance, "caches", None)
         opener = own if isinstance(own, Opener) else self._opener
-        cache = opener.open(self.declared, self._loader(instance))
+        cache = opener.open(self.declaration, self._loader(instance))
         if instance is not None:
             weakref.finalize(instance, opener.close, cache)
         function = self._function_of(instance)
         make: Any = coroutine_call if inspect.iscoroutinefunction(self.function) else plain_call
-        call: Any = make(cache, function, self.arguments, opener.waiting)
-        call.cache = (cache, opener.waiting)
+        call: Any = make(cache, function, self.arguments, opener.runtime)
+        call.cache = (cache, opener.runtime)
         made: Call = call
         return made
 

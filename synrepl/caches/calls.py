@@ -12,14 +12,14 @@ from typing import Any
 from synrepl.caches.arguments import Arguments
 from synrepl.caches.cache import Cache
 from synrepl.caches.load import Load
-from synrepl.caches.waiting import Waiting, is_eventual, says_eventual
+from synrepl.caches.runtime import CacheRuntime, is_deferred, returns_deferred
 from synrepl.streams.effects import Key
 
 Function = Callable[..., Any]
 
 
 def coroutine_call(
-    cache: Cache, function: Function, arguments: Arguments, waiting: Waiting
+    cache: Cache, function: Function, arguments: Arguments, runtime: CacheRuntime
 ) -> Callable[..., Coroutine[Any, Any, Any]]:
     """For a function made with ``async def``.
 
@@ -46,14 +46,14 @@ def coroutine_call(
         load = loads.get(args)
         if load is None:
             load = cache.begin(args)
-            waiting.start(run(args, load))
-        return await load.join(waiting.promise())
+            runtime.start(run(args, load))
+        return await load.join(runtime.promise())
 
     return call
 
 
 def plain_call(
-    cache: Cache, function: Function, arguments: Arguments, waiting: Waiting
+    cache: Cache, function: Function, arguments: Arguments, runtime: CacheRuntime
 ) -> Callable[..., Any]:
     """For a function made with ``def``, which returns its result or a ``Deferred`` of it.
 
@@ -62,39 +62,39 @@ def plain_call(
     what kind it is, it is called all the same.
     """
     find, loads, arity, key_of = cache.find, cache.loads, arguments.arity, arguments.key
-    eventual = says_eventual(function)
+    deferred = returns_deferred(function)
 
     def call(*args: Any, **kwargs: Any) -> Any:
         if kwargs or len(args) != arity:
             args = key_of(args, kwargs)
         entry = find(args)
-        if entry is None or eventual is None:
+        if entry is None or deferred is None:
             return miss(args)
-        return already(entry[0]) if eventual else entry[0]
+        return already(entry[0]) if deferred else entry[0]
 
     def already(value: Any) -> Any:
-        promise = waiting.promise()
+        promise = runtime.promise()
         promise.callback(value)
         return promise
 
     def miss(key: Key) -> Any:
-        nonlocal eventual
+        nonlocal deferred
         load = loads.get(key)
-        if load is not None and load.joinable and eventual:
-            return load.join(waiting.promise())
+        if load is not None and load.is_joinable and deferred:
+            return load.join(runtime.promise())
         load = cache.begin(key)
-        load.joinable = False
+        load.is_joinable = False
         try:
-            result = waiting.begun(function(*key))
+            result = runtime.to_promise(function(*key))
         except BaseException as error:
             cache.failed(key, load, error)
             raise
-        if not is_eventual(result):
-            eventual = bool(eventual)
+        if not is_deferred(result):
+            deferred = bool(deferred)
             cache.loaded(key, load, result)
             return load.result()
-        eventual = load.joinable = True
-        promise = load.join(waiting.promise())
+        deferred = load.is_joinable = True
+        promise = load.join(runtime.promise())
         result.addCallbacks(
             lambda value: cache.loaded(key, load, value),
             lambda failure: cache.failed(key, load, failure),

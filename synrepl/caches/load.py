@@ -11,15 +11,15 @@ class Load:
     """Begun once, waited for by any number, ended once: a second end changes nothing.
 
     :param moment: which moment it was at the beginning, see :class:`~.cache.Cache`
-    :ivar joinable: whoever wants the key meanwhile may wait for this load; not so
+    :ivar is_joinable: whoever wants the key meanwhile may wait for this load; not so
         while a plain function runs, which nobody can wait for
     """
 
-    __slots__ = ("_ended", "_error", "_value", "_waiting", "joinable", "moment")
+    __slots__ = ("_ended", "_error", "_value", "_waiting", "is_joinable", "moment")
 
     def __init__(self, moment: int) -> None:
         self.moment = moment
-        self.joinable = True
+        self.is_joinable = True
         self._waiting: list[Promise[Any]] = []
         self._ended = False
         self._value: Any = None

@@ -12,7 +12,7 @@ from synrepl.caches.cache import BadCache, Cache, UnusableKey
 from synrepl.caches.cached import Cached
 from synrepl.caches.load import Load
 from synrepl.caches.per_object import Call, PerObject
-from synrepl.caches.waiting import Waiting, is_eventual, says_eventual
+from synrepl.caches.runtime import CacheRuntime, is_deferred, returns_deferred
 from synrepl.core.errors import InputError
 from synrepl.streams.effects import Key, scalar
 
@@ -46,13 +46,13 @@ class CachedList(PerObject):
         self._many = many
 
     def _make(self, instance: object | None) -> Call:
-        cache, waiting = self._single.cache_of(instance)
+        cache, runtime = self._single.cache_of(instance)
         arguments = Arguments(self.name, self.function, self.is_method)
         others = [name for name in arguments.names if name != self._many]
         alike = zip(arguments.names, self._single.arguments.names, strict=False)
         if (
             self._many not in arguments.names
-            or arguments.arity != cache.declared.arity
+            or arguments.arity != cache.declaration.arity
             or others != [theirs for ours, theirs in alike if ours != self._many]
         ):
             raise BadCache(
@@ -63,18 +63,18 @@ class CachedList(PerObject):
         place = arguments.names.index(self._many)
         function = self._function_of(instance)
         if inspect.iscoroutinefunction(self.function):
-            return _ManyCoroutine(cache, waiting, arguments, place, function).call
-        return _ManyPlain(cache, waiting, arguments, place, function).call
+            return _ManyCoroutine(cache, runtime, arguments, place, function).call
+        return _ManyPlain(cache, runtime, arguments, place, function).call
 
 
 class _Many:
     """What both ways of answering have in common."""
 
     def __init__(
-        self, cache: Cache, waiting: Waiting, arguments: Arguments, place: int, function: Call
+        self, cache: Cache, runtime: CacheRuntime, arguments: Arguments, place: int, function: Call
     ) -> None:
         self._cache = cache
-        self._waiting = waiting
+        self._runtime = runtime
         self._arguments = arguments
         self._place = place
         self._function = function
@@ -107,7 +107,7 @@ class _Many:
             load = self._cache.loads.get(key)
             if entry is not None:
                 found[item] = entry.value
-            elif load is not None and load.joinable:
+            elif load is not None and load.is_joinable:
                 under[item] = load
             else:
                 missing.append(item)
@@ -141,7 +141,7 @@ class _Many:
         self, keys: Iterable[Any], found: Mapping[Any, Any], under: _Under
     ) -> dict[Any, Any]:
         return {
-            item: found[item] if item in found else await under[item].join(self._waiting.promise())
+            item: found[item] if item in found else await under[item].join(self._runtime.promise())
             for item in keys
         }
 
@@ -153,7 +153,7 @@ class _ManyCoroutine(_Many):
         if missing:
             begun = self._begin(keys, missing)
             under |= begun
-            self._waiting.start(self._run(keys, missing, begun))
+            self._runtime.start(self._run(keys, missing, begun))
         return await self._gather(keys, found, under)
 
     async def _run(self, keys: Mapping[Any, Key], missing: Sequence[Any], begun: _Under) -> None:
@@ -168,49 +168,49 @@ class _ManyCoroutine(_Many):
 
 class _ManyPlain(_Many):
     def __init__(
-        self, cache: Cache, waiting: Waiting, arguments: Arguments, place: int, function: Call
+        self, cache: Cache, runtime: CacheRuntime, arguments: Arguments, place: int, function: Call
     ) -> None:
-        super().__init__(cache, waiting, arguments, place, function)
+        super().__init__(cache, runtime, arguments, place, function)
         #: Whether it returns something to wait for; None while that is not known.
-        self._eventual = says_eventual(function)
+        self._deferred = returns_deferred(function)
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
         keys = self._keys(args, kwargs)
         found, under, missing = self._look(keys)
-        if not self._eventual:  # a plain function's caller cannot wait
+        if not self._deferred:  # a plain function's caller cannot wait
             under, missing = {}, [item for item in keys if item not in found]
-            if self._eventual is None and not missing:  # only a call tells what it is
+            if self._deferred is None and not missing:  # only a call tells what it is
                 found, missing = {}, list(keys)
         if missing:
             begun = self._begin(keys, missing)
             result = self._ask(keys, missing, begun)
-            if is_eventual(result):
-                self._eventual = True
+            if is_deferred(result):
+                self._deferred = True
                 under |= begun
                 result.addCallbacks(
                     lambda result: self._take(keys, begun, result),
                     lambda failure: self._failed(keys, begun, failure),
                 )
             else:
-                self._eventual = bool(self._eventual)
+                self._deferred = bool(self._deferred)
                 self._loaded(keys, begun, result)
                 found |= {item: load.result() for item, load in begun.items()}
-        if self._eventual:
-            return self._waiting.start(self._gather(keys, found, under))
+        if self._deferred:
+            return self._runtime.start(self._gather(keys, found, under))
         return {item: found[item] for item in keys}
 
     def _ask(self, keys: Mapping[Any, Key], missing: Sequence[Any], begun: _Under) -> Any:
         """Call the function, while which nobody can wait for what it loads."""
         for load in begun.values():
-            load.joinable = False
+            load.is_joinable = False
         try:
-            return self._waiting.begun(self._call(keys[missing[0]], missing))
+            return self._runtime.to_promise(self._call(keys[missing[0]], missing))
         except BaseException as error:
             self._failed(keys, begun, error)
             raise
         finally:
             for load in begun.values():
-                load.joinable = True
+                load.is_joinable = True
 
     def _take(self, keys: Mapping[Any, Key], begun: _Under, result: Any) -> None:
         with suppress(Exception):  # those who wait are told

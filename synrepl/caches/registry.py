@@ -11,7 +11,7 @@ from synrepl.caches.cached import Cached
 from synrepl.caches.changes import ChangeIndex
 from synrepl.caches.many import CachedList
 from synrepl.caches.per_object import Call
-from synrepl.caches.waiting import Waiting
+from synrepl.caches.runtime import CacheRuntime
 from synrepl.streams.effects import Effects, Expansion, Group, Invalidates, Key, Marks
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -28,15 +28,15 @@ class Caches:
         those of the product
     :ivar effects: what rows of streams do, by stream and kind of row, besides what the
         streams themselves declare
-    :ivar declarations: counts those of expansions and of effects, for whoever plans by them
+    :ivar effects_version: counts those of expansions and of effects, for whoever plans by them
     """
 
-    def __init__(self, waiting: Waiting) -> None:
-        self.waiting = waiting
+    def __init__(self, runtime: CacheRuntime) -> None:
+        self.runtime = runtime
         self.moment = 0
         self.expansions: dict[str, Expansion] = {}
         self.effects: dict[tuple[str, str], Effects] = {}
-        self.declarations = 0
+        self.effects_version = 0
         self.indexes: dict[tuple[str, str], ChangeIndex] = {}
         self._cached: list[Cached] = []
         self._names: set[str] = set()
@@ -151,10 +151,10 @@ class Caches:
         self._has_effects(effects)
 
     def _has_effects(self, effects: Effects) -> None:
-        self.declarations += 1
+        self.effects_version += 1
         for effect in effects:
             if isinstance(effect, Invalidates):  # nobody has heeded such rows so far
-                for cache in self.meant_by(effect.cache):
+                for cache in self.matching(effect.cache):
                     cache.clear()
 
     def index(self, stream: str, name: str, entries: int = 10_000) -> ChangeIndex:
@@ -174,12 +174,12 @@ class Caches:
         return name in self._names or name in self._by_name
 
     @property
-    def declared(self) -> Iterator[Declaration]:
+    def declarations(self) -> Iterator[Declaration]:
         """All that was declared, or opened, once each; one name may have several.
 
         :raises BadCache: a declaration makes no sense
         """
-        yield from dict.fromkeys(cached.declared for cached in self._cached) | self._opened
+        yield from dict.fromkeys(cached.declaration for cached in self._cached) | self._opened
 
     def accept_only(
         self,
@@ -195,23 +195,23 @@ class Caches:
         """
         for stream, kind in self.effects:
             accept_rows(stream, kind)
-        for declared in self.declared:
+        for declared in self.declarations:
             accept(declared)
         self._accept, self._accept_rows = accept, accept_rows
 
     # -- open caches ------------------------------------------------------------------
 
-    def open(self, declared: Declaration, loader: Callable[[], Call | None]) -> Cache:
+    def open(self, declaration: Declaration, loader: Callable[[], Call | None]) -> Cache:
         """A new cache, known by its name from now on.
 
         :raises SynreplError: what :meth:`accept_only` was given does not accept it
         """
-        self._accept(declared)
+        self._accept(declaration)
         self._bury()
-        self._opened[declared] = None
-        cache = Cache(declared, self.waiting.seconds, lambda: self.moment, loader)
+        self._opened[declaration] = None
+        cache = Cache(declaration, self.runtime.seconds, lambda: self.moment, loader)
         self._by_name[cache.name] = (*self.named(cache.name), cache)
-        for group in declared.groups:
+        for group in declaration.groups:
             self._by_group[group] = (*self._by_group.get(group, ()), cache)
         return cache
 
@@ -227,7 +227,7 @@ class Caches:
             self._gone[cache.name] = _sum(self._gone.get(cache.name), counts)
             for known, name in (
                 (self._by_name, cache.name),
-                *((self._by_group, g) for g in cache.declared.groups),
+                *((self._by_group, g) for g in cache.declaration.groups),
             ):
                 known[name] = tuple(other for other in known[name] if other is not cache)
 
@@ -235,7 +235,7 @@ class Caches:
         """The open caches of a name: none, one, or one per object."""
         return self._by_name.get(name, ())
 
-    def meant_by(self, target: str | Group) -> tuple[Cache, ...]:
+    def matching(self, target: str | Group) -> tuple[Cache, ...]:
         """The open caches of a name or of a group."""
         if isinstance(target, Group):
             return self._by_group.get(target.name, ())
@@ -255,7 +255,7 @@ class Caches:
     def clear(self) -> None:
         """Everything that can change is stale."""
         for cache in self:
-            if not cache.declared.immutable:
+            if not cache.declaration.immutable:
                 cache.clear()
 
     def stats(self) -> dict[str, dict[str, int]]:

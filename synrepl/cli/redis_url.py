@@ -8,7 +8,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 import click
 
-from synrepl.core.errors import ConfigError, ConfigErrors, SynreplError, each_of
+from synrepl.core.errors import ConfigError, ConfigErrors, SynreplError, errors_in
 from synrepl.daemon.config.decode import Unfit
 from synrepl.daemon.config.redis import RedisConfig
 from synrepl.daemon.config.secret import Secret, read_secret
@@ -75,7 +75,7 @@ def given_redis(url: str, password_path: Path | None) -> RedisConfig:
             insecure=insecure == "true",
         )
     except (Unfit, ConfigErrors) as error:
-        raise BadRedisUrl(reason="; ".join(map(_in_words, each_of(error)))) from None
+        raise BadRedisUrl(reason="; ".join(map(_in_words, errors_in(error)))) from None
 
 
 def _options(parts: SplitResult) -> dict[str, str]:

@@ -73,7 +73,7 @@ def raise_all(errors: Sequence[ConfigError]) -> None:
         raise ConfigErrors(lines="\n".join(map(str, errors)), each=errors)
 
 
-def each_of(error: SynreplError) -> Sequence[SynreplError]:
+def errors_in(error: SynreplError) -> Sequence[SynreplError]:
     """The errors that one stands for: itself, unless it is a :class:`ConfigErrors`."""
     return error.each if isinstance(error, ConfigErrors) else (error,)
 

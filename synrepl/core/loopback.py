@@ -18,7 +18,7 @@ def is_loopback(address: str) -> bool:
         return False
 
 
-def first_elsewhere(hosts: Iterable[str]) -> str | None:
+def first_remote_host(hosts: Iterable[str]) -> str | None:
     """The first of some hosts that is another machine; None when all are this one.
 
     :param hosts: names, addresses, or paths of unix sockets (also abstract ones, "@name")

@@ -24,7 +24,7 @@ from synrepl.daemon.database_wait import DatabaseWait, EmbeddedAway
 from synrepl.storage import migrations
 from synrepl.storage.incarnations import Incarnations
 from synrepl.storage.launch.data_dir import named_errors
-from synrepl.storage.launch.postgres import PortTaken
+from synrepl.storage.launch.postgres import PostgresPortTaken
 from synrepl.storage.memory.store import MemoryStore
 from synrepl.storage.postgres_store import TAKEOVER_S, PostgresStore
 from synrepl.storage.routed_store import RoutedStore
@@ -131,7 +131,7 @@ class DatabaseStart:
         async def prepared() -> tuple[str, PostgresDatabase]:
             dsn, database = await self._reach(present())
             await self._claim_startup(dsn)
-            await migrations.migrate(database, schema, migrations.Phase.PRE)
+            await migrations.migrate(database, schema, migrations.MigrationPhase.PRE)
             await database.run("record server", lambda txn: record_server(txn, server))
             return dsn, database
 
@@ -177,7 +177,7 @@ class DatabaseStart:
         last = LastPort(directory / "postgres.port")
         try:
             dsn = await self._start_at(directory, wanted or last.read())
-        except PortTaken:
+        except PostgresPortTaken:
             if wanted:
                 raise
             dsn = await self._start_at(directory, 0)

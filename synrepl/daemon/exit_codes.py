@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import click
 
-from synrepl.core.errors import ConfigError, SynreplError, each_of
+from synrepl.core.errors import ConfigError, SynreplError, errors_in
 from synrepl.core.names import BadName
 
 EXIT_FAILED = 1
@@ -24,6 +24,6 @@ def report(error: SynreplError) -> int:
 
     :returns: the exit code
     """
-    for each in each_of(error):
+    for each in errors_in(error):
         click.echo(f"synrepl: error: {each}", err=True)
     return EXIT_USAGE if isinstance(error, (ConfigError, BadName)) else EXIT_FAILED

@@ -91,5 +91,5 @@ class OutOfReach:
         :raises Trimmed: always, unless nothing is missing
         """
         if span.empty:
-            return Page((), span.after, limited=False)
+            return Page((), span.after, is_limited=False)
         raise Trimmed(stream=stream.name, trimmed=span.upto, after=span.after)

@@ -11,7 +11,7 @@ import psycopg2
 from psycopg2 import extensions
 
 from synrepl.core.errors import ConfigError
-from synrepl.core.loopback import first_elsewhere
+from synrepl.core.loopback import first_remote_host
 
 #: From these on libpq refuses a server without TLS. 'require' takes whatever server answers.
 _ENCRYPTED = frozenset({"require", "verify-ca", "verify-full"})
@@ -69,7 +69,7 @@ def refuse_plain_text(dsn: str, insecure: str, environ: Mapping[str, str] = os.e
     found = {key: environ[name] for key, name in _VARIABLES.items() if environ.get(name)}
     found |= (_service(service, environ) if service else {}) | given
     encrypted = found.get("sslmode") in _ENCRYPTED or found.get("gssencmode") == "require"
-    host = None if encrypted else first_elsewhere(_hosts(found))
+    host = None if encrypted else first_remote_host(_hosts(found))
     if host is not None:
         raise PlainTextDatabase(host=host, insecure=insecure)
 

@@ -40,7 +40,7 @@ async def surviving_page(
         return await source.page(stream, span, writer, limit)
     except FactsLost as error:
         within = Range(span.after, error.floor - 1)
-        return replace(await source.page(stream, within, writer, limit), limited=True)
+        return replace(await source.page(stream, within, writer, limit), is_limited=True)
 
 
 class PositionSource(Protocol):

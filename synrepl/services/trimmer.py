@@ -73,10 +73,10 @@ class Trimmer:
 
     async def _trim(self, stream: Stream) -> None:
         aged = await self._store.mark(stream, self._keep_s, self._max_s)
-        cap = min(aged.kept, self._linear(stream))
+        cap = min(aged.past_keep, self._linear(stream))
         told = self.streams[stream.name]
         while True:
-            trim = await self._store.trim(stream, cap, aged.over, self._rows)
+            trim = await self._store.trim(stream, cap, aged.past_max, self._rows)
             told.rows += trim.rows
             told.held_by = trim.held_by
             if trim.rows < self._rows:

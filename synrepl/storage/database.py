@@ -2,7 +2,7 @@
 
 A *work function* takes a :class:`Transaction` and runs SQL in it; a
 :class:`Database` runs work functions, each in a transaction of its own; a
-:class:`Session` does so on one connection, which can hold session-level locks.
+:class:`DatabaseSession` does so on one connection, which can hold session-level locks.
 No driver appears here or above: an adapter turns every error of its driver
 into one of the errors below (or into ``DatabaseAway`` and ``BadValue`` of
 :mod:`synrepl.storage.store`).
@@ -200,7 +200,7 @@ class Statements(Protocol):
         """
 
 
-class Session(Protocol):
+class DatabaseSession(Protocol):
     """One connection kept open, for locks that live as long as it does.
 
     It never reconnects: with the connection the locks are gone, and what that

@@ -198,9 +198,9 @@ class FactTable:
             raise Trimmed(stream=self.stream.name, trimmed=trimmed, after=span.after)
         facts = tuple(self._facts(rows))
         if split is None:
-            return Page(facts, max(span), limited=False)  # an empty range ends where it begins
+            return Page(facts, max(span), is_limited=False)  # an empty range ends where it begins
         upto = facts[-1].token
-        return Page(facts, upto, limited=upto < span.upto)
+        return Page(facts, upto, is_limited=upto < span.upto)
 
     def _gone(
         self, txn: Transaction, span: Range, writer: str | None

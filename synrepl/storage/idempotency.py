@@ -9,7 +9,7 @@ import msgspec
 
 from synrepl.core.tokens import Token
 from synrepl.storage.database import Transaction
-from synrepl.storage.store import KeyReused, Written
+from synrepl.storage.store import AppendResult, KeyReused
 from synrepl.streams.row import Row
 
 
@@ -21,7 +21,7 @@ def digest(facts: Sequence[Sequence[Row]]) -> bytes:
 
 def recall(
     txn: Transaction, stream: str, key: str, rows_digest: bytes, writer: str
-) -> Written | None:
+) -> AppendResult | None:
     """The answer that was given for this key before, if any.
 
     :param writer: who asks; named as the writer when nothing says who it was, because an
@@ -40,10 +40,12 @@ def recall(
     if bytes(row[0]) != rows_digest:
         raise KeyReused(key=key)
     tokens = [int(token) for token in row[1]]
-    return Written(tokens, row[2] or _writer_of(txn, stream, tokens) or writer, replayed=True)
+    return AppendResult(tokens, row[2] or _writer_of(txn, stream, tokens) or writer, replayed=True)
 
 
-def remember(txn: Transaction, stream: str, key: str, rows_digest: bytes, answer: Written) -> None:
+def remember(
+    txn: Transaction, stream: str, key: str, rows_digest: bytes, answer: AppendResult
+) -> None:
     """Keep the answer under its key.
 
     A second request that runs at the same time waits here and then fails on the

@@ -96,8 +96,8 @@ def members(txn: Transaction, streams: Sequence[Stream]) -> list[Member]:
                 State.REMOVED if removed else _state(observed, draining, drained, died),
                 observed.position,
                 seen[stream].last,
-                holder if observed.alive else None,
-                tuple(held.describe for held in observed.holders),
+                holder if observed.is_alive else None,
+                tuple(held.description for held in observed.holders),
             )
         )
     return found
@@ -203,11 +203,11 @@ def remove(txn: Transaction, stream: str, writer: str) -> None:
 
 
 def _state(observed: WriterState, draining: bool, drained: bool, died: bool) -> State:
-    if observed.held and not observed.alive:
+    if observed.is_held and not observed.is_alive:
         return State.DEAD
     if draining:
         return State.DRAINED if drained else State.DRAINING
-    if observed.alive or observed.holders:
+    if observed.is_alive or observed.holders:
         return State.LIVE
     return State.DEAD if died else State.IDLE
 

@@ -57,7 +57,7 @@ class SchemaBehind(Refused):
     """the schema of the database lacks {missing}; run 'synrepl schema' to upgrade it (its help says when which phase is safe)"""
 
 
-class Phase(StrEnum):
+class MigrationPhase(StrEnum):
     """When a migration may be applied."""
 
     PRE = "pre"
@@ -70,7 +70,7 @@ class Migration:
 
     number: int
     name: str
-    phase: Phase
+    phase: MigrationPhase
     sql: str
 
     def __str__(self) -> str:
@@ -108,15 +108,15 @@ def load(folder: Traversable | None = None) -> Schema:
                 raise BadMigrations(folder=folder, reason=reason)
             number, name, phase = parts.groups()
             sql = file.read_text(encoding="utf-8")
-            found.append(Migration(int(number), name, Phase(phase), sql))
-    found.sort(key=lambda migration: (migration.number, migration.phase is Phase.POST))
+            found.append(Migration(int(number), name, MigrationPhase(phase), sql))
+    found.sort(key=lambda migration: (migration.number, migration.phase is MigrationPhase.POST))
     _check_numbers(folder, found)
     return Schema(tuple(found), full)
 
 
 def _check_numbers(folder: Traversable, ordered: Sequence[Migration]) -> None:
     last = 0
-    seen: set[tuple[int, Phase]] = set()
+    seen: set[tuple[int, MigrationPhase]] = set()
     for migration in ordered:
         if (migration.number, migration.phase) in seen:
             raise BadMigrations(folder=folder, reason=f"{migration} has a number used before")
@@ -165,15 +165,15 @@ def check(txn: Transaction, schema: Schema) -> None:
 
     :raises SchemaBehind: one is not; and what :func:`pending` raises
     """
-    missing = [str(each) for each in pending(txn, schema) if each.phase is Phase.PRE]
+    missing = [str(each) for each in pending(txn, schema) if each.phase is MigrationPhase.PRE]
     if missing:
         raise SchemaBehind(missing=", ".join(missing))
 
 
-def apply_next(txn: Transaction, schema: Schema, upto: Phase) -> tuple[Migration, ...]:
+def apply_next(txn: Transaction, schema: Schema, upto: MigrationPhase) -> tuple[Migration, ...]:
     """Apply one more migration; to a database without a schema, all in one go.
 
-    :param upto: :attr:`Phase.PRE` stops in front of the first ``post``, but for a
+    :param upto: :attr:`MigrationPhase.PRE` stops in front of the first ``post``, but for a
         database without a schema, with which nobody can be working
     :returns: what was applied; nothing when there is nothing left to do
     """
@@ -182,7 +182,7 @@ def apply_next(txn: Transaction, schema: Schema, upto: Phase) -> tuple[Migration
     is_new = todo == schema.migrations
     if not is_new:
         todo = todo[:1]
-        if upto is Phase.PRE and todo and todo[0].phase is Phase.POST:
+        if upto is MigrationPhase.PRE and todo and todo[0].phase is MigrationPhase.POST:
             todo = ()
     if not todo:
         return ()
@@ -208,13 +208,13 @@ def _record(txn: Transaction, done: tuple[Migration, ...]) -> tuple[Migration, .
 
 
 async def migrate(
-    database: Database, schema: Schema, upto: Phase = Phase.POST
+    database: Database, schema: Schema, upto: MigrationPhase = MigrationPhase.POST
 ) -> tuple[Migration, ...]:
     """Apply what is pending, each migration in a transaction of its own.
 
     Any number of processes may do this at once.
 
-    :param upto: :attr:`Phase.PRE` while processes of an older version still run
+    :param upto: :attr:`MigrationPhase.PRE` while processes of an older version still run
     :returns: what this call has applied
     """
     total: tuple[Migration, ...] = ()

@@ -12,8 +12,8 @@ from synrepl.core.tokens import Token
 from synrepl.storage import idempotency, writers
 from synrepl.storage.database import (
     Database,
+    DatabaseSession,
     RaisedByDatabase,
-    Session,
     Statements,
     Transaction,
     UniqueViolation,
@@ -21,7 +21,7 @@ from synrepl.storage.database import (
 from synrepl.storage.facts import FactTable
 from synrepl.storage.locks import FIRST_RESERVATION, lock_class
 from synrepl.storage.outbox import Outbox
-from synrepl.storage.store import Draft, Drained, Fenced, Transacted, Written
+from synrepl.storage.store import AppendResult, Draft, Drained, Fenced, TransactionResult
 from synrepl.storage.writers import Claim
 from synrepl.streams.definition import Fact, Stream
 from synrepl.streams.rows import RowCodec
@@ -49,7 +49,7 @@ class PostgresLease:
     def __init__(
         self,
         database: Database,
-        session: Session,
+        session: DatabaseSession,
         writer: str,
         claims: Mapping[str, Claim],
         tables: Mapping[str, FactTable],
@@ -76,13 +76,13 @@ class PostgresLease:
 
     async def append(
         self, stream: Stream, drafts: Sequence[Draft], floor: Token
-    ) -> Sequence[Written]:
+    ) -> Sequence[AppendResult]:
         """Reserve and write all drafts in one transaction."""
         table, claim = self._tables[stream.name], self._claims[stream.name]
         digests = [idempotency.digest(d.facts) if d.key is not None else b"" for d in drafts]
 
-        def work(txn: Transaction, careful: bool) -> list[Written]:
-            answers: dict[int, Written] = {}
+        def work(txn: Transaction, careful: bool) -> list[AppendResult]:
+            answers: dict[int, AppendResult] = {}
             for n, draft in enumerate(drafts):
                 if draft.key is not None:
                     before = idempotency.recall(
@@ -95,7 +95,7 @@ class PostgresLease:
             append = table.append if careful else table.append_quickly
             tokens = iter(append(txn, claim, self.writer, facts, floor) if facts else ())
             for n in fresh:
-                answers[n] = Written([next(tokens) for _ in drafts[n].facts], self.writer)
+                answers[n] = AppendResult([next(tokens) for _ in drafts[n].facts], self.writer)
                 key = drafts[n].key
                 if key is not None:
                     idempotency.remember(txn, stream.name, key, digests[n], answers[n])
@@ -106,7 +106,7 @@ class PostgresLease:
             # A key met twice, or no connection: the long way knows what to do.
             with self._fencing_named(stream), suppress(UniqueViolation, Unavailable):
                 rows = await self._statements.run(table.single, params)
-                return [Written([abs(int(rows[0][0]))], self.writer)]
+                return [AppendResult([abs(int(rows[0][0]))], self.writer)]
         with self._fencing_named(stream):
             for attempt in range(1, _ATTEMPTS):
                 with suppress(UniqueViolation):
@@ -119,7 +119,7 @@ class PostgresLease:
         streams: Sequence[Stream],
         work: Callable[[Transaction, Outbox], T],
         begin: Callable[[], Mapping[str, Token]],
-    ) -> Transacted[T]:
+    ) -> TransactionResult[T]:
         """Run the caller's work and append what it puts into its outbox, in one transaction.
 
         The writer is entered after the work: until then the transaction holds
@@ -130,12 +130,12 @@ class PostgresLease:
                 self._codecs[stream.name] = RowCodec(stream)
         codecs = {stream.name: self._codecs[stream.name] for stream in streams}
 
-        def attempt(txn: Transaction, careful: bool) -> Transacted[T]:
+        def attempt(txn: Transaction, careful: bool) -> TransactionResult[T]:
             outbox = Outbox(codecs)
             result = work(txn, outbox)
             outbox.close()
             try:
-                return Transacted(result, self._post(txn, codecs, outbox, begin(), careful))
+                return TransactionResult(result, self._post(txn, codecs, outbox, begin(), careful))
             except UniqueViolation as error:
                 if careful:
                     raise

@@ -12,8 +12,8 @@ from synrepl.core.tokens import Range, Token
 from synrepl.storage import followers, incarnations, retention, writers
 from synrepl.storage.database import (
     Database,
+    DatabaseSession,
     LockNotAvailable,
-    Session,
     Statements,
     Transaction,
 )
@@ -21,11 +21,11 @@ from synrepl.storage.facts import FactTable
 from synrepl.storage.incarnations import Incarnations
 from synrepl.storage.postgres_lease import PostgresLease
 from synrepl.storage.store import (
-    Aged,
+    AgedPositions,
     NamedFollower,
     Observation,
     Page,
-    Trim,
+    TrimResult,
     WriterRemoved,
     WriterTaken,
 )
@@ -57,7 +57,7 @@ class PostgresStore:
         self,
         scheduler: Scheduler,
         database: Database,
-        open_session: Callable[[], Awaitable[Session]],
+        open_session: Callable[[], Awaitable[DatabaseSession]],
         holder: str,
         notify: bool = True,
         statements: Statements | None = None,
@@ -111,7 +111,7 @@ class PostgresStore:
             raise
         return lease
 
-    async def _claim(self, session: Session, stream: Stream, writer: str) -> Claim:
+    async def _claim(self, session: DatabaseSession, stream: Stream, writer: str) -> Claim:
         table = self.table(stream)
 
         def attempt(txn: Transaction) -> Claim | str:
@@ -212,13 +212,13 @@ class PostgresStore:
         """All named followers, by name."""
         return await self._run("named_followers", followers.named, read_only=True)
 
-    async def mark(self, stream: Stream, keep_s: float, max_s: float) -> Aged:
+    async def mark(self, stream: Stream, keep_s: float, max_s: float) -> AgedPositions:
         """Note where a stream is on record now, and tell where it was."""
         return await self._run("mark", lambda txn: retention.mark(txn, stream, keep_s, max_s))
 
-    async def trim(self, stream: Stream, cap: Token, must_go: Token, limit: int) -> Trim:
+    async def trim(self, stream: Stream, cap: Token, forced: Token, limit: int) -> TrimResult:
         """Delete the oldest facts that may go."""
-        return await self._run("trim", lambda txn: retention.trim(txn, stream, cap, must_go, limit))
+        return await self._run("trim", lambda txn: retention.trim(txn, stream, cap, forced, limit))
 
     async def _run(
         self, name: str, work: Callable[[Transaction], T], *, read_only: bool = False

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from synrepl.core.tokens import Range, Token
 from synrepl.storage.database import Transaction
-from synrepl.storage.marks import Mark, aged, noted
-from synrepl.storage.store import Aged, Trim
+from synrepl.storage.position_marks import PositionMark, add_mark, aged_positions
+from synrepl.storage.store import AgedPositions, TrimResult
 from synrepl.storage.tables import id_bounds, table_name
 from synrepl.streams.definition import Stream
 
 
-def mark(txn: Transaction, stream: Stream, keep_s: float, max_s: float) -> Aged:
+def mark(txn: Transaction, stream: Stream, keep_s: float, max_s: float) -> AgedPositions:
     """Note where a stream is on record now; where it was ``keep_s`` and ``max_s`` ago."""
     txn.execute(
         "SELECT extract(epoch FROM now())::float8, position FROM synrepl._streams WHERE stream = %s",
@@ -21,8 +21,8 @@ def mark(txn: Transaction, stream: Stream, keep_s: float, max_s: float) -> Aged:
         "SELECT extract(epoch FROM at)::float8, token FROM synrepl._stream_marks WHERE stream = %s",
         (stream.name,),
     )
-    before = {Mark(at, int(token)) for at, token in txn.fetchall()}
-    marks = noted(before, now, int(position), keep_s, max_s)
+    before = {PositionMark(at, int(token)) for at, token in txn.fetchall()}
+    marks = add_mark(before, now, int(position), keep_s, max_s)
     gone = sorted(mark.token for mark in before.difference(marks))
     if gone:
         txn.execute(
@@ -36,10 +36,10 @@ def mark(txn: Transaction, stream: Stream, keep_s: float, max_s: float) -> Aged:
             " ON CONFLICT (stream, token) DO NOTHING",
             (stream.name, new.token),
         )
-    return aged(marks, now, int(position), keep_s, max_s)
+    return aged_positions(marks, now, int(position), keep_s, max_s)
 
 
-def trim(txn: Transaction, stream: Stream, cap: Token, must_go: Token, limit: int) -> Trim:
+def trim(txn: Transaction, stream: Stream, cap: Token, forced: Token, limit: int) -> TrimResult:
     """Delete the oldest facts that may go; see :meth:`~.store.FactStore.trim`."""
     # Whoever trims at the same time waits here, and then sees what is left.
     txn.execute(
@@ -49,18 +49,18 @@ def trim(txn: Transaction, stream: Stream, cap: Token, must_go: Token, limit: in
     )
     trimmed, upto = map(int, txn.fetchone())
     if upto <= trimmed:
-        return Trim(trimmed, 0, None)
-    bound, held_by = _look(txn, stream, Range(trimmed, upto), must_go, limit)
+        return TrimResult(trimmed, 0, None)
+    bound, held_by = _look(txn, stream, Range(trimmed, upto), forced, limit)
     if bound is None:
-        return Trim(trimmed, 0, held_by)
+        return TrimResult(trimmed, 0, held_by)
     # First the record, without which the table refuses to give up its rows.
     txn.execute("UPDATE synrepl._streams SET trimmed = %s WHERE stream = %s", (bound, stream.name))
     rows = _delete(txn, stream, Range(trimmed, bound))
-    return Trim(bound, rows, held_by)
+    return TrimResult(bound, rows, held_by)
 
 
 def _look(
-    txn: Transaction, stream: Stream, span: Range, must_go: Token, limit: int
+    txn: Transaction, stream: Stream, span: Range, forced: Token, limit: int
 ) -> tuple[Token | None, str | None]:
     """The last fact of a window that may go with all before it; who holds the one after it.
 
@@ -87,13 +87,13 @@ def _look(
             ORDER BY w.writer, upto, l.follower
         ), held AS (
             SELECT token, follower FROM seen JOIN acknowledged USING (writer)
-            WHERE token > greatest(upto, %(must_go)s) ORDER BY token LIMIT 1
+            WHERE token > greatest(upto, %(forced)s) ORDER BY token LIMIT 1
         )
         SELECT (SELECT max(token) FROM seen
                 WHERE (token < (SELECT token FROM held)) IS NOT FALSE),
                (SELECT follower FROM held)
         """,
-        {"stream": stream.name, "low": low, "high": high, "limit": limit, "must_go": must_go},
+        {"stream": stream.name, "low": low, "high": high, "limit": limit, "forced": forced},
     )
     bound, held_by = txn.fetchone()
     return None if bound is None else int(bound), held_by

@@ -9,16 +9,16 @@ from synrepl.core.tokens import Range, Token
 from synrepl.storage.database import Transaction
 from synrepl.storage.outbox import KeptInMemory, Outbox
 from synrepl.storage.store import (
-    Aged,
+    AgedPositions,
+    AppendResult,
     Draft,
     FactStore,
     NamedFollower,
     Observation,
     Page,
-    Transacted,
-    Trim,
+    TransactionResult,
+    TrimResult,
     WriterLease,
-    Written,
 )
 from synrepl.streams.definition import Fact, Stream
 
@@ -103,13 +103,13 @@ class RoutedStore:
         """Keep for a named follower what it has not acknowledged."""
         await self._tables.renew_lease(follower, streams, lease_s)
 
-    async def mark(self, stream: Stream, keep_s: float, max_s: float) -> Aged:
+    async def mark(self, stream: Stream, keep_s: float, max_s: float) -> AgedPositions:
         """Note where a stream is on record now, and tell where it was."""
         return await self._of(stream).mark(stream, keep_s, max_s)
 
-    async def trim(self, stream: Stream, cap: Token, must_go: Token, limit: int) -> Trim:
+    async def trim(self, stream: Stream, cap: Token, forced: Token, limit: int) -> TrimResult:
         """Delete the oldest facts that may go; in memory nobody's lease holds them."""
-        return await self._of(stream).trim(stream, cap, must_go, limit)
+        return await self._of(stream).trim(stream, cap, forced, limit)
 
     def _of(self, stream: Stream) -> FactStore:
         return self._memory if stream.in_memory else self._tables
@@ -134,7 +134,7 @@ class RoutedLease:
 
     async def append(
         self, stream: Stream, drafts: Sequence[Draft], floor: Token
-    ) -> Sequence[Written]:
+    ) -> Sequence[AppendResult]:
         """Reserve and write all drafts in one transaction."""
         return await self._of(stream).append(stream, drafts, floor)
 
@@ -144,7 +144,7 @@ class RoutedLease:
         streams: Sequence[Stream],
         work: Callable[[Transaction, Outbox], T],
         begin: Callable[[], Mapping[str, Token]],
-    ) -> Transacted[T]:
+    ) -> TransactionResult[T]:
         """Run the caller's work and append its outbox, in one transaction of the database.
 
         :raises KeptInMemory: one of the streams is not in the tables

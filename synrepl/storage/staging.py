@@ -18,7 +18,7 @@ from synrepl.core.tokens import Token
 from synrepl.storage import idempotency, writers
 from synrepl.storage.database import LockNotAvailable, RaisedByDatabase, Transaction
 from synrepl.storage.sql import value
-from synrepl.storage.store import Drained, StreamNotMade, WriterRemoved, WriterTaken, Written
+from synrepl.storage.store import AppendResult, Drained, StreamNotMade, WriterRemoved, WriterTaken
 from synrepl.storage.tables import HEAD
 from synrepl.streams.columns import Column
 
@@ -36,7 +36,7 @@ class StagedLost(Unavailable):
 
 
 @dataclass(frozen=True, slots=True)
-class Staged:
+class StagedAttempt:
     """What one attempt staged.
 
     :ivar rows: those that fit; ``bad`` are those that do not
@@ -48,7 +48,7 @@ class Staged:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class StagingJob:
     """For whom rows are appended.
 
     :ivar job: the name under which its attempts are staged
@@ -64,7 +64,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Appended:
+class StagingResult:
     """What became of a job.
 
     :ivar rows: facts that are new
@@ -114,7 +114,7 @@ def stage(
     columns: Sequence[str],
     rows: Iterable[bytes],
     bad: Iterable[bytes],
-) -> Staged:
+) -> StagedAttempt:
     """Put the rows of one attempt aside.
 
     :param columns: of the rows, behind ``attempt`` and ``ordinal``
@@ -128,12 +128,12 @@ def stage(
     names = ", ".join(f'"{name}"' for name in (*_STAGED_HEAD, *map(staged_column, columns)))
     fitting = txn.copy_in(f"COPY {staged_table(stream)} ({names}) FROM STDIN", rows)
     misfits = txn.copy_in("COPY synrepl._staged_bad (attempt, reason, row) FROM STDIN", bad)
-    return Staged(attempt, fitting, misfits)
+    return StagedAttempt(attempt, fitting, misfits)
 
 
 def append_staged(
-    txn: Transaction, job: Job, attempts: Sequence[Staged], cells: Sequence[str]
-) -> Appended:
+    txn: Transaction, job: StagingJob, attempts: Sequence[StagedAttempt], cells: Sequence[str]
+) -> StagingResult:
     """Append the rows of attempts, one fact each, in the order of attempts and rows.
 
     :param cells: the columns that the job has; others become NULL
@@ -144,17 +144,17 @@ def append_staged(
     before = recall(txn, job, rows)
     if before is not None:
         return before
-    appended = Appended(0)
+    appended = StagingResult(0)
     if rows:
         appended = _move(txn, job, attempts, rows, cells)
     if bad:
         _quarantine(txn, job, attempts)
-    done = Appended(appended.rows, appended.first, appended.last, bad)
+    done = StagingResult(appended.rows, appended.first, appended.last, bad)
     remember(txn, job, rows, done)
     return done
 
 
-def recall(txn: Transaction, job: Job, rows: int) -> Appended | None:
+def recall(txn: Transaction, job: StagingJob, rows: int) -> StagingResult | None:
     """What became of this job when it was done before; None when it was not.
 
     :raises KeyReused: its key came with another number of rows then
@@ -171,17 +171,17 @@ def recall(txn: Transaction, job: Job, rows: int) -> Appended | None:
             "SELECT batch FROM synrepl._job_batches WHERE stream = %s AND job = %s FOR UPDATE",
             (job.stream, job.job),
         )
-        return Appended(0, replayed=True) if int(last) >= job.batch else None
+        return StagingResult(0, replayed=True) if int(last) >= job.batch else None
     if job.key is None:
         return None
     before = idempotency.recall(txn, job.stream, job.key, _digest(rows), job.writer)
     if before is None:
         return None
     first, last = before.tokens or (0, 0)
-    return Appended(0, first, last, replayed=True)
+    return StagingResult(0, first, last, replayed=True)
 
 
-def remember(txn: Transaction, job: Job, rows: int, done: Appended) -> None:
+def remember(txn: Transaction, job: StagingJob, rows: int, done: StagingResult) -> None:
     """Put on record that a job is done, in the transaction that does it."""
     if job.batch is not None:
         txn.execute(
@@ -191,7 +191,7 @@ def remember(txn: Transaction, job: Job, rows: int, done: Appended) -> None:
     elif job.key is not None:
         # The first and the last token: a million of them would be a row of eight megabytes.
         ends = [done.first, done.last] if done.rows else []
-        answer = Written(ends, job.writer)
+        answer = AppendResult(ends, job.writer)
         idempotency.remember(txn, job.stream, job.key, _digest(rows), answer)
 
 
@@ -211,7 +211,7 @@ def clean_up(txn: Transaction, stream: str, job: str) -> None:
 
 
 @contextmanager
-def places_named(stream: str, writer: str) -> Iterator[None]:
+def naming_refusals(stream: str, writer: str) -> Iterator[None]:
     """Name what ``synrepl.take_place`` refuses with."""
     where = {"stream": stream, "writer": writer}
     try:
@@ -228,13 +228,13 @@ def places_named(stream: str, writer: str) -> Iterator[None]:
         raise
 
 
-def check_place(txn: Transaction, stream: str, writer: str) -> None:
+def check_writer_available(txn: Transaction, stream: str, writer: str) -> None:
     """Make sure that a job could be this writer now; registers it on first use.
 
     :raises WriterTaken: :raises Drained: :raises WriterRemoved: :raises StreamNotMade:
     """
     writers.register(txn, stream, writer)
-    with places_named(stream, writer):
+    with naming_refusals(stream, writer):
         txn.execute("SELECT synrepl.take_place(%s, %s)", (stream, writer))
 
 
@@ -260,9 +260,13 @@ def check_count(stream: str, found: int, rows: int) -> None:
 
 
 def _move(
-    txn: Transaction, job: Job, attempts: Sequence[Staged], rows: int, cells: Sequence[str]
-) -> Appended:
-    with places_named(job.stream, job.writer):
+    txn: Transaction,
+    job: StagingJob,
+    attempts: Sequence[StagedAttempt],
+    rows: int,
+    cells: Sequence[str],
+) -> StagingResult:
+    with naming_refusals(job.stream, job.writer):
         txn.execute("SELECT * FROM synrepl.take_place(%s, %s)", (job.stream, job.writer))
         number, epoch, sequence, floor = txn.fetchone()
         names = "".join(f', "{name}"' for name in cells)
@@ -295,10 +299,10 @@ def _move(
         )
         found, first, last = txn.fetchone()
     check_count(job.stream, int(found), rows)
-    return Appended(rows, int(first), int(last))
+    return StagingResult(rows, int(first), int(last))
 
 
-def _quarantine(txn: Transaction, job: Job, attempts: Sequence[Staged]) -> None:
+def _quarantine(txn: Transaction, job: StagingJob, attempts: Sequence[StagedAttempt]) -> None:
     txn.execute(
         "INSERT INTO synrepl._quarantine (stream, writer, job, reason, row)"
         " SELECT %s, %s, %s, bad.reason, bad.row"

@@ -29,11 +29,11 @@ from synrepl.storage.locks import (
 )
 from synrepl.storage.sql import value
 from synrepl.storage.staging import (
-    Appended,
-    Job,
-    Staged,
+    StagedAttempt,
+    StagingJob,
+    StagingResult,
     check_count,
-    places_named,
+    naming_refusals,
     recall,
     remember,
     staged_column,
@@ -77,9 +77,9 @@ class _Numbering(NamedTuple):
     together: Sequence[str]
 
 
-def append_preserved(
-    txn: Transaction, job: Job, attempts: Sequence[Staged], cells: Sequence[str]
-) -> Appended:
+def append_with_ids(
+    txn: Transaction, job: StagingJob, attempts: Sequence[StagedAttempt], cells: Sequence[str]
+) -> StagingResult:
     """Write staged rows at their own IDs; when exactly these rows are there already, do nothing.
 
     Their writers have to be registered (:func:`register_writers`), and when it is committed
@@ -96,7 +96,7 @@ def append_preserved(
     before = recall(txn, job, rows)
     if before is not None:
         return before
-    done = Appended(0)
+    done = StagingResult(0)
     if rows:
         replay = _checked(txn, job.stream, numbers)
         check_count(job.stream, replay.rows, rows)
@@ -105,13 +105,13 @@ def append_preserved(
         if highest >= replay.first:
             if not _is_there(txn, job.stream, numbers, replay, cells):
                 raise PositionsTaken(stream=job.stream, highest=highest, first=replay.first)
-            return Appended(0, replay.first, replay.last, replayed=True)
+            return StagingResult(0, replay.first, replay.last, replayed=True)
         for writer in _writers(txn, job.stream, numbers):
-            with places_named(job.stream, writer):
+            with naming_refusals(job.stream, writer):
                 txn.execute("SELECT synrepl.take_place(%s, %s)", (job.stream, writer))
         _write(txn, job.stream, numbers, cells)
         _put_on_record(txn, job.stream, replay.last)
-        done = Appended(rows, replay.first, replay.last)
+        done = StagingResult(rows, replay.first, replay.last)
     remember(txn, job, rows, done)
     return done
 
@@ -164,7 +164,7 @@ def move_sequence(txn: Transaction, stream: str) -> None:
     txn.execute("SELECT pg_notify('synrepl', %s)", (stream,))
 
 
-def register_writers(txn: Transaction, stream: str, attempts: Sequence[Staged]) -> None:
+def register_writers(txn: Transaction, stream: str, attempts: Sequence[StagedAttempt]) -> None:
     """Make the writers of staged rows writers of the stream; to be committed before they write.
 
     :raises WriterRemoved: :raises StreamNotMade: :raises NotConfirmed:

@@ -94,26 +94,26 @@ class KeyReused(Refused):
 class Page:
     """Part of a range, in token order. ``upto`` is where to go on; facts are never split.
 
-    :ivar limited: there is more between ``upto`` and the end that was asked for
+    :ivar is_limited: there is more between ``upto`` and the end that was asked for
     """
 
     facts: Sequence[Fact]
     upto: Token
-    limited: bool
+    is_limited: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class ReservationHolder:
     """The holder of a reservation lock. Two are equal when they hold the same reservation.
 
     :ivar identity: unique among the reservations of one writer, and the same in each observation
-    :ivar describe: backend, age and query, for a person; differs between observations
+    :ivar description: backend, age and query, for a person; differs between observations
     :ivar transaction_s: age of its transaction in seconds; None for a reservation that is not
         bound to one, or where the age is not visible
     """
 
     identity: tuple[object, ...]
-    describe: str = field(compare=False)
+    description: str = field(compare=False)
     transaction_s: float | None = field(default=None, compare=False)
 
 
@@ -122,20 +122,20 @@ class WriterState:
     """What the database knows of one writer of a stream.
 
     :ivar position: the position on record, a lower bound
-    :ivar held: a process took the writer's session lock and has not given it
-        back; if it is not ``alive`` it died, and must be fenced before its
+    :ivar is_held: a process took the writer's session lock and has not given it
+        back; if it is not ``is_alive`` it died, and must be fenced before its
         reservations count as settled
-    :ivar alive: the process that took it last still holds the session lock; a
+    :ivar is_alive: the process that took it last still holds the session lock; a
         successor that has the lock but has not raised the epoch does not count
-    :ivar removed: it is no writer of the stream any more; only its facts are left
+    :ivar is_removed: it is no writer of the stream any more; only its facts are left
     """
 
     epoch: int
     position: Token
-    held: bool
-    alive: bool
-    holders: tuple[Holder, ...]
-    removed: bool = False
+    is_held: bool
+    is_alive: bool
+    holders: tuple[ReservationHolder, ...]
+    is_removed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,19 +185,19 @@ class NamedFollower:
 
 
 @dataclass(frozen=True, slots=True)
-class Aged:
+class AgedPositions:
     """Where a stream was some time ago; 0 when that is not known.
 
-    :ivar kept: everything at or below it is at least as old as what must be kept
-    :ivar over: everything at or below it is as old as anything may become
+    :ivar past_keep: everything at or below it is at least as old as what must be kept
+    :ivar past_max: everything at or below it is as old as anything may become
     """
 
-    kept: Token
-    over: Token
+    past_keep: Token
+    past_max: Token
 
 
 @dataclass(frozen=True, slots=True)
-class Trim:
+class TrimResult:
     """What one batch of trimming came to.
 
     :ivar upto: the last trimmed token now; facts at or below it are gone
@@ -219,7 +219,7 @@ class Draft:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class AppendResult:
     """The answer to a draft: the tokens of its facts, in order.
 
     :ivar writer: who appended the facts; when ``replayed``, the writer of the first append,
@@ -233,7 +233,7 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True)
-class Transacted(Generic[T_co]):
+class TransactionResult(Generic[T_co]):
     """A transaction that was committed: what its work returned, and its facts.
 
     :ivar facts: in order, by the name of the stream; only streams that got some
@@ -256,7 +256,7 @@ class WriterLease(Protocol):
 
     async def append(
         self, stream: Stream, drafts: Sequence[Draft], floor: Token
-    ) -> Sequence[Written]:
+    ) -> Sequence[AppendResult]:
         """Reserve and write all drafts in one transaction; all or nothing.
 
         :param floor: the largest token this process knows of in the stream; a
@@ -271,7 +271,7 @@ class WriterLease(Protocol):
         streams: Sequence[Stream],
         work: Callable[[Transaction, Outbox], T],
         begin: Callable[[], Mapping[str, Token]],
-    ) -> Transacted[T]:
+    ) -> TransactionResult[T]:
         """Run ``work`` and append what it puts into its outbox, in one transaction; all or nothing.
 
         ``work`` may run more than once, as :meth:`~.database.Database.run` says:
@@ -387,19 +387,19 @@ class FactStore(Protocol):
         :param streams: the names of those that it follows; None for all
         """
 
-    async def mark(self, stream: Stream, keep_s: float, max_s: float) -> Aged:
+    async def mark(self, stream: Stream, keep_s: float, max_s: float) -> AgedPositions:
         """Note where a stream is on record now, and tell where it was ``keep_s`` and ``max_s`` ago.
 
         To be called now and then; without marks nothing is known to be old. With
         ``keep_s`` 0 all that is on record is old enough.
         """
 
-    async def trim(self, stream: Stream, cap: Token, must_go: Token, limit: int) -> Trim:
+    async def trim(self, stream: Stream, cap: Token, forced: Token, limit: int) -> TrimResult:
         """Delete the oldest facts, as far as every follower with a lease has acknowledged them.
 
         All in one transaction; any number of processes may do it at once.
 
         :param cap: nothing above it goes, nor above the linear position on record
-        :param must_go: up to here facts go without being acknowledged
+        :param forced: up to here facts go without being acknowledged
         :param limit: about how many rows at most; facts are never split
         """

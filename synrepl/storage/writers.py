@@ -19,8 +19,8 @@ from synrepl.storage.locks import (
 )
 from synrepl.storage.sql import value
 from synrepl.storage.store import (
-    Holder,
     Observation,
+    ReservationHolder,
     StreamNotMade,
     WriterRemoved,
     WriterState,
@@ -259,7 +259,7 @@ def observe(txn: Transaction, streams: Sequence[Stream]) -> dict[str, Observatio
     recorded, trimmed = dict.fromkeys(last, 0), dict.fromkeys(last, 0)
     floors: dict[str, tuple[int, Token]] = dict.fromkeys(last, (1, 0))
     writers: dict[str, dict[str, WriterState]] = {name: {} for name in last}
-    holders: dict[tuple[str, str], list[Holder]] = {}
+    holders: dict[tuple[str, str], list[ReservationHolder]] = {}
     for (
         stream,
         writer,
@@ -283,19 +283,19 @@ def observe(txn: Transaction, streams: Sequence[Stream]) -> dict[str, Observatio
         known = writers[stream].get(writer)
         # A successor that has the session lock but has not raised the epoch yet does
         # not count: until then its predecessor could still write.
-        alive = (objid == SESSION and bool(ours)) or (known is not None and known.alive)
+        alive = (objid == SESSION and bool(ours)) or (known is not None and known.is_alive)
         found = holders.setdefault((stream, writer), [])
         if objid is not None and objid >= FIRST_RESERVATION:
-            found.append(Holder((pid, objid), words))
+            found.append(ReservationHolder((pid, objid), words))
         elif objid == TRANSACTION:
-            found.append(Holder((pid, vxid), words, None if age is None else float(age)))
+            found.append(ReservationHolder((pid, vxid), words, None if age is None else float(age)))
         writers[stream][writer] = WriterState(
             epoch=int(epoch),
             position=int(position),
-            alive=alive,
-            held=bool(held),
+            is_alive=alive,
+            is_held=bool(held),
             holders=tuple(found),
-            removed=bool(removed),
+            is_removed=bool(removed),
         )
     return {
         name: Observation(last[name], recorded[name], writers[name], trimmed[name], *floors[name])

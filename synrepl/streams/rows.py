@@ -16,7 +16,7 @@ from synrepl.streams.columns import Column, ColumnType, columns, row_columns, sq
 from synrepl.streams.definition import UNTAGGED, Generation, Stream
 from synrepl.streams.row import Row
 from synrepl.streams.shapes import readers, sent_cells
-from synrepl.streams.storable import first_fault, too_deep
+from synrepl.streams.storable import first_unstorable, too_deep
 
 
 class BadRow(InputError):
@@ -157,7 +157,7 @@ class RowCodec:
         except _ENCODING as error:
             reason = str(error) or type(error).__name__
         for index, cell in enumerate(msgspec.structs.astuple(row)):
-            if fault := first_fault(cell, f"{top}[{index}]"):
+            if fault := first_unstorable(cell, f"{top}[{index}]"):
                 self._refuse(*fault)
         if reason is not None:
             self._refuse(top, reason)

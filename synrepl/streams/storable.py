@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 from synrepl.core.jsons import MAX_DEPTH
 
 
-class Fault(NamedTuple):
+class UnstorableValue(NamedTuple):
     """Where a value cannot be kept, as in ``$[2].name``, and why."""
 
     path: str
     reason: str
 
 
-def first_fault(value: Any, path: str) -> Fault | None:
+def first_unstorable(value: Any, path: str) -> UnstorableValue | None:
     """The first place in a JSON-like value that cannot be kept, or None.
 
     :param path: where the value itself is
@@ -36,17 +36,17 @@ def too_deep(value: Any, depth: int = MAX_DEPTH) -> bool:
     return False
 
 
-def _first_fault(value: Any, path: str, depth: int) -> Fault | None:
+def _first_fault(value: Any, path: str, depth: int) -> UnstorableValue | None:
     if isinstance(value, str):
         return _text_fault(value, path)
     if value is None or isinstance(value, (bool, int)):
         return None
     if isinstance(value, float):
-        return None if math.isfinite(value) else Fault(path, f"JSON has no {value}")
+        return None if math.isfinite(value) else UnstorableValue(path, f"JSON has no {value}")
     if not isinstance(value, (list, dict)):
-        return Fault(path, f"JSON has no {type(value).__name__}")
+        return UnstorableValue(path, f"JSON has no {type(value).__name__}")
     if depth == 0:
-        return Fault(path, f"nested deeper than {MAX_DEPTH} levels")
+        return UnstorableValue(path, f"nested deeper than {MAX_DEPTH} levels")
     if isinstance(value, list):
         for index, item in enumerate(value):
             if fault := _first_fault(item, f"{path}[{index}]", depth - 1):
@@ -54,19 +54,19 @@ def _first_fault(value: Any, path: str, depth: int) -> Fault | None:
         return None
     for key, item in value.items():
         if not isinstance(key, str):
-            return Fault(path, f"a key is not text but {type(key).__name__}")
+            return UnstorableValue(path, f"a key is not text but {type(key).__name__}")
         if fault := _text_fault(key, path):
-            return Fault(path, f"in a key, {fault.reason}")
+            return UnstorableValue(path, f"in a key, {fault.reason}")
         if fault := _first_fault(item, f"{path}.{key[:40]}", depth - 1):
             return fault
     return None
 
 
-def _text_fault(text: str, path: str) -> Fault | None:
+def _text_fault(text: str, path: str) -> UnstorableValue | None:
     if "\0" in text:
-        return Fault(path, "text may not hold the character NUL")
+        return UnstorableValue(path, "text may not hold the character NUL")
     try:
         text.encode()
     except UnicodeEncodeError:
-        return Fault(path, "text may not hold a lone surrogate")
+        return UnstorableValue(path, "text may not hold a lone surrogate")
     return None

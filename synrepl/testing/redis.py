@@ -31,7 +31,7 @@ from synrepl.storage.launch.redis import HOST, IN_MEMORY, PATIENCE_S
 _PORTS = range(10_000, 32_000)
 
 
-class RedisTestServer(redis.RedisServer):
+class RedisTestServer(redis.RedisProcess):
     """One server, running from the start, in a folder of its own.
 
     :param settings: further settings, as on the command line: ``"--requirepass", "secret"``

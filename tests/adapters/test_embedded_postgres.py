@@ -28,7 +28,7 @@ from synrepl.storage.launch.postgres import (
     DataDirTaken,
     OtherMajorVersion,
     PasswordMissing,
-    PortTaken,
+    PostgresPortTaken,
     PostgresServer,
     StartFailed,
 )
@@ -234,7 +234,7 @@ class Used(FolderCase):
     def test_port_that_was_asked_for(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as other:
             port = other.getsockname()[1]
-            with self.assertRaises(PortTaken) as caught:
+            with self.assertRaises(PostgresPortTaken) as caught:
                 self.server(port=port).start()
             self.assertIn(str(port), str(caught.exception))
         self.assertIn(f":{port}/", self.server(port=port).start())

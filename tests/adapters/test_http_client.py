@@ -123,7 +123,7 @@ class Pages(Base):
         page = await self.page(1, 9)
         self.assertEqual([(fact.token, fact.writer) for fact in page.facts], [(2, "w"), (4, "w")])
         self.assertEqual([[row.n for row in fact.rows] for fact in page.facts], [[5, 6], [7]])  # type: ignore[attr-defined]
-        self.assertEqual((page.upto, page.limited), (4, True))
+        self.assertEqual((page.upto, page.is_limited), (4, True))
 
     async def test_an_empty_range_is_not_asked_for(self) -> None:
         self.assertEqual(await self.page(9, 9), Page((), 9, False))
@@ -134,15 +134,15 @@ class Pages(Base):
             updates([8], 8) if after < 8 else updates([], upto)
         )
         page = await self.page(1, 30)
-        self.assertEqual((page.upto, page.limited), (8, True))
+        self.assertEqual((page.upto, page.is_limited), (8, True))
         page = await self.page(8, 30)
-        self.assertEqual((page.facts, page.upto, page.limited), ((), 30, False))
+        self.assertEqual((page.facts, page.upto, page.is_limited), ((), 30, False))
 
     async def test_what_lies_beyond_is_cut_off(self) -> None:
         self.answers = lambda *_: updates([2, 5, 7, 8], 8, True)
         page = await self.page(1, 6)
         self.assertEqual([fact.token for fact in page.facts], [2, 5])
-        self.assertEqual((page.upto, page.limited), (6, False))
+        self.assertEqual((page.upto, page.is_limited), (6, False))
 
     async def test_newest_first(self) -> None:
         """As real servers give ``backfill``: when limited, the oldest are missing."""

@@ -9,13 +9,13 @@ from twisted.internet.defer import Deferred, inlineCallbacks, maybeDeferred, suc
 from twisted.internet.task import Clock
 
 from synrepl.caches.registry import Caches
-from synrepl.caches.waiting import Waiting
+from synrepl.caches.runtime import CacheRuntime
 from synrepl.core.clock import Promise
 
 
 def caches_under(clock: Clock) -> Caches:
     """A registry whose entries expire by a test's clock."""
-    return Caches(Waiting(cast(Callable[[], Promise[Any]], Deferred), start, clock.seconds))
+    return Caches(CacheRuntime(cast(Callable[[], Promise[Any]], Deferred), start, clock.seconds))
 
 
 def start(coroutine: Coroutine[Any, Any, Any]) -> Any:

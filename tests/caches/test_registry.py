@@ -55,11 +55,11 @@ class Objects(SynchronousTestCase):
             two.get(user)
         self.registry.invalidate("get", ("@a",))
         self.assertEqual(self.sizes(), [1, 1])
-        for cache in self.registry.meant_by(Group("users")):
+        for cache in self.registry.matching(Group("users")):
             cache.clear()
         self.assertEqual(self.sizes(), [0, 0])
-        self.assertEqual(self.registry.meant_by("get"), self.registry.named("get"))
-        self.assertEqual(self.registry.meant_by(Group("nobody")), ())
+        self.assertEqual(self.registry.matching("get"), self.registry.named("get"))
+        self.assertEqual(self.registry.matching(Group("nobody")), ())
 
     def test_an_object_that_is_gone_leaves_its_counts(self) -> None:
         one, two = self.users("one"), self.users("two")
@@ -78,7 +78,7 @@ class Objects(SynchronousTestCase):
         stats = self.registry.stats()["get"]
         self.assertEqual((list(self.registry), stats["size"], stats["hits"]), ([], 0, 2))
         self.assertIsNone(cache.loader())
-        self.assertEqual(self.registry.meant_by(Group("users")), ())
+        self.assertEqual(self.registry.matching(Group("users")), ())
         self.assertTrue(self.registry.is_declared("get"))
 
     def test_an_object_may_be_collected_in_another_thread(self) -> None:
@@ -263,7 +263,7 @@ class Registry(SynchronousTestCase):
         self.declare("get")
         self.declare("get")
         self.declare("other")("a")
-        self.assertEqual([d.name for d in self.registry.declared], ["get", "get", "other"])
+        self.assertEqual([d.name for d in self.registry.declarations], ["get", "get", "other"])
 
     def test_only_what_is_accepted(self) -> None:
         def accept(declared: Declaration) -> None:

@@ -464,7 +464,7 @@ class MissedFacts(CliCase):
                 self, stream: Stream, span: Range, writer: str | None, limit: int
             ) -> Page:
                 self.asked.append(stream.name)
-                return Page((), span.upto, limited=False)
+                return Page((), span.upto, is_limited=False)
 
         tables, memory = Named("tables"), Named("memory")
         source = RoutedSource(tables, memory)
@@ -474,7 +474,7 @@ class MissedFacts(CliCase):
 
     async def test_reports_unreachable_facts_as_trimmed(self) -> None:
         page = await OutOfReach().page(CATALOGUE["typing"], Range(5, 5), MASTER, 10)
-        self.assertEqual(page, Page((), 5, limited=False))
+        self.assertEqual(page, Page((), 5, is_limited=False))
         with self.assertRaises(Trimmed) as caught:
             await OutOfReach().page(CATALOGUE["typing"], Range(0, 5), MASTER, 10)
         self.assertEqual(caught.exception.facts["trimmed"], 5)

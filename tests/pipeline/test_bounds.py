@@ -17,7 +17,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from synrepl.pipeline.source.database.bounds import ForeignBounds, SafeBound, StreamBounds
 from synrepl.positions.vector import PositionVector
-from synrepl.storage.store import Holder, Observation, WriterState
+from synrepl.storage.store import Observation, ReservationHolder, WriterState
 
 NAMES = ("a", "b", "c")
 SETTLE_S = 5.0
@@ -149,10 +149,10 @@ class Own(RuleBasedStateMachine):
                     name: WriterState(
                         0,
                         writer.position,
-                        held=writer.held,
-                        alive=writer.alive,
+                        is_held=writer.held,
+                        is_alive=writer.alive,
                         holders=tuple(
-                            Holder((number,), "")
+                            ReservationHolder((number,), "")
                             for number in (*writer.transactions, *writer.reserved)
                         ),
                     )

@@ -16,7 +16,7 @@ from synrepl.pipeline.jobs.run import run_job
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.watermarks import Watermarks
 from synrepl.pipeline.source.database.stream_schema import StreamSchema
-from synrepl.storage.marks import Mark
+from synrepl.storage.position_marks import PositionMark
 from synrepl.streams.columns import Column, ColumnType
 from tests.pipeline import jobs_reference as reference
 from tests.pipeline.jobs_lake import add, begin, foreign_rows, shape_of
@@ -177,11 +177,11 @@ def written() -> dict[str, list[dict[str, Any]]]:
     }
 
 
-def marked(marks: reference.Marks) -> dict[str, list[Mark]]:
+def marked(marks: reference.Marks) -> dict[str, list[PositionMark]]:
     """Marks as a lake takes them in."""
-    found: dict[str, list[Mark]] = {}
+    found: dict[str, list[PositionMark]] = {}
     for stream, token, at in marks:
-        found.setdefault(stream, []).append(Mark(at, token))
+        found.setdefault(stream, []).append(PositionMark(at, token))
     return found
 
 

@@ -17,8 +17,8 @@ from synrepl.pipeline.source.database.synapse_database import SynapseDatabase
 from synrepl.positions.vector import PositionVector
 from synrepl.storage.database import Transaction
 from synrepl.storage.foreign.paging import MAIN_PROCESS, ForeignFacts
+from synrepl.storage.foreign.progress import sole_writer
 from synrepl.storage.foreign.release import recognise
-from synrepl.storage.foreign.standing import sole_writer
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.columns import ColumnType, columns
 from synrepl.streams.definition import Fact

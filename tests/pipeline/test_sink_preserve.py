@@ -217,7 +217,7 @@ class Replays(SinkCase):
         await process.session_of(lease).close()
         self.replay(*ROWS)
         state = (await self.process("reader").store.observe([NOTES]))["notes"].writers["w1"]
-        self.assertEqual((state.epoch, state.held, state.position), (epoch + 1, False, 9))
+        self.assertEqual((state.epoch, state.is_held, state.position), (epoch + 1, False, 9))
 
 
 class NumberedTogether(SinkCase):

@@ -19,7 +19,7 @@ from synrepl.pipeline.sink.target import resolve_target
 from synrepl.pipeline.sink.writers import OnlyAppends, batch_writer, stream_writer
 from synrepl.storage import membership
 from synrepl.storage.server_name import WrongServer
-from synrepl.storage.staging import Job, StagedLost
+from synrepl.storage.staging import StagedLost, StagingJob
 from synrepl.storage.store import Drained, WriterRemoved, WriterTaken
 from synrepl.streams.definition import Stream
 from tests.pipeline.sinking import SinkCase
@@ -138,7 +138,7 @@ class Ending(SinkCase):
         return stage_rows(self.options, self.target, job, iter([batch]))
 
     def commit_job(self, *tasks: StagedTask, key: str = "k") -> bool:
-        job = Job("notes", "spark", "job", key=key)
+        job = StagingJob("notes", "spark", "job", key=key)
         return commit_job(self.options, self.target, job, tasks).replayed
 
     def texts(self) -> list[str]:
@@ -234,5 +234,5 @@ class Ending(SinkCase):
             {"text": ["b"], "n": pa.array([1], pa.int64()), "more": ["m"]}
         )
         done = stage_rows(self.options, target, "job", iter([batch]))
-        commit_job(self.options, target, Job("notes", "spark", "job", key="k2"), [done])
+        commit_job(self.options, target, StagingJob("notes", "spark", "job", key="k2"), [done])
         self.assertEqual(self.sql("SELECT more FROM synrepl.notes WHERE text = 'b'"), "m")

@@ -11,7 +11,7 @@ from synrepl.pipeline.lake import watermarks as module
 from synrepl.pipeline.lake.table import LakeFailed
 from synrepl.pipeline.lake.watermarks import Watermarks
 from synrepl.pipeline.source.database.synrepl_database import SynreplDatabase
-from synrepl.storage.marks import Mark
+from synrepl.storage.position_marks import PositionMark
 from tests.pipeline.jobs_lake import begin
 from tests.pipeline.spark import shared_session
 from tests.storage.postgres import PostgresCase
@@ -112,7 +112,7 @@ class TakingIn(PostgresCase):
         source = SynreplDatabase(database)
         self.addCleanup(source.close)
         found = source.watermarks()
-        self.assertEqual(found, {"notes": [Mark(NOON + n, n) for n in (1, 2, 3)]})
+        self.assertEqual(found, {"notes": [PositionMark(NOON + n, n) for n in (1, 2, 3)]})
         marks = Watermarks(begin(Path(self.mktemp())))
         marks.record("notes", 2, NOON + 2)
         self.assertEqual(marks.import_marks(found), 2)

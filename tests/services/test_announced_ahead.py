@@ -55,7 +55,7 @@ class Tables:
             if token in span:
                 facts[token].append(decode(json.dumps(row).encode()))
         found = [Fact(token, writer or "", tuple(rows)) for token, rows in sorted(facts.items())]
-        return Page(tuple(found), span.upto, limited=False)
+        return Page(tuple(found), span.upto, is_limited=False)
 
 
 class Kept(Handler):

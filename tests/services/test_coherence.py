@@ -101,7 +101,7 @@ class AtTheStart(Case):
         self.caches.on_rows("orders", Invalidates("get_orders", columns_key("customer")))
         self.caches.on_rows("events", Invalidates(Group("mine"), columns_key("room_id")), kind="ev")
         self.check()
-        sources = {d.name: self.coherent.sources(d) for d in self.caches.declared}
+        sources = {d.name: self.coherent.sources(d) for d in self.caches.declarations}
         expected: dict[str, set[str]] = {
             "by_name": {"caches"},
             "immutable": set(),

@@ -12,7 +12,7 @@ from synrepl.services.serving.federation_trim import (
     store_trimmer,
 )
 from synrepl.services.sizes import DEFAULT_SIZES
-from synrepl.storage.store import Trim
+from synrepl.storage.store import TrimResult
 from synrepl.streams.synapse.federation import FEDERATION, FederationRow
 from tests.services.world import Noting, World, done, started
 
@@ -103,9 +103,9 @@ class Trimming(SynchronousTestCase):
         self.append(world, 3)
         asked: list[int] = []
 
-        async def trim(upto: int, limit: int) -> Trim:
+        async def trim(upto: int, limit: int) -> TrimResult:
             asked.append(upto)
-            return Trim(upto, 0, None)
+            return TrimResult(upto, 0, None)
 
         acks: FederationAcks[str] = FederationAcks(["one"], lambda: 3)
         FederationTrim(world.scheduler, acks, trim, self.log)

@@ -12,7 +12,7 @@ from synrepl.services.status.readiness import lease_is_held
 from synrepl.services.writing.announced_elsewhere import NullCommitListener
 from synrepl.services.writing.stream_writer import StreamWriter, WriterAway
 from synrepl.storage.memory.store import TAKEOVER_S, MemoryStore
-from synrepl.storage.store import WriterTaken, Written
+from synrepl.storage.store import AppendResult, WriterTaken
 from synrepl.streams.declared import declare
 from synrepl.streams.definition import UNTAGGED
 from tests.services.world import Noting, manual_clock
@@ -81,4 +81,4 @@ class Losing(SynchronousTestCase):
         self.clock.pump([0.1] * int(TAKEOVER_S * 10))
         self.assertIsNone(self.ready())
         self.assertIsNone(self.writer.refusal)  # which is no answer to whatever comes next
-        self.assertIsInstance(self.successResultOf(self.append()), Written)
+        self.assertIsInstance(self.successResultOf(self.append()), AppendResult)

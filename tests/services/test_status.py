@@ -18,7 +18,7 @@ from synrepl.services.following.follower import Follower
 from synrepl.services.status.readiness import Readiness, is_connected, lag_below
 from synrepl.services.status.status import ProcessIdentity, worker_status
 from synrepl.services.status.stream_progress import LagTracker, StreamProgress, worker_progress
-from synrepl.storage.store import Draft, Holder
+from synrepl.storage.store import Draft, ReservationHolder
 from synrepl.testing.links import Link
 from synrepl.wire.commands import Position
 from tests.services.world import Silent, Upstream, World, done, manual_clock, started
@@ -36,7 +36,8 @@ class Lags(TestCase):
         self.clock.advance(seconds)
         # As in a database, the text tells the age, so it is another one at each look.
         held = tuple(
-            ("w", Holder((words,), f"{words} at {self.clock.seconds()}")) for words in holders
+            ("w", ReservationHolder((words,), f"{words} at {self.clock.seconds()}"))
+            for words in holders
         )
         self.now = StreamProgress("s", reached, known, held)
         lag = self.watch.measure()["s"]
@@ -101,7 +102,10 @@ class Lags(TestCase):
         self.assertIsNone(self.watch.measure()["s"].oldest)
 
     def test_one_transaction_may_hold_as_two_writers(self) -> None:
-        both = [("a", Holder((7, "3/12"), "as a")), ("b", Holder((7, "3/12"), "as b"))]
+        both = [
+            ("a", ReservationHolder((7, "3/12"), "as a")),
+            ("b", ReservationHolder((7, "3/12"), "as b")),
+        ]
         self.now = StreamProgress("s", 0, 3, (both[1],))
         self.watch.measure()
         self.clock.advance(4)
@@ -111,12 +115,12 @@ class Lags(TestCase):
         self.assertEqual((oldest.writer, oldest.seconds), ("b", 4.0))
 
     def test_a_reservation_from_before_the_first_look_is_as_old_as_its_transaction(self) -> None:
-        self.now = StreamProgress("s", 0, 3, (("w", Holder((1,), "first", 79.0)),))
+        self.now = StreamProgress("s", 0, 3, (("w", ReservationHolder((1,), "first", 79.0)),))
         oldest = self.watch.measure()["s"].oldest
         assert oldest is not None
         self.assertEqual(oldest.seconds, 79.0)
         # A later one has been reserved since the last look, whenever its transaction began.
-        self.now = StreamProgress("s", 0, 3, (("w", Holder((2,), "later", 500.0)),))
+        self.now = StreamProgress("s", 0, 3, (("w", ReservationHolder((2,), "later", 500.0)),))
         oldest = self.watch.measure()["s"].oldest
         assert oldest is not None
         self.assertEqual(oldest.seconds, 0.0)
@@ -216,7 +220,7 @@ class RemovedWriters(TestCase):
         self.assertIn("other", world.status()["streams"]["jobs"]["writers"])
         seen = state.observation
         assert seen is not None
-        gone = replace(seen.writers["other"], removed=True)
+        gone = replace(seen.writers["other"], is_removed=True)
         state.observation = replace(seen, writers={**seen.writers, "other": gone})
         self.assertEqual(list(world.status()["streams"]["jobs"]["writers"]), ["master"])
         done(lease.close())

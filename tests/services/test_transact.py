@@ -22,7 +22,7 @@ from synrepl.services.writing.stream_writer import NoStreams, NotAWriter, Stream
 from synrepl.storage.database import CommitUnknown, Transaction
 from synrepl.storage.memory.store import MemoryStore
 from synrepl.storage.outbox import KeptInMemory, Outbox
-from synrepl.storage.store import DatabaseAway, Fenced, Transacted
+from synrepl.storage.store import DatabaseAway, Fenced, TransactionResult
 from synrepl.streams.declared import declare
 from synrepl.streams.definition import UNTAGGED, Fact, Stream
 from synrepl.streams.row import Row
@@ -126,7 +126,7 @@ class Place:
         outcome: list[Any] = []
 
         def keep(result: Any) -> None:
-            if isinstance(result, Transacted):
+            if isinstance(result, TransactionResult):
                 result = result.result
             outcome.append(result.value if isinstance(result, Failure) else result)
 

@@ -100,8 +100,8 @@ class Rounds(Base):
         batches: list[tuple[int, float]] = []
         real = self.world.store.trim
 
-        async def noting(stream: Stream, cap: Token, must_go: Token, limit: int) -> Any:
-            found = await real(stream, cap, must_go, limit)
+        async def noting(stream: Stream, cap: Token, forced: Token, limit: int) -> Any:
+            found = await real(stream, cap, forced, limit)
             if found.rows:
                 batches.append((found.rows, self.world.clock.seconds()))
             return found
@@ -368,7 +368,7 @@ class Moving:
         self.asked.append(span)
         if self.bounds and self.bounds[0] > span.after:
             raise Trimmed(stream=stream.name, trimmed=self.bounds.pop(0), after=span.after)
-        return Page((), span.upto, limited=False)
+        return Page((), span.upto, is_limited=False)
 
 
 class Leftover(Base):
@@ -388,4 +388,4 @@ class Leftover(Base):
         for bound in (9, 12):
             source: Any = Moving(bound)
             page = self.ask(source, Range(1, 9))
-            self.assertEqual((list(page.facts), page.upto, page.limited), ([], 9, False))
+            self.assertEqual((list(page.facts), page.upto, page.is_limited), ([], 9, False))

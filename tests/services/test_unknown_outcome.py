@@ -15,7 +15,7 @@ from synrepl.services.announcing.announcer import Announcer
 from synrepl.services.writing.stream_writer import StreamWriter
 from synrepl.storage.database import CommitUnknown
 from synrepl.storage.memory.store import MemoryStore
-from synrepl.storage.store import Written
+from synrepl.storage.store import AppendResult
 from synrepl.streams.declared import declare
 from synrepl.streams.definition import UNTAGGED, Fact
 
@@ -82,7 +82,7 @@ class Outcome(SynchronousTestCase):
     def test_it_was_committed(self) -> None:
         self.append("a")
         self.store.at = "append committed"
-        self.assertEqual(self.append("b", "c"), Written([2, 3], "master"))
+        self.assertEqual(self.append("b", "c"), AppendResult([2, 3], "master"))
         self.assertEqual(self.stored(), [(1, "a"), (2, "b"), (3, "c")])
         self.assertEqual(self.heard.tokens, [1, 2, 3])
 
@@ -133,7 +133,7 @@ class Outcome(SynchronousTestCase):
         self.assertFalse(seen["jobs"].writers["master"].held)  # type: ignore[index]
         self.assertFalse(self.writer.is_open)
 
-    def cut_and_stopped(self) -> Deferred[Written]:
+    def cut_and_stopped(self) -> Deferred[AppendResult]:
         """An append whose answer is lost, at a writer that is stopped before it has its name back."""
         deferred = Deferred.fromCoroutine(self.writer.append(JOBS, [[Job("a")]]))
         self.assertNoResult(deferred)

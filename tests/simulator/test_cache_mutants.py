@@ -20,7 +20,7 @@ from synrepl.services.following.handler_calls import HandlerCalls
 from synrepl.services.handlers import Batch
 from synrepl.services.waiting.wait_for import WaitFor
 from synrepl.storage.memory.store import MemoryStore
-from synrepl.storage.store import Aged
+from synrepl.storage.store import AgedPositions
 from synrepl.streams.definition import Fact, Stream
 from synrepl.streams.effects import Effects, Key
 from synrepl.streams.synapse.caches import CACHES
@@ -130,7 +130,7 @@ class Loads(MutantTestCase):
         invalidate = Cache.invalidate
 
         def only_full_keys(cache: Cache, key: Key | None) -> None:
-            if not key or len(key) >= cache.declared.arity:
+            if not key or len(key) >= cache.declaration.arity:
                 invalidate(cache, key)
 
         self.assert_caught("R4", (Cache, "invalidate", only_full_keys))
@@ -234,9 +234,9 @@ class Trims(MutantTestCase):
     def test_trimmed_before_its_time(self) -> None:
         mark = MemoryStore.mark
 
-        async def old_enough(store: MemoryStore, stream: Stream, *ages: float) -> Aged:
+        async def old_enough(store: MemoryStore, stream: Stream, *ages: float) -> AgedPositions:
             aged = await mark(store, stream, *ages)
-            return Aged(store._of(stream).recorded, aged.over)
+            return AgedPositions(store._of(stream).recorded, aged.past_max)
 
         self.assert_caught("TRIM", (MemoryStore, "mark", old_enough))
 

@@ -116,9 +116,9 @@ class Operators(TestCase):
         with self.assertRaises(Fenced):
             self.take()
         seen = self.jobs.observation().writers["w"]
-        self.assertEqual((seen.removed, seen.held), (True, False))
+        self.assertEqual((seen.is_removed, seen.is_held), (True, False))
         self.assertTrue(self.change(membership.add))
-        self.assertFalse(self.jobs.observation().writers["w"].removed)
+        self.assertFalse(self.jobs.observation().writers["w"].is_removed)
 
     def test_who_died_is_fenced_and_may_be_removed(self) -> None:
         self.live()
@@ -136,11 +136,12 @@ class Operators(TestCase):
         for name, writer in real.writers.items():
             told = seen.writers[name]
             self.assertEqual(
-                (told.epoch, told.held, told.alive), (writer.epoch, writer.held, writer.alive)
+                (told.epoch, told.is_held, told.is_alive),
+                (writer.epoch, writer.is_held, writer.is_alive),
             )
             self.assertEqual(
                 [holder.describe for holder in told.holders],
-                [holder.describe for holder in writer.holders],
+                [holder.description for holder in writer.holders],
             )
 
     def test_a_statement_that_nobody_knows(self) -> None:

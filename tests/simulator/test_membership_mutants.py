@@ -58,7 +58,7 @@ class Drains(ComingAndGoing):
 
         async def alive(members: Membership, stream: Stream, writer: str) -> Any:
             last, seen = await look(members, stream, writer)
-            return last, type(seen)(seen.epoch, seen.position, False, seen.alive, seen.holders)
+            return last, type(seen)(seen.epoch, seen.position, False, seen.is_alive, seen.holders)
 
         self.assert_caught("R8", (Membership, "_look", alive))
 
@@ -71,7 +71,7 @@ class Ghosts(ComingAndGoing):
 
         def with_ghosts(state: StreamState, seen: Observation) -> dict[str, Token]:
             found = bounds(state, seen)
-            gone = [w for w, known in seen.writers.items() if known.epoch and not known.held]
+            gone = [w for w, known in seen.writers.items() if known.epoch and not known.is_held]
             for writer in gone:
                 stuck.setdefault((state, writer), found.get(writer, 0))
             return {w: min(at, stuck.get((state, w), at)) for w, at in found.items()}

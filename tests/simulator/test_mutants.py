@@ -195,7 +195,7 @@ class Mutants(MutantTestCase):
         self.assert_caught("R2 R3", (LineEncoder, "_step_over", step_over))
 
     def test_half_facts_of_a_legacy_catch_up(self) -> None:
-        self.assert_caught("R3", (Cursor, "running", property(lambda cursor: False)))
+        self.assert_caught("R3", (Cursor, "is_replaying", property(lambda cursor: False)))
 
     def test_a_transaction_is_applied_whatever_the_record_says(self) -> None:
         def blind(txn: Any, follower: str, place: Place, batch: Batch, known: Token) -> Batch:

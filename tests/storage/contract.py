@@ -15,7 +15,8 @@ from twisted.trial.unittest import TestCase
 
 from synrepl.core.tokens import Range, Token
 from synrepl.storage.store import (
-    Aged,
+    AgedPositions,
+    AppendResult,
     BadValue,
     DatabaseAway,
     Draft,
@@ -23,11 +24,10 @@ from synrepl.storage.store import (
     Fenced,
     KeyReused,
     Observation,
-    Trim,
     Trimmed,
+    TrimResult,
     WriterLease,
     WriterTaken,
-    Written,
 )
 from synrepl.streams.definition import Fact, Stream
 from synrepl.streams.row import Row
@@ -99,7 +99,7 @@ class FactStoreContract(Base):
         self, stream: Stream = NOTES, writer: str | None = None, after: Token = 0
     ) -> list[Fact]:
         page = await self.store.page(stream, Range(after, EVERY), writer, 10_000)
-        self.assertFalse(page.limited)
+        self.assertFalse(page.is_limited)
         return list(page.facts)
 
     async def look(self, stream: Stream = NOTES) -> Observation:
@@ -219,8 +219,8 @@ class FactStoreContract(Base):
                 rows = sum(len(fact.rows) for fact in page.facts)
                 self.assertTrue(rows <= limit or len(page.facts) == 1, (limit, page))
                 self.assertGreater(page.upto, after)
-                self.assertEqual(page.limited, page.upto < end)
-                if page.limited:
+                self.assertEqual(page.is_limited, page.upto < end)
+                if page.is_limited:
                     self.assertEqual(page.upto, page.facts[-1].token)
                 found += page.facts
                 after = page.upto
@@ -232,13 +232,13 @@ class FactStoreContract(Base):
         tokens = await self.append(lease, *([note(str(n))] for n in range(6)))
         page = await self.store.page(NOTES, Range(tokens[1], tokens[4]), None, 100)
         self.assertEqual([fact.token for fact in page.facts], tokens[2:5])
-        self.assertEqual((page.upto, page.limited), (tokens[4], False))
+        self.assertEqual((page.upto, page.is_limited), (tokens[4], False))
         exact = await self.store.page(NOTES, Range(tokens[1], tokens[4]), None, 3)
         self.assertEqual(exact, page)
         for span in (Range(tokens[2], tokens[2]), Range(tokens[4], tokens[1])):
             empty = await self.store.page(NOTES, span, None, 100)
             self.assertEqual(
-                (list(empty.facts), empty.upto, empty.limited), ([], span.after, False)
+                (list(empty.facts), empty.upto, empty.is_limited), ([], span.after, False)
             )
 
     async def test_pages_of_one_writer(self) -> None:
@@ -250,11 +250,11 @@ class FactStoreContract(Base):
         end = (await self.look()).last
         page = await self.store.page(NOTES, Range(0, end), "w1", 3)
         self.assertEqual([f.token for f in page.facts], mine[:3])
-        self.assertTrue(page.limited)
+        self.assertTrue(page.is_limited)
         page = await self.store.page(NOTES, Range(page.upto, end), "w1", 3)
         self.assertEqual([f.token for f in page.facts], mine[3:])
         self.assertEqual({f.writer for f in page.facts}, {"w1"})
-        self.assertEqual((page.upto, page.limited), (end, False))
+        self.assertEqual((page.upto, page.is_limited), (end, False))
         self.assertEqual(await self.facts(writer="nobody"), [])
 
     async def test_reached(self) -> None:
@@ -276,8 +276,8 @@ class FactStoreContract(Base):
         draft = Draft([[note("a")], [note("b")]], key="k")
         (first,) = await lease.append(NOTES, [draft], 0)
         (again,) = await lease.append(NOTES, [draft], 0)
-        self.assertEqual(first, Written(first.tokens, "w1"))
-        self.assertEqual(again, Written(first.tokens, "w1", replayed=True))
+        self.assertEqual(first, AppendResult(first.tokens, "w1"))
+        self.assertEqual(again, AppendResult(first.tokens, "w1", replayed=True))
         self.assertEqual(len(await self.facts()), 2)
 
     async def test_a_key_used_again_at_another_writer_names_the_first_one(self) -> None:
@@ -285,10 +285,10 @@ class FactStoreContract(Base):
         draft = Draft([[note("a")]], key="k")
         (first,) = await one.append(NOTES, [draft], 0)
         mine, elsewhere = await other.append(NOTES, [Draft([[note("b")]], key="mine"), draft], 0)
-        self.assertEqual(elsewhere, Written(first.tokens, "w1", replayed=True))
+        self.assertEqual(elsewhere, AppendResult(first.tokens, "w1", replayed=True))
         self.assertEqual(mine.writer, "w2")
         (back,) = await one.append(NOTES, [Draft([[note("b")]], key="mine")], 0)
-        self.assertEqual(back, Written(mine.tokens, "w2", replayed=True))
+        self.assertEqual(back, AppendResult(mine.tokens, "w2", replayed=True))
         self.assertEqual(len(await self.facts()), 2)
 
     async def test_a_replay_among_fresh_drafts(self) -> None:
@@ -298,7 +298,7 @@ class FactStoreContract(Base):
         before, replayed, after = await lease.append(
             NOTES, [Draft([[note("x")]], key="x"), old, Draft([[note("y")]])], 0
         )
-        self.assertEqual(replayed, Written(first.tokens, "w1", replayed=True))
+        self.assertEqual(replayed, AppendResult(first.tokens, "w1", replayed=True))
         self.assertEqual((before.replayed, after.replayed), (False, False))
         found = {fact.token: fact.rows[0] for fact in await self.facts()}
         self.assertEqual(
@@ -352,20 +352,20 @@ class FactStoreContract(Base):
         with self.assertRaises(WriterTaken):
             await other.open_writer("w1", [EVERYTHING, NOTES])
         state = (await self.look(EVERYTHING)).writers.get("w1")
-        self.assertTrue(state is None or not (state.held or state.alive), state)
+        self.assertTrue(state is None or not (state.is_held or state.is_alive), state)
         await self.lease("w1", EVERYTHING)
 
     async def test_a_name_given_back(self) -> None:
         first = await self.lease("w1")
         before = (await self.look()).writers["w1"]
-        self.assertEqual((before.held, before.alive), (True, True))
+        self.assertEqual((before.is_held, before.is_alive), (True, True))
         await first.close()
         between = (await self.look()).writers["w1"]
-        self.assertEqual((between.held, between.alive, between.holders), (False, False, ()))
+        self.assertEqual((between.is_held, between.is_alive, between.holders), (False, False, ()))
         other = await self.make_store("beta")
         second = await self.lease("w1", store=other)
         after = (await self.look()).writers["w1"]
-        self.assertEqual((after.held, after.alive), (True, True))
+        self.assertEqual((after.is_held, after.is_alive), (True, True))
         self.assertTrue(before.epoch < between.epoch < after.epoch)
         await self.append(second, [note("mine now")])
 
@@ -408,7 +408,7 @@ class FactStoreContract(Base):
         tokens = await lease.reserve(NOTES, 2, 0)
         await self.cut(lease)
         dead = (await self.look()).writers["w1"]
-        self.assertEqual((dead.held, dead.alive), (True, False))
+        self.assertEqual((dead.is_held, dead.is_alive), (True, False))
         # Until it is fenced, it may still write.
         await lease.write(NOTES, [Fact(tokens[0], "w1", (note("in time"),))])
         self.assertTrue(await self.store.fence(NOTES, "w1"))
@@ -416,7 +416,7 @@ class FactStoreContract(Base):
         with self.assertRaises(Fenced):
             await lease.write(NOTES, [Fact(tokens[1], "w1", (note("late"),))])
         fenced = (await self.look()).writers["w1"]
-        self.assertEqual((fenced.held, fenced.alive, fenced.holders), (False, False, ()))
+        self.assertEqual((fenced.is_held, fenced.is_alive, fenced.holders), (False, False, ()))
         self.assertEqual([f.token for f in await self.facts()], [tokens[0]])
 
     async def test_there_is_nobody_to_fence(self) -> None:
@@ -467,7 +467,7 @@ class FactStoreContract(Base):
         (two,) = (await self.look()).writers["w1"].holders
         self.assertEqual({one.identity, two.identity}, identities)
         self.assertNotEqual(two.identity, one.identity)
-        self.assertTrue(two.describe)
+        self.assertTrue(two.description)
         await lease.release(NOTES, second)
         await lease.reserve(NOTES, 1, 0)
         (three,) = (await self.look()).writers["w1"].holders
@@ -608,11 +608,11 @@ class FactStoreContract(Base):
         return tokens
 
     async def trim(
-        self, cap: Token = EVERY, must_go: Token = 0, limit: int = 1000, stream: Stream = NOTES
-    ) -> Trim:
+        self, cap: Token = EVERY, forced: Token = 0, limit: int = 1000, stream: Stream = NOTES
+    ) -> TrimResult:
         """Trim a batch; what it says must be so."""
         before = await self.look(stream)
-        trim = await self.store.trim(stream, cap, must_go, limit)
+        trim = await self.store.trim(stream, cap, forced, limit)
         seen = await self.look(stream)
         self.assertEqual(seen.trimmed, trim.upto)
         self.assertTrue(before.trimmed <= trim.upto <= min(cap, seen.recorded) or not trim.rows)
@@ -633,27 +633,27 @@ class FactStoreContract(Base):
         for follower in ("f1", "f2"):
             await self.store.renew_lease(follower, None, 60)
             await self.acknowledge(follower, tokens[6])
-        self.assertEqual(await self.trim(), Trim(tokens[6], 7, "f1"))
+        self.assertEqual(await self.trim(), TrimResult(tokens[6], 7, "f1"))
         self.assertEqual(await self.left(), tokens[7:])
         await self.acknowledge("f1", tokens[9])
         await self.acknowledge("f2", tokens[7])
-        self.assertEqual(await self.trim(), Trim(tokens[7], 1, "f2"))
+        self.assertEqual(await self.trim(), TrimResult(tokens[7], 1, "f2"))
         await self.acknowledge("f2", tokens[9])
-        self.assertEqual(await self.trim(), Trim(tokens[9], 2, None))
-        self.assertEqual(await self.trim(), Trim(tokens[9], 0, None))
+        self.assertEqual(await self.trim(), TrimResult(tokens[9], 2, None))
+        self.assertEqual(await self.trim(), TrimResult(tokens[9], 0, None))
         self.assertEqual(await self.left(), [])
 
     async def test_with_no_followers_all_that_is_settled_goes(self) -> None:
         lease = await self.lease()
         tokens = await self.written(lease, 3)
         await self.append(lease, [note("not on record")])
-        self.assertEqual(await self.trim(), Trim(tokens[-1], 3, None))
+        self.assertEqual(await self.trim(), TrimResult(tokens[-1], 3, None))
         self.assertEqual(len(await self.left()), 1)
 
     async def test_a_follower_with_a_lease_and_no_record_holds_everything(self) -> None:
         await self.written(await self.lease(), 3)
         await self.store.renew_lease("f1", ["notes"], 60)
-        self.assertEqual(await self.trim(), Trim(0, 0, "f1"))
+        self.assertEqual(await self.trim(), TrimResult(0, 0, "f1"))
 
     async def test_a_follower_holds_each_writer_by_itself(self) -> None:
         one, two = await self.lease("w1"), await self.lease("w2")
@@ -661,20 +661,20 @@ class FactStoreContract(Base):
         third = await self.written(one, 2)
         await self.store.renew_lease("f1", None, 60)
         await self.acknowledge("f1", third[0], "w1")
-        self.assertEqual(await self.trim(), Trim(first[-1], 2, "f1"))
+        self.assertEqual(await self.trim(), TrimResult(first[-1], 2, "f1"))
         await self.acknowledge("f1", second[0], "w2")
-        self.assertEqual(await self.trim(), Trim(second[0], 1, "f1"))
+        self.assertEqual(await self.trim(), TrimResult(second[0], 1, "f1"))
         await self.acknowledge("f1", second[1], "w2")
-        self.assertEqual(await self.trim(), Trim(third[0], 2, "f1"))
+        self.assertEqual(await self.trim(), TrimResult(third[0], 2, "f1"))
 
     async def test_a_lease_that_has_run_out_lets_go(self) -> None:
         tokens = await self.written(await self.lease(), 3)
         await self.store.renew_lease("f1", None, 0)
         await self.store.renew_lease("f2", None, 60)
         await self.acknowledge("f2", tokens[1])
-        self.assertEqual(await self.trim(), Trim(tokens[1], 2, "f2"))
+        self.assertEqual(await self.trim(), TrimResult(tokens[1], 2, "f2"))
         await self.store.renew_lease("f2", None, 0)
-        self.assertEqual(await self.trim(), Trim(tokens[2], 1, None))
+        self.assertEqual(await self.trim(), TrimResult(tokens[2], 1, None))
 
     async def test_a_lease_is_of_some_streams(self) -> None:
         await self.written(await self.lease(), 3)
@@ -692,37 +692,39 @@ class FactStoreContract(Base):
         await self.store.renew_lease("f1", None, 60)
         await self.acknowledge("f1", 1, "w1")
         await self.acknowledge("f1", last[0], "")
-        self.assertEqual(await self.trim(), Trim(last[0], 3, "f1"))
+        self.assertEqual(await self.trim(), TrimResult(last[0], 3, "f1"))
 
     async def test_the_window_of_a_batch(self) -> None:
         lease = await self.lease()
         sizes = [1, 3, 2, 7, 1]
         tokens = await self.append(lease, *([note("x")] * size for size in sizes))
         await self.store.record_positions(NOTES, tokens[-1], {})
-        self.assertEqual(await self.trim(limit=3), Trim(tokens[1], 4, None))
-        self.assertEqual(await self.trim(limit=2), Trim(tokens[2], 2, None))
-        self.assertEqual(await self.trim(limit=1), Trim(tokens[3], 7, None))
-        self.assertEqual(await self.trim(limit=5), Trim(tokens[4], 1, None))
+        self.assertEqual(await self.trim(limit=3), TrimResult(tokens[1], 4, None))
+        self.assertEqual(await self.trim(limit=2), TrimResult(tokens[2], 2, None))
+        self.assertEqual(await self.trim(limit=1), TrimResult(tokens[3], 7, None))
+        self.assertEqual(await self.trim(limit=5), TrimResult(tokens[4], 1, None))
 
     async def test_a_window_is_of_rows_however_far_apart_they_are(self) -> None:
         lease = await self.lease()
         tokens = await self.append(lease, [note("a")])
         tokens += await self.append(lease, [note("b")], floor=10**12)
         await self.store.record_positions(NOTES, tokens[-1], {})
-        self.assertEqual(await self.trim(limit=2), Trim(tokens[1], 2, None))
+        self.assertEqual(await self.trim(limit=2), TrimResult(tokens[1], 2, None))
 
     async def test_what_must_go_goes(self) -> None:
         tokens = await self.written(await self.lease(), 5)
         await self.store.renew_lease("f1", None, 60)
-        self.assertEqual(await self.trim(must_go=tokens[2]), Trim(tokens[2], 3, "f1"))
-        self.assertEqual(await self.trim(must_go=tokens[1]), Trim(tokens[2], 0, "f1"))
-        self.assertEqual(await self.trim(cap=tokens[3], must_go=EVERY), Trim(tokens[3], 1, None))
+        self.assertEqual(await self.trim(forced=tokens[2]), TrimResult(tokens[2], 3, "f1"))
+        self.assertEqual(await self.trim(forced=tokens[1]), TrimResult(tokens[2], 0, "f1"))
+        self.assertEqual(
+            await self.trim(cap=tokens[3], forced=EVERY), TrimResult(tokens[3], 1, None)
+        )
 
     async def test_nothing_above_the_cap_goes(self) -> None:
         tokens = await self.written(await self.lease(), 5)
-        self.assertEqual(await self.trim(cap=tokens[1]), Trim(tokens[1], 2, None))
-        self.assertEqual(await self.trim(cap=tokens[0]), Trim(tokens[1], 0, None))
-        self.assertEqual(await self.trim(cap=0), Trim(tokens[1], 0, None))
+        self.assertEqual(await self.trim(cap=tokens[1]), TrimResult(tokens[1], 2, None))
+        self.assertEqual(await self.trim(cap=tokens[0]), TrimResult(tokens[1], 0, None))
+        self.assertEqual(await self.trim(cap=0), TrimResult(tokens[1], 0, None))
         self.assertEqual(await self.left(), tokens[2:])
 
     async def test_who_reads_one_writer_hears_of_its_facts_alone(self) -> None:
@@ -757,8 +759,8 @@ class FactStoreContract(Base):
         tokens = await self.written(await self.lease("w1", BACKFILL), 5, BACKFILL)
         await self.store.renew_lease("f1", None, 60)
         await self.store.record_follower("f1", {("backfill", "w1"): tokens[2]})
-        self.assertEqual(await self.trim(stream=BACKFILL, limit=2), Trim(tokens[1], 2, None))
-        self.assertEqual(await self.trim(stream=BACKFILL), Trim(tokens[2], 1, "f1"))
+        self.assertEqual(await self.trim(stream=BACKFILL, limit=2), TrimResult(tokens[1], 2, None))
+        self.assertEqual(await self.trim(stream=BACKFILL), TrimResult(tokens[2], 1, "f1"))
         self.assertEqual(await self.left(BACKFILL), tokens[3:])
 
     async def test_trimming_at_once(self) -> None:
@@ -780,24 +782,26 @@ class FactStoreContract(Base):
     async def test_what_is_on_record_now_is_old_enough_when_nothing_is_to_be_kept(self) -> None:
         tokens = await self.written(await self.lease(), 3)
         aged = await self.store.mark(NOTES, 0, 100)
-        self.assertEqual((aged.kept, aged.over), (tokens[-1], 0))
+        self.assertEqual((aged.past_keep, aged.past_max), (tokens[-1], 0))
 
     async def test_marks_tell_ages(self) -> None:
         lease = await self.lease()
         first = (await self.written(lease, 3))[-1]
-        self.assertEqual(await self.store.mark(NOTES, 10, 100), Aged(0, 0))  # marked only now
+        self.assertEqual(
+            await self.store.mark(NOTES, 10, 100), AgedPositions(0, 0)
+        )  # marked only now
         await self.pass_time(11)
         second = (await self.written(lease, 3))[-1]
-        self.assertEqual(await self.store.mark(NOTES, 10, 100), Aged(first, 0))
+        self.assertEqual(await self.store.mark(NOTES, 10, 100), AgedPositions(first, 0))
         await self.pass_time(11)
-        self.assertEqual(await self.store.mark(NOTES, 10, 100), Aged(second, 0))
+        self.assertEqual(await self.store.mark(NOTES, 10, 100), AgedPositions(second, 0))
         await self.pass_time(85)
-        self.assertEqual(await self.store.mark(NOTES, 10, 100), Aged(second, first))
+        self.assertEqual(await self.store.mark(NOTES, 10, 100), AgedPositions(second, first))
         await self.pass_time(11)
-        self.assertEqual(await self.store.mark(NOTES, 10, 100), Aged(second, second))
+        self.assertEqual(await self.store.mark(NOTES, 10, 100), AgedPositions(second, second))
 
     async def test_a_stream_in_which_nothing_was_written_has_no_age(self) -> None:
         await self.lease()
         for _ in range(3):
-            self.assertEqual(await self.store.mark(NOTES, 10, 100), Aged(0, 0))
+            self.assertEqual(await self.store.mark(NOTES, 10, 100), AgedPositions(0, 0))
             await self.pass_time(1000)

@@ -71,7 +71,7 @@ class FailoverContract(Base):
         self.assertEqual(seen.incarnation, 2)
         self.assertGreaterEqual(seen.floor, tokens[5] + MARGIN)
         self.assertEqual((seen.recorded, seen.writers["w1"].position), (seen.floor, seen.floor))
-        self.assertEqual((seen.writers["w1"].held, seen.writers["w1"].holders), (False, ()))
+        self.assertEqual((seen.writers["w1"].is_held, seen.writers["w1"].holders), (False, ()))
         (token,) = await self.append(await self.lease("after"), [note("new")])
         self.assertGreater(token, seen.floor)
 

@@ -21,7 +21,7 @@ from synrepl.storage.store import (
     Fenced,
     Observation,
     Outbox,
-    Transacted,
+    TransactionResult,
     WriterLease,
 )
 from synrepl.streams.definition import Fact, Stream
@@ -87,7 +87,7 @@ class TransactContract(Base):
         *streams: Stream,
         floors: Mapping[str, Token] | None = None,
         lease: WriterLease | None = None,
-    ) -> Transacted[Any]:
+    ) -> TransactionResult[Any]:
         named = streams or (NOTES,)
         floors = {stream.name: 0 for stream in named} | dict(floors or {})
         return await (lease or self.lease).transact("a test", named, work, lambda: floors)
@@ -204,7 +204,7 @@ class TransactContract(Base):
             return run
 
         running = [Deferred.fromCoroutine(self.transact(work(n))) for n in range(12)]
-        done: list[Transacted[int]] = await gatherResults(running)
+        done: list[TransactionResult[int]] = await gatherResults(running)
         self.assertEqual([each.result for each in done], list(range(12)))
         self.assertEqual(await self.changes(), sorted(f"change {n}" for n in range(12)))
         facts = sorted((f for each in done for f in each.facts["notes"]), key=lambda f: f.token)

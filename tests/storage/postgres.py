@@ -14,7 +14,7 @@ from synrepl.adapters.postgres.database import PostgresDatabase
 from synrepl.adapters.postgres.session import PostgresSession, open_session
 from synrepl.adapters.postgres.single import PostgresSingles
 from synrepl.adapters.scheduler import TwistedScheduler
-from synrepl.storage.database import Session
+from synrepl.storage.database import DatabaseSession
 from synrepl.storage.migrations import load, migrate
 from synrepl.storage.postgres_lease import PostgresLease
 from synrepl.storage.postgres_store import PostgresStore
@@ -54,7 +54,7 @@ class Process:
             statements=self.statements,
         )
 
-    async def open_session(self) -> Session:
+    async def open_session(self) -> DatabaseSession:
         """A connection of its own, for a lease."""
         session = await open_session(reactor, self.dsn, self.name)
         self.sessions.append(session)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, Self
 
 from synrepl.storage.database import Values
-from synrepl.storage.memory.changes import Changes
+from synrepl.storage.memory.changes import MemoryChanges
 
 
-class RecordedChanges(Changes):
+class RecordedChanges(MemoryChanges):
     """Understands one statement, an INSERT of one value.
 
     :param table: the values that were committed

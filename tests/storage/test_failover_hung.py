@@ -13,7 +13,7 @@ from synrepl.core.errors import Unavailable
 from synrepl.core.tokens import Token
 from synrepl.services.writing.announced_elsewhere import NullCommitListener
 from synrepl.services.writing.stream_writer import StreamWriter
-from synrepl.storage.database import Session
+from synrepl.storage.database import DatabaseSession
 from synrepl.storage.incarnations import MARGIN
 from tests.adapters.proxy import Proxy
 from tests.services.world import Noting
@@ -30,7 +30,7 @@ class TwoWays(Process):
 
     sessions_by = ""
 
-    async def open_session(self) -> Session:
+    async def open_session(self) -> DatabaseSession:
         session = await open_session(reactor, self.sessions_by, self.name)
         self.sessions.append(session)
         return session

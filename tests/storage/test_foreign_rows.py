@@ -121,9 +121,9 @@ class Rows(TestCase):
         after, more = 0, True
         while more:
             page = await store.page(stream, Range(after, 10**9), None, limit)
-            self.assertTrue(page.facts or not page.limited)
+            self.assertTrue(page.facts or not page.is_limited)
             found += page.facts
-            after, more = page.upto, page.limited
+            after, more = page.upto, page.is_limited
         return found
 
     async def check(self, version: str) -> None:

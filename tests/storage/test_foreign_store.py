@@ -18,8 +18,8 @@ from synrepl.services.following.delivery import Delivery
 from synrepl.services.following.follower import Follower
 from synrepl.services.handlers import Batch, Handler
 from synrepl.storage.database import QueryFailed
+from synrepl.storage.foreign.progress import ForeignProgress, TableLocked, observe
 from synrepl.storage.foreign.release import NoTableForStream, NotSynapse, UnknownSchema
-from synrepl.storage.foreign.standing import ForeignStanding, TableLocked, look
 from synrepl.storage.foreign.store import ForeignStore
 from synrepl.storage.store import Page
 from synrepl.streams.catalogue import Catalogue
@@ -51,10 +51,10 @@ IN_ALL = {
 ONLY_NEWEST = {"sticky_events", "thread_subscriptions", "quarantined_media", "profile_updates"}
 
 
-async def standing_of(store: ForeignStore) -> Mapping[str, ForeignStanding]:
+async def standing_of(store: ForeignStore) -> Mapping[str, ForeignProgress]:
     """How far each stream is."""
     release = await store.release()
-    return await store.read("standing", lambda txn: look(txn, release))
+    return await store.read("standing", lambda txn: observe(txn, release))
 
 
 class ForeignCase(TestCase):
@@ -118,7 +118,7 @@ class Pages(ForeignCase):
                     self.assertTrue(len(page.facts) == 1 or rows <= limit)
                     self.assertGreater(page.upto, after)
                     found += page.facts
-                    after, more = page.upto, page.limited
+                    after, more = page.upto, page.is_limited
                 self.assertEqual(found, whole)
 
     async def test_bounds_are_half_open(self) -> None:
@@ -127,10 +127,10 @@ class Pages(ForeignCase):
             page = await store.page(stream, Range(10, 20), None, ALL)
             tokens = [fact.token for fact in page.facts]
             self.assertEqual((tokens[0], tokens[-1]), (11, 20))
-            self.assertEqual((page.upto, page.limited), (20, False))
+            self.assertEqual((page.upto, page.is_limited), (20, False))
         for span in (Range(5, 5), Range(9, 2)):
             page = await store.page(EVENTS, span, None, ALL)
-            self.assertEqual(page, Page((), max(span), limited=False))
+            self.assertEqual(page, Page((), max(span), is_limited=False))
 
     async def positions(self, version: str) -> Mapping[str, Mapping[str, int]]:
         found = await standing_of(await self.store(version))
@@ -168,7 +168,7 @@ class Positions(TestCase):
     """What is on record against what is in the tables."""
 
     def positions(self, tables: Mapping[str, int], recorded: Mapping[str, int]) -> dict[str, int]:
-        return ForeignStanding("seq", 99, tables, recorded).positions
+        return ForeignProgress("seq", 99, tables, recorded).positions
 
     def test_nothing_is_on_record(self) -> None:
         self.assertEqual(self.positions({}, {}), {"master": 0})
@@ -302,9 +302,9 @@ class Recognition(ForeignCase):
         standing = await standing_of(await self.store("1.163.2"))
         self.assertEqual(standing["events"].row_positions, standing["events"].positions)
         self.assertEqual(standing["caches"].row_positions, standing["caches"].positions)
-        alone = ForeignStanding("s", 9, {"": 5, "gone": 3, "new": 9}, {"w": 7})
+        alone = ForeignProgress("s", 9, {"": 5, "gone": 3, "new": 9}, {"w": 7})
         self.assertEqual(alone.row_positions, {"w": 5, "new": 9})
-        several = ForeignStanding("s", 9, {"": 5, "w": 4}, {"w": 7, "v": 8})
+        several = ForeignProgress("s", 9, {"": 5, "w": 4}, {"w": 7, "v": 8})
         self.assertEqual(several.row_positions, {"w": 4, "v": 0})
 
     async def test_an_empty_database(self) -> None:

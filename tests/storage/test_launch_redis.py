@@ -12,10 +12,10 @@ from unittest.mock import patch
 
 from synrepl.storage.launch.redis import (
     HOST,
-    PortTaken,
     RedisMissing,
     RedisNotStarted,
-    RedisServer,
+    RedisPortTaken,
+    RedisProcess,
     redis_server,
 )
 
@@ -28,8 +28,8 @@ class Launching(TestCase):
         with socket.create_server((HOST, 0)) as free:
             self.port = free.getsockname()[1]
 
-    def server(self, *settings: str) -> RedisServer:
-        made = RedisServer(self.directory, self.port, *([settings] if settings else []))
+    def server(self, *settings: str) -> RedisProcess:
+        made = RedisProcess(self.directory, self.port, *([settings] if settings else []))
         self.addCleanup(made.kill)
         return made
 
@@ -56,7 +56,7 @@ class Launching(TestCase):
         self.assertIsNone(server.pid)
 
     def test_somebody_else_listens_there(self) -> None:
-        with socket.create_server((HOST, self.port)), self.assertRaises(PortTaken) as caught:
+        with socket.create_server((HOST, self.port)), self.assertRaises(RedisPortTaken) as caught:
             self.server().start()
         self.assertIn(str(self.port), str(caught.exception))
 

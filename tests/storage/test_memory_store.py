@@ -15,13 +15,13 @@ from synrepl.storage.database import CommitUnknown, UniqueViolation
 from synrepl.storage.memory.lease import MemoryLease
 from synrepl.storage.memory.store import MemoryStore
 from synrepl.storage.store import (
+    AppendResult,
     DatabaseAway,
     Draft,
     FactStore,
     Fenced,
     KeyReused,
     Trimmed,
-    Written,
 )
 from synrepl.streams.definition import Fact, Stream
 from tests.storage.contract import EVERY, FactStoreContract
@@ -140,7 +140,7 @@ class Steps(TestCase):
         self.store.go_on()
         await self.assertFailure(other, KeyReused)
         self.store.go_on()  # the first one tries again, and finds the answer
-        self.assertEqual(await first, [Written(written.tokens, "w1", replayed=True)])
+        self.assertEqual(await first, [AppendResult(written.tokens, "w1", replayed=True)])
         self.assertEqual((await self.texts(), await self.holders()), ([(2, "a")], 0))
 
     async def test_nobody_is_fenced_while_a_transaction_runs(self) -> None:

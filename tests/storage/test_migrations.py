@@ -17,8 +17,8 @@ from synrepl.storage.migrations import (
     BadMigrations,
     DatabaseNewer,
     MigrationEdited,
+    MigrationPhase,
     MigrationsOutOfOrder,
-    Phase,
     Schema,
     SchemaBehind,
     applied,
@@ -110,7 +110,9 @@ class Migrating(TestCase):
         files = {name: sql for name, sql in FOLDER.items() if name not in without}
         return load(folder(self, {**files, **changed}))
 
-    async def migrate(self, schema: Schema, upto: Phase = Phase.POST) -> list[str]:
+    async def migrate(
+        self, schema: Schema, upto: MigrationPhase = MigrationPhase.POST
+    ) -> list[str]:
         return [str(each) for each in await migrate(self.database, schema, upto)]
 
     async def pending(self, schema: Schema) -> list[str]:
@@ -125,7 +127,7 @@ class Migrating(TestCase):
 
     async def test_new_database(self) -> None:
         self.assertEqual(await self.pending(self.schema()), NAMES)
-        self.assertEqual(await self.migrate(self.schema(), Phase.PRE), NAMES)
+        self.assertEqual(await self.migrate(self.schema(), MigrationPhase.PRE), NAMES)
         self.assertEqual(await self.migrate(self.schema()), [])
         self.assertEqual(await self.pending(self.schema()), [])
         self.assertEqual(sorted(await self.applied()), sorted(NAMES))
@@ -164,8 +166,8 @@ class Migrating(TestCase):
     async def test_rolling_upgrade(self) -> None:
         old, new = self.schema(*list(FOLDER)[1:]), self.schema()
         await self.migrate(old)
-        self.assertEqual(await self.migrate(new, Phase.PRE), ["0002_cents.pre"])
-        self.assertEqual(await self.migrate(new, Phase.PRE), [])
+        self.assertEqual(await self.migrate(new, MigrationPhase.PRE), ["0002_cents.pre"])
+        self.assertEqual(await self.migrate(new, MigrationPhase.PRE), [])
         with self.assertRaises(SchemaBehind) as caught:
             await self.database.run("check", lambda txn: check(txn, new))
         self.assertIn("0003_index.pre", str(caught.exception))
@@ -175,7 +177,7 @@ class Migrating(TestCase):
     async def test_pending_post_does_not_keep_the_code_from_running(self) -> None:
         await self.migrate(self.schema(*list(FOLDER)[1:]))
         schema = self.schema("0003_index.pre.sql")
-        await self.migrate(schema, Phase.PRE)
+        await self.migrate(schema, MigrationPhase.PRE)
         await self.database.run("check", lambda txn: check(txn, schema))
 
     async def test_many_at_once(self) -> None:

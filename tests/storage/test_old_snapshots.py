@@ -14,7 +14,7 @@ from synrepl.storage import staging_with_ids as preserved
 from synrepl.storage.database import Isolation, Transaction
 from synrepl.storage.membership import BroughtBack, State
 from synrepl.storage.postgres_lease import PostgresLease
-from synrepl.storage.staging import Job, Staged
+from synrepl.storage.staging import StagedAttempt, StagingJob
 from synrepl.storage.store import Drained
 from synrepl.storage.writers import Claim
 from synrepl.streams.columns import row_columns
@@ -145,10 +145,10 @@ class OldSnapshots(PostgresCase):
 
     # -- Spark --------------------------------------------------------------------------
 
-    async def stage(self, columns: Sequence[str], row: bytes) -> Staged:
+    async def stage(self, columns: Sequence[str], row: bytes) -> StagedAttempt:
         """Stage one row, as a task does."""
 
-        def work(txn: Transaction) -> Staged:
+        def work(txn: Transaction) -> StagedAttempt:
             staged.ensure_staging(txn, "notes", row_columns(NOTES.kinds[UNTAGGED]))
             return staged.stage(txn, "notes", "job", 1, columns, [row], [])
 
@@ -163,7 +163,7 @@ class OldSnapshots(PostgresCase):
             if not runs:  # the snapshot is taken
                 self.drain_at_once("billing")
             runs.append(txn)
-            staged.append_staged(txn, Job("notes", "billing", "job"), [attempt], ["text"])
+            staged.append_staged(txn, StagingJob("notes", "billing", "job"), [attempt], ["text"])
 
         with self.assertRaises(Drained):
             await self.operator.database.run("t", work, isolation=Isolation.REPEATABLE_READ)
@@ -173,9 +173,9 @@ class OldSnapshots(PostgresCase):
         attempt = await self.stage(
             ["stream_id", "row_no", "writer", "text"], b"1\t0\t7\t0\tsql\treplayed\n"
         )
-        job = Job("notes", "sql", "job")
+        job = StagingJob("notes", "sql", "job")
         await self.operator.database.run(
-            "replay", lambda txn: preserved.append_preserved(txn, job, [attempt], ["text"])
+            "replay", lambda txn: preserved.append_with_ids(txn, job, [attempt], ["text"])
         )
         self.all_refused()  # the sequence is behind until it is moved
         await self.operator.database.run("move", lambda txn: preserved.move_sequence(txn, "notes"))

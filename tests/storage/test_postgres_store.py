@@ -9,7 +9,7 @@ from twisted.internet.defer import Deferred
 
 from synrepl.core.tokens import Token
 from synrepl.storage.postgres_store import PostgresStore
-from synrepl.storage.store import Draft, FactStore, Fenced, WriterState, Written
+from synrepl.storage.store import AppendResult, Draft, FactStore, Fenced, WriterState
 from synrepl.storage.tables import sequence_name, table_name
 from synrepl.streams.definition import Stream
 from synrepl.streams.synapse.backfill import BACKFILL, BackfillRow
@@ -79,7 +79,7 @@ class OnlyHere(PostgresCase):
         successor = self.connect()
         self.sql("SELECT pg_advisory_lock(synrepl.lock_class(%s), 0)", number, on=successor)
         state = await self.state()
-        self.assertEqual((state.held, state.alive), (True, False))
+        self.assertEqual((state.is_held, state.is_alive), (True, False))
         self.assertFalse(await self.one.store.fence(NOTES, "w1"))
 
     async def test_a_reservation_that_was_refused_holds_nothing(self) -> None:
@@ -100,7 +100,7 @@ class OnlyHere(PostgresCase):
         await self.lease.reserve(NOTES, 1, 0)
         (holder,) = (await self.state()).holders
         for word in ("backend", "synrepl one"):
-            self.assertIn(word, holder.describe)
+            self.assertIn(word, holder.description)
 
     async def test_a_reservation_is_the_same_one_whatever_its_transaction_does_next(self) -> None:
         application = self.connect()
@@ -110,7 +110,7 @@ class OnlyHere(PostgresCase):
         (before,) = (await observer.observe([NOTES]))["notes"].writers["sql"].holders
         self.sql("SELECT 'something else'", on=application)
         (after,) = (await observer.observe([NOTES]))["notes"].writers["sql"].holders
-        self.assertNotEqual(before.describe, after.describe)
+        self.assertNotEqual(before.description, after.description)
         self.assertEqual(before, after)
         assert before.transaction_s is not None
         assert after.transaction_s is not None
@@ -126,7 +126,7 @@ class OnlyHere(PostgresCase):
             (written,) = await first.append(stream, [draft], 0)
             self.sql("UPDATE synrepl._idempotency_keys SET writer = NULL")
             (again,) = await other.append(stream, [draft], 0)
-            self.assertEqual(again, Written(written.tokens, "w2", replayed=True))
+            self.assertEqual(again, AppendResult(written.tokens, "w2", replayed=True))
 
     async def test_an_answer_whose_facts_are_gone_names_who_asks(self) -> None:
         draft = Draft([[]], key="k")  # without rows it leaves as little
@@ -134,7 +134,7 @@ class OnlyHere(PostgresCase):
         self.sql("UPDATE synrepl._idempotency_keys SET writer = NULL")
         other = await self.one.store.open_writer("w2", [NOTES])
         (again,) = await other.append(NOTES, [draft], 0)
-        self.assertEqual(again, Written(written.tokens, "w2", replayed=True))
+        self.assertEqual(again, AppendResult(written.tokens, "w2", replayed=True))
 
     async def test_commits_are_not_notified_of_when_nobody_else_announces(self) -> None:
         listener = self.connect()

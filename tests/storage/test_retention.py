@@ -14,9 +14,9 @@ from twisted.internet.defer import Deferred
 
 from synrepl.core.tokens import Range, Token
 from synrepl.storage.facts import FactTable
-from synrepl.storage.marks import Mark, aged, noted
 from synrepl.storage.memory.store import MemoryStore
-from synrepl.storage.store import Aged, Draft, FactStore, Trimmed
+from synrepl.storage.position_marks import PositionMark, add_mark, aged_positions
+from synrepl.storage.store import AgedPositions, Draft, FactStore, Trimmed
 from tests.storage.contract import EVERY
 from tests.storage.hasty import HastyScheduler
 from tests.storage.postgres import PostgresCase
@@ -34,43 +34,43 @@ class Marks(TestCase):
     def test_ages(self, steps: list[tuple[float, int]], keep_s: float) -> None:
         """Never too young; and too old by no more than is known to be lost."""
         max_s = 30_000.0
-        marks: list[Mark] = []
+        marks: list[PositionMark] = []
         now, position = 1_000_000.0, 0
-        history: list[Mark] = []
+        history: list[PositionMark] = []
         longest = 0.0
         for seconds, more in steps:
             seconds *= 10
             now, position, longest = now + seconds, position + more, max(longest, seconds)
-            history.append(Mark(now, position))
-            marks = noted(marks, now, position, keep_s, max_s)
+            history.append(PositionMark(now, position))
+            marks = add_mark(marks, now, position, keep_s, max_s)
             self.assertEqual(marks, sorted(marks))
             self.assertLessEqual(len(marks), 213)
-            found = aged(marks, now, position, keep_s, max_s)
-            for token, age_s in ((found.kept, keep_s), (found.over, max_s)):
+            found = aged_positions(marks, now, position, keep_s, max_s)
+            for token, age_s in ((found.past_keep, keep_s), (found.past_max, max_s)):
                 self.assertLessEqual(token, at(history, now - age_s))
                 coarse = max_s / 100 * 2 + longest
                 self.assertGreaterEqual(token, at(history, now - age_s - coarse))
 
     def test_their_number_is_bounded(self) -> None:
         for keep_s, at_most in ((0.0, 102), (600.0, 115), (7 * 86_400.0, 103)):
-            marks: list[Mark] = []
+            marks: list[PositionMark] = []
             for minute in range(20_000):
-                marks = noted(marks, minute * 60.0, minute + 1, keep_s, 7 * 86_400.0)
+                marks = add_mark(marks, minute * 60.0, minute + 1, keep_s, 7 * 86_400.0)
             self.assertLessEqual(len(marks), at_most)
             self.assertGreater(len(marks), 95)
 
     def test_a_stream_that_stands_still_needs_none(self) -> None:
-        marks = noted([], 5.0, 3, 10, 100)
+        marks = add_mark([], 5.0, 3, 10, 100)
         for now in range(6, 50):
-            self.assertEqual(noted(marks, float(now), 3, 10, 100), [Mark(5.0, 3)])
+            self.assertEqual(add_mark(marks, float(now), 3, 10, 100), [PositionMark(5.0, 3)])
 
     def test_a_clock_that_goes_back(self) -> None:
-        marks = [Mark(1000.0, 5)]
-        self.assertEqual(noted(marks, 10.0, 9, 1, 100), marks)
-        self.assertEqual(aged(marks, 10.0, 9, 1, 100), Aged(0, 0))
+        marks = [PositionMark(1000.0, 5)]
+        self.assertEqual(add_mark(marks, 10.0, 9, 1, 100), marks)
+        self.assertEqual(aged_positions(marks, 10.0, 9, 1, 100), AgedPositions(0, 0))
 
 
-def at(history: list[Mark], when: float) -> Token:
+def at(history: list[PositionMark], when: float) -> Token:
     """Where the stream was at a time."""
     return max((mark.token for mark in history if mark.at <= when), default=0)
 
@@ -216,5 +216,5 @@ class OnTheRealThing(PostgresCase):
         await store.renew_lease("f1", None, 60)
         self.sql("UPDATE synrepl._stream_marks SET at = at - interval '1 hour'")
         after = self.process("two").store
-        self.assertEqual(await after.mark(NOTES, 10, 10_000), Aged(1, 0))
+        self.assertEqual(await after.mark(NOTES, 10, 10_000), AgedPositions(1, 0))
         self.assertEqual((await after.trim(NOTES, EVERY, 0, 10)).held_by, "f1")

@@ -7,7 +7,7 @@ from twisted.trial.unittest import TestCase
 from synrepl.core.tokens import Range
 from synrepl.storage.memory.store import MemoryStore
 from synrepl.storage.routed_store import RoutedStore
-from synrepl.storage.store import Aged, DatabaseAway, Draft, Trim, WriterTaken
+from synrepl.storage.store import AgedPositions, DatabaseAway, Draft, TrimResult, WriterTaken
 from synrepl.streams.synapse.typing import TYPING, TypingRow
 from tests.storage.hasty import HastyScheduler
 from tests.storage.samples import NOTES, note
@@ -90,9 +90,9 @@ class Routed(TestCase):
         for stream, row in ((NOTES, note("a")), (TYPING, TypingRow("!r", []))):
             await lease.append(stream, [Draft([[row]])], 0)
             await self.store.record_positions(stream, 1, {})
-            self.assertEqual(await self.store.mark(stream, 0, 60), Aged(1, 0))
-        self.assertEqual(await self.store.trim(NOTES, 1, 0, 9), Trim(0, 0, "f"))
-        self.assertEqual(await self.store.trim(TYPING, 1, 0, 9), Trim(1, 1, None))
+            self.assertEqual(await self.store.mark(stream, 0, 60), AgedPositions(1, 0))
+        self.assertEqual(await self.store.trim(NOTES, 1, 0, 9), TrimResult(0, 0, "f"))
+        self.assertEqual(await self.store.trim(TYPING, 1, 0, 9), TrimResult(1, 1, None))
 
     async def test_fencing(self) -> None:
         lease = await self.tables.open_writer("w1", [NOTES])

@@ -9,7 +9,7 @@ from twisted.internet.defer import Deferred, gatherResults
 
 from synrepl.core.tokens import Range
 from synrepl.storage.database import Transaction
-from synrepl.storage.staging import Job, Staged, append_staged, ensure_staging, stage
+from synrepl.storage.staging import StagedAttempt, StagingJob, append_staged, ensure_staging, stage
 from synrepl.storage.store import BadValue, Draft
 from synrepl.storage.tables import DeclarationChanged
 from synrepl.streams.columns import columns
@@ -51,7 +51,7 @@ class Names(PostgresCase):
             await process.store.prepare([stream])
             await self.append(process, stream, some)
             staged = await process.database.run("stage", self.stage(stream, some))
-            job = Job(stream.name, "sql", "job")
+            job = StagingJob(stream.name, "sql", "job")
             await process.database.run(
                 "move", lambda txn, j=job, s=staged, c=some: append_staged(txn, j, [s], c)
             )
@@ -64,8 +64,8 @@ class Names(PostgresCase):
         await lease.append(stream, [Draft([[stream.kinds[UNTAGGED](*cells)]])], 0)
         await lease.close()
 
-    def stage(self, stream: Stream, cells: list[str]) -> Callable[[Transaction], Staged]:
-        def work(txn: Transaction) -> Staged:
+    def stage(self, stream: Stream, cells: list[str]) -> Callable[[Transaction], StagedAttempt]:
+        def work(txn: Transaction) -> StagedAttempt:
             ensure_staging(txn, stream.name, columns(stream))
             attempt = next(self.attempts)
             row = "\t".join([str(attempt), "0", *cells]) + "\n"

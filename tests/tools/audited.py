@@ -14,7 +14,7 @@ from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.caches.cache import Cache
 from synrepl.caches.entries import Entry
 from synrepl.caches.registry import Caches
-from synrepl.caches.waiting import Waiting
+from synrepl.caches.runtime import CacheRuntime
 from synrepl.services.announcing.announcer import Announcer
 from synrepl.services.announcing.fan_out import FanOut
 from synrepl.services.announcing.publisher import Publisher
@@ -58,7 +58,9 @@ class Audited:
         self.log = Noting()
         self.data: dict[Any, Any] = {}
         self.loads = 0
-        caches = self.caches = Caches(Waiting(Deferred, Deferred.fromCoroutine, self.clock.seconds))
+        caches = self.caches = Caches(
+            CacheRuntime(Deferred, Deferred.fromCoroutine, self.clock.seconds)
+        )
 
         @caches.cached(by_name=True, name="name_of")
         def name_of(key: str) -> Any:

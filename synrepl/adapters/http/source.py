@@ -90,7 +90,7 @@ class HttpSource:
         :raises SecretRefused: :raises RequestRefused: :raises BadAnswer:
         """
         if span.empty:
-            return Page((), span.after, limited=False)
+            return Page((), span.after, is_limited=False)
         found = await self._ask(stream, span, writer, limit)
         asked, width = span, NEWEST_FIRST_TOKENS
         while found.limited and _falls(found):
@@ -131,7 +131,7 @@ class HttpSource:
             raise NothingYet(
                 where=self._client.where, stream=stream.name, after=span.after, upto=span.upto
             )
-        return Page(tuple(facts), upto, limited=upto < span.upto)
+        return Page(tuple(facts), upto, is_limited=upto < span.upto)
 
     def _in_order(
         self, stream: Stream, span: Range, updates: list[tuple[Token, msgspec.Raw]]

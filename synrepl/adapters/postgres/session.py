@@ -42,7 +42,7 @@ _SETTINGS = {
 
 
 class PostgresSession:
-    """Implements :class:`synrepl.storage.database.Session`; made by :func:`open_session`."""
+    """Implements :class:`synrepl.storage.database.DatabaseSession`; made by :func:`open_session`."""
 
     _log = Logger()
 

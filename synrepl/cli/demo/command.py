@@ -26,7 +26,7 @@ from synrepl.daemon.config.config import LOOPBACK, load_master
 from synrepl.daemon.config.redis import RedisConfig
 from synrepl.daemon.exit_codes import EXIT_FAILED
 from synrepl.pipeline.session.requirements import SPARK, missing, require_spark
-from synrepl.storage.launch.redis import RedisServer
+from synrepl.storage.launch.redis import RedisProcess
 
 DEFAULT_ROWS = 100_000
 
@@ -97,7 +97,7 @@ def command(
             deployment = Deployment(path, redis)
             deployment.write()
             starts_redis = over_redis and redis_url is None
-            server = RedisServer(path, port) if starts_redis else None
+            server = RedisProcess(path, port) if starts_redis else None
             streams = catalogue(load_master([deployment.config(MASTER)]))
             display = ProgressDisplay()
             scenario = Scenario(reactor, deployment, streams, rows, display, server)

@@ -19,7 +19,7 @@ from synrepl.core.errors import Unavailable
 from synrepl.services.sources import LINEAR
 from synrepl.services.status.stream_progress import writer_label
 from synrepl.storage.database import Isolation, Transaction
-from synrepl.storage.launch.redis import RedisServer
+from synrepl.storage.launch.redis import RedisProcess
 from synrepl.streams.catalogue import Catalogue
 
 T = TypeVar("T")
@@ -53,7 +53,7 @@ class Scenario:
         catalogue: Catalogue,
         rows: int,
         display: ProgressDisplay,
-        redis: RedisServer | None = None,
+        redis: RedisProcess | None = None,
     ) -> None:
         self._reactor = reactor
         self._scheduler = TwistedScheduler(reactor)
@@ -145,7 +145,7 @@ class Scenario:
         await self._restart_master()
         await self._until("all rows are appended", lambda: senders.done)
 
-    async def _interrupt_redis(self, redis: RedisServer) -> None:
+    async def _interrupt_redis(self, redis: RedisProcess) -> None:
         """Kill Redis, and start it again after more rows have been appended."""
         await self._until_appended(REDIS_KILL_AT)
         redis.kill()

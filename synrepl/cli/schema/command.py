@@ -28,7 +28,7 @@ from synrepl.daemon.catalogue import catalogue
 from synrepl.daemon.config.config import load
 from synrepl.storage import migrations
 from synrepl.storage.database import Database, Transaction
-from synrepl.storage.migrations import Phase
+from synrepl.storage.migrations import MigrationPhase
 from synrepl.storage.server_name import check_server, record_server, recorded_server
 from synrepl.streams.catalogue import Catalogue
 
@@ -128,9 +128,9 @@ async def upgrade(database: Database, phase: str, server_name: str) -> tuple[str
         todo = await database.run(
             "pending", lambda txn: migrations.pending(txn, schema), read_only=True
         )
-        if todo and todo[0].phase is Phase.PRE:
+        if todo and todo[0].phase is MigrationPhase.PRE:
             raise PreComesFirst(missing=todo[0])
-    upto = Phase.PRE if phase == "pre" else Phase.POST
+    upto = MigrationPhase.PRE if phase == "pre" else MigrationPhase.POST
     done = await migrations.migrate(database, schema, upto)
     await database.run("record server", lambda txn: record_server(txn, server_name))
     return tuple(map(str, done))

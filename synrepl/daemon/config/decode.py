@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from synrepl.core.errors import ConfigError, InputError, SynreplError, each_of, raise_all
+from synrepl.core.errors import ConfigError, InputError, SynreplError, errors_in, raise_all
 from synrepl.daemon.config.files import ConfigFault, Document, KeyPath, SettingLocation, in_order
 from synrepl.daemon.config.yaml import UNREADABLE
 
@@ -164,7 +164,7 @@ class _Decoder:
         try:
             return cls(**arguments)
         except ConfigError as error:
-            for unfit in each_of(error):
+            for unfit in errors_in(error):
                 self._unfit(unfit, path)
             raise _Unusable from None
 

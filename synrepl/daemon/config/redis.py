@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from synrepl.core.loopback import LOOPBACK, first_elsewhere
+from synrepl.core.loopback import LOOPBACK, first_remote_host
 from synrepl.daemon.config import values
 from synrepl.daemon.config.decode import Section, Unfit
 
@@ -67,7 +67,7 @@ class RedisConfig(Section):
         if bool(self.sentinels) != (self.service is not None):
             yield Unfit(key="service", reason="'sentinels' and 'service' need each other")
         hosts = [sentinel.host for sentinel in self.sentinels] or [self.host]
-        elsewhere = None if self.path is not None else first_elsewhere(hosts)
+        elsewhere = None if self.path is not None else first_remote_host(hosts)
         if elsewhere is not None and not (self.tls or self.insecure):
             yield Unfit(
                 key="tls",

@@ -23,7 +23,7 @@ from synrepl.pipeline.source.database.settlement import (
     Unsettled,
 )
 from synrepl.pipeline.source.database.source_database import SourceDatabase
-from synrepl.storage.marks import Mark
+from synrepl.storage.position_marks import PositionMark
 
 #: Called after each round of landing.
 RoundCallback = Callable[[LandingRound], object]
@@ -75,7 +75,7 @@ class LakeMaintenance:
         self._source = source
         self._known = Erasures()
         self._redactions = RedactionCache()
-        self._watermarks: Mapping[str, Sequence[Mark]] = {}
+        self._watermarks: Mapping[str, Sequence[PositionMark]] = {}
         self._rows: Counter[str] = Counter()
         self._quarantined: Counter[str] = Counter()
         self._upto: dict[str, str] = {}

@@ -21,7 +21,7 @@ from synrepl.core.tokens import Token
 from synrepl.pipeline.lake.dataframe import parquet_dataframe
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.table import LakeFailed
-from synrepl.storage.marks import Mark
+from synrepl.storage.position_marks import PositionMark
 
 T = TypeVar("T")
 
@@ -49,7 +49,7 @@ class Watermarks:
 
     def __init__(self, lake: Lake) -> None:
         self.path: Path = lake.path / "marks"
-        self._newest: dict[str, Mark] | None = None
+        self._newest: dict[str, PositionMark] | None = None
 
     def record(self, stream: str, token: Token, at: float) -> bool:
         """Record the position of one stream, see :meth:`record_all`; True if a mark was added."""
@@ -65,7 +65,7 @@ class Watermarks:
         """
         newest = self._newest_marks()
         new = {
-            stream: Mark(at, token)
+            stream: PositionMark(at, token)
             for stream, token in tokens.items()
             if _is_due(newest.get(stream), token, at)
         }
@@ -73,7 +73,7 @@ class Watermarks:
         newest.update(new)
         return len(new)
 
-    def import_marks(self, marks: Mapping[str, Iterable[Mark]]) -> int:
+    def import_marks(self, marks: Mapping[str, Iterable[PositionMark]]) -> int:
         """Add marks from elsewhere, by stream, unless they are present; return the number added.
 
         :raises LakeFailed: the table could not be read or written
@@ -123,7 +123,7 @@ class Watermarks:
             ),
         )
 
-    def _append(self, marks: Iterable[tuple[str, Mark]]) -> None:
+    def _append(self, marks: Iterable[tuple[str, PositionMark]]) -> None:
         rows = [
             {"stream": stream, "token": mark.token, "at": _time(mark)} for stream, mark in marks
         ]
@@ -146,14 +146,14 @@ class Watermarks:
 
         self._guarded("written", work)
 
-    def _newest_marks(self) -> dict[str, Mark]:
+    def _newest_marks(self) -> dict[str, PositionMark]:
         if self._newest is None:
             rising = self.table().sort_by("token")
             last = rising.group_by("stream", use_threads=False).aggregate(
                 [("token", "last"), ("at", "last")]
             )
             self._newest = {
-                row["stream"]: Mark(row["at_last"].timestamp(), row["token_last"])
+                row["stream"]: PositionMark(row["at_last"].timestamp(), row["token_last"])
                 for row in last.to_pylist()
             }
         return self._newest
@@ -171,12 +171,12 @@ class Watermarks:
             raise LakeFailed(path=self.path, what=what, reason=reason) from None
 
 
-def _is_due(last: Mark | None, token: Token, at: float) -> bool:
+def _is_due(last: PositionMark | None, token: Token, at: float) -> bool:
     if last is None:
         return True
     # If the clock was set back, marks are added at once, not when it has caught up.
     return token > last.token and not 0 <= at - last.at < MIN_SPACING_S
 
 
-def _time(mark: Mark) -> datetime:
+def _time(mark: PositionMark) -> datetime:
     return _EPOCH + timedelta(microseconds=round(mark.at * 1e6))

@@ -15,7 +15,7 @@ from synrepl.pipeline.sink.target import INSTANCE, SinkTarget
 from synrepl.storage import staging as staged
 from synrepl.storage import staging_with_ids as preserved
 from synrepl.storage.database import Transaction, UniqueViolation
-from synrepl.storage.staging import Appended, Job, Staged
+from synrepl.storage.staging import StagedAttempt, StagingJob, StagingResult
 
 _log = logging.getLogger(__name__)
 
@@ -33,8 +33,8 @@ class RowsQuarantined(UserWarning):
 
 
 def commit_job(
-    options: SinkOptions, target: SinkTarget, job: Job, tasks: Sequence[StagedTask]
-) -> Appended:
+    options: SinkOptions, target: SinkTarget, job: StagingJob, tasks: Sequence[StagedTask]
+) -> StagingResult:
     """Append what tasks staged, in one transaction; nothing when the job has been done before.
 
     The sequence of rows that keep their IDs is moved in another one, behind it. May be called again after any failure.
@@ -76,12 +76,12 @@ def _append(
     database: BlockingDatabase,
     options: SinkOptions,
     target: SinkTarget,
-    job: Job,
-    attempts: Sequence[Staged],
-) -> Appended:
-    append = preserved.append_preserved if options.preserve else staged.append_staged
+    job: StagingJob,
+    attempts: Sequence[StagedAttempt],
+) -> StagingResult:
+    append = preserved.append_with_ids if options.preserve else staged.append_staged
 
-    def work(txn: Transaction) -> Appended:
+    def work(txn: Transaction) -> StagingResult:
         return append(txn, job, attempts, target.cells)
 
     for _ in range(1, _ATTEMPTS):
@@ -90,7 +90,7 @@ def _append(
     return database.run("append staged rows", work)
 
 
-def _check_bad(options: SinkOptions, job: Job, tasks: Iterable[StagedTask]) -> None:
+def _check_bad(options: SinkOptions, job: StagingJob, tasks: Iterable[StagedTask]) -> None:
     bad = [task for task in tasks if task.staged.bad]
     if bad and options.on_bad_rows is OnBadRows.REFUSE:
         raise RowsRefused(
@@ -108,7 +108,7 @@ def _clean_up(database: BlockingDatabase, stream: str, job: str) -> None:
         _log.warning("what was staged for stream %s stays for a while: %s", stream, error)
 
 
-def _tell(job: Job, bad: int, rows: int, reason: str) -> None:
+def _tell(job: StagingJob, bad: int, rows: int, reason: str) -> None:
     words = (
         f"{bad} of {rows} rows did not fit stream {job.stream!r} and are in synrepl._quarantine"
         f" (job {job.job!r}); the first: {reason}"

@@ -20,7 +20,7 @@ from synrepl.pipeline.sink.validation import validate
 from synrepl.storage import incarnations
 from synrepl.storage import staging as staged
 from synrepl.storage.database import QueryFailed, Transaction
-from synrepl.storage.staging import Staged
+from synrepl.storage.staging import StagedAttempt
 
 #: Bad rows of a task that are kept in memory, in bytes; more of them are kept in a file.
 _BAD_BYTES = 4 << 20
@@ -46,7 +46,7 @@ class StagedTask(WriterCommitMessage):
     """
 
     partition: int
-    staged: Staged
+    staged: StagedAttempt
     query: str
     reason: str
 
@@ -73,7 +73,7 @@ def stage_rows(
         rows = _Rows(target, attempt, batches, options.on_bad_rows, bad)
         columns = [column.name for column in target.columns]
 
-        def work(txn: Transaction) -> Staged:
+        def work(txn: Transaction) -> StagedAttempt:
             rows.begin()
             return staged.stage(txn, target.stream, job, attempt, columns, rows.good(), rows.bad())
 
@@ -87,7 +87,9 @@ def stage_rows(
                 raise rows.failure from None
             raise
     partition = context.partitionId() if context else 0
-    return StagedTask(partition, Staged(attempt, done.rows, rows.bad_rows), query, rows.reason)
+    return StagedTask(
+        partition, StagedAttempt(attempt, done.rows, rows.bad_rows), query, rows.reason
+    )
 
 
 class _Rows:

@@ -95,7 +95,7 @@ def resolve_target(options: SinkOptions, schema: t.StructType) -> SinkTarget:
             check_server(txn, options.server_name)
         staged.ensure_staging(txn, stream_schema.stream, stream_schema.cells)
         if not options.preserve:
-            staged.check_place(txn, stream_schema.stream, options.writer)
+            staged.check_writer_available(txn, stream_schema.stream, options.writer)
         tagged = any(column.name == KIND_COLUMN for column in stream_schema.cells)
         return staged.kinds(txn, stream_schema.stream) if tagged else None
 

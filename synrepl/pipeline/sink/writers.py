@@ -19,7 +19,7 @@ from synrepl.pipeline.sink.commit import abort_job, commit_job
 from synrepl.pipeline.sink.options import SinkOptions, parse_sink_options
 from synrepl.pipeline.sink.staging import StagedTask, stage_rows
 from synrepl.pipeline.sink.target import SinkTarget, resolve_target
-from synrepl.storage.staging import Job
+from synrepl.storage.staging import StagingJob
 
 #: Keys of jobs are told from keys of other requests by this.
 _KEYS = "spark/"
@@ -76,7 +76,7 @@ class BatchWriter(DataSourceArrowWriter):
         """Append what all tasks staged."""
         # A key of its own tells a commit whose answer was lost from one that never was.
         key = _KEYS + (self._options.key or self._job)
-        job = Job(self._target.stream, self._options.writer, self._job, key=key)
+        job = StagingJob(self._target.stream, self._options.writer, self._job, key=key)
         commit_job(self._options, self._target, job, _done(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -100,7 +100,7 @@ class MicroBatchWriter(DataSourceStreamArrowWriter):
         tasks = _done(messages)
         if not tasks:
             return
-        job = Job(self._target.stream, self._options.writer, tasks[0].query, batch=batchId)
+        job = StagingJob(self._target.stream, self._options.writer, tasks[0].query, batch=batchId)
         commit_job(self._options, self._target, job, tasks)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:

@@ -230,7 +230,7 @@ class Announcer:
 
     async def _fence_dead_writers(self, stream: Stream, observation: Observation) -> None:
         for writer, seen in observation.writers.items():
-            if seen.held and not seen.alive and await self._store.fence(stream, writer):
+            if seen.is_held and not seen.is_alive and await self._store.fence(stream, writer):
                 self._log.warn(
                     "writer {writer} of {stream} is dead: fenced off, its reservations are released",
                     writer=writer,

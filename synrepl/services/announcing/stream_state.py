@@ -89,7 +89,7 @@ class StreamState:
         """
         seen = {} if self.observation is None else self.observation.writers
         for writer, position in self.positions.items():
-            if position or writer not in seen or seen[writer].held:
+            if position or writer not in seen or seen[writer].is_held:
                 yield writer, position
 
     # -- this process's own writer ------------------------------------------------
@@ -149,7 +149,7 @@ class StreamState:
                 continue
             self.positions[writer] = seen.position
             self._scanned[writer] = observation.recorded
-            if not seen.holders and not (seen.held and not seen.alive):
+            if not seen.holders and not (seen.is_held and not seen.is_alive):
                 self._scanned[writer] = max(observation.last, observation.recorded)
                 self.positions[writer] = max(seen.position, reached.get(writer, 0))
         bounds = [*self._scanned.values(), observation.last, self._own_floor()]
@@ -196,7 +196,7 @@ class StreamState:
                 # A writer first seen now has nothing at or below the linear position.
                 start = self._scanned.setdefault(writer, self._linear.position)
                 settling = self._settling[writer] = SettlementTracker(start)
-            if seen.held and not seen.alive:  # dead: nothing is proved before it is fenced
+            if seen.is_held and not seen.is_alive:  # dead: nothing is proved before it is fenced
                 found[writer] = settling.bound
             else:
                 found[writer] = settling.observe(

@@ -15,7 +15,7 @@ from synrepl.positions.cursor import Cursor, CursorDecision
 from synrepl.services.announcing.stream_state import StreamState
 from synrepl.storage.memory.store import MAX_ROWS_PER_STREAM
 from synrepl.storage.memory.stream import MemoryStream
-from synrepl.storage.store import Observation, Page, Trim
+from synrepl.storage.store import Observation, Page, TrimResult
 from synrepl.streams.definition import Fact, Stream
 from synrepl.streams.row import Row
 from synrepl.streams.rows import BadRow, MalformedRow, RowCodec
@@ -128,7 +128,7 @@ class Mirror:
                     self._log.warn("{error}; such rows are ignored", error=error)
                 mirrored.bad_rows += 1
 
-    def trim(self, stream: Stream, upto: Token, limit: int) -> Trim:
+    def trim(self, stream: Stream, upto: Token, limit: int) -> TrimResult:
         """Drop facts up to a token, about ``limit`` rows at most."""
         facts = self._mirrored[stream.name].facts
         facts.recorded = max(facts.recorded, upto)

@@ -82,7 +82,7 @@ class ProxyAnnouncer:
         if writer == self._name:
             return True
         known = self._seen(stream, writer)
-        return known is not None and not (known.held and known.alive)
+        return known is not None and not (known.is_held and known.is_alive)
 
     def _was_a_process(self, stream: str, writer: str) -> bool:
         """It is, or was, another process than this one; plain SQL never is."""

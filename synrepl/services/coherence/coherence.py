@@ -284,9 +284,9 @@ class Coherence:
     def _plan(self) -> None:
         """Take in what was declared meanwhile: handlers may declare when they are started."""
         caches = self.caches
-        if self._planned == caches.declarations:
+        if self._planned == caches.effects_version:
             return
-        declarations = caches.declarations
+        declarations = caches.effects_version
         self._expansions = {e.name: e for e in (*SYNAPSE_EXPANSIONS, *caches.expansions.values())}
         self._expanded = {name: plan_of(e.effects) for name, e in self._expansions.items()}
         self._plans = {name: self._plans_of(stream) for name, stream in self._streams.items()}

@@ -34,7 +34,7 @@ class EffectsPlan(NamedTuple):
         """
         failed: Exception | None = None
         for keys_of, targets in self.invalidates:
-            meant = [cache for target in targets for cache in caches.meant_by(target)]
+            meant = [cache for target in targets for cache in caches.matching(target)]
             if not meant:
                 continue
             keys: list[Key | None]
@@ -66,7 +66,7 @@ class EffectsPlan(NamedTuple):
     def clear(self, caches: Caches) -> None:
         """Empty every cache that it could ever touch."""
         for target in self.targets:
-            for cache in caches.meant_by(target):
+            for cache in caches.matching(target):
                 cache.clear()
 
 

@@ -98,7 +98,7 @@ class Invalidations:
         :raises BadInvalidation: it is longer
         """
         for known in self._caches.named(cache):
-            arity = known.declared.arity
+            arity = known.declaration.arity
             if len(key) > arity:
                 raise BadInvalidation(
                     cache=cache, reason=f"its keys have {arity} parts, {len(key)} were given"

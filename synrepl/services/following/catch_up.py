@@ -234,7 +234,7 @@ class CatchUp:
 
     def _note_last_page(self, page: Page) -> None:
         """Note whether this is the last page, so that the lane should wait."""
-        self._is_near = not page.limited
+        self._is_near = not page.is_limited
 
     def _release_lane(self) -> None:
         """Stop the lane from waiting."""

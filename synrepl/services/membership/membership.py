@@ -64,7 +64,7 @@ class Membership:
         while True:
             last, seen = await self._look(stream, writer)
             goal = last if goal is None else goal
-            if seen.held and not seen.alive:
+            if seen.is_held and not seen.is_alive:
                 await self._fence(stream, writer)
             elif settling.observe(
                 last, [h.identity for h in seen.holders]
@@ -116,7 +116,7 @@ class Membership:
 def _what_is_open(seen: WriterState) -> str:
     """What keeps a writer from being drained, for a person."""
     if seen.holders:
-        return " and ".join(holder.describe for holder in seen.holders)
-    if seen.held and not seen.alive:
+        return " and ".join(holder.description for holder in seen.holders)
+    if seen.is_held and not seen.is_alive:
         return "its process is dead, and not fenced off yet"
     return "a transaction that has just ended, or is about to"

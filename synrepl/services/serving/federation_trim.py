@@ -12,7 +12,7 @@ from synrepl.core.tokens import Token
 from synrepl.services.serving.federation_acks import FederationAcks
 from synrepl.services.sizes import DEFAULT_SIZES
 from synrepl.services.trimmer import TrimCounts
-from synrepl.storage.store import FactStore, Trim
+from synrepl.storage.store import FactStore, TrimResult
 from synrepl.streams.definition import Stream
 
 C = TypeVar("C")
@@ -21,18 +21,18 @@ C = TypeVar("C")
 class TrimmableStreams(Protocol):
     """Streams kept in this process; see :class:`synrepl.services.bus.mirror.Mirror`."""
 
-    def trim(self, stream: Stream, upto: Token, limit: int) -> Trim:
+    def trim(self, stream: Stream, upto: Token, limit: int) -> TrimResult:
         """Drop facts up to a token, about ``limit`` rows at most."""
 
 
 #: Drops facts up to a token, at most about so many rows.
-TrimFunction = Callable[[Token, int], Awaitable[Trim]]
+TrimFunction = Callable[[Token, int], Awaitable[TrimResult]]
 
 
 def store_trimmer(store: FactStore, stream: Stream) -> TrimFunction:
     """Trims a stream in memory that this process writes."""
 
-    async def trim(upto: Token, limit: int) -> Trim:
+    async def trim(upto: Token, limit: int) -> TrimResult:
         await store.record_positions(stream, upto, {})  # nothing above it may go
         return await store.trim(stream, upto, 0, limit)
 
@@ -42,7 +42,7 @@ def store_trimmer(store: FactStore, stream: Stream) -> TrimFunction:
 def mirror_trimmer(mirror: TrimmableStreams, stream: Stream) -> TrimFunction:
     """Trims a stream that another process writes, as far as this one keeps it, too."""
 
-    async def trim(upto: Token, limit: int) -> Trim:
+    async def trim(upto: Token, limit: int) -> TrimResult:
         return mirror.trim(stream, upto, limit)
 
     return trim

@@ -139,7 +139,7 @@ class StreamUpdates:
             page = await page_skipping_trimmed(
                 self._source, stream, span, limit, "a real worker", self._log
             )
-        more = page.limited or (promised and reached < asked.upto)
+        more = page.is_limited or (promised and reached < asked.upto)
         return _json(_updates(page, encode), page.upto, limited=more)
 
     def _encoder(self, stream: Stream, rows: str | None) -> _Encode:

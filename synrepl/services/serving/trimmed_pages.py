@@ -39,4 +39,4 @@ async def page_skipping_trimmed(
             )
             after = gone
             if after == span.upto:
-                return Page((), after, limited=False)
+                return Page((), after, is_limited=False)

@@ -11,7 +11,7 @@ from synrepl.core.tokens import Token
 from synrepl.services.announcing.stream_state import StreamState
 from synrepl.services.sources import LINEAR
 from synrepl.services.writing.stream_writer import StreamWriter
-from synrepl.storage.store import Holder, WriterState
+from synrepl.storage.store import ReservationHolder, WriterState
 
 Key = tuple[str, str]
 
@@ -27,7 +27,7 @@ class StreamProgress(NamedTuple):
     stream: str
     reached: Token
     known: Token
-    holders: tuple[tuple[str, Holder], ...] = ()
+    holders: tuple[tuple[str, ReservationHolder], ...] = ()
 
 
 class OpenReservation(NamedTuple):
@@ -80,7 +80,7 @@ class LagTracker:
         self._every_s = every_s
         self._goals: dict[str, tuple[Token, float]] = {}
         #: By stream, writer and reservation: when it was first seen.
-        self._seen: dict[str, dict[tuple[str, Holder], float]] = {}
+        self._seen: dict[str, dict[tuple[str, ReservationHolder], float]] = {}
         self._timer: DelayedCall | None = None
 
     def start(self) -> None:
@@ -122,7 +122,7 @@ class LagTracker:
         if not seen:
             return None
         writer, holder = oldest = min(progress.holders, key=lambda held: seen[held])
-        return OpenReservation(writer, holder.describe, max(0.0, now - seen[oldest]))
+        return OpenReservation(writer, holder.description, max(0.0, now - seen[oldest]))
 
 
 def master_progress(
@@ -168,7 +168,7 @@ def present_writers(state: StreamState) -> dict[str, Token]:
     return {
         writer: position
         for writer, position in state.positions.items()
-        if writer not in seen or not seen[writer].removed
+        if writer not in seen or not seen[writer].is_removed
     }
 
 
@@ -193,11 +193,11 @@ def held_by(state: StreamState) -> dict[str, WriterState]:
     return {
         writer: seen
         for writer, seen in sorted(state.observation.writers.items())
-        if seen.holders or (seen.held and not seen.alive)
+        if seen.holders or (seen.is_held and not seen.is_alive)
     }
 
 
-def _holders(state: StreamState) -> Iterable[tuple[str, Holder]]:
+def _holders(state: StreamState) -> Iterable[tuple[str, ReservationHolder]]:
     if state.observation is None:
         return
     for writer, seen in state.observation.writers.items():

@@ -155,6 +155,6 @@ def _holders(state: StreamState) -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     for writer, seen in held_by(state).items():
         dead = "it is dead, and about to be fenced off"
-        for how in [holder.describe for holder in seen.holders] or [dead]:
+        for how in [holder.description for holder in seen.holders] or [dead]:
             found.append((writer, f"writer {writer!r} ({how})"))
     return found

@@ -10,7 +10,7 @@ from synrepl.services.writing.commits import CommitPipeline
 from synrepl.services.writing.lease_term import Facts
 from synrepl.services.writing.outcome import FactRows, WriteOutcome, rows_key
 from synrepl.storage.database import CommitUnknown
-from synrepl.storage.store import Draft, Transacted, WriterLease, Written
+from synrepl.storage.store import AppendResult, Draft, TransactionResult, WriterLease
 from synrepl.streams.definition import Fact, Stream
 from synrepl.streams.row import Row
 
@@ -39,7 +39,7 @@ class AppendGroup:
 
     async def commit(
         self, lease: WriterLease, begin: Callable[[], Mapping[str, Token]]
-    ) -> Transacted[Sequence[Written]]:
+    ) -> TransactionResult[Sequence[AppendResult]]:
         """Append them."""
         answers = await lease.append(self._stream, self._drafts, begin()[self._stream.name])
         facts = [
@@ -48,11 +48,11 @@ class AppendGroup:
             if not written.replayed
             for token, rows in zip(written.tokens, draft.facts, strict=True)
         ]
-        return Transacted(answers, {self._stream.name: facts})
+        return TransactionResult(answers, {self._stream.name: facts})
 
     async def resolve(
         self, outcome: WriteOutcome, found: Facts, error: CommitUnknown
-    ) -> Sequence[Written]:
+    ) -> Sequence[AppendResult]:
         """The tokens of drafts with a key come of asking again, those of the others of what was found.
 
         That they were committed is proved by their number; *which* of the found
@@ -81,14 +81,14 @@ class AppendGroup:
         tokens = (token for token, _ in mine)
         for n, draft in enumerate(self._drafts):
             if n not in answers:
-                answers[n] = Written([next(tokens) for _ in draft.facts], self._commits.writer)
+                answers[n] = AppendResult([next(tokens) for _ in draft.facts], self._commits.writer)
         return [answers[n] for n in range(len(self._drafts))]
 
     @property
     def _plain(self) -> list[Sequence[Row]]:
         return [rows for draft in self._drafts if draft.key is None for rows in draft.facts]
 
-    async def _again(self, draft: Draft) -> Written:
+    async def _again(self, draft: Draft) -> AppendResult:
         """Append a draft with a key: if it was committed, that is its answer."""
         (written,) = await self._commits.run(AppendGroup(self._commits, self._stream, [draft]))
         return written

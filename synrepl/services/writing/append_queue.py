@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from synrepl.core.clock import Promise
-from synrepl.storage.store import Draft, Written
+from synrepl.storage.store import AppendResult, Draft
 from synrepl.streams.definition import Stream
 
 #: Appends that wait while one commits go together in the next transaction, up
@@ -18,7 +18,7 @@ class PendingAppend:
 
     __slots__ = ("draft", "promise", "rows")
 
-    def __init__(self, draft: Draft, rows: int, promise: Promise[Written]) -> None:
+    def __init__(self, draft: Draft, rows: int, promise: Promise[AppendResult]) -> None:
         self.draft = draft
         self.rows = rows
         self.promise = promise

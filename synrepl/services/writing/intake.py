@@ -25,7 +25,7 @@ from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.definition import Stream
 from synrepl.streams.row import Row
 from synrepl.streams.rows import BadRow, MalformedRow, RowCodec
-from synrepl.streams.storable import first_fault
+from synrepl.streams.storable import first_unstorable
 
 #: Rows of one request; more go in several requests, each whole by itself.
 MAX_ROWS = 100_000
@@ -181,7 +181,7 @@ def _split(body: bytes) -> list[msgspec.Raw] | _AppendBody:
 def _no_json(body: bytes, error: Exception) -> BadBody:
     """Why msgspec would not read it: it also takes a lone surrogate for damage, and tells no place."""
     try:
-        fault = first_fault(json.loads(body.decode()), "$")
+        fault = first_unstorable(json.loads(body.decode()), "$")
     except (ValueError, RecursionError):
         fault = None
     if fault is not None:

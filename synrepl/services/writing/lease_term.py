@@ -15,7 +15,7 @@ from synrepl.services.writing.outcome import (
     deduce_outcome,
 )
 from synrepl.storage.database import CommitUnknown
-from synrepl.storage.store import Transacted, WriterLease
+from synrepl.storage.store import TransactionResult, WriterLease
 from synrepl.streams.definition import Fact, Stream
 
 T_co = TypeVar("T_co", covariant=True)
@@ -41,7 +41,7 @@ class Write(Protocol[T_co]):
 
     async def commit(
         self, lease: WriterLease, begin: Callable[[], Mapping[str, Token]]
-    ) -> Transacted[T_co]:
+    ) -> TransactionResult[T_co]:
         """Run it; its answer, and the facts it has written.
 
         :param begin: to be called before tokens are asked for; the floors, by stream

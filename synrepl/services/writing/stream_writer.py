@@ -23,14 +23,14 @@ from synrepl.services.writing.writer_lease import WriterAway as WriterAway
 from synrepl.storage.database import CommitUnknown, Transaction
 from synrepl.storage.outbox import KeptInMemory, Outbox
 from synrepl.storage.store import (
+    AppendResult,
     DatabaseAway,
     Draft,
     Drained,
     FactStore,
     Fenced,
-    Transacted,
+    TransactionResult,
     WriterLease,
-    Written,
 )
 from synrepl.streams.definition import Fact, Stream
 from synrepl.streams.row import Row
@@ -156,7 +156,7 @@ class StreamWriter:
 
     async def append(
         self, stream: Stream, facts: Sequence[Sequence[Row]], key: str | None = None
-    ) -> Written:
+    ) -> AppendResult:
         """Append facts; returns once they are committed and announced.
 
         :param key: idempotency key: the same key again gets the same answer
@@ -208,7 +208,7 @@ class StreamWriter:
         name: str,
         streams: Sequence[Stream],
         work: Callable[[Transaction, Outbox], T],
-    ) -> Transacted[T]:
+    ) -> TransactionResult[T]:
         """Run ``work`` in one transaction of the database, and append with it, as this writer.
 
         Each ``Outbox.append`` makes one fact, after the work and only if it is
@@ -234,7 +234,7 @@ class StreamWriter:
                 raise KeptInMemory(stream=stream.name)
         once = {stream.name: stream for stream in streams}
         write = CallerTransaction(name, list(once.values()), work)
-        answers: list[Transacted[T]] = []
+        answers: list[TransactionResult[T]] = []
         done = self._scheduler.promise()
 
         async def carry_out() -> None:

@@ -10,7 +10,7 @@ from synrepl.services.writing.lease_term import Facts
 from synrepl.services.writing.outcome import FactRows, WriteOutcome
 from synrepl.storage.database import CommitUnknown, Transaction
 from synrepl.storage.outbox import Outbox
-from synrepl.storage.store import Transacted, WriterLease
+from synrepl.storage.store import TransactionResult, WriterLease
 from synrepl.streams.definition import Stream
 
 T = TypeVar("T")
@@ -45,17 +45,19 @@ class CallerTransaction(Generic[T]):
 
     async def commit(
         self, lease: WriterLease, begin: Callable[[], Mapping[str, Token]]
-    ) -> Transacted[Transacted[T]]:
+    ) -> TransactionResult[TransactionResult[T]]:
         """Run the work in a transaction; tokens are asked for, and waited for, only after it."""
         done = await lease.transact(self._name, self.streams, self._run, begin)
-        return Transacted(done, done.facts)
+        return TransactionResult(done, done.facts)
 
     async def resolve(
         self, outcome: WriteOutcome, found: Facts, error: CommitUnknown
-    ) -> Transacted[T]:
+    ) -> TransactionResult[T]:
         """The result, if what is found proves that it was committed; with all that is in doubt."""
         if outcome is WriteOutcome.COMMITTED and self._ran is not None:
-            return Transacted(self._ran[0], {name: facts for name, facts in found.items() if facts})
+            return TransactionResult(
+                self._ran[0], {name: facts for name, facts in found.items() if facts}
+            )
         raise error
 
     def _run(self, txn: Transaction, outbox: Outbox) -> T:

@@ -194,8 +194,8 @@ class LeaseKeeper:
         before = self.ledgers.get(stream.name)
         facts: list[Fact] = []
         if before is not None:
-            page = Page((), before.position, limited=True)
-            while page.limited:
+            page = Page((), before.position, is_limited=True)
+            while page.is_limited:
                 span = Range(page.upto, MAX_TOKEN)
                 page = await surviving_page(self._store, stream, span, self.writer, GROUP_ROWS)
                 facts += page.facts

@@ -16,7 +16,7 @@ _COLUMN = re.compile(r"\b([a-z]+)\.([a-z_]+)\b")
 
 
 @dataclass(frozen=True, slots=True)
-class Feed:
+class TableFeed:
     """Rows of one kind that one table gives.
 
     :ivar table: called ``t`` in expressions
@@ -56,6 +56,6 @@ class ForeignStream:
     :ivar recorded: the stream's name in ``stream_positions``
     """
 
-    feeds: tuple[Feed, ...]
+    feeds: tuple[TableFeed, ...]
     sequence: str | None = None
     recorded: str | None = None

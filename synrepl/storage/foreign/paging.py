@@ -9,8 +9,8 @@ from typing import Any
 
 from synrepl.core.tokens import Range
 from synrepl.storage.database import Transaction
-from synrepl.storage.foreign.feed import WRITER_COLUMN, Feed
-from synrepl.storage.foreign.release import Located
+from synrepl.storage.foreign.feed import WRITER_COLUMN, TableFeed
+from synrepl.storage.foreign.release import LocatedStream
 from synrepl.storage.store import Page
 from synrepl.storage.tables import id_bounds
 from synrepl.streams.columns import KIND_COLUMN, ColumnType, columns
@@ -31,7 +31,7 @@ class ForeignFacts:
     better twice than never.
     """
 
-    def __init__(self, stream: Stream, located: Located) -> None:
+    def __init__(self, stream: Stream, located: LocatedStream) -> None:
         self._stream = stream
         self._located = located
         self._codec = RowCodec(stream)
@@ -58,9 +58,9 @@ class ForeignFacts:
             rows = whole or self._select(txn, Range(split - 1, split), writer, unnamed, None)
         facts = tuple(self._facts(rows))
         if split is None:
-            return Page(facts, max(span), limited=False)  # an empty range ends where it begins
+            return Page(facts, max(span), is_limited=False)  # an empty range ends where it begins
         upto = facts[-1].token
-        return Page(facts, upto, limited=upto < span.upto)
+        return Page(facts, upto, is_limited=upto < span.upto)
 
     def _select(
         self, txn: Transaction, span: Range, writer: str | None, unnamed: str, limit: int | None
@@ -110,7 +110,7 @@ class ForeignFacts:
     def _part(
         self,
         number: int,
-        feed: Feed,
+        feed: TableFeed,
         low: str,
         high: str,
         unnamed: str,

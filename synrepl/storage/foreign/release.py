@@ -28,7 +28,7 @@ class NoTableForStream(InputError):
     """a Synapse of schema {version} has no table for stream {stream!r}; leave it out, or follow it over the wire"""
 
 
-class Located(NamedTuple):
+class LocatedStream(NamedTuple):
     """Where a stream is in one database.
 
     :ivar stream: its sequence is None also where this release has none yet
@@ -52,11 +52,11 @@ class Release:
 
     version: int
     has_positions: bool
-    streams: Mapping[str, Located]
+    streams: Mapping[str, LocatedStream]
     unknown: Mapping[str, str]
     unreadable: Mapping[str, str]
 
-    def locate(self, stream: str) -> Located:
+    def locate(self, stream: str) -> LocatedStream:
         """Where a stream is.
 
         :raises NoTableForStream: it is not in this release's tables
@@ -109,7 +109,7 @@ def recognise(txn: Transaction) -> Release:
         if stream.sequence not in sequences:  # as long as it has one writer it may count itself
             stream = replace(stream, sequence=None)
         tables = {feed.table for feed in stream.feeds}
-        located[name] = Located(
+        located[name] = LocatedStream(
             stream, frozenset(table for table in tables if (table, WRITER_COLUMN) in columns)
         )
     return Release(version, has_positions, located, unknown, unreadable)

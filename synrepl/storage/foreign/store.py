@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from synrepl.core.tokens import Range, Token
 from synrepl.storage.database import Database, Isolation, Transaction
-from synrepl.storage.foreign import standing
+from synrepl.storage.foreign import progress
 from synrepl.storage.foreign.paging import MAIN_PROCESS, ForeignFacts
 from synrepl.storage.foreign.release import Release, recognise
 from synrepl.storage.store import Page
@@ -60,7 +60,7 @@ class ForeignStore:
             facts = self._facts[stream.name] = ForeignFacts(stream, located)
 
         def work(txn: Transaction) -> Page:
-            unnamed = writer or standing.sole_writer(txn, release, stream.name) or MAIN_PROCESS
+            unnamed = writer or progress.sole_writer(txn, release, stream.name) or MAIN_PROCESS
             return facts.page(txn, span, writer, unnamed, limit)
 
         return await self.read("page", work)
@@ -78,7 +78,7 @@ class ForeignStore:
             return None
 
         def work(txn: Transaction) -> Token | None:
-            seen = standing.look_at(txn, release, stream.name, standing.NEWEST_ROWS)
+            seen = progress.observe_stream(txn, release, stream.name, progress.NEWEST_ROWS)
             recorded = max(seen.recorded.values(), default=0)
             return None if seen.last is None else max(seen.last, seen.highest, recorded)
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from synrepl.storage.foreign.feed import WRITER_COLUMN, Feed, ForeignStream
+from synrepl.storage.foreign.feed import WRITER_COLUMN, ForeignStream, TableFeed
 from synrepl.streams.definition import UNTAGGED
 
 
@@ -37,7 +37,7 @@ def _one(
     **more: Any,
 ) -> ForeignStream:
     """A stream with one table."""
-    return ForeignStream((Feed(table, cells, **more),), sequence, recorded)
+    return ForeignStream((TableFeed(table, cells, **more),), sequence, recorded)
 
 
 # -- events and backfill: the same tables, IDs above and below 0
@@ -58,17 +58,17 @@ _ITSELF = {
 }
 _MEMBER = {"m": ("room_memberships", "m.event_id = e.event_id")}
 _REJECTED = {"x": ("rejections", "x.event_id = e.event_id")}
-_STATE = Feed(
+_STATE = TableFeed(
     "current_state_delta_stream", _same("room_id", "type", "state_key", "event_id"), kind="state"
 )
 
 
 def _events(
     cells: Mapping[str, str], joins: Mapping[str, tuple[str, str]], kind: str = UNTAGGED
-) -> tuple[Feed, Feed]:
+) -> tuple[TableFeed, TableFeed]:
     return (
-        Feed("events", cells, "stream_ordering", kind, joins),
-        Feed("ex_outlier_stream", cells, "event_stream_ordering", kind, joins),
+        TableFeed("events", cells, "stream_ordering", kind, joins),
+        TableFeed("ex_outlier_stream", cells, "event_stream_ordering", kind, joins),
     )
 
 
@@ -99,7 +99,7 @@ _BACKFILL = _events(_EVENT, _ITSELF)
 
 # -- the others
 
-_PRESENCE = Feed(
+_PRESENCE = TableFeed(
     "presence_stream",
     _same(
         "user_id",
@@ -117,26 +117,26 @@ _RECEIPT = {
     "thread_id": "NULL",
 }
 _TO_DEVICE = (
-    Feed("device_inbox", {"entity": "t.user_id"}, distinct=True),
-    Feed("device_federation_outbox", {"entity": "t.destination"}, distinct=True),
+    TableFeed("device_inbox", {"entity": "t.user_id"}, distinct=True),
+    TableFeed("device_federation_outbox", {"entity": "t.destination"}, distinct=True),
 )
 _PUSHERS = (
-    Feed(
+    TableFeed(
         "pushers",
         {"user_id": "t.user_name", **_same("app_id", "pushkey"), "deleted": "false"},
         stream_id="id",
     ),
-    Feed("deleted_pushers", {**_same("user_id", "app_id", "pushkey"), "deleted": "true"}),
+    TableFeed("deleted_pushers", {**_same("user_id", "app_id", "pushkey"), "deleted": "true"}),
 )
 _CACHES = {**_same("cache_func", "invalidation_ts"), "keys": "to_json(t.keys)"}
 #: Only the oldest releases send the content, so it is left out here.
 _DATA = {"data_type": "t.account_data_type", "content": "NULL"}
 _ACCOUNT_DATA = (
-    Feed("account_data", {"user_id": "t.user_id", "room_id": "NULL", **_DATA}),
-    Feed("room_account_data", {**_same("user_id", "room_id"), **_DATA}),
+    TableFeed("account_data", {"user_id": "t.user_id", "room_id": "NULL", **_DATA}),
+    TableFeed("room_account_data", {**_same("user_id", "room_id"), **_DATA}),
 )
 #: On the wire all tags of the room, as they are now, as JSON in a text.
-_TAGS = Feed(
+_TAGS = TableFeed(
     "room_tags_revisions",
     {
         **_same("user_id", "room_id"),
@@ -146,7 +146,7 @@ _TAGS = Feed(
     },
     also={"g": "room_tags"},
 )
-_TAGS_AS_ACCOUNT_DATA = Feed(
+_TAGS_AS_ACCOUNT_DATA = TableFeed(
     "room_tags_revisions", {**_same("user_id", "room_id"), **_DATA, "data_type": "'m.tag'"}
 )
 _GROUPS = {**_same("group_id", "user_id", "type"), "content": "t.content::json"}
@@ -211,8 +211,8 @@ _CACHES_BY_WRITER = _one(
 )
 _DEVICES_OR_HOSTS = ForeignStream(
     (
-        Feed(_DEVICES, _device("t.user_id"), distinct=True),
-        Feed(_POKES, _device("t.destination"), distinct=True),
+        TableFeed(_DEVICES, _device("t.user_id"), distinct=True),
+        TableFeed(_POKES, _device("t.destination"), distinct=True),
     )
 )
 
@@ -288,9 +288,9 @@ _CURRENT: Mapping[str, ForeignStream] = {
     "pushers": ForeignStream(_PUSHERS, "pushers_sequence", "pushers"),
     "device_lists": ForeignStream(
         (
-            Feed(_DEVICES, _device("t.user_id"), distinct=True),
-            Feed(_SIGNATURES, _device("t.from_user_id", signed=True), distinct=True),
-            Feed(_POKES, _device("t.user_id", known=True), distinct=True),
+            TableFeed(_DEVICES, _device("t.user_id"), distinct=True),
+            TableFeed(_SIGNATURES, _device("t.from_user_id", signed=True), distinct=True),
+            TableFeed(_POKES, _device("t.user_id", known=True), distinct=True),
         ),
         "device_lists_sequence",
         "device_lists_stream",

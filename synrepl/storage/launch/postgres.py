@@ -61,7 +61,7 @@ class DataDirTaken(Refused):
     """the data folder {directory} is in use by process {pid}; stop that process, or choose another folder"""
 
 
-class PortTaken(ConfigError):
+class PostgresPortTaken(ConfigError):
     """port {port} on 127.0.0.1 is in use by another program; choose another port for the embedded database, or 0 for any"""
 
 
@@ -134,7 +134,7 @@ class PostgresServer:
 
         :returns: the DSN
         :raises DataDirTaken: another process runs it
-        :raises PortTaken: the port that was asked for is not free
+        :raises PostgresPortTaken: the port that was asked for is not free
         :raises StartFailed: it does not run, or not in time
         :raises DataDirUnusable: :raises DataDirFull: the folder cannot be worked in
         """
@@ -162,7 +162,7 @@ class PostgresServer:
     def restart(self) -> None:
         """Start it again after it ended by itself, on the same port.
 
-        :raises PortTaken: the port is not free any more
+        :raises PostgresPortTaken: the port is not free any more
         :raises StartFailed: it does not run, or not in time
         """
         self._run()
@@ -263,7 +263,7 @@ class PostgresServer:
             if not self._port:
                 self._port = _free_port()
             elif self._given_port and _is_taken(self._port):
-                raise PortTaken(port=self._port)
+                raise PostgresPortTaken(port=self._port)
             try:
                 self._run_once()
                 return

@@ -42,11 +42,11 @@ class RedisNotStarted(StorageError):
     """redis-server did not start ({status}); its log {log} ends: {tail}"""
 
 
-class PortTaken(ConfigError):
+class RedisPortTaken(ConfigError):
     """port {port} of {host} is taken, and redis-server is to listen there; end what listens, or choose another port"""
 
 
-class RedisServer:
+class RedisProcess:
     """One server; to be started, and started again, in a thread that lives as long as it should.
 
     :param directory: for its log; it is there already
@@ -79,7 +79,7 @@ class RedisServer:
     def start(self) -> None:
         """Start it, again on the same port; blocks until it answers.
 
-        :raises PortTaken: :raises RedisNotStarted:
+        :raises RedisPortTaken: :raises RedisNotStarted:
         """
         _make_sure_nobody_listens(self.port)
         account = Account(os.geteuid(), os.getegid(), "")
@@ -127,7 +127,7 @@ def _make_sure_nobody_listens(port: int) -> None:
     try:
         socket.create_server((HOST, port)).close()
     except OSError:
-        raise PortTaken(port=port, host=HOST) from None
+        raise RedisPortTaken(port=port, host=HOST) from None
 
 
 def _answers(port: int) -> bool:

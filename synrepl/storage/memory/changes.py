@@ -13,7 +13,7 @@ class NoTables(StorageError):
     """the store in memory runs no SQL ({sql!r}); use a database, or give MemoryStore a begin_changes that understands it"""
 
 
-class Changes:
+class MemoryChanges:
     """A transaction of a database without tables: it refuses all SQL.
 
     Subclasses understand what their tests need, and keep it for

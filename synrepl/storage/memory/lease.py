@@ -11,10 +11,10 @@ from typing import TypeVar
 from synrepl.core.tokens import Range, Token
 from synrepl.storage import idempotency
 from synrepl.storage.database import Transaction
-from synrepl.storage.memory.changes import Changes
+from synrepl.storage.memory.changes import MemoryChanges
 from synrepl.storage.memory.stream import MemoryStream
 from synrepl.storage.outbox import Outbox
-from synrepl.storage.store import DatabaseAway, Draft, KeyReused, Transacted, Written
+from synrepl.storage.store import AppendResult, DatabaseAway, Draft, KeyReused, TransactionResult
 from synrepl.streams.definition import Fact, Stream
 from synrepl.streams.row import Row
 from synrepl.streams.rows import RowCodec
@@ -29,9 +29,9 @@ class MemoryKeys:
 
     def __init__(self, max_keys: int) -> None:
         self._max_keys = max_keys
-        self._answers: OrderedDict[tuple[str, str], tuple[bytes, Written]] = OrderedDict()
+        self._answers: OrderedDict[tuple[str, str], tuple[bytes, AppendResult]] = OrderedDict()
 
-    def recall(self, stream: str, key: str, digest: bytes) -> Written | None:
+    def recall(self, stream: str, key: str, digest: bytes) -> AppendResult | None:
         """The answer that was given for this key before, if any.
 
         :raises KeyReused: when the key came with other rows then
@@ -43,7 +43,7 @@ class MemoryKeys:
             raise KeyReused(key=key)
         return found[1]
 
-    def remember(self, stream: str, key: str, digest: bytes, answer: Written) -> None:
+    def remember(self, stream: str, key: str, digest: bytes, answer: AppendResult) -> None:
         """Keep an answer."""
         self._answers[stream, key] = digest, replace(answer, replayed=True)
         if len(self._answers) > self._max_keys:
@@ -72,7 +72,7 @@ class MemoryLease:
         streams: Mapping[str, tuple[MemoryStream, int]],
         keys: MemoryKeys,
         step: Step,
-        begin_changes: Callable[[], Changes] = Changes,
+        begin_changes: Callable[[], MemoryChanges] = MemoryChanges,
     ) -> None:
         self.writer = writer
         self._streams = streams
@@ -83,7 +83,7 @@ class MemoryLease:
         self._lost: str | None = None
         self._on_lost: list[Callable[[str], object]] = []
         self._killed = False
-        self._open: dict[_Transaction, None] = {}
+        self._open: dict[_MemoryTransaction, None] = {}
         self._holder_of: dict[tuple[str, Token], int] = {}
         self._tokens_under: dict[tuple[str, int], int] = {}
 
@@ -100,7 +100,7 @@ class MemoryLease:
 
     async def append(
         self, stream: Stream, drafts: Sequence[Draft], floor: Token
-    ) -> Sequence[Written]:
+    ) -> Sequence[AppendResult]:
         """Reserve and write all drafts in one transaction."""
         memory, _ = self._streams[stream.name]
         for draft in drafts:
@@ -115,11 +115,11 @@ class MemoryLease:
 
     async def _try_append(
         self, memory: MemoryStream, drafts: Sequence[Draft], floor: Token
-    ) -> list[Written] | None:
+    ) -> list[AppendResult] | None:
         name = memory.stream.name
         digests = [idempotency.digest(d.facts) if d.key is not None else b"" for d in drafts]
         with self._transaction(memory, f"append of {len(drafts)} drafts") as transaction:
-            answers: list[Written] = []
+            answers: list[AppendResult] = []
             facts: list[Fact] = []
             for draft, digest in zip(drafts, digests, strict=True):
                 if draft.key is not None:
@@ -128,7 +128,7 @@ class MemoryLease:
                         answers.append(before)
                         continue
                 tokens: Sequence[Token] = memory.take(len(draft.facts), floor)
-                answers.append(Written(tokens, self.writer))
+                answers.append(AppendResult(tokens, self.writer))
                 facts += (
                     Fact(token, self.writer, tuple(rows))
                     for token, rows in zip(tokens, draft.facts, strict=True)
@@ -153,7 +153,7 @@ class MemoryLease:
         streams: Sequence[Stream],
         work: Callable[[Transaction, Outbox], T],
         begin: Callable[[], Mapping[str, Token]],
-    ) -> Transacted[T]:
+    ) -> TransactionResult[T]:
         """Run the caller's work and append what it puts into its outbox, in one transaction."""
         for stream in streams:
             if stream.name not in self._codecs:  # they are costly to make
@@ -172,7 +172,7 @@ class MemoryLease:
         codecs: Mapping[str, RowCodec],
         work: Callable[[Transaction, Outbox], T],
         begin: Callable[[], Mapping[str, Token]],
-    ) -> Transacted[T] | None:
+    ) -> TransactionResult[T] | None:
         outbox, changes = Outbox(codecs), self._begin_changes()
         try:
             result = work(changes, outbox)
@@ -198,7 +198,7 @@ class MemoryLease:
         except BaseException:
             changes.roll_back()
             raise
-        return Transacted(result, posted)
+        return TransactionResult(result, posted)
 
     def _numbered(
         self, stream: str, facts: Sequence[tuple[Row, ...]], floor: Token
@@ -314,10 +314,12 @@ class MemoryLease:
             raise DatabaseAway(where="memory", reason=self._lost)
 
     @contextmanager
-    def _transaction(self, memory: MemoryStream, what: str) -> Iterator[_Transaction]:
+    def _transaction(self, memory: MemoryStream, what: str) -> Iterator[_MemoryTransaction]:
         if self._killed:
             raise DatabaseAway(where="memory", reason="killed")
-        transaction = _Transaction(memory, self.writer, self._streams[memory.stream.name][1], what)
+        transaction = _MemoryTransaction(
+            memory, self.writer, self._streams[memory.stream.name][1], what
+        )
         self._open[transaction] = None
         try:
             yield transaction
@@ -326,7 +328,7 @@ class MemoryLease:
             del self._open[transaction]
 
 
-class _Transaction:
+class _MemoryTransaction:
     """What is open from entering to commit or rollback; a holder all the while.
 
     :raises Fenced: the epoch was raised

@@ -12,12 +12,19 @@ from typing import NamedTuple
 
 from synrepl.core.clock import Scheduler
 from synrepl.core.tokens import MAX_TOKEN, Range, Token
-from synrepl.storage.marks import Mark, aged, noted
-from synrepl.storage.memory.changes import Changes
+from synrepl.storage.memory.changes import MemoryChanges
 from synrepl.storage.memory.lease import MemoryKeys, MemoryLease
 from synrepl.storage.memory.server import MemoryServer
 from synrepl.storage.memory.stream import MemoryStream
-from synrepl.storage.store import Aged, NamedFollower, Observation, Page, Trim, WriterTaken
+from synrepl.storage.position_marks import PositionMark, add_mark, aged_positions
+from synrepl.storage.store import (
+    AgedPositions,
+    NamedFollower,
+    Observation,
+    Page,
+    TrimResult,
+    WriterTaken,
+)
 from synrepl.streams.definition import Stream
 
 #: How long a predecessor may keep a writer's name, in seconds, and how often to look.
@@ -58,7 +65,7 @@ class MemoryStore:
         max_rows_per_stream: int = MAX_ROWS_PER_STREAM,
         max_keys: int = MAX_KEYS,
         holder: str = "this process",
-        begin_changes: Callable[[], Changes] = Changes,
+        begin_changes: Callable[[], MemoryChanges] = MemoryChanges,
     ) -> None:
         self._scheduler = scheduler
         self._max_rows = max_rows_per_stream
@@ -69,7 +76,7 @@ class MemoryStore:
         self._streams: dict[str, MemoryStream] = {}
         self._followers: dict[str, dict[tuple[str, str], Token]] = {}
         self._leases: dict[str, _FollowerLease] = {}
-        self._marks: dict[str, list[Mark]] = {}
+        self._marks: dict[str, list[PositionMark]] = {}
 
     async def step(self, what: str) -> None:
         """Called before, between and after the atomic parts of each operation; for subclasses.
@@ -222,15 +229,15 @@ class MemoryStore:
                 found.append(NamedFollower(name, lease.streams, left, seen, at, {}))
         return found
 
-    async def mark(self, stream: Stream, keep_s: float, max_s: float) -> Aged:
+    async def mark(self, stream: Stream, keep_s: float, max_s: float) -> AgedPositions:
         """Note where a stream is on record now, and tell where it was."""
         await self.step("mark")
         now, position = self._scheduler.seconds(), self._of(stream).recorded
-        marks = noted(self._marks.get(stream.name, ()), now, position, keep_s, max_s)
+        marks = add_mark(self._marks.get(stream.name, ()), now, position, keep_s, max_s)
         self._marks[stream.name] = marks
-        return aged(marks, now, position, keep_s, max_s)
+        return aged_positions(marks, now, position, keep_s, max_s)
 
-    async def trim(self, stream: Stream, cap: Token, must_go: Token, limit: int) -> Trim:
+    async def trim(self, stream: Stream, cap: Token, forced: Token, limit: int) -> TrimResult:
         """Delete the oldest facts that may go."""
         await self.step("trim")
         live = list(self._followers_of(stream))
@@ -241,7 +248,7 @@ class MemoryStore:
             reached = ((max(at.get(key, 0) for key in keys), name) for name, at in live)
             return min(reached, default=(MAX_TOKEN, None))
 
-        return self._of(stream).trim(cap, must_go, limit, acknowledged)
+        return self._of(stream).trim(cap, forced, limit, acknowledged)
 
     def _followers_of(
         self, stream: Stream

@@ -15,11 +15,11 @@ from synrepl.storage.store import (
     BadValue,
     FactsLost,
     Fenced,
-    Holder,
     Observation,
     Page,
-    Trim,
+    ReservationHolder,
     Trimmed,
+    TrimResult,
     WriterState,
 )
 from synrepl.streams.definition import Fact, Stream
@@ -46,7 +46,7 @@ class MemoryWriter:
         self.held = False
         self.session: object | None = None
         self.transactions = 0
-        self.holders: dict[int, Holder] = {}
+        self.holders: dict[int, ReservationHolder] = {}
         self.trimmed: Token = 0
 
     @property
@@ -55,8 +55,8 @@ class MemoryWriter:
         return WriterState(
             epoch=self.epoch,
             position=self.position,
-            held=self.held,
-            alive=self.session is not None,
+            is_held=self.held,
+            is_alive=self.session is not None,
             holders=tuple(self.holders.values()),
         )
 
@@ -111,7 +111,7 @@ class MemoryStream:
     def hold(self, name: str, describe: str) -> int:
         """Note a reservation, before the sequence is asked; its number, never used again."""
         number = next(self._numbers)
-        self.writers[name].holders[number] = Holder((number,), describe)
+        self.writers[name].holders[number] = ReservationHolder((number,), describe)
         return number
 
     def let_go(self, name: str, numbers: Iterable[int]) -> None:
@@ -243,7 +243,7 @@ class MemoryStream:
         if span.after < trimmed:
             raise Trimmed(stream=self.stream.name, trimmed=trimmed, after=span.after)
         if span.empty:
-            return Page((), span.after, limited=False)
+            return Page((), span.after, is_limited=False)
         found: list[Fact] = []
         rows = 0
         for fact in self._within(span):
@@ -251,9 +251,9 @@ class MemoryStream:
                 continue
             rows += len(fact.rows)
             if found and rows > limit:
-                return Page(tuple(found), found[-1].token, limited=True)
+                return Page(tuple(found), found[-1].token, is_limited=True)
             found.append(fact)
-        return Page(tuple(found), span.upto, limited=False)
+        return Page(tuple(found), span.upto, is_limited=False)
 
     def reached(self, span: Range) -> dict[str, Token]:
         """The largest token in ``span`` of each writer that has one there."""
@@ -271,10 +271,10 @@ class MemoryStream:
     def trim(
         self,
         cap: Token,
-        must_go: Token,
+        forced: Token,
         limit: int,
         acknowledged: Callable[[str], tuple[Token, str | None]],
-    ) -> Trim:
+    ) -> TrimResult:
         """Drop the oldest facts that may go; see :meth:`~.store.FactStore.trim`.
 
         :param acknowledged: up to where a writer's facts are acknowledged by all who
@@ -286,13 +286,13 @@ class MemoryStream:
             if fact.token > min(cap, self.recorded) or rows >= limit:
                 break
             upto, follower = acknowledged(fact.writer)
-            if fact.token > max(upto, must_go):
+            if fact.token > max(upto, forced):
                 held_by = follower
                 break
             rows += len(fact.rows)
             drop += 1
         self._drop(drop)
-        return Trim(self.trimmed, rows, held_by)
+        return TrimResult(self.trimmed, rows, held_by)
 
     def _drop_oldest(self) -> None:
         if self._rows <= self._max_rows:

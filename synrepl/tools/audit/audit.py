@@ -141,7 +141,7 @@ class Auditor:
         if self._entry(place) is not entry:
             return Verdict.IN_FLIGHT
         # Looked at after the load: the rows of whatever it has read are there by now.
-        committed = await self._settlement.look(self._coherence.sources(place.cache.declared))
+        committed = await self._settlement.look(self._coherence.sources(place.cache.declaration))
         if not await self._reach(committed, patience):
             return Verdict.BEHIND
         for _ in range(2):
@@ -206,7 +206,7 @@ class Auditor:
             yield writer, Stood(at_load.of(stream, writer), now)
 
     def _entry(self, place: Place) -> Entry | None:
-        return place.entry(self._caches.waiting.seconds())
+        return place.entry(self._caches.runtime.seconds())
 
     async def _turn_of_others(self) -> None:
         """Let others do something, even when loads wait for nothing."""

@@ -167,11 +167,11 @@ class _Double:
     """
 
     def __init__(self, coherence: Coherence, catalogue: Catalogue, place: Place) -> None:
-        caches = Caches(coherence.caches.waiting)
+        caches = Caches(coherence.caches.runtime)
         caches.expansions = coherence.caches.expansions
         caches.effects = coherence.caches.effects
         declared = replace(
-            place.cache.declared, max_entries=1, max_bytes=None, size_of=None, ttl_s=None
+            place.cache.declaration, max_entries=1, max_bytes=None, size_of=None, ttl_s=None
         )
         self._cache = caches.open(declared, lambda: None)
         self._key = place.key

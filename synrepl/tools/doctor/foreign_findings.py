@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from synrepl.core.tokens import Token
-from synrepl.storage.foreign.standing import ForeignStanding
+from synrepl.storage.foreign.progress import ForeignProgress
 from synrepl.tools.doctor.bounds import Bounds
 from synrepl.tools.doctor.durability_findings import unsafe_settings
 from synrepl.tools.doctor.finding import Finding, Severity
@@ -51,7 +51,7 @@ def findings(look: ForeignLook, bounds: Bounds, before: ForeignLook | None = Non
     return found
 
 
-def _numbered_together(look: ForeignLook) -> dict[tuple[str, ...], ForeignStanding]:
+def _numbered_together(look: ForeignLook) -> dict[tuple[str, ...], ForeignProgress]:
     """Streams that share a sequence, and with it their positions, as one."""
     together: dict[str, list[str]] = {}
     for name, stream in look.streams.items():
@@ -67,7 +67,7 @@ def _numbered_together(look: ForeignLook) -> dict[tuple[str, ...], ForeignStandi
     return found
 
 
-def _sequence(name: str, stream: ForeignStanding) -> Iterator[Finding]:
+def _sequence(name: str, stream: ForeignProgress) -> Iterator[Finding]:
     if stream.last is None:
         return
     ahead = {who: at for who, at in stream.recorded.items() if at > stream.last}
@@ -94,7 +94,7 @@ def _sequence(name: str, stream: ForeignStanding) -> Iterator[Finding]:
 
 
 def _positions(
-    name: str, stream: ForeignStanding, earlier: ForeignStanding | None
+    name: str, stream: ForeignProgress, earlier: ForeignProgress | None
 ) -> Iterator[Finding]:
     if not stream.recorded:
         if stream.tables:
@@ -120,7 +120,7 @@ def _positions(
             )
 
 
-def _behind(stream: ForeignStanding) -> dict[str, Token]:
+def _behind(stream: ForeignProgress) -> dict[str, Token]:
     """By writer, a position on record that is lower than rows of it."""
     found = {}
     for writer, at in stream.tables.items():

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 from synrepl.storage.database import Transaction
 from synrepl.storage.durability import Durability, durability
-from synrepl.storage.foreign import standing
+from synrepl.storage.foreign import progress
+from synrepl.storage.foreign.progress import RECENT_ROWS, ForeignProgress
 from synrepl.storage.foreign.release import Release
-from synrepl.storage.foreign.standing import RECENT_ROWS, ForeignStanding
 from synrepl.tools.doctor import sessions
 from synrepl.tools.doctor.sessions import OpenSession
 
@@ -22,7 +22,7 @@ class ForeignLook:
     """
 
     release: Release
-    streams: Mapping[str, ForeignStanding]
+    streams: Mapping[str, ForeignProgress]
     sessions: Mapping[int, OpenSession]
     durability: Durability
 
@@ -49,7 +49,7 @@ def look(txn: Transaction, release: Release, rows: int = RECENT_ROWS) -> Foreign
     locked = [table for session in seen.values() for table in session.locked]
     shut = _fed_by(release, locked)
     open_ = {name: at for name, at in release.streams.items() if name not in shut}
-    found = standing.look(txn, replace(release, streams=open_), rows)
+    found = progress.observe(txn, replace(release, streams=open_), rows)
     return ForeignLook(release, found, seen, durability(txn))
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from synrepl.core.tokens import Token
 from synrepl.services.status.follower_lag import FollowerLag
 from synrepl.storage.incarnations import MayBeLost
-from synrepl.storage.migrations import Phase
+from synrepl.storage.migrations import MigrationPhase
 from synrepl.storage.store import NamedFollower
 from synrepl.tools.doctor.bounds import Bounds
 from synrepl.tools.doctor.durability_findings import unsafe_settings
@@ -59,16 +59,20 @@ def _unreadable(look: OwnLook) -> Iterator[Finding]:
 
 
 def _migrations(look: OwnLook) -> Iterator[Finding]:
-    for phase in Phase:
+    for phase in MigrationPhase:
         names = [str(each) for each in look.pending if each.phase is phase]
         if names:
             yield Finding(
                 "migrations-pending",
-                Severity.ERROR if phase is Phase.PRE else Severity.NOTE,
+                Severity.ERROR if phase is MigrationPhase.PRE else Severity.NOTE,
                 f"not applied: {', '.join(names)}",
                 "schema",
                 f"'synrepl schema --apply {phase}'"
-                + ("" if phase is Phase.PRE else ", once no process of the version before runs"),
+                + (
+                    ""
+                    if phase is MigrationPhase.PRE
+                    else ", once no process of the version before runs"
+                ),
             )
 
 

@@ -54,7 +54,7 @@ class StreamLook:
     def dead(self) -> list[str]:
         """Writers that died and have not been fenced."""
         states = self.seen.writers.items()
-        return sorted(name for name, state in states if state.held and not state.alive)
+        return sorted(name for name, state in states if state.is_held and not state.is_alive)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +171,7 @@ def look(txn: Transaction, failover_days: float = 30.0) -> OwnLook:
     """
     txn.execute("SELECT set_config('lock_timeout', %s, true)", (str(_LOCK_MS),))
     pending = migrations.pending(txn, migrations.load())
-    if any(each.phase is migrations.Phase.PRE for each in pending):
+    if any(each.phase is migrations.MigrationPhase.PRE for each in pending):
         return OwnLook(pending, {}, {}, {}, None)
     streams = streams_of(txn)
     # A table that is locked would not let us by.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from synrepl.storage.foreign.standing import NEWEST_ROWS
+from synrepl.storage.foreign.progress import NEWEST_ROWS
 from synrepl.storage.foreign.store import ForeignStore
 from synrepl.streams.definition import numbered_together
 from synrepl.streams.synapse import SYNAPSE_STREAMS

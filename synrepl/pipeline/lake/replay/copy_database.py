@@ -19,7 +19,7 @@ from synrepl.pipeline.source.database.synapse_database import SynapseDatabase
 from synrepl.storage import incarnations, migrations
 from synrepl.storage import staging_with_ids as preserved
 from synrepl.storage.database import Transaction
-from synrepl.storage.migrations import Migration, Phase
+from synrepl.storage.migrations import Migration, MigrationPhase
 from synrepl.storage.tables import ensure_tables, table_name
 from synrepl.streams.columns import columns as columns_of
 from synrepl.streams.declared import declare
@@ -102,7 +102,7 @@ def _check(txn: Transaction) -> None:
 
 
 def _apply_next(txn: Transaction) -> tuple[Migration, ...]:
-    return migrations.apply_next(txn, migrations.load(), Phase.POST)
+    return migrations.apply_next(txn, migrations.load(), MigrationPhase.POST)
 
 
 def _stream(spark: SparkSession, table: StreamTable) -> Stream:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from synrepl.core.tokens import Token
 from synrepl.positions.settlement import SettlementTracker
 from synrepl.positions.vector import PositionVector
-from synrepl.storage.store import Holder, Observation
+from synrepl.storage.store import Observation, ReservationHolder
 
 
 class StreamBounds:
@@ -35,7 +35,7 @@ class StreamBounds:
         for writer, state in seen.writers.items():
             at[writer] = max(state.position, seen.recorded, self._bound[writer])
             settling = self._settling.setdefault(writer, SettlementTracker())
-            dead = state.held and not state.alive
+            dead = state.is_held and not state.is_alive
             if locks and not dead:
                 holders = [holder.identity for holder in state.holders]
                 at[writer] = max(at[writer], settling.observe(seen.last, holders))
@@ -50,14 +50,14 @@ class StreamBounds:
 
 
 def _kept_by(
-    writer: str, dead: bool, holders: Iterable[Holder], keeping: Collection[Hashable]
+    writer: str, dead: bool, holders: Iterable[ReservationHolder], keeping: Collection[Hashable]
 ) -> Iterator[str]:
     """Descriptions of what holds a writer's bound back."""
     if dead:
         yield f"writer {writer!r}, which died and has not been fenced off (a running master does it)"
     for holder in holders:
         if holder.identity in keeping:
-            yield f"writer {writer!r} ({holder.describe})"
+            yield f"writer {writer!r} ({holder.description})"
 
 
 class ForeignBounds:

@@ -13,7 +13,7 @@ from synrepl.pipeline.source.database.sql import Scan
 from synrepl.pipeline.source.database.stream_schema import StreamSchema
 from synrepl.pipeline.source.writer_ranges import WriterRanges
 from synrepl.positions.vector import PositionVector
-from synrepl.storage.marks import Mark
+from synrepl.storage.position_marks import PositionMark
 
 
 class SourceDatabase(Protocol):
@@ -99,7 +99,7 @@ class SourceDatabase(Protocol):
     def trimmed_sql(self, stream: str) -> str | None:
         """A statement for the token up to which facts have been trimmed; None if there is no trimming."""
 
-    def watermarks(self) -> Mapping[str, Sequence[Mark]]:
+    def watermarks(self) -> Mapping[str, Sequence[PositionMark]]:
         """By stream, the recorded positions and their times, in seconds since the epoch."""
 
     def erased_subjects(self) -> Set[str]:

@@ -29,9 +29,9 @@ from synrepl.positions.vector import PositionVector
 from synrepl.storage.database import Isolation, Transaction
 from synrepl.storage.erased import erased_users
 from synrepl.storage.foreign.paging import MAIN_PROCESS, RAW_CELLS, ForeignFacts
+from synrepl.storage.foreign.progress import NEWEST_ROWS, ForeignProgress, observe, sole_writer
 from synrepl.storage.foreign.release import Release, UnknownSchema, recognise
-from synrepl.storage.foreign.standing import NEWEST_ROWS, ForeignStanding, look, sole_writer
-from synrepl.storage.marks import Mark
+from synrepl.storage.position_marks import PositionMark
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.columns import columns as columns_of
 from synrepl.streams.synapse import SYNAPSE_STREAMS
@@ -129,8 +129,8 @@ class SynapseDatabase:
 
         def work(
             txn: Transaction,
-        ) -> tuple[Mapping[str, ForeignStanding], list[_OpenTransaction], str, float]:
-            found = look(txn, self._release, NEWEST_ROWS)
+        ) -> tuple[Mapping[str, ForeignProgress], list[_OpenTransaction], str, float]:
+            found = observe(txn, self._release, NEWEST_ROWS)
             open_now = [_OpenTransaction(*row) for row in txn.execute(_OPEN).fetchall()]
             return found, open_now, log_position(txn), self._now()
 
@@ -221,7 +221,7 @@ class SynapseDatabase:
         """None: what is deleted is not on record."""
         return None
 
-    def watermarks(self) -> Mapping[str, Sequence[Mark]]:
+    def watermarks(self) -> Mapping[str, Sequence[PositionMark]]:
         """None: a Synapse does not keep any."""
         return {}
 

@@ -28,7 +28,7 @@ from synrepl.positions.vector import PositionVector
 from synrepl.storage import incarnations, writers
 from synrepl.storage.database import Isolation, Transaction
 from synrepl.storage.erased import erased_subjects
-from synrepl.storage.marks import Mark
+from synrepl.storage.position_marks import PositionMark
 from synrepl.storage.store import Observation, OlderServer
 from synrepl.storage.tables import table_name
 from synrepl.streams.columns import Column, ColumnType
@@ -199,13 +199,13 @@ class SynreplDatabase:
         """A statement for up to where facts are gone by now."""
         return f"SELECT trimmed FROM synrepl._streams WHERE stream = {literal(stream)}"
 
-    def watermarks(self) -> Mapping[str, Sequence[Mark]]:
+    def watermarks(self) -> Mapping[str, Sequence[PositionMark]]:
         """By stream, where it was on record at some times, oldest first: what retention goes by."""
-        found: dict[str, list[Mark]] = {}
+        found: dict[str, list[PositionMark]] = {}
         for stream, at, token in self._database.run(
             "read the marks", lambda txn: txn.execute(_MARKS).fetchall(), read_only=True
         ):
-            found.setdefault(stream, []).append(Mark(float(at), int(token)))
+            found.setdefault(stream, []).append(PositionMark(float(at), int(token)))
         return found
 
     def erased_subjects(self) -> Set[str]:

@@ -11,7 +11,7 @@ from synrepl.core.clock import Promise
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class CacheRuntime:
     """How this process waits; the names of :mod:`synrepl.core.clock`.
 
     :ivar promise: makes a promise
@@ -23,17 +23,17 @@ class Waiting:
     start: Callable[[Coroutine[Any, Any, Any]], Promise[Any]]
     seconds: Callable[[], float]
 
-    def begun(self, result: Any) -> Any:
+    def to_promise(self, result: Any) -> Any:
         """A result as it is; but a coroutine, of which only one could wait, as a promise."""
         return self.start(result) if inspect.iscoroutine(result) else result
 
 
-def is_eventual(result: object) -> bool:
+def is_deferred(result: object) -> bool:
     """Whether a function has returned something to wait for: a ``Deferred``."""
     return hasattr(result, "addCallbacks")
 
 
-def says_eventual(function: Callable[..., Any]) -> bool | None:
+def returns_deferred(function: Callable[..., Any]) -> bool | None:
     """Whether a function says that it returns something to wait for; None: a call will tell.
 
     A generator below a decorator says so (``inlineCallbacks``), and its annotation may.

@@ -12,14 +12,14 @@ from math import inf
 from typing import NamedTuple
 
 from synrepl.core.tokens import Token
-from synrepl.storage.store import Aged
+from synrepl.storage.store import AgedPositions
 
 #: How finely the two ages are told apart, as parts of themselves.
 _PARTS_OF_KEEP = 10
 _PARTS_OF_MAX = 100
 
 
-class Mark(NamedTuple):
+class PositionMark(NamedTuple):
     """The linear position at a time.
 
     :ivar at: when it was first seen, in seconds by any one clock
@@ -29,9 +29,9 @@ class Mark(NamedTuple):
     token: Token
 
 
-def noted(
-    marks: Iterable[Mark], now: float, position: Token, keep_s: float, max_s: float
-) -> list[Mark]:
+def add_mark(
+    marks: Iterable[PositionMark], now: float, position: Token, keep_s: float, max_s: float
+) -> list[PositionMark]:
     """The marks to have from now on, oldest first, with one for now where that is worth it.
 
     There are never more than some two hundred: those within ``keep_s`` are close
@@ -41,24 +41,28 @@ def noted(
     """
     apart = max_s / _PARTS_OF_MAX
     close = min(keep_s / _PARTS_OF_KEEP, apart) if keep_s else apart
-    newest: dict[tuple[bool, float], Mark] = {}
+    newest: dict[tuple[bool, float], PositionMark] = {}
     for mark in sorted(marks):
         young = now - mark.at < keep_s
         newest[young, mark.at if young else mark.at // apart] = mark
     kept = list(newest.values())
     while len(kept) > 1 and now - kept[1].at >= max_s:
         del kept[0]
-    last = kept[-1] if kept else Mark(-inf, 0)
+    last = kept[-1] if kept else PositionMark(-inf, 0)
     if position > last.token and now - last.at >= close:
-        kept.append(Mark(now, position))
+        kept.append(PositionMark(now, position))
     return kept
 
 
-def aged(marks: Iterable[Mark], now: float, position: Token, keep_s: float, max_s: float) -> Aged:
+def aged_positions(
+    marks: Iterable[PositionMark], now: float, position: Token, keep_s: float, max_s: float
+) -> AgedPositions:
     """Where the stream was ``keep_s`` and ``max_s`` ago, as far as marks tell."""
     known = list(marks)
 
     def at_least(age_s: float) -> Token:
         return max((mark.token for mark in known if now - mark.at >= age_s), default=0)
 
-    return Aged(kept=at_least(keep_s) if keep_s else position, over=at_least(max_s))
+    return AgedPositions(
+        past_keep=at_least(keep_s) if keep_s else position, past_max=at_least(max_s)
+    )

@@ -10,7 +10,7 @@ from synrepl.core.tokens import Token
 from synrepl.storage.database import LockNotAvailable, Transaction
 from synrepl.storage.foreign.feed import WRITER_COLUMN
 from synrepl.storage.foreign.paging import MAIN_PROCESS
-from synrepl.storage.foreign.release import Located, Release
+from synrepl.storage.foreign.release import LocatedStream, Release
 from synrepl.streams.synapse import SYNAPSE_STREAMS
 
 #: How many of a table's newest rows are looked at: it may hold years of them.
@@ -30,7 +30,7 @@ class TableLocked(Unavailable):
 
 
 @dataclass(frozen=True, slots=True)
-class ForeignStanding:
+class ForeignProgress:
     """One stream now.
 
     :ivar sequence: its name, where it has one
@@ -94,7 +94,9 @@ class ForeignStanding:
         return named
 
 
-def look(txn: Transaction, release: Release, rows: int = RECENT_ROWS) -> dict[str, ForeignStanding]:
+def observe(
+    txn: Transaction, release: Release, rows: int = RECENT_ROWS
+) -> dict[str, ForeignProgress]:
     """Look at every stream of a release; sequences last, so that they cannot seem behind.
 
     :param rows: how many of a table's newest
@@ -107,8 +109,8 @@ def look(txn: Transaction, release: Release, rows: int = RECENT_ROWS) -> dict[st
     }
 
 
-def look_at(txn: Transaction, release: Release, stream: str, rows: int) -> ForeignStanding:
-    """Look at one stream of a release; see :func:`look`."""
+def observe_stream(txn: Transaction, release: Release, stream: str, rows: int) -> ForeignProgress:
+    """Look at one stream of a release; see :func:`observe`."""
     txn.execute("SELECT set_config('lock_timeout', %s, true)", (str(_LOCK_MS),))
     at = release.streams[stream]
     return _standing(txn, at, _in_tables(txn, stream, at, rows), _recorded(txn, release))
@@ -116,11 +118,11 @@ def look_at(txn: Transaction, release: Release, stream: str, rows: int) -> Forei
 
 def _standing(
     txn: Transaction,
-    at: Located,
+    at: LocatedStream,
     tables: Mapping[str, Token],
     recorded: Mapping[str, Mapping[str, Token]],
-) -> ForeignStanding:
-    return ForeignStanding(
+) -> ForeignProgress:
+    return ForeignProgress(
         at.stream.sequence,
         None if at.stream.sequence is None else _last(txn, at.stream.sequence),
         tables,
@@ -140,7 +142,7 @@ def sole_writer(txn: Transaction, release: Release, stream: str) -> str | None:
     return names[0] if len(names) == 1 else None
 
 
-def _in_tables(txn: Transaction, name: str, at: Located, rows: int) -> dict[str, Token]:
+def _in_tables(txn: Transaction, name: str, at: LocatedStream, rows: int) -> dict[str, Token]:
     down = name in _DOWN
     found: dict[str, Token] = {}
     for feed in at.stream.feeds:
