@@ -1,4 +1,4 @@
-"""What a handler class has to provide, as zope interfaces that are verified when it is loaded."""
+"""The interfaces of handler classes, as zope interfaces that are verified at load time."""
 
 # A method of an interface has no self, which neither mypy nor ruff expects.
 # mypy: disable-error-code="misc,no-untyped-def"

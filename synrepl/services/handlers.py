@@ -1,4 +1,4 @@
-"""What users write: handlers of rows and commands, named in the configuration."""
+"""Base classes of handlers, which users write and name in the configuration."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class WaitsFor(Protocol):
 
 
 class SyncingUsers(Protocol):
-    """Who is syncing; see :class:`synrepl.services.serving.user_sync.UserSyncs`.
+    """The users that are syncing; see :class:`synrepl.services.serving.user_sync.UserSyncs`.
 
-    :meth:`Handler.on_command` tells of changes.
+    :meth:`Handler.on_command` receives the changes.
     """
 
     @property
@@ -42,10 +42,10 @@ class SyncingUsers(Protocol):
         """Whether a user syncs anywhere."""
 
     def users(self) -> set[str]:
-        """All users that sync anywhere. A copy: with very many users it takes a while."""
+        """All users that sync anywhere, as a copy; with very many users this is slow."""
 
     def by_instance(self) -> dict[str, set[str]]:
-        """The users by instance. A copy."""
+        """The syncing users by instance, as a copy."""
 
 
 #: See :attr:`Handler.view`.
@@ -54,17 +54,17 @@ View = Literal["per_writer", "linear"]
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What of its process a handler may use.
+    """The parts of its process that a handler may use.
 
-    :ivar caches: the caches that are kept coherent here
+    :ivar caches: the coherent caches of this process
     :ivar wait_for: ``await wait_for(stream, writer, token, timeout_s=10.0)`` waits until this
-        process has what was written elsewhere
+        process has facts that were written elsewhere
     :ivar commands: sends USER_SYNC, FEDERATION_ACK and so on
-    :ivar syncing: who syncs through any process; None in a worker that follows over TCP,
-        which is not told
-    :ivar database: None in a process without one
-    :ivar changes: runs transactions that make caches stale everywhere; None in a
-        process that writes no ``caches`` stream
+    :ivar syncing: the users that sync through any process; None in a worker that follows over
+        TCP, which does not receive them
+    :ivar database: None in a process without a database
+    :ivar changes: runs transactions that invalidate cache entries in every process; None in a
+        process that does not write the ``caches`` stream
     """
 
     caches: Caches
@@ -80,14 +80,14 @@ class Batch:
     """Consecutive facts of one writer of one stream, complete and in order.
 
     :ivar stream: the name of the stream
-    :ivar writer: the name of the writer; "" in the linear view, which is of all writers
-    :ivar after: the position before
-    :ivar upto: the position once this is handled
+    :ivar writer: the name of the writer; "" in the linear view, which covers all writers
+    :ivar after: the position before the batch
+    :ivar upto: the position after the batch
     :ivar facts: the facts above ``after``, up to ``upto``
-    :ivar ordered: False for rows that a real Synapse sends without order and
-        repeats: their tokens say nothing, and each may come again
-    :ivar replayed: True for a fact that had been set aside as a dead letter: those
-        above it may have been dealt with already
+    :ivar ordered: False for rows that a real Synapse sends unordered and repeatedly: their
+        tokens carry no meaning, and each row may come again
+    :ivar replayed: True for a replayed dead letter: the facts above it may have been handled
+        already
     """
 
     stream: str
@@ -109,7 +109,7 @@ class Batch:
 
 @implementer(IHandler)
 class Handler:
-    """Base of handlers; override what you need.
+    """Base class of handlers; override what you need.
 
     >>> from synrepl import Batch, Handler
     >>> class Mailer(Handler):
@@ -119,69 +119,68 @@ class Handler:
     ...         for row in batch.rows:
     ...             print("thank you for", row.order_id)
 
-    Batches of one writer of one stream come one at a time and in order: the next
-    call comes when the coroutine has ended. Those of different streams may
-    overlap. Each handler has positions of its own. After an exception the position
-    stays where it was, and the batch comes again after a pause: a handler sees every
-    fact at least once. Meanwhile the other handlers go on. See
-    :class:`TransactionalHandler` for exactly once.
+    Batches of one writer of one stream come one at a time and in order: the next call is made
+    when the coroutine has returned. Calls for different streams may overlap. Each handler has its
+    own positions. After an exception the position stays where it was, and the batch is delivered
+    again after a delay, so a handler sees every fact at least once. Other handlers continue
+    meanwhile. See :class:`TransactionalHandler` for exactly-once processing.
     """
 
     #: Names of the streams to receive; None for all.
     streams: ClassVar[Collection[str] | None] = None
 
-    #: How facts of streams with several writers come. ``"per_writer"``: in order per
-    #: writer, each as soon as its writer's position has passed it. ``"linear"``: in the
-    #: order of their tokens over all writers, once the linear position has passed them;
-    #: :attr:`Batch.writer` is "" then. None: as the connection to the master has it.
-    #: Streams that are kept in memory always come as the connection has them.
+    #: Order of the facts of streams with several writers. ``"per_writer"``: in order per
+    #: writer, each as soon as its writer's position has passed it. ``"linear"``: in token order
+    #: over all writers, once the linear position has passed them; :attr:`Batch.writer` is ""
+    #: then. None: the view of the connection to the master. In-memory streams always have the
+    #: view of the connection.
     view: ClassVar[View | None] = None
 
     async def on_start(self, access: Access) -> None:
-        """The process is about to start; called before anything else.
+        """Prepare to run; called before any other method.
 
-        Called again when the database went away meanwhile, until it returns.
+        If the database becomes unavailable meanwhile, it is called again until it returns.
         """
 
     async def on_rows(self, batch: Batch) -> None:
-        """New facts of one of :attr:`streams`."""
+        """Handle new facts of one of :attr:`streams`."""
 
     async def on_command(self, source: str, command: Command) -> None:
-        """Another process said something that is not a row, such as USER_SYNC.
+        """Handle a command of another process that is not a row, such as USER_SYNC.
 
-        Commands come one at a time and in order: the next call follows when the coroutine
-        has ended. An exception is logged, and the command is not repeated. Up to 10,000
-        commands are queued. From 5,000 on, a master does not read clients that send more;
-        beyond 10,000, commands are dropped.
+        Commands come one at a time and in order: the next call is made when the coroutine has
+        returned. An exception is logged, and the command is not repeated. Up to 10,000 commands
+        are queued. From 5,000 on, a master does not read clients that send more; beyond 10,000,
+        commands are dropped.
 
-        When a connection is lost, its users stop syncing: there is one CLEAR_USER_SYNC for
-        each of its instances, or a USER_SYNC per user if another connection has the instance.
+        When a connection is lost, its users stop syncing: there is one CLEAR_USER_SYNC for each of
+        its instances, or a USER_SYNC per user if another connection has the instance.
 
-        :param source: the name of the connection it came from
+        :param source: the name of the connection that the command came from
         """
 
     async def on_reset(
         self, stream: str, writer: str, position: Token, lost: Range | None = None
     ) -> None:
-        """Facts of a writer are void: forget what came of them.
+        """Discard everything derived from a writer's facts, because they are void.
 
-        Without ``lost`` the writer started again at a lower position, or facts up to
-        ``position`` were trimmed before they were given to this handler.
+        Without ``lost``, the writer started again at a lower position, or facts up to ``position``
+        were trimmed before they were delivered to this handler.
 
-        With ``lost`` the database failed over to a server that lacks facts. Facts in this range
-        may have been given to this handler, and not exist any more; those that still do are
-        given again. A transactional handler is not told: its effects and its position were
-        rolled back together with the facts. An override without this parameter is called
-        without it.
+        With ``lost``, the database failed over to a server that lacks facts. Facts in this range
+        may have been delivered to this handler and no longer exist; those that still exist are
+        delivered again. Not called for transactional handlers, whose effects and positions were
+        rolled back together with the facts. An override without this parameter is called without
+        it.
 
         :param writer: "" in the linear view
-        :param position: what lies at or below it is void; with ``lost``, what lies above it
+        :param position: facts at or below it are void; with ``lost``, facts above it
         """
 
 
 @implementer(ITransactionalHandler)
 class TransactionalHandler(Handler, ABC):
-    """A handler whose effects are in the same database: each fact is applied exactly once.
+    """Base class of handlers that write to the same database and apply each fact exactly once.
 
     >>> from synrepl import Batch, Transaction, TransactionalHandler
     >>> class Totals(TransactionalHandler):
@@ -191,12 +190,12 @@ class TransactionalHandler(Handler, ABC):
     ...         totals = [(row.order_id, row.amount) for row in batch.rows]
     ...         txn.insert_many("INSERT INTO totals VALUES %s", totals)
 
-    Only what a real Synapse sends without order (:attr:`Batch.ordered`) may be
-    applied again: make that harmless.
+    Only rows that a real Synapse sends unordered (see :attr:`Batch.ordered`) may be applied again,
+    so applying them must be idempotent.
 
-    :meth:`apply` runs in one transaction with the handler's position, so both
-    commit or neither does. It may run more than once, only the last one counts:
-    change nothing outside the transaction.
+    :meth:`apply` runs in one transaction with the handler's position, so both commit or neither
+    does. It may run more than once, and only the last run counts, so it must change nothing
+    outside the transaction.
     """
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""Whoever waits until a position of this process has reached a token."""
+"""Waiters for positions of this process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from synrepl.core.tokens import Token
 from synrepl.services.sources import LINEAR, Key
 from synrepl.streams.definition import Fact, Stream
 
-#: How many may wait at a time.
+#: Maximum number of concurrent waiters.
 MAX_WAITERS = 10_000
 
 
@@ -26,19 +26,18 @@ class NoLongerWaiting(Unavailable):
 
 
 class PositionWaiters:
-    """Wakes waiters in the turn of the reactor after the one in which the position moved.
+    """Wakes waiters in the reactor turn after the one in which the position moved.
 
-    So what moves a position never runs into what a waiter does next, and what
-    was done before the position moved (caches are invalidated, lines given to
-    the publisher) has been done.
+    The code that moves a position is therefore never re-entered by a waiter, and everything that
+    precedes the move (caches are invalidated, lines handed to the publisher) is done.
 
-    :param most: how many may wait at a time
+    :param most: maximum number of concurrent waiters
     """
 
     def __init__(self, scheduler: Scheduler, most: int = MAX_WAITERS) -> None:
         self._scheduler = scheduler
         self._most = most
-        #: By key, the waiters by token and then in the order in which they came.
+        #: Waiters by key, ordered by token and then by arrival.
         self._waiting: dict[Key, SortedDict] = {}
         self._all: dict[_Waiter, None] = {}
         self._woken: list[tuple[_Waiter, Token]] = []
@@ -46,17 +45,17 @@ class PositionWaiters:
         self._stopped = False
 
     def __len__(self) -> int:
-        """How many wait."""
+        """Number of waiters."""
         return len(self._all)
 
     async def wait(self, keys: Sequence[Key], token: Token, timeout_s: float) -> Token | None:
         """Wait until the position of one of ``keys`` moves to ``token`` or above.
 
-        Where the positions are now is the caller's to look at first. A position
-        that is reset ends no wait.
+        The caller checks the current positions first. Resetting a position ends no wait.
 
-        :returns: the position that was reached; None when the time was up before
-        :raises TooManyWaiters: :raises NoLongerWaiting: the process stops
+        :returns: the position that was reached; None after ``timeout_s``
+        :raises TooManyWaiters: the limit is reached
+        :raises NoLongerWaiting: the process stops
         """
         if self._stopped:
             raise NoLongerWaiting()
@@ -79,7 +78,7 @@ class PositionWaiters:
                 self._leave(key, place)
 
     def moved(self, key: Key, position: Token) -> None:
-        """A position has moved: whoever waits for it, or for less, is woken soon."""
+        """Wake the waiters for this position and lower ones, in the next turn."""
         waiting = self._waiting.get(key)
         if waiting is None:
             return
@@ -91,7 +90,7 @@ class PositionWaiters:
             del self._waiting[key]
 
     def stop(self) -> None:
-        """Nobody may wait any longer: those who do get :class:`NoLongerWaiting`."""
+        """Fail all waiters, and later ones, with :class:`NoLongerWaiting`."""
         self._stopped = True
         for waiter in list(self._all):
             waiter.fail(NoLongerWaiting())
@@ -110,7 +109,7 @@ class PositionWaiters:
 
 
 class _Waiter:
-    """One wait, which ends once."""
+    """One wait; only its first end counts."""
 
     def __init__(self, promise: Promise[Token | None]) -> None:
         self.promise = promise
@@ -128,7 +127,7 @@ class _Waiter:
 
 
 class WakingPositionListener:
-    """Wakes waiters; a :class:`~.stream_state.Movements` that comes after all that deal with one."""
+    """Wakes waiters; the last :class:`~.stream_state.Movements` in the order."""
 
     def __init__(self, waiters: PositionWaiters) -> None:
         self._waiters = waiters
@@ -136,11 +135,11 @@ class WakingPositionListener:
     def writer_advanced(
         self, stream: Stream, writer: str, prev: Token, new: Token, facts: Sequence[Fact]
     ) -> None:
-        """Wake those who wait for the writer."""
+        """Wake waiters for the writer."""
         self._waiters.moved((stream.name, writer), new)
 
     def linear_advanced(
         self, stream: Stream, prev: Token, new: Token, facts: Sequence[Fact] | None
     ) -> None:
-        """Wake those who wait for the linear position."""
+        """Wake waiters for the linear position."""
         self._waiters.moved((stream.name, LINEAR), new)

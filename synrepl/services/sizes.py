@@ -1,4 +1,4 @@
-"""How much the services of a process take at a time, and how much they hold."""
+"""Sizes of pages, buffers and batches in the services of a process."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from synrepl.services.sources import PAGE_ROWS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """Sizes of pages, buffers and batches; nothing that users see depends on them.
+    """Sizes and intervals that users never see.
 
     Simulations and tests use small ones, so that a few facts reach every limit.
 
-    :ivar page_rows: rows read from a source, or handed to a handler, at a time
+    :ivar page_rows: rows read from a source, or delivered to a handler, at a time
     :ivar pages_at_a_time: pages that a master reads for its clients concurrently
-    :ivar turn_units: budget of one turn of the reactor, see :class:`~synrepl.core.slices.Slices`
+    :ivar turn_units: budget of one reactor turn, see :class:`~synrepl.core.slices.Slices`
     :ivar high_water_rows: rows that may wait for handlers before a follower stops reading
-    :ivar low_water_rows: rows at which it reads again
-    :ivar held_rows: rows of a stream that are kept for the linear view; beyond that they are
-        read from the store again
-    :ivar invalidation_keys: keys of one cache in one transaction, before the whole cache is
+    :ivar low_water_rows: waiting rows at which it resumes reading
+    :ivar held_rows: rows of a stream that are buffered for the linear view; further ones are read
+        from the store again
+    :ivar invalidation_keys: keys of one cache in one transaction above which the whole cache is
         invalidated instead
     :ivar trim_rows: rows deleted in one transaction
-    :ivar recheck_s: seconds between two looks at a stream whose position is held up
-    :ivar slow_recheck_s: the same, for one that has been held up for longer
+    :ivar recheck_s: seconds between two checks of a stream whose position is held up
+    :ivar slow_recheck_s: the same for a stream that has been held up for longer
     """
 
     page_rows: int = PAGE_ROWS

@@ -1,4 +1,4 @@
-"""Facts of ephemeral streams go when everybody has dealt with them, or when their time is over."""
+"""Trims ephemeral streams: deletes facts that all followers have handled, or that are too old."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from synrepl.streams.definition import Stream
 
 @dataclass(slots=True)
 class TrimCounts:
-    """What has become of one stream, since the process started.
+    """What trimming has done in one stream since the process started.
 
-    :ivar rows: how many were deleted
-    :ivar held_by: the named follower that keeps the oldest fact; None for nobody
+    :ivar rows: number of deleted rows
+    :ivar held_by: the named follower for which the oldest fact is kept; None if there is none
     """
 
     rows: int = 0
@@ -27,14 +27,16 @@ class TrimCounts:
 
 
 class Trimmer:
-    """Trims streams, one after the other, now and then.
+    """Trims streams periodically, one after the other.
 
-    :param linear: the linear position of a stream as this process knows it, 0
-        while it does not; nothing above it is touched
+    :param linear: returns the linear position of a stream as known here, 0 while unknown; facts
+        above it are never trimmed
     :param every_s: seconds between two rounds
-    :param keep_s: what is younger stays, for followers that have no name
-    :param max_s: what is older goes, whoever still wants it; not less than ``keep_s``
-    :ivar streams: what has become of each, by name
+    :param keep_s: younger facts are kept, for followers that have no name; in seconds
+    :param max_s: older facts are deleted, even if followers still need them; in seconds, at least
+        ``keep_s``
+    :param rows: maximum number of rows deleted in one transaction
+    :ivar streams: what was trimmed, by stream
     """
 
     def __init__(
@@ -62,7 +64,7 @@ class Trimmer:
         self.streams = {stream.name: TrimCounts() for stream in streams}
 
     async def run(self) -> None:
-        """Go round for as long as the process runs; what fails is tried again the next time."""
+        """Trim for as long as the process runs; a failure is retried in the next round."""
         while True:
             await self._scheduler.sleep(self._every_s)
             for stream in self._trimmed:
@@ -74,11 +76,11 @@ class Trimmer:
     async def _trim(self, stream: Stream) -> None:
         aged = await self._store.mark(stream, self._keep_s, self._max_s)
         cap = min(aged.past_keep, self._linear(stream))
-        told = self.streams[stream.name]
+        counts = self.streams[stream.name]
         while True:
             trim = await self._store.trim(stream, cap, aged.past_max, self._rows)
-            told.rows += trim.rows
-            told.held_by = trim.held_by
+            counts.rows += trim.rows
+            counts.held_by = trim.held_by
             if trim.rows < self._rows:
                 return
             await self._scheduler.sleep(0)

@@ -365,7 +365,7 @@ class Lost(Case):
     def test_left_out_without_a_word(self) -> None:
         """A legacy master steps over what no line can carry: only the tokens show it."""
         self.filled("get_user", ("@a",), ("@b",))
-        self.coherent = Coherence(self.caches, CATALOGUE, self.log, leaves_out=True)
+        self.coherent = Coherence(self.caches, CATALOGUE, self.log, may_omit_facts=True)
         self.coherent.begin("caches", "", 0)
         self.apply("caches", 1, named("get_user", "@c"), writer="")
         self.assertEqual(self.left("get_user"), [("@a",), ("@b",)])

@@ -178,13 +178,13 @@ class Followers(MutantTestCase):
 
     def test_a_position_is_taken_over_with_what_caches_hold(self) -> None:
         def begin(coherence: Coherence, stream: str, writer: str, position: Token) -> None:
-            coherence._told.setdefault(stream, position)
+            coherence._linear_positions.setdefault(stream, position)
 
         self.assert_caught("R4", (Coherence, "begin", begin))
 
     def test_the_linear_view_is_taken_for_complete(self) -> None:
         def account(coherence: Coherence, stream: str, upto: Token, facts: int) -> None:
-            coherence._told.setdefault(stream, upto)
+            coherence._linear_positions.setdefault(stream, upto)
 
         self.assert_caught("R4", (Coherence, "_account", account))
 

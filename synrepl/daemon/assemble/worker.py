@@ -131,7 +131,7 @@ def worker_coherence(
         log,
         None if config.follow == "all" else config.follow,
         # Ours leaves facts out of the linear view whose rows are too long for a line.
-        leaves_out=is_linear and not config.master.foreign,
+        may_omit_facts=is_linear and not config.master.foreign,
     )
 
 

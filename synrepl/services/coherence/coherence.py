@@ -1,7 +1,7 @@
-"""Keeps the caches and change indexes of a process in step with the streams (invariant R4).
+"""Keeps the caches and change indexes of a process coherent with the streams (invariant R4).
 
-Whoever applies facts calls this first, and moves the position only then: so no
-reader at a token sees an entry that is older.
+Code that applies facts calls this first and moves the position afterwards, so that no reader at a
+token sees an older entry.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from synrepl.streams.synapse.expansions import SYNAPSE_EXPANSIONS
 
 _TOKEN = attrgetter("token")
 
-#: How many moments are remembered, to tell what an entry may have missed.
+#: Moments that are remembered, to find out which facts an entry may lack.
 MOMENTS = 4_096
 
 
@@ -44,7 +44,7 @@ class NoSuchRows(ConfigError):
 
 
 class Moment(NamedTuple):
-    """Facts were applied: the (stream, writer) stood at ``upto`` from this moment on."""
+    """The application of facts: from here on the (stream, writer) is at ``upto``."""
 
     number: int
     stream: str
@@ -56,14 +56,15 @@ class Coherence:
     """Applies facts to the caches and change indexes of one process.
 
     :param followed: names of the streams whose facts this process gets; None for all
-    :param leaves_out: it follows the linear view of a master that leaves out facts which
-        no line can carry, or which are trimmed, and has no way to say so
-    :ivar invalidations: rows of the ``caches`` stream that were applied, by the name in
-        them, as far as it means something here
-    :ivar unknown: the others, which are ignored
-    :ivar bad: rows whose keys made no sense, or on which a declared function failed: whole
-        caches were emptied for them
-    :ivar emptied: how often caches were emptied because facts were lost
+    :param may_omit_facts: the process follows the linear view of a master that silently omits
+        facts which no line can carry, or which were trimmed
+    :ivar moments: the last applications of facts, oldest first
+    :ivar invalidations: number of applied rows of the ``caches`` stream, by the cache name in
+        them
+    :ivar unknown: number of such rows whose cache name is unknown here; they are ignored
+    :ivar bad: number of rows with bad keys, or on which a declared function failed; whole caches
+        were cleared for them
+    :ivar emptied: how often caches were cleared because facts were lost
     """
 
     def __init__(
@@ -72,10 +73,10 @@ class Coherence:
         catalogue: Catalogue,
         log: Logger,
         followed: Collection[str] | None = None,
-        leaves_out: bool = False,
+        may_omit_facts: bool = False,
     ) -> None:
         self.caches = caches
-        self._leaves_out = leaves_out
+        self._may_omit_facts = may_omit_facts
         self._log = log
         self._streams = {stream.name: stream for stream in catalogue}
         self._followed = frozenset(self._streams if followed is None else followed)
@@ -83,9 +84,9 @@ class Coherence:
         self._expanded: dict[str, EffectsPlan] = {}
         self._plans: dict[str, dict[type[Row], EffectsPlan]] = {}
         self._planned = -1
-        self._begun: set[tuple[str, str]] = set()
-        #: How far the linear view of a stream was told, where facts may be left out.
-        self._told: dict[str, Token] = {}
+        self._started: set[tuple[str, str]] = set()
+        #: Position of the linear view of each stream, where facts may be omitted.
+        self._linear_positions: dict[str, Token] = {}
         self._reached: dict[str, Token] = {}
         self._indexes = 0
         self._warned: set[str] = set()
@@ -96,17 +97,17 @@ class Coherence:
         self.emptied = 0
 
     def check(self) -> None:
-        """Refuse caches that could become stale for ever, now and when they are opened later.
+        """Refuse caches that could be stale forever, including those declared later.
 
-        :raises NeverInvalidated: nothing ever invalidates it
-        :raises SourceNotFollowed: what does is not followed here
-        :raises NoSuchRows: effects are declared of rows that there are not
-        :raises BadCache: a declaration makes no sense
+        :raises NeverInvalidated: nothing ever invalidates a cache
+        :raises SourceNotFollowed: a cache is invalidated by a stream that is not followed here
+        :raises NoSuchRows: effects are declared for rows that do not exist
+        :raises BadCache: a declaration is invalid
         """
         self.caches.accept_only(self._accept, self._accept_rows)
 
     def sources(self, declared: Declaration) -> set[str]:
-        """Names of the streams whose rows can make a cache stale."""
+        """Names of the streams whose rows can invalidate a cache."""
         self._plan()
         own: set[str | Group] = {declared.name, *(Group(name) for name in declared.groups)}
         found = {
@@ -130,23 +131,23 @@ class Coherence:
     # -- facts ------------------------------------------------------------------------
 
     def begin(self, stream: str, writer: str, position: Token) -> None:
-        """From here on every fact of a writer is applied; nothing is known of those before.
+        """Start applying every fact of a writer above ``position``.
 
-        What caches hold by now may be older than those.
+        Earlier facts were not seen, so affected caches are cleared.
         """
-        if (stream, writer) not in self._begun:
-            self._begun.add((stream, writer))
+        if (stream, writer) not in self._started:
+            self._started.add((stream, writer))
             numbers = self._numbers(self._streams[stream])
             self._reached[numbers] = max(position, self._reached.get(numbers, 0))
             if position:
-                self._missed(stream, writer, position)
-            else:  # there is nothing before
+                self._clear_affected(stream, writer, position)
+            else:  # there are no earlier facts
                 self._begin_indexes(stream, 0)
-        if self._leaves_out and not writer:
+        if self._may_omit_facts and not writer:
             self._account(stream, position, 0)
 
     def apply(self, stream: str, writer: str, after: Token, facts: Sequence[Fact]) -> None:
-        """Make stale what these facts make stale.
+        """Invalidate what these facts make stale.
 
         :param after: the position before them
         """
@@ -157,32 +158,32 @@ class Coherence:
         numbers = self._numbers(self._streams[stream])
         upto = max(map(_TOKEN, facts))  # some streams have no order
         self._begin_new_indexes()
-        if self._leaves_out and not writer:
-            told = self._told[stream]
-            self._account(stream, upto, sum(fact.token > told for fact in facts))
+        if self._may_omit_facts and not writer:
+            linear_position = self._linear_positions[stream]
+            self._account(stream, upto, sum(fact.token > linear_position for fact in facts))
         self._reached[numbers] = max(upto, self._reached.get(numbers, 0))
         if self._plans[stream] or stream == CACHES.name:
-            self._make_stale(stream, facts)
+            self._apply_effects(stream, facts)
             self._next_moment(stream, writer, upto)
 
     def _account(self, stream: str, upto: Token, facts: int) -> None:
-        """In the linear view every token has a fact, was rolled back, or was left out."""
-        before = self._told.setdefault(stream, upto)
+        """Clear caches if the linear view may have omitted facts: it skipped tokens without a fact."""
+        before = self._linear_positions.setdefault(stream, upto)
         if upto - before > facts:
-            self._missed(stream, "", upto)
-        self._told[stream] = max(before, upto)
+            self._clear_affected(stream, "", upto)
+        self._linear_positions[stream] = max(before, upto)
 
     def suspect(self, stream: str, rows: Sequence[Row]) -> None:
-        """Make stale what rows make stale that may or may not be in the stream, at tokens unknown.
+        """Invalidate what rows make stale that may or may not be committed, at unknown tokens.
 
-        Change indexes hear of them when they are found, at their tokens.
+        Change indexes are updated once the rows are found, at their tokens.
         """
         self._plan()
-        self._make_stale(stream, [Fact(0, "", tuple(rows))])
+        self._apply_effects(stream, [Fact(0, "", tuple(rows))])
 
     def reset(self, stream: str, writer: str, upto: Token) -> None:
-        """Facts at or below ``upto`` are lost: whatever they might have made stale is."""
-        if self._missed(stream, writer, upto):
+        """Clear every cache that lost facts at or below ``upto`` may have made stale."""
+        if self._clear_affected(stream, writer, upto):
             self.emptied += 1
             self._log.warn(
                 "rows of {stream} up to {upto} are lost: the caches that they concern are emptied",
@@ -190,8 +191,8 @@ class Coherence:
                 upto=upto,
             )
 
-    def _missed(self, stream: str, writer: str, upto: Token) -> bool:
-        """Nothing is known of facts at or below ``upto``; False when they concern no caches."""
+    def _clear_affected(self, stream: str, writer: str, upto: Token) -> bool:
+        """Clear what unseen facts at or below ``upto`` can affect; False when that is no cache."""
         self._plan()
         self._begin_indexes(stream, upto)
         plans = self._plans[stream]
@@ -204,9 +205,9 @@ class Coherence:
         self._next_moment(stream, writer, upto)
         return True
 
-    def _make_stale(self, stream: str, facts: Sequence[Fact]) -> None:
+    def _apply_effects(self, stream: str, facts: Sequence[Fact]) -> None:
         if stream == CACHES.name:
-            self._make_stale_by_name(facts)
+            self._invalidate_by_name(facts)
         plans = self._plans[stream]
         if not plans:
             return
@@ -219,8 +220,8 @@ class Coherence:
                     if failed is not None:
                         self._not_understood(f"a row of {stream}", failed)
 
-    def _make_stale_by_name(self, facts: Sequence[Fact]) -> None:
-        """Rows of the ``caches`` stream, of which there are many."""
+    def _invalidate_by_name(self, facts: Sequence[Fact]) -> None:
+        """Apply rows of the ``caches`` stream, which are many."""
         named, expansions, applied = self.caches.named, self._expansions, self.invalidations
         for fact in facts:
             row: Any
@@ -249,7 +250,7 @@ class Coherence:
             self._not_understood(f"a row that names {name}", failed)
 
     def _bad_keys(self, name: str, error: BadKeys, token: Token) -> None:
-        """Something is stale, but not even the sender can say what."""
+        """Clear everything that a row with unusable keys may have meant."""
         self._expanded[name].clear(self.caches)
         for index in self._indexes_of(CACHES):
             index.all_changed(token)
@@ -259,7 +260,7 @@ class Coherence:
         self.bad += 1
         if what not in self._warned:
             self._warned.add(what)
-            # Only our own errors are known to tell no secrets.
+            # Only our own errors are known not to contain secrets.
             self._log.warn(
                 "{what} is not understood ({error}): all caches that it concerns are emptied",
                 what=what,
@@ -282,7 +283,7 @@ class Coherence:
             raise NoSuchRows(stream=stream, kind=kind)
 
     def _plan(self) -> None:
-        """Take in what was declared meanwhile: handlers may declare when they are started."""
+        """Include new declarations, as handlers may declare caches when they start."""
         caches = self.caches
         if self._planned == caches.effects_version:
             return
@@ -290,10 +291,12 @@ class Coherence:
         self._expansions = {e.name: e for e in (*SYNAPSE_EXPANSIONS, *caches.expansions.values())}
         self._expanded = {name: plan_of(e.effects) for name, e in self._expansions.items()}
         self._plans = {name: self._plans_of(stream) for name, stream in self._streams.items()}
-        self._planned = declarations  # last: transactions look expansions up in their threads
+        self._planned = (
+            declarations  # last, because transactions look up expansions in their threads
+        )
 
     def _plans_of(self, stream: Stream) -> dict[type[Row], EffectsPlan]:
-        """What the rows of each class do: as the stream declares, and as the user does."""
+        """The effects of each row class, declared by the stream and by the user."""
         effects = dict(stream.effects)
         for kind, row in stream.kinds.items():
             more = self.caches.effects.get((stream.name, kind), ())
@@ -315,7 +318,7 @@ class Coherence:
                 yield index
 
     def _begin_new_indexes(self) -> None:
-        """An index that was made since knows nothing of what was applied before."""
+        """Start indexes created since: they do not know what was applied before."""
         if self._indexes == len(self.caches.indexes):
             return
         for (numbers, _), index in self.caches.indexes.items():
@@ -331,10 +334,10 @@ class Coherence:
 def caches_status(coherence: Coherence) -> dict[str, Any]:
     """The section ``caches`` of a status, JSON-ready.
 
-    ``by_name`` holds what each cache has counted, ``rows`` how many rows of the
-    ``caches`` stream were applied by the name in them, ``unknown`` how many named
-    nothing that this process has, ``bad`` how many had keys that made no sense,
-    ``emptied`` how often caches were emptied because rows were lost.
+    ``by_name`` holds the counters of each cache, ``rows`` the number of applied rows of the
+    ``caches`` stream by cache name, ``unknown`` the number of rows with an unknown name, ``bad``
+    the number of rows with bad keys, ``emptied`` how often caches were cleared because rows were
+    lost.
     """
     return {
         "by_name": coherence.caches.stats(),

@@ -1,4 +1,4 @@
-"""Effects, ordered so that one pass over a row does all that they say."""
+"""Effects grouped by function, so that each function runs once per row."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from synrepl.streams.effects import Effects, Group, Invalidates, Key
 
 
 class EffectsPlan(NamedTuple):
-    """What one class of rows does, or one expansion.
+    """The effects of one row class, or of one expansion.
 
-    :ivar invalidates: each function that gives keys, with the caches that it gives them for
-    :ivar marks: each function that gives entities, with the change indexes
+    :ivar invalidates: each function that returns keys, with the caches that they belong to
+    :ivar marks: each function that returns entities, with the change indexes that they belong to
     """
 
     invalidates: tuple[tuple[Callable[[Any], Iterable[Key | None]], tuple[str | Group, ...]], ...]
@@ -23,26 +23,27 @@ class EffectsPlan(NamedTuple):
 
     @property
     def targets(self) -> set[str | Group]:
-        """The caches and groups of caches that it makes stale."""
+        """The caches and groups of caches that the plan can invalidate."""
         return {target for _, targets in self.invalidates for target in targets}
 
     def apply(self, caches: Caches, source: Any, stream: str, token: Token) -> Exception | None:
-        """Do it for a row, or for the keys of a row.
+        """Apply the effects of a row, or of the keys of a row.
 
-        :param stream: whose tokens change indexes count in
-        :returns: what a function raised, if one did: whatever it could have meant is stale
+        :param stream: the stream in whose tokens change indexes count
+        :returns: the exception of a function that failed, if any; everything it could have named
+            is invalidated then
         """
         failed: Exception | None = None
         for keys_of, targets in self.invalidates:
-            meant = [cache for target in targets for cache in caches.matching(target)]
-            if not meant:
+            targeted = [cache for target in targets for cache in caches.matching(target)]
+            if not targeted:
                 continue
             keys: list[Key | None]
             try:
                 keys = list(keys_of(source))
-            except Exception as error:  # users declare such functions, too
+            except Exception as error:  # such functions may be declared by users
                 keys, failed = [None], error
-            for cache in meant:
+            for cache in targeted:
                 for key in keys:
                     cache.invalidate(key)
         for entities_of, names in self.marks:
@@ -56,7 +57,7 @@ class EffectsPlan(NamedTuple):
                             index.all_changed(token)
                         else:
                             index.changed(entity, token)
-                except BadEntity:  # of whatever it is: something has changed
+                except BadEntity:  # the entity is unusable, but something has changed
                     index.all_changed(token)
                 except Exception as error:
                     index.all_changed(token)
@@ -64,14 +65,14 @@ class EffectsPlan(NamedTuple):
         return failed
 
     def clear(self, caches: Caches) -> None:
-        """Empty every cache that it could ever touch."""
+        """Clear every cache that the plan can invalidate."""
         for target in self.targets:
             for cache in caches.matching(target):
                 cache.clear()
 
 
 def plan_of(effects: Effects) -> EffectsPlan:
-    """The plan of some effects."""
+    """Build the plan of some effects."""
     invalidates: dict[Any, list[str | Group]] = {}
     marks: dict[Any, list[str]] = {}
     for effect in effects:

@@ -1,7 +1,7 @@
-"""What legacy workers ask to be invalidated (``INVALIDATE_CACHE``) goes into the ``caches`` stream.
+"""Writes the ``INVALIDATE_CACHE`` commands of legacy workers to the ``caches`` stream.
 
-Source: seed "TCP replication, first generation", the list of commands. A real
-master does the same: the row comes back to all workers, the asking one too.
+Source: seed "TCP replication, first generation", the list of commands. A real master does the
+same: the row comes back to all workers, including the one that sent the command.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from synrepl.streams.effects import Key
 from synrepl.streams.synapse.caches import CACHES, CachesRow
 from synrepl.wire.commands import InvalidateCache
 
-#: Rows that may wait for the database; and rows of one fact.
+#: Maximum number of rows that wait for the database, and of rows in one fact.
 MAX_WAITING = 10_000
 ROWS_OF_A_FACT = 500
 
@@ -30,7 +30,7 @@ class TooManyInvalidations(Unavailable):
 
 
 class InvalidationRelay:
-    """Writes them as this process's writer, and tries again until it succeeds."""
+    """Writes invalidations as this process's writer, retrying until it succeeds."""
 
     def __init__(
         self, scheduler: Scheduler, writer: StreamWriter, invalidations: Invalidations, log: Logger
@@ -44,14 +44,14 @@ class InvalidationRelay:
 
     @property
     def waiting(self) -> int:
-        """Rows that wait to be written."""
+        """Number of rows waiting to be written."""
         return len(self._waiting)
 
     def take(self, command: InvalidateCache) -> None:
-        """Accept what a worker asks for; it is written soon.
+        """Queue the invalidation that a worker sent.
 
-        :raises BadInvalidation: :raises BadKeys: it makes no sense
-        :raises TooManyInvalidations: the database has been away for long
+        :raises BadInvalidation: :raises BadKeys: no reader could apply it
+        :raises TooManyInvalidations: the database has been unavailable for long
         """
         row = self._invalidations.row(command.cache, command.keys)
         asked = (command.cache, tuple(command.keys))
@@ -63,7 +63,7 @@ class InvalidationRelay:
             self._scheduler.spawn("relay invalidations", self._write())
 
     async def stop(self) -> None:
-        """Write what still waits, now or never; nothing else writes any more."""
+        """Make one last attempt to write the waiting rows."""
         try:
             while self._waiting:
                 await self._write_some()
@@ -76,7 +76,7 @@ class InvalidationRelay:
 
     async def _write_some(self) -> None:
         rows = dict(islice(self._waiting.items(), ROWS_OF_A_FACT))
-        # Taken out first: what is asked for again meanwhile is a new change.
+        # Removed first: the same invalidation, if it arrives meanwhile, is a new change.
         for asked in rows:
             del self._waiting[asked]
         try:

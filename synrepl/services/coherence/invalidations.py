@@ -1,4 +1,4 @@
-"""Changes to the database that make caches stale everywhere, once they are committed."""
+"""Transactions that invalidate cache entries in every process once they commit."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from synrepl.streams.synapse.caches import CACHES, CachesRow
 
 T = TypeVar("T")
 
-#: Names of caches that nobody here knows, and of which this was said.
+#: Maximum number of unknown cache names that are logged.
 MAX_WARNINGS = 100
 
 
@@ -33,10 +33,13 @@ class BadInvalidation(InputError):
 
 
 class Invalidations:
-    """Makes the rows that make cache entries stale everywhere.
+    """Builds the rows that invalidate cache entries in every process.
 
-    A name that no cache of this process has is let through: other processes may
-    have one. It is logged once, for it may be a slip of the pen.
+    A name that no cache of this process has is accepted, as other processes may have such a
+    cache. It is logged once, because it may be a typo.
+
+    :ivar max_keys: keys of one cache in one transaction above which the whole cache is
+        invalidated instead
     """
 
     def __init__(
@@ -56,9 +59,9 @@ class Invalidations:
         self._warned: set[str] = set()
 
     def row(self, cache: str, key: Sequence[Any] | None) -> CachesRow:
-        """The row for one key of a cache, or for the whole of it.
+        """Build the row for one key of a cache, or for the whole cache.
 
-        :raises BadInvalidation: it would make no sense to whoever reads it
+        :raises BadInvalidation: no reader could apply it
         """
         if not cache or len(cache) > 255 or not cache.isprintable():
             raise BadInvalidation(cache=cache[:100], reason="this is no name of a cache")
@@ -82,7 +85,7 @@ class Invalidations:
         return row
 
     def has_whole(self, cache: str) -> bool:
-        """Whether all of a name can be stale: a name that stands for many needs keys."""
+        """Whether the whole of a name can be invalidated; an expansion always needs keys."""
         return self._coherence.expansion(cache) is None
 
     def _warn_once(self, cache: str) -> None:
@@ -91,11 +94,11 @@ class Invalidations:
             self._log.warn("cache {cache} is invalidated, but not known here", cache=cache)
 
     def check_length(self, cache: str, key: Sequence[Any]) -> None:
-        """Refuse a key that is longer than those of the cache, as far as it is known here.
+        """Refuse a key that has more parts than those of the cache, if it is known here.
 
-        For this program's own keys: one of another version may have more parts.
+        Only for this program's own keys: those of another version may have more parts.
 
-        :raises BadInvalidation: it is longer
+        :raises BadInvalidation: the key has too many parts
         """
         for known in self._caches.named(cache):
             arity = known.declaration.arity
@@ -106,9 +109,9 @@ class Invalidations:
 
 
 class ChangeOutbox:
-    """What goes out when a transaction commits: stale cache entries, and facts.
+    """Collects the invalidations and facts that a transaction publishes when it commits.
 
-    Given to the work functions of :class:`Changes`, in the thread of the transaction.
+    Passed to the work functions of :class:`Changes`, in the thread of the transaction.
     """
 
     def __init__(self, facts: Outbox, invalidations: Invalidations) -> None:
@@ -117,10 +120,10 @@ class ChangeOutbox:
         self._keys: dict[str, dict[Key, CachesRow]] = {}
 
     def invalidate(self, cache: str, key: Sequence[Any]) -> None:
-        """The entry of ``key``, or all that begin with it, is stale once this commits.
+        """Invalidate the entry of ``key``, or all entries with that prefix, once this commits.
 
-        :raises BadInvalidation: it would make no sense to whoever reads it
-        :raises BadKeys: ``cache`` stands for many, and needs other keys
+        :raises BadInvalidation: no reader could apply it
+        :raises BadKeys: ``cache`` is an expansion that needs other keys
         """
         row = self._invalidations.row(cache, key)
         if row.keys is None:
@@ -129,13 +132,13 @@ class ChangeOutbox:
         self._invalidations.check_length(cache, key)
         keys = self._keys.setdefault(cache, {})
         if () in keys:
-            return  # all of it is stale
+            return  # the whole cache is invalidated already
         keys[tuple(key)] = row
         if len(keys) > self._invalidations.max_keys and self._invalidations.has_whole(cache):
             self.invalidate_all(cache)
 
     def invalidate_all(self, cache: str) -> None:
-        """The whole cache is stale once this commits.
+        """Invalidate the whole cache once this commits.
 
         :raises BadInvalidation: as :meth:`invalidate`
         :raises BadKeys: as :meth:`invalidate`
@@ -143,11 +146,11 @@ class ChangeOutbox:
         self._keys[cache] = {(): self._invalidations.row(cache, None)}
 
     def append(self, stream: Stream, rows: Sequence[Row]) -> None:
-        """Append a fact to one of the streams that :meth:`Changes.run` was given."""
+        """Append a fact to one of the streams that were passed to :meth:`Changes.run`."""
         self._facts.append(stream, rows)
 
     def close(self) -> None:
-        """Put all that is stale into one fact."""
+        """Append all invalidations as one fact."""
         rows = [row for keys in self._keys.values() for row in keys.values()]
         if rows:
             self._facts.append(CACHES, rows)
@@ -155,12 +158,12 @@ class ChangeOutbox:
 
 @dataclass(frozen=True, slots=True)
 class Changed(Generic[T]):
-    """A transaction that was committed.
+    """The result of a committed transaction.
 
-    :ivar result: what its work returned
-    :ivar writer: who wrote the facts
-    :ivar tokens: by the name of a stream, the last token that it got: what to
-        wait for in another process, so that it has this change
+    :ivar result: the return value of its work function
+    :ivar writer: name of the writer of the facts
+    :ivar tokens: the last token written to each stream, by name; wait for it in another
+        process to be sure that it has this change
     """
 
     result: T
@@ -169,9 +172,9 @@ class Changed(Generic[T]):
 
 
 class Changes:
-    """Runs transactions that tell every process which cache entries they make stale.
+    """Runs transactions that invalidate cache entries in every process.
 
-    :ivar invalidations: makes the rows that say so
+    :ivar invalidations: builds the rows of the ``caches`` stream
     """
 
     def __init__(self, writer: StreamWriter, invalidations: Invalidations) -> None:
@@ -184,16 +187,16 @@ class Changes:
         work: Callable[[Transaction, ChangeOutbox], T],
         streams: Sequence[Stream] = (),
     ) -> Changed[T]:
-        """Run ``work`` in one transaction, and with it write what it puts into the outbox.
+        """Run ``work`` in one transaction, and write the contents of its outbox in the same one.
 
-        The entries are stale in this process once this returns, in others once they
-        have followed. Nothing happens to any cache when the transaction rolls back.
+        The entries are invalid in this process when this returns, and in other processes once
+        they have followed. No cache is affected when the transaction rolls back.
 
-        :param work: as for :meth:`synrepl.storage.database.Database.run`: it may run
-            more than once, and only the last time counts
-        :param streams: to which ``work`` may append facts, besides
-        :raises SynreplError: what :meth:`.StreamWriter.transact` raises, and what
-            ``work`` does; after ``CommitUnknown`` the entries are stale here
+        :param work: as for :meth:`synrepl.storage.database.Database.run`: it may run more than
+            once, and only the last run counts
+        :param streams: streams to which ``work`` may append facts
+        :raises SynreplError: whatever :meth:`.StreamWriter.transact` and ``work`` raise; after
+            ``CommitUnknown`` the entries are invalid in this process
         """
 
         def both(txn: Transaction, facts: Outbox) -> T:

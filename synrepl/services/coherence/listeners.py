@@ -1,7 +1,7 @@
-"""Where a process that writes learns that its caches are stale.
+"""Listeners that invalidate the caches of a writing process.
 
-Of its own facts when they are committed, of other writers' when they are
-announced: each before a position moves past them.
+Its own facts are applied when they are committed, those of other writers when they are announced,
+both before a position moves past them.
 """
 
 from __future__ import annotations
@@ -18,37 +18,37 @@ from synrepl.streams.row import Row
 
 
 class CoherentCommitListener:
-    """Applies what the own writer committed, then passes it on to whoever announces it."""
+    """Applies commits of this process's writer, then forwards them to the next listener."""
 
-    def __init__(self, coherence: Coherence, writer: str, settled: CommitListener) -> None:
+    def __init__(self, coherence: Coherence, writer: str, next_listener: CommitListener) -> None:
         self._coherence = coherence
         self._writer = writer
-        self._settled = settled
+        self._next = next_listener
 
     def lease_acquired(self, stream: Stream, writer: str, ledger: Ledger) -> None:
-        """The writer stands at ``ledger.position`` and goes on from there."""
-        self._settled.lease_acquired(stream, writer, ledger)
+        """Start applying facts above ``ledger.position``."""
+        self._next.lease_acquired(stream, writer, ledger)
         self._coherence.begin(stream.name, writer, ledger.position)
 
     def failed_over(self, stream: Stream, writer: str, ledger: Ledger, seen: Observation) -> None:
-        """Caches may hold what came of facts that are lost."""
+        """Clear caches that may hold data derived from lost facts."""
         self._coherence.reset(stream.name, writer, ledger.position)
-        self._settled.failed_over(stream, writer, ledger, seen)
+        self._next.failed_over(stream, writer, ledger, seen)
 
     def settled(self, stream: Stream, tokens: Sequence[Token], facts: Sequence[Fact]) -> None:
-        """``tokens`` are settled; ``facts`` are the ones among them that were committed."""
+        """Apply ``facts``, the committed ones among the settled ``tokens``."""
         self._apply(stream, facts)
-        self._settled.settled(stream, tokens, facts)
+        self._next.settled(stream, tokens, facts)
 
     def recovered(self, stream: Stream, facts: Sequence[Fact]) -> None:
-        """Facts of this writer that were found committed after its session was lost."""
+        """Apply facts that were found committed after the writer's session was lost."""
         self._apply(stream, facts)
-        self._settled.recovered(stream, facts)
+        self._next.recovered(stream, facts)
 
     def outcome_unknown(self, stream: Stream, rows: Sequence[Row]) -> None:
-        """Rows that may have been committed, or will be found to be: stale is stale."""
+        """Invalidate what rows make stale that may have been committed."""
         self._coherence.suspect(stream.name, rows)
-        self._settled.outcome_unknown(stream, rows)
+        self._next.outcome_unknown(stream, rows)
 
     def _apply(self, stream: Stream, facts: Sequence[Fact]) -> None:
         if facts:
@@ -56,9 +56,9 @@ class CoherentCommitListener:
 
 
 class CoherentPositionListener:
-    """Applies what other writers committed; a :class:`~.stream_state.Movements` that comes first.
+    """Applies facts of other writers; the first :class:`~.stream_state.Movements` in the order.
 
-    :param writer: the own one, whose facts :class:`CoherentCommitListener` applies
+    :param writer: this process's writer, whose facts :class:`CoherentCommitListener` applies
     """
 
     def __init__(self, coherence: Coherence, writer: str) -> None:
@@ -68,7 +68,7 @@ class CoherentPositionListener:
     def writer_advanced(
         self, stream: Stream, writer: str, prev: Token, new: Token, facts: Sequence[Fact]
     ) -> None:
-        """A writer's position moved past these facts."""
+        """Apply facts that another writer's position has moved past."""
         if prev == new:
             self._coherence.reset(stream.name, writer, new)
         elif writer != self._writer:
@@ -77,4 +77,4 @@ class CoherentPositionListener:
     def linear_advanced(
         self, stream: Stream, prev: Token, new: Token, facts: Sequence[Fact] | None
     ) -> None:
-        """Nothing: the movements of the writers told of these facts before."""
+        """Do nothing: the advances of the writers have applied these facts before."""

@@ -49,14 +49,14 @@ class CommandQueue:
         ]
 
     def hold(self) -> None:
-        """Call no handler for now: not all of them have started."""
+        """Stop calling handlers, until all of them have started."""
         for queue in self._queues:
-            queue.held = True
+            queue.is_held = True
 
     def release(self) -> None:
-        """Call handlers again, first with what has gathered."""
+        """Resume calling handlers, starting with the queued commands."""
         for queue in self._queues:
-            queue.held = False
+            queue.is_held = False
             queue.start()
 
     @property
@@ -106,28 +106,28 @@ class _Queue:
         self._handler = handler
         self._failures = failures
         self._log = log
-        self._busy = False
-        self._dropping = False
+        self._is_running = False
+        self._is_dropping = False
         self.backlog: Backlog[tuple[str, Command]] = Backlog(
             scheduler, MAX_WAITING, MAX_WAITING // 2
         )
         self.dropped = 0
-        self.held = False
+        self.is_held = False
 
     def put(self, source: str, command: Command) -> None:
         if not self.backlog.put((source, command)):
             self.dropped += 1
-            if not self._dropping:
-                self._dropping = True
+            if not self._is_dropping:
+                self._is_dropping = True
                 error = HandlerBusy(limit=MAX_WAITING, handler=self._name)
                 self._log.warn("{error}", error=error)
         else:
             self.start()
 
     def start(self) -> None:
-        """Call the handler, if there is anything to tell it."""
-        if not self._busy and not self.held and len(self.backlog):
-            self._busy = True
+        """Start calling the handler, if commands are queued."""
+        if not self._is_running and not self.is_held and len(self.backlog):
+            self._is_running = True
             self._scheduler.spawn("hand on commands", self._run())
 
     async def _run(self) -> None:
@@ -139,4 +139,4 @@ class _Queue:
             except Exception as error:  # a user's handler may raise anything
                 sentence = f"handler {self._name} failed at command {command.verb}: {error!r}"
                 self._failures.log(self._name, sentence, error)
-        self._busy = self._dropping = False
+        self._is_running = self._is_dropping = False

@@ -1,4 +1,4 @@
-"""Adding, draining and removing writers, with proof that nobody waits for what will not come."""
+"""Adds, drains and removes writers, with proof that no position waits for a removed one."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from synrepl.storage.membership import Member, WriterBusy
 from synrepl.storage.store import WriterState
 from synrepl.streams.definition import Stream
 
-#: Seconds between two looks at what is still open.
+#: Seconds between two checks for open transactions and reservations.
 LOOK_S = 0.1
 
-#: For how long a removal tries again, in seconds: a position that goes on record, or an
-#: append that is just refused, has the writer's row or lock for a moment.
+#: How long a removal retries, in seconds: recording a position, or refusing an append, holds the
+#: writer's row or lock for a moment.
 BUSY_S = 2.0
 
 
@@ -27,40 +27,41 @@ class StillOpen(Unavailable):
 
 
 class Membership:
-    """The writers of streams in one database, as an operator changes them."""
+    """Lets an operator change which writers the streams of a database have."""
 
     def __init__(self, scheduler: Scheduler, database: Database) -> None:
         self._scheduler = scheduler
         self._database = database
 
     async def members(self, streams: Sequence[Stream]) -> list[Member]:
-        """All writers of streams, removed ones too."""
+        """All writers of streams, including removed ones."""
         return await self._database.run(
             "list writers", lambda txn: membership.members(txn, streams), read_only=True
         )
 
     async def add(self, stream: Stream, writer: str) -> bool:
-        """Let a writer write to a stream; False when it could already.
+        """Let a writer write to a stream; False when it already could.
 
-        :raises StreamNotMade: no master has made the stream's table
+        :raises StreamNotMade: no master has created the stream's table
         """
         return await self._database.run(
             "add writer", lambda txn: membership.add(txn, stream.name, writer)
         )
 
     async def drain(self, stream: Stream, writer: str, timeout_s: float) -> None:
-        """Let a writer take no more tokens, and wait until all that it has are settled.
+        """Stop a writer from taking tokens, and wait until all tokens that it has are settled.
 
-        :raises NoSuchWriter: :raises BroughtBack: it was allowed to write again meanwhile
-        :raises StillOpen: not all were, after ``timeout_s`` seconds
+        :raises NoSuchWriter: the stream has no such writer
+        :raises BroughtBack: the writer was added again meanwhile
+        :raises StillOpen: tokens were still unsettled after ``timeout_s`` seconds
         """
         await self._database.run(
             "drain writer", lambda txn: membership.drain(txn, stream.name, writer)
         )
         give_up = self._scheduler.seconds() + timeout_s
-        # Attempts that are being refused hold the lock for a moment, always others: so it
-        # is not enough to look for a moment at which nobody does.
-        settling, goal = SettlementTracker(-1), None  # for at 0 something may be open, too
+        # Appends that are being refused hold the lock briefly, one after the other, so waiting
+        # for a moment at which nobody holds it may never end.
+        settling, goal = SettlementTracker(-1), None  # as something may be open at 0, too
         while True:
             last, seen = await self._look(stream, writer)
             goal = last if goal is None else goal
@@ -77,11 +78,13 @@ class Membership:
             await self._scheduler.sleep(LOOK_S)
 
     async def remove(self, stream: Stream, writer: str) -> None:
-        """Let a writer that is drained or dead be one of the stream's no more.
+        """Remove a drained or dead writer from a stream.
 
-        Its facts stay. Whoever wakes up later as this writer is refused by the database.
+        Its facts stay. The database refuses a process that wakes up later as this writer.
 
-        :raises NoSuchWriter: :raises NotDrained: :raises WriterLives: :raises WriterBusy:
+        :raises NoSuchWriter: the stream has no such writer
+        :raises NotDrained: :raises WriterLives: the writer may still have open tokens
+        :raises WriterBusy: its row or lock was held for too long
         """
         give_up = self._scheduler.seconds() + BUSY_S
         while True:
@@ -114,7 +117,7 @@ class Membership:
 
 
 def _what_is_open(seen: WriterState) -> str:
-    """What keeps a writer from being drained, for a person."""
+    """What keeps a writer from being drained, as text."""
     if seen.holders:
         return " and ".join(holder.description for holder in seen.holders)
     if seen.is_held and not seen.is_alive:

@@ -1,4 +1,4 @@
-"""Where this process stands with the writers of streams, and why it stands there."""
+"""How far this process has applied each writer's facts, and what holds it back."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ class NotFollowed(InputError):
 
 
 class AppliedPositions(Protocol):
-    """A process's positions, for whoever waits for them."""
+    """The positions of a process that callers can wait for."""
 
     def keys(self, stream: str, writer: str | None) -> Sequence[Key]:
-        """The positions that say how far a writer is here, the most telling first.
+        """The positions that show how far a writer's facts are applied, the most specific first.
 
-        When one of them is at a token or above, everything of the writer at or
-        below that token has been dealt with.
+        When one of them is at or above a token, every fact of the writer up to that token has
+        been applied.
 
-        :param writer: None for whatever one number stands for the stream
-        :raises InputError: none does
+        :param writer: None for the position of all writers of the stream
+        :raises InputError: there is no such position
         """
 
     def position(self, key: Key) -> Token:
-        """Where it stands; 0 while that is not known."""
+        """The position; 0 while unknown."""
 
     def held(self, key: Key, token: Token) -> str:
-        """Why a position is below ``token``, for a person."""
+        """Why a position is below ``token``, as text."""
 
 
 class MasterPositions:
-    """A master's positions: each writer's, and the linear one, which stands for all writers.
+    """A master's positions: one per writer, and the linear one, which covers all writers.
 
-    :param writer: the process's own
+    :param writer: the writer of this process
     """
 
     def __init__(self, announcer: Announcer, writer: StreamWriter) -> None:
@@ -55,7 +55,7 @@ class MasterPositions:
         self._writer = writer
 
     def keys(self, stream: str, writer: str | None) -> Sequence[Key]:
-        """The writer's and the linear position, which passes what a writer has rolled back, too."""
+        """The writer's position and the linear one, which also passes rolled-back tokens."""
         linear = (stream, LINEAR)
         return [linear] if writer is None else [(stream, writer), linear]
 
@@ -66,7 +66,7 @@ class MasterPositions:
         return state.linear if writer == LINEAR else state.positions.get(writer, 0)
 
     def held(self, key: Key, token: Token) -> str:
-        """Who has reserved and not settled, as far as the last look at the database shows."""
+        """Who holds unsettled reservations, as of the last look at the database."""
         stream, writer = key
         state = self._announcer.states[stream]
         last = last_reserved(state, self._writer)
@@ -76,10 +76,10 @@ class MasterPositions:
             return f"the streams cannot be looked at: {self._announcer.last_error}"
         holders = _holders(state)
         of_writer = [text for name, text in holders if name == writer]
-        told = of_writer or [text for _, text in holders]
-        if told:
-            others = f", and {len(told) - 1} more" if len(told) > 1 else ""
-            return f"held by {told[0]}{others}"
+        found = of_writer or [text for _, text in holders]
+        if found:
+            others = f", and {len(found) - 1} more" if len(found) > 1 else ""
+            return f"held by {found[0]}{others}"
         if self._holds(stream, token):
             own = f"this process's own writer {self._writer.writer!r}"
             return f"held by {own}, which has not settled what it reserved"
@@ -93,12 +93,11 @@ class MasterPositions:
 
 
 class FollowerPositions:
-    """A follower's positions, of streams whose names the catalogue has.
+    """A follower's positions in the streams of its catalogue.
 
-    :param connected: whether there is a connection to the master
+    :param connected: returns whether there is a connection to the master
     :param streams: names of the streams it follows; None for all
-    :param linear: it follows the linear view, which has one number per stream
-        that stands for all writers
+    :param linear: it follows the linear view, which has one position per stream for all writers
     """
 
     def __init__(
@@ -116,9 +115,10 @@ class FollowerPositions:
         self._linear = linear
 
     def keys(self, stream: str, writer: str | None) -> Sequence[Key]:
-        """The one number of the linear view, or the writer's.
+        """The linear position, or the writer's.
 
-        :raises NameAWriter: there may be several; :raises NotFollowed:
+        :raises NameAWriter: the stream may have several writers
+        :raises NotFollowed: the stream is not followed here
         """
         if self._streams is not None and stream not in self._streams:
             raise NotFollowed(stream=stream)
@@ -129,29 +129,29 @@ class FollowerPositions:
         return [(stream, writer)]
 
     def position(self, key: Key) -> Token:
-        """Up to where all handlers have dealt with everything."""
+        """The position that all handlers have reached."""
         return self._delivery.progress.position(key) or 0
 
     def held(self, key: Key, token: Token) -> str:
-        """What the master has announced, and what becomes of it here."""
+        """What the master has announced, and which handlers are behind it."""
         announced = self._follower.announced.get(key, 0)
         away = "" if self._connected() else "; there is no connection to the master now"
         if announced < token:
             return f"the master has announced it only up to {announced}{away}"
         behind = self._delivery.progress.held_by(key)
-        told = "it is being fetched or handled here" if behind is None else behind
-        return f"the master has announced it up to {announced}, and {told}{away}"
+        reason = "it is being fetched or handled here" if behind is None else behind
+        return f"the master has announced it up to {announced}, and {reason}{away}"
 
     def _only_writer(self, stream: str) -> str:
         known = sorted(writer for name, writer in self._follower.announced if name == stream)
         if len(known) != 1:
-            told = ", ".join(known[:10]) + (", …" if len(known) > 10 else "")
-            raise NameAWriter(stream=stream, known=told or "none yet")
+            listed = ", ".join(known[:10]) + (", …" if len(known) > 10 else "")
+            raise NameAWriter(stream=stream, known=listed or "none yet")
         return known[0]
 
 
 def _holders(state: StreamState) -> list[tuple[str, str]]:
-    """The writers that keep the linear position where it is, each with how, for a person."""
+    """The writers that hold back the linear position, each with a description of how."""
     found: list[tuple[str, str]] = []
     for writer, seen in held_by(state).items():
         dead = "it is dead, and about to be fenced off"

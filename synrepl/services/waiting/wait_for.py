@@ -1,4 +1,4 @@
-"""Read your writes: wait until this process has what was written elsewhere."""
+"""Read your writes: wait until this process has facts that were written elsewhere."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from synrepl.services.status.stream_progress import writer_label
 from synrepl.services.waiting.applied_positions import AppliedPositions
 from synrepl.streams.catalogue import Catalogue
 
-#: Seconds to wait when nobody says how long, and at most.
+#: Default and maximum timeout, in seconds.
 WAIT_S = 10.0
 LONGEST_WAIT_S = 300.0
 
@@ -25,37 +25,36 @@ class WaitTimedOut(Unavailable):
 
 
 class WaitFor:
-    """Waits for tokens, which whoever has written facts knows.
+    """Waits for the tokens of written facts.
 
-    Once a wait is over, a reader in this process sees what the writer has
-    written: handlers have dealt with it, and no cache is older (R4). A handler
-    that waits for a token which only comes after the batch it has in hand
-    waits in vain.
+    After a wait, readers in this process see what the writer has written: handlers have processed
+    it, and no cache is older (R4). A handler must not wait for a token above the batch that it is
+    processing: the wait times out.
 
-    :param own: where this process stands
+    :param applied: the positions of this process
     """
 
     def __init__(
-        self, catalogue: Catalogue, own: AppliedPositions, waiters: PositionWaiters
+        self, catalogue: Catalogue, applied: AppliedPositions, waiters: PositionWaiters
     ) -> None:
         self._catalogue = catalogue
-        self._own = own
+        self._applied = applied
         self._waiters = waiters
 
     async def wait_for(
         self, stream: str, writer: str | None, token: Token, timeout_s: float = WAIT_S
     ) -> Token:
-        """Wait until everything of a writer at or below ``token`` is here; cancel it at will.
+        """Wait until every fact of a writer up to ``token`` is applied here. It may be cancelled.
 
-        :param writer: None where one number stands for all writers of the
-            stream, or where it has only one
-        :param timeout_s: seconds, at most :data:`LONGEST_WAIT_S`; 0 to look and not to wait
+        :param writer: None where one position covers all writers of the stream, or where it has
+            only one writer
+        :param timeout_s: seconds, at most :data:`LONGEST_WAIT_S`; 0 to check without waiting
         :returns: the position, at ``token`` or above
         :raises UnknownStream: there is no such stream
-        :raises InputError: the stream is not followed here, a writer must be
-            named, or an argument makes no sense
-        :raises WaitTimedOut: with where the position is by then, and who holds it
-        :raises Unavailable: too many wait already, or the process stops
+        :raises InputError: the stream is not followed here, a writer must be named, or an
+            argument is invalid
+        :raises WaitTimedOut: with the current position, and what holds it back
+        :raises Unavailable: too many callers wait already, or the process stops
         """
         name = self._catalogue[stream].name
         if writer is not None:
@@ -64,7 +63,7 @@ class WaitFor:
             raise BadToken(value=token)
         if not 0 <= timeout_s <= LONGEST_WAIT_S:  # false for NaN too
             raise BadWait(value=timeout_s, longest=LONGEST_WAIT_S)
-        keys = self._own.keys(name, writer)
+        keys = self._applied.keys(name, writer)
         at = self._position(*keys)
         if at >= token:
             return at
@@ -80,8 +79,8 @@ class WaitFor:
             stream=name,
             writer=writer_label(keys[0][1]),
             current=at,
-            held=self._own.held(keys[0], token),
+            held=self._applied.held(keys[0], token),
         )
 
     def _position(self, *keys: Key) -> Token:
-        return max(map(self._own.position, keys))
+        return max(map(self._applied.position, keys))
