@@ -45,7 +45,7 @@ class Writers(MutantTestCase):
             facts: Sequence[Fact],
         ) -> None:
             if stream.name == CACHES.name:
-                settled._settled.settled(stream, tokens, facts)
+                settled._next.settled(stream, tokens, facts)
             else:
                 at_commit(settled, stream, tokens, facts)
 
@@ -62,12 +62,12 @@ class Writers(MutantTestCase):
         def recovered(
             settled: CoherentCommitListener, stream: Stream, facts: Sequence[Fact]
         ) -> None:
-            settled._settled.recovered(stream, facts)
+            settled._next.recovered(stream, facts)
 
         def outcome_unknown(
             settled: CoherentCommitListener, stream: Stream, rows: Sequence[Any]
         ) -> None:
-            settled._settled.outcome_unknown(stream, rows)
+            settled._next.outcome_unknown(stream, rows)
 
         self.assert_caught(
             "R4",
