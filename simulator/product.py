@@ -149,7 +149,7 @@ class SimulatedMaster:
             log=environment.log,
             coherence=coherence,
             until_done=_AtOnce(),
-            join=_join(environment),
+            connect_bus=_connect_bus(environment),
             watched=wrap_listener,
             sizes=_sizes(environment),
         )
@@ -365,7 +365,7 @@ def _worker_ports(
         log=environment.log,
         coherence=coherence,
         until_done=_AtOnce(),
-        join=_join(environment),
+        connect_bus=_connect_bus(environment),
         handlers=handlers,
         sizes=_sizes(environment),
         store=store if has_store else None,
@@ -395,7 +395,7 @@ def _redis(environment: ProcessEnvironment) -> RedisConfig | None:
     )
 
 
-def _join(environment: ProcessEnvironment) -> ConnectToBus | None:
+def _connect_bus(environment: ProcessEnvironment) -> ConnectToBus | None:
     return None if environment.bus is None else environment.bus.join
 
 

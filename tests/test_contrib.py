@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from synrepl.adapters.http.server import HttpServer
 from synrepl.adapters.tcp.connection_table import ConnectionLimits, ConnectionTable
-from synrepl.daemon.listener_status import connections_status, http_status
+from synrepl.daemon.http.listener import connections_status, http_status
 from synrepl.daemon.metrics.metrics import ProcessMetrics
 from synrepl.services.status.bus_status import BusStatus
 from synrepl.services.status.expected_followers import FollowerHealth, FollowerReport

@@ -38,7 +38,7 @@ from synrepl.streams.definition import Stream
 GIVE_UP_S = 5.0
 
 #: Between two looks whether a predecessor still has the name, in seconds.
-_LOOK_S = 0.1
+_CLAIM_INTERVAL_S = 0.1
 
 
 class LastPort:
@@ -110,14 +110,14 @@ class DatabaseStart:
         self._incarnations = Incarnations()
         #: The session that keeps others from starting under the same name.
         self._claim = AsyncExitStack()
-        stops.push_async_callback(self.finish)
+        stops.push_async_callback(self.release_startup)
 
-    async def as_master(self, streams: Sequence[Stream]) -> ProcessDatabase:
+    async def prepare_for_master(self, streams: Sequence[Stream]) -> ProcessDatabase:
         """Start the database if it is an embedded one, and prepare it for a master.
 
         The schema is changed as far as is safe while older processes run, once it is sure that
         this process may be the master; missing tables are made. Nobody else starts under its
-        name before :meth:`finish`.
+        name before :meth:`release_startup`.
 
         :param streams: that the process knows
         :raises DatabaseRefused: :raises WrongServer: it belongs to another server
@@ -148,7 +148,7 @@ class DatabaseStart:
             )
         return self._process_database(dsn, database, tables)
 
-    async def as_worker(self) -> ProcessDatabase:
+    async def wait_for_master(self) -> ProcessDatabase:
         """Wait for the database, and for the master to prepare it.
 
         :raises DatabaseRefused: :raises WrongServer: it belongs to another server
@@ -166,7 +166,7 @@ class DatabaseStart:
         dsn, database = await self._wait.until_done(checked)
         return self._process_database(dsn, database, self._tables(dsn, database, notify=True))
 
-    async def finish(self) -> None:
+    async def release_startup(self) -> None:
         """Let others start under this name: from now on they find that it is taken."""
         await self._claim.aclose()
 
@@ -202,7 +202,7 @@ class DatabaseStart:
 
         :raises WrongServer: :raises WriterTaken: :raises NameStarting:
         """
-        await self.finish()
+        await self.release_startup()
         name, server = self._config.instance_name, self._config.server_name
         session = await open_session(self._reactor, dsn, name)
         self._claim.push_async_callback(session.close)
@@ -214,7 +214,7 @@ class DatabaseStart:
             except (WriterTaken, NameStarting):  # perhaps a predecessor that is just ending
                 if self._scheduler.seconds() >= give_up:
                     raise
-            await self._scheduler.sleep(_LOOK_S)
+            await self._scheduler.sleep(_CLAIM_INTERVAL_S)
 
     async def _reach(self, dsn: str) -> tuple[str, PostgresDatabase]:
         if dsn not in self._reached:

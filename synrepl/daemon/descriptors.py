@@ -20,7 +20,7 @@ from synrepl.daemon.config.config import HttpConfig, ListenerConfig
 RESERVED = 200
 
 
-class Shares(NamedTuple):
+class DescriptorShares(NamedTuple):
     """Connection limits of all listeners.
 
     :ivar descriptors: limit of the process
@@ -32,7 +32,7 @@ class Shares(NamedTuple):
     listeners: tuple[ConnectionLimits, ...]
     cut: bool
 
-    def tell(self, log: Logger) -> None:
+    def warn_if_cut(self, log: Logger) -> None:
         """Log a warning if the configured limits had to be lowered."""
         if self.cut:
             log.warn(
@@ -45,11 +45,11 @@ class Shares(NamedTuple):
             )
 
 
-def shares(
+def divide_descriptors(
     http: HttpConfig | None,
     listeners: Sequence[ListenerConfig] = (),
     descriptors: int | None = None,
-) -> Shares:
+) -> DescriptorShares:
     """Divide the descriptors.
 
     :param descriptors: limit of the process; by default, RLIMIT_NOFILE
@@ -63,7 +63,7 @@ def shares(
         left = min(left, max(2, descriptors - min(RESERVED, descriptors // 2)))
     for_http = min(wanted_http, max(left // 2, left - wanted))
     for_listeners = left - for_http
-    return Shares(
+    return DescriptorShares(
         descriptors,
         _limits(http, for_http, wanted_http),
         tuple(_limits(each, for_listeners, wanted) for each in listeners),
@@ -71,10 +71,12 @@ def shares(
     )
 
 
-def _limits(each: HttpConfig | ListenerConfig | None, given: int, wanted: int) -> ConnectionLimits:
+def _limits(
+    section: HttpConfig | ListenerConfig | None, given: int, wanted: int
+) -> ConnectionLimits:
     """The limits of one listener, scaled down by ``given / wanted``."""
-    if each is None:
+    if section is None:
         return ConnectionLimits(0, 0)
-    total = max(1, each.max_connections * given // wanted)
-    of_address = max(1, each.max_connections_per_address * given // wanted)
+    total = max(1, section.max_connections * given // wanted)
+    of_address = max(1, section.max_connections_per_address * given // wanted)
     return ConnectionLimits(total, min(of_address, total))

@@ -27,7 +27,7 @@ from synrepl.streams.catalogue import Catalogue, UnknownStream
 from synrepl.wire.dialects import CLIENT_DIALECTS
 
 #: Where the code is that imports and makes handlers, which is not what fails.
-_NOT_THEIRS = (os.path.dirname(__file__), os.path.dirname(importlib.__file__), "<frozen importlib")
+_OWN_FILES = (os.path.dirname(__file__), os.path.dirname(importlib.__file__), "<frozen importlib")
 
 
 class HandlerUnusable(ConfigError):
@@ -64,7 +64,7 @@ def check_handler(item: HandlerConfig, config: Config, catalogue: Catalogue) -> 
     :raises HandlerUnusable: with everything that is wrong with it
     """
     cls = handler_class(item.path)
-    reasons = list(_misfits(cls, item, config, catalogue))
+    reasons = list(_mismatches(cls, item, config, catalogue))
     if reasons:
         raise HandlerUnusable(path=item.path, reason="; ".join(reasons))
 
@@ -84,9 +84,9 @@ def unusable(path: str, error: BaseException) -> HandlerUnusable:
     """What a user's code raised, and in which line of which file."""
     reason = " ".join("".join(traceback.format_exception_only(error)).split())
     frames = traceback.extract_tb(error.__traceback__)
-    theirs = [frame for frame in frames if not frame.filename.startswith(_NOT_THEIRS)]
-    if theirs and not isinstance(error, SyntaxError):  # which names its place itself
-        reason = f"{reason} ({theirs[-1].filename}, line {theirs[-1].lineno})"
+    user_frames = [frame for frame in frames if not frame.filename.startswith(_OWN_FILES)]
+    if user_frames and not isinstance(error, SyntaxError):  # which names its place itself
+        reason = f"{reason} ({user_frames[-1].filename}, line {user_frames[-1].lineno})"
     return HandlerUnusable(path=path, reason=reason)
 
 
@@ -138,7 +138,7 @@ def _missing(member: Any) -> str:
     return f"it has no attribute '{member.getName()}', {member.getDoc()}"
 
 
-def _misfits(
+def _mismatches(
     cls: type[handlers.Handler], item: HandlerConfig, config: Config, catalogue: Catalogue
 ) -> Iterator[str]:
     try:

@@ -18,11 +18,11 @@ from synrepl.daemon.config.config import MasterConfig
 from synrepl.daemon.config.own_streams import own_streams
 from synrepl.daemon.database import DatabaseStart, ProcessDatabase
 from synrepl.daemon.database_wait import DatabaseWait
-from synrepl.daemon.descriptors import shares
-from synrepl.daemon.http.listener import HttpListener, open_configured_http, waiting_of
+from synrepl.daemon.descriptors import divide_descriptors
+from synrepl.daemon.http.listener import HttpListener, open_configured_http, waiting_reporter
 from synrepl.daemon.http.master import serve_master
 from synrepl.daemon.process import DaemonProcess
-from synrepl.daemon.redis_link import joining
+from synrepl.daemon.redis_pubsub import bus_connector
 from synrepl.daemon.replication_listener import open_listener
 from synrepl.services.coherence.coherence import Coherence
 from synrepl.services.writing.forget_keys import forget_keys
@@ -57,17 +57,17 @@ class MasterProcess(DaemonProcess[RunningMaster]):
         self._own = own_streams(config, self._catalogue)
         self._coherence = Coherence(caches, self._catalogue, self.log)
         self._handlers = handlers.load(config)
-        self._shares = shares(config.http, config.listeners)
+        self._shares = divide_descriptors(config.http, config.listeners)
 
     async def begin(self, stops: AsyncExitStack) -> RunningMaster:
         """Start; returns once clients can connect."""
         config, scheduler = self.config, self._scheduler
         self._coherence.check()
-        self._shares.tell(self.log)
+        self._shares.warn_if_cut(self.log)
         http = open_configured_http(self._reactor, scheduler, config, self._shares.http, stops)
-        wait = DatabaseWait(scheduler, waiting_of(http), self.log)
+        wait = DatabaseWait(scheduler, waiting_reporter(http), self.log)
         start = DatabaseStart(self._reactor, scheduler, config, wait, stops)
-        database = await start.as_master(list(self._catalogue))
+        database = await start.prepare_for_master(list(self._catalogue))
         services = assemble_master(
             config,
             Ports(
@@ -75,7 +75,7 @@ class MasterProcess(DaemonProcess[RunningMaster]):
                 log=self.log,
                 coherence=self._coherence,
                 until_done=wait.until_done,
-                join=joining(self._reactor, scheduler, config, self.log),
+                connect_bus=bus_connector(self._reactor, scheduler, config, self.log),
                 handlers=self._handlers,
             ),
             database.store,
@@ -87,7 +87,7 @@ class MasterProcess(DaemonProcess[RunningMaster]):
             self.close, "the writer's name was not given back", services.writer.stop
         )
         await wait.until_done(services.take_name)
-        await start.finish()
+        await start.release_startup()
         stops.push_async_callback(services.stop)
         await services.begin()
         notify = PostgresListener(

@@ -64,14 +64,14 @@ class ProcessBus:
 
     def __init__(
         self,
-        join: ConnectToBus,
+        connect_bus: ConnectToBus,
         config: Config,
         catalogue: Catalogue,
         publisher: Publisher,
-        spoken: AnnouncedWriters,
+        announced: AnnouncedWriters,
         subscriber: BusSubscriber,
         log: Logger,
-        hears: Collection[str] = (),
+        subscribed: Collection[str] = (),
         user_ip: bool = False,
         follows_itself: bool = False,
         process_joined: Callable[[], object] = lambda: None,
@@ -82,7 +82,7 @@ class ProcessBus:
         self._where = config.redis.where
         self._name_guard = InstanceNameGuard(name, log)
         self._reader = BusReader(name, log, follows_itself, self._name_guard.handle)
-        self.bus_publisher = BusPublisher(publisher, channels, spoken)
+        self.bus_publisher = BusPublisher(publisher, channels, announced)
         self._bus = Bus(
             channels,
             [stream.name for stream in catalogue],
@@ -93,8 +93,8 @@ class ProcessBus:
             user_ip,
             process_joined,
         )
-        heard = channels.subscriptions(hears, user_ip, name)
-        self._pubsub = join(heard, self._bus)
+        heard = channels.subscriptions(subscribed, user_ip, name)
+        self._pubsub = connect_bus(heard, self._bus)
 
     @property
     def is_connected(self) -> bool:
@@ -159,12 +159,12 @@ class MasterBus:
 
     def __init__(
         self,
-        join: ConnectToBus,
+        connect_bus: ConnectToBus,
         scheduler: Scheduler,
         config: Config,
         catalogue: Catalogue,
         mirrored: Iterable[tuple[Stream, str]],
-        handle: Callable[[Command], object],
+        on_command: Callable[[Command], object],
         joined: Callable[[], object],
         left: Callable[[], object],
         process_joined: Callable[[], object],
@@ -174,49 +174,49 @@ class MasterBus:
         self.proxy = ProxyAnnouncer(config.instance_name, publisher)
         self.mirror = Mirror(mirrored, log)
         self._scheduler = scheduler
-        self._place = ProcessBus(
-            join,
+        self._process_bus = ProcessBus(
+            connect_bus,
             config,
             catalogue,
             publisher,
             self.proxy,
-            MasterBusSubscriber(handle, self.mirror, joined, left),
+            MasterBusSubscriber(on_command, self.mirror, joined, left),
             log,
-            hears=self.mirror.streams,
+            subscribed=self.mirror.streams,
             user_ip=True,
             process_joined=process_joined,
         )
         self.relay = BusRelay(
-            config.instance_name, self._place.say, log, lambda: self._place.is_connected
+            config.instance_name, self._process_bus.say, log, lambda: self._process_bus.is_connected
         )
 
     @property
     def is_connected(self) -> bool:
         """True while the bus can be heard and spoken to."""
-        return self._place.is_connected
+        return self._process_bus.is_connected
 
     @property
     def capacity(self) -> Capacity:
         """Back-pressure for what is said."""
-        return self._place
+        return self._process_bus
 
     def status(self) -> BusStatus:
         """How it is with the bus now."""
-        return self._place.status()
+        return self._process_bus.status()
 
     def start(self) -> None:
         """Join; see :meth:`ProcessBus.start`."""
-        self._place.start()
-        look = announce_dead_writers(self._scheduler, self.proxy, self._place.bus_publisher)
+        self._process_bus.start()
+        look = announce_dead_writers(self._scheduler, self.proxy, self._process_bus.bus_publisher)
         self._scheduler.spawn("speak for the dead", look)
 
     async def stop(self) -> None:
         """Leave."""
-        await self._place.stop()
+        await self._process_bus.stop()
 
 
 def worker_bus(
-    join: ConnectToBus,
+    connect_bus: ConnectToBus,
     config: Config,
     catalogue: Catalogue,
     publisher: Publisher,
@@ -232,16 +232,16 @@ def worker_bus(
     :param own: its writer, which tells ``publisher``
     :param followed: the names of the streams it follows; None for all
     """
-    hears = [stream.name for stream in catalogue] if followed is None else followed
+    subscribed = [stream.name for stream in catalogue] if followed is None else followed
     return ProcessBus(
-        join,
+        connect_bus,
         config,
         catalogue,
         publisher,
         own,
         subscriber,
         log,
-        hears,
+        subscribed,
         follows_itself=True,
         process_joined=process_joined,
     )

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 
 from synrepl.adapters.http.client import HttpClient
 from synrepl.adapters.http.positions import HttpPositions
 from synrepl.adapters.http.source import HttpSource
 from synrepl.core.tokens import Range
 from synrepl.daemon.config.config import WorkerConfig
-from synrepl.daemon.memory_sources import SomeElsewhere
 from synrepl.services.sources import (
     CatchUpSources,
     FactSource,
@@ -22,6 +21,9 @@ from synrepl.storage.foreign.store import ForeignStore
 from synrepl.storage.store import FactStore, Page, Trimmed
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.definition import Stream
+
+#: See :meth:`synrepl.services.sources.FactSource.page`.
+Pages = Callable[[Stream, Range, str | None, int], Awaitable[Page]]
 
 
 def source_of(
@@ -37,7 +39,7 @@ def source_of(
     :param foreign: the database of a real Synapse
     :param client: of the master; facts that other processes keep in memory are read there
     """
-    from_master: FactSource = OutOfReach() if client is None else HttpSource(client)
+    from_master: FactSource = UnreachableSource() if client is None else HttpSource(client)
     others = from_master
     if config.catch_up == "database" and foreign is not None:
         others = RoutedSource(ForeignStore(foreign), from_master)
@@ -46,7 +48,7 @@ def source_of(
     kept = [stream.name for stream in own if stream.in_memory]
     if store is None or not kept:
         return others
-    return SomeElsewhere(kept, store.page, others)
+    return SplitSource(kept, store.page, others)
 
 
 def handler_sources(
@@ -82,7 +84,7 @@ class RoutedSource:
         return await source.page(stream, span, writer, limit)
 
 
-class OutOfReach:
+class UnreachableSource:
     """For streams in another process's memory when nobody said where that process listens."""
 
     async def page(self, stream: Stream, span: Range, writer: str | None, limit: int) -> Page:
@@ -93,3 +95,21 @@ class OutOfReach:
         if span.empty:
             return Page((), span.after, is_limited=False)
         raise Trimmed(stream=stream.name, trimmed=span.upto, after=span.after)
+
+
+class SplitSource:
+    """Some streams from one place, all others from another.
+
+    :param names: of the streams that ``these`` gives
+    """
+
+    def __init__(self, names: Collection[str], these: Pages, others: FactSource) -> None:
+        self._names = frozenset(names)
+        self._these = these
+        self._others = others
+
+    async def page(self, stream: Stream, span: Range, writer: str | None, limit: int) -> Page:
+        """Part of a range; see :class:`~synrepl.services.sources.FactSource`."""
+        if stream.name in self._names:
+            return await self._these(stream, span, writer, limit)
+        return await self._others.page(stream, span, writer, limit)

@@ -19,11 +19,11 @@ from synrepl.daemon.config.config import WorkerConfig
 from synrepl.daemon.config.own_streams import own_streams
 from synrepl.daemon.database import DatabaseStart, ProcessDatabase
 from synrepl.daemon.database_wait import DatabaseWait
-from synrepl.daemon.descriptors import shares
-from synrepl.daemon.http.listener import HttpListener, open_configured_http, waiting_of
+from synrepl.daemon.descriptors import divide_descriptors
+from synrepl.daemon.http.listener import HttpListener, open_configured_http, waiting_reporter
 from synrepl.daemon.http.worker import serve_worker
 from synrepl.daemon.process import DaemonProcess
-from synrepl.daemon.redis_link import joining
+from synrepl.daemon.redis_pubsub import bus_connector
 from synrepl.daemon.sources import handler_sources, source_of
 from synrepl.daemon.worker_tokens import possible_tokens, watch_positions
 from synrepl.services.status.database_health import database_healths
@@ -61,13 +61,15 @@ class WorkerProcess(DaemonProcess[RunningWorker]):
         """Start following; a master that is away is waited for."""
         config, scheduler = self.config, self._scheduler
         self._coherence.check()
-        limits = shares(config.http)
-        limits.tell(self.log)
+        limits = divide_descriptors(config.http)
+        limits.warn_if_cut(self.log)
         http = open_configured_http(self._reactor, scheduler, config, limits.http, stops)
-        wait = DatabaseWait(scheduler, waiting_of(http), self.log)
+        wait = DatabaseWait(scheduler, waiting_reporter(http), self.log)
         own: ProcessDatabase | None = None
         if config.has_database:
-            own = await DatabaseStart(self._reactor, scheduler, config, wait, stops).as_worker()
+            own = await DatabaseStart(
+                self._reactor, scheduler, config, wait, stops
+            ).wait_for_master()
         incarnations = Incarnations() if own is None else own.incarnations
         foreign = self._foreign_database(stops)
         databases = database_healths(
@@ -123,7 +125,7 @@ class WorkerProcess(DaemonProcess[RunningWorker]):
             log=self.log,
             coherence=self._coherence,
             until_done=wait.until_done,
-            join=joining(self._reactor, scheduler, config, self.log),
+            connect_bus=bus_connector(self._reactor, scheduler, config, self.log),
             handlers=self._handlers,
             store=store,
             database=None if own is None else own.database,

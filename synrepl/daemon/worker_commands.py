@@ -44,8 +44,8 @@ class WorkerCommands:
         scheduler: Scheduler,
         config: WorkerConfig,
         follower: Follower,
-        heard: Callable[[Command], object],
-        kept: Mapping[str, AnnouncedStream] | None,
+        on_command: Callable[[Command], object],
+        federation_states: Mapping[str, AnnouncedStream] | None,
         store: FactStore | None,
         log: Logger,
     ) -> None:
@@ -53,7 +53,7 @@ class WorkerCommands:
         dialect = CURRENT if on_bus else CLIENT_DIALECTS[config.dialect]
         slices = Slices(scheduler)
         self._own = NamedSource(name)
-        self._kept = {} if kept is None else kept
+        self._federation_states = {} if federation_states is None else federation_states
         self.outgoing = OutgoingCommands(
             scheduler, slices, name, dialect, log, clears_first=bool(config.handlers)
         )
@@ -63,11 +63,11 @@ class WorkerCommands:
                 scheduler,
                 slices,
                 log,
-                lambda source, command: heard(command),
-                None if kept is None else config.federation_sender_instances,
+                lambda source, command: on_command(command),
+                None if federation_states is None else config.federation_sender_instances,
                 self._federation_position,
             )
-            if kept is not None and store is not None:
+            if federation_states is not None and store is not None:
                 trim = store_trimmer(store, FEDERATION)
                 FederationTrim(scheduler, self._states.federation_acks, trim, log)
         self.commands = Commands(name, self, scheduler.seconds, (dialect,))
@@ -88,7 +88,7 @@ class WorkerCommands:
             self._states.apply(self._own, command)
 
     def _federation_position(self) -> Token:
-        written = self._kept.get(FEDERATION.name)
+        written = self._federation_states.get(FEDERATION.name)
         return 0 if written is None else written.linear
 
     def status(self, trimmed: Token = 0) -> dict[str, Any]:

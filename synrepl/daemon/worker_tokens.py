@@ -22,7 +22,7 @@ from synrepl.storage.store import FactStore
 from synrepl.streams.catalogue import Catalogue
 
 #: Seconds between two looks at the worker's own positions.
-LOOK_S = 10.0
+CHECK_INTERVAL_S = 10.0
 
 #: How far rows may be beyond what is known to have been given out, before it is looked up
 #: again; nothing on a Redis without a password, where anybody can publish.
@@ -83,7 +83,7 @@ async def watch_positions(
             await follower.tokens.check(streams, _positions(delivery))
         except SynreplError as error:
             follower.tokens.log_unchecked(error)
-        await scheduler.sleep(LOOK_S)
+        await scheduler.sleep(CHECK_INTERVAL_S)
 
 
 def _positions(delivery: Delivery) -> Iterator[tuple[str | None, Key, Token]]:

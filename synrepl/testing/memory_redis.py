@@ -25,7 +25,7 @@ BUFFER_BYTES = 32 * 2**20
 SILENCE_S = 10.0
 
 
-class Pipe(Generic[T]):
+class MemoryPipe(Generic[T]):
     """One direction of a connection: things wait in it until the pace lets them arrive.
 
     :ivar moves: tells whether anything gets through, and the other side reads
@@ -105,9 +105,11 @@ class MemoryConnectionPair:
         self._over = over
         self._ending: str | None = None
         self._bytes = 0
-        self.listener: Pipe[bytes] = Pipe(self._clock, pace, self._arrived)
+        self.listener: MemoryPipe[bytes] = MemoryPipe(self._clock, pace, self._arrived)
         self.listener.moves = lambda: self._reading and self.passes
-        self.speaker: Pipe[tuple[str, Sequence[bytes]]] = Pipe(self._clock, pace, self._publish)
+        self.speaker: MemoryPipe[tuple[str, Sequence[bytes]]] = MemoryPipe(
+            self._clock, pace, self._publish
+        )
         self.speaker.moves = lambda: self.speaks and self.passes
 
     def deliver(self, message: bytes) -> None:

@@ -30,7 +30,7 @@ from synrepl.storage.store import Page, Trimmed
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.declared import declare
 from synrepl.streams.synapse import SYNAPSE_STREAMS
-from tests.adapters.raw_http import Listening, reactor
+from tests.adapters.raw_http_client import ListeningServer, reactor
 
 CATALOGUE = Catalogue((*SYNAPSE_STREAMS, declare("jobs", {"n": "bigint"})))
 PATH = "/_synapse/replication/get_repl_stream_updates/<stream>/<id>"
@@ -57,11 +57,11 @@ class Base(TestCase):
         self.server = HttpServer(
             cast(Any, Clock()), [Route("GET", PATH, self.answer)], secret="s3cret"
         )
-        self.listening = Listening(self.server)
+        self.listening = ListeningServer(self.server)
         self.client = self.client_of(self.listening, "s3cret")
         self.source = HttpSource(self.client)
 
-    def client_of(self, listening: Listening, secret: str | None, **more: Any) -> HttpClient:
+    def client_of(self, listening: ListeningServer, secret: str | None, **more: Any) -> HttpClient:
         return HttpClient(reactor, listening.url, secret, **more)
 
     async def tearDown(self) -> None:  # type: ignore[override]
@@ -237,7 +237,7 @@ class Refusals(Base):
             await self.refused(NothingYet)
 
     async def test_nobody_there(self) -> None:
-        listening = Listening(Factory.forProtocol(Protocol))
+        listening = ListeningServer(Factory.forProtocol(Protocol))
         client = self.client_of(listening, None)
         await listening.stop()
         self.source = HttpSource(client)
@@ -279,7 +279,7 @@ class OddServers(Base):
 
     async def against(self, reply: bytes, close: bool, **more: Any) -> SynreplError:
         server = OddServer(reply, close)
-        listening = Listening(server)
+        listening = ListeningServer(server)
         client = self.client_of(listening, None, **more)
         try:
             await client.get("/x", {})

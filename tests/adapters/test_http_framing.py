@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from tests.adapters.raw_http import request
+from tests.adapters.raw_http_client import request
 from tests.adapters.test_http_server import Base
 
 HEAD = b"POST /echo/w HTTP/1.1\r\nHost: localhost\r\n"

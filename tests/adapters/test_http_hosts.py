@@ -14,7 +14,7 @@ from twisted.web.http_headers import Headers
 from synrepl.adapters.http.hosts import HostNames, WrongHost
 from synrepl.adapters.http.messages import BadHeader
 from synrepl.adapters.http.server import HttpServer
-from tests.adapters.raw_http import Reply, request
+from tests.adapters.raw_http_client import Reply, request
 from tests.adapters.test_http_server import Base
 
 

@@ -19,7 +19,7 @@ from synrepl.adapters.http.source import BadAnswer, SecretRefused
 from synrepl.core.errors import SynreplError
 from synrepl.storage.store import RecordedPositions
 from synrepl.streams.declared import declare
-from tests.adapters.raw_http import Listening, reactor
+from tests.adapters.raw_http_client import ListeningServer, reactor
 
 JOBS = declare("jobs", {"n": "bigint"})
 
@@ -34,7 +34,7 @@ class Positions(TestCase):
         server = HttpServer(
             cast(Any, Clock()), [Route("GET", "/status", self.status)], secret="s3cret"
         )
-        self.listening = Listening(server)
+        self.listening = ListeningServer(server)
         self.client = HttpClient(reactor, self.listening.url, "s3cret")
 
     async def tearDown(self) -> None:  # type: ignore[override]

@@ -25,7 +25,14 @@ from synrepl.core.slices import Slices
 from synrepl.storage.database import CommitUnknown
 from synrepl.storage.store import BadValue, DatabaseAway, KeyReused, Trimmed
 from synrepl.streams.catalogue import UnknownStream
-from tests.adapters.raw_http import Listening, RawHttp, Reply, connect, request, turn
+from tests.adapters.raw_http_client import (
+    ListeningServer,
+    RawHttpClient,
+    Reply,
+    connect,
+    request,
+    turn,
+)
 
 #: Bytes of an answer that no socket takes at once.
 LARGE = 8 * 2**20
@@ -46,8 +53,8 @@ class Base(TestCase):
         self.held: list[Deferred[None]] = []
         self.statuses: dict[type[SynreplError], int] = {UnknownStream: 400}
         self.server = HttpServer(cast(Any, self.clock), self.routes(), self.secret, self.limits)
-        self.listening = Listening(self.server)
-        self.clients: list[RawHttp] = []
+        self.listening = ListeningServer(self.server)
+        self.clients: list[RawHttpClient] = []
 
     async def tearDown(self) -> None:  # type: ignore[override]
         for client in self.clients:
@@ -90,7 +97,7 @@ class Base(TestCase):
         await waiting
         return json_answer({})
 
-    async def client(self) -> RawHttp:
+    async def client(self) -> RawHttpClient:
         client = await connect(self.listening.port)
         self.clients.append(client)
         return client

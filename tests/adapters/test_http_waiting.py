@@ -12,7 +12,7 @@ from twisted.internet.defer import CancelledError
 from synrepl.adapters.http.limits import HttpLimits
 from synrepl.adapters.http.messages import HttpAnswer, HttpRequest
 from synrepl.adapters.http.routes import Route
-from tests.adapters.raw_http import request, turn
+from tests.adapters.raw_http_client import request, turn
 from tests.adapters.test_http_server import Base
 
 

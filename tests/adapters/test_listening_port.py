@@ -12,8 +12,8 @@ from twisted.internet.protocol import Factory, Protocol, connectionDone
 from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
 
-from synrepl.adapters.tcp.listening_port import ACCEPTS, REST_S, ListeningPort
-from tests.adapters.raw_http import reactor, turn
+from synrepl.adapters.tcp.listening_port import ACCEPTS, PAUSE_S, ListeningPort
+from tests.adapters.raw_http_client import reactor, turn
 
 
 class Taken(Protocol):
@@ -102,7 +102,7 @@ class Accepting(TestCase):
             self.port.doRead()
         self.assertEqual(stop.call_count, 1)
         ((seconds, go_on),) = self.later
-        self.assertEqual(seconds, REST_S)
+        self.assertEqual(seconds, PAUSE_S)
         self.port.reactor = reactor
         go_on()
         while not self.factory.protocols:

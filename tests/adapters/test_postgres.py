@@ -32,7 +32,7 @@ from synrepl.storage.database import (
 )
 from synrepl.storage.store import BadValue, DatabaseAway
 from synrepl.testing.postgres import fresh_database
-from tests.adapters.proxy import Cut, Proxy
+from tests.adapters.fault_proxy import Cut, FaultProxy
 
 WAIT_S = 30  # for what another thread does meanwhile
 
@@ -56,8 +56,8 @@ class DatabaseCase(TestCase):
         self.addCleanup(lambda: Deferred.fromCoroutine(database.close()))
         return database
 
-    def proxy(self) -> Proxy:
-        proxy = Proxy(int(extensions.parse_dsn(self.dsn)["port"]))
+    def proxy(self) -> FaultProxy:
+        proxy = FaultProxy(int(extensions.parse_dsn(self.dsn)["port"]))
         self.addCleanup(lambda: Deferred.fromCoroutine(proxy.stop()))
         return proxy
 

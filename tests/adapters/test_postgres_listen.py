@@ -12,7 +12,7 @@ from twisted.trial.unittest import TestCase
 from synrepl.adapters.postgres.database import PostgresDatabase
 from synrepl.adapters.postgres.listen import PostgresListener
 from synrepl.testing.postgres import fresh_database
-from tests.adapters.proxy import Proxy
+from tests.adapters.fault_proxy import FaultProxy
 
 
 class Listening(TestCase):
@@ -71,7 +71,7 @@ class Listening(TestCase):
         self.assertEqual(await self.heard.get(), "connected")
 
     async def test_database_that_is_away_at_first(self) -> None:
-        proxy = Proxy(int(extensions.parse_dsn(self.dsn)["port"]))
+        proxy = FaultProxy(int(extensions.parse_dsn(self.dsn)["port"]))
         self.addCleanup(lambda: Deferred.fromCoroutine(proxy.stop()))
         proxy.refusing = True
         refusals: list[int] = []
@@ -112,7 +112,7 @@ class Listening(TestCase):
         self.assertEqual(set(threading.enumerate()) - before, set())
 
     async def test_stop_between_tries(self) -> None:
-        proxy = Proxy(0)
+        proxy = FaultProxy(0)
         proxy.refusing = True
         refused: Deferred[None] = Deferred()
         proxy.on_refused = lambda: refused.callback(None)

@@ -24,8 +24,8 @@ from synrepl.adapters.redis.sentinel import Sentinels
 from synrepl.testing.redis import RedisTestServer
 from synrepl.wire.closing import CloseReason
 from synrepl.wire.commands import RemoteServerUp, UserIp
-from tests.adapters.raw_http import turn
-from tests.adapters.redis_site import SERVER_NAME, Process, Site, reactor
+from tests.adapters.raw_http_client import turn
+from tests.adapters.redis_fixture import SERVER_NAME, Process, Site, reactor
 
 
 class OverRedis(TestCase):

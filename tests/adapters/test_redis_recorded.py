@@ -15,7 +15,7 @@ from synrepl.testing.redis import RedisTestServer
 from synrepl.wire.codec import parse_line
 from synrepl.wire.commands import Rdata, Replicate
 from synrepl.wire.dialects import CURRENT, Side
-from tests.adapters.redis_site import SERVER_NAME, Process, Site, reactor
+from tests.adapters.redis_fixture import SERVER_NAME, Process, Site, reactor
 from tests.wire.recordings import records
 
 #: The channel of the recording.

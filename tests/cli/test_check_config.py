@@ -35,32 +35,38 @@ class Handlers(InDirectory):
     def test_refused(self) -> None:
         for handler, reason in (
             ("nowhere.to.be:Found", "No module named 'nowhere'"),
-            ("tests.daemon.misfits:Gone", "has no attribute 'Gone'"),
+            ("tests.daemon.bad_handlers:Gone", "has no attribute 'Gone'"),
             (
-                "tests.daemon.misfits:NoHandler",
+                "tests.daemon.bad_handlers:NoHandler",
                 "it does not implement synrepl.IHandler: inherit from synrepl.Handler",
             ),
-            ("tests.daemon.misfits:instance", "it is not a class"),
-            ("tests.daemon.misfits:Incomplete", "no method on_reset(stream, writer, position)"),
-            ("tests.daemon.misfits:Incomplete", "its method on_rows must accept (batch), but"),
-            ("tests.daemon.misfits:NarrowRows", "its method on_rows must accept (batch), but"),
-            ("tests.daemon.misfits:NoApply", "it does not define apply"),
-            ("tests.daemon.misfits:AsyncApply", "its method apply must be a plain 'def'"),
+            ("tests.daemon.bad_handlers:instance", "it is not a class"),
             (
-                "{class: 'tests.daemon.misfits:IndependentTotals', config: {streams: [orders]}}",
+                "tests.daemon.bad_handlers:Incomplete",
+                "no method on_reset(stream, writer, position)",
+            ),
+            ("tests.daemon.bad_handlers:Incomplete", "its method on_rows must accept (batch), but"),
+            ("tests.daemon.bad_handlers:NarrowRows", "its method on_rows must accept (batch), but"),
+            ("tests.daemon.bad_handlers:NoApply", "it does not define apply"),
+            ("tests.daemon.bad_handlers:AsyncApply", "its method apply must be a plain 'def'"),
+            (
+                "{class: 'tests.daemon.bad_handlers:IndependentTotals', config: {streams: [orders]}}",
                 "it is transactional, and works in the database",
             ),
-            ("tests.daemon.misfits:Wanting", "missing a required argument: 'path'"),
+            ("tests.daemon.bad_handlers:NeedsArgument", "missing a required argument: 'path'"),
             (
-                "{class: 'tests.daemon.misfits:Orders', config: {a: 1}}",
+                "{class: 'tests.daemon.bad_handlers:Orders', config: {a: 1}}",
                 "its 'config' does not fit: got an unexpected keyword argument 'a'",
             ),
             (
-                "tests.daemon.misfits:Misspelt",
+                "tests.daemon.bad_handlers:UnknownStreamName",
                 "of its 'streams': there is no stream 'ordres'; did you mean orders?",
             ),
-            ("tests.daemon.misfits:OneWord", "must be a set of names, not the text 'orders'"),
-            ("tests.daemon.misfits:Totals", "it is transactional, and works in the database"),
+            (
+                "tests.daemon.bad_handlers:StreamsAsText",
+                "must be a set of names, not the text 'orders'",
+            ),
+            ("tests.daemon.bad_handlers:Totals", "it is transactional, and works in the database"),
         ):
             with self.subTest(handler):
                 path = handler.partition("'")[2].partition("'")[0] or handler
@@ -70,23 +76,23 @@ class Handlers(InDirectory):
 
     def test_accepts_a_class_that_provides_the_interface_without_inheriting(self) -> None:
         path = self.directory / "worker.yaml"
-        handler = "{class: 'tests.daemon.misfits:Independent', config: {streams: [orders]}}"
+        handler = "{class: 'tests.daemon.bad_handlers:Independent', config: {streams: [orders]}}"
         path.write_text(f"{WORKER}handlers:\n  - {handler}\n")
         result = run("check-config", "-c", path)
         self.assertEqual(result.exit_code, 0, result.output)
 
     def test_a_handler_of_streams_that_are_not_followed(self) -> None:
-        told = self.refusal("tests.daemon.misfits:Orders", "follow: [jobs]\n")
+        told = self.refusal("tests.daemon.bad_handlers:Orders", "follow: [jobs]\n")
         self.assertIn("none of its 'streams' (orders) is among those of 'follow'", told)
 
     def test_a_master_refuses_a_handler_that_takes_facts_only(self) -> None:
         path = self.directory / "master.yaml"
         text = "server_name: example.com\ndatabase: embedded\ndata_dir: data\nhandlers: [{}]\n"
-        path.write_text(text.format("'tests.daemon.misfits:FactsOnly'"))
+        path.write_text(text.format("'tests.daemon.bad_handlers:FactsOnly'"))
         result = run("check-config", "-c", path)
         self.assertEqual(result.exit_code, 2, result.output)
         self.assertIn("a master hands none to its handlers", result.stderr)
-        path.write_text(text.format("'tests.daemon.misfits:Commands'"))
+        path.write_text(text.format("'tests.daemon.bad_handlers:Commands'"))
         result = run("check-config", "-c", path)
         self.assertEqual(result.exit_code, 0, result.output)
 
@@ -95,7 +101,7 @@ class Handlers(InDirectory):
         path.write_text(
             f"{WORKER}follow: [jobs, nosuch]\n"
             "stream_writers: {others: [master], jobs: [worker1]}\n"
-            "handlers:\n  - a:B\n  - tests.daemon.misfits:OneWord\n"
+            "handlers:\n  - a:B\n  - tests.daemon.bad_handlers:StreamsAsText\n"
         )
         result = run("check-config", "-c", path)
         self.assertEqual(

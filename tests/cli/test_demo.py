@@ -60,7 +60,7 @@ from synrepl.core.clock import Scheduler
 from synrepl.core.tokens import Range
 from synrepl.daemon.config.config import load_master, load_worker
 from synrepl.daemon.database import LastPort
-from synrepl.daemon.sources import OutOfReach, RoutedSource
+from synrepl.daemon.sources import RoutedSource, UnreachableSource
 from synrepl.services.announcing.announcer import Announcer
 from synrepl.services.announcing.publisher import Publisher
 from synrepl.services.writing.stream_writer import StreamWriter, WriterAway
@@ -473,10 +473,10 @@ class MissedFacts(CliCase):
         self.assertEqual((tables.asked, memory.asked), (["events"], ["typing"]))
 
     async def test_reports_unreachable_facts_as_trimmed(self) -> None:
-        page = await OutOfReach().page(CATALOGUE["typing"], Range(5, 5), MASTER, 10)
+        page = await UnreachableSource().page(CATALOGUE["typing"], Range(5, 5), MASTER, 10)
         self.assertEqual(page, Page((), 5, is_limited=False))
         with self.assertRaises(Trimmed) as caught:
-            await OutOfReach().page(CATALOGUE["typing"], Range(0, 5), MASTER, 10)
+            await UnreachableSource().page(CATALOGUE["typing"], Range(0, 5), MASTER, 10)
         self.assertEqual(caught.exception.facts["trimmed"], 5)
 
 

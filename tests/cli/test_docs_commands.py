@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from tests.daemon.writers_world import WritersCase
+from tests.daemon.writers_case import WritersCase
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "commands.md"
 

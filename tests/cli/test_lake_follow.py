@@ -18,7 +18,7 @@ from twisted.internet.threads import deferToThread
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.testing.postgres import fresh_database
-from tests.adapters.proxy import Proxy
+from tests.adapters.fault_proxy import FaultProxy
 from tests.cli.cli_world import Command, free_port
 from tests.cli.lake_world import LakeCase
 from tests.pipeline.landing import rows_of
@@ -38,7 +38,7 @@ class Following(LakeCase):
         self.dsn = await fresh_database(self, prepare)
         port = re.search(r":(\d+)/", self.dsn)
         assert port is not None
-        self.proxy = Proxy(int(port[1]))
+        self.proxy = FaultProxy(int(port[1]))
         self.addCleanup(lambda: Deferred.fromCoroutine(self.proxy.stop()))
         through = self.dsn.replace(port[0], f":{self.proxy.port}/")
         self.file = self.dsn_file(through)

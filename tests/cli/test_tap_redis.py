@@ -26,7 +26,7 @@ from synrepl.tools.tap.parts import Cue
 from synrepl.tools.tap.performance import performance
 from synrepl.tools.tap.recorded_bus import Published
 from synrepl.tools.tap.recording import RecordingFile, read_recording
-from tests.adapters.redis_site import SERVER_NAME, Happenings, Process, Site
+from tests.adapters.redis_fixture import SERVER_NAME, EventWaiter, Process, Site
 from tests.cli.cli_world import CliCase, Command, free_port
 from tests.wire.recordings import CAPTURES
 
@@ -266,7 +266,7 @@ class Connections(RedisCase):
     """The connections of both, in this process."""
 
     async def test_no_more_is_read_than_redis_takes(self) -> None:
-        scheduler, happenings = TwistedScheduler(reactor), Happenings()
+        scheduler, happenings = TwistedScheduler(reactor), EventWaiter()
         link = TapLink(reactor, scheduler, RedisAddress(path=self.redis.path))
         self.addCleanup(lambda: Deferred.fromCoroutine(link.close()))
         heard: list[bytes] = []

@@ -14,7 +14,7 @@ from synrepl.adapters.redis.address import RedisAddress
 from synrepl.adapters.redis.pubsub import RedisBusConnections, RedisPubSub
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.testing.redis import RedisTestServer
-from tests.adapters.redis_site import Happenings
+from tests.adapters.redis_fixture import EventWaiter
 from tests.cli.cli_world import CliCase, Command
 from tests.storage.foreign_databases import foreign_database
 from tests.wire.recordings import records
@@ -31,7 +31,7 @@ class Processes:
     def __init__(self, redis: RedisTestServer, positions: Iterable[str]) -> None:
         self.positions = list(positions)
         self.asked: list[bytes] = []
-        self.happenings = Happenings()
+        self.happenings = EventWaiter()
         self.wires: RedisBusConnections | None = None
         self.pubsub = RedisPubSub(
             reactor,

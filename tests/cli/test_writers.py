@@ -8,7 +8,7 @@ from typing import Any
 from twisted.internet.defer import Deferred
 
 from tests.cli.cli_world import Done
-from tests.daemon.writers_world import WritersCase
+from tests.daemon.writers_case import WritersCase
 
 
 class Load:

@@ -45,7 +45,7 @@ from synrepl.client.errors import (
 from synrepl.core.errors import Refused, SynreplError, Unavailable
 from synrepl.core.names import BadKey
 from synrepl.storage.database import CommitUnknown
-from tests.adapters.raw_http import Listening
+from tests.adapters.raw_http_client import ListeningServer
 from tests.adapters.test_redis_pubsub import certificate
 
 E = TypeVar("E", bound=SynreplError)
@@ -78,7 +78,7 @@ class ListenerCase(TestCase):
             Route("POST", "/caches/audit", self.answer, takes_body=True),
         ]
         self.server = HttpServer(cast(Any, Clock()), routes, secret=SECRET)
-        self.listening = Listening(self.server)
+        self.listening = ListeningServer(self.server)
         self.url = self.listening.url
         self.options: dict[str, Any] = {"secret": SECRET}
 

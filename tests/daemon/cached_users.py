@@ -35,7 +35,7 @@ class Users(Handler):
         """Listen."""
         self._access = access
         any_reactor: Any = reactor
-        any_reactor.listenUNIX(self._socket, Answering(self.answer))
+        any_reactor.listenUNIX(self._socket, QuestionFactory(self.answer))
 
     @cached(by_name=True)
     async def get_name(self, user_id: str) -> str | None:
@@ -84,7 +84,7 @@ class Users(Handler):
         return await self._access.wait_for("caches", writer, token, timeout_s)
 
 
-class Answering(Factory):
+class QuestionFactory(Factory):
     """Answers questions, one after the other on each connection."""
 
     noisy = False

@@ -47,7 +47,7 @@ class Mailer(Handler):
                     file.write(f"{batch.writer or '-'} {fact.token} {order}{again}\n")
 
 
-class Careful(Mailer):
+class LossRecordingMailer(Mailer):
     """The same; what it is told to be lost it writes into a file beside."""
 
     async def on_reset(
@@ -58,7 +58,7 @@ class Careful(Mailer):
             file.write(f"{writer} {lost.after} {lost.upto}\n")
 
 
-class OldFashioned(Mailer):
+class MailerWithoutRanges(Mailer):
     """The same, made before there were ranges."""
 
     async def on_reset(self, stream: str, writer: str, position: Token) -> None:
@@ -66,7 +66,7 @@ class OldFashioned(Mailer):
             file.write(f"{writer} {position}\n")
 
 
-class Patient(Mailer):
+class LenientMailer(Mailer):
     """The same of whatever is ordered."""
 
     def __init__(self, path: str, closed: str = "", cured: str = "") -> None:

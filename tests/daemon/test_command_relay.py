@@ -15,7 +15,7 @@ from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.services.handlers import Handler
 from synrepl.testing.redis import RedisTestServer
 from synrepl.wire.commands import Command
-from tests.adapters.redis_site import Happenings, reactor
+from tests.adapters.redis_fixture import EventWaiter, reactor
 from tests.cli.cli_world import CliCase
 
 MAIN, USER_IPS = "example.com", "example.com/USER_IP"
@@ -38,7 +38,7 @@ class Client(LineOnlyReceiver):
     transport: Any
     delimiter = b"\n"
 
-    def __init__(self, happenings: Happenings) -> None:
+    def __init__(self, happenings: EventWaiter) -> None:
         self.lines: list[str] = []
         self.asked = False
         self._happenings = happenings
@@ -59,7 +59,7 @@ class Client(LineOnlyReceiver):
 class OnBus:
     """Another process on the bus, which hears what is said on some channels, and speaks."""
 
-    def __init__(self, happenings: Happenings, address: RedisAddress, *channels: str) -> None:
+    def __init__(self, happenings: EventWaiter, address: RedisAddress, *channels: str) -> None:
         self.lines: list[str] = []
         self.wires: RedisBusConnections | None = None
         self._happenings = happenings
@@ -92,7 +92,7 @@ class Relaying(CliCase):
     async def setUp(self) -> None:  # type: ignore[override]
         super().setUp()
         Kept.heard.clear()
-        self.happenings = Happenings()
+        self.happenings = EventWaiter()
         redis = RedisTestServer()
         self.addCleanup(redis.close)
         self.all = self.on_bus(RedisAddress(path=redis.path), MAIN, USER_IPS)

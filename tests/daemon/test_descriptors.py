@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from synrepl.daemon.config.config import HttpConfig, ListenerConfig
-from synrepl.daemon.descriptors import RESERVED, shares
+from synrepl.daemon.descriptors import RESERVED, divide_descriptors
 from tests.services.world import Noting
 
 HTTP = HttpConfig(port=1)
@@ -19,34 +19,34 @@ LISTENERS = [ListenerConfig(port=2), ListenerConfig(port=3, max_connections=500)
 class SharesOfListeners(TestCase):
     def test_plenty(self) -> None:
         for descriptors in (65_536, resource.RLIM_INFINITY):
-            found = shares(HTTP, LISTENERS, descriptors)
+            found = divide_descriptors(HTTP, LISTENERS, descriptors)
             self.assertEqual((found.http.total, found.http.of_address), (2_000, 1_000))
             self.assertEqual([each.total for each in found.listeners], [1_000, 500])
             log = Noting()
-            found.tell(log)
+            found.warn_if_cut(log)
             self.assertEqual((found.cut, log.lines), (False, []))
 
     def test_too_few(self) -> None:
-        found = shares(HTTP, LISTENERS, 1_024)
+        found = divide_descriptors(HTTP, LISTENERS, 1_024)
         self.assertEqual(found.http.total, 412)
         self.assertEqual([each.total for each in found.listeners], [274, 137])
         self.assertEqual([each.of_address for each in found.listeners], [137, 137])
         log = Noting()
-        found.tell(log)
+        found.warn_if_cut(log)
         ((level, text),) = log.lines
         self.assertEqual(level, "warn")
         self.assertIn("1024 file descriptors are not enough", text)
         self.assertIn("http is limited to 412 connections, replication to 411", text)
 
     def test_what_one_does_not_want_is_for_the_other(self) -> None:
-        found = shares(HttpConfig(port=1, max_connections=50), LISTENERS, 1_024)
+        found = divide_descriptors(HttpConfig(port=1, max_connections=50), LISTENERS, 1_024)
         self.assertEqual(found.http.total, 50)
         self.assertEqual(sum(each.total for each in found.listeners), 774)
-        found = shares(HTTP, [ListenerConfig(port=2, max_connections=10)], 1_024)
+        found = divide_descriptors(HTTP, [ListenerConfig(port=2, max_connections=10)], 1_024)
         self.assertEqual((found.http.total, found.listeners[0].total), (814, 10))
 
     def test_a_process_that_listens_to_nobody(self) -> None:
-        self.assertFalse(shares(None, (), 20).cut)
+        self.assertFalse(divide_descriptors(None, (), 20).cut)
 
     @given(
         st.integers(1, 10_000),
@@ -55,7 +55,7 @@ class SharesOfListeners(TestCase):
     )
     def test_never_more_than_there_are(self, descriptors: int, http: int, each: list[int]) -> None:
         listeners = [ListenerConfig(port=0, max_connections=most) for most in each]
-        found = shares(HttpConfig(port=0, max_connections=http), listeners, descriptors)
+        found = divide_descriptors(HttpConfig(port=0, max_connections=http), listeners, descriptors)
         total = found.http.total + sum(limits.total for limits in found.listeners)
         least = 1 + len(each)  # everybody has one
         self.assertLessEqual(

@@ -6,7 +6,7 @@ import os
 import signal
 from typing import Any
 
-from tests.daemon.shop_world import ShopCase
+from tests.daemon.shop_case import ShopCase
 
 #: So that a sign of life is due every half second, and soon missed.
 FOLLOWERS = "{silent_after: 2s, stuck_after: 2s, required: %s}"

@@ -9,7 +9,7 @@ import psycopg2
 
 from synrepl.core.tokens import Range
 from synrepl.storage.incarnations import MARGIN
-from tests.daemon.shop_world import ShopCase
+from tests.daemon.shop_case import ShopCase
 from tests.storage.failover import TwoServers
 
 APPEND = "SELECT synrepl.append('orders', %s)"
@@ -67,7 +67,7 @@ class FailoverShop(ShopCase):
         return [(w, Range(int(a), int(b))) for w, a, b in (line.rsplit(" ", 2) for line in lines)]
 
     def careful(self) -> str:
-        return self.mailer(cls="Careful")
+        return self.mailer(cls="LossRecordingMailer")
 
     async def until_all_is_well(self, token: int, writer: str = "master") -> None:
         """The new order is everywhere, nothing that is left is missing, nothing is doubled."""
@@ -160,7 +160,7 @@ class Workers(FailoverShop):
         self.assertEqual(dict(self.losses()), losses)  # it is told once
 
     async def test_a_handler_that_knows_of_no_ranges_is_told_that_it_lost_something(self) -> None:
-        await self.worker(self.mailer(cls="OldFashioned"), self.totals())
+        await self.worker(self.mailer(cls="MailerWithoutRanges"), self.totals())
         await self.lose()
         self.servers.fail_over()
         await self.until_all_is_well(await self.ordered("new"))

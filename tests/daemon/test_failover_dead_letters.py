@@ -9,7 +9,7 @@ from tests.daemon.test_failover import FailoverShop
 
 class DeadLetters(FailoverShop):
     async def test_the_commands_tell_of_the_loss_and_do_not_replay_it(self) -> None:
-        await self.worker(self.mailer(cls="Careful", on_failure="{attempts: 1}"))
+        await self.worker(self.mailer(cls="LossRecordingMailer", on_failure="{attempts: 1}"))
         kept = await self.order("k1")
         await self.wait("w1", "orders", "master", kept)
         await self.until_true(self.servers.has_caught_up)

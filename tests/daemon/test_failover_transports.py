@@ -8,7 +8,7 @@ from psycopg2 import extensions
 from twisted.internet.defer import Deferred
 
 from synrepl.testing.redis import RedisTestServer
-from tests.adapters.proxy import Proxy
+from tests.adapters.fault_proxy import FaultProxy
 from tests.daemon.test_failover import FailoverShop
 
 
@@ -106,7 +106,7 @@ class OldServer(FailoverShop):
 
     async def stay_on_the_old_one(self, **settings: str) -> None:
         primary = self.servers.primary.dsn
-        proxy = Proxy(int(extensions.parse_dsn(primary)["port"]))
+        proxy = FaultProxy(int(extensions.parse_dsn(primary)["port"]))
         self.addCleanup(lambda: Deferred.fromCoroutine(proxy.stop()))
         by_proxy = extensions.make_dsn(**{**extensions.parse_dsn(primary), "port": proxy.port})
         await self.worker(self.careful(), self.totals(), database=f'"{by_proxy}"', **settings)

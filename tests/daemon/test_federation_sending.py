@@ -12,7 +12,7 @@ from twisted.internet.threads import deferToThread
 
 from synrepl.testing.redis import RedisTestServer
 from tests.cli.cli_world import Command
-from tests.daemon.writers_world import WritersCase
+from tests.daemon.writers_case import WritersCase
 
 SENDERS = "[sender1, sender2]"
 
@@ -31,7 +31,7 @@ class Sending(WritersCase):
     def sender(self, name: str, **settings: str) -> Command:
         """Start a federation sender, which acknowledges all that it gets."""
         config = f"{{path: {self.directory / name}.acked}}"
-        handler = f"{{class: 'tests.daemon.speaking:FederationSender', config: {config}}}"
+        handler = f"{{class: 'tests.daemon.command_handlers:FederationSender', config: {config}}}"
         written = {
             "catalogue": self.catalogue,
             "stream_writers": "{}",

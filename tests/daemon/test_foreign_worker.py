@@ -27,7 +27,7 @@ class ForeignWorker(WatchCase):
         path.write_text(
             "server_name: example.com\ninstance_name: w1\nfollow: [backfill]\n"
             f"master: {{port: {port}, foreign: true, database_path: {secret}}}\n"
-            "handlers: [{class: 'tests.daemon.noting:NotingTokens',"
+            "handlers: [{class: 'tests.daemon.recording_handlers:TokenRecorder',"
             f" config: {{path: {rows}, tokens: {len(facts)}}}}}]\n"
         )
         worker = self.start("worker", "-c", path)

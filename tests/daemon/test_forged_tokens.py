@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from synrepl.testing.redis import RedisTestServer
-from tests.daemon.shop_world import ShopCase
+from tests.daemon.shop_case import ShopCase
 
 FAR = 1_000_000
 

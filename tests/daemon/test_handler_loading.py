@@ -7,7 +7,7 @@ from synrepl.daemon.config.config import load_worker
 from synrepl.daemon.handler_classes import HandlerUnusable
 from tests.cli.test_check_config import WORKER
 from tests.cli.test_cli import InDirectory
-from tests.daemon.misfits import Independent
+from tests.daemon.bad_handlers import Independent
 
 
 class Loading(InDirectory):
@@ -18,7 +18,7 @@ class Loading(InDirectory):
         path = self.directory / "worker.yaml"
         config = "{streams: [orders]}"
         path.write_text(
-            f"{WORKER}handlers:\n  - {{class: 'tests.daemon.misfits:{handler}', config: {config}}}\n"
+            f"{WORKER}handlers:\n  - {{class: 'tests.daemon.bad_handlers:{handler}', config: {config}}}\n"
         )
         (made,) = handlers.load(load_worker([path]))
         return made.handler

@@ -16,7 +16,7 @@ from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.daemon.assemble import WorkerServices
 from synrepl.daemon.config.config import load_worker
 from synrepl.daemon.worker import WorkerProcess
-from tests.adapters.raw_http import connect, request, turn
+from tests.adapters.raw_http_client import connect, request, turn
 from tests.cli.cli_world import CliCase, Master, free_port
 
 

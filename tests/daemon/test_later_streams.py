@@ -34,7 +34,7 @@ class LaterStreams(CliCase):
             "server_name: example.com\ninstance_name: w\ncatch_up: http\n"
             f"follow: {streams}\n"
             f"master: {{port: {master.port}, http_url: 'http://127.0.0.1:{master.http_port}'}}\n"
-            "handlers: [{class: 'tests.daemon.noting:NotingTokens',"
+            "handlers: [{class: 'tests.daemon.recording_handlers:TokenRecorder',"
             f" config: {{path: {rows}, tokens: {tokens}}}}}]\n"
         )
         return self.start("worker", "-c", path), rows

@@ -9,7 +9,7 @@ import json
 
 from twisted.internet.defer import Deferred, gatherResults
 
-from tests.adapters.raw_http import RawHttp, Reply, connect, request
+from tests.adapters.raw_http_client import RawHttpClient, Reply, connect, request
 from tests.cli.cli_world import CliCase
 from tests.daemon.test_metrics import samples
 
@@ -17,7 +17,7 @@ APPEND = request("POST", "/streams/orders/facts", b'[["o1", 5]]')
 
 
 class Listeners(CliCase):
-    async def client(self, port: int) -> RawHttp:
+    async def client(self, port: int) -> RawHttpClient:
         client = await connect(port)
         self.addCleanup(lambda: Deferred.fromCoroutine(client.close()))
         return client

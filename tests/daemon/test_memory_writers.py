@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from synrepl.testing.redis import RedisTestServer
-from tests.daemon.writers_world import WritersCase
+from tests.daemon.writers_case import WritersCase
 
 ROOM = "!room:example.com"
 

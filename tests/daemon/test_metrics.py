@@ -28,7 +28,14 @@ from synrepl.daemon.metrics.metrics import ProcessMetrics
 from synrepl.services.status.readiness import Readiness
 from synrepl.services.trimmer import TrimCounts
 from synrepl.streams.synapse.caches import CachesRow
-from tests.adapters.raw_http import Listening, RawHttp, Reply, connect, reactor, request
+from tests.adapters.raw_http_client import (
+    ListeningServer,
+    RawHttpClient,
+    Reply,
+    connect,
+    reactor,
+    request,
+)
 from tests.services.test_status import worker
 from tests.services.world import World, done, started
 
@@ -144,8 +151,8 @@ class WholeMaster(TestCase):
     def setUp(self) -> None:
         self.world = started()
         self.server = HttpServer(cast(Any, self.world.clock), routes(self.world))
-        self.listening = Listening(self.server)
-        self.client: RawHttp | None = None
+        self.listening = ListeningServer(self.server)
+        self.client: RawHttpClient | None = None
 
     async def tearDown(self) -> None:  # type: ignore[override]
         if self.client is not None:

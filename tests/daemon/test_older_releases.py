@@ -12,7 +12,7 @@ from twisted.protocols.basic import LineOnlyReceiver
 from synrepl.streams.definition import Generation
 from synrepl.streams.synapse import SYNAPSE_STREAMS
 from synrepl.tools.tap.recording import read_recording
-from tests.adapters.redis_site import reactor
+from tests.adapters.redis_fixture import reactor
 from tests.cli.cli_world import CliCase, Master
 from tests.wire.recordings import CAPTURES
 
@@ -173,7 +173,7 @@ class Followed(CliCase):
             "server_name: localhost:18401\ninstance_name: w1\nfollow: [receipts]\n"
             "starting: now\ncatch_up: http\n"
             f"master: {{port: {port}, foreign: true, http_url: 'http://127.0.0.1:1'}}\n"
-            "handlers: [{class: 'tests.daemon.noting:NotingTokens',"
+            "handlers: [{class: 'tests.daemon.recording_handlers:TokenRecorder',"
             f" config: {{path: {rows}, tokens: {len(tokens)}}}}}]\n"
         )
         worker = self.start("worker", "-c", path)

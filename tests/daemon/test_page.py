@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from twisted.internet.threads import deferToThread
 
 from tests.daemon.browser import Browser, chromium, in_browser
-from tests.daemon.shop_world import ShopCase
+from tests.daemon.shop_case import ShopCase
 
 WIDTHS = (400, 768, 1280)
 

@@ -286,7 +286,7 @@ class Processes(CliCase):
         worker = self.configure(
             "worker",
             f"{common}instance_name: worker1\nmaster: {{port: {listener}}}\n"
-            f"handlers: [{{class: 'tests.daemon.noting:Noting', config: {{path: {seen}}}}}]\n",
+            f"handlers: [{{class: 'tests.daemon.recording_handlers:RowRecorder', config: {{path: {seen}}}}}]\n",
         )
         self.start("master", "-c", master)
         self.start("worker", "-c", worker)
@@ -364,7 +364,7 @@ class Processes(CliCase):
             "instance_name: worker1\nmaster: {port: 1, http_url: 'http://127.0.0.1:1'}\n"
             "catch_up: http\n"
         )
-        lacks_path = f"{own}handlers: ['tests.daemon.noting:Noting']\n"
+        lacks_path = f"{own}handlers: ['tests.daemon.recording_handlers:RowRecorder']\n"
         worker = self.configure("worker", lacks_path)
         taken = free_port()
         text = f"database: {await fresh_database(self)}\nlisteners: [{{port: {taken}}}]\n"

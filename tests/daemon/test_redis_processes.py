@@ -13,7 +13,7 @@ from twisted.internet.threads import deferToThread
 from synrepl.core.errors import ConfigError
 from synrepl.daemon.config.config import load
 from synrepl.testing.redis import RedisTestServer
-from tests.daemon.writers_world import WritersCase
+from tests.daemon.writers_case import WritersCase
 
 
 class RedisCase(WritersCase):

@@ -20,7 +20,7 @@ from synrepl.daemon.master import MasterProcess
 from synrepl.daemon.process import DaemonProcess
 from synrepl.daemon.worker import WorkerProcess
 from synrepl.testing.postgres import fresh_database
-from tests.adapters.proxy import Proxy
+from tests.adapters.fault_proxy import FaultProxy
 from tests.cli.cli_world import free_port
 
 COMMON = """
@@ -28,7 +28,7 @@ server_name: example.com
 catalogue: [caches]
 streams: [{name: orders, columns: {order_id: text}}]
 stream_writers: {orders: [master, worker1]}
-handlers: ["tests.daemon.noting:Asking"]
+handlers: ["tests.daemon.recording_handlers:QueryOnStart"]
 """
 
 
@@ -45,7 +45,7 @@ class AwayAtTheStart(TestCase):
         self.directory = Path(directory.name)
         self.direct = await fresh_database(self)
         given = extensions.parse_dsn(self.direct)
-        self.proxy = Proxy(int(given["port"]))
+        self.proxy = FaultProxy(int(given["port"]))
         self.addCleanup(lambda: Deferred.fromCoroutine(self.proxy.stop()))
         self.dsn = extensions.make_dsn(**{**given, "port": self.proxy.port})
 

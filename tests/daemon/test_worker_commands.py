@@ -8,7 +8,7 @@ from typing import Any
 
 from synrepl.testing.redis import RedisTestServer
 from tests.cli.cli_world import Command
-from tests.daemon.writers_world import WritersCase
+from tests.daemon.writers_case import WritersCase
 
 #: Calls, and what others hear of them; with the dialects that have them, where not all do.
 CALLS = [
@@ -32,12 +32,12 @@ class CommandsCase(WritersCase):
 
     def speaker(self) -> str:
         """The configuration of a worker's handler."""
-        return f"{{class: 'tests.daemon.speaking:Speaker', config: {{path: {self.path('no')}}}}}"
+        return f"{{class: 'tests.daemon.command_handlers:CommandSender', config: {{path: {self.path('no')}}}}}"
 
     def listener(self, name: str) -> str:
         """The configuration of a handler that writes into the file of a process."""
         config = f"{{path: {self.path(name)}}}"
-        return f"{{class: 'tests.daemon.speaking:Listener', config: {config}}}"
+        return f"{{class: 'tests.daemon.command_handlers:CommandRecorder', config: {config}}}"
 
     def path(self, name: str) -> Any:
         """A file of the test's directory."""
@@ -151,7 +151,7 @@ class OverTcp(CommandsCase):
     async def test_the_masters_own_handlers_send_them_as_well(self) -> None:
         # A handler of a master gets no facts, so this one speaks in on_start.
         config = f"{{path: {self.path('no')}}}"
-        eager = f"{{class: 'tests.daemon.speaking:Eager', config: {config}}}"
+        eager = f"{{class: 'tests.daemon.command_handlers:SendOnStart', config: {config}}}"
         await self.begin("master", handlers=f"[{eager}, {self.listener('master')}]")
         await self.until_heard(
             "master", r"master: USER_SYNC master @boss:x None start \d+ \| @boss:x"

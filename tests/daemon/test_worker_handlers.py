@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from tests.cli.cli_world import CliCase
-from tests.daemon.shop_world import ShopCase
+from tests.daemon.shop_case import ShopCase
 
 
 class EndedAtAnyPoint(ShopCase):
@@ -58,7 +58,9 @@ class Failing(ShopCase):
     """A handler that fails is named everywhere in the same words, and holds up no other one."""
 
     async def test_it_is_named_with_its_fact_its_error_and_its_line(self) -> None:
-        worker = await self.worker(self.mailer(), self.totals(), self.mailer("other", "Patient"))
+        worker = await self.worker(
+            self.mailer(), self.totals(), self.mailer("other", "LenientMailer")
+        )
         await self.order("o1", "bad2", "o3")
         sentence = r"handler mail fails at orders \(0, 3\] of master: NoSuchCustomer: nobody has"
         sentence += r" ordered bad2 \(attempt \d+, failing for \d+ s, next attempt in \d+ s\)"

@@ -18,7 +18,7 @@ from synrepl.daemon.config.own_streams import (
     WriterNeedsDatabase,
     own_streams,
 )
-from tests.daemon.writers_world import WritersCase, ask_handler
+from tests.daemon.writers_case import WritersCase, ask_handler
 
 
 class Writing(WritersCase):

@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.adapters.tcp.worker import UpstreamPeer, WorkerFactory
 from synrepl.core.tokens import Range, Token
-from synrepl.daemon.sources import OutOfReach, RoutedSource
+from synrepl.daemon.sources import RoutedSource, UnreachableSource
 from synrepl.services.following.consumer import Subscription
 from synrepl.services.following.delivery import Delivery
 from synrepl.services.following.follower import Follower
@@ -84,7 +84,7 @@ class Case(SynchronousTestCase):
         self.follower = Follower(
             scheduler,
             CATALOGUE,
-            RoutedSource(Tables(rows), OutOfReach()),
+            RoutedSource(Tables(rows), UnreachableSource()),
             Delivery(scheduler, [Subscription(handler)], self.log),
             self.log,
             earliest=earliest,

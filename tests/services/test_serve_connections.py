@@ -7,7 +7,7 @@ from typing import Any
 from twisted.internet.address import IPv4Address
 
 from synrepl.adapters.tcp.connection_table import ConnectionLimits
-from synrepl.adapters.tcp.master import MOST_TOLD, ClientPeer, MasterFactory, RefusedPeer
+from synrepl.adapters.tcp.master import MAX_PENDING_REFUSALS, ClientPeer, MasterFactory, RefusedPeer
 from tests.services.test_serve import ConnectionLostReason, MasterCase, Transport
 
 TOO_MANY = "ERROR too many connections; close some, or raise max_connections of this listener"
@@ -83,7 +83,7 @@ class Connections(MasterCase):
         # Those that are still being told, or closed, are few.
         self.assertLess(len(there), 100)
         told = [caller for caller in callers if isinstance(caller.peer, RefusedPeer)]
-        self.assertEqual(len(told), MOST_TOLD)
+        self.assertEqual(len(told), MAX_PENDING_REFUSALS)
         for caller in callers:
             if caller.peer is not None and caller.transport.disconnecting:
                 caller.lost()

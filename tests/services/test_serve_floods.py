@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 from unittest.mock import patch
 
-from synrepl.adapters.tcp.master import BYTES_OF_A_UNIT, PIECE_BYTES, MasterFactory
+from synrepl.adapters.tcp.master import BYTES_PER_UNIT, PIECE_BYTES, MasterFactory
 from synrepl.core.slices import UNITS, Slices
 from synrepl.services.serving import client_relay, federation_acks, user_sync
 from synrepl.services.serving.master import Master
@@ -16,7 +16,7 @@ from tests.services.test_serve import Client, MasterCase
 from tests.services.world import World
 
 #: What a turn reads of all clients together, at most.
-BYTES_OF_A_TURN = UNITS * BYTES_OF_A_UNIT + PIECE_BYTES
+BYTES_OF_A_TURN = UNITS * BYTES_PER_UNIT + PIECE_BYTES
 
 
 class Behind:

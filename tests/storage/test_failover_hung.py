@@ -15,7 +15,7 @@ from synrepl.services.writing.announced_elsewhere import NullCommitListener
 from synrepl.services.writing.stream_writer import StreamWriter
 from synrepl.storage.database import DatabaseSession
 from synrepl.storage.incarnations import MARGIN
-from tests.adapters.proxy import Proxy
+from tests.adapters.fault_proxy import FaultProxy
 from tests.services.world import Noting
 from tests.storage.failover import FailoverCase
 from tests.storage.postgres import Process, reactor
@@ -51,9 +51,9 @@ class HungSession(FailoverCase):
         await self.writer.start()
         self.addCleanup(lambda: Deferred.fromCoroutine(self.writer.stop()))
 
-    def way(self) -> tuple[Proxy, str]:
+    def way(self) -> tuple[FaultProxy, str]:
         """A proxy, and the DSN that leads to the primary by it."""
-        proxy = Proxy(urlsplit(self.dsn).port or 0)
+        proxy = FaultProxy(urlsplit(self.dsn).port or 0)
         self.addCleanup(lambda: Deferred.fromCoroutine(proxy.stop()))
         parts = {**extensions.parse_dsn(self.dsn), "port": proxy.port}
         return proxy, extensions.make_dsn(**parts)

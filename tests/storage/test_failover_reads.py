@@ -13,7 +13,7 @@ from synrepl.core.tokens import Range
 from synrepl.storage.database import Transaction
 from synrepl.storage.incarnations import MARGIN
 from synrepl.storage.store import Draft, OlderServer
-from tests.adapters.proxy import Proxy
+from tests.adapters.fault_proxy import FaultProxy
 from tests.storage.failover import FailoverCase
 from tests.storage.postgres import Process
 from tests.storage.samples import NOTES, note
@@ -25,7 +25,7 @@ class OldServer(FailoverCase):
     async def setUp(self) -> None:  # type: ignore[override]
         await super().setUp()
         self.dsn = self.servers.primary.dsn
-        self.proxy = Proxy(self.port_of(self.dsn))
+        self.proxy = FaultProxy(self.port_of(self.dsn))
         self.addCleanup(lambda: Deferred.fromCoroutine(self.proxy.stop()))
         parts = {**extensions.parse_dsn(self.dsn), "port": self.proxy.port}
         self.reader = self.on(extensions.make_dsn(**parts), "reader")

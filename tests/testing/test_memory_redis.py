@@ -17,7 +17,7 @@ from synrepl.testing.links import Even
 from synrepl.testing.memory_pubsub import MemoryPubSub
 from synrepl.testing.memory_redis import MemoryRedis
 from synrepl.testing.redis import RedisTestServer
-from tests.adapters.redis_site import Happenings
+from tests.adapters.redis_fixture import EventWaiter
 from tests.testing.pubsub_contract import BUFFER_BYTES, Member, PubSubContract
 
 reactor: Any = _reactor
@@ -70,7 +70,7 @@ class Real:
         case.addCleanup(self.redis.close)
         self.scheduler = TwistedScheduler(reactor)
         case.addCleanup(self.scheduler.stop)
-        self.happenings = Happenings()
+        self.happenings = EventWaiter()
         self.case = case
         self.start, self.stop = self.redis.start, self.redis.stop
 

@@ -26,13 +26,13 @@ class ArrivingBody(Protocol):
     began: float
 
     def refuse(self, error: SynreplError) -> None:
-        """Answer with an error, discard the rest of the body, and call :meth:`Admission.forgotten`."""
+        """Answer with an error, discard the rest of the body, and call :meth:`Admission.body_released`."""
 
 
 class UnreadConnection(Protocol):
     """A connection whose client does not read its answer."""
 
-    def cut(self) -> None:
+    def abort(self) -> None:
         """Abort the connection."""
 
 
@@ -63,8 +63,8 @@ class Admission:
         """Number of complete requests in the queue."""
         return len(self._queue)
 
-    def wait(self) -> None:
-        """Take a place of a route that waits; :meth:`waited` returns it.
+    def begin_waiting(self) -> None:
+        """Take a place of a route that waits; :meth:`end_waiting` returns it.
 
         :raises TooBusy: none is left
         """
@@ -72,7 +72,7 @@ class Admission:
             raise TooBusy()
         self.waiting += 1
 
-    def waited(self) -> None:
+    def end_waiting(self) -> None:
         """Return the place of a route that waits."""
         self.waiting -= 1
 
@@ -86,8 +86,8 @@ class Admission:
             return
         if len(self._queue) >= self._limits.max_queued:
             raise TooBusy()
-        turn: Deferred[None] = Deferred(self._take_out)
-        self._queue[turn] = self._clock.callLater(self._limits.queue_s, self._too_late, turn)
+        turn: Deferred[None] = Deferred(self._dequeue)
+        self._queue[turn] = self._clock.callLater(self._limits.queue_s, self._time_out, turn)
         await turn
 
     def leave(self) -> None:
@@ -96,21 +96,21 @@ class Admission:
         if turn is None:
             self.active -= 1
         else:
-            self._take_out(turn)
+            self._dequeue(turn)
             turn.callback(None)
 
-    def _take_out(self, turn: Deferred[None]) -> None:
+    def _dequeue(self, turn: Deferred[None]) -> None:
         timer = self._queue.pop(turn)
         if timer.active():
             timer.cancel()
 
-    def _too_late(self, turn: Deferred[None]) -> None:
-        self._take_out(turn)
+    def _time_out(self, turn: Deferred[None]) -> None:
+        self._dequeue(turn)
         turn.errback(TooBusy())
 
     # -- arriving -------------------------------------------------------------------------
 
-    def came(self, request: ArrivingBody, count: int) -> None:
+    def body_received(self, request: ArrivingBody, count: int) -> None:
         """Count bytes of a body; beyond the limit, the slowest requests are refused."""
         self._arriving[request] = None
         request.size += count
@@ -118,11 +118,11 @@ class Admission:
         while self.buffered > self._limits.max_buffered and self._arriving:
             self._slowest().refuse(TooBusy())
 
-    def whole(self, request: ArrivingBody) -> None:
-        """The body is complete; its bytes count until :meth:`forgotten`."""
+    def body_complete(self, request: ArrivingBody) -> None:
+        """The body is complete; its bytes count until :meth:`body_released`."""
         self._arriving.pop(request, None)
 
-    def forgotten(self, request: ArrivingBody) -> None:
+    def body_released(self, request: ArrivingBody) -> None:
         """The body is no longer needed."""
         self._arriving.pop(request, None)
         self.buffered -= request.size
@@ -138,7 +138,7 @@ class Admission:
 
     # -- leaving ----------------------------------------------------------------------------
 
-    def stuck(self, connection: UnreadConnection, count: int) -> None:
+    def answer_unread(self, connection: UnreadConnection, count: int) -> None:
         """Count bytes that a client does not read; beyond the limit, the oldest others are cut."""
         self._unread[connection] = self._unread.get(connection, 0) + count
         self.unread += count
@@ -146,9 +146,9 @@ class Admission:
             victim = next((each for each in self._unread if each is not connection), None)
             if victim is None:
                 return
-            self.moved(victim)
-            victim.cut()
+            self.answer_read(victim)
+            victim.abort()
 
-    def moved(self, connection: UnreadConnection) -> None:
+    def answer_read(self, connection: UnreadConnection) -> None:
         """The client has read everything, or is gone."""
         self.unread -= self._unread.pop(connection, 0)

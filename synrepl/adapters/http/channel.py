@@ -34,9 +34,9 @@ class ChannelPhase(Enum):
     HEAD = "head"
     BODY = "body"
     #: The request is complete and not yet answered.
-    WHOLE = "whole"
+    COMPLETE = "whole"
     #: The request was answered before it was complete, or the connection is being closed.
-    ENDING = "ending"
+    CLOSING = "ending"
 
 
 class HttpChannel(http.HTTPChannel):
@@ -49,12 +49,12 @@ class HttpChannel(http.HTTPChannel):
     requestFactory = ArrivingRequest  # type: ignore[assignment]
     timeOut = None  # the deadlines are ours
 
-    def __init__(self, server: RequestServer, where: str) -> None:
+    def __init__(self, server: RequestServer, remote_address: str) -> None:
         super().__init__()
         self.server = server
-        self.where = where
+        self.remote_address = remote_address
         self.factory = server
-        self.here = ""
+        self.local_address = ""
         self._phase = ChannelPhase.IDLE
         self._deadline: DelayedCall | None = None
         self._refused = False
@@ -67,19 +67,19 @@ class HttpChannel(http.HTTPChannel):
 
     def connectionMade(self) -> None:
         """Count it."""
-        self.here = str(getattr(self.transport.getHost(), "host", ""))
-        self.server.connections.enter(self, self.where)
+        self.local_address = str(getattr(self.transport.getHost(), "host", ""))
+        self.server.connections.enter(self, self.remote_address)
         super().connectionMade()
         self._begin(ChannelPhase.IDLE, self.server.limits.idle_s)
 
     def connectionLost(self, reason: Failure) -> None:  # type: ignore[override]
         """Count it no more."""
-        self._begin(ChannelPhase.ENDING, None)
-        self.server.admission.moved(self)
+        self._begin(ChannelPhase.CLOSING, None)
+        self.server.admission.answer_read(self)
         self.server.connections.left(self)
         super().connectionLost(reason)
 
-    def close_soon(self) -> None:
+    def close_when_answered(self) -> None:
         """Close once the request under way is answered."""
         self.persistent = 0
         if not self.requests:
@@ -92,11 +92,11 @@ class HttpChannel(http.HTTPChannel):
         elif self._phase is ChannelPhase.BODY:
             self._under_way().refuse(TooManyConnections())
         if self._waitingForTransport:
-            self.cut()
+            self.abort()
         else:
             self._close()
 
-    def cut(self) -> None:
+    def abort(self) -> None:
         """Abort it: the client does not read."""
         self.transport.abortConnection()
 
@@ -144,7 +144,7 @@ class HttpChannel(http.HTTPChannel):
     def allContentReceived(self) -> None:
         """The request is whole."""
         if not self._refused:
-            self._begin(ChannelPhase.WHOLE, None)
+            self._begin(ChannelPhase.COMPLETE, None)
             super().allContentReceived()
 
     def rawDataReceived(self, data: bytes) -> None:
@@ -152,7 +152,7 @@ class HttpChannel(http.HTTPChannel):
         if not self._refused:
             super().rawDataReceived(data)
 
-    def body_begins(self) -> None:
+    def head_accepted(self) -> None:
         """The head of a request has been accepted."""
         self._begin(ChannelPhase.BODY, self.server.limits.body_s)
 
@@ -169,28 +169,28 @@ class HttpChannel(http.HTTPChannel):
             raise TooBusy()
         connections.active(self)
 
-    def answered(self, count: int) -> None:
+    def answer_written(self, count: int) -> None:
         """Bytes of an answer were written; they count if the client does not read them."""
         if self._waitingForTransport:
-            self.server.admission.stuck(self, count)
+            self.server.admission.answer_unread(self, count)
 
     def resumeProducing(self) -> None:
         """What was written has gone out."""
-        self.server.admission.moved(self)
+        self.server.admission.answer_read(self)
         super().resumeProducing()
 
     def requestDone(self, request: http.Request) -> None:
         """The next request may come, or the client has this long to read the last answer."""
         limits = self.server.limits
         self.server.connections.idle(self)
-        self._begin(ChannelPhase.IDLE if self.persistent else ChannelPhase.ENDING, limits.idle_s)
+        self._begin(ChannelPhase.IDLE if self.persistent else ChannelPhase.CLOSING, limits.idle_s)
         super().requestDone(request)
         if self._phase is ChannelPhase.IDLE and (self.requests or self._buffer):
             self._begin(ChannelPhase.HEAD, limits.head_s)  # some of the next one is there already
 
-    def ending(self) -> None:
+    def answered_early(self) -> None:
         """The request was answered early; the client has some time to read the answer."""
-        self._begin(ChannelPhase.ENDING, self.server.limits.idle_s)
+        self._begin(ChannelPhase.CLOSING, self.server.limits.idle_s)
 
     def _respondToBadRequestAndDisconnect(self) -> None:
         self._refuse(BadRequest(reason="its request line, a header or a chunk is malformed"))
@@ -200,7 +200,7 @@ class HttpChannel(http.HTTPChannel):
         if self._refused:
             return
         self._refused = True
-        if self._phase is ChannelPhase.ENDING:  # already answered
+        if self._phase is ChannelPhase.CLOSING:  # already answered
             self._close()
             return
         answer = error_answer(error, {})
@@ -215,7 +215,7 @@ class HttpChannel(http.HTTPChannel):
 
     def _close(self) -> None:
         """Close once what was written has gone out, or it has taken too long."""
-        self._begin(ChannelPhase.ENDING, self.server.limits.idle_s)
+        self._begin(ChannelPhase.CLOSING, self.server.limits.idle_s)
         self.server.connections.leaving(self)
         self.loseConnection()
 
@@ -241,7 +241,7 @@ class HttpChannel(http.HTTPChannel):
         elif self._phase is ChannelPhase.BODY:
             self._look_at_body()
         else:
-            self.cut()
+            self.abort()
 
     def _look_at_body(self) -> None:
         """Refuse a body that arrives too slowly, else extend the deadline."""

@@ -95,7 +95,7 @@ class HttpClient:
             AnswerTooLong(where=self.where, limit=self._max_answer), self._max_answer
         )
         response.deliverBody(body)
-        return Answer(response.code, await body.whole)
+        return Answer(response.code, await body.body)
 
 
 class _ResponseBody(Protocol):
@@ -106,7 +106,7 @@ class _ResponseBody(Protocol):
         self._left = limit
         self._parts: list[bytes] = []
         self._done = False
-        self.whole: Deferred[bytes] = Deferred(lambda _: self._abort())
+        self.body: Deferred[bytes] = Deferred(lambda _: self._abort())
 
     def dataReceived(self, data: bytes) -> None:
         """More of it."""
@@ -116,17 +116,17 @@ class _ResponseBody(Protocol):
         elif not self._done:
             self._done = True
             self._abort()
-            self.whole.errback(self._too_long)
+            self.body.errback(self._too_long)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """All of it, or as much as will ever come."""
-        if self._done or self.whole.called:
+        if self._done or self.body.called:
             return
         self._done = True
         if reason.check(ResponseDone):
-            self.whole.callback(b"".join(self._parts))
+            self.body.callback(b"".join(self._parts))
         else:
-            self.whole.errback(reason)
+            self.body.errback(reason)
 
     def _abort(self) -> None:
         transport = cast(Any, self.transport)  # of an answer: not all of a TCP transport
@@ -138,8 +138,8 @@ def _reason(error: Exception) -> str:
     if isinstance(error, UserError):
         return f"no connection within {CONNECT_S:g} s"
     reasons = getattr(error, "reasons", None)  # of twisted.web's ResponseFailed
-    told = reasons[0].value if reasons else error
-    return " ".join(str(told).split())[:200] or type(told).__name__
+    cause = reasons[0].value if reasons else error
+    return " ".join(str(cause).split())[:200] or type(cause).__name__
 
 
 def status_text(status: int) -> str:

@@ -44,7 +44,7 @@ _STATUSES: Mapping[type[SynreplError], int] = {
 }
 
 #: Numbers of an error that are worth a member of their own.
-_TOLD = ("trimmed", "kept", "floor")
+_REPORTED_FACTS = ("trimmed", "kept", "floor")
 
 _log = Logger()
 
@@ -68,10 +68,10 @@ def error_answer(error: Exception, statuses: Mapping[type[SynreplError], int]) -
 def error_body(error: Exception) -> dict[str, object]:
     """``{"error": name, "message": text}``, with ``path``, ``trimmed`` or ``kept`` and ``floor`` where known."""
     facts = getattr(error, "facts", {})
-    told = {name: facts[name] for name in _TOLD if isinstance(facts.get(name), int)}
+    members = {name: facts[name] for name in _REPORTED_FACTS if isinstance(facts.get(name), int)}
     if isinstance(facts.get("path"), str):
-        told["path"] = _encodable(facts["path"])
-    return {"error": type(error).__name__, "message": _encodable(str(error)), **told}
+        members["path"] = _encodable(facts["path"])
+    return {"error": type(error).__name__, "message": _encodable(str(error)), **members}
 
 
 def _encodable(text: str) -> str:

@@ -39,7 +39,7 @@ class HostNames:
     def __init__(self, names: Iterable[str] = ()) -> None:
         self._names = frozenset(name.lower() for name in names) | {"localhost"}
 
-    def check(self, headers: Headers, version: bytes, here: str) -> None:
+    def check(self, headers: Headers, version: bytes, local_address: str) -> None:
         """Refuse a request for another host.
 
         HTTP/1.0 requests may lack ``Host``, because browsers do not send them.
@@ -57,7 +57,7 @@ class HostNames:
         if match is None:
             raise BadHeader(name="Host", reason="it is not a host name or address")
         host = (match["v6"] or match["name"]).lower().removesuffix(".")
-        if host not in self._names and not _is_ours(host, here):
+        if host not in self._names and not _is_local(host, local_address):
             raise WrongHost(host=host[:100])
 
 
@@ -75,11 +75,11 @@ def check_origin(headers: Headers, writes: bool) -> None:
         raise CrossSite(origin=(origin or site)[:100])
 
 
-def _is_ours(host: str, here: str) -> bool:
+def _is_local(host: str, local_address: str) -> bool:
     """Whether ``host`` is a loopback address, or the address that the request was sent to."""
     try:
         found = _plain(host)
-        return found.is_loopback or found == _plain(here.partition("%")[0])
+        return found.is_loopback or found == _plain(local_address.partition("%")[0])
     except ValueError:
         return False
 

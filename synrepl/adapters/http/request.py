@@ -53,18 +53,18 @@ class RequestChannel(Protocol):
     """The connection of a request; see :class:`~synrepl.adapters.http.channel.HttpChannel`."""
 
     server: RequestServer
-    here: str
+    local_address: str
     persistent: int
 
     def request_line(self) -> tuple[bytes, bytes, bytes]: ...
 
-    def body_begins(self) -> None: ...
+    def head_accepted(self) -> None: ...
 
     def active(self, always: bool = False) -> None: ...
 
-    def ending(self) -> None: ...
+    def answered_early(self) -> None: ...
 
-    def answered(self, count: int) -> None: ...
+    def answer_written(self, count: int) -> None: ...
 
 
 class ArrivingRequest(http.Request):
@@ -80,7 +80,7 @@ class ArrivingRequest(http.Request):
         self._answered = False
         self._handling: Deferred[None] | None = None
         #: The handler may be cancelled: it has not started, or its route only waits.
-        self._only_waits = True
+        self._is_cancellable = True
         self.size = 0
         self.began = 0.0
 
@@ -97,7 +97,7 @@ class ArrivingRequest(http.Request):
             self.refuse(error)
         else:
             if length != 0:
-                self.channel.body_begins()
+                self.channel.head_accepted()
 
     def handleContentChunk(self, data: bytes) -> None:
         """Part of the body came."""
@@ -109,11 +109,11 @@ class ArrivingRequest(http.Request):
             self.refuse(error)
             return
         self._chunks.append(data)
-        self._server.admission.came(self, len(data))
+        self._server.admission.body_received(self, len(data))
 
     def requestReceived(self, command: bytes, path: bytes, version: bytes) -> None:
         """The request is there, whole."""
-        self._server.admission.whole(self)
+        self._server.admission.body_complete(self)
         if self._answered:
             self.finish()
             return
@@ -124,17 +124,17 @@ class ArrivingRequest(http.Request):
         """The client is gone: cancel a handler that only waits; others run to completion."""
         super().connectionLost(reason)
         if self._handling is None:
-            self._forget()
-        elif self._only_waits:
+            self._release_body()
+        elif self._is_cancellable:
             self._handling.cancel()
 
     def refuse(self, error: SynreplError) -> None:
         """Answer before the request is there; what still comes of it is dropped."""
-        self._forget()
+        self._release_body()
         self.requestHeaders.removeHeader(b"Expect")  # or it would be told to continue
         self.responseHeaders.setRawHeaders(b"Connection", [b"close"])
         self.channel.persistent = 0
-        self.channel.ending()
+        self.channel.answered_early()
         self._send(error_answer(error, {} if self._match is None else self._match.route.statuses))
 
     def _check_size(self, size: int) -> None:
@@ -148,17 +148,17 @@ class ArrivingRequest(http.Request):
         route = self._match.route
         try:
             if route.unqueued or route.immediate:
-                answer = await self._answer_at_once()
+                answer = await self._answer_unqueued()
             elif route.waits:
                 answer = await self._answer_waiting()
             else:
-                answer = await self._answer_in_turn()
+                answer = await self._answer_queued()
         except Exception as error:
             if self._disconnected and isinstance(error, CancelledError):
                 return  # by connectionLost
             answer = error_answer(error, route.statuses)
         finally:
-            self._forget()
+            self._release_body()
         self._send(answer)
         if not self._disconnected:
             self.finish()
@@ -171,7 +171,7 @@ class ArrivingRequest(http.Request):
         query = parse_query(self._query)
         return await route.handle(HttpRequest(path, query, self.requestHeaders, body))
 
-    async def _answer_at_once(self) -> HttpAnswer:
+    async def _answer_unqueued(self) -> HttpAnswer:
         """Answer in this turn, if the budget allows it."""
         assert self._match is not None
         self.channel.active(always=True)
@@ -184,20 +184,20 @@ class ArrivingRequest(http.Request):
     async def _answer_waiting(self) -> HttpAnswer:
         admission = self._server.admission
         self.channel.active()
-        admission.wait()
+        admission.begin_waiting()
         try:
             await _turn(self._server.slices, _COST)
             return await self._answer()
         finally:
-            admission.waited()
+            admission.end_waiting()
 
-    async def _answer_in_turn(self) -> HttpAnswer:
+    async def _answer_queued(self) -> HttpAnswer:
         admission = self._server.admission
         self.channel.active()
         await admission.enter()
         try:
             await _turn(self._server.slices, _COST)
-            self._only_waits = False
+            self._is_cancellable = False
             return await self._answer()
         finally:
             admission.leave()
@@ -212,11 +212,11 @@ class ArrivingRequest(http.Request):
         for name, value in answer_headers(answer):
             self.responseHeaders.setRawHeaders(name.encode(), [value.encode("latin-1", "replace")])
         self.write(answer.body)
-        self.channel.answered(len(answer.body))
+        self.channel.answer_written(len(answer.body))
 
-    def _forget(self) -> None:
+    def _release_body(self) -> None:
         self._chunks.clear()
-        self._server.admission.forgotten(self)
+        self._server.admission.body_released(self)
 
 
 async def _turn(slices: Slices | None, cost: int) -> None:

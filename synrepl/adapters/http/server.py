@@ -70,8 +70,12 @@ class HttpServer(http.HTTPFactory):
 
     def buildProtocol(self, addr: IAddress | None) -> HttpChannel | None:  # type: ignore[override]
         """A connection, within the limits."""
-        where = address_of(addr)
-        return HttpChannel(self, where) if self.connections.make_room(where) else None
+        remote_address = address_of(addr)
+        return (
+            HttpChannel(self, remote_address)
+            if self.connections.make_room(remote_address)
+            else None
+        )
 
     def serve(self, routes: Sequence[Route]) -> None:
         """Answer by other routes from now on."""
@@ -89,7 +93,7 @@ class HttpServer(http.HTTPFactory):
     def close_connections(self) -> None:
         """Close what is idle, and the rest once it is answered."""
         for channel in self.connections:
-            channel.close_soon()
+            channel.close_when_answered()
 
     def match(self, method: bytes, path: bytes, request: ArrivingRequest) -> Match:
         """The route of a request that may be answered.
@@ -98,7 +102,7 @@ class HttpServer(http.HTTPFactory):
         :raises Unauthorized: :raises NoSuchPath: :raises MethodNotAllowed:
         """
         headers = request.requestHeaders
-        self._hosts.check(headers, request.clientproto, request.channel.here)
+        self._hosts.check(headers, request.clientproto, request.channel.local_address)
         try:
             found = self._router.find(method.decode("ascii", "replace"), path)
         except SynreplError:

@@ -93,7 +93,7 @@ class HttpSource:
             return Page((), span.after, is_limited=False)
         found = await self._ask(stream, span, writer, limit)
         asked, width = span, NEWEST_FIRST_TOKENS
-        while found.limited and _falls(found):
+        while found.limited and _is_descending(found):
             if width < 1:
                 raise self._bad(stream, "it is limited although one token was asked for")
             asked = Range(span.after, min(span.upto, span.after + width))
@@ -161,13 +161,13 @@ class HttpSource:
 
     def _refusal(self, stream: Stream, span: Range, answer: Answer) -> Exception:
         where, status = self._client.where, status_text(answer.status)
-        told = _told(answer.body)
+        body = _json_object(answer.body)
         if answer.status in (401, 403):
             return SecretRefused(where=where, status=status)
-        trimmed = told.get("trimmed")
+        trimmed = body.get("trimmed")
         if answer.status == 410 and isinstance(trimmed, int) and trimmed > span.after:
             return Trimmed(stream=stream.name, trimmed=trimmed, after=span.after)
-        kept, floor = told.get("kept"), told.get("floor")
+        kept, floor = body.get("kept"), body.get("floor")
         if (
             answer.status == 410
             and isinstance(kept, int)
@@ -175,7 +175,7 @@ class HttpSource:
             and kept < span.after < floor - 1
         ):
             return FactsLost(stream=stream.name, kept=kept, floor=floor, after=span.after)
-        reason = str(told.get("message") or told.get("error") or "it does not say why")[:200]
+        reason = str(body.get("message") or body.get("error") or "it does not say why")[:200]
         if answer.status >= 500 or answer.status == 429:
             return MasterAway(where=where, reason=f"{status}: {reason}")
         return RequestRefused(where=where, stream=stream.name, status=status, reason=reason)
@@ -184,12 +184,12 @@ class HttpSource:
         return BadAnswer(where=self._client.where, stream=stream.name, reason=reason[:200])
 
 
-def _falls(found: _Updates) -> bool:
+def _is_descending(found: _Updates) -> bool:
     updates = found.updates
     return len(updates) > 1 and updates[-1][0] < updates[0][0]
 
 
-def _told(body: bytes) -> Mapping[str, object]:
+def _json_object(body: bytes) -> Mapping[str, object]:
     try:
         value = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

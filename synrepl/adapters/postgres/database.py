@@ -83,7 +83,7 @@ class PostgresDatabase:
         self._pool = ConnectionPool(
             reactor, self._address, self._limits.connections, self._limits.queue
         )
-        self._naps: dict[Deferred[None], DelayedCall] = {}
+        self._sleeps: dict[Deferred[None], DelayedCall] = {}
 
     @property
     def where(self) -> str:
@@ -116,7 +116,7 @@ class PostgresDatabase:
                 delay_s = collisions.failed()
                 if (attempts := collisions.failures) >= self._limits.attempts:
                     raise SerializationFailure(**{**error.facts, "attempts": attempts}) from error
-                await self._nap(delay_s)
+                await self._sleep(delay_s)
             except DatabaseAway as error:
                 await self._after_loss(name, error, losses)
             else:
@@ -124,7 +124,7 @@ class PostgresDatabase:
                     return ran.result
                 await self._after_loss(name, self._address.away(ran.reason), losses)
 
-    async def _after_loss(self, name: str, error: DatabaseAway, losses: _Losses) -> None:
+    async def _after_loss(self, name: str, error: DatabaseAway, losses: _ConnectionLosses) -> None:
         """Wait a moment before the next attempt.
 
         :raises DatabaseAway: ``error``, when there is no point in another
@@ -134,14 +134,14 @@ class PostgresDatabase:
         if isinstance(error, DatabaseRefused) or self._pool.closed or delay_s is None:
             raise error
         self._log.info("{name} is tried again: {error}", name=name, error=error)
-        await self._nap(delay_s)
+        await self._sleep(delay_s)
 
     async def close(self) -> None:
         """Refuse new transactions, wait for running ones, end them when they take too long."""
         closing = Deferred.fromCoroutine(self._pool.close(self._limits.close_s))
-        for nap, timer in list(self._naps.items()):
+        for sleep, timer in list(self._sleeps.items()):
             timer.cancel()
-            nap.callback(None)
+            sleep.callback(None)
         await closing
 
     async def _was_committed(self, name: str, ticket: CommitTicket) -> bool:
@@ -164,26 +164,26 @@ class PostgresDatabase:
             delay_s = losses.delay_s()
             if verdict is not CommitStatus.PENDING or self._pool.closed or delay_s is None:
                 raise CommitUnknown(name=name, where=self.where, xid=ticket.xid, reason=reason)
-            await self._nap(delay_s)
+            await self._sleep(delay_s)
 
-    def _losses(self, back_off: BackOff) -> _Losses:
+    def _losses(self, back_off: BackOff) -> _ConnectionLosses:
         patience = Patience(self._reactor.seconds, self._limits.give_up_s)
-        return _Losses(Retry(back_off, random), patience)
+        return _ConnectionLosses(Retry(back_off, random), patience)
 
-    async def _nap(self, seconds: float) -> None:
+    async def _sleep(self, seconds: float) -> None:
         """Sleep, but not through :meth:`close`."""
         if self._pool.closed:
             return
-        nap: Deferred[None] = Deferred(lambda _: timer.cancel())
-        timer = self._naps[nap] = self._reactor.callLater(seconds, nap.callback, None)
+        sleep: Deferred[None] = Deferred(lambda _: timer.cancel())
+        timer = self._sleeps[sleep] = self._reactor.callLater(seconds, sleep.callback, None)
         try:
-            await nap
+            await sleep
         finally:
-            del self._naps[nap]
+            del self._sleeps[sleep]
 
 
 @dataclass(frozen=True, slots=True)
-class _Losses:
+class _ConnectionLosses:
     """Attempts that have lost the database."""
 
     retry: Retry

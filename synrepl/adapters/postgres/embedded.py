@@ -52,7 +52,7 @@ class EmbeddedPostgres:
         self._reactor = reactor
         self._server = PostgresServer(data_dir, port=port, prefer_system=prefer_system, fsync=fsync)
         self._on_crash = on_crash
-        self._keeper = DaemonThreadPool(1, 1, name="embedded postgres")
+        self._thread = DaemonThreadPool(1, 1, name="embedded postgres")
         self._stopping = False
         self._retry = Retry(_BACK_OFF, random)
         self._next_attempt: DelayedCall | None = None
@@ -72,12 +72,12 @@ class EmbeddedPostgres:
         :raises DataDirTaken: another process runs it
         :raises StartFailed: it does not run
         """
-        self._keeper.start()
+        self._thread.start()
         try:
-            dsn = await self._keep(self._server.start)
+            dsn = await self._run_in_thread(self._server.start)
         except BaseException:
             self._stopping = True
-            self._keeper.stop()
+            self._thread.stop()
             raise
         self._watch()
         return dsn
@@ -90,8 +90,8 @@ class EmbeddedPostgres:
         if self._next_attempt is not None and self._next_attempt.active():
             self._next_attempt.cancel()
         self._reactor.removeReader(self)
-        await self._keep(self._server.stop)
-        self._keeper.stop()
+        await self._run_in_thread(self._server.stop)
+        self._thread.stop()
 
     def fileno(self) -> int:
         """For the reactor: readable when the server is gone."""
@@ -131,7 +131,7 @@ class EmbeddedPostgres:
     def _restart(self) -> None:
         if self._stopping:  # for on_crash may have done that
             return
-        self._keep(self._server.restart).addCallbacks(self._restarted, self._not_restarted)
+        self._run_in_thread(self._server.restart).addCallbacks(self._restarted, self._not_restarted)
 
     def _restarted(self, _: object) -> None:
         self._retry.succeeded()
@@ -144,12 +144,12 @@ class EmbeddedPostgres:
         if not self._stopping:
             self._next_attempt = self._reactor.callLater(self._retry.failed(), self._restart)
 
-    def _keep(self, job: Callable[[], T]) -> Deferred[T]:
+    def _run_in_thread(self, job: Callable[[], T]) -> Deferred[T]:
         """Run a blocking job in the keeper's thread, after those before."""
         result: Deferred[T] = Deferred()
 
         def finished(ok: bool, outcome: Any) -> None:
             (result.callback if ok else result.errback)(outcome)
 
-        self._keeper.callInThreadWithCallback(partial(self._reactor.callFromThread, finished), job)
+        self._thread.callInThreadWithCallback(partial(self._reactor.callFromThread, finished), job)
         return result

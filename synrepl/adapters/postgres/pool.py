@@ -120,11 +120,11 @@ class ConnectionPool:
         :raises DatabaseBusy: the queue is full
         :raises DatabaseAway: no connection could be made, or the pool is closed
         """
-        slot = await self._take()
+        slot = await self._acquire()
         result: Deferred[T] = Deferred()
 
         def finished(ok: bool, outcome: Any) -> None:
-            self._give(slot)
+            self._release(slot)
             result.callback(outcome) if ok else result.errback(outcome)
 
         self._threads.callInThreadWithCallback(
@@ -160,7 +160,7 @@ class ConnectionPool:
         self.discard_idle()
         self._threads.stop()
 
-    async def _take(self) -> PoolSlot:
+    async def _acquire(self) -> PoolSlot:
         if self.closed:
             raise self._closed_error()
         if self._free:
@@ -175,7 +175,7 @@ class ConnectionPool:
         self._waiting.append(turn)
         return await turn
 
-    def _give(self, slot: PoolSlot) -> None:
+    def _release(self, slot: PoolSlot) -> None:
         if self._waiting:
             self._waiting.popleft().callback(slot)
             return

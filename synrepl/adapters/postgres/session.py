@@ -25,16 +25,16 @@ T = TypeVar("T")
 
 #: Both ends find out about a silent loss within seconds: the server gives the
 #: locks free, the owner stops relying on them.
-EAGER = Keepalive(idle_s=2, interval_s=1, count=3)
+_KEEPALIVE = Keepalive(idle_s=2, interval_s=1, count=3)
 
 _QUEUE = 1000
 _CLOSE_S = 5.0
 
 _SETTINGS = {
-    "tcp_keepalives_idle": str(EAGER.idle_s),
-    "tcp_keepalives_interval": str(EAGER.interval_s),
-    "tcp_keepalives_count": str(EAGER.count),
-    "tcp_user_timeout": str(EAGER.total_s * 1000),
+    "tcp_keepalives_idle": str(_KEEPALIVE.idle_s),
+    "tcp_keepalives_interval": str(_KEEPALIVE.interval_s),
+    "tcp_keepalives_count": str(_KEEPALIVE.count),
+    "tcp_user_timeout": str(_KEEPALIVE.total_s * 1000),
     "client_connection_check_interval": "1000",
     "idle_session_timeout": "0",
     "idle_in_transaction_session_timeout": "60000",
@@ -119,13 +119,13 @@ class PostgresSession:
         """
         try:
             if last is not None:
-                await self._run_in_time(last)
+                await self._run_with_timeout(last)
         finally:
             if self._watch is not None:
                 self._watch.close()
             await self._pool.close(_CLOSE_S)
 
-    async def _run_in_time(self, work: Callable[[Transaction], object]) -> None:
+    async def _run_with_timeout(self, work: Callable[[Transaction], object]) -> None:
         running = Deferred.fromCoroutine(self.run(work))
         timer = self._reactor.callLater(_CLOSE_S, running.cancel)
         try:
@@ -175,7 +175,7 @@ async def open_session(reactor: Reactor, dsn: str, instance: str) -> PostgresSes
     :raises DatabaseAway: the database cannot be reached; nothing is tried again
     :raises BadDsn: ``dsn`` cannot be read
     """
-    address = DatabaseAddress(dsn, instance, keepalive=EAGER, settings=_SETTINGS)
+    address = DatabaseAddress(dsn, instance, keepalive=_KEEPALIVE, settings=_SETTINGS)
     session = PostgresSession(reactor, address)
     await session.open()
     return session

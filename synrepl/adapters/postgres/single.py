@@ -28,7 +28,7 @@ from synrepl.storage.database import CommitUnknown, DatabaseBusy, Prepared, Reco
 MAX_WAITING = 1_000
 
 
-class _Watch:
+class _SocketWatcher:
     """A connection's socket, for the reactor.
 
     A descriptor of its own: libpq closes the one it has without a word, and a
@@ -104,7 +104,7 @@ class PostgresSingles:
         self._reactor = reactor
         self._address = DatabaseAddress(dsn, instance, settings={"idle_session_timeout": "0"})
         self._connection: extensions.connection | None = None
-        self._watch: _Watch | None = None
+        self._watch: _SocketWatcher | None = None
         self._connecting = False
         self._preparing = False
         self._closed = False
@@ -192,7 +192,7 @@ class PostgresSingles:
         except (psycopg2.Error, *VALUE_ERRORS) as error:
             self._failed(connection, error)
             return
-        watch = self._watching(connection)
+        watch = self._watcher_of(connection)
         if state == extensions.POLL_WRITE:
             watch.write()
             return
@@ -200,14 +200,14 @@ class PostgresSingles:
         if state == extensions.POLL_OK:
             self._idle()
 
-    def _watching(self, connection: extensions.connection) -> _Watch:
+    def _watcher_of(self, connection: extensions.connection) -> _SocketWatcher:
         if self._watch is not None and self._connecting:
             if self._watch.is_for(connection.fileno()):
                 return self._watch
             self._watch.stop()
             self._watch = None
         if self._watch is None:
-            self._watch = _Watch(self._reactor, connection.fileno(), self._poll)
+            self._watch = _SocketWatcher(self._reactor, connection.fileno(), self._poll)
         return self._watch
 
     def _idle(self) -> None:

@@ -68,10 +68,10 @@ class RedisAddress:
         if self.path is not None:
             return UNIXClientEndpoint(reactor, str(self.path), timeout=CONNECT_TIMEOUT_S)
         plain = HostnameEndpoint(reactor, self.host, self.port, timeout=CONNECT_TIMEOUT_S)
-        return _secured(plain, self.host, self.ca_file) if self.tls else plain
+        return _with_tls(plain, self.host, self.ca_file) if self.tls else plain
 
 
-def _secured(plain: Any, host: str, ca_file: Path | None) -> Any:
+def _with_tls(plain: Any, host: str, ca_file: Path | None) -> Any:
     trust = None
     if ca_file is not None:
         try:

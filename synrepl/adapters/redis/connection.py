@@ -150,8 +150,8 @@ class RedisSubscriber(RedisConnection, txredisapi.SubscriberProtocol):  # type: 
         self._heard = heard
         self._messages: list[bytes] = []
         #: When it last stopped reading, and when it went on.
-        self._rested_at: float | None = None
-        self._went_on_at: float | None = None
+        self._paused_at: float | None = None
+        self._resumed_at: float | None = None
 
     async def listen(self, channels: Sequence[str], address: RedisAddress) -> None:
         """Subscribe; returns once the subscription stands.
@@ -174,16 +174,16 @@ class RedisSubscriber(RedisConnection, txredisapi.SubscriberProtocol):  # type: 
             messages, self._messages = self._messages, []
             self._heard(messages)
 
-    def rest(self) -> None:
+    def pause_reading(self) -> None:
         """Read no more for now; nobody is given up for what is not read."""
         self._stop_watching()
-        self._rested_at, self._went_on_at = self._scheduler.seconds(), None
+        self._paused_at, self._resumed_at = self._scheduler.seconds(), None
         self.transport.pauseProducing()
 
-    def go_on(self) -> None:
+    def resume_reading(self) -> None:
         """Read again."""
-        self._went_on_at = self._scheduler.seconds()
-        self._heart.heard(self._went_on_at)
+        self._resumed_at = self._scheduler.seconds()
+        self._heart.heard(self._resumed_at)
         self.transport.resumeProducing()
         self._stop_watching()
         self._watch()
@@ -191,11 +191,11 @@ class RedisSubscriber(RedisConnection, txredisapi.SubscriberProtocol):  # type: 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """Blame a pause for the loss of a connection that Redis ended during or just after it."""
         now = self._scheduler.seconds()
-        rested_at, went_on_at = self._rested_at, self._went_on_at
-        resting = went_on_at is None or now - went_on_at < SILENCE_S
-        if self._fault is None and rested_at is not None and resting:
+        paused_at, resumed_at = self._paused_at, self._resumed_at
+        resting = resumed_at is None or now - resumed_at < SILENCE_S
+        if self._fault is None and paused_at is not None and resting:
             self.too_slow = True
-            paused_s = (now if went_on_at is None else went_on_at) - rested_at
+            paused_s = (now if resumed_at is None else resumed_at) - paused_at
             self._fault = (
                 f"Redis ended the connection when this process had not read for {paused_s:.1f} s:"
                 " more waited for it than client-output-buffer-limit allows for pubsub"
@@ -220,12 +220,12 @@ class RedisPublisher(RedisConnection):
         self._room: list[Deferred[None]] = []
         self._queue: list[bytes] = []
         self._queued = 0
-        self._speaking = False
+        self._publishing = False
 
     def begin(self) -> None:
         """From now on only :meth:`publish_all` speaks."""
-        self._speaking = True
-        self.transport.registerProducer(_Valve(self), True)
+        self._publishing = True
+        self.transport.registerProducer(_BackPressure(self), True)
 
     def publish_all(self, channel: str, lines: Iterable[bytes]) -> None:
         """Publish lines, one message each, in one write."""
@@ -248,12 +248,12 @@ class RedisPublisher(RedisConnection):
 
     def ask(self) -> None:
         """Send a PING; before the login is done, that is enough of a sign of life."""
-        if self._speaking:
+        if self._publishing:
             self.transport.write(_PING)
 
     def replyReceived(self, reply: object) -> None:
         """An answer: to a message it only matters when it is a refusal."""
-        if not self._speaking:
+        if not self._publishing:
             super().replyReceived(reply)
         elif isinstance(reply, Exception):
             self.give_up(f"it refuses what is said: {reply}")
@@ -294,7 +294,7 @@ class RedisPublisher(RedisConnection):
 
 
 @implementer(IPushProducer)
-class _Valve:
+class _BackPressure:
     """Told by the transport whether it takes more.
 
     Not the protocol itself: to pause that means to stop *reading*.

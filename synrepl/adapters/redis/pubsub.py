@@ -64,11 +64,11 @@ class RedisBusConnections:
 
     def pause(self) -> None:
         """Listen no more for now."""
-        self._listener.rest()
+        self._listener.pause_reading()
 
     def resume(self) -> None:
         """Listen again."""
-        self._listener.go_on()
+        self._listener.resume_reading()
 
     def close(self, why: str) -> None:
         """End the connections; they come back by themselves."""
@@ -107,7 +107,7 @@ class RedisPubSub:
         self._owner = owner
         self._log = log
         self._links: tuple[RedisConnection, ...] = ()
-        self._standing = False
+        self._is_connected = False
         self._stopping = False
         self._running: Deferred[None] | None = None
         self.connections = 0
@@ -143,7 +143,7 @@ class RedisPubSub:
         while not self._stopping:
             began = self._scheduler.seconds()
             try:
-                self.fault = await self._stand()
+                self.fault = await self._connect_once()
             except RedisAway as error:
                 self.fault = str(error.facts["reason"])
             if self._stopping:  # some endpoints make an ordinary failure of being cancelled
@@ -159,7 +159,7 @@ class RedisPubSub:
                 retry.succeeded()
             await self._scheduler.sleep(retry.failed())
 
-    async def _stand(self) -> str:
+    async def _connect_once(self) -> str:
         """Make both connections; returns when one is lost, with the reason.
 
         :raises RedisAway: they could not be made
@@ -177,11 +177,11 @@ class RedisPubSub:
             await listener.listen(self._channels, server)
             await speaker.connect(self._reactor, server)
             speaker.begin()
-            self._now_standing(RedisBusConnections(listener, speaker))
+            self._connected(RedisBusConnections(listener, speaker))
             return await lost
         finally:
-            if self._standing:
-                self._standing = False
+            if self._is_connected:
+                self._is_connected = False
                 self._owner.disconnected()
             listener.give_up("closed")
             if self._stopping:
@@ -189,14 +189,14 @@ class RedisPubSub:
             else:
                 speaker.give_up("closed")
 
-    def _now_standing(self, wires: RedisBusConnections) -> None:
+    def _connected(self, wires: RedisBusConnections) -> None:
         self.connections += 1
         self.fault = None
-        self._standing = True
+        self._is_connected = True
         self._log("the bus on Redis at {where} stands", where=self._address)
         self._owner.connected(wires)
 
     def _heard(self, messages: Sequence[bytes]) -> None:
         # What comes before both stand needs no ear: everybody will be asked again.
-        if self._standing:
+        if self._is_connected:
             self._owner.messages_received(messages)

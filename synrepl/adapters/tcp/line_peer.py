@@ -69,7 +69,7 @@ class LinePeer(LineOnlyReceiver):
         self._paused = False
         self._connected = False
         #: Reading is paused.
-        self.holding = False
+        self.is_reading_paused = False
         self._timer: DelayedCall | None = None
         self._linger: DelayedCall | None = None
         self._waiting: list[Deferred[None]] = []
@@ -124,12 +124,12 @@ class LinePeer(LineOnlyReceiver):
 
     def pause_reading(self) -> None:
         """Read no more for now: TCP makes the peer wait, and its silence does not count."""
-        self.holding = True
+        self.is_reading_paused = True
         self._transport().pauseProducing()
 
     def resume_reading(self) -> None:
         """Read again; the peer has the usual time to be heard."""
-        self.holding = False
+        self.is_reading_paused = False
         if self._connected and not self.closing:
             self.session.not_reading(self.scheduler.seconds())
             self._transport().resumeProducing()
@@ -246,7 +246,7 @@ class LinePeer(LineOnlyReceiver):
 
     def _tick(self) -> None:
         now = self.scheduler.seconds()
-        if self.holding:
+        if self.is_reading_paused:
             self.session.not_reading(now)
         self.session.tick(now)
         self._write()

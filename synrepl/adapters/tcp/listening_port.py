@@ -18,7 +18,7 @@ BACKLOG = 1024
 
 #: Pause in seconds when none of the queued connections can be accepted. The process is then out
 #: of descriptors, and would otherwise retry in a busy loop.
-REST_S = 0.2
+PAUSE_S = 0.2
 
 
 class ListeningPort(tcp.Port):
@@ -32,10 +32,10 @@ class ListeningPort(tcp.Port):
     def __init__(
         self, port: int, factory: Any, address: str, reactor: Any, places: int = 3 * ACCEPTS
     ) -> None:
-        self._most = max(1, min(ACCEPTS, places // 3))
+        self._max_accepts = max(1, min(ACCEPTS, places // 3))
         super().__init__(port, factory, BACKLOG, address, reactor)
-        self._taken = 0
-        self._in_vain = 0
+        self._accepted = 0
+        self._failed_turns = 0
 
     @property
     def numberAccepts(self) -> int:
@@ -44,25 +44,25 @@ class ListeningPort(tcp.Port):
 
     @numberAccepts.setter
     def numberAccepts(self, count: int) -> None:
-        self._accepts = min(count, self._most)
+        self._accepts = min(count, self._max_accepts)
 
     def doRead(self) -> None:
         """Accept connections."""
-        self._taken = 0
+        self._accepted = 0
         super().doRead()
-        if self._taken:
-            self._in_vain = 0
+        if self._accepted:
+            self._failed_turns = 0
             return
-        self._in_vain += 1
-        if self._in_vain > 1:  # a single time, the client may have disconnected
-            self._in_vain = 0
+        self._failed_turns += 1
+        if self._failed_turns > 1:  # a single time, the client may have disconnected
+            self._failed_turns = 0
             self.stopReading()
-            self.reactor.callLater(REST_S, self._go_on)
+            self.reactor.callLater(PAUSE_S, self._resume)
 
     def _buildAddr(self, address: Any) -> Any:
-        self._taken += 1
+        self._accepted += 1
         return super()._buildAddr(address)
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         if self.connected and not self.disconnecting:
             self.startReading()

@@ -29,11 +29,11 @@ from synrepl.wire.session import ProtocolSession, SessionLimits
 
 #: Bytes parsed per step, and bytes per unit of :class:`Slices`.
 PIECE_BYTES = 1024
-BYTES_OF_A_UNIT = 16
+BYTES_PER_UNIT = 16
 
 #: Refused connections that may be waiting for their ERROR line to be sent. Each still needs a
 #: descriptor; further ones are closed without an answer.
-MOST_TOLD = 16
+MAX_PENDING_REFUSALS = 16
 
 _TOO_MANY = "too many connections; close some, or raise max_connections of this listener"
 
@@ -125,7 +125,7 @@ class ClientPeer(LinePeer):
     def dataReceived(self, data: bytes) -> None:
         """Parse what the budget allows now, and the rest in later turns."""
         self._unread += data
-        if self.holding:
+        if self.is_reading_paused:
             return
         while self._unread or self._owner.full(self):
             if self._owner.full(self) or not self._slices.take(self._cost()):
@@ -147,7 +147,7 @@ class ClientPeer(LinePeer):
         self.resume_reading()
 
     def _cost(self) -> int:
-        return 1 + min(len(self._unread), PIECE_BYTES) // BYTES_OF_A_UNIT
+        return 1 + min(len(self._unread), PIECE_BYTES) // BYTES_PER_UNIT
 
     def _read_piece(self) -> None:
         piece = bytes(self._unread[:PIECE_BYTES])
@@ -186,8 +186,8 @@ class RefusedPeer(Protocol):
     :param gone: called when the connection is closed
     """
 
-    def __init__(self, gone: Callable[[], object]) -> None:
-        self._gone = gone
+    def __init__(self, on_closed: Callable[[], object]) -> None:
+        self._on_closed = on_closed
 
     def connectionMade(self) -> None:
         """Send the reason and close."""
@@ -197,7 +197,7 @@ class RefusedPeer(Protocol):
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """The connection is closed."""
-        self._gone()
+        self._on_closed()
 
 
 class MasterFactory(ServerFactory):
@@ -229,7 +229,7 @@ class MasterFactory(ServerFactory):
         self._owner = owner
         self._slices = Slices(scheduler) if slices is None else slices
         self.connections: ConnectionTable[ClientPeer] = ConnectionTable(connections)
-        self._telling = 0
+        self._pending_refusals = 0
         self._server_name = server_name
         self._modern = modern
         self._rows = rows
@@ -262,10 +262,10 @@ class MasterFactory(ServerFactory):
 
     def _refused(self) -> RefusedPeer | None:
         self._owner.refused(CloseReason.TOO_MANY_CONNECTIONS)
-        if self._telling >= MOST_TOLD:
+        if self._pending_refusals >= MAX_PENDING_REFUSALS:
             return None
-        self._telling += 1
-        return RefusedPeer(self._told)
+        self._pending_refusals += 1
+        return RefusedPeer(self._refusal_closed)
 
-    def _told(self) -> None:
-        self._telling -= 1
+    def _refusal_closed(self) -> None:
+        self._pending_refusals -= 1

@@ -112,7 +112,7 @@ class WorkerFactory(ReconnectingClientFactory):
         self.closed: dict[str, int] = {}
 
     @property
-    def handshaken(self) -> bool:
+    def has_handshake(self) -> bool:
         """True while the handshake with a master stands."""
         return self.peer is not None and self.peer.session.peer_server is not None
 

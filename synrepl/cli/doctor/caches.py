@@ -17,7 +17,7 @@ from synrepl.cli.terminal import interruptible, show
 from synrepl.client.client import Client
 from synrepl.daemon.config.config import load
 from synrepl.daemon.exit_codes import EXIT_FAILED
-from synrepl.daemon.http.caches import KEYS
+from synrepl.daemon.http.caches import DEFAULT_KEYS
 from synrepl.tools.audit.audit import AUDIT_S, MOST_KEYS
 
 #: How long the answer is waited for, in seconds: somewhat longer than an audit takes.
@@ -29,7 +29,7 @@ TIMEOUT_S = AUDIT_S + 60.0
 @click.option(
     "--keys",
     type=click.IntRange(1, MOST_KEYS),
-    default=KEYS,
+    default=DEFAULT_KEYS,
     show_default=True,
     help="How many random entries to look at.",
 )
@@ -81,7 +81,7 @@ class Audited:
         return tables(self.counts, self.audit)
 
 
-def audit_caches(address: HttpAddress, keys: int = KEYS) -> Audited:
+def audit_caches(address: HttpAddress, keys: int = DEFAULT_KEYS) -> Audited:
     """Have a process audit its caches.
 
     :param keys: how many entries

@@ -8,7 +8,7 @@ from typing import Any
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.core.errors import Unavailable
 from synrepl.daemon.config.redis import RedisConfig
-from synrepl.daemon.redis_link import redis_server
+from synrepl.daemon.redis_pubsub import redis_location
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class RedisReach:
 
 async def reach(reactor: Any, redis: RedisConfig, channel: str) -> RedisReach:
     """Subscribe to a channel, make ready to speak, and leave; nothing is said."""
-    where = redis_server(redis)
+    where = redis_location(redis)
     from synrepl.cli.tap.redis import TapLink
 
     link = TapLink(reactor, TwistedScheduler(reactor), where)

@@ -44,7 +44,7 @@ class RedisTail:
         self._hearing = BusReader("", _NoLog())  # nothing on the channel has that for its author
         self._listener = RedisSubscriber(scheduler, self._heard)
         self._speaker = RedisPublisher(scheduler)
-        self._inbox = CommandInbox(self._listener.rest, self._listener.go_on)
+        self._inbox = CommandInbox(self._listener.pause_reading, self._listener.resume_reading)
         self._ended: str | None = None
         self.address = f"{where}, channel {printable(channels.main)}"
         for link in (self._listener, self._speaker):

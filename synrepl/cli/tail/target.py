@@ -23,7 +23,7 @@ from synrepl.core.errors import ConfigError
 from synrepl.daemon.catalogue import catalogue
 from synrepl.daemon.config.config import LOOPBACK, MasterConfig, WorkerConfig, load
 from synrepl.daemon.config.redis import RedisConfig
-from synrepl.daemon.redis_link import redis_server
+from synrepl.daemon.redis_pubsub import redis_location
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.definition import Generation
 from synrepl.wire.dialects import CLIENT_DIALECTS, CURRENT, Dialect
@@ -79,7 +79,7 @@ class RedisPlace:
 
     async def connect(self, reactor: Any, scheduler: Scheduler) -> RawUpstream:
         """As :meth:`Place.connect`."""
-        where = redis_server(self.redis)
+        where = redis_location(self.redis)
         from synrepl.cli.tail.redis import connect_to_redis
 
         per_stream = self.redis.channel_per_stream

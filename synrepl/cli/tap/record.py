@@ -15,7 +15,7 @@ from synrepl.cli.tap.source import CannotWrite, RecordingEnded, Source
 from synrepl.core.errors import ConfigError, Unavailable
 from synrepl.core.names import server_name as checked
 from synrepl.daemon.config.redis import RedisConfig
-from synrepl.daemon.redis_link import redis_server
+from synrepl.daemon.redis_pubsub import redis_location
 from synrepl.tools.tap.pseudonyms import Pseudonyms
 from synrepl.tools.tap.recording import RecordingFile
 from synrepl.wire.dialects import CLIENT_DIALECTS
@@ -104,7 +104,7 @@ def _redis_source(
     redis: RedisConfig, server_name: str, silent: bool, hide: Pseudonyms | None
 ) -> Source:
     """Channels on Redis."""
-    where = redis_server(redis)
+    where = redis_location(redis)
     from synrepl.cli.tap.record_redis import RedisSource
 
     return RedisSource(where, server_name, silent, hide)

@@ -14,7 +14,7 @@ from synrepl.cli.tap.replay_tcp import serve
 from synrepl.core.errors import ConfigError
 from synrepl.core.names import server_name as checked
 from synrepl.daemon.config.redis import RedisConfig
-from synrepl.daemon.redis_link import redis_server
+from synrepl.daemon.redis_pubsub import redis_location
 from synrepl.tools.tap.performance import Performance, performance
 from synrepl.wire.dialects import DIALECTS
 
@@ -100,7 +100,7 @@ async def _publish(
     say: Callable[[str], object],
 ) -> None:
     """Play it on Redis."""
-    where = redis_server(redis)
+    where = redis_location(redis)
     from synrepl.cli.tap.replay_redis import RedisStage
 
     await RedisStage(where, planned.server_name, unasked).play(reactor, planned, say)

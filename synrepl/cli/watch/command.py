@@ -24,7 +24,7 @@ from synrepl.cli.watch.view import View
 from synrepl.core.clock import Scheduler
 from synrepl.core.errors import SynreplError
 from synrepl.daemon.config.config import HttpConfig
-from synrepl.daemon.descriptors import shares
+from synrepl.daemon.descriptors import divide_descriptors
 from synrepl.daemon.exit_codes import EXIT_FAILED
 from synrepl.daemon.http.listener import open_http
 from synrepl.storage.foreign.store import ForeignStore
@@ -95,7 +95,7 @@ def command(
                 scheduler.spawn("read the database", watching.read(ForeignStore(database)))
             if metrics_port is not None:
                 config = HttpConfig(port=metrics_port)
-                http = open_http(reactor, scheduler, config, shares(config).http, stops)
+                http = open_http(reactor, scheduler, config, divide_descriptors(config).http, stops)
                 http.started(watching.routes())
             stops.callback(scheduler.stop)
             ears.start()

@@ -18,7 +18,7 @@ from synrepl.core.errors import ConfigError
 from synrepl.core.names import BadName
 from synrepl.core.names import server_name as checked
 from synrepl.daemon.config.redis import RedisConfig
-from synrepl.daemon.redis_link import redis_link
+from synrepl.daemon.redis_pubsub import make_pubsub
 from synrepl.services.bus.channels import Channels
 from synrepl.tools.watch.heard import Heard
 from synrepl.wire.dialects import Dialect
@@ -138,7 +138,7 @@ class OverRedis:
             scheduler,
             channels,
             # What is asked on a replica never gets to those who should answer.
-            lambda ears: redis_link(
+            lambda ears: make_pubsub(
                 reactor, scheduler, self.redis, [channels.main], ears, ears.info, True
             ),
             heard,

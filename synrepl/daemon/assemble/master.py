@@ -10,13 +10,11 @@ from synrepl.core.backlog import AllOf
 from synrepl.core.slices import Slices
 from synrepl.core.tokens import Token
 from synrepl.daemon import handlers
-from synrepl.daemon.assemble.ports import Ports, begin_sampling, changes_of
-from synrepl.daemon.auditing import auditor_of
+from synrepl.daemon.assemble.ports import Ports, auditor_of, begin_sampling, changes_of
 from synrepl.daemon.config.config import MasterConfig
-from synrepl.daemon.config.own_streams import kept_elsewhere
-from synrepl.daemon.federation import refusals
-from synrepl.daemon.memory_sources import SomeElsewhere
+from synrepl.daemon.config.own_streams import memory_streams_elsewhere, refused_streams
 from synrepl.daemon.process_bus import MasterBus, publisher_of
+from synrepl.daemon.sources import SplitSource
 from synrepl.services.announcing.announcer import Announcer
 from synrepl.services.announcing.fan_out import FanOut
 from synrepl.services.announcing.publisher import Publisher
@@ -167,13 +165,13 @@ def assemble_master(
         master.stream_restarted(stream)
 
     bus: MasterBus | None = None
-    if ports.join is not None:
+    if ports.connect_bus is not None:
         bus = MasterBus(
-            ports.join,
+            ports.connect_bus,
             scheduler,
             config,
             catalogue,
-            kept_elsewhere(config, catalogue),
+            memory_streams_elsewhere(config, catalogue),
             received_from_bus,
             joined,
             lambda: master.bus_lost(),
@@ -211,7 +209,7 @@ def assemble_master(
         CoherentCommitListener(coherence, name, announcer),
         log,
         config.writers_of,
-        refusals(config),
+        refused_streams(config),
     )
     positions = MasterPositions(announcer, writer)
     waiting = WaitFor(catalogue, positions, waiters)
@@ -236,7 +234,7 @@ def assemble_master(
         relay = InvalidationRelay(scheduler, writer, changes.invalidations, log)
     source: FactSource = store
     if bus is not None:
-        source = SomeElsewhere(bus.mirror.streams, bus.mirror.page, store)
+        source = SplitSource(bus.mirror.streams, bus.mirror.page, store)
     master = Master(
         scheduler,
         catalogue,

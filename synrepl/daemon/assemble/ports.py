@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from random import SystemRandom
 from typing import Protocol, TypeVar
 
 from synrepl.core.clock import Scheduler
@@ -17,14 +18,19 @@ from synrepl.services.following.consumer import Subscription
 from synrepl.services.following.possible_tokens import PossibleTokens
 from synrepl.services.sizes import DEFAULT_SIZES, Sizes
 from synrepl.services.sources import CatchUpSources, FactSource
+from synrepl.services.waiting.applied_positions import AppliedPositions
+from synrepl.services.waiting.wait_for import WaitFor
 from synrepl.services.writing.stream_writer import StreamWriter
 from synrepl.storage.database import Database
 from synrepl.storage.incarnations import Incarnations
 from synrepl.storage.store import FactStore
+from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.definition import Stream
 from synrepl.streams.synapse.caches import CACHES
 from synrepl.tools.audit.audit import Auditor
+from synrepl.tools.audit.missed_rows import MissedRows
 from synrepl.tools.audit.sample_caches import sample_caches
+from synrepl.tools.audit.settlement import Settlement
 
 T = TypeVar("T")
 
@@ -59,7 +65,7 @@ class Ports:
     log: Logger
     coherence: Coherence
     until_done: UntilDone
-    join: ConnectToBus | None = None
+    connect_bus: ConnectToBus | None = None
     handlers: Sequence[Subscription] = ()
     watched: Callable[[PositionListener], PositionListener] = unchanged
     sizes: Sizes = DEFAULT_SIZES
@@ -102,3 +108,23 @@ def changes_of(
     most = ports.sizes.invalidation_keys
     rows = Invalidations(ports.scheduler, coherence.caches, coherence, ports.log, most)
     return Changes(writer, rows)
+
+
+def auditor_of(
+    scheduler: Scheduler,
+    coherence: Coherence,
+    catalogue: Catalogue,
+    store: FactStore,
+    own: AppliedPositions,
+    waiting: WaitFor,
+    log: Logger,
+    *,
+    in_memory: bool,
+) -> Auditor:
+    """The auditor of a process's caches.
+
+    :param in_memory: streams in memory are in ``store``, too
+    """
+    settlement = Settlement(scheduler, catalogue, store, own, waiting, in_memory=in_memory)
+    rows = MissedRows(coherence, catalogue, store)
+    return Auditor(scheduler, coherence, settlement, rows, log, SystemRandom())

@@ -11,10 +11,9 @@ from synrepl.caches.registry import Caches
 from synrepl.core.errors import SynreplError
 from synrepl.core.log import Logger
 from synrepl.daemon import handlers
-from synrepl.daemon.assemble.ports import WorkerPorts, begin_sampling, changes_of
-from synrepl.daemon.auditing import auditor_of
+from synrepl.daemon.assemble.ports import WorkerPorts, auditor_of, begin_sampling, changes_of
 from synrepl.daemon.config.config import WorkerConfig
-from synrepl.daemon.federation import refusals
+from synrepl.daemon.config.own_streams import refused_streams
 from synrepl.daemon.process_bus import ProcessBus, publisher_of, worker_bus
 from synrepl.daemon.worker_commands import WorkerCommands
 from synrepl.services.bus.own_writer import OwnWriter
@@ -76,7 +75,7 @@ class WorkerServices:
     @property
     def is_connected(self) -> bool:
         """It hears its master, or the bus."""
-        return self.factory.handshaken if self.bus is None else self.bus.is_connected
+        return self.factory.has_handshake if self.bus is None else self.bus.is_connected
 
     async def take_names(self) -> None:
         """Have what this worker has not acknowledged kept, and become a writer if it is one.
@@ -198,9 +197,9 @@ def assemble_worker(
         SessionLimits(line=config.line_limit, ping_timeout=config.ping_timeout),
     )
     bus: ProcessBus | None = None
-    if ports.join is not None:
+    if ports.connect_bus is not None:
         bus = worker_bus(
-            ports.join,
+            ports.connect_bus,
             config,
             catalogue,
             publisher,
@@ -221,7 +220,7 @@ def assemble_worker(
             CoherentCommitListener(coherence, name, settled),
             log,
             config.writers_of,
-            refusals(config),
+            refused_streams(config),
         )
     positions = FollowerPositions(
         follower,

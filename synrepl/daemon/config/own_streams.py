@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from synrepl.core.errors import ConfigError
+from collections.abc import Mapping
+
+from synrepl.core.errors import ConfigError, Refused
 from synrepl.daemon.config.config import Config, MasterConfig, WorkerConfig
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.definition import Stream
+from synrepl.streams.synapse.federation import FEDERATION
 
 
 class KeptByTheMaster(ConfigError):
@@ -22,6 +25,10 @@ class WriterNeedsDatabase(ConfigError):
 
 class NobodyAnnounces(ConfigError):
     """stream_writers.{stream}: {writer!r} follows a real Synapse ('master.foreign'), which would not announce what it writes; follow a synrepl master"""
+
+
+class SendingNotDelegated(Refused):
+    """stream 'federation' takes no facts, for nobody would send them: name the processes that send to other servers in federation_sender_instances, the same in every process"""
 
 
 def own_streams(config: Config, catalogue: Catalogue) -> list[Stream]:
@@ -45,7 +52,9 @@ def own_streams(config: Config, catalogue: Catalogue) -> list[Stream]:
     return own
 
 
-def kept_elsewhere(config: MasterConfig, catalogue: Catalogue) -> list[tuple[Stream, str]]:
+def memory_streams_elsewhere(
+    config: MasterConfig, catalogue: Catalogue
+) -> list[tuple[Stream, str]]:
     """The streams in memory that a master does not write itself, each with its writer."""
     found = []
     for stream in catalogue:
@@ -64,3 +73,14 @@ def _check_memory(config: Config, stream: Stream) -> None:
     for writer in writers:
         if (writer == config.instance_name) != isinstance(config, MasterConfig):
             raise KeptByTheMaster(stream=stream.name, writer=writer)
+
+
+def refused_streams(config: Config) -> Mapping[str, Refused]:
+    """Why streams take no facts under this configuration.
+
+    Seed: "TCP replication, Synapse 1.43", 'Overview': "The federation stream is only
+    available if federation sending has been disabled on the main process."
+    """
+    if config.federation_sender_instances:
+        return {}
+    return {FEDERATION.name: SendingNotDelegated()}

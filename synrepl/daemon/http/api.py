@@ -50,13 +50,13 @@ def common_routes(readiness: Readiness, status: Status, metrics: Metrics) -> lis
         Route(
             "GET",
             "/health",
-            _at_once(lambda: json_answer({"alive": True})),
+            _immediate(lambda: json_answer({"alive": True})),
             public=True,
             immediate=True,
         ),
-        Route("GET", "/ready", _at_once(lambda: _ready(readiness)), immediate=True),
-        Route("GET", "/status", _at_once(lambda: json_answer(status())), unqueued=True),
-        Route("GET", "/metrics", _at_once(lambda: _metrics(metrics)), unqueued=True),
+        Route("GET", "/ready", _immediate(lambda: _ready(readiness)), immediate=True),
+        Route("GET", "/status", _immediate(lambda: json_answer(status())), unqueued=True),
+        Route("GET", "/metrics", _immediate(lambda: _metrics(metrics)), unqueued=True),
         *(Route("GET", path, _file(*file), public=True) for path, file in _PAGE.items()),
     ]
 
@@ -114,7 +114,7 @@ def append_route(intake: Intake) -> Route:
     return Route("POST", "/streams/<stream>/facts", append, takes_body=True)
 
 
-def _at_once(make: Callable[[], HttpAnswer]) -> Handle:
+def _immediate(make: Callable[[], HttpAnswer]) -> Handle:
     async def handle(request: HttpRequest) -> HttpAnswer:
         return make()
 
@@ -122,8 +122,8 @@ def _at_once(make: Callable[[], HttpAnswer]) -> Handle:
 
 
 def _ready(readiness: Readiness) -> HttpAnswer:
-    told = readiness.to_json()
-    return json_answer(told, 200 if told["ready"] else 503)
+    body = readiness.to_json()
+    return json_answer(body, 200 if body["ready"] else 503)
 
 
 def _metrics(metrics: Metrics) -> HttpAnswer:
@@ -138,4 +138,4 @@ def _file(name: str, content_type: str) -> Callable[[HttpRequest], Awaitable[Htt
         ("Referrer-Policy", "no-referrer"),
         ("X-Frame-Options", "DENY"),
     )
-    return _at_once(lambda: HttpAnswer(200, body, content_type, headers))
+    return _immediate(lambda: HttpAnswer(200, body, content_type, headers))

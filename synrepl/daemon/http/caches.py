@@ -11,7 +11,7 @@ from synrepl.core.errors import InputError, Refused
 from synrepl.tools.audit.audit import MOST_KEYS, Auditor
 
 #: Entries that an audit looks at when nobody says how many.
-KEYS = 100
+DEFAULT_KEYS = 100
 
 
 class BadAudit(InputError):
@@ -22,13 +22,13 @@ class NothingToCompareWith(Refused):
     """this process cannot audit its caches: it has no synrepl database to see what is committed; set 'database' in its configuration, or audit another process"""
 
 
-class _Asked(msgspec.Struct, forbid_unknown_fields=True):
+class _AuditRequest(msgspec.Struct, forbid_unknown_fields=True):
     """The body of a request for an audit."""
 
-    keys: int = KEYS
+    keys: int = DEFAULT_KEYS
 
 
-_DECODER = msgspec.json.Decoder(_Asked)
+_DECODER = msgspec.json.Decoder(_AuditRequest)
 
 
 def cache_routes(caches: Caches, auditor: Auditor | None) -> list[Route]:
@@ -59,7 +59,7 @@ def _keys(body: bytes) -> int:
     :raises BadAudit:
     """
     if not body.strip():
-        return KEYS
+        return DEFAULT_KEYS
     try:
         keys = _DECODER.decode(body).keys
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -12,12 +12,11 @@ from synrepl.adapters.http.limits import HttpLimits
 from synrepl.adapters.http.messages import HttpAnswer, HttpRequest, json_answer
 from synrepl.adapters.http.routes import Route
 from synrepl.adapters.http.server import HttpServer
-from synrepl.adapters.tcp.connection_table import ConnectionLimits
+from synrepl.adapters.tcp.connection_table import ConnectionLimits, ConnectionTable
 from synrepl.adapters.tcp.listening_port import ListeningPort
 from synrepl.adapters.tcp.master import MasterFactory
 from synrepl.core.errors import ConfigError, Unavailable
 from synrepl.daemon.config.config import Config, HttpConfig
-from synrepl.daemon.listener_status import http_status
 
 
 class PortInUse(ConfigError):
@@ -150,6 +149,27 @@ def open_configured_http(
     return open_http(reactor, clock, config.http, connections, stops)
 
 
-def waiting_of(http: HttpListener | None) -> Callable[[str], object]:
+def waiting_reporter(http: HttpListener | None) -> Callable[[str], object]:
     """What is told why a process waits."""
     return (lambda reason: None) if http is None else http.wait
+
+
+def connections_status(table: ConnectionTable[Any]) -> dict[str, int]:
+    """The connections of one listener."""
+    return {
+        "connections": len(table),
+        "max_connections": table.limits.total,
+        "displaced": table.displaced,
+        "refused": table.refused,
+    }
+
+
+def http_status(server: HttpServer) -> dict[str, int]:
+    """The HTTP listener: its connections, and its requests by state."""
+    admission = server.admission
+    return {
+        **connections_status(server.connections),
+        "active": admission.active,
+        "queued": admission.queued,
+        "waiting": admission.waiting,
+    }

@@ -9,11 +9,10 @@ from synrepl import __version__
 from synrepl.daemon.assemble import MasterServices
 from synrepl.daemon.http.api import master_routes
 from synrepl.daemon.http.caches import cache_routes
-from synrepl.daemon.http.listener import HttpListener
+from synrepl.daemon.http.listener import HttpListener, connections_status
 from synrepl.daemon.http.wait import wait_route
-from synrepl.daemon.listener_status import connections_status
-from synrepl.daemon.memory_sources import SomeElsewhere
 from synrepl.daemon.metrics.metrics import ProcessMetrics
+from synrepl.daemon.sources import SplitSource
 from synrepl.services.serving.stream_updates import StreamUpdates
 from synrepl.services.sources import FactSource
 from synrepl.services.status.bus_status import bus_connected
@@ -77,7 +76,7 @@ def serve_master(
     source: FactSource = services.store
     if bus is not None:
         checks.append(bus_connected(bus.status))
-        source = SomeElsewhere(bus.mirror.streams, bus.mirror.page_if_connected, services.store)
+        source = SplitSource(bus.mirror.streams, bus.mirror.page_if_connected, services.store)
     warnings = [followers_healthy(services.followers)]
     if config.followers.required:
         checks, warnings = [*checks, *warnings], []

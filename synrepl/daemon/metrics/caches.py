@@ -23,12 +23,12 @@ _COUNTERS = {
 }
 
 
-def caches(told: Mapping[str, Any]) -> Iterable[Metric]:
+def caches(section: Mapping[str, Any]) -> Iterable[Metric]:
     """All of them.
 
     :param told: what :func:`synrepl.services.coherence.coherence.caches_status` makes
     """
-    by_name: Mapping[str, Mapping[str, int]] = told["by_name"]
+    by_name: Mapping[str, Mapping[str, int]] = section["by_name"]
 
     def of(count: str) -> list[tuple[tuple[str], float]]:
         return [((name,), counts[count]) for name, counts in by_name.items()]
@@ -38,20 +38,26 @@ def caches(told: Mapping[str, Any]) -> Iterable[Metric]:
     for count, meaning in _COUNTERS.items():
         yield counter(f"cache_{count}", meaning, ["cache"], of(count))
     yield counter(
-        "cache_rows", "Rows of the caches stream applied, by name.", ["cache"], by_one(told["rows"])
+        "cache_rows",
+        "Rows of the caches stream applied, by name.",
+        ["cache"],
+        by_one(section["rows"]),
     )
     yield counter(
         "cache_rows_unknown",
         "Rows that named no cache of this process.",
         [],
-        [((), told["unknown"])],
+        [((), section["unknown"])],
     )
     yield counter(
-        "cache_rows_bad", "Rows for whose keys whole caches were emptied.", [], [((), told["bad"])]
+        "cache_rows_bad",
+        "Rows for whose keys whole caches were emptied.",
+        [],
+        [((), section["bad"])],
     )
     yield counter(
         "caches_emptied",
         "Times caches were emptied, for rows were lost.",
         [],
-        [((), told["emptied"])],
+        [((), section["emptied"])],
     )

@@ -14,11 +14,11 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.metrics_core import InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from synrepl.daemon.listener_status import command_metrics, listener_metrics, state_metrics
 from synrepl.daemon.metric_families import by_one, counter, gauge
 from synrepl.daemon.metrics.caches import caches
 from synrepl.daemon.metrics.followers import named_follower_metrics
 from synrepl.daemon.metrics.handlers import handlers
+from synrepl.daemon.metrics.listeners import command_metrics, listener_metrics, state_metrics
 
 
 class ProcessMetrics:
@@ -33,7 +33,7 @@ class ProcessMetrics:
         self, status: Callable[[], Mapping[str, Any]], responses: Mapping[tuple[str, int], int]
     ) -> None:
         self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(_Collector(status, responses))
+        self._registry.register(_ProcessCollector(status, responses))
         ProcessCollector(registry=self._registry)
 
     def render(self) -> tuple[bytes, str]:
@@ -41,7 +41,7 @@ class ProcessMetrics:
         return generate_latest(self._registry), CONTENT_TYPE_PLAIN_0_0_4
 
 
-class _Collector(Collector):
+class _ProcessCollector(Collector):
     def __init__(
         self, status: Callable[[], Mapping[str, Any]], responses: Mapping[tuple[str, int], int]
     ) -> None:

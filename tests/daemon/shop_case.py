@@ -10,7 +10,7 @@ from twisted.internet.threads import deferToThread
 
 from tests.cli.cli_world import Command
 from tests.daemon.shop import TOTALS
-from tests.daemon.writers_world import WritersCase
+from tests.daemon.writers_case import WritersCase
 
 
 class ShopCase(WritersCase):

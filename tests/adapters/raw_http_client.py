@@ -15,7 +15,7 @@ from twisted.python.failure import Failure
 reactor: Any = _reactor
 
 
-class Listening:
+class ListeningServer:
     """A factory that listens on a port of this machine."""
 
     def __init__(self, factory: Factory[Any]) -> None:
@@ -52,7 +52,7 @@ class Reply(NamedTuple):
         return json.loads(self.body)
 
 
-class RawHttp(Protocol):
+class RawHttpClient(Protocol):
     """One connection."""
 
     def __init__(self) -> None:
@@ -108,9 +108,9 @@ class RawHttp(Protocol):
             waiting.callback(None)
 
 
-async def connect(port: int) -> RawHttp:
+async def connect(port: int) -> RawHttpClient:
     """A connection to a port of this machine."""
-    client = RawHttp()
+    client = RawHttpClient()
     await connectProtocol(TCP4ClientEndpoint(reactor, "127.0.0.1", port), client)
     return client
 

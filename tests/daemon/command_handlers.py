@@ -14,7 +14,7 @@ from synrepl.wire.commands import Command
 from synrepl.wire.dialects import CURRENT, LEGACY
 
 
-class Speaker(Handler):
+class CommandSender(Handler):
     """An order's name is JSON: the name of a method, and its arguments.
 
     :param path: gets a line for each refusal
@@ -39,7 +39,7 @@ class Speaker(Handler):
                 _add(self._path, f"{type(error).__name__}: {error}")
 
 
-class Listener(Handler):
+class CommandRecorder(Handler):
     """Writes what is heard into a file, one line each, and who syncs then.
 
     :param path: of the file
@@ -91,7 +91,7 @@ def _add(path: Path, line: str) -> None:
         file.write(f"{line}\n")
 
 
-class Eager(Speaker):
+class SendOnStart(CommandSender):
     """Sends a command as soon as it can."""
 
     streams = ()

@@ -81,18 +81,18 @@ class IndependentTotals(Independent):
         self.seen.append(batch)
 
 
-class Wanting(Handler):
+class NeedsArgument(Handler):
     """Wants an argument."""
 
     def __init__(self, path: str) -> None:
         raise AssertionError("a check makes no handlers")
 
 
-class Misspelt(Handler):
+class UnknownStreamName(Handler):
     streams = frozenset({"orders", "ordres"})
 
 
-class OneWord(Handler):
+class StreamsAsText(Handler):
     streams = "orders"
 
 

@@ -1,4 +1,4 @@
-"""Status and metrics of a process's listeners."""
+"""Metrics of the listeners, and of the commands and user states of a status."""
 
 from __future__ import annotations
 
@@ -7,30 +7,7 @@ from typing import Any
 
 from prometheus_client.metrics_core import Metric
 
-from synrepl.adapters.http.server import HttpServer
-from synrepl.adapters.tcp.connection_table import ConnectionTable
 from synrepl.daemon.metric_families import by_one, counter, gauge
-
-
-def connections_status(table: ConnectionTable[Any]) -> dict[str, int]:
-    """The connections of one listener."""
-    return {
-        "connections": len(table),
-        "max_connections": table.limits.total,
-        "displaced": table.displaced,
-        "refused": table.refused,
-    }
-
-
-def http_status(server: HttpServer) -> dict[str, int]:
-    """The HTTP listener: its connections, and its requests by state."""
-    admission = server.admission
-    return {
-        **connections_status(server.connections),
-        "active": admission.active,
-        "queued": admission.queued,
-        "waiting": admission.waiting,
-    }
 
 
 def listener_metrics(status: Mapping[str, Any]) -> Iterable[Metric]:

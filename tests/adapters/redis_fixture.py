@@ -41,7 +41,7 @@ SERVER_NAME = "example.org"
 NOTES = declare("notes", {"text": "text"})
 
 
-class Happenings:
+class EventWaiter:
     """Lets a test wait for what it says, looked at whenever something happens."""
 
     def __init__(self) -> None:
@@ -62,14 +62,14 @@ class Happenings:
         return found
 
 
-class Heard(Handler):
+class RecordingHandler(Handler):
     """Keeps what comes.
 
     :ivar texts: of the notes of each writer, in order
     :ivar rows: how many of each stream
     """
 
-    def __init__(self, happenings: Happenings) -> None:
+    def __init__(self, happenings: EventWaiter) -> None:
         self._happenings = happenings
         self.texts: dict[str, list[str]] = {}
         self.rows: Counter[str] = Counter()
@@ -98,7 +98,7 @@ class Site:
     def __init__(self) -> None:
         self.scheduler = TwistedScheduler(reactor)
         self.store = MemoryStore(self.scheduler)
-        self.happenings = Happenings()
+        self.happenings = EventWaiter()
         self.catalogue = Catalogue((*SYNAPSE_STREAMS, NOTES))
         self.fetches: Counter[str] = Counter()
 
@@ -111,7 +111,7 @@ class Site:
 class WatchedBus(Bus):
     """Lets tests wait for what is heard."""
 
-    happenings: Happenings
+    happenings: EventWaiter
 
     def messages_received(self, messages: Sequence[bytes]) -> None:
         """As always."""
@@ -137,7 +137,7 @@ class Process:
     ) -> None:
         self.site = site
         self.logged: list[str] = []
-        self.handler = Heard(site.happenings)
+        self.handler = RecordingHandler(site.happenings)
         self.channels = Channels(SERVER_NAME, per_stream)
         scheduler = site.scheduler
         publisher = Publisher(scheduler, {s.name: RowCodec(s) for s in site.catalogue})

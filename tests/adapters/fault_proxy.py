@@ -26,7 +26,7 @@ class Cut(Enum):
     AFTER = "it passes, its answer is swallowed, and both connections end"
 
 
-class Proxy:
+class FaultProxy:
     """Forwards to ``port``.
 
     :ivar cut: applies once, then goes back to NEVER
@@ -82,7 +82,7 @@ class Proxy:
 class _Side(Protocol):
     transport: Any
     factory: Any
-    proxy: Proxy
+    proxy: FaultProxy
     frozen = False
 
     def __init__(self) -> None:

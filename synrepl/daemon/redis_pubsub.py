@@ -22,17 +22,19 @@ if TYPE_CHECKING:
     from synrepl.adapters.redis.sentinel import Sentinels
 
 
-def joining(reactor: Any, scheduler: Scheduler, config: Config, log: Logger) -> ConnectToBus | None:
+def bus_connector(
+    reactor: Any, scheduler: Scheduler, config: Config, log: Logger
+) -> ConnectToBus | None:
     """What makes a process's connections to Redis; None where it is not configured."""
     redis = config.redis
     if redis is None:
         return None
-    return lambda channels, bus: redis_link(
+    return lambda channels, bus: make_pubsub(
         reactor, scheduler, redis, channels, bus, log.info, warn=log.warn
     )
 
 
-def redis_link(
+def make_pubsub(
     reactor: Any,
     scheduler: Scheduler,
     redis: RedisConfig,
@@ -50,16 +52,16 @@ def redis_link(
     :param must_be_master: a replica is refused, which needs the right to ask ``ROLE``
     :param warn: told when they end because one side did not read; None for ``log``
     """
-    where = redis_server(redis, must_be_master)
+    where = redis_location(redis, must_be_master)
     from synrepl.adapters.redis.pubsub import RedisPubSub
 
     return RedisPubSub(reactor, scheduler, where, list(channels), owner, log, warn)
 
 
-def redis_server(redis: RedisConfig, must_be_master: bool = False) -> RedisAddress | Sentinels:
+def redis_location(redis: RedisConfig, must_be_master: bool = False) -> RedisAddress | Sentinels:
     """Where the server is, or who knows it.
 
-    :param must_be_master: see :func:`redis_link`
+    :param must_be_master: see :func:`make_pubsub`
     """
     from synrepl.adapters.redis.address import RedisAddress
     from synrepl.adapters.redis.sentinel import Sentinels

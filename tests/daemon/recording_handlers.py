@@ -8,7 +8,7 @@ from pathlib import Path
 from synrepl.services.handlers import Access, Batch, Handler
 
 
-class Noting(Handler):
+class RowRecorder(Handler):
     """Writes the order of every row it sees into a file."""
 
     def __init__(self, path: str) -> None:
@@ -20,7 +20,7 @@ class Noting(Handler):
                 file.write(f"{row.order_id}\n")  # type: ignore[attr-defined]
 
 
-class NotingTokens(Handler):
+class TokenRecorder(Handler):
     """Writes the token of every fact it sees into a file, and says so when all are there."""
 
     def __init__(self, path: str, tokens: int) -> None:
@@ -38,7 +38,7 @@ class NotingTokens(Handler):
             print("all are there", file=sys.stderr, flush=True)
 
 
-class Asking(Handler):
+class QueryOnStart(Handler):
     """Asks the database something before the process starts."""
 
     async def on_start(self, access: Access) -> None:
