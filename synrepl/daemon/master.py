@@ -25,7 +25,7 @@ from synrepl.daemon.process import DaemonProcess
 from synrepl.daemon.redis_pubsub import bus_connector
 from synrepl.daemon.replication_listener import open_listener
 from synrepl.services.coherence.coherence import Coherence
-from synrepl.services.writing.forget_keys import forget_keys
+from synrepl.services.writing.periodic import expire_idempotency_keys
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,8 +112,8 @@ class MasterProcess(DaemonProcess[RunningMaster]):
         stops.callback(scheduler.stop)
         if services.relay is not None:
             stops.push_async_callback(services.relay.stop)
-        forgetting = forget_keys(scheduler, database.database, self.log)
-        scheduler.spawn("forget idempotency keys", forgetting)
+        expiry = expire_idempotency_keys(scheduler, database.database, self.log)
+        scheduler.spawn("forget idempotency keys", expiry)
         scheduler.spawn("watch named followers", services.followers.run())
         if http is not None:
             stops.callback(serve_master(services, http, running.ports, self._started_at))

@@ -10,8 +10,7 @@ from synrepl.core.tokens import Token
 from synrepl.services.announcing.announcer import Announcer
 from synrepl.services.announcing.publisher import Publisher
 from synrepl.services.serving.master import Master
-from synrepl.services.writing.announced_elsewhere import NullCommitListener
-from synrepl.services.writing.commit_listener import CommitListener
+from synrepl.services.writing.commit_listener import CommitListener, NullCommitListener
 from synrepl.services.writing.stream_writer import StreamWriter
 from synrepl.streams.definition import Stream
 from synrepl.streams.row import Row

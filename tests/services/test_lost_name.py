@@ -9,7 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.services.status.readiness import lease_is_held
-from synrepl.services.writing.announced_elsewhere import NullCommitListener
+from synrepl.services.writing.commit_listener import NullCommitListener
 from synrepl.services.writing.stream_writer import StreamWriter, WriterAway
 from synrepl.storage.memory.store import TAKEOVER_S, MemoryStore
 from synrepl.storage.store import AppendResult, WriterTaken

@@ -7,7 +7,7 @@ from unittest import TestCase
 
 from synrepl.core.tokens import Token
 from synrepl.services.bus.own_writer import OwnWriter
-from synrepl.services.writing.skip_idle import EVERY_S, skip_idle
+from synrepl.services.writing.periodic import SKIP_IDLE_EVERY_S, skip_idle
 from synrepl.services.writing.stream_writer import StreamWriter
 from synrepl.storage.memory.lease import MemoryLease
 from synrepl.storage.memory.store import MemoryStore
@@ -42,7 +42,7 @@ class SkipIdle(TestCase):
     def settled(self, upto: Token) -> None:
         """A master has put on record that all is settled, and a look is due."""
         done(self.store.record_positions(NOTES, upto, {"one": upto}))
-        self.air.clock.advance(EVERY_S)
+        self.air.clock.advance(SKIP_IDLE_EVERY_S)
 
     def test_it_goes_on_to_what_is_on_record(self) -> None:
         for _ in range(3):

@@ -11,7 +11,7 @@ from twisted.internet.defer import Deferred
 from synrepl.adapters.postgres.session import open_session
 from synrepl.core.errors import Unavailable
 from synrepl.core.tokens import Token
-from synrepl.services.writing.announced_elsewhere import NullCommitListener
+from synrepl.services.writing.commit_listener import NullCommitListener
 from synrepl.services.writing.stream_writer import StreamWriter
 from synrepl.storage.database import DatabaseSession
 from synrepl.storage.incarnations import MARGIN

@@ -28,9 +28,8 @@ from synrepl.services.handlers import Access
 from synrepl.services.position_waiters import PositionWaiters
 from synrepl.services.waiting.applied_positions import FollowerPositions
 from synrepl.services.waiting.wait_for import WaitFor
-from synrepl.services.writing.announced_elsewhere import NullCommitListener
-from synrepl.services.writing.commit_listener import CommitListener
-from synrepl.services.writing.skip_idle import skip_idle
+from synrepl.services.writing.commit_listener import CommitListener, NullCommitListener
+from synrepl.services.writing.periodic import skip_idle
 from synrepl.services.writing.stream_writer import StreamWriter
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.definition import Stream

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from synrepl.core.tokens import Token
 from synrepl.positions.ledger import Ledger
 from synrepl.services.coherence.coherence import Coherence
-from synrepl.services.writing.stream_writer import CommitListener
+from synrepl.services.writing.commit_listener import CommitListener
 from synrepl.storage.store import Observation
 from synrepl.streams.definition import Fact, Stream
 from synrepl.streams.row import Row

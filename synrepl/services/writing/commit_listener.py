@@ -1,4 +1,4 @@
-"""Whoever announces what a process's own writer settles."""
+"""The interface through which a writer reports what became of its tokens and facts."""
 
 from __future__ import annotations
 
@@ -13,28 +13,50 @@ from synrepl.streams.row import Row
 
 
 class CommitListener(Protocol):
-    """Told by :class:`~.stream_writer.StreamWriter` what becomes of its tokens and facts."""
+    """Is notified by a :class:`~.stream_writer.StreamWriter`, stream by stream and in order."""
 
     def lease_acquired(self, stream: Stream, writer: str, ledger: Ledger) -> None:
-        """The writer stands at ``ledger.position`` and goes on from there."""
+        """The writer holds its lease, stands at ``ledger.position``, and continues from there."""
 
     def failed_over(self, stream: Stream, writer: str, ledger: Ledger, seen: Observation) -> None:
-        """Instead of :meth:`lease_acquired` and :meth:`recovered`: another server has taken over.
+        """Another server has taken over; replaces :meth:`lease_acquired` and :meth:`recovered`.
 
         Everything up to the floor of ``seen`` is settled, and facts that were announced may
         be lost.
         """
 
     def settled(self, stream: Stream, tokens: Sequence[Token], facts: Sequence[Fact]) -> None:
-        """``tokens`` are settled; ``facts`` are the ones among them that were committed."""
+        """``tokens`` are settled; ``facts`` are those among them that were committed."""
 
     def recovered(self, stream: Stream, facts: Sequence[Fact]) -> None:
-        """Facts of this writer that were found committed after its session was lost."""
+        """Facts of this writer were found committed after its session was lost."""
 
     def outcome_unknown(self, stream: Stream, rows: Sequence[Row]) -> None:
-        """Facts of these rows may have been committed, now or in a moment, or not at all.
+        """Facts with these rows may have been committed, may be in a moment, or may not be at all.
 
-        Nothing is to be announced: if they were, :meth:`recovered` will tell. But
-        who keeps what they make out of date must not serve it any longer. Called
-        before the caller who appended them hears anything.
+        They must not be announced: if they were committed, :meth:`recovered` follows. But
+        cached values that depend on them must no longer be served. Called before the
+        caller who appended the facts gets an answer.
         """
+
+
+class NullCommitListener:
+    """Ignores everything, for a process whose facts are announced by the master.
+
+    Every commit wakes the master, which reads positions and facts from the database.
+    """
+
+    def lease_acquired(self, stream: Stream, writer: str, ledger: Ledger) -> None:
+        """Ignored."""
+
+    def failed_over(self, stream: Stream, writer: str, ledger: Ledger, seen: Observation) -> None:
+        """Ignored."""
+
+    def settled(self, stream: Stream, tokens: Sequence[Token], facts: Sequence[Fact]) -> None:
+        """Ignored."""
+
+    def recovered(self, stream: Stream, facts: Sequence[Fact]) -> None:
+        """Ignored."""
+
+    def outcome_unknown(self, stream: Stream, rows: Sequence[Row]) -> None:
+        """Ignored."""

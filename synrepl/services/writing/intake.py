@@ -1,12 +1,12 @@
-"""Facts that come in from outside: JSON rows in, tokens out.
+"""Appends the facts in the bodies of HTTP requests: JSON rows in, tokens out.
 
-Three bodies say the same thing::
+Three forms of body are equivalent::
 
     [row, row, …]                            each row is a fact
-    {"rows": [row, row, …]}                  likewise
+    {"rows": [row, row, …]}                  the same
     {"facts": [[row, row], [row], …]}        facts of several rows
 
-Nothing is written, and no token is taken, unless every row is good.
+Nothing is written, and no token is reserved, unless every row is valid.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from synrepl.streams.row import Row
 from synrepl.streams.rows import BadRow, MalformedRow, RowCodec
 from synrepl.streams.storable import first_unstorable
 
-#: Rows of one request; more go in several requests, each whole by itself.
+#: Maximum number of rows in one request. Larger appends need several requests, each atomic.
 MAX_ROWS = 100_000
 
 
@@ -44,13 +44,13 @@ class TooManyRows(InputError):
 
 
 @dataclass(frozen=True, slots=True)
-class AppendResult:
-    """The answer to a request.
+class AppendAnswer:
+    """The answer to an append request.
 
-    :ivar writer: who appended its facts: of a replayed request the first append's writer, not
-        the process that answers
-    :ivar ids: the stream IDs of its facts, in order; negative in a stream that counts down
-    :ivar replayed: the idempotency key had been used: this is the first answer again
+    :ivar writer: name of the writer that appended the facts; for a replayed request that of the
+        first append, which need not be the process that answers
+    :ivar ids: stream IDs of the facts, in order; negative in a stream that counts down
+    :ivar replayed: the idempotency key was used before, and this is the first answer again
     """
 
     stream: str
@@ -59,27 +59,28 @@ class AppendResult:
     replayed: bool
 
     def to_json(self) -> dict[str, object]:
-        """``{"stream", "writer", "ids"}``, and ``"replayed": true`` only when it is."""
-        told: dict[str, object] = {"stream": self.stream, "writer": self.writer}
-        told["ids"] = list(self.ids)
-        return {**told, "replayed": True} if self.replayed else told
+        """``{"stream", "writer", "ids"}``, with ``"replayed": true`` only if it is."""
+        answer: dict[str, object] = {"stream": self.stream, "writer": self.writer}
+        answer["ids"] = list(self.ids)
+        return {**answer, "replayed": True} if self.replayed else answer
 
 
 class _AppendBody(msgspec.Struct, forbid_unknown_fields=True):
-    """A body that is an object."""
+    """A body in one of the forms with an object."""
 
     rows: list[msgspec.Raw] | msgspec.UnsetType = msgspec.UNSET
     facts: list[list[msgspec.Raw]] | msgspec.UnsetType = msgspec.UNSET
 
 
 class Intake:
-    """Appends what requests bring, as this process's writer.
+    """Validates and appends the facts of requests, as this process's writer.
 
-    :param writer: appends; it refuses streams that it does not write
-    :param check: raises what keeps this process from taking anything now
-    :ivar outcomes: requests by (stream, outcome): ``ok``, ``replayed`` or the name of an error
-    :ivar facts: facts appended, by stream
-    :ivar rows: rows appended, by stream
+    :param writer: appends the facts; refuses streams that it does not write
+    :param check: raises an error if this process must not accept appends now
+    :ivar outcomes: number of requests by (stream, outcome), where the outcome is ``ok``,
+        ``replayed`` or the name of an error class
+    :ivar facts: number of appended facts, by stream
+    :ivar rows: number of appended rows, by stream
     """
 
     def __init__(
@@ -96,13 +97,13 @@ class Intake:
         self.facts: Counter[str] = Counter()
         self.rows: Counter[str] = Counter()
 
-    async def append(self, stream_name: str, body: bytes, key: str | None = None) -> AppendResult:
+    async def append(self, stream_name: str, body: bytes, key: str | None = None) -> AppendAnswer:
         """Append the facts in ``body``, all or none; returns once they are committed.
 
-        :param key: idempotency key: the same request again gets the same answer
+        :param key: idempotency key; repeating a request returns the first answer
         :raises UnknownStream: there is no such stream
-        :raises BadBody: :raises BadFact: :raises TooManyRows: :raises BadKey: and what
-            :meth:`~.stream_writer.StreamWriter.append` raises
+        :raises BadBody: :raises BadFact: :raises TooManyRows: :raises BadKey: and
+            whatever :meth:`~.stream_writer.StreamWriter.append` raises
         """
         stream = self._catalogue[stream_name]
         try:
@@ -113,7 +114,7 @@ class Intake:
         self.outcomes[stream.name, "replayed" if answer.replayed else "ok"] += 1
         return answer
 
-    async def _append(self, stream: Stream, body: bytes, key: str | None) -> AppendResult:
+    async def _append(self, stream: Stream, body: bytes, key: str | None) -> AppendAnswer:
         if key is not None:
             idempotency_key(key)
         self._check()
@@ -123,7 +124,7 @@ class Intake:
             self.facts[stream.name] += len(facts)
             self.rows[stream.name] += sum(map(len, facts))
         ids = [stream.stream_id(token) for token in written.tokens]
-        return AppendResult(stream.name, written.writer, ids, written.replayed)
+        return AppendAnswer(stream.name, written.writer, ids, written.replayed)
 
     def _decode(self, stream: Stream, body: bytes) -> list[tuple[Row, ...]]:
         split = _split(body)
@@ -179,7 +180,10 @@ def _split(body: bytes) -> list[msgspec.Raw] | _AppendBody:
 
 
 def _no_json(body: bytes, error: Exception) -> BadBody:
-    """Why msgspec would not read it: it also takes a lone surrogate for damage, and tells no place."""
+    """Explain why msgspec cannot parse the body.
+
+    msgspec reports a lone surrogate as malformed input, without its place.
+    """
     try:
         fault = first_unstorable(json.loads(body.decode()), "$")
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""The time for which one lease holds a writer's name, and the writes that were begun in it."""
+"""One lease term of a writer, and the writes that are in flight in it."""
 
 from __future__ import annotations
 
@@ -20,45 +20,46 @@ from synrepl.streams.definition import Fact, Stream
 
 T_co = TypeVar("T_co", covariant=True)
 
-#: Facts by the name of their stream.
+#: Facts by stream name.
 Facts = Mapping[str, Sequence[Fact]]
 
 
 class Write(Protocol[T_co]):
-    """One transaction that appends facts, whatever else it does."""
+    """One transaction that appends facts, and may do other things."""
 
     @property
     def streams(self) -> Sequence[Stream]:
-        """What it may append to, each once."""
+        """The streams that it may append to, without duplicates."""
 
     @property
     def certain(self) -> FactRows:
-        """What it writes for certain when it is committed."""
+        """The facts that are certainly written if it commits."""
 
     @property
     def possible(self) -> FactRows:
-        """All that it may write."""
+        """All facts that it may write."""
 
     async def commit(
         self, lease: WriterLease, begin: Callable[[], Mapping[str, Token]]
     ) -> TransactionResult[T_co]:
-        """Run it; its answer, and the facts it has written.
+        """Run the transaction; returns its result and the facts that it wrote.
 
-        :param begin: to be called before tokens are asked for; the floors, by stream
+        :param begin: must be called before tokens are reserved; returns a floor per stream,
+            see :meth:`InFlightWrite.reserve_request`
         """
 
     async def resolve(self, outcome: WriteOutcome, found: Facts, error: CommitUnknown) -> T_co:
-        """Its answer, after ``error``, when it was not proved to be rolled back.
+        """The result after a lost answer to COMMIT, unless a rollback was proved.
 
-        :param found: the facts that it or others have written whose outcome was in doubt
-        :raises CommitUnknown: ``error``, when that does not make an answer
+        :param found: facts that this write or another one in doubt has written
+        :raises CommitUnknown: ``error`` itself, if no result can be derived
         """
 
 
 class InFlightWrite:
-    """A write that is under way.
+    """A write whose transaction has not ended.
 
-    :ivar requests: for tokens, by stream; none before :meth:`reserve_request`
+    :ivar requests: open requests for tokens, by stream; empty before :meth:`reserve_request`
     """
 
     def __init__(self, write: Write[object], ledgers: Mapping[str, Ledger]) -> None:
@@ -67,12 +68,12 @@ class InFlightWrite:
         self._ledgers = ledgers
 
     def reserve_request(self) -> Mapping[str, Token]:
-        """Note that tokens are going to be asked for; they will be above these, by stream.
+        """Note in the ledgers that tokens will be reserved; returns a lower bound per stream.
 
-        A transaction calls this in its own thread, and again when it is run again.
-        The reactor may be at work on the same ledger: a request is one new key of
-        a dictionary, and what the reactor concludes without it is about tokens that
-        were given out before, which are below those that come now.
+        A transaction calls this in its own thread, and once more on every retry. The reactor
+        may use the same ledger at that moment. This is safe: a request adds one key to a
+        dictionary, and whatever the reactor concludes without it concerns tokens that were
+        given out earlier, which are below the new ones.
         """
         for stream in self.write.streams:
             if stream.name not in self.requests:
@@ -81,17 +82,17 @@ class InFlightWrite:
 
 
 class LeaseTerm:
-    """The time for which one lease holds a writer's name.
+    """The time from acquiring a writer's lease to losing or releasing it.
 
-    When it is over its ledgers stand still: up to their positions everything has
-    been announced, and what is above is read from the tables by whoever takes
-    the name again.
+    When the term is over, its ledgers no longer change. Everything up to their positions
+    has been announced; what is above is read from the tables when the lease is acquired
+    again.
 
     :ivar ledgers: by stream
-    :ivar incarnation: of the database's server
-    :ivar is_over: the name was lost, or given free
-    :ivar recovered: the writer's facts that were found when the name was taken
-        again, once it was; all that the ledgers had not settled are among them
+    :ivar incarnation: incarnation of the database server
+    :ivar is_over: the lease was lost or released
+    :ivar recovered: the writer's facts found when the lease was acquired again; None before
+        that. They include all facts that the ledgers had not settled
     """
 
     def __init__(
@@ -102,28 +103,28 @@ class LeaseTerm:
         self.incarnation = incarnation
         self.is_over = False
         self.recovered: Facts | None = None
-        # Not those that were rolled back, or whose tokens the ledgers know.
+        # Without those that were rolled back, and those whose tokens the ledgers know.
         self._in_flight: dict[InFlightWrite, None] = {}
 
     def begin(self, write: Write[object]) -> InFlightWrite:
-        """A write that may append to this tenure's streams."""
+        """Register a write that may append to the streams of this term."""
         in_flight = InFlightWrite(write, self.ledgers)
         self._in_flight[in_flight] = None
         return in_flight
 
     def rolled_back(self, in_flight: InFlightWrite) -> None:
-        """It has brought no token that will ever be written."""
+        """Close the requests of a write whose tokens, if any, will never be written."""
         del self._in_flight[in_flight]
         if not self.is_over:
             for stream, request in in_flight.requests.items():
                 self.ledgers[stream].abandon(request)
 
     def committed(self, in_flight: InFlightWrite, facts: Facts) -> None:
-        """It has brought the tokens of these facts, which are still to be settled.
+        """Pass the tokens of a committed write to the ledgers; they remain to be settled.
 
-        Not for a tenure that is over, whose facts are found by others.
+        Must not be called after the term, whose facts are found by recovery.
 
-        :raises SequenceBehind: one of them was in use
+        :raises SequenceBehind: a token was already in use
         """
         for stream, request in in_flight.requests.items():
             tokens = [fact.token for fact in facts.get(stream, ())]
@@ -131,11 +132,11 @@ class LeaseTerm:
         del self._in_flight[in_flight]
 
     def outcome_of(self, in_flight: InFlightWrite) -> WriteOutcome:
-        """What became of a write whose commit was not answered, now that facts were :attr:`recovered`.
+        """Deduce the outcome of a write whose COMMIT was not answered from :attr:`recovered`.
 
-        When the name was taken again, whatever of this tenure had entered as
-        the writer was over, and whatever had not is fenced. So each write that
-        could have been committed by then was complete, and shows it in ``possible``.
+        By the time the lease was acquired again, every transaction of this term had ended or
+        was fenced. So each write that could be committed was complete, and its ``possible``
+        lists all its facts.
         """
         others: FactCounts = sum(
             (
@@ -157,10 +158,11 @@ class LeaseTerm:
         return outcome
 
     def facts_in_doubt(self, in_flight: InFlightWrite) -> Facts:
-        """The found facts that this write may have written: nobody was told that they are another's.
+        """The recovered facts that this write may have written.
 
-        Its own are above the floors of its requests, which are open to this
-        day; so the ledgers still know every token above them that they have heard of.
+        Its own facts are above the floors of its requests. These are still open, so the
+        ledgers know every token above them that belongs to another write, and such facts
+        are left out.
         """
         assert self.recovered is not None
         return {

@@ -1,21 +1,21 @@
-"""What became of a transaction whose commit was not answered.
+"""Deduces the outcome of a transaction whose COMMIT was not answered.
 
-Whoever takes a writer's name again waits until nothing of its predecessor can
-still commit, and then reads the predecessor's facts. Those that nobody was
-told of are in doubt: each was written by one of the transactions that were
-under way when the name was lost. What each of these would have written is
-known, but rows do not say which transaction they came with. So it is proved by
-counting facts with equal rows, for a transaction commits as a whole:
+A process that acquires a writer's lease again waits until nothing of the lost term can
+still commit, and then reads the facts of that term. Facts that were not announced are in
+doubt: each was written by one of the transactions that were in flight when the lease was
+lost. What each of them would have written is known, but a row does not show which
+transaction wrote it. A transaction commits as a whole, so counting facts with equal rows
+gives a proof:
 
-- one is missing that it writes for certain: it was rolled back;
-- there are more of a kind than all the others could have written: it was
-  committed;
-- otherwise the others may account for all that is there, and nobody can say.
-  Facts without rows leave no trace and prove nothing.
+- A fact is missing that the transaction certainly writes: it was rolled back.
+- There are more facts with the same rows than all the other transactions could have
+  written: it was committed.
+- Otherwise the other transactions may account for everything that was found, and the
+  outcome is unknown. Facts without rows leave no trace and prove nothing.
 
-A fact in doubt that none of them would have written spoils the count (the name
-was somebody else's in between, or a row came back other than it was given):
-then nothing is proved.
+If none of the transactions would have written some fact in doubt, the count is unreliable
+(another process held the lease in between, or a row was read back changed). Then nothing
+is proved.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ import msgspec
 
 from synrepl.streams.row import Row
 
-#: The rows of facts, by the name of the stream.
+#: The rows of facts, by stream name.
 FactRows = Mapping[str, Sequence[Sequence[Row]]]
 
-#: How many facts with the same rows, by stream and :func:`rows_key`.
+#: Number of facts with equal rows, by stream and :func:`rows_key`.
 FactCounts = Counter[tuple[str, Hashable]]
 
 
 class WriteOutcome(Enum):
-    """What is proved."""
+    """What is proved about a write."""
 
     COMMITTED = "it was committed"
     ROLLED_BACK = "it was rolled back"
@@ -47,11 +47,11 @@ class WriteOutcome(Enum):
 def deduce_outcome(
     certain: FactCounts, possible: FactCounts, others: FactCounts, found: FactCounts
 ) -> WriteOutcome:
-    """What became of a transaction, by what was found.
+    """Deduce the outcome of a transaction from the facts that were found.
 
-    :param certain: what it writes when it is committed
-    :param possible: that, and what it writes unless it had been written before
-    :param others: what all other transactions under way could have written
+    :param certain: the facts that it writes if it commits
+    :param possible: these, and facts that it writes unless they were written before
+    :param others: the facts that all other transactions in flight could have written
     :param found: the facts in doubt
     """
     if found - (possible + others):
@@ -64,14 +64,14 @@ def deduce_outcome(
 
 
 def count_facts(facts: FactRows) -> FactCounts:
-    """Count facts that leave a trace."""
+    """Count facts that have rows."""
     return Counter(
         (stream, rows_key(rows)) for stream, many in facts.items() for rows in many if rows
     )
 
 
 def rows_key(rows: Sequence[Row]) -> Hashable:
-    """Equal for equal rows, also for those that hold lists and objects."""
+    """A hashable key, equal for equal rows, even if they hold lists and objects."""
     return tuple((type(row), _hashable(msgspec.structs.astuple(row))) for row in rows)
 
 
@@ -80,4 +80,4 @@ def _hashable(value: Any) -> Hashable:
         return tuple(map(_hashable, value))
     if isinstance(value, dict):
         return frozenset((key, _hashable(item)) for key, item in value.items())
-    return value  # type: ignore[no-any-return]  # text, a number, a truth value or None
+    return value  # type: ignore[no-any-return]  # text, a number, a Boolean or None

@@ -1,4 +1,4 @@
-"""Tokens that are reserved before it is known what they will stand for."""
+"""Explicit reservations: tokens that are reserved before their facts are known."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class TooManyFacts(InputError):
 
 
 class ReservingWriter(Protocol):
-    """The writer that gave the tokens out; see :class:`~.stream_writer.StreamWriter`."""
+    """The writer that reserved the tokens: a :class:`~.stream_writer.StreamWriter`."""
 
     writer: str
 
@@ -34,16 +34,16 @@ class ReservingWriter(Protocol):
     async def settle_reserved(
         self, lease: WriterLease, stream: Stream, tokens: Sequence[Token], facts: Sequence[Fact]
     ) -> None:
-        """Settle tokens; ``facts`` are what was written at some of them."""
+        """Settle tokens; ``facts`` are those that were written at some of them."""
 
 
 class Reservation:
-    """Reserved tokens of one stream.
+    """Reserved tokens of one stream, as an asynchronous context manager.
 
-    Leaving the block settles them all: those that were written are announced,
-    the others were rolled back.
+    Leaving the block settles all tokens. Facts that were written are announced; the other
+    tokens count as rolled back.
 
-    :ivar tokens: ascending
+    :ivar tokens: the reserved tokens, ascending
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Reservation:
         self._written: list[Fact] = []
 
     async def write(self, facts: Sequence[Sequence[Row]]) -> None:
-        """Write facts at the first tokens that are still free, in one transaction.
+        """Write facts at the first unused tokens, in one transaction.
 
         :raises ReservationVoid: :raises Fenced: :raises BadValue: :raises DatabaseAway:
         """

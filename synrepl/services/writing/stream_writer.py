@@ -1,4 +1,4 @@
-"""Appending facts as one writer: reserve, write, settle (invariants R1, R7, R8)."""
+"""Appends facts as one writer: reserve, write, settle (invariants R1, R7, R8)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ from synrepl.core.errors import InputError, Refused, SynreplError, Unavailable
 from synrepl.core.log import Logger
 from synrepl.core.tokens import Token
 from synrepl.positions.ledger import Ledger
-from synrepl.services.writing.append_group import AppendGroup
-from synrepl.services.writing.append_queue import AppendQueue, PendingAppend
-from synrepl.services.writing.commit_listener import CommitListener as CommitListener
-from synrepl.services.writing.commits import CommitPipeline
+from synrepl.services.writing.commit_listener import CommitListener
+from synrepl.services.writing.commit_pipeline import (
+    AppendGroup,
+    AppendQueue,
+    CommitPipeline,
+    PendingAppend,
+)
 from synrepl.services.writing.reservation import Reservation, ReservationVoid
 from synrepl.services.writing.transact import CallerTransaction
 from synrepl.services.writing.writer_lease import LeaseKeeper
@@ -37,8 +40,8 @@ from synrepl.streams.row import Row
 
 T = TypeVar("T")
 
-#: Rows that may wait to be appended to one stream before callers are refused.
-WAITING_ROWS = 200_000
+#: Maximum number of rows in the queue of one stream; further appends are refused.
+MAX_QUEUED_ROWS = 200_000
 
 
 class NotAWriter(Refused):
@@ -64,15 +67,14 @@ class NoStreams(InputError):
 class StreamWriter:
     """Appends facts to some streams as one writer.
 
-    Appends that arrive while a transaction runs are grouped into the next one.
-    If a group fails, each of its members is tried alone, so that one caller's
-    bad row harms nobody else. Transactions of callers (:meth:`transact`) run
-    beside them, each on its own.
+    Appends that arrive while a transaction runs share the next one. If such a group fails,
+    each append is retried alone, so that one caller's bad row harms nobody else.
+    Transactions of callers (:meth:`transact`) run concurrently, each on its own.
 
-    :param writer: the name, of which only one process at a time may be
-    :param settled: told what became settled, stream by stream, in order
-    :param writers_of: the names of a stream's writers, for callers who must go there
-    :param refusals: why a stream takes no facts at present, by name of the stream
+    :param writer: the name of the writer; only one process at a time can hold its lease
+    :param listener: is notified of settled tokens and facts, stream by stream, in order
+    :param writers_of: returns the names of a stream's writers, for error messages
+    :param refusals: by stream name, why the stream takes no facts at present
     """
 
     def __init__(
@@ -81,7 +83,7 @@ class StreamWriter:
         store: FactStore,
         writer: str,
         streams: Iterable[Stream],
-        settled: CommitListener,
+        listener: CommitListener,
         log: Logger,
         writers_of: Callable[[str], Sequence[str]] = lambda stream: (),
         refusals: Mapping[str, Refused] = MappingProxyType({}),
@@ -91,24 +93,24 @@ class StreamWriter:
         self._writers_of = writers_of
         self._scheduler = scheduler
         self._store = store
-        self._settled = settled
+        self._listener = listener
         self._queues = {stream.name: AppendQueue(stream) for stream in streams}
-        self._lease = LeaseKeeper(scheduler, store, writer, self.streams, settled, log)
-        self._commits = CommitPipeline(self._lease, settled)
+        self._lease = LeaseKeeper(scheduler, store, writer, self.streams, listener, log)
+        self._commits = CommitPipeline(self._lease, listener)
 
     @property
     def streams(self) -> list[Stream]:
-        """The streams it writes."""
+        """The streams that it writes."""
         return [queue.stream for queue in self._queues.values()]
 
     @property
     def is_open(self) -> bool:
-        """True while the writer's name is ours."""
+        """Whether this process holds the writer's lease."""
         return self._lease.term is not None
 
     @property
     def refusal(self) -> Refused | None:
-        """Why the name, which was lost, is not had again; None while it may come back by itself."""
+        """Why a lost lease cannot be acquired again; None while it is held or being acquired."""
         return self._lease.refusal
 
     def ledger(self, stream: str) -> Ledger:
@@ -116,31 +118,32 @@ class StreamWriter:
         return self._lease.ledgers[stream]
 
     async def start(self) -> None:
-        """Take the writer's name and find out where it stood.
+        """Acquire the writer's lease and determine its position.
 
-        :raises WriterTaken: another live process has the name
+        :raises WriterTaken: another live process holds the lease
         """
         await self._lease.acquire()
 
     async def stop(self) -> None:
-        """Give the name free."""
+        """Release the writer name."""
         await self._lease.release()
 
     def failed_over(self, incarnation: int) -> None:
-        """Another server of the database has taken over: take the name there.
+        """Another database server has taken over: acquire the lease there.
 
-        :param incarnation: of that server
+        :param incarnation: number of that server's incarnation
         """
         self._lease.failed_over(incarnation)
 
     async def skip_idle(self) -> None:
-        """Go on to where a master has put this writer, because all is settled up to there.
+        """Advance to the position on record, which a master raises while this writer is idle.
 
-        For a writer that is announced by its own process. The position on record is what
-        the next one to announce it says at least (R2). It may cover facts of a successor,
-        of whom this process has not heard yet: then the epoch has been raised.
+        Only for a writer that its own process announces. The next process that announces
+        this writer starts at the position on record or above (R2). The position may cover
+        facts of a successor that this process does not know of yet; then the epoch has been
+        raised, and nothing is done.
 
-        :raises DatabaseAway: there is no telling now
+        :raises DatabaseAway: the position cannot be read now
         """
         term = self._lease.term
         streams = [stream for stream in self.streams if not stream.in_memory]
@@ -149,38 +152,38 @@ class StreamWriter:
         seen = await self._store.observe(streams)
         self.failed_over(max(look.incarnation for look in seen.values()))
         for stream in streams:
-            us = seen[stream.name].writers[self.writer]
-            still = us.epoch == term.lease.epoch(stream) and not term.is_over
-            if still and term.ledgers[stream.name].skip(us.position):
-                self._settled.settled(stream, (), ())
+            recorded = seen[stream.name].writers[self.writer]
+            is_ours = recorded.epoch == term.lease.epoch(stream) and not term.is_over
+            if is_ours and term.ledgers[stream.name].skip(recorded.position):
+                self._listener.settled(stream, (), ())
 
     async def append(
         self, stream: Stream, facts: Sequence[Sequence[Row]], key: str | None = None
     ) -> AppendResult:
         """Append facts; returns once they are committed and announced.
 
-        :param key: idempotency key: the same key again gets the same answer
+        :param key: idempotency key; repeating a key returns the first answer
         :raises NotAWriter: :raises WriterAway: :raises AppendsWaiting: :raises WriterDrained:
         :raises KeyReused: :raises BadValue: :raises Fenced: :raises DatabaseAway:
-        :raises WriterTaken: :raises WriterRemoved: the name was lost, and cannot be had again
+        :raises WriterTaken: :raises WriterRemoved: the lease was lost and cannot be acquired again
         """
         queue = self._queue(stream)
         if not facts:
             raise EmptyAppend()
         self._lease.require()
         rows = sum(map(len, facts))
-        if queue.rows + rows > WAITING_ROWS and queue.rows:
+        if queue.rows + rows > MAX_QUEUED_ROWS and queue.rows:
             raise AppendsWaiting(rows=queue.rows, stream=stream.name)
-        waiting = PendingAppend(Draft(facts, key), rows, self._scheduler.promise())
-        queue.put(waiting)
+        pending = PendingAppend(Draft(facts, key), rows, self._scheduler.promise())
+        queue.put(pending)
         if not queue.busy:
             queue.busy = True
             self._scheduler.spawn(f"append to {stream.name}", self._pump(queue))
         with self._naming_others():
-            return await waiting.promise
+            return await pending.promise
 
     async def reserve(self, stream: Stream, count: int) -> Reservation:
-        """Take ``count`` tokens before writing; to be used as an ``async with`` block.
+        """Reserve ``count`` tokens before writing; use it as an ``async with`` block.
 
         :raises NotAWriter: :raises WriterAway: :raises Fenced: :raises WriterDrained:
         :raises DatabaseAway: :raises WriterTaken: :raises WriterRemoved:
@@ -209,22 +212,23 @@ class StreamWriter:
         streams: Sequence[Stream],
         work: Callable[[Transaction, Outbox], T],
     ) -> TransactionResult[T]:
-        """Run ``work`` in one transaction of the database, and append with it, as this writer.
+        """Run ``work`` in a database transaction that also appends facts as this writer.
 
-        Each ``Outbox.append`` makes one fact, after the work and only if it is
-        committed. Returns what the work returned and the facts, once the transaction
-        is committed and they are announced (after a commit that was in doubt, perhaps
-        with other facts that were in doubt then). ``work`` may run more than once,
-        as :meth:`~synrepl.storage.database.Database.run` says. Any number may
-        run at once, and no position waits for the work. A caller who stops waiting
-        does not end it.
+        Each ``Outbox.append`` makes one fact, which is written after the work has returned.
+        Returns the result of the work and the facts, once the transaction is committed and
+        the facts are announced. (If the outcome of the commit was in doubt, the result may
+        include other facts that were in doubt at that time.) ``work`` may run more than once,
+        see :meth:`~synrepl.storage.database.Database.run`. Any number of transactions may run
+        at once, and no position waits for the work. Cancelling the wait does not end the
+        transaction.
 
-        :param name: what it does, for logs and errors
-        :param streams: those that ``work`` may append to
+        :param name: what the transaction does, for logs and errors
+        :param streams: the streams that ``work`` may append to
         :raises NoStreams: :raises NotAWriter: :raises KeptInMemory: :raises WriterAway:
         :raises Fenced: :raises WriterDrained: :raises WriterTaken: :raises WriterRemoved:
-        :raises DatabaseAway: nothing was changed, nor appended
-        :raises CommitUnknown: it may have been committed; ``CommitListener.outcome_unknown`` was told of the rows
+        :raises DatabaseAway: nothing was changed or appended
+        :raises CommitUnknown: it may have been committed; the rows were reported to
+            :meth:`.CommitListener.outcome_unknown`
         """
         if not streams:
             raise NoStreams(name=name)
@@ -237,7 +241,7 @@ class StreamWriter:
         answers: list[TransactionResult[T]] = []
         done = self._scheduler.promise()
 
-        async def carry_out() -> None:
+        async def commit() -> None:
             try:
                 answers.append(await self._commits.run(write))
             except BaseException as error:
@@ -245,7 +249,7 @@ class StreamWriter:
             else:
                 done.callback(None)
 
-        self._scheduler.spawn(f"transact {name}", carry_out())
+        self._scheduler.spawn(f"transact {name}", commit())
         with self._naming_others():
             await done
         return answers[0]
@@ -261,23 +265,23 @@ class StreamWriter:
 
     async def _commit(self, stream: Stream, group: list[PendingAppend]) -> None:
         try:
-            drafts = [waiting.draft for waiting in group]
+            drafts = [pending.draft for pending in group]
             answers = await self._commits.run(AppendGroup(self._commits, stream, drafts))
-        except CommitUnknown as error:  # to try again would be to write twice
-            for waiting in group:
-                waiting.promise.errback(error)
+        except CommitUnknown as error:  # a retry might write twice
+            for pending in group:
+                pending.promise.errback(error)
         except SynreplError as error:
             if len(group) == 1:
                 group[0].promise.errback(error)
                 return
-            for waiting in group:
-                await self._commit(stream, [waiting])
-        except Exception as error:  # a defect: the callers must hear of it all the same
-            for waiting in group:
-                waiting.promise.errback(error)
+            for pending in group:
+                await self._commit(stream, [pending])
+        except Exception as error:  # a defect, but the callers must get an answer
+            for pending in group:
+                pending.promise.errback(error)
         else:
-            for waiting, written in zip(group, answers, strict=True):
-                waiting.promise.callback(written)
+            for pending, written in zip(group, answers, strict=True):
+                pending.promise.callback(written)
 
     def _queue(self, stream: Stream) -> AppendQueue:
         queue = self._queues.get(stream.name)
@@ -290,13 +294,13 @@ class StreamWriter:
         return queue
 
     def _others(self, stream: str) -> str:
-        """Who else writes a stream, for a person."""
+        """The other writers of a stream, for error messages."""
         others = [name for name in self._writers_of(stream) if name != self.writer]
         return " or ".join(map(repr, others))
 
     @contextmanager
     def _naming_others(self) -> Iterator[None]:
-        """The database says that this writer is drained; who else there is, we know."""
+        """Add the other writers to the database's error that this writer is drained."""
         try:
             yield
         except Drained as error:
@@ -309,7 +313,7 @@ class StreamWriter:
     async def write_reserved(
         self, lease: WriterLease, stream: Stream, facts: Sequence[Fact]
     ) -> None:
-        """For :class:`Reservation`."""
+        """See :class:`.ReservingWriter`."""
         term = self._lease.term
         if term is None or lease is not term.lease:
             tokens = [fact.token for fact in facts]
@@ -327,12 +331,12 @@ class StreamWriter:
     async def settle_reserved(
         self, lease: WriterLease, stream: Stream, tokens: Sequence[Token], facts: Sequence[Fact]
     ) -> None:
-        """For :class:`Reservation`."""
+        """See :class:`.ReservingWriter`."""
         term = self._lease.term
         if term is None or lease is not term.lease:
             self._commits.report_unknown([stream], {stream.name: [fact.rows for fact in facts]})
             return
         term.ledgers[stream.name].settle(tokens)
-        self._settled.settled(stream, tokens, facts)
-        with suppress(DatabaseAway):  # the session is lost, and its reservations with it
+        self._listener.settled(stream, tokens, facts)
+        with suppress(DatabaseAway):  # the session is lost, which also releases its reservations
             await lease.release(stream, tokens)

@@ -1,4 +1,4 @@
-"""The caller's changes and facts of several streams in one transaction."""
+"""A caller's own changes, and facts of several streams, in one transaction."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ T = TypeVar("T")
 
 
 class CallerTransaction(Generic[T]):
-    """A transaction of the caller's, which appends what its work puts into the outbox.
+    """Runs a caller's work in a transaction, and appends what it puts into the outbox.
 
-    The answer is what the work returned in the run that was committed, and its facts.
+    The result is what the work returned in the run that was committed, and its facts.
     Implements :class:`~.lease_term.Write`.
 
-    :param name: what it does, for logs and errors
+    :param name: what the transaction does, for logs and errors
     """
 
     def __init__(
@@ -31,13 +31,13 @@ class CallerTransaction(Generic[T]):
         self.streams = streams
         self._name = name
         self._work = work
-        # Of the last run that came to its end, which is the only one that can have been
-        # committed; set by the thread of the database.
+        # Result of the last run that finished, the only one that can have been committed.
+        # Set by a database thread.
         self._ran: tuple[T, Outbox] | None = None
 
     @property
     def certain(self) -> FactRows:
-        """What the work put into its outbox; nothing while it still runs."""
+        """The contents of the outbox; empty until the work has returned."""
         ran = self._ran
         return {} if ran is None else ran[1].facts
 
@@ -46,14 +46,14 @@ class CallerTransaction(Generic[T]):
     async def commit(
         self, lease: WriterLease, begin: Callable[[], Mapping[str, Token]]
     ) -> TransactionResult[TransactionResult[T]]:
-        """Run the work in a transaction; tokens are asked for, and waited for, only after it."""
+        """Run the work in a transaction; tokens are reserved only after it has returned."""
         done = await lease.transact(self._name, self.streams, self._run, begin)
         return TransactionResult(done, done.facts)
 
     async def resolve(
         self, outcome: WriteOutcome, found: Facts, error: CommitUnknown
     ) -> TransactionResult[T]:
-        """The result, if what is found proves that it was committed; with all that is in doubt."""
+        """The result and all facts in doubt, if the commit is proved."""
         if outcome is WriteOutcome.COMMITTED and self._ran is not None:
             return TransactionResult(
                 self._ran[0], {name: facts for name, facts in found.items() if facts}

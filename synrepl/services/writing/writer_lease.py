@@ -1,4 +1,4 @@
-"""A writer's name: taken at the start, and taken back whenever it is lost (invariant R8)."""
+"""Holding a writer's lease: acquired at the start, and again whenever it is lost (R8)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from synrepl.core.retry import BackOff, Retry
 from synrepl.core.tokens import MAX_TOKEN, Range
 from synrepl.positions.ledger import Ledger
 from synrepl.services.sources import surviving_page
-from synrepl.services.writing.append_queue import GROUP_ROWS
 from synrepl.services.writing.commit_listener import CommitListener
 from synrepl.services.writing.lease_term import LeaseTerm
 from synrepl.storage.database import CommitUnknown
@@ -22,18 +21,21 @@ from synrepl.streams.definition import Fact, Stream
 
 _BACK_OFF = BackOff(0.1, 2.0)
 
+#: Rows read at a time when the lease is acquired again.
+_RECOVERY_PAGE_ROWS = 5_000
+
 
 class WriterAway(Unavailable):
     """writer {writer!r} has lost its session with the database and is taking its name back; try again"""
 
 
 class LeaseKeeper:
-    """The name of one writer of some streams, of which only one process at a time may be.
+    """Holds the lease of one writer, which only one process at a time can have.
 
-    :ivar ledgers: by stream; of the present tenure, or of the last one
-    :ivar refusal: why the name that was lost is not had again, once it has been refused
-        twice; somebody has to do something about it, and it is tried all the same
-    :param settled: told where the writer stands, and what is found when the name is taken back
+    :param listener: is notified of the writer's position and of recovered facts
+    :ivar ledgers: by stream; of the current term, or of the last one
+    :ivar refusal: why a lost lease cannot be acquired again, after two refusals in a row.
+        It needs an operator; attempts continue all the same
     """
 
     def __init__(
@@ -42,7 +44,7 @@ class LeaseKeeper:
         store: FactStore,
         writer: str,
         streams: Sequence[Stream],
-        settled: CommitListener,
+        listener: CommitListener,
         log: Logger,
     ) -> None:
         self.writer = writer
@@ -50,74 +52,74 @@ class LeaseKeeper:
         self._scheduler = scheduler
         self._store = store
         self._streams = streams
-        self._settled = settled
+        self._listener = listener
         self._log = log
-        self._tenure: LeaseTerm | None = None
+        self._term: LeaseTerm | None = None
         self.refusal: Refused | None = None
         self._released = False
-        #: Of the database's server, by stream.
+        #: Incarnation of the database server, by stream.
         self._incarnations: dict[str, int] = {}
-        # Who waits for the name to be taken back after a tenure, with what they hear
-        # if it never is.
+        # Callers waiting for the lease to be acquired again after a term, each with the
+        # error to raise if it never is.
         self._waiting: dict[LeaseTerm, list[tuple[Promise[None], CommitUnknown]]] = {}
 
     @property
     def term(self) -> LeaseTerm | None:
-        """While the name is ours."""
-        return self._tenure
+        """The current term; None while the lease is not held."""
+        return self._term
 
     def require(self) -> LeaseTerm:
-        """The present tenure.
+        """The current term.
 
-        :raises WriterAway: there is none now
-        :raises Refused: nor will there be by itself; see :attr:`refusal`
+        :raises WriterAway: the lease is lost, and is being acquired again
+        :raises Refused: it cannot be acquired; see :attr:`refusal`
         """
-        if self._tenure is None and self.refusal is not None:
+        if self._term is None and self.refusal is not None:
             raise type(self.refusal)(**self.refusal.facts)
-        if self._tenure is None:
+        if self._term is None:
             raise WriterAway(writer=self.writer)
-        return self._tenure
+        return self._term
 
     async def acquire(self) -> None:
-        """Take the name and find out where its writer stood.
+        """Acquire the lease and determine the writer's position.
 
-        :raises WriterTaken: another live process has the name
+        :raises WriterTaken: another live process holds the lease
         """
         await self._open(None)
 
     async def release(self) -> None:
-        """Let others take the name."""
+        """Release the writer name, so that another process may take it."""
         self._released = True
         waiting, self._waiting = self._waiting, {}
         for promise, error in chain.from_iterable(waiting.values()):
             promise.errback(error)
-        term, self._tenure = self._tenure, None
+        term, self._term = self._term, None
         if term is not None:
             term.is_over = True
             await term.lease.close()
 
     def failed_over(self, incarnation: int) -> None:
-        """Another server has taken over: the name is not held there."""
-        term = self._tenure
+        """Give up a lease that is held on a server which was replaced."""
+        term = self._term
         if term is not None and term.incarnation < incarnation:
             self.lost("the database failed over", term)
 
     def lost(self, reason: str, term: LeaseTerm) -> None:
-        """A tenure is over although the name was not given free: take it back."""
+        """End a term that was not released, and acquire the lease again."""
         if term.is_over:
             return
-        term.is_over, self._tenure = True, None
+        term.is_over, self._term = True, None
         self._log.warn(
-            "writer {writer} lost its session ({reason}); taking the name back",
+            "writer {writer} lost its lease ({reason}); acquiring it again",
             writer=self.writer,
             reason=reason,
         )
-        self._scheduler.spawn(f"reopen writer {self.writer}", self._reopen(term))
+        self._scheduler.spawn(f"reopen writer {self.writer}", self._reacquire(term))
 
-    async def retaken(self, term: LeaseTerm, error: CommitUnknown) -> None:
-        """Wait until the name has been taken again after a tenure that was lost.
+    async def reacquired(self, term: LeaseTerm, error: CommitUnknown) -> None:
+        """Wait until the lease has been acquired again after a lost term.
 
-        :raises CommitUnknown: ``error``, when it was given free instead
+        :raises CommitUnknown: ``error`` itself, if the lease was released instead
         """
         if term.recovered is not None:
             return
@@ -127,8 +129,8 @@ class LeaseKeeper:
         self._waiting.setdefault(term, []).append((promise, error))
         await promise
 
-    async def _reopen(self, lost: LeaseTerm) -> None:
-        with suppress(SynreplError):  # it was lost
+    async def _reacquire(self, lost: LeaseTerm) -> None:
+        with suppress(SynreplError):  # the session is lost
             await lost.lease.close()
         retry = Retry(_BACK_OFF, self._scheduler.random)
         before: type[SynreplError] | None = None
@@ -136,14 +138,15 @@ class LeaseKeeper:
             try:
                 await self._open(lost)
                 self.refusal = None
-                self._log.info("writer {writer} has its name back", writer=self.writer)
+                self._log.info("writer {writer} holds its lease again", writer=self.writer)
                 return
             except SynreplError as error:
-                # Once may be our own session, which the database has not yet seen the end of.
+                # The first refusal may be caused by our own session, whose end the database
+                # has not noticed yet.
                 again = isinstance(error, Refused) and type(error) is before
                 self.refusal = error if isinstance(error, Refused) and again else None
                 before = type(error)
-                self._log.warn("cannot reopen writer: {error}", error=error)
+                self._log.warn("cannot acquire the lease of the writer again: {error}", error=error)
                 await self._scheduler.sleep(retry.failed())
 
     async def _open(self, lost: LeaseTerm | None) -> None:
@@ -163,22 +166,24 @@ class LeaseKeeper:
         except BaseException:
             await lease.close()
             raise
-        if self._released:  # meanwhile
+        if self._released:  # while awaiting
             await lease.close()
             return
         self.ledgers = ledgers
         self._incarnations = {name: look.incarnation for name, look in seen.items()}
         newest = max(self._incarnations.values(), default=1)
-        term = self._tenure = LeaseTerm(lease, ledgers, newest)
+        term = self._term = LeaseTerm(lease, ledgers, newest)
         for stream in self._streams:
             name = stream.name
             if name in failed_over:
-                self._settled.failed_over(stream, self.writer, ledgers[name], seen[name])
+                self._listener.failed_over(stream, self.writer, ledgers[name], seen[name])
                 continue
-            self._settled.lease_acquired(stream, self.writer, ledgers[name])
+            self._listener.lease_acquired(stream, self.writer, ledgers[name])
             if lost is not None:
-                self._settled.recovered(stream, found[name])
-        lease.on_lost(lambda reason: self.lost(reason, term))  # perhaps it is by now
+                self._listener.recovered(stream, found[name])
+        lease.on_lost(
+            lambda reason: self.lost(reason, term)
+        )  # calls back at once if it is lost by now
         if lost is not None:
             lost.recovered = found
             for promise, _ in self._waiting.pop(lost, ()):
@@ -187,9 +192,9 @@ class LeaseKeeper:
     async def _recover(
         self, stream: Stream, seen: Observation, failed_over: bool
     ) -> tuple[Ledger, list[Fact]]:
-        """Where the writer stands according to the store, and its facts not announced yet.
+        """The writer's position according to the store, and its facts not announced yet.
 
-        The table is read to its end: after a failover the sequence may be behind it.
+        The table is read to its end, since after a failover the sequence may be behind it.
         """
         before = self.ledgers.get(stream.name)
         facts: list[Fact] = []
@@ -197,13 +202,16 @@ class LeaseKeeper:
             page = Page((), before.position, is_limited=True)
             while page.is_limited:
                 span = Range(page.upto, MAX_TOKEN)
-                page = await surviving_page(self._store, stream, span, self.writer, GROUP_ROWS)
+                page = await surviving_page(
+                    self._store, stream, span, self.writer, _RECOVERY_PAGE_ROWS
+                )
                 facts += page.facts
         if before is None or failed_over:
             reached = await self._store.reached(stream, Range(seen.recorded, MAX_TOKEN))
             mine = seen.writers[self.writer].position
-            # Nothing of ours is open, so all up to the last token is settled. Less might
-            # be less than was published: rolled back tokens leave no trace in the table.
+            # Nothing of this writer is open, so everything up to the last token is settled.
+            # A lower position might be below one already published, for tokens that were
+            # rolled back leave no trace in the table.
             position = max(mine, reached.get(self.writer, 0), seen.last)
         else:
             position = facts[-1].token if facts else before.position

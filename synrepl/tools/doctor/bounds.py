@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from synrepl.services.writing.forget_keys import KEEP_S
+from synrepl.services.writing.periodic import KEEP_KEYS_S
 
 TRANSACTION_S = 60.0
 
@@ -25,5 +25,5 @@ class Bounds:
     behind: int = 10_000
     silent_s: float = 60.0
     lease_s: float = 3600.0
-    key_s: float = KEEP_S + 24 * 3600.0
+    key_s: float = KEEP_KEYS_S + 24 * 3600.0
     failover_days: float = 30.0

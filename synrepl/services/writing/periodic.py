@@ -1,0 +1,50 @@
+"""Periodic tasks of processes that write: idempotency keys expire, idle writers advance."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from synrepl.core.clock import Scheduler
+from synrepl.core.errors import SynreplError
+from synrepl.core.log import Logger
+from synrepl.services.writing.stream_writer import StreamWriter
+from synrepl.storage import idempotency
+from synrepl.storage.database import Database
+
+#: Seconds for which a request may be repeated under its idempotency key.
+KEEP_KEYS_S = 7 * 24 * 3600.0
+
+#: Seconds between two rounds of deleting expired keys.
+EXPIRE_KEYS_EVERY_S = 60.0
+
+#: Maximum number of keys deleted in one transaction, so that none is long.
+KEYS_AT_ONCE = 5_000
+
+#: Seconds between two checks of where all streams are settled.
+SKIP_IDLE_EVERY_S = 1.0
+
+
+async def expire_idempotency_keys(scheduler: Scheduler, database: Database, log: Logger) -> None:
+    """Delete expired keys, a bounded number at a time, for as long as the process runs."""
+    work = partial(idempotency.forget, older_than_s=KEEP_KEYS_S, at_most=KEYS_AT_ONCE)
+    while True:
+        await scheduler.sleep(EXPIRE_KEYS_EVERY_S)
+        try:
+            while await database.run("forget_keys", work) == KEYS_AT_ONCE:
+                await scheduler.sleep(0)
+        except SynreplError as error:
+            log.warn("cannot delete expired idempotency keys: {error}", error=error)
+
+
+async def skip_idle(scheduler: Scheduler, writer: StreamWriter, log: Logger) -> None:
+    """Let an idle writer advance while others write, for as long as the process runs.
+
+    Only for a process that announces its own writer. Where a master announces all writers,
+    it does this for them.
+    """
+    while True:
+        await scheduler.sleep(SKIP_IDLE_EVERY_S)
+        try:
+            await writer.skip_idle()
+        except SynreplError as error:
+            log.warn("cannot look where the streams stand: {error}", error=error)
