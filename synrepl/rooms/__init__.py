@@ -1,7 +1,7 @@
-"""The rules of Matrix rooms, pure: no I/O, no clock, no database.
+"""The rules of Matrix rooms, without I/O, clock or database.
 
-Everything that is meant for use is in ``__all__``; ``docs/rooms.md`` has it by subject. The modules
-below this package are its inside: nothing else imports them.
+The public names are in ``__all__``; ``docs/rooms.md`` lists them by subject. The modules below this
+package are internal: nothing outside imports them.
 """
 
 from __future__ import annotations

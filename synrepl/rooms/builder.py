@@ -1,4 +1,4 @@
-"""Making events: what they follow, what they cite, their depth, hashes and signature, in every room version.
+"""Building events: prev events, auth events, depth, hashes and signature, in every room version.
 
 Sources: https://spec.matrix.org/v1.16/server-server-api/#pdus, #auth-events-selection and #signing-events; the section
 "Event format" of each room version.
@@ -40,7 +40,7 @@ from synrepl.rooms.view import (
 #: The largest integer of strict JSON.
 _MAX_STRICT = (1 << 53) - 1
 
-#: Bytes of the hash that an event ID of versions 1 and 2 is made of.
+#: Bytes of the hash in an event ID of versions 1 and 2.
 _ID_BYTES = 18
 
 
@@ -53,11 +53,11 @@ class RoomIdNeeded(InputError):
 
 
 class EventDraft(NamedTuple):
-    """What an event is to say.
+    """The fields of an event that the caller chooses.
 
     :ivar origin_server_ts: milliseconds since 1970
     :ivar state_key: None when it is no state event
-    :ivar redacts: of an ``m.room.redaction``, the ID of the event that it is about
+    :ivar redacts: target event ID of an ``m.room.redaction``
     """
 
     type: str
@@ -69,12 +69,12 @@ class EventDraft(NamedTuple):
 
 
 class EventBuilder:
-    """Makes the events of one server.
+    """Builds the events of one server.
 
-    It does not say whether an event is allowed: that is for :func:`~synrepl.rooms.judging.judge`.
+    It does not check whether an event is allowed; :func:`~synrepl.rooms.judging.judge` does.
 
-    :param server: the name of the server
-    :param key: the one that it signs with
+    :param server: the server name
+    :param key: the signing key of the server
     """
 
     def __init__(self, version: RoomVersion, server: str, key: SigningKey) -> None:
@@ -83,10 +83,10 @@ class EventBuilder:
         self._key = key
 
     def create(self, draft: EventDraft, room_id: str | None = None) -> Event:
-        """The first event of a room.
+        """Build the ``m.room.create`` of a room.
 
-        :param room_id: for versions before 12; from then on, it follows from the event
-        :raises RoomIdNeeded: there has to be one
+        :param room_id: for versions before 12; in later ones it is derived from the event
+        :raises RoomIdNeeded: this version needs one
         """
         if room_id is None and not self.version.room_id_is_create_hash:
             raise RoomIdNeeded(version=self.version.name)
@@ -95,18 +95,18 @@ class EventBuilder:
     def build(
         self, draft: EventDraft, view: RoomView[S], cache: ResolutionCache[S] | None = None
     ) -> Event:
-        """The next event of a room, at once; see :meth:`lookup_built`."""
+        """Build the next event of a room; :meth:`lookup_built`, run on a view."""
         return run(self.lookup_built(draft, cache), view)
 
     def lookup_built(
         self, draft: EventDraft, cache: ResolutionCache[S] | None = None
     ) -> Lookup[Event]:
-        """The next event of a room: it follows the forward extremities, and cites what authorises it.
+        """Build the next event of a room, on top of its forward extremities.
 
-        Of more than 20 extremities it follows the newest 20.
+        With more than 20 forward extremities, the newest 20 become prev events.
 
-        :raises NoRoomToBuildIn: there is no event yet
-        :raises BadEvent: it would be too large, or no event
+        :raises NoRoomToBuildIn: the room has no event yet
+        :raises BadEvent: the event would be too large or malformed
         :raises NoCanonicalJson: its content cannot be written as canonical JSON
         """
         heads: RoomHeads[S]
@@ -134,7 +134,7 @@ class EventBuilder:
         )
 
     def auth_keys(self, draft: EventDraft) -> Sequence[StateKey]:
-        """The state that authorises an event."""
+        """The state keys that authorise an event."""
         unplaced = Event(
             raw=b"",
             version=self.version,
@@ -159,9 +159,9 @@ class EventBuilder:
         prev_events: Collection[Event] = (),
         auth_events: Collection[Event] = (),
     ) -> Event:
-        """An event with everything that it follows and cites given.
+        """Build an event from given prev events and auth events.
 
-        :param room_id: left out of an ``m.room.create`` whose hash it is
+        :param room_id: left out of an ``m.room.create`` whose hash is the room ID
         :raises BadEvent: see :meth:`lookup_built`
         :raises NoCanonicalJson: see :meth:`lookup_built`
         """
@@ -191,7 +191,7 @@ class EventBuilder:
         return event_of(sign_event(fields, version, self._server, self._key), version)
 
     def _reference(self, event: Event) -> object:
-        """How one event names another: by ID, in versions 1 and 2 with its hash."""
+        """A reference to an event: its ID, in versions 1 and 2 with its hash."""
         if self.version.event_ids is not EventIds.GIVEN:
             return event.event_id
         digest = encode_base64(reference_hash(event.fields, self.version))

@@ -1,8 +1,8 @@
-"""Auth chains: what events depend on, and what follows for the states that they are part of.
+"""Auth chains, the auth difference and the conflicted state subgraph.
 
-The auth chain of an event is all that it cites in ``auth_events``, all that those cite, and so on
-("Auth chain" of https://spec.matrix.org/v1.16/rooms/v2/#definitions). Where the room's ID is the hash of
-its ``m.room.create``, that event is part of every chain though nobody cites it.
+The auth chain of an event consists of its auth events, their auth events, and so on
+("Auth chain" of https://spec.matrix.org/v1.16/rooms/v2/#definitions). Where the room ID is the hash of
+``m.room.create``, that event is part of every chain although ``auth_events`` do not name it.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from synrepl.core.errors import InputError
 from synrepl.rooms.event import Event
 from synrepl.rooms.event_types import CREATE, JOIN_RULES, POWER_LEVELS, POWER_LEVELS_KEY
 
-#: How many shared events are looked at before it is seen whether that is enough.
+#: Shared events processed between two checks of whether the result is complete.
 _BATCH = 64
 
-#: Up to how many bits it is quicker to look for each than to look at all places.
+#: Up to this many set bits, finding each is quicker than scanning all positions.
 _SPARSE = 32
 
-#: Until so many events of a room have a bit, all that are cited get one: no chain takes more than 512
-#: bytes because of that.
+#: Until this many events of a room have a bit, every auth event gets one. This bounds a chain's bits to
+#: 512 bytes, apart from the events that get bits later.
 BITS_FOR_ALL = 4096
 
-#: Types of the events that nearly all others cite, directly or over others.
+#: Types of events that are in nearly every auth chain.
 _RULE_TYPES = frozenset({CREATE, POWER_LEVELS, JOIN_RULES})
 
-#: Reads one event by its ID; ``KeyError`` when there is none, which becomes a named error.
+#: Reads an event by its ID; a ``KeyError`` becomes a named error.
 Fetch = Callable[[str], Event]
 
 
@@ -47,27 +47,27 @@ class AuthCycle(InputError):
 
 
 class AuthChains(Protocol):
-    """Answers about auth chains of one room's events, from memory or from a store."""
+    """Queries on the auth chains of one room, answered from memory or from a store."""
 
     @property
     def power_levels(self) -> Mapping[str, str | None]:
-        """Of each ``m.room.power_levels`` of the room, the one that it cites itself, if any."""
+        """For each ``m.room.power_levels`` of the room, the one among its auth events, if any."""
         ...
 
     def difference(self, differing: Sequence[Collection[str]], shared: Iterable[str]) -> set[str]:
-        """Events that are in the full auth chains of some states, and not of all ("Auth difference").
+        """The auth difference: events in the full auth chains of some states, but not of all.
 
-        An event of a state counts as part of that state's chain, as the reference has it
+        An event of a state counts as part of that state's full auth chain, as in Synapse
         (docs/adr/0014-state-resolution.md).
 
-        :param differing: of each state (at least one), the events that are not in all the states
-        :param shared: the events that are in all of them; read only as far as needed
+        :param differing: for each state (at least one), its events that are not in all states
+        :param shared: the events that are in all states; consumed only as far as needed
         :raises UnknownEvent: one of them is not known
         """
         ...
 
     def subgraph(self, conflicted: Collection[str]) -> set[str]:
-        """These events, and all on a path of citations from one of them to another.
+        """These events, and all events on an auth chain path from one of them to another.
 
         "Conflicted state subgraph" of https://spec.matrix.org/v1.16/rooms/v12/#definitions.
 
@@ -77,7 +77,7 @@ class AuthChains(Protocol):
 
 
 def auth_dependencies(event: Event) -> tuple[str, ...]:
-    """What an event cites, and its room's ``m.room.create`` where that goes without saying."""
+    """The auth events of an event, including ``m.room.create`` where the room ID implies it."""
     cited = event.auth_event_ids
     if event.version.room_id_is_create_hash and not event.is_create:
         return (*cited, create_id(event))
@@ -85,9 +85,9 @@ def auth_dependencies(event: Event) -> tuple[str, ...]:
 
 
 def cited_power_levels(event: Event, power_levels: Container[str]) -> str | None:
-    """The ``m.room.power_levels`` that an event cites.
+    """The ``m.room.power_levels`` among the auth events of an event.
 
-    :param power_levels: the IDs of all in the room
+    :param power_levels: the IDs of all such events in the room
     """
     for event_id in event.auth_event_ids:
         if event_id in power_levels:
@@ -96,23 +96,22 @@ def cited_power_levels(event: Event, power_levels: Container[str]) -> str | None
 
 
 def create_id(event: Event) -> str:
-    """The ID of the ``m.room.create`` of an event's room, where the room's ID tells it."""
+    """The ID of ``m.room.create``, in versions where the room ID contains it."""
     return "$" + event.room_id[1:]
 
 
 class BitSetChains:
     """Auth chains in memory.
 
-    The first few thousand events that are cited have a bit each, and the part of a chain that
-    consists of such events is one integer, shared by all events that cite the same. That is all there
-    is to most rooms. In a larger one, only what the rules of the room are made of gets a bit from then
-    on (creation, power levels, join rules, and all that these depend on), for nearly every event cites
-    it. What else an event cites, mostly an earlier membership of the same user, is kept as a reference
-    and followed when a question needs it. So a room's memory grows with its events, however often
-    members come and go.
+    The first few thousand auth events have a bit each, and the part of a chain that consists of such
+    events is one integer, shared by all events with the same auth events. Most rooms need no more. In
+    a larger room, from then on only ``m.room.create``, power levels, join rules and their own auth
+    chains get a bit, because nearly every chain contains them. Other auth events, mostly an earlier
+    membership of the same user, are kept as references and followed when a query needs them. So
+    memory grows linearly with the number of events, however often members leave and rejoin.
 
-    Bits are given in the order of citation: what depends on an event has a higher one, and all of
-    the chain of an event with a bit has bits.
+    Bits are assigned in dependency order: an event has a higher bit than its auth events, and the
+    whole auth chain of an event with a bit has bits.
     """
 
     __slots__ = (
@@ -129,21 +128,21 @@ class BitSetChains:
 
     def __init__(self, events: Iterable[Event] = (), bits_for_all: int = BITS_FOR_ALL) -> None:
         """
-        :param events: to begin with, those that are depended on first
-        :param bits_for_all: until so many events have a bit, all that are cited get one
+        :param events: initial events, auth events before those that refer to them
+        :param bits_for_all: until this many events have a bit, every auth event gets one
         """
         self._bits_for_all = bits_for_all
-        #: Of each event, the part of its chain that it reaches over events with a bit only.
+        #: By event: the part of its chain reached through events with a bit only.
         self._bits: dict[str, int] = {}
-        #: Of events that cite others without a bit, these.
+        #: By event: those of its auth events that have no bit.
         self._references: dict[str, tuple[str, ...]] = {}
         self._bit_index: dict[str, int] = {}
         self._by_bit: list[str] = []
-        #: By what is cited of events with a bit.
+        #: Chain bits by auth events; only the auth events that have a bit.
         self._interned: dict[tuple[str, ...], int] = {(): 0}
-        #: Events that get a bit when they are cited.
+        #: Events that get a bit as soon as they are somebody's auth event.
         self._rules: set[str] = set()
-        #: Events without a bit that are in the chain of a state event.
+        #: Events without a bit in the auth chain of a state event.
         self._cited: set[str] = set()
         self._power_levels: dict[str, str | None] = {}
         for event in events:
@@ -156,9 +155,9 @@ class BitSetChains:
         return len(self._bits)
 
     def add(self, event: Event) -> None:
-        """Take in an event, unless it is known.
+        """Add an event, unless it is known.
 
-        :raises MissingAuthEvent: something that it depends on is not known
+        :raises MissingAuthEvent: one of its auth events is not known
         """
         event_id = event.event_id
         if event_id in self._bits:
@@ -174,7 +173,7 @@ class BitSetChains:
                 self._power_levels[event_id] = cited_power_levels(event, self._power_levels)
 
     def _add_citing(self, event: Event, cited: tuple[str, ...]) -> int:
-        """Give bits to what an event cites, as far as that gets any, and note the rest.
+        """Assign bits to the auth events that are due one, and keep the others as references.
 
         :returns: the bits of the event's chain
         """
@@ -205,7 +204,7 @@ class BitSetChains:
         return union
 
     def _give_bits(self, event_id: str) -> None:
-        """Give an event a bit, and before it all of its chain that has none."""
+        """Assign a bit to an event, after assigning bits to those of its chain that have none."""
         for each in self._in_order([event_id]):
             self._bits[each] |= self._union(self._references.pop(each, ()))
             self._bit_index[each] = len(self._by_bit)
@@ -213,7 +212,7 @@ class BitSetChains:
             self._cited.discard(each)
 
     def _mark_cited(self, event_ids: Iterable[str]) -> None:
-        """Note that a state event has these in its chain, and what they cite."""
+        """Record that these events, and their auth chains, are in the chain of a state event."""
         ahead = list(event_ids)
         while ahead:
             each = ahead.pop()
@@ -222,7 +221,7 @@ class BitSetChains:
                 ahead.extend(self._references.get(each, ()))
 
     def _in_order(self, starts: Iterable[str]) -> list[str]:
-        """Events and those of their chains, as far as they have no bit; what is cited comes first."""
+        """These events and their chains, without those that have a bit; auth events come first."""
         ordered: list[str] = []
         seen: set[str] = set()
         path = [(each, False) for each in starts]
@@ -238,7 +237,7 @@ class BitSetChains:
 
     @property
     def bit_count(self) -> int:
-        """How many events have a bit: what the size of a chain grows with."""
+        """Number of events with a bit, which is what the size of a chain grows with."""
         return len(self._by_bit)
 
     @property
@@ -247,7 +246,7 @@ class BitSetChains:
         return self._power_levels
 
     def chain(self, event_id: str) -> set[str]:
-        """The auth chain of an event, without itself.
+        """The auth chain of an event, without the event itself.
 
         :raises UnknownEvent: the event is not known
         """
@@ -264,7 +263,7 @@ class BitSetChains:
         others = [events for _, events in parts]
         found = others[0].union(*others).difference(others[0].intersection(*others))
         remaining, looked_at, seen = iter(shared), list[str](), set[str]()
-        # What no state event cites, nothing shared can take out again.
+        # An event in no state event's chain cannot be removed by a shared event.
         while rest or not found.isdisjoint(self._cited):
             some = list(islice(remaining, _BATCH))
             if not some:
@@ -283,16 +282,16 @@ class BitSetChains:
         below = self._below(found, others)
         ends = self._own_bits(found)
         if ends:
-            # What is older than all of the ends has none of them in its chain.
+            # An event older than all conflicted events has none of them in its chain.
             oldest = (ends & -ends).bit_length()
             candidates = self._events((below & ~ends) >> oldest << oldest)
             found.update([each for each in candidates if self._bits[each] & ends])
         return found | self._reaching(conflicted, ends) & others if others else found
 
     def _reaching(self, conflicted: Collection[str], ends: int) -> set[str]:
-        """Of the events without a bit in the chains of some, those that have one of them in their own.
+        """Events without a bit, in the chains of ``conflicted``, whose own chain contains one of those.
 
-        :param ends: the bits of these
+        :param ends: the bits of ``conflicted``
         """
         goals = set(conflicted)
         reaching: set[str] = set()
@@ -309,9 +308,9 @@ class BitSetChains:
         return reaching
 
     def _below(self, starts: Collection[str], others: set[str]) -> int:
-        """The chains of some events together: bits, and the events that have none.
+        """The union of the auth chains of some events: bits, and the events without a bit.
 
-        :param others: the latter are added; those that are in it already are not followed
+        :param others: the latter are added to it; events that are already in it are not followed
         :raises UnknownEvent: one of ``starts`` is not known
         """
         all_bits, references, bit_index = self._bits, self._references, self._bit_index

@@ -1,8 +1,8 @@
-"""The checks on an event that depend on others: what it cites, the state before it, the room as it is now.
+"""Checks 4 to 6 on receipt of a PDU: against auth events, the state before, and the current state.
 
-Source: https://spec.matrix.org/v1.16/server-server-api/#checks-performed-on-receipt-of-a-pdu, whose steps
-these are, and the seed on faster joins. Steps 1 to 3 (format, signatures, hash) come before: an
-:class:`~synrepl.rooms.event.Event` has passed the first.
+Source: https://spec.matrix.org/v1.16/server-server-api/#checks-performed-on-receipt-of-a-pdu, which numbers
+them, and the proposal on faster joins. Checks 1 to 3 (format, signatures, hash) come first: an
+:class:`~synrepl.rooms.event.Event` has passed check 1.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from synrepl.rooms.view import EntriesRequest, EventsRequest, StateHandle
 class Check(StrEnum):
     """The check that an event failed."""
 
-    AUTH_EVENTS = "auth_events"  #: 4, with what can be said of it alone: it is rejected
-    STATE_BEFORE = "state_before"  #: 5: it is rejected
-    CURRENT_STATE = "current_state"  #: 6: it is soft-failed
+    AUTH_EVENTS = "auth_events"  #: 4, including the state-independent rules: the event is rejected
+    STATE_BEFORE = "state_before"  #: 5: the event is rejected
+    CURRENT_STATE = "current_state"  #: 6: the event is soft-failed
 
 
 class Checks:
     """Checks 4, 5 and 6 of one event.
 
-    The rules look at a few entries of a state only, and mostly these are the same for all three
-    checks: an answer is found once for each choice of entries.
+    The rules read only a few entries of a state, and mostly these are the same for all three
+    checks, so the result is cached by entries.
 
     :param cited: all of its auth events
-    :param create: the room's ``m.room.create``, which stands for itself where nobody cites it
+    :param create: the room's ``m.room.create``, for versions in which ``auth_events`` do not name it
     """
 
     __slots__ = ("_all_cited", "_answers", "_cited", "_event", "_keys")
@@ -57,17 +57,17 @@ class Checks:
 
     @property
     def keys(self) -> tuple[StateKey, ...]:
-        """What the rules look at."""
+        """The state keys that the rules read."""
         return self._keys
 
     def auth_events_state(self) -> dict[StateKey, str]:
-        """The state that its auth events are."""
+        """The auth events as a state."""
         return {key: event.event_id for key, event in self._cited.items()}
 
     def by_auth_events(self, rejected: Container[str]) -> Refusal | None:
-        """4: the event by itself, whether it cites what it should, and the rules by what it cites.
+        """Check 4: the event by itself, its choice of auth events, and the rules against those.
 
-        :param rejected: events that were rejected
+        :param rejected: IDs of rejected events
         """
         event = self._event
         refusal = check_state_independent(event) or check_auth_events(
@@ -83,7 +83,7 @@ class Checks:
         return answer
 
     def lookup_by_state(self, state: StateHandle) -> Lookup[Refusal | None]:
-        """5 and 6: the rules by a state of the room.
+        """Checks 5 and 6: the rules against a state of the room.
 
         :raises UnknownEvent: an event of the state is not known
         """

@@ -1,17 +1,17 @@
-"""An event as it travels between servers (PDU): the JSON that came, and a view over it.
+"""A PDU, the federation format of an event: the received JSON, and its parsed fields.
 
 Sources: the section "Event format" of https://spec.matrix.org/v1.16/rooms/v1/, v3 and v12, and
 https://spec.matrix.org/v1.16/client-server-api/#size-limits.
 
-What is odd in JSON, and what becomes of it:
+How unusual JSON is treated:
 
-- a key that occurs twice: the last one counts, as for the reference; :attr:`Event.raw` keeps both
+- a duplicate key: the last one counts, as in Synapse; :attr:`Event.raw` keeps both
 - ``1.0``, ``1e3``, ``-0`` and integers beyond ±(2^53 − 1): refused where the version has
-  ``strict_json``. Else ``1.0`` and ``1e3`` stay fractional (canonical JSON has ``1000.0``, as the
-  reference's), ``-0`` is 0, integers stay exact
+  ``strict_json``. Otherwise ``1.0`` and ``1e3`` stay floats (canonical JSON has ``1000.0``, as in
+  Synapse), ``-0`` is 0, and integers stay exact
 - a number too large for a float (``1e400``), an integer of thousands of digits: refused
-- half a surrogate pair, bytes that are no UTF-8: refused, for there is no canonical JSON of them
-- NUL and other control characters, escaped: kept like any other
+- a lone surrogate, bytes that are not UTF-8: refused, because they have no canonical JSON
+- escaped NUL and other control characters: kept like any other character
 - more than :data:`~synrepl.core.jsons.MAX_EXACT_DEPTH` levels of lists and objects: refused
 """
 
@@ -36,17 +36,17 @@ from synrepl.rooms.identifiers import MAX_ID_BYTES
 from synrepl.rooms.redacting import signed_part
 from synrepl.rooms.versions import EventIds, RoomVersion
 
-#: Bytes of an event's canonical JSON, at most.
+#: Maximum size of an event's canonical JSON, in bytes.
 MAX_EVENT_BYTES = 65_536
 
-#: How many events one may follow, and cite, at most.
+#: Maximum number of prev events and of auth events.
 MAX_PREV_EVENTS = 20
 MAX_AUTH_EVENTS = 10
 
-#: Depth and time are kept in columns of 64 bits; only versions without strict JSON have larger numbers.
+#: Depth and time are stored in 64-bit columns; only versions without strict JSON allow larger numbers.
 _MAX_NUMBER = 2**63 - 1
 
-#: Text of so many characters is never longer than :data:`MAX_ID_BYTES`.
+#: Text of at most this many characters never exceeds :data:`MAX_ID_BYTES` in UTF-8.
 _SURELY_SHORT = MAX_ID_BYTES // 4
 
 _NOT_STRICT = "a number in it is no integer within ±(2^53 − 1)"
@@ -60,13 +60,15 @@ class BadEvent(InputError):
 
 
 class Event(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """One event. What is in it must not be changed.
+    """One event. Its contents must not be mutated.
 
-    :ivar raw: the JSON as it came
-    :ivar fields: the same, decoded
-    :ivar state_key: None when it is no state event
-    :ivar prev_event_ids: the events that it follows
-    :ivar auth_event_ids: the events that it cites, in its own order
+    :ivar raw: the JSON as received
+    :ivar fields: the decoded JSON
+    :ivar state_key: None for a message event
+    :ivar prev_event_ids: the IDs in ``prev_events``
+    :ivar auth_event_ids: the IDs in ``auth_events``, in that order
+    :ivar depth: as stated by the sender's server; unreliable
+    :ivar origin_server_ts: milliseconds since 1970, as stated by the sender's server
     """
 
     raw: bytes
@@ -85,17 +87,17 @@ class Event(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     @property
     def is_create(self) -> bool:
-        """Whether it made its room."""
+        """Whether it is the room's ``m.room.create``."""
         return self.type == CREATE and self.state_key == ""
 
     @property
     def membership(self) -> object:
-        """Of an ``m.room.member``, what its content says, text or not."""
+        """``membership`` of the content, of whatever type."""
         return self.content.get("membership")
 
     @property
     def redacts(self) -> str | None:
-        """Of an ``m.room.redaction``, the ID of the event that it is about; None of any other."""
+        """The target event ID of an ``m.room.redaction``; None for other types."""
         if self.type != REDACTION:
             return None
         where = self.content if self.version.redacts_in_content else self.fields
@@ -104,24 +106,23 @@ class Event(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     @property
     def signatures(self) -> dict[str, Any]:
-        """By server, what it says are signatures; nothing in it is checked."""
+        """The content of ``signatures``, by server, unverified."""
         signatures = self.fields.get("signatures")
         return signatures if isinstance(signatures, dict) else {}
 
     def content_hash(self) -> bytes:
-        """SHA-256 as it should stand in its ``hashes``."""
+        """The SHA-256 that ``hashes`` should contain."""
         return content_hash_of_decoded(self.fields)
 
     def signed_bytes(self) -> bytes:
-        """What servers sign of it: canonical JSON of its redacted form without ``signatures``."""
+        """The bytes that servers sign: canonical JSON of the redacted event without ``signatures``."""
         return canonical_of_decoded(signed_part(self.fields, self.version))
 
 
 def parse_event(raw: bytes, version: RoomVersion) -> Event:
-    """Read an event in federation format.
+    """Parse an event in federation format.
 
-    :raises BadEvent: it lacks something that every event has, something is of the wrong type, or
-        too large
+    :raises BadEvent: a required field is missing, a field has the wrong type, or a limit is exceeded
     """
     try:
         fields, size = decode_exactly(raw, "an event")
@@ -132,7 +133,7 @@ def parse_event(raw: bytes, version: RoomVersion) -> Event:
     if size is None:
         size = _lenient_size(fields, version)
     elif size != len(raw) and version.strict_json and has_negative_zero(raw):
-        # Where the sizes are the same, nothing was written in another way than canonical JSON's.
+        # Where the sizes are equal, the JSON was canonical but for the order of keys.
         _refuse(version, _NOT_STRICT)
     if size > MAX_EVENT_BYTES:
         _refuse(version, f"it has {size} bytes, more than {MAX_EVENT_BYTES}")
@@ -180,7 +181,7 @@ def parse_event(raw: bytes, version: RoomVersion) -> Event:
         most = f"{MAX_PREV_EVENTS} prev_events or {MAX_AUTH_EVENTS} auth_events"
         _refuse(version, f"it has more than {most}")
     try:
-        # The quickest way to see whether all is text, and short.
+        # The quickest way to check that all are text, and short.
         references = prev_events + auth_events
         together = "".join(references)
     except TypeError:
@@ -207,7 +208,7 @@ def parse_event(raw: bytes, version: RoomVersion) -> Event:
 
 
 def event_of(fields: dict[str, Any], version: RoomVersion) -> Event:
-    """The same of an event that is decoded already; its JSON is made canonical.
+    """Make an event of decoded JSON; :attr:`Event.raw` becomes its canonical JSON.
 
     :raises BadEvent: see :func:`parse_event`
     """
@@ -219,7 +220,7 @@ def event_of(fields: dict[str, Any], version: RoomVersion) -> Event:
 
 
 def _lenient_size(fields: dict[str, Any], version: RoomVersion) -> int:
-    """How many bytes its canonical JSON has, with numbers that only some versions allow."""
+    """The size of its canonical JSON in bytes, with numbers that only some versions allow."""
     if version.strict_json:
         _refuse(version, _NOT_STRICT)
     for name in ("depth", "origin_server_ts"):
@@ -233,7 +234,7 @@ def _lenient_size(fields: dict[str, Any], version: RoomVersion) -> int:
 
 
 def _firsts(references: object) -> object:
-    """Of pairs of an event ID and a hash, the IDs; anything else as it is, or None, to be refused."""
+    """The IDs of (event ID, hash) pairs. Anything malformed stays, or becomes None, to be refused later."""
     if not isinstance(references, list):
         return references
     return [pair[0] if type(pair) is list and pair else None for pair in references]

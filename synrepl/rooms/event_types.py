@@ -1,4 +1,4 @@
-"""Names that the rules know: types of events, keys of the state that authorises events, and one key of their contents.
+"""Event types and state keys that the rules refer to, and one content key.
 
 Sources: https://spec.matrix.org/v1.16/client-server-api/#room-events and
 https://spec.matrix.org/v1.16/server-server-api/#auth-events-selection.
@@ -16,13 +16,13 @@ THIRD_PARTY_INVITE: Final = "m.room.third_party_invite"
 HISTORY_VISIBILITY: Final = "m.room.history_visibility"
 REDACTION: Final = "m.room.redaction"
 
-#: A server's own aliases of the room, in versions up to 5.
+#: The room aliases of one server; has an auth rule in versions up to 5.
 ALIASES: Final = "m.room.aliases"
 
-#: Made by a server to join branches of the graph; says nothing.
+#: Sent by Synapse to merge forward extremities; has no content.
 DUMMY: Final = "org.matrix.dummy_event"
 
-#: In the content of an ``m.room.member``: who vouches for somebody who joins without an invite.
+#: Content key of an ``m.room.member``: the member who authorises a restricted join.
 AUTHORISING_USER: Final = "join_authorised_via_users_server"
 
 CREATE_KEY: Final[tuple[str, str]] = (CREATE, "")

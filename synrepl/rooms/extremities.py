@@ -1,7 +1,7 @@
-"""Forward extremities: the events that nothing follows yet, which the next event will follow.
+"""Forward extremities: events that are no event's prev event yet.
 
-Events that are rejected, or soft-failed, are as if they were not there: they are no extremities, and
-what follows them follows what they follow. Source:
+They become the prev events of the next event. Rejected and soft-failed events are skipped: they are never
+forward extremities, and an event on top of them counts as being on top of their prev events. Source:
 https://spec.matrix.org/v1.16/server-server-api/#soft-failure and #rejection.
 """
 
@@ -12,16 +12,16 @@ from typing import Protocol
 
 
 class GraphEvent(Protocol):
-    """What has to be known of an event to tell what the ends of its room are."""
+    """What :class:`ForwardExtremities` needs to know about an event."""
 
     @property
     def prev_event_ids(self) -> Iterable[str]:
-        """The events that it follows."""
+        """IDs of its prev events."""
         ...
 
     @property
     def passed_all_checks(self) -> bool:
-        """Whether it was accepted, and did not soft-fail."""
+        """Whether it was accepted and not soft-failed."""
         ...
 
 
@@ -30,13 +30,13 @@ def superseded_by(
     find: Callable[[str], GraphEvent | None],
     skipped: Container[str] = frozenset(),
 ) -> set[str]:
-    """Those events that something which follows these leaves behind.
+    """The events that stop being forward extremities once an event follows these.
 
-    These are the events themselves and, where one of them does not count, those that it
-    follows, and so on.
+    These are the events themselves and, where one was rejected or soft-failed, also its prev
+    events, and so on.
 
-    :param find: an event that is known; None for any other
-    :param skipped: events that do not count, beyond which nobody needs to look
+    :param find: returns a known event; None for any other
+    :param skipped: rejected or soft-failed events whose prev events were processed before
     """
     found: set[str] = set()
     ahead = list(prev_event_ids)
@@ -52,11 +52,11 @@ def superseded_by(
 
 
 class ForwardExtremities:
-    """The forward extremities of a room, as its events are taken in.
+    """The forward extremities of a room, updated event by event.
 
-    An event that comes after one that follows it is none.
+    An event that arrives after one that follows it never becomes one.
 
-    :ivar event_ids: what they are now
+    :ivar event_ids: the current forward extremities
     """
 
     __slots__ = ("_missing_prev_events", "_skipped", "event_ids")
@@ -65,17 +65,17 @@ class ForwardExtremities:
         self, event_ids: Iterable[str] = (), missing_prev_events: Iterable[str] = ()
     ) -> None:
         """
-        :param event_ids: to begin with
+        :param event_ids: the initial forward extremities
         :param missing_prev_events: see :attr:`missing_prev_events`
         """
         self.event_ids = frozenset(event_ids)
         self._missing_prev_events = set(missing_prev_events)
-        # What does not count and was followed: a long chain of those is gone through once.
+        # Rejected or soft-failed events that were followed, so that a long chain of them is walked once.
         self._skipped: set[str] = set()
 
     @classmethod
     def of(cls, events: Iterable[tuple[str, GraphEvent]]) -> ForwardExtremities:
-        """Those of some events with their IDs, in the order in which they were taken in."""
+        """The forward extremities of some events, given with their IDs in the order of their arrival."""
         extremities = cls()
         known: dict[str, GraphEvent] = {}
         for event_id, event in events:
@@ -85,19 +85,19 @@ class ForwardExtremities:
 
     @property
     def missing_prev_events(self) -> Set[str]:
-        """Events that have not come, and would be no extremities if they did: others follow them."""
+        """Unknown events that known ones follow; they will not become forward extremities."""
         return self._missing_prev_events
 
     def add(
         self, event_id: str, event: GraphEvent, find: Callable[[str], GraphEvent | None]
     ) -> None:
-        """Go on with one more event.
+        """Add an event.
 
-        :param find: an event that was taken in before; None for any other
+        :param find: returns an event that was added before; None for any other
         """
         already_followed = event_id in self._missing_prev_events
         self._missing_prev_events.discard(event_id)
-        # What follows one that does not count follows what that one follows.
+        # An event on top of a rejected or soft-failed one counts as on top of that one's prev events.
         if event.passed_all_checks or already_followed:
             superseded = superseded_by(event.prev_event_ids, find, self._skipped)
             for each in superseded:

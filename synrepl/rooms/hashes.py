@@ -19,7 +19,7 @@ from synrepl.rooms.versions import EventIds, RoomVersion
 
 Json = Mapping[str, Any]
 
-#: What a server adds later or on the way. The last three are the reference's; the specification does
+#: Fields that servers add later or in transit. The last three are Synapse's; the specification does
 #: not name them.
 _NOT_IN_CONTENT_HASH = (
     "signatures",
@@ -32,10 +32,10 @@ _NOT_IN_CONTENT_HASH = (
 
 _TO_URL_SAFE = bytes.maketrans(b"+/", b"-_")
 
-#: Looking up a member of an enumeration takes as long as encoding the hash.
+#: A constant, because looking up an enumeration member takes as long as encoding the hash.
 _URL_SAFE = EventIds.URL_SAFE_HASH
 
-#: Letters of an unpadded SHA-256 in Base64.
+#: Length of a SHA-256 in unpadded Base64.
 _HASH_LETTERS = 43
 
 
@@ -44,10 +44,10 @@ class NoCanonicalJson(InputError):
 
 
 def canonical_json(value: Any) -> bytes:
-    """Canonical JSON.
+    """Encode as canonical JSON.
 
-    :raises NoCanonicalJson: it holds NaN, an infinity, half a surrogate pair or something that is no
-        JSON, or nests too deep
+    :raises NoCanonicalJson: the value contains NaN, an infinity, a lone surrogate or something that is
+        not JSON, or is nested too deeply
     """
     try:
         return canonical(value)
@@ -56,7 +56,7 @@ def canonical_json(value: Any) -> bytes:
 
 
 def canonical_json_of_decoded(value: Any) -> bytes:
-    """The same of what :func:`~synrepl.core.jsons.decode_exactly` gave; quicker.
+    """Encode the output of :func:`~synrepl.core.jsons.decode_exactly`; quicker.
 
     :raises NoCanonicalJson: see :func:`canonical_json`
     """
@@ -71,7 +71,7 @@ def _none(error: Exception) -> NoCanonicalJson:
 
 
 def content_hash(fields: Json) -> bytes:
-    """SHA-256 of an event, as it should stand in its ``hashes``.
+    """Content hash of an event: the SHA-256 that its ``hashes`` should contain.
 
     :raises NoCanonicalJson: there is none of it
     """
@@ -79,7 +79,7 @@ def content_hash(fields: Json) -> bytes:
 
 
 def content_hash_of_decoded(fields: Json) -> bytes:
-    """The same of what :func:`~synrepl.core.jsons.decode_exactly` gave, such as an event's fields; quicker.
+    """Content hash of the output of :func:`~synrepl.core.jsons.decode_exactly`, such as an event's fields; quicker.
 
     :raises NoCanonicalJson: see :func:`content_hash`
     """
@@ -94,7 +94,7 @@ def _hashed(fields: Json) -> dict[str, Any]:
 
 
 def signed_bytes(fields: Json, version: RoomVersion) -> bytes:
-    """What servers sign of an event: canonical JSON of its redacted form without ``signatures``.
+    """The bytes that servers sign: canonical JSON of the redacted event without ``signatures``.
 
     :raises NoCanonicalJson: there is none of it
     """
@@ -102,7 +102,7 @@ def signed_bytes(fields: Json, version: RoomVersion) -> bytes:
 
 
 def reference_hash(fields: Json, version: RoomVersion) -> bytes:
-    """SHA-256 of an event's redacted form, by which others refer to it.
+    """Reference hash of an event: the SHA-256 of its redacted form.
 
     :raises NoCanonicalJson: there is none of it
     """
@@ -110,7 +110,7 @@ def reference_hash(fields: Json, version: RoomVersion) -> bytes:
 
 
 def event_id_of(signed: bytes, version: RoomVersion) -> str:
-    """The ID of an event whose version computes it, from its :func:`signed_bytes`."""
+    """The event ID in versions that derive it from :func:`signed_bytes`."""
     encoded = b2a_base64(sha256(signed).digest())
     if version.event_ids is _URL_SAFE:
         encoded = encoded.translate(_TO_URL_SAFE)

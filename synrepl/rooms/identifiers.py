@@ -1,9 +1,9 @@
 """Identifiers of users, rooms, events and servers: their grammar and limits.
 
 Source: https://spec.matrix.org/v1.16/appendices/#common-identifier-format. User IDs follow the
-historical grammar, which the specification asks servers to accept, for rooms are full of them; only
-new ones follow the narrow one. What rooms hold is judged by these; an auth rule that needs no more
-than a server's name asks :func:`.auth.users.server_part`, which refuses nothing, as the reference does.
+historical grammar, which the specification requires servers to accept in rooms; only new users follow
+the narrow one. An auth rule that needs only the server name uses
+:func:`.auth.users.server_part`, which refuses nothing, as Synapse does.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import re
 from synrepl.core.errors import InputError
 from synrepl.rooms.versions import EventIds, RoomVersion
 
-#: Bytes of an identifier, sigil and server included, at most.
+#: Maximum length of an identifier in bytes, sigil and server included.
 MAX_ID_BYTES = 255
 
 _SERVER = re.compile(
@@ -32,7 +32,7 @@ class BadIdentifier(InputError):
 
 
 def server_of(identifier: str) -> str:
-    """The server in an identifier: what follows the first colon. The rest is not looked at.
+    """The server name in an identifier: everything after the first colon. The rest is not validated.
 
     :raises BadIdentifier: there is no colon, or nothing after it
     """
@@ -43,25 +43,25 @@ def server_of(identifier: str) -> str:
 
 
 def check_server_name(text: str) -> None:
-    """https://spec.matrix.org/v1.16/appendices/#server-name
+    """Check a server name: https://spec.matrix.org/v1.16/appendices/#server-name
 
-    :raises BadIdentifier: it is none
+    :raises BadIdentifier: it is malformed
     """
     _check_server(text, text, "server name")
 
 
 def check_user_id(text: str) -> None:
-    """https://spec.matrix.org/v1.16/appendices/#historical-user-ids
+    """Check a user ID: https://spec.matrix.org/v1.16/appendices/#historical-user-ids
 
-    :raises BadIdentifier: it is none
+    :raises BadIdentifier: it is malformed
     """
     _check_with_server(text, "@", "user ID")
 
 
 def check_new_user_id(text: str) -> None:
-    """https://spec.matrix.org/v1.16/appendices/#user-identifiers, for a user that is to be
+    """Check the ID of a new user: https://spec.matrix.org/v1.16/appendices/#user-identifiers
 
-    :raises BadIdentifier: it is none
+    :raises BadIdentifier: it is malformed
     """
     localpart = _check_with_server(text, "@", "user ID")
     if not _NEW_LOCALPART.fullmatch(localpart):
@@ -71,9 +71,9 @@ def check_new_user_id(text: str) -> None:
 
 
 def check_room_id(text: str, version: RoomVersion) -> None:
-    """https://spec.matrix.org/v1.16/appendices/#room-ids
+    """Check a room ID: https://spec.matrix.org/v1.16/appendices/#room-ids
 
-    :raises BadIdentifier: it is none
+    :raises BadIdentifier: it is malformed
     """
     if version.room_id_is_create_hash:
         _check_hash(text, "!", "room ID", _URL_SAFE_HASH)
@@ -82,9 +82,9 @@ def check_room_id(text: str, version: RoomVersion) -> None:
 
 
 def check_event_id(text: str, version: RoomVersion) -> None:
-    """https://spec.matrix.org/v1.16/appendices/#event-ids
+    """Check an event ID: https://spec.matrix.org/v1.16/appendices/#event-ids
 
-    :raises BadIdentifier: it is none
+    :raises BadIdentifier: it is malformed
     """
     if version.event_ids is EventIds.GIVEN:
         _check_with_server(text, "$", "event ID")
@@ -95,7 +95,7 @@ def check_event_id(text: str, version: RoomVersion) -> None:
 
 
 def _check_with_server(text: str, sigil: str, kind: str) -> str:
-    """The part between sigil and colon."""
+    """Check an identifier with a server name; returns its local part."""
     _check_start(text, sigil, kind)
     local, colon, server = text[1:].partition(":")
     if not colon:

@@ -1,4 +1,4 @@
-"""What became of an event in a room, and why it may be that nothing can be said."""
+"""The result of judging an event in a room, and the errors when it cannot be judged."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ class NoState(InputError):
 
 
 class Judged(msgspec.Struct, Generic[S], frozen=True, eq=False, gc=False):
-    """What became of an event.
+    """The verdict on an event, and the states before and after it.
 
     The states are handles of the view in which it was judged; in a :class:`~synrepl.rooms.room.Room`
     they are whole maps.
 
-    :ivar state_before: None for one that is known only because others cite it
-    :ivar state_after: the same, with the event in it when it is accepted state
-    :ivar refusal: why it is rejected
+    :ivar state_before: None for an outlier
+    :ivar state_after: equal to ``state_before``, plus the event when it is an accepted state event
+    :ivar refusal: why it is rejected; None when it is accepted
     :ivar failed: the check by which it was rejected or soft-failed
-    :ivar soft_failure: why it is soft-failed: accepted, and not shown or followed
-    :ivar partial: its state is known in part only (faster joins)
-    :ivar ordering: in both orders
+    :ivar soft_failure: why it is soft-failed: accepted, but not sent to clients or built upon
+    :ivar partial: whether its state is partial (faster joins)
+    :ivar ordering: its place in the topological and the stream ordering
     """
 
     event: Event
@@ -61,15 +61,15 @@ class Judged(msgspec.Struct, Generic[S], frozen=True, eq=False, gc=False):
 
     @property
     def passed_all_checks(self) -> bool:
-        """Whether it was accepted, and not soft-failed."""
+        """Whether it was accepted and not soft-failed."""
         return self.refusal is None and self.soft_failure is None
 
     @property
     def topological(self) -> int:
-        """Its topological number, see :class:`~synrepl.rooms.ordering.EventOrdering`."""
+        """Its topological ordering; see :class:`~synrepl.rooms.ordering.EventOrdering`."""
         return self.ordering.topological
 
     @property
     def prev_event_ids(self) -> tuple[str, ...]:
-        """The events that it follows."""
+        """IDs of its prev events."""
         return self.event.prev_event_ids

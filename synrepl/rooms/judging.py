@@ -1,12 +1,12 @@
-"""Judging one event of a room: checks 4 to 6, over any view of the room.
+"""Judging an event of a room: checks 4 to 6, over any view of the room.
 
 Sources: https://spec.matrix.org/v1.16/server-server-api/#checks-performed-on-receipt-of-a-pdu, #rejection,
-#soft-failure, https://spec.matrix.org/v1.16/server-server-api/#room-state-resolution, and the seed on
-faster joins. The state before an event is what the states after the events that it follows resolve to; an
-event that was rejected, or that is no state event, changes nothing.
+#soft-failure, https://spec.matrix.org/v1.16/server-server-api/#room-state-resolution, and the proposal
+on faster joins. The state before an event is the resolution of the states after its prev events. A rejected
+event and a message event leave the state unchanged.
 
 The code is written once, as lookups (:mod:`synrepl.rooms.lookups`). An ordinary event takes two rounds. One
-that follows several events whose states differ takes six more, however large these are.
+whose prev events have different states takes six more, however large the states are.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def judge(
     stream: int = 0,
     cache: ResolutionCache[S] | None = None,
 ) -> Judged[S]:
-    """Judge an event at once; see :func:`lookup_judged`."""
+    """Judge an event; :func:`lookup_judged`, run on a view."""
     lookup: Lookup[Judged[S]] = lookup_judged(
         event, state_before, partial=partial, live=live, stream=stream, cache=cache
     )
@@ -56,7 +56,7 @@ def judge(
 
 
 def judge_outlier(event: Event, view: RoomView[S], stream: int = 0) -> Judged[S]:
-    """Judge an event by what it cites, at once; see :func:`lookup_judged_outlier`."""
+    """Judge an outlier; :func:`lookup_judged_outlier`, run on a view."""
     lookup: Lookup[Judged[S]] = lookup_judged_outlier(event, stream)
     return run(lookup, view)
 
@@ -70,16 +70,16 @@ def lookup_judged(
     stream: int = 0,
     cache: ResolutionCache[S] | None = None,
 ) -> Lookup[Judged[S]]:
-    """Judge an event in a room; the room stays as it is.
+    """Judge an event in a room, without changing the room.
 
-    :param state_before: as another server tells it; by default, what follows from the events that it
-        follows, which must be known then
-    :param partial: whether that is only a part of the state; by default it is where it is
-        known in part only of an event that it follows
-    :param live: whether check 6 applies. It is for what servers send as it happens, not for history
-    :param stream: its number in the stream order, where that is known already
-    :param cache: of the room; what was resolved once need not be resolved again
-    :raises UnknownEvents: something that it cites, or follows, is not known
+    :param state_before: the state before it as another server reported it; by default it is derived from
+        the prev events, which must be known then
+    :param partial: whether ``state_before`` is partial; by default, whether the state of any
+        prev event is
+    :param live: whether check 6 applies, which is for events sent as they happen, not for history
+    :param stream: its stream ordering, if already assigned
+    :param cache: the room's cache of resolved states
+    :raises UnknownEvents: an auth event or prev event is not known
     """
     parents = event.prev_event_ids
     needed = auth_dependencies(event)
@@ -118,7 +118,7 @@ def lookup_judged(
     else:
         before = state
         if partial:
-            # Check 5 in its partial form: with what the event claims of the state.
+            # Check 5 with partial state: the auth events take part in the resolution.
             claimed = state_of_entries(heads.empty_state, checks.auth_events_state())
             before = yield from lookup_resolved_state(event.version, [state, claimed], cache)
         refusal = yield from checks.lookup_by_state(before)
@@ -135,9 +135,9 @@ def lookup_judged(
 
 
 def lookup_judged_outlier(event: Event, stream: int = 0) -> Lookup[Judged[S]]:
-    """Judge an event by what it cites, check 4, wherever it stands in the room.
+    """Judge an outlier by check 4 alone.
 
-    :raises UnknownEvents: something that it cites is not known
+    :raises UnknownEvents: an auth event is not known
     """
     needed = auth_dependencies(event)
     (known,) = yield (EventsRequest(needed),)
@@ -151,7 +151,7 @@ def lookup_judged_outlier(event: Event, stream: int = 0) -> Lookup[Judged[S]]:
 
 
 def unknown_events_error(event: Event, missing: Sequence[str]) -> UnknownEvents:
-    """The error for an event that cannot be judged yet; of many that are missing it names some."""
+    """The error for an event that cannot be judged yet; it names at most five missing events."""
     some = ", ".join(list(dict.fromkeys(missing))[:5])
     return UnknownEvents(missing=some, room_id=event.room_id, event_id=event.event_id)
 
@@ -159,9 +159,9 @@ def unknown_events_error(event: Event, missing: Sequence[str]) -> UnknownEvents:
 def _is_soft_failable(
     heads: RoomHeads[S], parents: Sequence[str], live: bool, partial: bool
 ) -> bool:
-    """Whether check 6 applies and could say anything else than check 5.
+    """Whether check 6 applies and could differ from check 5.
 
-    While the room is known in part only, nothing is soft-failed.
+    While the room has partial state, nothing is soft-failed.
     """
     return (
         live and not heads.is_partial and not partial and heads.forward_extremities != set(parents)
@@ -182,9 +182,9 @@ def _lookup_by_current_state(
 
 
 def _checks(event: Event, known: KnownEvents) -> Checks:
-    """The checks with its auth events, and the room's creation where nobody cites it.
+    """The checks of an event, with its auth events and an implied ``m.room.create``.
 
-    A room's ID is that of an accepted creation only.
+    A room ID is valid only when its ``m.room.create`` was accepted.
     """
     cited = [known.events[each] for each in event.auth_event_ids]
     create = None

@@ -1,11 +1,11 @@
 """Lookups: code that needs data from somewhere, written once for memory, SQL and Spark.
 
-A lookup is a generator. It yields a *round*: a few requests, each for a set of IDs, which can be answered
-together; it is sent the answers in the same order, and returns its result. What answers is not its
-business: :func:`run` calls the methods of a view in memory, :func:`run_async` awaits a function that
-answers a whole round, such as one statement of SQL. One round is one round trip.
+A lookup is a generator. It yields *rounds*: a round is a tuple of requests, each for a set of IDs, that can be
+answered together. It is sent the answers in the same order, and returns its result. It does not know the
+data source: :func:`run` calls the methods of a view in memory, :func:`run_async` awaits a function that
+answers a whole round, such as one SQL statement. One round is one round trip.
 
-An answer may hold more than was asked for; what is missing from it does not exist.
+An answer may contain more than was requested; what is missing from it does not exist.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ _T = TypeVar("_T")
 
 
 class LookupRequest(Protocol):
-    """One question, for a set of IDs."""
+    """A request for the data of a set of IDs."""
 
     def ask(self, view: Any, /) -> Any:
-        """Have it answered by the view's method for such questions."""
+        """Answer it from a view."""
         ...
 
 
-#: Requests that can be answered together.
+#: Requests that are answered together.
 Round = tuple[LookupRequest, ...]
 
 #: Yields rounds, is sent the answers to each, and returns its result.
@@ -32,7 +32,7 @@ Lookup = Generator[Round, Sequence[Any], _T]
 
 
 def run(lookup: Lookup[_T], view: object) -> _T:
-    """Run a lookup on a view that answers at once.
+    """Run a lookup on a synchronous view.
 
     :param view: has the methods that the lookup's requests call
     """
@@ -45,9 +45,9 @@ def run(lookup: Lookup[_T], view: object) -> _T:
 
 
 async def run_async(lookup: Lookup[_T], answer: Callable[[Round], Awaitable[Sequence[Any]]]) -> _T:
-    """Run a lookup on something that takes its time.
+    """Run a lookup on an asynchronous store.
 
-    It awaits nothing but ``answer``, so it runs under Twisted and under asyncio.
+    It awaits only ``answer``, so it runs under Twisted and under asyncio.
 
     :param answer: answers all requests of a round, in their order
     """

@@ -1,8 +1,8 @@
-"""The two orders of a room's events: as they came, and as they follow one another.
+"""The stream ordering and the topological ordering of a room's events.
 
-Source: "Event ordering" of the seed on room event storage. The stream order says when this server
-received an event, and serves clients that are up to date; the topological order looks at causes first
-and at the stream order second, and serves whoever reads a room backwards.
+The stream ordering is the order in which this server received events; it serves clients that follow
+live. The topological ordering puts an event after its prev events and breaks ties by the stream
+ordering; it serves clients that paginate backwards.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import NamedTuple
 
 from synrepl.rooms.event import Event
 
-#: The largest depth that there is; whoever says more means this.
+#: The largest depth; larger values are clamped to it.
 #: https://spec.matrix.org/v1.16/rooms/v1/#event-format ("depth").
 MAX_DEPTH = (1 << 63) - 1
 
 
 class EventOrdering(NamedTuple):
-    """Where an event stands in its room: compares as the topological order.
+    """The position of an event in its room; compares in topological order.
 
-    :ivar topological: larger than that of what it follows, as far as that was known when it came
-    :ivar stream: when this server received it; counts down from −1 for what is older than what
-        the server had first
+    :ivar topological: larger than that of each prev event that was known on arrival
+    :ivar stream: its number in the stream ordering; negative, counting down from −1, for backfilled
+        events
     """
 
     topological: int
@@ -31,10 +31,10 @@ class EventOrdering(NamedTuple):
 
 
 class StreamOrder:
-    """Gives out places in the stream order.
+    """Assigns stream orderings.
 
-    :param newest: the last that was given to an event as it came
-    :param oldest: the last that was given to an older one, at most 0
+    :param newest: the last number given to a live event
+    :param oldest: the last number given to a backfilled event; at most 0
     """
 
     __slots__ = ("_newest", "_oldest")
@@ -44,34 +44,32 @@ class StreamOrder:
 
     @property
     def newest(self) -> int:
-        """The last that was given to an event as it came."""
+        """The last number given to a live event."""
         return self._newest
 
     def next(self) -> int:
-        """For an event as it comes: more than any before."""
+        """The number of a new live event: larger than all before."""
         self._newest += 1
         return self._newest
 
     def next_older(self) -> int:
-        """For an event from before those that are here: less than any before.
+        """The number of a backfilled event: smaller than all before.
 
-        Whoever stores events takes it for what was fetched backwards;
-        :class:`~synrepl.rooms.room.Room` numbers events as they come.
+        It is for stores; :class:`~synrepl.rooms.room.Room` numbers events as they arrive.
         """
         self._oldest -= 1
         return self._oldest
 
 
 def topological_ordering(depth: int, parents: Collection[int], all_known: bool = True) -> int:
-    """An event's topological number.
+    """The topological ordering of an event.
 
-    It is one more than the largest of the events that it follows, which is what an honest ``depth``
-    says. A server may write any depth, so that counts only while some of those events are
-    missing here.
+    It is one more than the largest of its prev events, which is what an honest ``depth`` is. A server
+    may write any depth, so it is used only when some prev events are missing.
 
-    :param depth: as the event has it
-    :param parents: the topological numbers of those it follows, as far as they are known
-    :param all_known: whether that is all of them
+    :param depth: of the event
+    :param parents: the topological orderings of the known prev events
+    :param all_known: whether all prev events are known
     """
     follows = max(parents, default=0) + 1
     if not all_known:
@@ -80,11 +78,11 @@ def topological_ordering(depth: int, parents: Collection[int], all_known: bool =
 
 
 class SortedEvents(NamedTuple):
-    """Events in an order in which none comes before one that it follows.
+    """Events in topological order.
 
-    :ivar events: in that order
-    :ivar in_cycles: what cannot be sorted, since it follows itself in the end. Only where servers
-        make up event IDs can there be any
+    :ivar events: each comes after its dependencies
+    :ivar in_cycles: events that cannot be sorted because they are part of, or depend on, a cycle.
+        Cycles are possible only in versions where servers choose event IDs
     """
 
     events: list[Event]
@@ -99,11 +97,11 @@ def topological_sort(
     ),
     dependencies: Callable[[Event], Iterable[str]] = lambda event: event.prev_event_ids,
 ) -> SortedEvents:
-    """Sort events so that each comes after those of them that it leans on.
+    """Sort events so that each comes after its dependencies.
 
-    :param events: of one room; of several with the same ID, the first is taken
-    :param tie_break: which comes first where that leaves a choice
-    :param dependencies: by default the events that it follows
+    :param events: of one room; of several with the same ID, the first is used
+    :param tie_break: sort key among events that are ready
+    :param dependencies: the IDs that an event depends on; by default its prev events
     """
     by_id: dict[str, Event] = {}
     for event in events:

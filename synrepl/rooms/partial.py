@@ -1,9 +1,9 @@
-"""Rooms that are known in part: after a join that brought the state without most memberships.
+"""Rooms with partial state, after a join whose response left out most memberships.
 
-Source: the seed on faster joins, and https://spec.matrix.org/v1.16/server-server-api/#put_matrixfederationv2send_joinroomideventid
-(``members_omitted``). The part of the state before the join propagates as states do. While it does, what an
-event cites takes part in check 5 and nothing is soft-failed (:mod:`synrepl.rooms.room`). Then every event
-since the join is judged again at its whole state: the resync.
+Source: the proposal on faster joins, and https://spec.matrix.org/v1.16/server-server-api/#put_matrixfederationv2send_joinroomideventid
+(``members_omitted``). The partial state before the join propagates like any state. Meanwhile, the auth
+events of an event take part in check 5, and nothing is soft-failed (:mod:`synrepl.rooms.judging`). Then the
+resync judges every event since the join again, at its full state.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ class NotNext(InputError):
 
 
 class Certainty(StrEnum):
-    """How far an answer about a room's state can be relied on. The later ones are worse."""
+    """How reliable an answer about a room's state is, the most reliable first."""
 
-    FINAL = "final"  #: it would be the same if the whole state were known
-    PROVISIONAL = "provisional"  #: good enough to go on with; the resync may correct it
-    UNKNOWN = "unknown"  #: not known before the resync: whoever needs it waits
+    FINAL = "final"  #: the full state would give the same answer
+    PROVISIONAL = "provisional"  #: good enough to use; the resync may correct it
+    UNKNOWN = "unknown"  #: not known before the resync
 
 
 class StateAnswer(NamedTuple):
-    """What is known of one key of a room's state.
+    """The entry of one key of a room's state.
 
-    :ivar event_id: the entry as far as it is known; None: there is none, or it is not known
+    :ivar event_id: None when there is no entry, or when it is not known
     """
 
     event_id: str | None
@@ -54,12 +54,12 @@ class StateAnswer(NamedTuple):
 
 
 class PartialJoin(NamedTuple):
-    """What a server answered to a partial join, all of it judged as events before.
+    """The ``send_join`` response of a partial join; its events have passed checks 1 to 3.
 
     :ivar join: the event by which this server joined
-    :ivar state: the part of the state before it
-    :ivar auth_chain: what the events of ``state``, and ``join``, depend on
-    :ivar servers: those in the room before it
+    :ivar state: the partial state before it
+    :ivar auth_chain: the auth chains of ``state`` and ``join``
+    :ivar servers: the servers in the room before the join
     """
 
     join: Event
@@ -69,10 +69,10 @@ class PartialJoin(NamedTuple):
 
 
 class PendingResync(NamedTuple):
-    """An event that is to be resynced next.
+    """An event that can be resynced next.
 
-    :ivar state_needed: another server must be asked for the state before it, since it follows
-        something that is not known here
+    :ivar state_needed: the state before it must be requested from another server, because a prev event
+        is not known
     """
 
     event_id: str
@@ -80,10 +80,10 @@ class PendingResync(NamedTuple):
 
 
 class ResyncChange(NamedTuple):
-    """What the resync made of an event.
+    """An event before and after it was resynced.
 
-    :ivar was: before it
-    :ivar now: after it
+    :ivar was: the verdict before
+    :ivar now: the verdict after
     """
 
     was: RoomJudged
@@ -91,7 +91,7 @@ class ResyncChange(NamedTuple):
 
     @property
     def wrongly_accepted(self) -> bool:
-        """Whether it was accepted, and shown, and is rejected now."""
+        """Whether it was accepted, and so sent to clients, and is rejected now."""
         return self.was.accepted and not self.now.accepted
 
     @property
@@ -101,18 +101,17 @@ class ResyncChange(NamedTuple):
 
     @property
     def state_before(self) -> Delta:
-        """What became known of the state before it; nothing, when it is only cited."""
+        """The change to the state before it; empty for an outlier."""
         if self.was.state_before is None or self.now.state_before is None:
             return Delta({})
         return delta(self.was.state_before, self.now.state_before)
 
 
 def certainty_of(key: StateKey, local_server: str) -> Certainty:
-    """How far the entry of a key can be relied on while a room is known in part.
+    """How reliable the entry of a key is while a room has partial state.
 
-    "When is our partial state likely to be correct?" of the seed. The creation cannot change. All
-    else but memberships came with the join, and only this server lets its users join. Of others'
-    memberships next to nothing is known.
+    ``m.room.create`` cannot change. All other state but memberships came with the join, and the
+    memberships of local users pass through this server. Memberships of remote users are mostly unknown.
     """
     if key == CREATE_KEY:
         return Certainty.FINAL
@@ -127,17 +126,17 @@ StateRows = tuple[tuple[str, str, str], ...]
 
 
 class ResyncProgress(msgspec.Struct):
-    """How far the resync of a room is, as data, which ``msgspec`` writes as JSON or MessagePack.
+    """The progress of a room's resync, as data that ``msgspec`` encodes as JSON or MessagePack.
 
-    With the room (:mod:`synrepl.rooms.snapshot`), it is all that :class:`PartialRoom` needs to go on, in
-    another process, too.
+    Together with the room (:mod:`synrepl.rooms.snapshot`), it is all that :class:`PartialRoom` needs to
+    continue, even in another process.
 
-    :ivar servers: those in the room before the join
-    :ivar is_partial: whether some events are still to be resynced
-    :ivar done: events that were judged again
-    :ivar remote_states: the states before events, as other servers told them, that take part when those are judged again
-    :ivar unconfirmed_outliers: outliers whose verdict leans on what is to be resynced
-    :ivar in_cycles: events that follow one another in a circle, and come last
+    :ivar servers: the servers in the room before the join
+    :ivar is_partial: whether events remain to be resynced
+    :ivar done: events that were resynced
+    :ivar remote_states: by event, the state before it as another server reported it
+    :ivar unconfirmed_outliers: outliers whose verdict depends on events that remain to be resynced
+    :ivar in_cycles: events that are part of, or depend on, a cycle; they are resynced last
     """
 
     servers: frozenset[str]
@@ -148,24 +147,24 @@ class ResyncProgress(msgspec.Struct):
     in_cycles: set[str] = msgspec.field(default_factory=set)
 
     def remote_state(self, event_id: str) -> StateMap | None:
-        """The state before an event as it was told, if it was."""
+        """The state before an event as another server reported it, if one did."""
         rows = self.remote_states.get(event_id)
         return None if rows is None else {(kind, key): each for kind, key, each in rows}
 
     def finish(self) -> None:
-        """There is nothing left to be resynced."""
+        """Mark the resync as complete."""
         self.is_partial = False
         for kept in (self.done, self.remote_states, self.in_cycles, self.unconfirmed_outliers):
             kept.clear()
 
 
 def join_partially(room: Room, answer: PartialJoin, local_server: str) -> PartialRoom:
-    """Begin with what came of a partial join.
+    """Start a room from the response to a partial join.
 
-    :param room: one of which nothing is known yet
+    :param room: an empty room
     :param local_server: this server's name
-    :raises IncompleteAnswer: it leaves out what there is; see :func:`.send_join_response.check_send_join_response`
-    :raises UnknownEvents: something that is cited is missing from the answer
+    :raises IncompleteAnswer: the response lacks required parts; see :func:`.send_join_response.check_send_join_response`
+    :raises UnknownEvents: an auth event is missing from the response
     """
     partial = PartialRoom(room, ResyncProgress(answer.servers), local_server)
     state, chain = list(answer.state), list(answer.auth_chain)
@@ -182,10 +181,10 @@ def join_partially(room: Room, answer: PartialJoin, local_server: str) -> Partia
 
 
 class PartialRoom:
-    """A room that was joined with a part of its state, until it is resynced, and after.
+    """A room that was joined with partial state, during its resync and after.
 
-    :param room: as it is known; see :func:`join_partially` for how it begins
-    :param progress: of the resync; it is changed as that goes on
+    :param room: the room; :func:`join_partially` starts one
+    :param progress: of the resync; updated in place
     :param local_server: this server's name
     """
 
@@ -196,25 +195,24 @@ class PartialRoom:
 
     @property
     def is_partial(self) -> bool:
-        """Whether some events are still to be resynced."""
+        """Whether events remain to be resynced."""
         return self.progress.is_partial
 
-    # Taking in
+    # Adding events
 
     def receive(self, event: Event) -> list[RoomJudged]:
-        """See :meth:`Room.receive`. When it waits, :attr:`Room.missing` says for what.
+        """Judge an event; see :meth:`Room.receive`. If it has to wait, :attr:`Room.missing` has the IDs it waits for.
 
-        Missing events that are only cited come through :meth:`add_outliers`, those that are followed
-        through :meth:`add_with_state`.
+        Add missing auth events by :meth:`add_outliers`, missing prev events by :meth:`add_with_state`.
         """
         return self._in_stream(self.room.receive(event))
 
     def add_outliers(self, events: Iterable[Event]) -> list[RoomJudged]:
-        """Take in events that others cite, in any order.
+        """Add auth events of other events, in any order.
 
         :returns: see :meth:`Room.receive_outlier`
-        :raises UnknownEvents: one that they cite is neither known nor among them, or they cite one
-            another in a circle
+        :raises UnknownEvents: one of their own auth events is neither known nor among them, or they form
+            a cycle
         """
         room = self.room
         order = topological_sort(
@@ -238,9 +236,9 @@ class PartialRoom:
         return told
 
     def add_with_state(self, event: Event, state_before: StateMap) -> list[RoomJudged]:
-        """Take in an event that follows something unknown, with the whole state before it.
+        """Add an event with an unknown prev event, given the full state before it.
 
-        :param state_before: as another server told it (``/state_ids``); its events must be known
+        :param state_before: as another server reported it (``/state_ids``); its events must be known
         :raises UnknownEvents: see :meth:`Room.receive_with_state`
         """
         judged = self._in_stream(self.room.receive_with_state(event, state_before))
@@ -252,20 +250,20 @@ class PartialRoom:
         return judged
 
     def _in_stream(self, judged: list[RoomJudged]) -> list[RoomJudged]:
-        """Those that came as more than outliers; what was found out of them as such is void."""
+        """Forget what was recorded about these events as outliers: they are in the stream now."""
         for each in judged:
             self.progress.unconfirmed_outliers.discard(each.event.event_id)
             self.progress.done.discard(each.event.event_id)
         return judged
 
-    # Asking
+    # Queries
 
     def state_entry(self, key: StateKey, at: str | None = None) -> StateAnswer:
-        """The entry of a key, and how certain that is.
+        """The entry of a key, and how reliable it is.
 
-        :param at: an event, for the state before it; by default, the current state
+        :param at: an event, for the state before it; by default the current state
         :raises NotJudged: that event is not known
-        :raises NoState: it is only cited
+        :raises NoState: that event is an outlier
         """
         state, partial = self._state(at)
         return StateAnswer(
@@ -273,12 +271,12 @@ class PartialRoom:
         )
 
     def certainty(self, keys: Iterable[StateKey] | None = None, at: str | None = None) -> Certainty:
-        """How certain the entries of some keys are together.
+        """How reliable the entries of some keys are together.
 
-        Of the keys that authorise an event (:func:`synrepl.rooms.auth.selection.auth_event_keys`), this says whether a
-        server should make that event now.
+        For the keys that authorise an event (:func:`synrepl.rooms.auth.selection.auth_event_keys`), this tells
+        whether a server should create that event now.
 
-        :param keys: by default the whole state
+        :param keys: by default the full state
         """
         if not self._state(at)[1]:
             return Certainty.FINAL
@@ -289,7 +287,7 @@ class PartialRoom:
         return max(all_of_them, key=order.index, default=Certainty.FINAL)
 
     def servers(self) -> tuple[frozenset[str], Certainty]:
-        """The servers in the room: provisionally, those that were and those that joined since."""
+        """The servers in the room; provisionally, those before the join and those that joined since."""
         joined = {
             server_part(state_key)
             for (kind, state_key), event_id in self.room.current_state().items()
@@ -307,13 +305,13 @@ class PartialRoom:
     # The resync
 
     def pending(self) -> Iterator[PendingResync]:
-        """The events that can be resynced now: those that lean on none that is still to be.
+        """Yield the events that can be resynced now: those with no dependency that remains to be.
 
-        From the join down: who resyncs each as it is yielded gets to the end in one go, whatever the
-        order in which they came. All that came since is gone through, and the outliers that cite
-        any of it, for what follows or cites a wrong verdict may be wrong, too. Where servers make
-        up event IDs, events can follow one another in a circle: those, and what leans on them, come
-        last, as they came.
+        The order starts at the join: resyncing each event as it is yielded completes the resync in one
+        pass, whatever the order of arrival. It covers all events since the join, and the outliers
+        that depend on any of them, because a wrong verdict may have made theirs wrong. In versions
+        where servers choose event IDs there may be cycles: their events, and those that depend on
+        them, come last, in order of arrival.
         """
         while self.progress.is_partial:
             left = [judged.event for judged in self.room if self._is_pending(judged.event.event_id)]
@@ -332,18 +330,18 @@ class PartialRoom:
                 break
 
     def _dependencies(self, event: Event) -> Iterator[str]:
-        """What is judged again before it: what it follows and cites, and the state that was told."""
+        """What must be resynced before it: prev events, auth events, and the events of a reported state."""
         yield from self._prev_event_ids(event)
         yield from auth_dependencies(event)
         for _, _, event_id in self.progress.remote_states.get(event.event_id, ()):
             yield event_id
 
     def _prev_event_ids(self, event: Event) -> tuple[str, ...]:
-        """The events whose states make the one before it; of an outlier there is none."""
+        """The prev events that determine the state before it; none for an outlier."""
         return () if event.event_id in self.progress.unconfirmed_outliers else event.prev_event_ids
 
     def _is_pending(self, event_id: str) -> bool:
-        """Whether an event is still to be resynced."""
+        """Whether an event remains to be resynced."""
         return event_id not in self.progress.done and (
             event_id in self.progress.unconfirmed_outliers or self.room.has_state(event_id)
         )
@@ -361,13 +359,13 @@ class PartialRoom:
         )
 
     def resync(self, event_id: str, state_before: StateMap | None = None) -> ResyncChange:
-        """Judge an event again, at the whole state before it.
+        """Judge an event again, at the full state before it.
 
-        With the last one, the room is known as a whole.
+        After the last one, the room has full state.
 
-        :param state_before: needed if :class:`PendingResync` says so; its events must be known
+        :param state_before: required when :attr:`PendingResync.state_needed`; its events must be known
         :raises NotNext: see :meth:`pending`
-        :raises NotJudged: it is not known
+        :raises NotJudged: the event is not known
         :raises UnknownEvents: an event of the state is not known
         """
         was = self.room[event_id]
@@ -390,11 +388,11 @@ class PartialRoom:
 
 
 class Resynced(NamedTuple):
-    """What a whole resync changed.
+    """The changes made by a complete resync.
 
-    :ivar wrongly_accepted: events that were accepted, and are rejected
-    :ivar wrongly_rejected: events that were rejected, and are accepted
-    :ivar current_state: what differs in the current state
+    :ivar wrongly_accepted: events that were accepted and are rejected now
+    :ivar wrongly_rejected: events that were rejected and are accepted now
+    :ivar current_state: the change to the current state
     """
 
     wrongly_accepted: list[str]
@@ -403,10 +401,10 @@ class Resynced(NamedTuple):
 
 
 def resync(partial: PartialRoom, states: Mapping[str, StateMap] = MappingProxyType({})) -> Resynced:
-    """Resync all of a room, with everything at hand.
+    """Resync a whole room, given all states it needs.
 
-    :param states: the states before the events that need one
-    :raises NotNext: there is an event that needs one, and has none
+    :param states: by event ID, the full states before events that need one
+    :raises NotNext: a needed state is missing
     :raises UnknownEvents: an event of such a state is not known
     """
     before = partial.room.current_state()

@@ -1,7 +1,7 @@
-"""The first three checks of an event that another server sent, which need no room.
+"""Checks 1 to 3 of an event from another server, which need no room state.
 
 Source: https://spec.matrix.org/v1.16/server-server-api/#checks-performed-on-receipt-of-a-pdu,
-checks 1 to 3; the others need the room's state.
+of which 4 to 6 are in :mod:`synrepl.rooms.judging`.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from synrepl.rooms.versions import RoomVersion
 
 
 class ReceiptVerdict(StrEnum):
-    """What becomes of an event."""
+    """The outcome of checks 1 to 3."""
 
     ACCEPT = "accept"
-    ACCEPT_REDACTED = "accept redacted"  #: its content is not what its server hashed
-    DROP = "drop"  #: as if it had never come
+    ACCEPT_REDACTED = "accept redacted"  #: the content hash does not match
+    DROP = "drop"  #: to be ignored
 
 
 class ReceiptResult(NamedTuple):
-    """The verdict on an event.
+    """The verdict on a received event.
 
-    :ivar event: what to go on with, its redacted form if only that is accepted; None if dropped
+    :ivar event: the event to continue with, redacted if the hash does not match; None if dropped
     :ivar refusal: why it is dropped or redacted
     """
 
@@ -40,14 +40,14 @@ class ReceiptResult(NamedTuple):
 
 
 def check_on_receipt(raw: bytes, version: RoomVersion, keys: Keys) -> ReceiptResult:
-    """Judge an event by itself, its signatures and its content hash.
+    """Check the format, the signatures and the content hash of an event.
 
-    One that is dropped because of ``unknown-key`` or ``expired-key`` may be judged again with more keys.
+    An event that is dropped because of ``unknown-key`` or ``expired-key`` may be checked again with more keys.
 
-    Of a redacted event, :attr:`Event.raw` is canonical JSON; whoever wants to keep what came has it.
+    For a redacted event, :attr:`Event.raw` is its canonical JSON, not ``raw``.
 
-    :param raw: JSON as it came
-    :param keys: those of the servers that must have signed it, as far as they are known
+    :param raw: the JSON as received
+    :param keys: the known keys of the servers that must have signed it
     """
     try:
         event = parse_event(raw, version)
@@ -65,7 +65,7 @@ def check_on_receipt(raw: bytes, version: RoomVersion, keys: Keys) -> ReceiptRes
 
 
 def content_hash_matches(event: Event) -> bool:
-    """Whether its content hash is what its ``hashes`` say."""
+    """Whether the content hash of an event equals the one in ``hashes``."""
     hashes = event.fields.get("hashes")
     stated = hashes.get("sha256") if isinstance(hashes, dict) else None
     if not isinstance(stated, str):

@@ -1,7 +1,7 @@
-"""Whether a redaction is to be applied to its target, and what becomes of that.
+"""Whether a redaction applies to its target, and the redacted target.
 
-Sources: step 11 of https://spec.matrix.org/v1.16/rooms/v1/#authorization-rules for versions whose auth
-rules decide; https://spec.matrix.org/v1.16/rooms/v3/#handling-redactions for those after them.
+Sources: step 11 of https://spec.matrix.org/v1.16/rooms/v1/#authorization-rules for versions whose
+auth rules decide; https://spec.matrix.org/v1.16/rooms/v3/#handling-redactions for later ones.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from synrepl.rooms.state import StateEvents
 
 
 class RedactionReason(StrEnum):
-    """Why a redaction is applied, or is not."""
+    """Why a redaction applies or does not."""
 
     POWER = "power level"
     SAME_SERVER = "same server"
@@ -30,14 +30,14 @@ class RedactionReason(StrEnum):
 
     @property
     def applies(self) -> bool:
-        """Whether it is applied."""
+        """Whether the redaction applies."""
         return self in (RedactionReason.POWER, RedactionReason.SAME_SERVER)
 
 
 class RedactionEffect(NamedTuple):
-    """What a redaction does to an event.
+    """The effect of a redaction on its target.
 
-    :ivar redacted: the target's redacted form; None if the redaction is not applied
+    :ivar redacted: the redacted target; None if the redaction does not apply
     """
 
     why: RedactionReason
@@ -45,10 +45,10 @@ class RedactionEffect(NamedTuple):
 
 
 def effect_of_redaction(redaction: Event, target: Event, state: StateEvents) -> RedactionEffect:
-    """Judge a redaction that is accepted otherwise.
+    """Decide whether an accepted redaction applies to its target.
 
-    ``m.room.create`` is never redacted, as by the reference: nothing in it may be lost, for rooms
-    stand on it. The specification has no such exception.
+    ``m.room.create`` is never redacted, as in Synapse, because the room depends on its content. The
+    specification has no such exception.
 
     :param state: the room's state before the redaction
     """

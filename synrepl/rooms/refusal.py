@@ -1,4 +1,4 @@
-"""What a rule answers."""
+"""The refusal of an event by a rule."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import NamedTuple
 class Refusal(NamedTuple):
     """An event is not allowed.
 
-    :ivar code: which rule refuses it, a word or a few with ``-`` between them; does not change
-    :ivar sentence: why, for a person
+    :ivar code: identifies the rule: stable, lower-case words joined by ``-``
+    :ivar sentence: the reason, for people
     """
 
     code: str

@@ -1,4 +1,4 @@
-"""What the states after several events of a room are together."""
+"""The state after several events of a room, by state resolution where their states differ."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from synrepl.rooms.view import (
     StatesRequest,
 )
 
-#: How many results are kept.
+#: Number of resolved states in the cache.
 MAX_CACHED = 512
 
 
 class ResolutionCache(Generic[S]):
-    """The last results of resolving states of one room."""
+    """The last resolved states of one room."""
 
     __slots__ = ("_results",)
 
@@ -42,29 +42,29 @@ class ResolutionCache(Generic[S]):
         self._results: dict[frozenset[int], tuple[Sequence[S], S]] = {}
 
     def get(self, states: Sequence[S]) -> S | None:
-        """What these very handles resolved to, in any order."""
+        """The resolution of these very handles, in any order."""
         found = self._results.get(frozenset(map(id, states)))
         return None if found is None else found[1]
 
     def add(self, states: Sequence[S], resolved: S) -> None:
-        """Keep a result in place of the oldest."""
+        """Add a result; evicts the oldest when full."""
         if len(self._results) >= MAX_CACHED:
             del self._results[next(iter(self._results))]
-        # The handles are kept with it, so that their ids stay theirs.
+        # The handles are kept alive, so that their ids are not reused.
         self._results[frozenset(map(id, states))] = states, resolved
 
     def clear(self) -> None:
-        """Keep no results, since other events are rejected now."""
+        """Drop all results, because the set of rejected events has changed."""
         self._results.clear()
 
 
 def lookup_state_after(
     version: RoomVersion, event_ids: Collection[str], cache: ResolutionCache[S] | None = None
 ) -> Lookup[S]:
-    """The state after several events: what the states after them resolve to.
+    """The state after several events: the resolution of their states after.
 
     :raises NotJudged: one of them is not known
-    :raises NoState: one of them is known only because others cite it
+    :raises NoState: one of them is an outlier
     """
     heads: RoomHeads[S]
     heads, at = yield (HEADS, StatesRequest(event_ids))
@@ -80,7 +80,7 @@ def states_after(
     """The states after some events.
 
     :raises NotJudged: one of them is not known
-    :raises NoState: one of them is known only because others cite it
+    :raises NoState: one of them is an outlier
     """
     states: list[S] = []
     for event_id in event_ids:
@@ -100,15 +100,15 @@ def lookup_resolved_state(
     cache: ResolutionCache[S] | None = None,
     keys: Sequence[StateKey] | None = None,
 ) -> Lookup[S]:
-    """What states resolve to; states that are the same object, or equal, take no resolution.
+    """Resolve states; identical or equal states need no resolution.
 
-    Each is compared with the first alone, so the cost is linear in their number: how often
-    one is there does not matter where states are resolved.
+    Each state is compared only with the first, so the cost is linear in their number. Duplicates that
+    remain do not change the resolution.
 
     :param states: at least one
-    :param keys: where nothing else matters, any state that has the same under these is enough.
-        What all states have stays, so mostly that takes no resolution either; what none of them has
-        may come up in one
+    :param keys: if given, only the entries of these keys matter. When all states have the same entries for
+        all of them, the first state is returned, because unconflicted entries survive resolution. A key
+        that none of the states has may still appear in the resolved state
     """
     first = states[0]
     if len(states) == 1:
@@ -137,10 +137,10 @@ def _lookup_cached_resolution(
 
 
 def lookup_resolution(version: RoomVersion, states: Sequence[S]) -> Lookup[S]:
-    """Resolve states, with everything that takes read beforehand in a few rounds, however large they are.
+    """Resolve states. All data is read up front, in a few rounds however large the states are.
 
     :param states: at least two
-    :raises UnknownEvent: an event of a state, or one that is depended on, is not known
+    :raises UnknownEvent: an event of a state, or of an auth chain, is not known
     """
     first = states[0]
     (changes,) = yield (DifferencesRequest(states),)
@@ -161,7 +161,7 @@ def lookup_resolution(version: RoomVersion, states: Sequence[S]) -> Lookup[S]:
     full = set().union(*conflict.candidates().values(), facts.difference, facts.subgraph)
     yield from known.lookup(full)
     events = [known.events[each] for each in full if each in known.events]
-    # The rules look at what authorises each: what the states agree on, or else what it cites.
+    # The rules read what authorises each event: unconflicted entries, or else its auth events.
     looked_at = {key for event in events for key in auth_event_keys(event)}
     looked_at.update([(each.type, each.state_key) for each in events if each.state_key is not None])
     looked_at.difference_update(entries, keys)
@@ -187,16 +187,16 @@ def _lookup_entries(state: S, keys: Collection[StateKey]) -> Lookup[dict[StateKe
 def _resolved_handle(
     states: Sequence[S], conflict: Conflict, resolved: Mapping[StateKey, str]
 ) -> S:
-    """The handle of what was resolved: that of one of the states, where it is the same."""
+    """The handle of the resolved state: that of one of the states, if they are equal."""
     first = states[0]
     change = conflict.resolution_delta(resolved)
     made = first.with_delta(change) if change else first
-    # Handles that are the same object need not be compared later.
+    # Identical handles are cheaper to compare later.
     return next((state for state in states if state == made), made)
 
 
 class _Prefetched:
-    """Events that were read, and which of them were rejected."""
+    """Events that were read, and the rejected ones among them."""
 
     __slots__ = ("events", "rejected")
 
@@ -205,7 +205,7 @@ class _Prefetched:
         self.rejected: set[str] = set()
 
     def lookup(self, event_ids: Set[str]) -> Lookup[None]:
-        """Read those that are not here yet."""
+        """Read the events that were not read before."""
         missing = event_ids - self.events.keys()
         if missing:
             (found,) = yield (EventsRequest(missing),)
@@ -216,7 +216,7 @@ class _Prefetched:
 
 
 class _PrefetchedChains:
-    """:class:`~synrepl.rooms.chains.AuthChains` of which the answers are known already."""
+    """:class:`~synrepl.rooms.chains.AuthChains` whose answers were read up front."""
 
     __slots__ = ("_facts",)
 
@@ -235,5 +235,5 @@ class _PrefetchedChains:
 
 
 def state_of_entries(empty: S, claimed: Mapping[StateKey, str]) -> S:
-    """The handle of a state that is given entry by entry."""
+    """The handle of a state with these entries."""
     return empty.with_delta(Delta(claimed))

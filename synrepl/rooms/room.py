@@ -1,4 +1,4 @@
-"""A whole room in memory: events in any order, the state before and after each, and what became of it."""
+"""A room in memory: accepts events in any order, and has the verdict and the states of each."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from synrepl.rooms.versions import RoomVersion
 from synrepl.rooms.view import AuthChainFacts, KnownEvents, RoomHeads
 from synrepl.rooms.waiting import MAX_WAITING, WaitingEvent, WaitingEvents
 
-#: What became of an event of a :class:`Room`.
+#: The verdict on an event of a :class:`Room`.
 RoomJudged = Judged[CompactStateMap]
 
 
 class RoomContents(NamedTuple):
-    """All that a :class:`Room` knows.
+    """The contents of a :class:`Room`.
 
-    :ivar slots: of the states
-    :ivar judged: in the order in which they were
+    :ivar slots: those of its states
+    :ivar judged: in the order in which they were judged
     """
 
     room_id: str | None
@@ -45,12 +45,12 @@ class RoomContents(NamedTuple):
 class Room:
     """Judges the events of one room.
 
-    An event waits until all that it follows and cites are judged. At most ``max_waiting`` do; when there
-    are more, or they are too large together, the one that has waited longest is forgotten, as if it had
-    never come. Of events with the same ID, the first that came is kept.
+    An event waits until all its prev events and auth events are judged. At most ``max_waiting`` events
+    wait; when there are more, or they are too large together, the one that has waited longest is dropped.
+    Of events with the same ID, the first one received is kept.
 
-    Which events are accepted does not depend on the order in which they come; which are soft-failed
-    does, and so may what was judged by an outlier that is judged otherwise when it comes again.
+    Which events are accepted does not depend on the order of arrival. Which are soft-failed does. So may
+    verdicts that depend on an outlier whose verdict changes when it arrives in the stream.
 
     :param room_id: by default, that of the first event
     """
@@ -76,9 +76,9 @@ class Room:
     def from_contents(
         cls, version: RoomVersion, contents: RoomContents, max_waiting: int = MAX_WAITING
     ) -> Self:
-        """A room that begins with what another one knew; nothing is judged again.
+        """Make a room from the contents of another, without judging again.
 
-        :raises MissingAuthEvent: something that an event depends on is missing
+        :raises MissingAuthEvent: an auth event is missing
         """
         room = cls(version, contents.room_id, max_waiting)
         room._empty_state = CompactStateMap(None, contents.slots)
@@ -97,7 +97,7 @@ class Room:
         return room
 
     def contents(self) -> RoomContents:
-        """All that is known; the room must not be changed while somebody uses it."""
+        """The contents of the room; valid until the room changes."""
         return RoomContents(
             self._room_id,
             self._empty_state.slots,
@@ -107,11 +107,11 @@ class Room:
             self._order,
         )
 
-    # Asking
+    # Queries
 
     @property
     def room_id(self) -> str | None:
-        """None until there is an event, if only one that waits."""
+        """None until the first event, judged or waiting."""
         return self._room_id
 
     def __len__(self) -> int:
@@ -121,13 +121,13 @@ class Room:
         return event_id in self._judged
 
     def __iter__(self) -> Iterator[RoomJudged]:
-        """What was judged, in the order in which it was."""
+        """The verdicts, in the order in which events were judged."""
         return iter(self._judged.values())
 
     def __getitem__(self, event_id: str) -> RoomJudged:
-        """What became of an event.
+        """The verdict on an event.
 
-        :raises NotJudged: it did not come, or waits
+        :raises NotJudged: it was not received, or waits
         """
         try:
             return self._judged[event_id]
@@ -136,51 +136,51 @@ class Room:
 
     @property
     def forward_extremities(self) -> frozenset[str]:
-        """The events that the next one would follow."""
+        """The forward extremities: the prev events of the next event."""
         return self._extremities.event_ids
 
     @property
     def partial_event_ids(self) -> Collection[str]:
-        """The events whose state is known in part only."""
+        """The events with partial state."""
         return self._partial
 
     @property
     def waiting(self) -> Collection[str]:
-        """The events that wait, longest first."""
+        """The events that wait, oldest first."""
         return self._waiting.event_ids
 
     @property
     def missing(self) -> set[str]:
-        """What others wait for and never came: to be asked for."""
+        """Events that others wait for and that were not received: to be requested."""
         return self._waiting.missing
 
     def current_state(self) -> CompactStateMap:
-        """The state that the states after the forward extremities resolve to."""
+        """The current state: the resolution of the states after the forward extremities."""
         return self.state_after(self.forward_extremities)
 
     def state_after(self, event_ids: Collection[str]) -> CompactStateMap:
-        """The state that the states after some events resolve to.
+        """The resolution of the states after some events.
 
-        :raises NotJudged: one of them did not come, or waits
-        :raises NoState: one of them is known only because others cite it
+        :raises NotJudged: one of them was not received, or waits
+        :raises NoState: one of them is an outlier
         """
         return run(lookup_state_after(self.version, event_ids, self._resolutions), self)
 
     def has_state(self, event_id: str) -> bool:
-        """Whether the state before and after an event is known, all of it or a part."""
+        """Whether the states before and after an event are known, in full or in part."""
         judged = self._judged.get(event_id)
         return judged is not None and judged.state_before is not None
 
     @property
     def count_with_state(self) -> int:
-        """Of how many events the state is known."""
+        """Number of events that are not outliers."""
         return self._count_with_state
 
     def state_before(self, event_id: str) -> CompactStateMap:
         """The state before an event.
 
-        :raises NotJudged: it did not come, or waits
-        :raises NoState: it is known only because others cite it
+        :raises NotJudged: it was not received, or waits
+        :raises NoState: it is an outlier
         """
         state = self[event_id].state_before
         if state is None:
@@ -188,21 +188,21 @@ class Room:
         return state
 
     def in_topological_order(self) -> list[RoomJudged]:
-        """All events whose state is known, in topological order.
+        """All events but outliers, in topological order.
 
-        An event that came after one that follows it can be behind that one (:class:`EventOrdering`).
+        An event that arrived after one that follows it may be sorted after that one; see :class:`EventOrdering`.
         """
         known = (each for each in self._judged.values() if each.state_before is not None)
         return sorted(known, key=lambda judged: judged.ordering)
 
-    # The view that events are judged in (:class:`~synrepl.rooms.view.RoomView`)
+    # :class:`~synrepl.rooms.view.RoomView`
 
     def known_events(self, event_ids: Collection[str], /) -> KnownEvents:
-        """See :class:`~synrepl.rooms.view.RoomView`; so for the next five."""
+        """All known events; see :class:`~synrepl.rooms.view.RoomView`."""
         return KnownEvents(self._events, self._rejected)
 
     def states_at(self, event_ids: Collection[str], /) -> Mapping[str, RoomJudged]:
-        """All that were judged."""
+        """All verdicts."""
         return self._judged
 
     def heads(self) -> RoomHeads[CompactStateMap]:
@@ -214,11 +214,11 @@ class Room:
     def state_entries(
         self, states: Sequence[CompactStateMap], keys: Sequence[StateKey], /
     ) -> Sequence[tuple[str | None, ...]]:
-        """Of each state, the event ID under each key."""
+        """For each state, the event ID of each key."""
         return [state.several(keys) for state in states]
 
     def state_differences(self, states: Sequence[CompactStateMap], /) -> Sequence[Delta]:
-        """What turns the first into each of the others."""
+        """The deltas from the first state to each of the others."""
         first, *others = states
         return [delta(first, each) for each in others]
 
@@ -230,20 +230,20 @@ class Room:
         with_subgraph: bool,
         /,
     ) -> AuthChainFacts:
-        """What resolving states needs to know about their auth chains."""
+        """The auth chain data for a resolution."""
         chains = self._chains
         difference = chains.difference(differing, without_keys(state, keys))
         subgraph = chains.subgraph(set().union(*differing)) if with_subgraph else frozenset()
         return AuthChainFacts(difference, subgraph, chains.power_levels)
 
-    # Taking in
+    # Adding events
 
     def receive(self, event: Event, live: bool = True) -> list[RoomJudged]:
         """Judge an event and those that waited for it, or let it wait.
 
-        :param live: whether check 6 applies. It is for what servers send as it happens, not for history
-        :returns: what was judged, in that order; nothing when it waits or is known
-        :raises OtherRoom: it is not of this room
+        :param live: whether check 6 applies, which is for events sent as they happen, not for history
+        :returns: the events that were judged, in that order; empty when it waits or is known
+        :raises OtherRoom: it belongs to another room
         """
         event_id = event.event_id
         known = self._judged.get(event_id)
@@ -263,18 +263,18 @@ class Room:
         return judged
 
     def receive_outlier(self, event: Event) -> list[RoomJudged]:
-        """Take in an event because others cite it, wherever it stands in the room: checks 4 only.
+        """Add an event as an outlier, because it is an auth event of others: check 4 only.
 
-        Should it come again through :meth:`receive`, it is judged in full.
+        When it is received again through :meth:`receive`, it is judged in full.
 
-        :returns: it, and what waited for nothing else
-        :raises OtherRoom: it is not of this room
-        :raises UnknownEvents: something that it cites is not known
+        :returns: it, and the events that waited only for it
+        :raises OtherRoom: it belongs to another room
+        :raises UnknownEvents: one of its auth events is not known
         """
         if event.event_id in self._judged:
             return []
         self._check_room(event)
-        # Nothing follows from it, so it has no place in the stream.
+        # An outlier is not part of the stream, so it gets no stream ordering.
         judged = judge_outlier(self._first_received(event), self)
         self._keep(judged)
         return [judged, *self._release(event.event_id)]
@@ -282,14 +282,14 @@ class Room:
     def receive_with_state(
         self, event: Event, state_before: StateMap, partial: bool = False
     ) -> list[RoomJudged]:
-        """Judge an event of which another server told the state before it.
+        """Judge an event whose state before was reported by another server.
 
-        What it follows need not be known; all events of the state, and all that it cites, must be.
+        Its prev events need not be known; its auth events and all events of the state must be.
 
-        :param partial: whether that is only a part of the state
+        :param partial: whether ``state_before`` is partial state
         :returns: see :meth:`receive`
-        :raises OtherRoom: it is not of this room
-        :raises UnknownEvents: something that it cites, or an event of the state, is not known
+        :raises OtherRoom: it belongs to another room
+        :raises UnknownEvents: an auth event, or an event of the state, is not known
         """
         if self.has_state(event.event_id):
             return []
@@ -301,11 +301,11 @@ class Room:
         return [judged, *self._release(event.event_id)]
 
     def state_of(self, event_id: str, state: StateMap) -> CompactStateMap:
-        """A state told by another server as one of this room's, without what is rejected for good.
+        """Convert a state reported by another server, without events that are finally rejected.
 
-        What was rejected at a state that is known in part may be accepted yet, and stays in it.
+        An event that was rejected at partial state may still be accepted, so it stays.
 
-        :param event_id: the event at which it was
+        :param event_id: the event that the state is for, for the error
         :raises UnknownEvents: one of its events is not known
         """
         missing = [each for each in state.values() if each not in self._events]
@@ -321,16 +321,16 @@ class Room:
     # Judging again
 
     def judge_again(self, event_id: str, state_before: StateMap | None = None) -> RoomJudged:
-        """Judge an event anew, now that more is known. It is not soft-failed.
+        """Judge an event again, now that more is known. It is never soft-failed.
 
-        Those that it follows must have been judged anew before. Afterwards
-        :meth:`recompute_forward_extremities` is due. Of an outlier only what it cites matters.
+        Its prev events must have been judged again before. Call :meth:`recompute_forward_extremities`
+        afterwards. An outlier is judged by its auth events only.
 
-        :param state_before: as another server tells it, all of it; by default, what follows from
-            the events that it follows
-        :returns: what becomes of it now
+        :param state_before: the full state as another server reported it; by default derived from the
+            prev events
+        :returns: the new verdict
         :raises NotJudged: it was not judged before
-        :raises UnknownEvents: see :meth:`receive_with_state`; or an event that it follows is not known
+        :raises UnknownEvents: see :meth:`receive_with_state`; or a prev event is not known
         """
         old = self[event_id]
         if old.state_before is None:
@@ -345,17 +345,17 @@ class Room:
         judged = replace(judged, ordering=old.ordering)
         self._keep(judged)
         if judged.accepted != old.accepted:
-            # What is rejected matters where states are resolved.
+            # Resolutions depend on which events are rejected.
             self._resolutions.clear()
         return judged
 
     def recompute_forward_extremities(self) -> None:
-        """Work out the forward extremities from the start, after events were judged again."""
+        """Recompute the forward extremities from scratch, after events were judged again."""
         in_stream = (each for each in self._judged.values() if each.state_before is not None)
         ordered = sorted(in_stream, key=lambda each: each.ordering.stream)
         self._extremities = ForwardExtremities.of((each.event.event_id, each) for each in ordered)
 
-    # Within
+    # Internals
 
     def _check_room(self, event: Event) -> None:
         if event.version is not self.version or self._room_id not in (None, event.room_id):
@@ -371,13 +371,13 @@ class Room:
         return set(missing) if missing else None
 
     def _first_received(self, event: Event) -> Event:
-        """The event of the same ID that came first."""
+        """The event with this ID that was received first."""
         event_id = event.event_id
         known = self._judged.get(event_id)
         return known.event if known is not None else self._waiting.get(event_id) or event
 
     def _find(self, event_id: str) -> RoomJudged | None:
-        """One that is no mere outlier."""
+        """The verdict on an event that is not an outlier."""
         return self._judged[event_id] if self.has_state(event_id) else None
 
     def _judge(
@@ -399,7 +399,7 @@ class Room:
         judged = run(lookup, self)
         self._order.next()
         self._count_with_state += 1
-        # An outlier has its place among the others from now on.
+        # It is no outlier any more.
         outlier = self._judged.pop(event.event_id, None)
         self._keep(judged)
         if outlier is not None and judged.accepted != outlier.accepted:
@@ -424,7 +424,7 @@ class Room:
             self._partial.discard(event_id)
 
     def _release(self, event_id: str) -> list[RoomJudged]:
-        """Judge what waited for an event and for nothing else, and what waited for that."""
+        """Judge the events that waited only for this one, and those that waited for them in turn."""
         judged: list[RoomJudged] = []
         here = deque([event_id])
         while here:

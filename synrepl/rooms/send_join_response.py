@@ -1,8 +1,8 @@
-"""Whether what a server answered to a partial join is enough to be in the room with.
+"""Whether a ``send_join`` response with partial state is complete enough to participate in the room.
 
-Source: the seed on faster joins ("the first four of these should be present in the state before J"), and
-https://spec.matrix.org/v1.16/server-server-api/#put_matrixfederationv2send_joinroomideventid, where an
-answer that leaves out members has to name the servers in the room.
+Source: the proposal on faster joins ("the first four of these should be present in the state before J"), and
+https://spec.matrix.org/v1.16/server-server-api/#put_matrixfederationv2send_joinroomideventid, where a
+response that omits members must name the servers in the room.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from synrepl.rooms.event import Event
 from synrepl.rooms.event_types import CREATE, JOIN_RULES, POWER_LEVELS
 from synrepl.rooms.judged import Judged
 
-#: What authorises next to everything. Only of memberships may a part be left out.
+#: Types that authorise nearly every event. Only memberships may be omitted.
 ESSENTIAL = (CREATE, POWER_LEVELS, JOIN_RULES)
 
 
@@ -26,12 +26,12 @@ class IncompleteAnswer(InputError):
 def check_send_join_response(
     join: Event, state: Collection[Event], auth_chain: Iterable[Event], servers: Collection[str]
 ) -> None:
-    """Refuse an answer that leaves out what there is.
+    """Refuse a response that lacks essential state.
 
-    A room always has its creation. Power levels and join rules it may never have had; but where
-    an event of the answer leans on some, they are in every later state, in this or in a newer version.
+    A room always has ``m.room.create``. It may never have had power levels or join rules; but once an event
+    of the response has some in its auth chain, every later state has some.
 
-    :raises IncompleteAnswer:
+    :raises IncompleteAnswer: essential state, or the list of servers, is missing
     """
     here = _kinds(state)
     there = here | _kinds(auth_chain) | {CREATE}
@@ -45,10 +45,10 @@ def check_send_join_response(
 
 
 def check_essential_state_accepted(room_id: str, state: Iterable[Judged[Any]]) -> None:
-    """Refuse an answer in which what it cannot do without is rejected, and so would be left out.
+    """Refuse a response whose essential state was rejected, and so is not part of the state.
 
-    :param state: what became of the events of the state
-    :raises IncompleteAnswer:
+    :param state: the verdicts on the events of the state
+    :raises IncompleteAnswer: essential state was rejected
     """
     for judged in state:
         event, refusal = judged.event, judged.refusal
@@ -60,5 +60,5 @@ def check_essential_state_accepted(room_id: str, state: Iterable[Judged[Any]]) -
 
 
 def _kinds(events: Iterable[Event]) -> set[str]:
-    """Which of the essential entries there are."""
+    """The essential types among some events."""
     return {event.type for event in events if event.state_key == "" and event.type in ESSENTIAL}

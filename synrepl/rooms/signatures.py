@@ -1,4 +1,4 @@
-"""Signing events and other JSON, and checking who signed it.
+"""Signing events and other JSON, and verifying signatures.
 
 Sources: https://spec.matrix.org/v1.16/appendices/#signing-json,
 https://spec.matrix.org/v1.16/server-server-api/#signing-events,
@@ -25,14 +25,14 @@ from synrepl.rooms.identifiers import BadIdentifier, server_of
 from synrepl.rooms.refusal import Refusal
 from synrepl.rooms.versions import EventIds, RoomVersion
 
-#: How the ID of a key begins whose algorithm is known.
+#: Prefix of the key IDs of the only supported algorithm.
 ED25519 = "ed25519:"
 
 _NOT_SIGNED = ("signatures", "unsigned")
 
 
 def signed_json(fields: Mapping[str, Any]) -> bytes:
-    """What a signature covers: canonical JSON without ``signatures`` and ``unsigned``.
+    """The bytes that a signature covers: canonical JSON without ``signatures`` and ``unsigned``.
 
     :raises NoCanonicalJson: there is none
     """
@@ -40,7 +40,7 @@ def signed_json(fields: Mapping[str, Any]) -> bytes:
 
 
 def decoded_signature(signature: object) -> bytes | None:
-    """The bytes of a signature as it stands in JSON; None for what is no Base64."""
+    """Decode a signature from JSON; None if it is not Base64."""
     if not isinstance(signature, str):
         return None
     try:
@@ -50,7 +50,7 @@ def decoded_signature(signature: object) -> bytes | None:
 
 
 def verifies(signed: bytes, signature: bytes | None, key: VerifyKey) -> bool:
-    """Whether a key made a signature of this.
+    """Whether a signature of these bytes verifies with a key.
 
     :param signature: see :func:`decoded_signature`
     """
@@ -70,28 +70,28 @@ class BadServerKey(InputError):
 class ServerKey(NamedTuple):
     """A server's public key.
 
-    :ivar valid_until: milliseconds since 1970 up to when it may sign, the last one included; None if
-        without end. Whoever fetched the key has put the specification's limit of seven days on it.
+    :ivar valid_until: end of its validity in milliseconds since 1970, inclusive; None if unlimited.
+        The caller that fetched the key applies the specification's limit of seven days.
     """
 
     verify_key: VerifyKey
     valid_until: int | None = None
 
     def was_valid(self, at: int) -> bool:
-        """Whether it might sign at a time, in milliseconds since 1970."""
+        """Whether it was valid at a time in milliseconds since 1970."""
         return self.valid_until is None or at <= self.valid_until
 
 
-#: By server, by key ID.
+#: Server keys by server name and key ID.
 Keys = Mapping[str, Mapping[str, ServerKey]]
 
 
 def server_key(key_id: object, key: object, valid_until: object = None) -> ServerKey:
-    """A key from what servers publish, of whatever types that is.
+    """Parse a published key; the arguments are unvalidated JSON.
 
     :param key: in unpadded Base64
     :param valid_until: an integer or None, see :class:`ServerKey`
-    :raises BadKey: its algorithm is not known, or it is malformed
+    :raises BadServerKey: its algorithm is not supported, or it is malformed
     """
     if not isinstance(key_id, str):
         raise BadServerKey(key_id=type(key_id).__name__, reason="a key's ID is text")
@@ -107,9 +107,9 @@ def server_key(key_id: object, key: object, valid_until: object = None) -> Serve
 
 
 def keys_of(published: object) -> Keys:
-    """Keys without end, by server and key ID, each in unpadded Base64.
+    """Parse keys without expiry: unpadded Base64 by server name and key ID.
 
-    :raises BadKey: one of them is none, or they are not by server and key ID
+    :raises BadServerKey: one of them is malformed, or the structure is another
     """
     return {
         server: {key_id: server_key(key_id, key) for key_id, key in _object(keys).items()}
@@ -126,14 +126,15 @@ def _object(value: object) -> Mapping[str, object]:
 def signing_servers(event: Event) -> tuple[str, ...]:
     """The servers that must have signed an event.
 
-    The server of the sender, unless the invite comes of a third-party invite: another server may
-    send that for the sender, and it has a signature of its own, which is for the auth rules. (If the
-    sender's server did sign, that counts.) The server in the event ID, where that is given. The
-    server of the user who vouches for a restricted join.
+    - The server of the sender, except for an invite with ``third_party_invite``: another server may send
+      that on the sender's behalf, and the auth rules check its own signature. If the sender's server
+      did sign, that signature is verified.
+    - The server in the event ID, in versions where servers choose it.
+    - The server of the user who authorised a restricted join.
 
-    The auth rules ask the same of what is there (:mod:`.auth.own`). What differs is only that whatever
-    may need a signature counts here, so any voucher that names a server and no invite without
-    ``signed``, while they have refused what is incomplete or no user before they look.
+    The auth rules require the same signatures to be present (:mod:`.auth.state_independent`). They refuse
+    incomplete events first; here any authorising user that names a server counts, and only a third-party
+    invite with ``signed``.
 
     :raises BadIdentifier: one of these identifiers names no server
     """
@@ -167,9 +168,9 @@ def _is_third_party(content: Mapping[str, Any]) -> bool:
 
 
 def check_signatures(event: Event, keys: Keys) -> Refusal | None:
-    """Whether each of the :func:`signing_servers` signed it, by a key that is given.
+    """Whether each of the :func:`signing_servers` signed an event with one of the given keys.
 
-    One good signature of a server is enough; by keys that are not given, it may have others.
+    One valid signature per server is enough; others may be by unknown keys.
     """
     try:
         servers = signing_servers(event)
@@ -187,7 +188,7 @@ def check_signatures(event: Event, keys: Keys) -> Refusal | None:
 def check_json_signature(
     signed: Mapping[str, Any], server: str, keys: Mapping[str, ServerKey]
 ) -> Refusal | None:
-    """The same for JSON that is no event: whether a server signed it, by one of the server's keys.
+    """Whether a server signed a JSON object, other than an event, with one of its keys.
 
     :raises NoCanonicalJson: there is none of it
     """
@@ -213,7 +214,7 @@ def _check(
             return None
         else:
             bad = key_id
-    # What more keys may mend goes before what they cannot.
+    # A refusal that more keys may resolve takes precedence.
     if unknown:
         return Refusal("unknown-key", f"of the keys that {server} signed it by, not all are known")
     if expired is not None:
@@ -224,9 +225,9 @@ def _check(
 def sign_event(
     fields: Mapping[str, Any], version: RoomVersion, server: str, key: SigningKey
 ) -> dict[str, Any]:
-    """One's own event with its content hash, and with a signature beside those that it has.
+    """Add the content hash and a signature to an event of this server.
 
-    An event that another server made is for :func:`add_signature`.
+    For an event of another server, use :func:`add_signature`.
 
     :raises NoCanonicalJson: there is none of it
     """
@@ -237,10 +238,10 @@ def sign_event(
 def add_signature(
     fields: Mapping[str, Any], version: RoomVersion, server: str, key: SigningKey
 ) -> dict[str, Any]:
-    """An event as it is, with a signature beside those that it has.
+    """Add a signature to an event, leaving everything else as it is.
 
-    Its ``hashes`` stay what they are, so that its ID does, too: for events of other servers, such
-    as a join that one of this server's users vouches for.
+    Its ``hashes``, and so its ID, stay the same. This is for events of other servers, such as a
+    restricted join that a user of this server authorises.
 
     :raises NoCanonicalJson: there is none of it
     """
@@ -248,7 +249,7 @@ def add_signature(
 
 
 def sign_json(fields: Mapping[str, Any], server: str, key: SigningKey) -> dict[str, Any]:
-    """The object with a signature beside those that it has; ``unsigned`` is not covered.
+    """Add a signature to a JSON object; ``unsigned`` is not covered.
 
     :raises NoCanonicalJson: there is none of it
     """
@@ -258,7 +259,7 @@ def sign_json(fields: Mapping[str, Any], server: str, key: SigningKey) -> dict[s
 def _with_signature(
     fields: Mapping[str, Any], server: str, key: SigningKey, signed: bytes
 ) -> dict[str, Any]:
-    """Where there is no object of signatures, it is as if there were none."""
+    """Add a signature; a malformed ``signatures`` is replaced."""
     signature = encode_base64(key.sign(signed).signature)
     others = fields.get("signatures")
     others = others if isinstance(others, dict) else {}

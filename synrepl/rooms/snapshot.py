@@ -1,8 +1,8 @@
-"""A room as plain data: to be stored, sent, and loaded without judging anything again.
+"""A room as plain data, to be stored, sent, and loaded without judging again.
 
-A snapshot has events with what became of them, and the states before and after as state groups. It may be
-of a whole room, or of its newest events only: those, what their states hold, and what all that depends on.
-What is not in a snapshot is unknown to the room that is loaded from it.
+A snapshot has the events with their verdicts, and the states before and after them as state groups. It may be
+of a whole room, or of some events only: those, the events of their states, and the auth chains of all.
+Events that are not in a snapshot are unknown to the room that is loaded from it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from synrepl.rooms.waiting import MAX_WAITING, WaitingEvent
 
 
 class StateGroupRecord(msgspec.Struct, frozen=True):
-    """A state group.
+    """A state group; see :class:`~synrepl.rooms.state_groups.StateGroup`.
 
     :ivar entries: type, state key and event ID
     :ivar removed: type and state key
@@ -41,11 +41,11 @@ class StateGroupRecord(msgspec.Struct, frozen=True):
 
 
 class EventRecord(msgspec.Struct, frozen=True):
-    """An event and what became of it; see :class:`~synrepl.rooms.judged.Judged`.
+    """An event and its verdict; see :class:`~synrepl.rooms.judged.Judged`.
 
-    :ivar raw: the JSON as it came
+    :ivar raw: the JSON as received
     :ivar before: the state group before it; None for an outlier
-    :ivar after: the one after it
+    :ivar after: the state group after it; None for an outlier
     """
 
     raw: bytes
@@ -68,11 +68,11 @@ class WaitingRecord(msgspec.Struct, frozen=True):
 
 
 class RoomSnapshot(msgspec.Struct, frozen=True):
-    """A room as data, which ``msgspec`` writes as JSON or MessagePack.
+    """A room as data, which ``msgspec`` encodes as JSON or MessagePack.
 
     :ivar events: in the order in which they were judged
-    :ivar newest: the last number of the stream order that was given out
-    :ivar missing_prev_events: events that are not known, and are followed by one that is
+    :ivar newest: the last stream ordering that was assigned
+    :ivar missing_prev_events: unknown events that a known event follows
     """
 
     version: str
@@ -86,11 +86,11 @@ class RoomSnapshot(msgspec.Struct, frozen=True):
 
 
 def snapshot_of(room: Room, event_ids: Collection[str] | None = None) -> RoomSnapshot:
-    """A room as data.
+    """Take a snapshot of a room.
 
-    :param event_ids: the events whose states are wanted, such as the forward extremities; with them come
-        the events that their states hold, and the auth chains of all. By default, everything
-    :raises NotJudged: one of them did not come, or waits
+    :param event_ids: the events to include with their states, such as the forward extremities; the events of
+        those states, and the auth chains of all, are included as well. By default, everything
+    :raises NotJudged: one of them was not received, or waits
     """
     contents = room.contents()
     chosen = list(contents.judged)
@@ -135,7 +135,7 @@ def snapshot_of(room: Room, event_ids: Collection[str] | None = None) -> RoomSna
 
 
 def _needed(room: Room, judged: Iterable[RoomJudged]) -> set[str]:
-    """Some events, those of the states before and after them, and their auth chains."""
+    """The events, the events of the states before and after them, and the auth chains of all."""
     ahead: list[str] = []
     states: dict[int, CompactStateMap] = {}
     for each in judged:
@@ -155,7 +155,7 @@ def _needed(room: Room, judged: Iterable[RoomJudged]) -> set[str]:
 
 
 class _Groups:
-    """States under numbers, the same object under the same."""
+    """Numbers states as state groups; the same object gets the same number."""
 
     def __init__(self) -> None:
         self._numbers: dict[int, int] = {}
@@ -163,12 +163,12 @@ class _Groups:
         self._groups: dict[int, StateGroup] = {}
 
     def number(self, state: CompactStateMap | None) -> int | None:
-        """The number of a state, a new one when it has none."""
+        """The group number of a state, a new one if needed."""
         if state is None:
             return None
         number = self._numbers.get(id(state))
         if number is None:
-            # States that were asked for last are the likeliest to be close.
+            # The latest states are the likeliest to be close.
             candidates = [(each, self._states[each]) for each in range(len(self._states))[-3:]]
             plan = run(lookup_plan(state, candidates), StateGroups(self._groups))
             if plan.prev is not None and not plan.delta:
@@ -181,7 +181,7 @@ class _Groups:
         return number
 
     def rows(self) -> list[StateGroupRecord]:
-        """All of them as data."""
+        """All groups as data."""
         return [
             StateGroupRecord(
                 number,
@@ -195,12 +195,12 @@ class _Groups:
 
 
 def load_room(snapshot: RoomSnapshot, max_waiting: int = MAX_WAITING) -> Room:
-    """The room of a snapshot, with auth chains of its own.
+    """Load the room of a snapshot.
 
-    :raises UnknownRoomVersion: it is of a room version that is not known
-    :raises BadEvent: an event in it is none
+    :raises UnknownRoomVersion: its room version is not known
+    :raises BadEvent: an event in it is malformed
     :raises UnknownStateGroup: a state group is missing
-    :raises MissingAuthEvent: something that an event of it depends on is missing
+    :raises MissingAuthEvent: an auth event is missing
     """
     version = room_version(snapshot.version)
     slots = Slots()

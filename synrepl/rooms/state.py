@@ -1,4 +1,4 @@
-"""The state of a room: for each type and key, one event."""
+"""Types for the state of a room: one event per type and state key."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from synrepl.rooms.event import Event
 #: Type and state key.
 StateKey = tuple[str, str]
 
-#: Which event is the entry, by its ID.
+#: Event IDs by state key.
 StateMap = Mapping[StateKey, str]
 
-#: The events themselves.
+#: Events by state key.
 StateEvents = Mapping[StateKey, Event]

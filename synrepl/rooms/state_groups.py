@@ -1,14 +1,13 @@
 """State groups: numbered states, stored as differences to one another, with short chains.
 
-The events of a room that have the same state share a group ("State" of the seed on room event storage).
-A group is stored as a difference to an earlier group, down to one that is stored whole, and to read a
-group means to read that chain. Chains are kept short by skip levels, as in a skip list: most groups
-are a difference to the group before, some to one that is further away, and few to one that is
-very far away (:class:`SkipLevels`). A difference over a longer distance is merged from the differences in
-between, so planning a group costs what has changed, however large the room is.
+Events of a room with the same state share a state group. A group is stored as a delta to an earlier group,
+down to one that is stored in full; reading a group means reading that chain. Chains are kept short by skip
+levels, as in a skip list: most groups are a delta to the previous group, some to one further back, and few
+to one very far back (:class:`SkipLevels`). A delta over a longer distance is merged from the deltas in
+between, so planning a group costs as much as has changed, however large the room is.
 
-Here is which difference to store, and how to put a state together. Where groups are kept is the
-caller's business: functions whose names begin with ``lookup`` are lookups (:mod:`synrepl.rooms.lookups`).
+This module decides which delta to store, and puts states together. Storage is up to the caller: functions
+whose names begin with ``lookup`` are lookups (:mod:`synrepl.rooms.lookups`).
 """
 
 from __future__ import annotations
@@ -34,14 +33,14 @@ class BrokenChain(StorageError):
 
 
 class SkipLevels(NamedTuple):
-    """How far differences reach.
+    """How far back deltas reach.
 
-    The groups of a line are counted from the last one that was stored whole. The number of a group,
-    written with ``depth`` digits in base ``width``, says where it refers to: to the number with
-    the last digit that is not 0 lowered by one. So 0x237 refers to 0x236, 0x230 to 0x220, 0x200 to 0x100.
+    The groups of a line are numbered from the last one that was stored in full. The number of a group,
+    written with ``depth`` digits in base ``width``, determines its base: the number whose last non-zero
+    digit is lower by one. So 0x237 is a delta to 0x236, 0x230 to 0x220, 0x200 to 0x100.
 
-    :ivar width: groups of one level
-    :ivar depth: levels; after ``width ** depth`` groups, one is stored whole
+    :ivar width: groups per level
+    :ivar depth: number of levels; after ``width ** depth`` groups, one is stored in full
     """
 
     width: int = 12
@@ -49,16 +48,16 @@ class SkipLevels(NamedTuple):
 
     @property
     def line(self) -> int:
-        """How many groups are counted, the whole one included."""
+        """Number of groups in a line, including the one stored in full."""
         return int(self.width**self.depth)
 
     @property
     def max_hops(self) -> int:
-        """How many further groups must be read, at most, to read one."""
+        """Maximum number of further groups to read in order to read one."""
         return (self.width - 1) * self.depth
 
     def refers_to(self, place: int) -> int:
-        """The number that a group with this number, which is not 0, is a difference to."""
+        """The number of the base of a group with this number, which is not 0."""
         step = 1
         while place % (step * self.width) == 0:
             step *= self.width
@@ -71,11 +70,11 @@ LEVELS = SkipLevels()
 
 @dataclass(frozen=True, slots=True)
 class StateGroup:
-    """A group as it is stored.
+    """A state group as stored.
 
-    :ivar prev: the group that it is a difference to; None when it is stored whole
-    :ivar delta: that difference, or the whole state
-    :ivar place: its number since the last group of its line that was stored whole, which has 0
+    :ivar prev: the group that it is a delta to; None when it is stored in full
+    :ivar delta: the delta to ``prev``, or the full state
+    :ivar place: its number in its line; 0 for the group that is stored in full
     """
 
     prev: int | None
@@ -87,12 +86,12 @@ class StateGroupView(Protocol):
     """Reads stored groups."""
 
     def state_groups(self, groups: Collection[int]) -> Mapping[int, StateGroup]:
-        """Groups by number. There may be more in it than asked for, such as those further down."""
+        """Groups by number. The answer may have more, such as the rest of their chains."""
         ...
 
 
 class StateGroupsRequest(NamedTuple):
-    """Asks a :class:`StateGroupView` for stored groups."""
+    """Request to a :class:`StateGroupView` for stored groups."""
 
     groups: Collection[int]
 
@@ -101,7 +100,7 @@ class StateGroupsRequest(NamedTuple):
         return view.state_groups(self.groups)
 
 
-#: Reads a stored group; ``KeyError`` where there is none.
+#: Reads a stored group; ``KeyError`` if there is none.
 FetchGroup = Callable[[int], StateGroup]
 
 
@@ -111,21 +110,21 @@ def plan_group(
     fetch: FetchGroup,
     levels: SkipLevels = LEVELS,
 ) -> StateGroup:
-    """How to store a state; see :func:`lookup_plan`."""
+    """Decide how to store a state; :func:`lookup_plan`, run on a function."""
     return run(lookup_plan(state, candidates, levels), _Fetched(fetch))
 
 
 def lookup_plan(
     state: StateMap, candidates: Iterable[tuple[int, StateMap]], levels: SkipLevels = LEVELS
 ) -> Lookup[StateGroup]:
-    """How to store a state.
+    """Decide how to store a state.
 
-    When one of ``candidates`` is the same state, the answer refers to it with an empty delta: no new
+    When one of ``candidates`` is the same state, the result refers to it with an empty delta: no new
     group is needed.
 
-    :param candidates: groups, with their states, that the state may be close to, such as those of the events
-        before; the closest is taken
-    :raises UnknownStateGroup: one of ``candidates``, or of those below it, is not there
+    :param candidates: groups, with their states, that may be close to the state, such as those of the prev
+        events; the closest becomes the base
+    :raises UnknownStateGroup: one of ``candidates``, or of their chains, does not exist
     :raises BrokenChain: see :class:`BrokenChain`
     """
     closest: tuple[Delta, int] | None = None
@@ -143,12 +142,12 @@ def lookup_plan(
 def lookup_change(
     prev: int, change: Delta, size: int | None = None, levels: SkipLevels = LEVELS
 ) -> Lookup[StateGroup | None]:
-    """How to store a state that is known by its difference to a group; no state is looked at.
+    """Decide how to store a state given as a delta to a group, without reading any state.
 
-    :param size: how many entries the state has, if that is known
-    :returns: None when the state is to be stored whole: its line is full, or a difference would be
+    :param size: number of entries of the state, if known
+    :returns: None when the state is to be stored in full: its line is full, or a delta would be
         no smaller
-    :raises UnknownStateGroup: ``prev``, or a group below it, is not there
+    :raises UnknownStateGroup: ``prev``, or a group of its chain, does not exist
     :raises BrokenChain: see :class:`BrokenChain`
     """
     chain = _Chain()
@@ -165,9 +164,9 @@ def lookup_change(
         _add_older(touched, stored.delta)
         group, prev = prev, stored.prev
         if levels.refers_to(stored.place) <= target:
-            break  # it need not be read: it may be the whole one
+            break  # the base need not be read: it may be stored in full
         yield from chain.read((prev,))
-        chain.stored(group)  # now that what it refers to is here, too
+        chain.stored(group)  # checked again, now that its base was read
         stored = chain.stored(prev)
     if size is not None and len(touched) >= size:
         return None
@@ -189,13 +188,13 @@ def lookup_states(
     known: Mapping[int, CompactStateMap] = MappingProxyType({}),
     slots: Slots | None = None,
 ) -> Lookup[dict[int, CompactStateMap]]:
-    """The states of some groups, which share what their chains share.
+    """Read the states of some groups; they share memory where their chains meet.
 
-    Takes as many rounds as the longest chain has groups, or one where answers hold whole chains.
+    Takes as many rounds as the longest chain has groups, or one if answers contain whole chains.
 
-    :param known: states of groups that need not be read again; what is read shares with them
+    :param known: states of groups that need not be read; the results share memory with them
     :param slots: the room's, see :class:`~synrepl.rooms.state_map.CompactStateMap`
-    :raises UnknownStateGroup: one of them, or of those below, is not there
+    :raises UnknownStateGroup: one of them, or of their chains, does not exist
     :raises BrokenChain: see :class:`BrokenChain`
     """
     slots = Slots() if slots is None else slots
@@ -213,7 +212,7 @@ def lookup_states(
                     below.add(prev)
         ahead = below
     built: dict[int, CompactStateMap] = {each: known[each] for each in groups if each in known}
-    # Where chains meet, there is a state that several others share.
+    # A state where chains meet is shared by several others.
     wanted = {each for each in groups if each not in known}
     wanted.update([each for each, count in times.items() if count > 1])
     for group in sorted(wanted, key=lambda each: chain.stored(each).place):
@@ -231,7 +230,7 @@ def lookup_states(
 
 
 class _Chain:
-    """Groups that were read."""
+    """The groups that were read so far."""
 
     __slots__ = ("_groups",)
 
@@ -239,30 +238,30 @@ class _Chain:
         self._groups: dict[int, StateGroup] = {}
 
     def read(self, groups: Collection[int]) -> Lookup[None]:
-        """Read those that are not here yet."""
+        """Read the groups that were not read before."""
         missing = [each for each in groups if each not in self._groups]
         if missing:
             (found,) = yield (StateGroupsRequest(missing),)
             self._groups.update(found)
 
     def stored(self, group: int) -> StateGroup:
-        """One that was read.
+        """A group that was read.
 
-        :raises UnknownStateGroup: it is not there
-        :raises BrokenChain: it refers to one that does not come before it
+        :raises UnknownStateGroup: it does not exist
+        :raises BrokenChain: its base does not come before it
         """
         found = self._groups.get(group)
         if found is None:
             raise UnknownStateGroup(group=group)
         below = None if found.prev is None else self._groups.get(found.prev)
-        # So a chain comes to an end whatever is in the database.
+        # This ends every chain, whatever the database contains.
         if below is not None and below.place >= found.place:
             raise BrokenChain(group=group, prev=found.prev)
         return found
 
 
 class StateGroups:
-    """A :class:`StateGroupView` of groups in memory."""
+    """A :class:`StateGroupView` over groups in memory."""
 
     __slots__ = ("_groups",)
 
@@ -270,7 +269,7 @@ class StateGroups:
         self._groups = groups
 
     def state_groups(self, groups: Collection[int]) -> Mapping[int, StateGroup]:
-        """All that there are."""
+        """Those of the groups that exist."""
         return {each: self._groups[each] for each in groups if each in self._groups}
 
 
@@ -295,7 +294,7 @@ class _Fetched:
 def _applied(
     base: CompactStateMap | None, deltas: Collection[Delta], slots: Slots
 ) -> CompactStateMap:
-    """A state with differences applied, the newest of which comes first."""
+    """A state with deltas applied, given newest first."""
     touched: dict[StateKey, str | None] = {}
     for change in deltas:
         _add_older(touched, change)
@@ -304,7 +303,7 @@ def _applied(
 
 
 def _add_older(touched: dict[StateKey, str | None], change: Delta) -> None:
-    """Put a change before those that are known already; None stands for what is removed."""
+    """Merge an older delta into newer changes; None marks a removed entry."""
     for key, event_id in change.entries.items():
         touched.setdefault(key, event_id)
     for key in change.removed:

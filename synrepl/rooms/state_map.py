@@ -1,9 +1,9 @@
-"""State maps that share what they have in common, and the difference between two of them.
+"""Persistent state maps that share structure, and the delta between two of them.
 
-A room has a state before and after each event, and hardly any differs much from the one before it.
-Every (type, state key) of a room gets a number, its *slot*, when it is first seen, and a map is
-a tree of tuples over the slots: setting an entry copies the one path to it and shares the rest. What
-two maps share is the same object, so they are compared without looking into it.
+A room has a state before and after each event, and hardly any differs much from the previous one.
+Every (type, state key) of a room gets a number, its *slot*, when it is first seen. A map is a tree of
+tuples over the slots: setting an entry copies the path to it and shares the rest. Shared subtrees are
+identical objects, so a comparison skips them.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from synrepl.rooms.state import StateKey, StateMap
 
 _T = TypeVar("_T")
 
-#: A leaf holds event IDs, or None where there is no entry; any other node holds nodes. Neither ends
-#: in what is empty, and no root has but its first child: equal maps are equal trees.
+#: A leaf holds event IDs, or None where there is no entry; an inner node holds nodes. Trailing empty
+#: children are stripped, and no root has only its first child, so equal maps are equal trees.
 _Node = tuple[Any, ...]
 
-#: Sixteen children to a node: of 4 to 32, that takes the least memory in rooms of 100 state keys, and hardly more
-#: than the least in larger ones. Against layers of plain dictionaries: half the memory at 100 keys, a
-#: third at 1,000; twice the time of a lookup.
+#: Sixteen children per node: of 4 to 32, this takes the least memory in rooms with 100 state keys, and hardly
+#: more than the least in larger rooms. Compared with layered dictionaries: half the memory at 100 keys, a
+#: third at 1,000, and twice the time per lookup.
 _BITS = 4
 _WIDTH = 1 << _BITS
 _MASK = _WIDTH - 1
@@ -32,10 +32,10 @@ _EMPTY: _Node = ()
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """What turns one state map into another.
+    """The difference that turns one state map into another.
 
-    :ivar entries: what is set, new or other than before
-    :ivar removed: what is no longer there
+    :ivar entries: entries that are new or changed
+    :ivar removed: keys that are removed
     """
 
     entries: Mapping[StateKey, str]
@@ -49,7 +49,7 @@ class Delta:
 
 
 class Slots:
-    """The numbers of a room's state keys. It only grows; every map made over it refers to it."""
+    """The numbers of a room's state keys. It only grows, and is shared by all maps made over it."""
 
     __slots__ = ("keys", "numbers")
 
@@ -58,7 +58,7 @@ class Slots:
         self.keys: list[StateKey] = []
 
     def number(self, key: StateKey) -> int:
-        """The slot of a key, a new one when it has none."""
+        """The slot of a key, a new one if needed."""
         number = self.numbers.get(key)
         if number is None:
             number = self.numbers[key] = len(self.keys)
@@ -67,13 +67,13 @@ class Slots:
 
 
 class CompactStateMap(Mapping[StateKey, str]):
-    """A state map that cannot be changed; changing one gives another that shares most of it.
+    """An immutable state map; updates return another map that shares most of it.
 
     Maps of the same room should be made from one another or over the same :class:`Slots`. Comparing
-    maps that do not is right and slow. Entries come in the order in which the room first had them.
+    others is correct but slow. Entries are in the order in which the room first had their keys.
 
-    :param entries: what is in it
-    :param slots: the room's; by default its own
+    :param entries: the initial entries
+    :param slots: those of the room; by default new ones
     """
 
     __slots__ = ("_length", "_root", "_shift", "_slots")
@@ -107,13 +107,13 @@ class CompactStateMap(Mapping[StateKey, str]):
     @overload
     def get(self, key: StateKey, /, default: str | _T) -> str | _T: ...
     def get(self, key: StateKey, /, default: str | _T | None = None) -> str | _T | None:
-        """The event ID under a key."""
+        """The event ID of a key."""
         slot = self._slots.numbers.get(key)
         if slot is None:
             return default
         node, shift = self._root, self._shift
         try:
-            # The first step takes no mask: a slot that this tree is too low for must miss.
+            # No mask on the first step: a slot beyond the height of this tree must miss.
             node = node[slot >> shift]
             while shift:
                 shift -= _BITS
@@ -123,7 +123,7 @@ class CompactStateMap(Mapping[StateKey, str]):
         return default if node is None else cast(str, node)
 
     def several(self, keys: Iterable[StateKey]) -> tuple[str | None, ...]:
-        """The event ID under each of some keys, None where there is none."""
+        """The event ID of each of some keys, None where there is none."""
         numbers, root, top = self._slots.numbers, self._root, self._shift
         found: list[str | None] = []
         for key in keys:
@@ -159,19 +159,19 @@ class CompactStateMap(Mapping[StateKey, str]):
                 yield keys[slot]
 
     def keys(self) -> KeysView[StateKey]:
-        """Its keys, as of :meth:`as_dict`."""
+        """The keys, from :meth:`as_dict`."""
         return self.as_dict().keys()
 
     def values(self) -> ValuesView[str]:
-        """Its event IDs."""
+        """The event IDs."""
         return self.as_dict().values()
 
     def items(self) -> ItemsView[StateKey, str]:
-        """Its entries."""
+        """The entries."""
         return self.as_dict().items()
 
     def as_dict(self) -> dict[StateKey, str]:
-        """The same as a plain dictionary; the quickest way to go through all of it."""
+        """A plain dictionary of the entries; the quickest way to iterate over all of them."""
         return {
             key: event_id
             for key, event_id in zip(self._slots.keys, _flat(self._root, self._shift), strict=False)
@@ -192,7 +192,7 @@ class CompactStateMap(Mapping[StateKey, str]):
         return (
             self._length == other._length
             and self._shift == other._shift
-            # Tuples compare by identity first: what is shared is not looked into.
+            # Tuples compare by identity first, so shared subtrees are skipped.
             and self._root == other._root
         )
 
@@ -203,7 +203,7 @@ class CompactStateMap(Mapping[StateKey, str]):
         return f"CompactStateMap({self.as_dict()!r})"
 
     def with_entry(self, key: StateKey, event_id: str) -> CompactStateMap:
-        """This map with one entry set; itself when it is so already."""
+        """This map with one entry set; the map itself if the entry is set already."""
         before = self.get(key)
         if before == event_id:
             return self
@@ -214,9 +214,9 @@ class CompactStateMap(Mapping[StateKey, str]):
         return self._made(root, self._shift, self._length + (before is None))
 
     def with_delta(self, delta: Delta) -> CompactStateMap:
-        """This map with a delta applied; what is removed need not be there."""
+        """This map with a delta applied; removed keys need not exist."""
         if len(delta) > _WIDTH + (self._length >> _BITS):
-            # With this much, making all of it anew is quicker.
+            # For a delta this large, rebuilding the map is quicker.
             whole = self.as_dict()
             whole.update(delta.entries)
             for key in delta.removed:
@@ -236,13 +236,13 @@ class CompactStateMap(Mapping[StateKey, str]):
         return self._with(changes, length) if changes else self
 
     def becoming(self, state: StateMap) -> CompactStateMap:
-        """A map equal to ``state`` that shares what it can with this one; itself when they are equal."""
+        """A map equal to ``state`` that shares structure with this one; the map itself if they are equal."""
         if isinstance(state, CompactStateMap) and state._slots is self._slots:
             return self if state == self else state
         return self.with_delta(delta(self, state))
 
     def _with(self, changes: Mapping[int, str | None], length: int) -> CompactStateMap:
-        """With some slots set, or emptied."""
+        """This map with some slots set or emptied."""
         root, shift = self._root, self._shift
         highest = max(changes)
         while highest >> shift >= _WIDTH:
@@ -259,9 +259,9 @@ class CompactStateMap(Mapping[StateKey, str]):
 
 
 def delta(old: StateMap, new: StateMap) -> Delta:
-    """What turns ``old`` into ``new``.
+    """The delta from ``old`` to ``new``.
 
-    Of two maps over the same :class:`Slots` it takes as long as they differ, not as they are large.
+    For two maps over the same :class:`Slots`, the cost grows with their difference, not with their size.
     """
     if isinstance(old, CompactStateMap) and isinstance(new, CompactStateMap):
         if old._slots is new._slots:
@@ -281,7 +281,7 @@ def delta(old: StateMap, new: StateMap) -> Delta:
 
 
 def _put(node: _Node, shift: int, changes: Mapping[int, str | None]) -> _Node:
-    """A node with some of its slots set, or emptied, and nothing empty at its end."""
+    """A node with some of its slots set or emptied, without trailing empty children."""
     children: list[Any] = list(node)
     if not shift:
         for slot, value in changes.items():
@@ -297,7 +297,7 @@ def _put(node: _Node, shift: int, changes: Mapping[int, str | None]) -> _Node:
 
 
 def _put_one(node: _Node, shift: int, slot: int, event_id: str) -> _Node:
-    """The same for one slot that is set: by far the most frequent change."""
+    """A node with one slot set, which is by far the most frequent change."""
     at = slot >> shift & _MASK
     if at >= len(node):
         return _put(node, shift, {slot: event_id})
@@ -313,7 +313,7 @@ def _set(children: list[Any], at: int, child: object, empty: object) -> None:
 
 
 def _tree(flat: list[str | None]) -> tuple[_Node, int]:
-    """The tree of the entries by slot, the last of which is there, and its shift."""
+    """The tree, and its shift, of entries by slot; the last slot must not be empty."""
     level: list[Any] = [
         _stripped(flat[at : at + _WIDTH], None) for at in range(0, len(flat), _WIDTH)
     ]
@@ -331,7 +331,7 @@ def _stripped(children: list[Any], empty: object) -> _Node:
 
 
 def _flat(root: _Node, shift: int) -> Iterable[str | None]:
-    """All entries by slot, with None where there is none."""
+    """All entries by slot, None for empty slots."""
     level: Any = root
     while shift:
         empty = (None,) if shift == _BITS else (_EMPTY,)
@@ -345,7 +345,7 @@ def _flat(root: _Node, shift: int) -> Iterable[str | None]:
 
 
 def _differing(old: CompactStateMap, new: CompactStateMap) -> Iterator[tuple[int, str | None]]:
-    """The slots whose entries are not the same, with the new one."""
+    """Yield the slots whose entries differ, with the new entry."""
     old_root, old_shift, new_root, new_shift = old._root, old._shift, new._root, new._shift
     while old_shift < new_shift:
         old_root, old_shift = ((old_root,) if old_root else _EMPTY), old_shift + _BITS

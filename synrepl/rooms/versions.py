@@ -1,7 +1,7 @@
-"""Room versions: what differs between them, each difference under a name of its own.
+"""Room versions, and the named properties in which they differ.
 
-Each version is the one before it with some things changed, so that the history can be read from
-top to bottom. Nobody compares version numbers; code asks for what it needs to know. Sources:
+Each version is the previous one with some properties replaced, so the history reads from top to
+bottom. Code checks properties and never compares version numbers. Sources:
 https://spec.matrix.org/v1.16/rooms/ (a page for each version).
 """
 
@@ -20,7 +20,7 @@ class UnknownRoomVersion(InputError):
 
 
 class Resolution(StrEnum):
-    """How diverging states of a room become one."""
+    """The state resolution algorithm."""
 
     V1 = "1"  #: by depth, then by hash
     V2 = "2"  #: by power and mainline
@@ -28,40 +28,40 @@ class Resolution(StrEnum):
 
 
 class EventIds(StrEnum):
-    """Where the ID of an event comes from."""
+    """The format of event IDs."""
 
-    GIVEN = "given"  #: it is in the event, made up by its sender's server
+    GIVEN = "given"  #: in the event, chosen by the sender's server
     HASH = "hash"  #: the reference hash in Base64, which has ``/`` and ``+``
     URL_SAFE_HASH = "URL-safe hash"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RoomVersion:
-    """One room version. Two are the same if they are one object, so that it is quick as a key.
+    """One room version. Compares by identity, so that it is a quick dictionary key.
 
-    :ivar name: as ``m.room.create`` has it
-    :ivar event_ids: what the ID of an event is
-    :ivar resolution: the algorithm of state resolution
-    :ivar redactions_are_authorised: the auth rules decide whether a redaction may be; else it may,
-        and is looked at when it is applied
+    :ivar name: the value of ``room_version`` in ``m.room.create``
+    :ivar event_ids: the format of event IDs
+    :ivar resolution: the state resolution algorithm
+    :ivar redactions_are_authorised: an auth rule decides whether a redaction is allowed; otherwise it is
+        allowed, and checked when it is applied
     :ivar aliases_are_authorised: ``m.room.aliases`` has an auth rule, and keeps its content when redacted
-    :ivar enforces_key_validity: a signature counts only by a key that was valid at the event's time
+    :ivar enforces_key_validity: a signature counts only if its key was valid at the event's time
     :ivar strict_json: numbers other than integers within ±(2^53 − 1) are refused
-    :ivar notification_levels: changes of ``notifications`` in power levels are checked, too
-    :ivar knocking: there is membership ``knock``, and join rule ``knock``
-    :ivar restricted_joins: there is join rule ``restricted``
-    :ivar knock_restricted_joins: there is join rule ``knock_restricted``
+    :ivar notification_levels: changes to ``notifications`` in power levels are checked
+    :ivar knocking: has membership ``knock`` and join rule ``knock``
+    :ivar restricted_joins: has join rule ``restricted``
+    :ivar knock_restricted_joins: has join rule ``knock_restricted``
     :ivar keeps_allow: redaction keeps ``allow`` of ``m.room.join_rules``
     :ivar keeps_authorising_user: redaction keeps ``join_authorised_via_users_server`` of ``m.room.member``
-    :ivar integer_levels: power levels that are text are refused
-    :ivar creator_is_sender: the room's creator is the sender of ``m.room.create``, whatever its content
-    :ivar redacts_in_content: a redaction names its target in its content
+    :ivar integer_levels: power levels must be integers; text is refused
+    :ivar creator_is_sender: the creator is the sender of ``m.room.create``, not ``creator`` in its content
+    :ivar redacts_in_content: a redaction has ``redacts`` in its content
     :ivar updated_redaction_rules: redaction keeps all of ``m.room.create``, ``invite`` of power levels and
         the signed part of a third-party invite, and no ``membership``, ``origin``, ``prev_state``
-    :ivar room_id_is_create_hash: the room's ID is that of its ``m.room.create`` with ``!`` for
-        ``$``; that event has no ``room_id``, and nobody cites it among ``auth_events``
-    :ivar creators_have_infinite_power: creators have more power than any level says, and
-        ``additional_creators`` are creators, too
+    :ivar room_id_is_create_hash: the room ID is the ID of ``m.room.create`` with ``!`` for ``$``; that
+        event has no ``room_id`` and is implied in ``auth_events``
+    :ivar creators_have_infinite_power: creators have infinite power, and ``additional_creators`` are
+        creators
     """
 
     name: str
@@ -109,16 +109,16 @@ V12 = replace(
     creators_have_infinite_power=True,
 )
 
-#: All of them, by name.
+#: All room versions by name.
 ROOM_VERSIONS: Mapping[str, RoomVersion] = MappingProxyType(
     {each.name: each for each in (V1, V2, V3, V4, V5, V6, V7, V8, V9, V10, V11, V12)}
 )
 
 
 def room_version(name: object) -> RoomVersion:
-    """The room version of a name.
+    """The room version with a name.
 
-    :raises UnknownRoomVersion: it is none of them
+    :raises UnknownRoomVersion: there is none
     """
     version = ROOM_VERSIONS.get(name) if isinstance(name, str) else None
     if version is None:

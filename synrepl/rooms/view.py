@@ -1,12 +1,11 @@
-"""What judging an event needs to know of its room, as a read-only view, and the requests for it.
+"""The read-only view of a room that judging an event needs, and the requests to it.
 
-A :class:`RoomView` answers questions for sets of IDs. :class:`~synrepl.rooms.room.Room` is one, in memory.
-A store is another: it answers the requests of a round (:mod:`synrepl.rooms.lookups`) with a
-statement or two.
+A :class:`RoomView` answers requests for sets of IDs. :class:`~synrepl.rooms.room.Room` is one, in memory.
+A store answers the requests of a round (:mod:`synrepl.rooms.lookups`) with one or two SQL statements.
 
-States are *handles*. A view says what a handle is: a whole map, the number of a state group, or such a
-number with changes on top. Two handles that are equal stand for equal states; equal states may have
-handles that are not equal.
+States are *handles*. A view chooses its kind of handle: a whole map, the number of a state group, or a
+number with changes on top. Equal handles stand for equal states; equal states may have handles that are
+not equal.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from synrepl.rooms.state_map import Delta
 
 
 class StateHandle(Protocol):
-    """Stands for a state of a room; changing it gives another handle, and needs no look-up."""
+    """Stands for a state of a room. Updates return another handle, without a lookup."""
 
     def with_entry(self, key: StateKey, event_id: str, /) -> Self:
         """The state with one entry set."""
@@ -41,7 +40,7 @@ class KnownEvents(msgspec.Struct, frozen=True, gc=False):
     """Events of a room.
 
     :ivar events: by ID
-    :ivar rejected: the IDs of those that were rejected; may have others, too
+    :ivar rejected: the IDs of those that were rejected; may contain others
     """
 
     events: Mapping[str, Event]
@@ -49,31 +48,31 @@ class KnownEvents(msgspec.Struct, frozen=True, gc=False):
 
 
 class StateAt(Protocol[S_co]):
-    """The room at an event that was judged."""
+    """The room at a judged event."""
 
     @property
     def state_after(self) -> S_co | None:
-        """None where the event is known only because others cite it."""
+        """The state after the event; None for an outlier."""
         ...
 
     @property
     def partial(self) -> bool:
-        """Whether that state is known in part only."""
+        """Whether that state is partial."""
         ...
 
     @property
     def topological(self) -> int:
-        """The event's topological number."""
+        """The topological ordering of the event."""
         ...
 
 
 class RoomHeads(msgspec.Struct, Generic[S], frozen=True, gc=False):
-    """The room as it is now.
+    """The current end of a room.
 
     :ivar room_id: None while there is no event
-    :ivar empty_state: the state before the first event
-    :ivar forward_extremities: the events that the next one would follow
-    :ivar is_partial: whether there are events whose state is known in part only
+    :ivar empty_state: the handle of the state before the first event
+    :ivar forward_extremities: IDs of the forward extremities
+    :ivar is_partial: whether some events have partial state
     """
 
     room_id: str | None
@@ -83,11 +82,11 @@ class RoomHeads(msgspec.Struct, Generic[S], frozen=True, gc=False):
 
 
 class AuthChainFacts(NamedTuple):
-    """What resolving states needs to know about auth chains; see :class:`~synrepl.rooms.chains.AuthChains`.
+    """The auth chain data that state resolution needs; see :class:`~synrepl.rooms.chains.AuthChains`.
 
     :ivar difference: the auth difference
-    :ivar subgraph: the conflicted subgraph; empty where it was not asked for
-    :ivar power_levels: of each ``m.room.power_levels`` that may come up, the one that it cites
+    :ivar subgraph: the conflicted state subgraph; empty if it was not requested
+    :ivar power_levels: for each ``m.room.power_levels`` that may be needed, the one among its auth events
     """
 
     difference: Set[str]
@@ -96,9 +95,9 @@ class AuthChainFacts(NamedTuple):
 
 
 class RoomView(Protocol[S]):
-    """A room as it is known somewhere. Nothing here changes it.
+    """A read-only view of a room.
 
-    Answers may hold more than was asked for. What is missing from an answer is not known.
+    Answers may contain more than was requested. What is missing from an answer is not known.
     """
 
     def known_events(self, event_ids: Collection[str], /) -> KnownEvents:
@@ -106,21 +105,21 @@ class RoomView(Protocol[S]):
         ...
 
     def states_at(self, event_ids: Collection[str], /) -> Mapping[str, StateAt[S]]:
-        """The room at some events."""
+        """The room at some events, by event ID."""
         ...
 
     def heads(self) -> RoomHeads[S]:
-        """The room as it is now."""
+        """The current end of the room."""
         ...
 
     def state_entries(
         self, states: Sequence[S], keys: Sequence[StateKey], /
     ) -> Sequence[Sequence[str | None]]:
-        """Of each state, the event ID under each key; None where there is none."""
+        """For each state, the event ID of each key; None where there is none."""
         ...
 
     def state_differences(self, states: Sequence[S], /) -> Sequence[Delta]:
-        """What turns the first of some states into each of the others."""
+        """The deltas from the first of some states to each of the others."""
         ...
 
     def auth_chain_facts(
@@ -131,12 +130,12 @@ class RoomView(Protocol[S]):
         with_subgraph: bool,
         /,
     ) -> AuthChainFacts:
-        """What resolving states needs to know about their auth chains.
+        """The auth chain data for resolving some states.
 
-        :param differing: of each of the states, the events that are not in all of them
-        :param state: one of them
-        :param keys: where they differ; what ``state`` has under other keys they all have
-        :param with_subgraph: whether the conflicted subgraph is wanted
+        :param differing: for each state, its events that are not in all states
+        :param state: one of the states
+        :param keys: the conflicted keys; other entries of ``state`` are unconflicted
+        :param with_subgraph: whether the conflicted state subgraph is needed
         """
         ...
 
@@ -203,5 +202,5 @@ class AuthChainsRequest(msgspec.Struct, frozen=True, gc=False):
         return view.auth_chain_facts(self.differing, self.state, self.keys, self.with_subgraph)
 
 
-#: Asking for it takes no IDs.
+#: The only :class:`HeadsRequest`, since it has no arguments.
 HEADS = HeadsRequest()

@@ -1,4 +1,4 @@
-"""Events that wait for others, in bounded number."""
+"""A bounded queue of events that wait for missing prev events or auth events."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from synrepl.rooms.event import Event
 
-#: How many events of a room may wait, at most.
+#: Maximum number of waiting events per room.
 MAX_WAITING = 10_000
 
-#: How many bytes they may have together.
+#: Maximum size of waiting events per room, in bytes.
 MAX_WAITING_BYTES = 64 << 20
 
 
@@ -18,7 +18,7 @@ class WaitingEvent(NamedTuple):
     """An event that waits.
 
     :ivar live: see :meth:`synrepl.rooms.room.Room.receive`
-    :ivar missing: for what it waits still
+    :ivar missing: the events that it still waits for
     """
 
     event: Event
@@ -27,10 +27,10 @@ class WaitingEvent(NamedTuple):
 
 
 class WaitingEvents:
-    """Events by what they wait for.
+    """Waiting events, indexed by the events they wait for.
 
-    :param limit: when there are more, the one that has waited longest is forgotten
-    :param max_bytes: the same for the bytes of all of them
+    :param limit: maximum number; beyond it, the one that has waited longest is dropped
+    :param max_bytes: maximum total size, with the same consequence
     """
 
     __slots__ = ("_by_id", "_by_missing", "_bytes", "_limit", "_max_bytes")
@@ -50,25 +50,25 @@ class WaitingEvents:
 
     @property
     def event_ids(self) -> Collection[str]:
-        """Those that wait, longest first."""
+        """IDs of the waiting events, oldest first."""
         return self._by_id.keys()
 
     def __iter__(self) -> Iterator[WaitingEvent]:
-        """Longest first."""
+        """The waiting events, oldest first."""
         return iter(self._by_id.values())
 
     @property
     def missing(self) -> set[str]:
-        """What some of them wait for and does not wait itself."""
+        """Events that some wait for and that do not wait themselves."""
         return {each for each in self._by_missing if each not in self._by_id}
 
     def get(self, event_id: str) -> Event | None:
-        """An event that waits."""
+        """A waiting event; None if it does not wait."""
         waiting = self._by_id.get(event_id)
         return None if waiting is None else waiting.event
 
     def hold(self, waiting: WaitingEvent) -> None:
-        """Let an event wait that does not yet."""
+        """Add an event that does not wait yet."""
         event_id = waiting.event.event_id
         self._by_id[event_id] = waiting
         self._bytes += len(waiting.event.raw)
@@ -78,7 +78,7 @@ class WaitingEvents:
             self.forget(next(iter(self._by_id)))
 
     def forget(self, event_id: str) -> None:
-        """As if it had never come."""
+        """Drop a waiting event."""
         waiting = self._by_id.pop(event_id, None)
         if waiting is None:
             return
@@ -90,10 +90,10 @@ class WaitingEvents:
                 del self._by_missing[each]
 
     def arrived(self, event_id: str, with_state: bool) -> list[WaitingEvent]:
-        """Those that waited for an event and now for nothing more; they wait no longer.
+        """Remove and return the events that waited only for this one.
 
-        :param with_state: whether the state at the event is known. Who cites it can do without;
-            who follows it cannot
+        :param with_state: whether the state at the event is known. Events that have it as an auth event do
+            not need that; events that have it as a prev event do
         """
         ready: list[WaitingEvent] = []
         others = self._by_missing.get(event_id, {})

@@ -1,1 +1,1 @@
-"""Which events authorise one, and whether they do."""
+"""Authorization rules: which events authorise an event, and whether it is allowed."""

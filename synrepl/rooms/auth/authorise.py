@@ -1,10 +1,10 @@
-"""Whether a state of the room lets an event be: the order of the rules.
+"""State-dependent authorization rules, in the order in which they apply.
 
-Source: https://spec.matrix.org/v1.16/rooms/v12/#authorization-rules, steps 4 to 11, and the same of each
-version before. Steps are numbered as in version 12. The rules have the same numbers in versions 1 to 5
-from step 5 on, and numbers lower by one in versions 6 to 11. Steps 1 and 3 need no state: they are in
-``own`` and ``selection``. Step 2, that a room's ID is that of an accepted creation, is for whoever
-looks up the state: a state of another room must not be given.
+Source: https://spec.matrix.org/v1.16/rooms/v12/#authorization-rules, steps 4 to 11, and the same
+section of each earlier version. Steps are numbered as in version 12. From step 5 on, the numbers are the
+same in versions 1 to 5, and lower by one in versions 6 to 11. Steps 1 and 3 need no state: they are in
+``state_independent`` and ``selection``. Step 2 (the room ID is that of an accepted ``m.room.create``) is up
+to the caller, who must not pass the state of another room.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from synrepl.rooms.state import StateEvents
 
 
 def authorise(event: Event, state: StateEvents) -> Refusal | None:
-    """Judge an event by the rules that depend on state.
+    """Check an event against the state-dependent rules.
 
-    :param state: of the event's room, wherever it is to be judged; only ``get`` is used, and of
-        keys that :func:`synrepl.rooms.auth.selection.auth_event_keys` has, and the creation
-    :returns: None when it is allowed
+    :param state: the room state to check against. Only ``get`` is called, with the keys of
+        :func:`synrepl.rooms.auth.selection.auth_event_keys` and of ``m.room.create``
+    :returns: None when the event is allowed
     """
     kind = event.type
     if kind == CREATE:
@@ -69,9 +69,9 @@ def authorise(event: Event, state: StateEvents) -> Refusal | None:
 
 
 def _check_federation(event: Event, create: Event) -> Refusal | None:
-    """Step 4: a room may be for one server only.
+    """Step 4: ``m.federate: false`` restricts the room to the creator's server.
 
-    As in the reference, the user whose membership changes must be of that server, too
+    As in Synapse, the user whose membership changes must be on that server, too
     (docs/adr/0016-events-and-auth-rules.md).
     """
     if create.content.get("m.federate") is not False:
@@ -86,7 +86,7 @@ def _check_federation(event: Event, create: Event) -> Refusal | None:
 
 
 def _check_aliases(event: Event) -> Refusal | None:
-    """Step 4 of versions 1 to 5: a server sets its own aliases, whoever is a member."""
+    """Step 4 of versions 1 to 5: a server sets its own aliases; membership is not checked."""
     if event.state_key is None:
         return Refusal("aliases-no-state", "m.room.aliases has no state_key")
     if event.state_key != server_part(event.sender):
@@ -95,7 +95,7 @@ def _check_aliases(event: Event) -> Refusal | None:
 
 
 def _check_state_key(event: Event) -> Refusal | None:
-    """Step 9: state of a user is set by that user."""
+    """Step 9: a state key that is a user ID may be set by that user only."""
     owner = event.state_key
     if owner is None or owner[:1] != "@" or owner == event.sender:
         return None

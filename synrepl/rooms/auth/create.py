@@ -1,6 +1,6 @@
-"""Rules about ``m.room.create``, and who a room's creators are.
+"""Rules for ``m.room.create``, and the creators of a room.
 
-Source: step 1 of https://spec.matrix.org/v1.16/rooms/v12/#authorization-rules, and of every version before.
+Source: step 1 of https://spec.matrix.org/v1.16/rooms/v12/#authorization-rules and of every earlier version.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from synrepl.rooms.versions import ROOM_VERSIONS
 
 
 def creator_of(create: Event) -> object:
-    """Who made the room: a user ID, or what stands in its place where nobody checked it."""
+    """The creator's user ID, or whatever unchecked content has in its place."""
     return create.sender if create.version.creator_is_sender else create.content.get("creator")
 
 
 def creators_of(create: Event) -> frozenset[str]:
-    """Everybody who counts as a creator; additional ones only where such have power."""
+    """All creators; ``additional_creators`` count only in versions that give creators infinite power."""
     creators = [creator_of(create)]
     if create.version.creators_have_infinite_power:
         additional = create.content.get("additional_creators")
@@ -27,7 +27,7 @@ def creators_of(create: Event) -> frozenset[str]:
 
 
 def check_create(event: Event) -> Refusal | None:
-    """All of step 1; needs no state."""
+    """Check step 1, which needs no state."""
     return (
         _is_first(event)
         or _is_in_its_room(event)
@@ -45,7 +45,7 @@ def _is_first(event: Event) -> Refusal | None:
 
 
 def _is_in_its_room(event: Event) -> Refusal | None:
-    """Step 1.2: the room's ID follows from the event (version 12), or is of the sender's server."""
+    """Step 1.2: the room ID is derived from the event (version 12) or is on the sender's server."""
     if event.version.room_id_is_create_hash:
         if "room_id" in event.fields:
             return Refusal("create-with-room-id", "m.room.create must not have a room_id")

@@ -1,7 +1,7 @@
-"""Who may join a room.
+"""Rules for ``m.room.member`` events with membership ``join``, and the join rule.
 
-Source: step 5.3 of https://spec.matrix.org/v1.16/rooms/v12/#authorization-rules; restricted joins are in
-it from version 8, knocking from 7.
+Source: step 5.3 of https://spec.matrix.org/v1.16/rooms/v12/#authorization-rules. Knocking exists from
+version 7 on, restricted joins from version 8.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from synrepl.rooms.versions import RoomVersion
 
 
 def join_rule_of(state: StateEvents) -> object:
-    """The room's join rule; a room that states none is for the invited."""
+    """The room's join rule; ``invite`` when the room has none."""
     rules = state.get(JOIN_RULES_KEY)
     return "invite" if rules is None else rules.content.get("join_rule", "invite")
 
 
 def allows_restricted_joins(rule: object, version: RoomVersion) -> bool:
-    """Whether a rule lets people in for whom a member vouches."""
+    """Whether users may join who are authorised by a member (``join_authorised_via_users_server``)."""
     return (rule == "restricted" and version.restricted_joins) or (
         rule == "knock_restricted" and version.knock_restricted_joins
     )
 
 
 def allows_knocking(rule: object, version: RoomVersion) -> bool:
-    """Whether a rule lets people knock."""
+    """Whether the join rule allows knocking."""
     return (rule == "knock" and version.knocking) or (
         rule == "knock_restricted" and version.knock_restricted_joins
     )
 
 
 def check_join(event: Event, target: str, state: StateEvents, create: Event) -> Refusal | None:
-    """Step 5.3.
+    """Check step 5.3.
 
-    :param target: who joins
+    :param target: the user who joins
     """
     if _is_creators_first(event, target, create):
         return None
@@ -65,12 +65,12 @@ def check_join(event: Event, target: str, state: StateEvents, create: Event) -> 
 
 
 def _is_creators_first(event: Event, target: str, create: Event) -> bool:
-    """Step 5.3.1: whether it is the creator's join right after the room was made."""
+    """Step 5.3.1: whether this is the creator's join directly after ``m.room.create``."""
     return event.prev_event_ids == (create.event_id,) and target == creator_of(create)
 
 
 def _check_authorising_user(event: Event, state: StateEvents, create: Event) -> Refusal | None:
-    """Step 5.3.5.2: who vouches must be a member who may invite."""
+    """Step 5.3.5.2: the authorising user must be a member who may invite."""
     authorising_user = event.content.get(AUTHORISING_USER)
     if not isinstance(authorising_user, str):
         return Refusal("join-no-voucher", f"nobody vouches for {event.sender}")

@@ -1,7 +1,7 @@
-"""Rules about ``m.room.member``: invite, leave, kick, unban, ban and knock; joins are in ``joins``.
+"""Rules for ``m.room.member``: invite, leave, kick, unban, ban and knock; joins are in ``joins``.
 
-Source: step 5 of https://spec.matrix.org/v1.16/rooms/v12/#authorization-rules. The step has number 4
-in versions 6 to 11; knocking is in it from version 7.
+Source: step 5 of https://spec.matrix.org/v1.16/rooms/v12/#authorization-rules. It is step 4
+in versions 6 to 11. Knocking exists from version 7 on.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from synrepl.rooms.state import StateEvents
 
 
 def membership_at(state: StateEvents, user: str) -> object:
-    """What a user is to the room at a state; None for whom it does not know."""
+    """A user's membership in a state; None when the state has no event for the user."""
     member = state.get((MEMBER, user))
     return None if member is None else member.membership
 
 
 def check_complete(event: Event) -> Refusal | None:
-    """Step 5.1; needs no state."""
+    """Check step 5.1, which needs no state."""
     if event.state_key is None or "membership" not in event.content:
         return Refusal("member-incomplete", "m.room.member lacks its state_key or membership")
     return None
 
 
 def check_member(event: Event, state: StateEvents, create: Event) -> Refusal | None:
-    """Step 5: dispatch by membership."""
+    """Check step 5, by membership."""
     refusal = check_complete(event)
     if refusal is not None:
         return refusal
@@ -57,7 +57,7 @@ def check_member(event: Event, state: StateEvents, create: Event) -> Refusal | N
 
 
 def check_joined(event: Event, state: StateEvents) -> Refusal | None:
-    """Step 6, and 5.4.2, 5.5.2, 5.6.1: the sender must be a member."""
+    """Check steps 6, 5.4.2, 5.5.2 and 5.6.1: the sender must be a member."""
     member = state.get((MEMBER, event.sender))
     if member is None or member.membership != "join":
         return Refusal("sender-not-joined", f"{event.sender} is no member")
@@ -81,7 +81,7 @@ def _check_invite(event: Event, target: str, state: StateEvents, create: Event) 
 
 
 def _check_leave(event: Event, state: StateEvents) -> Refusal | None:
-    """Step 5.5.1: who leaves must be in, or on the threshold."""
+    """Step 5.5.1: only a user who is joined, invited or has knocked can leave."""
     membership = membership_at(state, event.sender)
     if membership in ("join", "invite") or (membership == "knock" and event.version.knocking):
         return None
@@ -89,7 +89,7 @@ def _check_leave(event: Event, state: StateEvents) -> Refusal | None:
 
 
 def _check_kick(event: Event, target: str, state: StateEvents, create: Event) -> Refusal | None:
-    """Steps 5.5.2 to 5.5.5; lifting a ban takes the power to ban as well."""
+    """Steps 5.5.2 to 5.5.5; unbanning takes the power to ban as well."""
     refusal = check_joined(event, state)
     if refusal is not None:
         return refusal
@@ -115,7 +115,7 @@ def _check_ban(event: Event, target: str, state: StateEvents, create: Event) -> 
 
 
 def _is_above(sender: str, power: float, target: str, target_power: float) -> Refusal | None:
-    """The last part of steps 5.5.4 and 5.6.2: only the weaker can be thrown out."""
+    """Last part of steps 5.5.4 and 5.6.2: the target must have less power than the sender."""
     if target_power >= power:
         return Refusal("target-level", f"{target} has power {target_power}, {sender} {power}")
     return None

@@ -1,14 +1,14 @@
-"""Power levels: what they are at some state, and which changes of them are allowed.
+"""Power levels: the levels in force at a state, and which changes to them are allowed.
 
 Sources: steps 8 and 10 of https://spec.matrix.org/v1.16/rooms/v12/#authorization-rules; the section
 "``m.room.power_levels`` events accept values as strings" (and "as floats") of
 https://spec.matrix.org/v1.16/rooms/v1/ for versions before 10 (and 6);
 https://spec.matrix.org/v1.16/client-server-api/#mroompower_levels for defaults.
 
-Each power levels event is read once, however many events it authorises: the last few hundred are
-kept as :class:`PowerLevels`. Events never change, so whether one is kept changes no answer.
+Each power levels event is parsed once, however many events it authorises: the last few hundred are
+cached as :class:`PowerLevels`. Events are immutable, so the cache never goes stale.
 
-Whether a redaction may be, in the versions whose auth rules say, is a question of levels, too: step 11 of
+The auth rule for redactions, in the versions that have one, is here as well: step 11 of
 https://spec.matrix.org/v1.16/rooms/v1/#authorization-rules.
 """
 
@@ -29,7 +29,7 @@ from synrepl.rooms.refusal import Refusal
 from synrepl.rooms.state import StateEvents
 from synrepl.rooms.versions import RoomVersion
 
-#: What each level is where a room's power levels do not say, and where there are none.
+#: Defaults for levels that ``m.room.power_levels`` leaves out, or when there is no such event.
 NAMED: Mapping[str, int] = {
     "users_default": 0,
     "events_default": 0,
@@ -40,21 +40,21 @@ NAMED: Mapping[str, int] = {
     "invite": 0,
 }
 
-#: What the creator has while the room has no power levels.
+#: The creator's power while the room has no ``m.room.power_levels``.
 _CREATOR_AT_FIRST = 100
 
-#: What creators have in version 12: more than any level.
+#: The power of creators in version 12.
 _INFINITE = math.inf
 
-#: How many power levels events are kept read.
+#: Number of parsed power levels events that are cached.
 _KEPT = 256
 
 
 class PowerLevels(msgspec.Struct, frozen=True):
-    """Who has which power, and which power is needed for what.
+    """The levels in force: the power of each user, and the power that each action takes.
 
-    :ivar users: everybody who has another level than ``users_default``
-    :ivar events: types that need another level than ``events_default`` or ``state_default``
+    :ivar users: users whose power is not ``users_default``
+    :ivar events: event types whose level is not ``events_default`` or ``state_default``
     """
 
     users: dict[str, float]
@@ -80,9 +80,9 @@ class PowerLevels(msgspec.Struct, frozen=True):
 
 
 class PowerLevelsContent(msgspec.Struct, frozen=True):
-    """What an ``m.room.power_levels`` says itself, without defaults and without what is no level.
+    """The content of an ``m.room.power_levels``, without defaults and without invalid values.
 
-    :ivar error: the first thing in it that is not as it must be
+    :ivar error: the first rule that the content breaks
     """
 
     named: dict[str, int]
@@ -101,7 +101,7 @@ def power_levels_at(state: StateEvents, create: Event) -> PowerLevels:
 def power_levels_of(power: Event | None, create: Event) -> PowerLevels:
     """The levels in force under a power levels event, or without one.
 
-    A value that is no level counts as left out.
+    A value that is not a valid level counts as absent.
     """
     above = create.version.creators_have_infinite_power
     named: dict[str, int] = dict(NAMED)
@@ -121,7 +121,7 @@ def power_levels_of(power: Event | None, create: Event) -> PowerLevels:
 
 @lru_cache(maxsize=_KEPT)
 def parse_power_levels(event: Event) -> PowerLevelsContent:
-    """Read the content of an ``m.room.power_levels``, with steps 10.1 to 10.3 of version 12."""
+    """Parse the content of an ``m.room.power_levels``, checking steps 10.1 to 10.3 of version 12."""
     content, version = event.content, event.version
     errors: list[Refusal] = []
     named = _levels({name: content[name] for name in NAMED if name in content}, version, "", errors)
@@ -131,7 +131,7 @@ def parse_power_levels(event: Event) -> PowerLevelsContent:
         if name == "notifications" and not version.notification_levels:
             value = {}
         elif not isinstance(value, dict):
-            # Versions before 10 say nothing about anything but users; servers read it as empty.
+            # Versions before 10 require only ``users`` to be an object; servers read others as empty.
             if name == "users" or version.integer_levels:
                 errors.append(Refusal("levels-no-object", f"{name} is no object"))
             value = {}
@@ -142,9 +142,9 @@ def parse_power_levels(event: Event) -> PowerLevelsContent:
 
 
 def parse_level(value: object, version: RoomVersion) -> int | None:
-    """The level that a value stands for; None when it is none.
+    """Parse a level; None when the value is not one.
 
-    Before version 10 a level is whatever Python's ``int`` makes of the value, as in the reference: text
+    Before version 10 a level is whatever Python's ``int`` accepts, as in Synapse: text
     with spaces, a sign, underscores or digits of other scripts, and booleans
     (docs/adr/0016-events-and-auth-rules.md). Numbers with a fraction, which exist only where JSON is
     not strict (before 6), are truncated.
@@ -175,7 +175,7 @@ def _levels(
 
 
 def check_to_send(event: Event, levels: PowerLevels) -> Refusal | None:
-    """Step 8: the sender needs the power that the event's type takes."""
+    """Check step 8: the sender needs the power that the event type takes."""
     if levels.to_send(event) > levels.of(event.sender):
         return Refusal(
             "send-level",
@@ -188,7 +188,7 @@ def check_to_send(event: Event, levels: PowerLevels) -> Refusal | None:
 def check_change(
     event: Event, state: StateEvents, create: Event, levels: PowerLevels
 ) -> Refusal | None:
-    """Step 10: what new power levels may be, given those in force."""
+    """Check step 10: which new power levels are allowed under those in force."""
     new, power = parse_power_levels(event), levels.of(event.sender)
     refusal = new.error or _no_creators(new, create)
     if refusal is not None:
@@ -207,7 +207,7 @@ def check_change(
 
 
 def _no_creators(new: PowerLevelsContent, create: Event) -> Refusal | None:
-    """Step 10.4, from version 12: creators have their power without being named."""
+    """Step 10.4, from version 12: ``users`` must not name a creator."""
     if create.version.creators_have_infinite_power and not new.users.keys().isdisjoint(
         creators_of(create)
     ):
@@ -216,7 +216,7 @@ def _no_creators(new: PowerLevelsContent, create: Event) -> Refusal | None:
 
 
 def _within(power: float, old: Mapping[str, int], new: Mapping[str, int]) -> Refusal | None:
-    """Steps 10.6 to 10.8: nobody touches a level above their own, or sets one."""
+    """Steps 10.6 to 10.8: no change from, or to, a level above the sender's power."""
     for name, was, becomes in _changes(old, new):
         if was is not None and was > power:
             return Refusal("level-above-old", f"{name:.100} is {was}, above the sender's {power}")
@@ -230,7 +230,7 @@ def _within(power: float, old: Mapping[str, int], new: Mapping[str, int]) -> Ref
 def _users_below(
     power: float, sender: str, old: Mapping[str, int], new: Mapping[str, int]
 ) -> Refusal | None:
-    """Step 10.9: nobody changes the level of another who is not below them."""
+    """Step 10.9: no change to the level of another user who is not below the sender."""
     for user, was, _ in _changes(old, new):
         if user != sender and was is not None and was >= power:
             return Refusal("level-of-peer", f"{user} has {was}, not below the sender's {power}")
@@ -238,7 +238,7 @@ def _users_below(
 
 
 def _users_within(power: float, old: Mapping[str, int], new: Mapping[str, int]) -> Refusal | None:
-    """Step 10.10: nobody gives more power than they have."""
+    """Step 10.10: no user gets more power than the sender has."""
     for user, _, becomes in _changes(old, new):
         if becomes is not None and becomes > power:
             return Refusal("level-gift", f"{user} gets {becomes}, above the sender's {power}")
@@ -248,7 +248,7 @@ def _users_within(power: float, old: Mapping[str, int], new: Mapping[str, int]) 
 def _changes(
     old: Mapping[str, int], new: Mapping[str, int]
 ) -> Iterator[tuple[str, int | None, int | None]]:
-    """Entries that are added, changed or removed: what they were and what they become."""
+    """Yield entries that are added, changed or removed, with old and new value."""
     for name, was in old.items():
         becomes = new.get(name)
         if was != becomes:
@@ -259,7 +259,7 @@ def _changes(
 
 
 def check_redaction(event: Event, levels: PowerLevels) -> Refusal | None:
-    """Step 11: it takes power, or a target of the same server."""
+    """Check step 11: redacting takes power, or a target from the same server."""
     if levels.of(event.sender) >= levels.redact:
         return None
     target, server = event.redacts, server_part(event.event_id)

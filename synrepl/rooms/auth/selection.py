@@ -1,7 +1,7 @@
-"""Which state authorises an event, and whether what an event cites is that.
+"""Auth events selection: which state authorises an event, and whether its ``auth_events`` match.
 
 Sources: https://spec.matrix.org/v1.16/server-server-api/#auth-events-selection; step 3 of
-https://spec.matrix.org/v1.16/rooms/v12/#authorization-rules (step 2 of versions before).
+https://spec.matrix.org/v1.16/rooms/v12/#authorization-rules (step 2 of earlier versions).
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from synrepl.rooms.state import StateKey
 
 
 def auth_event_keys(event: Event) -> tuple[StateKey, ...]:
-    """The state that authorises an event, each key once.
+    """The state keys that authorise an event, each once.
 
-    In version 12 the creation is not among it: the room's ID stands for it.
+    In version 12 ``m.room.create`` is not among them: the room ID implies it.
     """
     if event.type == CREATE:
         return ()
@@ -38,7 +38,7 @@ def auth_event_keys(event: Event) -> tuple[StateKey, ...]:
 
 
 def _membership_keys(event: Event, sender: StateKey) -> list[StateKey]:
-    """What a change of membership takes beyond what every event does."""
+    """The additional keys of an ``m.room.member``."""
     keys: list[StateKey] = []
     if event.state_key is not None and event.state_key != event.sender:
         keys.append((MEMBER, event.state_key))
@@ -62,14 +62,14 @@ def _membership_keys(event: Event, sender: StateKey) -> list[StateKey]:
 def check_auth_events(
     event: Event, cited: Sequence[Event], rejected: Container[str]
 ) -> Refusal | None:
-    """Step 3: whether an event cites what it should.
+    """Check step 3: whether the auth events of an event are the expected ones.
 
     :param cited: its auth events
-    :param rejected: IDs of rejected events; has at least those of them that it cites
-    :returns: None when it may cite these
+    :param rejected: IDs of rejected events, at least of those among its auth events
+    :returns: None when they are
     """
     ids = event.auth_event_ids
-    if len(set(ids)) != len(ids):  # step 3.1, even if the caller has left one out
+    if len(set(ids)) != len(ids):  # step 3.1; ``cited`` may lack the duplicate
         return Refusal("cites-twice", "it cites an event twice")
     allowed = set(auth_event_keys(event))
     needs_create = CREATE_KEY in allowed

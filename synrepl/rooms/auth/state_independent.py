@@ -1,9 +1,9 @@
-"""What can be said of an event without any other.
+"""Checks of a single event, without any state.
 
 Sources: https://spec.matrix.org/v1.16/server-server-api/#validating-hashes-and-signatures-on-received-events
 (who must have signed); steps 1, 5.1, 5.2 and 5.4.1 of https://spec.matrix.org/v1.16/rooms/v12/#authorization-rules.
-Limits of size hold for every :class:`~synrepl.rooms.event.Event` there is: reading one checks them.
-Signatures are only looked for; whether they verify is for those who have the keys.
+Size limits are checked when an :class:`~synrepl.rooms.event.Event` is parsed. Here signatures need only be
+present; :mod:`synrepl.rooms.signatures` verifies them.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from synrepl.rooms.versions import EventIds
 
 
 def check_state_independent(event: Event) -> Refusal | None:
-    """Judge an event by itself.
+    """Check an event by itself.
 
-    :returns: None when nothing is wrong with it
+    :returns: None when it passes
     """
     kind = event.type
     if kind == MEMBER:
@@ -49,11 +49,11 @@ def _check_member(event: Event) -> Refusal | None:
 
 
 def _check_signed(event: Event) -> Refusal | None:
-    """The sender's server must have signed, and in versions 1 and 2 that of the event's ID.
+    """The sender's server must have signed, and in versions 1 and 2 the server in the event ID.
 
-    An invite that came from a third party's is made by the server of whom it invites. That it has
-    one is enough here, other than for :func:`~synrepl.rooms.signatures.signing_servers`: an
-    incomplete one is refused already.
+    An invite with ``third_party_invite`` is made by the server of the invited user, so it is exempt.
+    Its presence is enough here, unlike in :func:`~synrepl.rooms.signatures.signing_servers`: an
+    incomplete one has already been refused.
     """
     server = server_part(event.sender)
     if not server or event.sender[0] != "@":
@@ -72,12 +72,12 @@ def _check_signed(event: Event) -> Refusal | None:
 
 
 def _check_authorising_user_signed(event: Event) -> Refusal | None:
-    """Step 5.2, from version 8.
+    """Step 5.2, from version 8: the authorising user's server must have signed.
 
-    The step says so of every membership, the specification of signatures only of joins; servers
-    do the latter, so that who has joined that way can leave with the same content. For
-    :func:`~synrepl.rooms.signatures.signing_servers`, who vouches need only name a server; that it
-    is a user is said here.
+    The step names every membership, the section on signatures only joins. Servers do the latter,
+    so that a user who joined this way can leave with the same content.
+    :func:`~synrepl.rooms.signatures.signing_servers` requires only that the value names a server; here
+    it must be a user ID.
     """
     authorising_user = event.content[AUTHORISING_USER]
     if not is_user_id(authorising_user):

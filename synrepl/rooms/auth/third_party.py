@@ -1,4 +1,4 @@
-"""Invites of people who were known by an e-mail address or the like.
+"""Third-party invites: users invited by e-mail address or another third-party identifier.
 
 Source: step 5.4.1 of https://spec.matrix.org/v1.16/rooms/v12/#authorization-rules (5.3.1 in version 1),
 and step 7.
@@ -22,29 +22,28 @@ from synrepl.rooms.refusal import Refusal
 from synrepl.rooms.signatures import ED25519, decoded_signature, signed_json, verifies
 from synrepl.rooms.state import StateEvents
 
-#: So many signatures and so many keys are looked at, whether they are any or not, and one is tried
-#: with another so many times. A real invite has one and two; without a limit, two events made for it
-#: could keep a server busy for half a minute.
+#: Limit on signatures read, keys read, and (signature, key) pairs verified. A real invite has one
+#: signature and two keys; without a limit, two crafted events could keep a server busy for half a minute.
 _MAX_TRIES = 1_000
 
 
 def token_of(event: Event) -> str | None:
-    """Of an invite that came from a third party's, the token by which its offer is found."""
+    """The token of an invite with ``third_party_invite``: the state key of its ``m.room.third_party_invite``."""
     token = _signed(event).get("token")
     return token if isinstance(token, str) else None
 
 
 def check_complete(event: Event) -> Refusal | None:
-    """Steps 5.4.1.2 and 5.4.1.3; needs no state."""
+    """Check steps 5.4.1.2 and 5.4.1.3, which need no state."""
     if token_of(event) is None or "mxid" not in _signed(event):
         return Refusal("third-party-incomplete", "a third-party invite lacks mxid or token")
     return None
 
 
 def check_third_party_invite(event: Event, target: str, state: StateEvents) -> Refusal | None:
-    """Step 5.4.1.
+    """Check step 5.4.1.
 
-    :param target: who is invited
+    :param target: the invited user
     """
     member = state.get((MEMBER, target))
     if member is not None and member.membership == "ban":
@@ -68,7 +67,7 @@ def check_third_party_invite(event: Event, target: str, state: StateEvents) -> R
 def check_third_party_invite_event(
     event: Event, state: StateEvents, create: Event
 ) -> Refusal | None:
-    """Step 7: offering an invite takes as much power as inviting."""
+    """Check step 7: ``m.room.third_party_invite`` takes the power to invite."""
     levels = power_levels_at(state, create)
     if levels.of(event.sender) < levels.invite:
         return Refusal("invite-level", f"{event.sender} lacks the power to invite")
@@ -82,14 +81,14 @@ def _signed(event: Event) -> dict[str, Any]:
 
 
 def _is_signed(signed: dict[str, Any], offer: dict[str, Any]) -> bool:
-    """Step 5.4.1.7: whether any of its signatures is by any key of the offer."""
+    """Step 5.4.1.7: whether any signature verifies with any public key of the offer."""
     keys, covered = _public_keys(offer), signed_json(signed)
     tries = ((signature, key) for signature in _signatures(signed) for key in keys)
     return any(verifies(covered, signature, key) for signature, key in islice(tries, _MAX_TRIES))
 
 
 def _signatures(signed: dict[str, Any]) -> list[bytes]:
-    """Those that a key may have made, as far as they are looked at."""
+    """The decoded ed25519 signatures, up to the limit."""
     found = (
         signature if key_id.startswith(ED25519) else None
         for keys in _values(signed.get("signatures"))
@@ -104,7 +103,7 @@ def _values(servers: object) -> Iterable[object]:
 
 
 def _public_keys(offer: dict[str, Any]) -> list[VerifyKey]:
-    """Those of an offer, each once, as far as they are looked at."""
+    """The distinct public keys of an ``m.room.third_party_invite``, up to the limit."""
     several = offer.get("public_keys")
     entries = several if isinstance(several, list) else []
     found = (

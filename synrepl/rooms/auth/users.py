@@ -1,8 +1,8 @@
-"""User IDs, as far as the auth rules look into them.
+"""User IDs as the auth rules read them.
 
 Source: https://spec.matrix.org/v1.16/appendices/#user-identifiers. The grammar of
-:mod:`synrepl.rooms.identifiers` is for what comes in. Here, only what every server looks at counts:
-who refused power levels for a user ID that others let pass would see another room than they.
+:mod:`synrepl.rooms.identifiers` applies to received events. Here only what every server checks counts:
+a server that refused power levels over a user ID that others accept would see a different room.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def server_part(identifier: str) -> str:
 
 
 def is_user_id(value: object) -> TypeGuard[str]:
-    """Whether it is text, begins with ``@``, names a server and is not too long."""
+    """Whether a value is text that begins with ``@``, names a server and is within the length limit."""
     return (
         isinstance(value, str)
         and value[:1] == "@"

@@ -1,1 +1,1 @@
-"""State resolution: one state of a room from several that diverged."""
+"""State resolution: the algorithms that merge diverged states of a room."""

@@ -1,4 +1,4 @@
-"""Where states of a room agree, and where they do not."""
+"""The unconflicted state map and the conflicted state set of several states."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from synrepl.rooms.state_map import CompactStateMap, Delta, delta
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """States of a room, and the keys that not all of them have with the same event.
+    """States of a room, and their conflicted keys.
 
     "Unconflicted state map and conflicted state set" of https://spec.matrix.org/v1.16/rooms/v2/#definitions:
-    a key that is missing from one of them is in conflict.
+    a key that is missing from one of the states is conflicted.
 
     :ivar state_sets: at least one
-    :ivar changes: what turns the first of them into each of the others
+    :ivar keys: the conflicted keys
+    :ivar changes: the deltas from the first state to each of the others
     """
 
     state_sets: Sequence[StateMap]
@@ -26,7 +27,7 @@ class Conflict:
     changes: Sequence[Delta]
 
     def unconflicted(self, key: StateKey) -> str | None:
-        """The entry that all of them have."""
+        """The unconflicted entry of a key."""
         return None if key in self.keys else self.state_sets[0].get(key)
 
     def unconflicted_events(self) -> Iterator[str]:
@@ -34,7 +35,7 @@ class Conflict:
         return without_keys(self.state_sets[0], self.keys)
 
     def conflicted_events(self) -> list[list[str]]:
-        """The other events of each of them."""
+        """For each state, the events of its conflicted keys."""
         of_first = self._of_first()
         found = [list(of_first.values())]
         for change in self.changes:
@@ -45,7 +46,7 @@ class Conflict:
         return found
 
     def candidates(self) -> dict[StateKey, set[str]]:
-        """The entries that they have, of each key in conflict."""
+        """By conflicted key, the entries of all states."""
         found = {key: {event_id} for key, event_id in self._of_first().items()}
         for change in self.changes:
             for key, event_id in change.entries.items():
@@ -57,7 +58,7 @@ class Conflict:
         return {key: event_id for key in self.keys if (event_id := first.get(key)) is not None}
 
     def resolved_state(self, resolved: Mapping[StateKey, str]) -> StateMap:
-        """The whole state: what they agree on, and for other keys what was resolved.
+        """The resolved state: the unconflicted entries, and what the conflicted keys resolve to.
 
         Step 5 of https://spec.matrix.org/v1.16/rooms/v2/#algorithm.
         """
@@ -71,7 +72,7 @@ class Conflict:
         return whole
 
     def resolution_delta(self, resolved: Mapping[StateKey, str]) -> Delta:
-        """What turns the first state into the whole state, see :meth:`resolved_state`."""
+        """The delta from the first state to the resolved state."""
         first = self.state_sets[0]
         entries = {
             key: event_id
@@ -82,13 +83,13 @@ class Conflict:
 
 
 def without_keys(state: StateMap, keys: Collection[StateKey]) -> Iterator[str]:
-    """The events of a state but those under some keys; the state is gone through when they are asked for."""
+    """Yield the events of a state except those under some keys. The state is iterated lazily."""
     other = {state.get(key) for key in keys}
     yield from filterfalse(other.__contains__, state.values())
 
 
 def conflict(state_sets: Sequence[StateMap]) -> Conflict:
-    """Where states disagree.
+    """Compare states.
 
     :param state_sets: at least one
     """

@@ -1,4 +1,4 @@
-"""Events applied to a state, one by one, each if the auth rules allow it."""
+"""Iterative auth checks: events are applied to a state one by one, if the auth rules allow them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from synrepl.rooms.state import StateKey
 
 
 class IterativeAuthState:
-    """A state while it is resolved, as the auth rules look at it.
+    """The state during resolution, as the auth rules read it.
 
-    Events are read only when a rule asks for them.
+    Events are fetched only when a rule reads them.
 
-    :ivar applied: what was applied so far
+    :ivar applied: the entries applied so far
     """
 
     __slots__ = ("_checked", "_fetch", "_known", "_rejected", "_unconflicted", "applied")
@@ -30,8 +30,8 @@ class IterativeAuthState:
         rejected: Container[str] = (),
     ) -> None:
         """
-        :param unconflicted: what the state begins with
-        :param rejected: events that decide over no other, in the state or cited
+        :param unconflicted: the entries of the initial state
+        :param rejected: events that must not authorise others, from the state or as auth events
         """
         self.applied: dict[StateKey, str] = {}
         self._unconflicted = unconflicted
@@ -41,7 +41,7 @@ class IterativeAuthState:
         self._checked: Event | None = None
 
     def get(self, key: StateKey) -> Event | None:
-        """The entry of a key. For want of one that was not rejected, what the event under check cites."""
+        """The entry of a key; without one that was not rejected, the auth event of the event being checked."""
         event = self._known.get(key)
         return self._look_up(key) if event is None else event
 
@@ -61,13 +61,13 @@ class IterativeAuthState:
             create = create_id(checked)
             if create in self._rejected:
                 return None
-            # Every event of the room stands on it, so it may stay.
+            # It is the same for every event of the room, so it can be cached.
             event = self._known[key] = self._fetch(create)
             return event
         return self._cited(checked, key)
 
     def _cited(self, checked: Event, key: StateKey) -> Event | None:
-        """What an event cites for a key; only what was not rejected."""
+        """The auth event of an event for a key, unless it was rejected."""
         kind, state_key = key
         for event_id in checked.auth_event_ids:
             event = self._fetch(event_id)
@@ -80,7 +80,7 @@ class IterativeAuthState:
         return None
 
     def allows(self, event: Event) -> bool:
-        """Whether the auth rules allow an event in this state alone."""
+        """Whether the auth rules allow an event, by this state alone."""
         return _judged(event, self) is None
 
     def apply(self, event: Event, key: StateKey) -> None:
@@ -91,15 +91,15 @@ class IterativeAuthState:
         self.applied[key] = event.event_id
 
     def revert(self, key: StateKey) -> None:
-        """Let a key be as if nothing had been applied to it."""
+        """Undo what was applied to a key."""
         self._known.pop(key, None)
         del self.applied[key]
 
     def iterative_auth_checks(self, events: Iterable[Event]) -> None:
-        """Apply each of these that the auth rules allow.
+        """Apply each of these events that the auth rules allow.
 
         "Iterative auth checks" of https://spec.matrix.org/v1.16/rooms/v2/#definitions: for a key that the
-        state lacks, what the event cites is used.
+        state lacks, the auth event of the event is used.
         """
         for event in events:
             if event.state_key is not None:
@@ -109,5 +109,5 @@ class IterativeAuthState:
         self._checked = None
 
 
-# The rules ask a state for entries, and for nothing else that a mapping has.
+# The rules call nothing but ``get`` of the mapping.
 _judged = cast(Callable[[Event, IterativeAuthState], Refusal | None], authorise)

@@ -1,4 +1,4 @@
-"""One state of a room from several."""
+"""State resolution, by the algorithm of the room version."""
 
 from __future__ import annotations
 
@@ -20,17 +20,16 @@ def resolve(
     chains: AuthChains | None = None,
     rejected: Container[str] = frozenset(),
 ) -> StateMap:
-    """The state that several states of a room resolve to, by the algorithm of its version.
+    """Resolve several states of a room to one.
 
-    :param state_sets: in any order; one of them is returned if all are the same
-    :param fetch: reads an event, the same one more than once; ``KeyError`` means that there is none
-    :param chains: auth chains of (at least) the events of these states; by default, they are worked out
+    :param state_sets: in any order; one of them is returned if all are equal
+    :param fetch: reads an event, possibly more than once; ``KeyError`` if there is none
+    :param chains: auth chains of (at least) the events of these states; by default, they are computed
         with ``fetch`` each time, which takes far longer
-    :param rejected: events that the auth rules refused once: they decide over no other, as a state's
-        entries or cited
-    :raises UnknownEvent: an event of a state is not there
-    :raises MissingAuthEvent: one that is depended on is not there
-    :raises AuthCycle: events depend on one another
+    :param rejected: rejected events, which must not authorise others, from a state or as auth events
+    :raises UnknownEvent: an event of a state is missing
+    :raises MissingAuthEvent: an event of an auth chain is missing
+    :raises AuthCycle: an auth chain contains a cycle
     """
     if not state_sets:
         return {}
@@ -43,7 +42,7 @@ def resolve(
 def full_conflicted_set(
     version: RoomVersion, state_sets: Sequence[StateMap], chains: AuthChains
 ) -> set[str]:
-    """What a resolution of these states goes through; of room version 1, the events in conflict."""
+    """The full conflicted set of states; in room version 1, the conflicted events."""
     found = conflict(state_sets)
     if version.resolution is Resolution.V1:
         return set().union(*found.conflicted_events())
@@ -57,9 +56,9 @@ def resolve_conflict(
     chains: AuthChains | None,
     rejected: Container[str],
 ) -> dict[StateKey, str]:
-    """The same for a conflict that is known: entries that overlay what the states agree on.
+    """Resolve a conflict to the entries that are put on top of the unconflicted state map.
 
-    A key in conflict for which there is none is in no state any more.
+    A conflicted key without an entry is not in the resolved state.
     """
 
     def known(event_id: str) -> Event:

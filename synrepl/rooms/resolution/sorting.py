@@ -1,4 +1,4 @@
-"""The orders in which version 2 of state resolution applies events.
+"""The sort orders of state resolution version 2.
 
 Source: https://spec.matrix.org/v1.16/rooms/v2/#definitions.
 """
@@ -21,15 +21,15 @@ from synrepl.rooms.event import Event
 
 
 def lexicographical_topological_sort(
-    auth_dependencies: Mapping[str, Collection[str]], rank: Callable[[str], tuple[Any, ...]]
+    dependencies: Mapping[str, Collection[str]], rank: Callable[[str], tuple[Any, ...]]
 ) -> list[str]:
-    """Each after all that it depends on; of those that could be next, the one of the lowest rank.
+    """Lexicographical topological sort: each ID after its dependencies, the lowest rank first.
 
-    :param auth_dependencies: for each, others that are keys of this mapping, too
+    :param dependencies: for each ID, its dependencies, which are keys of this mapping as well
     """
-    waiting = {each: len(before) for each, before in auth_dependencies.items()}
+    waiting = {each: len(before) for each, before in dependencies.items()}
     followers: dict[str, list[str]] = {}
-    for each, before in auth_dependencies.items():
+    for each, before in dependencies.items():
         for other in before:
             followers.setdefault(other, []).append(each)
     ready = [(rank(each), each) for each, count in waiting.items() if not count]
@@ -46,9 +46,9 @@ def lexicographical_topological_sort(
 
 
 def sender_level(event: Event, fetch: Fetch, power_levels: Container[str]) -> float:
-    """The power of an event's sender, as the events that it cites have it.
+    """The power of an event's sender according to its auth events.
 
-    :param power_levels: the IDs of all in the room
+    :param power_levels: the IDs of all ``m.room.power_levels`` in the room
     """
     version = event.version
     levels_id = cited_power_levels(event, power_levels)
@@ -61,23 +61,23 @@ def sender_level(event: Event, fetch: Fetch, power_levels: Container[str]) -> fl
     for cited in map(fetch, event.auth_event_ids):
         if cited.is_create:
             return power_levels_of(power, cited).of(event.sender)
-    # What cites no creation is not authorised, and has a place in the order all the same.
+    # An event without m.room.create among its auth events is not authorised, but must be sorted.
     return 0
 
 
 def reverse_topological_power_sort(
     selected: Mapping[str, Event], fetch: Fetch, power_levels: Container[str]
 ) -> list[Event]:
-    """Events so that each is after those that it depends on, and the powerful, the early come first.
+    """Sort by reverse topological power ordering.
 
-    "Reverse topological power ordering": an event before those that depend on it; else by the power of the
-    senders, as the events that they cite have it; by time; by ID.
+    An event comes after its auth events; otherwise by descending power of the sender according to its
+    auth events, by time, by ID.
 
-    A path of citations that leaves these events and comes back to them counts for nothing, as with
-    the reference (docs/adr/0014-state-resolution.md).
+    An auth chain path that leaves the selected events and comes back is ignored, as in Synapse
+    (docs/adr/0014-state-resolution.md).
 
     :param selected: by event ID
-    :param power_levels: the IDs of all in the room
+    :param power_levels: the IDs of all ``m.room.power_levels`` in the room
     """
 
     def rank(event_id: str) -> tuple[Any, ...]:
@@ -91,9 +91,7 @@ def reverse_topological_power_sort(
 
 
 class Mainline:
-    """Power levels in force, those that they cite, and so on, and how new other events are beside them.
-
-    "Mainline ordering".
+    """The mainline: the power levels in force, the power levels among their auth events, and so on.
     """
 
     __slots__ = ("_levels", "_place")
@@ -101,7 +99,7 @@ class Mainline:
     def __init__(self, tip: str | None, power_levels: Mapping[str, str | None]) -> None:
         """
         :param tip: the ``m.room.power_levels`` in force
-        :param power_levels: of each in the room, which it cites
+        :param power_levels: for each in the room, the one among its auth events
         :raises UnknownEvent: the tip is not among them
         """
         if tip is not None and tip not in power_levels:
@@ -114,12 +112,12 @@ class Mainline:
         self._place = {levels: place for place, levels in enumerate(reversed(line), 1)}
 
     def rank(self, event: Event) -> tuple[int, int, str]:
-        """Where an event stands: by the newest of the mainline that it depends on, by time, by ID."""
+        """Sort key of an event: position of its closest mainline event, time, ID."""
         levels = cited_power_levels(event, self._levels)
         return self._closest(levels), event.origin_server_ts, event.event_id
 
     def _closest(self, levels: str | None) -> int:
-        """Which of the mainline comes first on the way down, oldest 1; 0: none of them."""
+        """Position of the closest mainline event, 1 for the oldest; 0 if there is none."""
         passed = []
         while levels is not None and levels not in self._place:
             passed.append(levels)
@@ -133,9 +131,9 @@ class Mainline:
 def mainline_sort(
     events: Iterable[Event], tip: str | None, power_levels: Mapping[str, str | None]
 ) -> list[Event]:
-    """Events so that those which depend on older power levels come first; then by time, by ID.
+    """Sort by mainline ordering: by the position of the closest mainline event, by time, by ID.
 
     :param tip: the ``m.room.power_levels`` in force
-    :param power_levels: of each in the room, which it cites
+    :param power_levels: for each in the room, the one among its auth events
     """
     return sorted(events, key=Mainline(tip, power_levels).rank)

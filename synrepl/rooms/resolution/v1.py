@@ -15,15 +15,15 @@ from synrepl.rooms.resolution.conflict import Conflict
 from synrepl.rooms.resolution.iterative_auth_checks import IterativeAuthState
 from synrepl.rooms.state import StateKey
 
-#: What the auth rules look at, in the order in which it is resolved.
+#: The event types that authorise others, in the order in which they are resolved.
 PHASES = (POWER_LEVELS_KEY[0], JOIN_RULES_KEY[0], MEMBER)
 
-#: Events in conflict, by key.
+#: Conflicted events by key.
 _Conflicted = Mapping[StateKey, list[Event]]
 
 
 def resolve_v1(conflict: Conflict, fetch: Fetch) -> dict[StateKey, str]:
-    """What the keys that are not everywhere the same resolve to."""
+    """Resolve the conflicted keys."""
     candidates = conflict.candidates()
     unconflicted = union_without_conflicts(candidates)
     conflicted = {
@@ -40,12 +40,12 @@ def resolve_v1(conflict: Conflict, fetch: Fetch) -> dict[StateKey, str]:
 
 
 def union_without_conflicts(candidates: Mapping[StateKey, set[str]]) -> dict[StateKey, str]:
-    """The first step. A state that lacks a key is in conflict with no other over it."""
+    """The first step: a key with one candidate is unconflicted, even if some states lack it."""
     return {key: next(iter(ids)) for key, ids in candidates.items() if len(ids) == 1}
 
 
 def sort_by_depth(events: Iterable[Event]) -> list[Event]:
-    """By ascending depth, then by descending SHA-1 of the ID."""
+    """Sort by ascending depth, then by descending SHA-1 of the ID."""
     return sorted(events, key=lambda event: (event.depth, -_hash(event)))
 
 
@@ -54,9 +54,9 @@ def _hash(event: Event) -> int:
 
 
 def resolve_kind(kind: str, conflicted: _Conflicted, state: IterativeAuthState) -> None:
-    """Power levels, join rules, or memberships.
+    """Resolve power levels, join rules, or memberships.
 
-    What one key resolves to is not looked at for another one of the same kind
+    The result for one key does not authorise events of another key of the same type
     (docs/adr/0014-state-resolution.md).
     """
     chosen = {
@@ -69,7 +69,7 @@ def resolve_kind(kind: str, conflicted: _Conflicted, state: IterativeAuthState) 
 
 
 def last_allowed(key: StateKey, events: Sequence[Event], state: IterativeAuthState) -> Event:
-    """The first of these, or the last before one that is not allowed where its predecessor is in force."""
+    """The last of these events before the first that is not allowed after its predecessor."""
     chosen, *others = events
     for event in others:
         state.apply(chosen, key)
@@ -81,7 +81,7 @@ def last_allowed(key: StateKey, events: Sequence[Event], state: IterativeAuthSta
 
 
 def resolve_others(conflicted: _Conflicted, state: IterativeAuthState) -> None:
-    """All other types: the highest that is allowed, else the lowest (docs/adr/0014-state-resolution.md)."""
+    """Resolve all other types: the highest allowed event, else the lowest (docs/adr/0014-state-resolution.md)."""
     for key, events in conflicted.items():
         if key[0] not in PHASES:
             lowest, *above = events

@@ -1,4 +1,4 @@
-"""Version 2 of state resolution, by power and mainline, and version 2.1.
+"""Versions 2 and 2.1 of state resolution, by power and mainline.
 
 Sources: https://spec.matrix.org/v1.16/rooms/v2/#algorithm, whose steps these are, and for 2.1
 https://spec.matrix.org/v1.16/rooms/v12/#state-resolution (MSC4297).
@@ -19,16 +19,16 @@ from synrepl.rooms.resolution.sorting import mainline_sort, reverse_topological_
 from synrepl.rooms.state import StateKey
 from synrepl.rooms.versions import Resolution
 
-#: Keys of power events, whatever is in them. As the reference has it, no other state key makes one
+#: Keys whose events are always power events. As in Synapse, other state keys are not
 #: (docs/adr/0014-state-resolution.md).
 _RULES = (POWER_LEVELS_KEY, JOIN_RULES_KEY, CREATE_KEY)
 
 
 class ResolutionSteps(NamedTuple):
-    """Where 2.1 differs from 2.
+    """The steps in which 2.1 differs from 2.
 
-    :ivar full_conflicted_set: the events that are gone through
-    :ivar start: the state that they are applied to
+    :ivar full_conflicted_set: the events to sort and apply
+    :ivar start: the initial state
     """
 
     full_conflicted_set: Callable[[Conflict, AuthChains], set[str]]
@@ -42,7 +42,7 @@ def resolve_v2(
     chains: AuthChains,
     rejected: Container[str] = (),
 ) -> dict[StateKey, str]:
-    """What the keys in conflict resolve to, and others that come up on the way."""
+    """Resolve the conflicted keys; the result may have other keys of the full conflicted set as well."""
     ids = steps.full_conflicted_set(conflict, chains)
     full = dict(zip(ids, map(fetch, ids), strict=True))
     state = IterativeAuthState(steps.start(conflict), fetch, rejected)
@@ -57,29 +57,29 @@ def resolve_v2(
 
 
 def conflicted_and_auth_difference(conflict: Conflict, chains: AuthChains) -> set[str]:
-    """ "Full conflicted set" of version 2."""
+    """The full conflicted set of version 2."""
     differing = conflict.conflicted_events()
     found = chains.difference(differing, conflict.unconflicted_events())
     return found.union(*differing)
 
 
 def with_conflicted_subgraph(conflict: Conflict, chains: AuthChains) -> set[str]:
-    """ "Full conflicted set" of version 2.1: the paths between events in conflict are part of it, too."""
+    """The full conflicted set of version 2.1, which includes the conflicted state subgraph."""
     conflicted = set().union(*conflict.conflicted_events())
     return conflicted_and_auth_difference(conflict, chains) | chains.subgraph(conflicted)
 
 
 def from_unconflicted(conflict: Conflict) -> Callable[[StateKey], str | None]:
-    """Version 2 starts with what all agree on."""
+    """The initial state of version 2: the unconflicted state map."""
     return conflict.unconflicted
 
 
 def from_empty_state(conflict: Conflict) -> Callable[[StateKey], str | None]:
-    """Version 2.1 starts with an empty state."""
+    """The initial state of version 2.1: empty."""
     return lambda key: None
 
 
-#: By algorithm.
+#: The steps of each algorithm.
 STEPS: Mapping[Resolution, ResolutionSteps] = MappingProxyType(
     {
         Resolution.V2: ResolutionSteps(conflicted_and_auth_difference, from_unconflicted),
@@ -89,7 +89,7 @@ STEPS: Mapping[Resolution, ResolutionSteps] = MappingProxyType(
 
 
 def power_events(full: Mapping[str, Event]) -> set[str]:
-    """Those which could take from somebody the right to do something ("Power events")."""
+    """The power events: those that could take a right from a user."""
     return {event_id for event_id, event in full.items() if is_power_event(event)}
 
 
@@ -106,9 +106,9 @@ def is_power_event(event: Event) -> bool:
 
 
 def with_auth_chains(power: Iterable[str], full: Mapping[str, Event]) -> dict[str, Event]:
-    """Step 1: power events, with all of the full conflicted set that they depend on.
+    """Step 1: the power events, with those of the full conflicted set in their auth chains.
 
-    As with the reference, only what is reached without leaving that set
+    As in Synapse, only events that are reached without leaving that set
     (docs/adr/0014-state-resolution.md).
     """
     found = {event_id: full[event_id] for event_id in power}

@@ -1,7 +1,7 @@
-"""Who may see an event, as far as that can be told before anybody asks.
+"""The precomputed part of event visibility.
 
-An audience is found once, when the event is stored, from the state around it. Each question after
-that needs only what the asker was at the event: a user's membership, or that of a server's users.
+An audience is computed once, when the event is stored, from the state around it. Each check after that
+needs only the membership at the event: of the user, or of the server's users.
 
 Sources: https://spec.matrix.org/v1.16/client-server-api/#room-history-visibility
 """
@@ -19,12 +19,12 @@ from synrepl.rooms.visibility.verdict import VisibilityReason
 
 JOIN, INVITE, LEAVE = "join", "invite", "leave"
 
-#: What lets somebody see more than the rest; every other membership is like none.
+#: Rank of the memberships that let a user see more; every other membership is like ``leave``.
 _PERMISSIVE = {JOIN: 2, INVITE: 1}
 
 
 class HistoryVisibility(IntEnum):
-    """What a room's ``m.room.history_visibility`` says; the greater, the more may see."""
+    """Values of ``m.room.history_visibility``, from the most to the least restrictive."""
 
     JOINED = 0
     INVITED = 1
@@ -38,12 +38,12 @@ _BY_NAME = {each.name.lower(): each for each in HistoryVisibility}
 class EventAudience(msgspec.Struct, frozen=True, gc=False):
     """Who may see one event.
 
-    :ivar visibility: of the room's history, in the state after the event
-    :ivar widest: the most permissive of before and after, where the event changes it; else the same
+    :ivar visibility: history visibility in the state after the event
+    :ivar widest: the less restrictive of the history visibilities before and after the event
     :ivar is_state: whether it is a state event
-    :ivar target: the user whose membership it sets, if it sets one
-    :ivar target_before: what that user was before, ``leave`` if nothing was known of it
-    :ivar hidden_because: why no client may see it, whoever asks; None if some may
+    :ivar target: the user whose membership it sets, if any
+    :ivar target_before: that user's membership before, ``leave`` if there was none
+    :ivar hidden_because: why no client may see it; None if some may
     """
 
     event_id: str
@@ -57,10 +57,10 @@ class EventAudience(msgspec.Struct, frozen=True, gc=False):
 
 
 def audience_of(event: Event, before: StateEvents, *, soft_failed: bool = False) -> EventAudience:
-    """The audience of an event that was accepted.
+    """The audience of an accepted event.
 
-    :param before: the state before the event; only asked for single entries
-    :param soft_failed: it is in the graph, and kept from clients
+    :param before: the state before the event; only single entries are read
+    :param soft_failed: whether it is soft-failed, and so hidden from clients
     """
     old = history_visibility(before.get((HISTORY_VISIBILITY, "")))
     visibility = widest = old
@@ -91,7 +91,7 @@ def audience_of(event: Event, before: StateEvents, *, soft_failed: bool = False)
 
 
 def history_visibility(event: Event | None) -> HistoryVisibility:
-    """What an ``m.room.history_visibility`` says; ``shared`` if there is none, or nothing known."""
+    """The value of an ``m.room.history_visibility``; ``shared`` if missing or unknown."""
     value = None if event is None else event.content.get("history_visibility")
     if not isinstance(value, str):
         return HistoryVisibility.SHARED
@@ -99,7 +99,7 @@ def history_visibility(event: Event | None) -> HistoryVisibility:
 
 
 def membership(event: Event | None) -> str:
-    """What an ``m.room.member`` says; ``leave`` if there is none, or no text."""
+    """The membership of an ``m.room.member``; ``leave`` if missing or not text."""
     value = None if event is None else event.content.get("membership")
     return value if isinstance(value, str) else LEAVE
 
@@ -111,5 +111,5 @@ def membership_after(event: Event, before: StateEvents, user: str) -> str:
 
 
 def more_permissive(one: str, two: str) -> str:
-    """Of two memberships the one that lets its user see more; the first if neither does."""
+    """The membership that lets a user see more; the first if they are equal."""
     return max(one, two, key=lambda each: _PERMISSIVE.get(each, 0))

@@ -1,8 +1,8 @@
-"""What a user gets of an event.
+"""Whether a user may see an event.
 
 Sources: https://spec.matrix.org/v1.16/client-server-api/#server-behaviour-5 (the numbered rules of
-history visibility) and #ignoring-users. What they leave open (erased senders, peeking, what an ended
-invitation shows) is as with the reference: docs/adr/0015-who-may-see-an-event.md.
+history visibility) and #ignoring-users. What they leave open (erased senders, peeking, withdrawn
+invites) is as in Synapse: docs/adr/0015-who-may-see-an-event.md.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ from synrepl.rooms.visibility.verdict import Sight, VisibilityReason, Visibility
 
 
 class Viewer(NamedTuple):
-    """A user who asks.
+    """The requesting user.
 
-    :ivar is_peeking: it is not in the room, never was, and looks in; else shared history is its own
-    :ivar ignored: users whose messages it does not want
+    :ivar is_peeking: whether the user previews the room without ever having been in it; otherwise shared
+        history is visible
+    :ivar ignored: users that the user ignores
     """
 
     user: str
@@ -36,10 +37,10 @@ class Viewer(NamedTuple):
 def visible_to_user(
     audience: EventAudience, viewer: Viewer, membership: str, erased: Container[str] = frozenset()
 ) -> VisibilityVerdict:
-    """Whether a user may see an event, and how.
+    """Whether a user may see an event, in full or redacted.
 
-    :param membership: the user's, in the state after the event
-    :param erased: users who erased themselves
+    :param membership: the user's membership in the state after the event
+    :param erased: users whose accounts were erased
     """
     is_erased = audience.sender in erased
     own = audience.target == viewer.user
@@ -53,13 +54,13 @@ def visible_to_user(
         reason = VisibilityReason.INVITATION_ENDED
     if not reason.shows:
         return VisibilityVerdict(Sight.HIDDEN, reason, is_erased)
-    # Whoever was there has read it already; but one's own leave ends that.
+    # A user who was joined has seen it already; but the user's own leave ends that.
     there = widest_membership == JOIN and not (own and membership == LEAVE)
     whole = not is_erased or there
     return VisibilityVerdict(Sight.FULL if whole else Sight.REDACTED, reason, is_erased)
 
 
-#: Hidden whatever the history's visibility is.
+#: Reasons that hide an event whatever the history visibility is.
 _REGARDLESS = (
     VisibilityReason.SOFT_FAILED,
     VisibilityReason.ALIASES,
@@ -69,7 +70,7 @@ _REGARDLESS = (
 
 
 def _ignored(audience: EventAudience, viewer: Viewer) -> VisibilityReason | None:
-    """State is shown all the same, for it changes the room for everybody."""
+    """Ignored senders; their state events are shown, because they change the room for everybody."""
     ignores = not audience.is_state and audience.sender in viewer.ignored
     return VisibilityReason.IGNORED if ignores else None
 
@@ -79,8 +80,8 @@ def _by_history(
 ) -> VisibilityReason:
     """The numbered rules of history visibility.
 
-    A change of the visibility counts by the wider one. Of an erased sender only the redacted form
-    is shown, which does not tell what was before; and an invitation opens only the new one.
+    A change of the history visibility counts as the wider of old and new. The redacted form of an erased
+    sender's event does not have the old value, so there only the new one counts; so it does for invites.
     """
     visibility = audience.visibility if is_erased else audience.widest
     if visibility is HistoryVisibility.WORLD_READABLE:  # rule 1
@@ -102,5 +103,5 @@ _REFUSALS = {
 
 
 def _ended(audience: EventAudience, membership: str) -> bool:
-    """Whoever is invited has to be told when it no longer is."""
+    """Whether the event withdraws the user's own invite, which the user must learn."""
     return audience.target_before == INVITE and membership == LEAVE

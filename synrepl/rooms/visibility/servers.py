@@ -1,8 +1,8 @@
-"""What another server gets of an event: all of it, or its redacted form, which keeps the graph whole.
+"""Whether another server may see an event in full, or only redacted, which keeps the event graph complete.
 
 The specification states the rules for users only
 (https://spec.matrix.org/v1.16/client-server-api/#room-history-visibility); a server may see what any
-of its users might (docs/adr/0015-who-may-see-an-event.md).
+of its users may see (docs/adr/0015-who-may-see-an-event.md).
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from synrepl.rooms.visibility.audience import (
 )
 from synrepl.rooms.visibility.verdict import Sight, VisibilityReason, VisibilityVerdict
 
-#: For each server the most permissive membership of its users.
+#: For each server, the most permissive membership of its users.
 ServerMemberships = Mapping[str, str]
 
 
 def server_memberships_at(event: Event, before: StateEvents) -> ServerMemberships:
-    """Which servers are in the room, or invited, after an event."""
+    """The memberships of servers after an event."""
     members = {key: entry for (kind, key), entry in before.items() if kind == MEMBER}
     if event.type == MEMBER and event.state_key is not None:
         members[event.state_key] = event
@@ -46,10 +46,10 @@ def visible_to_server(
     server_memberships: ServerMemberships,
     erased: Container[str] = frozenset(),
 ) -> VisibilityVerdict:
-    """Whether a server may have an event, or only its redacted form.
+    """Whether a server may see an event in full, or only redacted.
 
-    :param server_memberships: of the state after the event; only asked for this server
-    :param erased: users who erased themselves
+    :param server_memberships: in the state after the event; only this server's is read
+    :param erased: users whose accounts were erased
     """
     is_erased = audience.sender in erased
     reason = _by_history(audience.visibility, server_memberships.get(server, LEAVE))

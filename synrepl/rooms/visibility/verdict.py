@@ -1,4 +1,4 @@
-"""What an asker gets of an event, and the rule that says so."""
+"""Visibility verdicts and their reasons."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Sight(StrEnum):
-    """How much of an event somebody gets."""
+    """How much of an event is visible."""
 
     FULL = "full"
     REDACTED = "redacted"
@@ -15,7 +15,7 @@ class Sight(StrEnum):
 
 
 class VisibilityReason(Enum):
-    """The rule that decided: a word that does not change, whether it shows the event, and a sentence."""
+    """The rule that decided: a stable code, whether it shows the event, and a sentence."""
 
     WORLD_READABLE = "world-readable", True, "everybody may read the room's history at the event"
     JOINED = "joined", True, "{who} was in the room at the event"
@@ -38,9 +38,9 @@ class VisibilityReason(Enum):
 
 
 class VisibilityVerdict(NamedTuple):
-    """The answer for one asker.
+    """The verdict for one user or server.
 
-    :ivar erased: the event's sender has erased itself
+    :ivar erased: whether the sender's account was erased
     """
 
     sight: Sight
@@ -48,11 +48,11 @@ class VisibilityVerdict(NamedTuple):
     erased: bool = False
 
     def explain(self, who: str) -> str:
-        """The whole reason as a sentence.
+        """The full reason as a sentence.
 
-        :param who: the user or server that the verdict is about
+        :param who: the user or server
         """
-        told = f"{self.sight}: {self.reason.sentence.format(who=who)}"
+        explanation = f"{self.sight}: {self.reason.sentence.format(who=who)}"
         if self.sight is Sight.REDACTED and self.reason.shows:
-            told += "; its sender has erased itself"
-        return told
+            explanation += "; its sender has erased itself"
+        return explanation
