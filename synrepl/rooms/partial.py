@@ -222,7 +222,7 @@ class PartialRoom:
             first = order.in_cycles[0]
             missing = ", ".join(each for each in auth_dependencies(first) if each not in room)
             raise UnknownEvents(missing=missing, room_id=first.room_id, event_id=first.event_id)
-        told: list[RoomJudged] = []
+        all_judged: list[RoomJudged] = []
         for event in order.events:
             judged = room.receive_outlier(event)
             if (
@@ -232,8 +232,8 @@ class PartialRoom:
             ):
                 self.progress.unconfirmed_outliers.add(event.event_id)
             self._in_stream(judged[1:])
-            told += judged
-        return told
+            all_judged += judged
+        return all_judged
 
     def add_with_state(self, event: Event, state_before: StateMap) -> list[RoomJudged]:
         """Add an event with an unknown prev event, given the full state before it.
