@@ -91,8 +91,7 @@ def reverse_topological_power_sort(
 
 
 class Mainline:
-    """The mainline: the power levels in force, the power levels among their auth events, and so on.
-    """
+    """The mainline: the power levels in force, the power levels among their auth events, and so on."""
 
     __slots__ = ("_levels", "_place")
 
