@@ -37,18 +37,18 @@ UNLIMITED = Unlimited()
 class AllOf:
     """Several consumers of the same items: full while any of them is."""
 
-    def __init__(self, each: Iterable[Capacity]) -> None:
-        self._each = list(each)
+    def __init__(self, consumers: Iterable[Capacity]) -> None:
+        self._consumers = list(consumers)
 
     @property
     def full(self) -> bool:
         """True while any of them is full."""
-        return any(one.full for one in self._each)
+        return any(consumer.full for consumer in self._consumers)
 
     async def room(self) -> None:
         """Wait for each of them in turn."""
-        for one in self._each:
-            await one.room()
+        for consumer in self._consumers:
+            await consumer.room()
 
 
 class Backlog(Generic[T]):

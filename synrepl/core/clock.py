@@ -1,9 +1,8 @@
 """Protocols for time and for waiting.
 
-Services are coroutines that must run under a real reactor, under a test
-clock and under the simulator alike, so they never import Twisted: they take a
-:class:`Scheduler`. The names ``seconds`` and ``callLater`` are Twisted's, so
-that reactors and test clocks fit as they are.
+Services are coroutines that run under a real reactor, a test clock and the
+simulator, so they never import Twisted: they take a :class:`Scheduler`. The names ``seconds`` and ``callLater`` are Twisted's, so
+that reactors and test clocks can be used as they are.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ class DelayedCall(Protocol):
     """A call that has been scheduled."""
 
     def cancel(self) -> None:
-        """Take the call back; an error when it has already run."""
+        """Cancel the call; an error if it has already run."""
 
     def active(self) -> bool:
         """True until it has run or been cancelled."""
@@ -35,10 +34,7 @@ class Clock(Protocol):
 
 
 class Promise(Protocol[T]):
-    """A result that one coroutine awaits and somebody else supplies, once.
-
-    A ``Deferred`` is one.
-    """
+    """A result that one coroutine awaits and other code supplies once, such as a ``Deferred``."""
 
     def callback(self, result: T) -> None:
         """Supply the result."""
@@ -53,13 +49,13 @@ class Scheduler(Clock, Protocol):
     """A clock that can also start coroutines and make promises for them to await."""
 
     def random(self) -> float:
-        """A number from 0 up to 1, for jitter; as reproducible as the clock is."""
+        """A random number in [0, 1) for jitter; as reproducible as the clock is."""
 
     def promise(self) -> Promise[Any]:
         """A new, unresolved promise."""
 
     def spawn(self, name: str, coroutine: Coroutine[Any, Any, object]) -> None:
-        """Run a coroutine on its own; an error it raises is logged under ``name``."""
+        """Start a coroutine. An error that it raises is logged under ``name``."""
 
     def sleep(self, seconds: float) -> Promise[None]:
         """A promise that resolves after ``seconds``."""

@@ -1,9 +1,9 @@
-"""The one tree of errors.
+"""The error hierarchy.
 
-Each class's docstring *is* the message a person reads: a sentence that says
-what happened, where, and what to do, with ``{placeholders}`` that the
-constructor's keyword arguments fill. A layer that needs an error of its own
-subclasses one of the families below, in the module that raises it.
+The docstring of each class *is* its message: a sentence that says what happened,
+where, and what to do, with ``{placeholders}`` for the keyword arguments of the
+constructor. A layer that needs its own error subclasses one of the families below,
+in the module that raises it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class SynreplError(Exception):
 
     @classmethod
     def placeholders(cls) -> frozenset[str]:
-        """Names of the keyword arguments that the constructor wants."""
+        """Names of the keyword arguments that the constructor requires."""
         parsed = Formatter().parse(cls.template())
         return frozenset(name.partition(".")[0] for _, name, _, _ in parsed if name)
 
@@ -38,7 +38,7 @@ class SynreplError(Exception):
         return _rebuild, (type(self), self.facts)
 
 
-#: Looked up once per class: a peer may make the same mistake very often.
+#: Cached per class, because a peer may make the same mistake very often.
 _TEMPLATES: dict[type[SynreplError], str] = {}
 
 
@@ -57,25 +57,25 @@ class ConfigError(InputError):
 class ConfigErrors(ConfigError):
     """{lines}"""
 
-    def __init__(self, *, lines: object, each: Sequence[ConfigError] = ()) -> None:
-        super().__init__(lines=lines, each=each)
-        self.each = tuple(each)
+    def __init__(self, *, lines: object, errors: Sequence[ConfigError] = ()) -> None:
+        super().__init__(lines=lines, errors=errors)
+        self.errors = tuple(errors)
 
 
 def raise_all(errors: Sequence[ConfigError]) -> None:
-    """Raise what is wrong, if anything is: one error as it is, several as :class:`ConfigErrors`.
+    """Raise the errors, if there are any: one as it is, several as :class:`ConfigErrors`.
 
     :raises ConfigError:
     """
     if len(errors) == 1:
         raise errors[0]
     if errors:
-        raise ConfigErrors(lines="\n".join(map(str, errors)), each=errors)
+        raise ConfigErrors(lines="\n".join(map(str, errors)), errors=errors)
 
 
 def errors_in(error: SynreplError) -> Sequence[SynreplError]:
-    """The errors that one stands for: itself, unless it is a :class:`ConfigErrors`."""
-    return error.each if isinstance(error, ConfigErrors) else (error,)
+    """The individual errors: those in a :class:`ConfigErrors`, else the error itself."""
+    return error.errors if isinstance(error, ConfigErrors) else (error,)
 
 
 class ProtocolError(SynreplError):

@@ -15,10 +15,10 @@ import orjson
 
 from synrepl.core.errors import InputError
 
-#: How deep untrusted JSON may nest. Matrix sets no number; decoders recurse.
+#: Maximum nesting depth of untrusted JSON. Matrix sets no limit, but decoders recurse.
 MAX_DEPTH = 100
 
-#: The same of what is decoded exactly: as deep as orjson encodes, so that encoding it is the check.
+#: The same for :func:`decode_exactly`: the limit of orjson's encoder, so that encoding checks it.
 MAX_EXACT_DEPTH = 254
 
 
@@ -27,10 +27,9 @@ class BadJson(InputError):
 
 
 class Fractional(float):
-    """A number that was written with a fraction or an exponent, even if it is a whole one (``1.0``, ``1e3``).
+    """A number written with a fraction or an exponent, even if it is whole (``1.0``, ``1e3``).
 
-    What is quick to decode and to encode has no other way to tell: orjson encodes every float but
-    refuses a subclass.
+    It marks such numbers for the fast encoder: orjson encodes every float but refuses a subclass.
     """
 
     __slots__ = ()
@@ -48,14 +47,14 @@ _EXACT = msgspec.json.Decoder(float_hook=_fractional)
 
 _CANONICAL = orjson.OPT_SORT_KEYS | orjson.OPT_STRICT_INTEGER
 
-#: A text, or what is looked for. A text is taken whole, so that nothing in it counts.
+#: Matches a string as a whole, so that its contents do not count, or a negative zero.
 _TEXT_OR_NEGATIVE_ZERO = re.compile(rb'"(?:[^"\\]|\\.)*"|(-0)(?![.eE\d])')
 
 
 def encode(value: Any) -> bytes:
     """Compact UTF-8 JSON, no newline.
 
-    :raises TypeError: when ``value`` holds something JSON has no word for
+    :raises TypeError: ``value`` contains something that JSON cannot represent
     """
     return orjson.dumps(value)
 
@@ -63,10 +62,10 @@ def encode(value: Any) -> bytes:
 def decode(data: bytes | str, what: str) -> Any:
     """Decode untrusted JSON exactly (large integers stay integers).
 
-    Of keys that occur twice the last one counts. Text with half a surrogate pair is refused.
+    Of duplicate keys the last one counts. Text with half a surrogate pair is refused.
 
-    :param what: names the input in the error
-    :raises BadJson: when it is malformed, or nests deeper than :data:`MAX_DEPTH`
+    :param what: name of the input for the error
+    :raises BadJson: it is malformed, or nested deeper than :data:`MAX_DEPTH`
     """
     try:
         value = _PLAIN.decode(data)
@@ -77,13 +76,13 @@ def decode(data: bytes | str, what: str) -> Any:
 
 
 def decode_exactly(data: bytes, what: str) -> tuple[Any, int | None]:
-    """The same, and each number that is not written as an integer is a :class:`Fractional`.
+    """Decode like :func:`decode`, with numbers not written as integers as :class:`Fractional`.
 
-    So what comes out may be given to :func:`canonical_of_decoded`.
+    The result can be passed to :func:`canonical_of_decoded`.
 
-    :return: beside the value, how many bytes its canonical JSON has; None where there is a number
-        other than an integer within ±(2^53 − 1): strict canonical JSON has no word for those
-    :raises BadJson: as :func:`decode`, but for :data:`MAX_EXACT_DEPTH`
+    :return: the value, and the length of its canonical JSON in bytes; None if it contains a number
+        other than an integer within ±(2^53 − 1), which strict canonical JSON does not allow
+    :raises BadJson: as :func:`decode`, but with the limit :data:`MAX_EXACT_DEPTH`
     """
     try:
         value = _EXACT.decode(data)
@@ -97,10 +96,10 @@ def decode_exactly(data: bytes, what: str) -> tuple[Any, int | None]:
 
 
 def canonical(value: Any) -> bytes:
-    """Matrix canonical JSON.
+    """Encode as Matrix canonical JSON.
 
-    orjson does the work where it provably agrees with canonicaljson (no
-    floats, integers within 2^53); anything else goes to canonicaljson.
+    Uses orjson where it provably agrees with canonicaljson (no floats, integers
+    within 2^53), else canonicaljson.
 
     :raises ValueError: for NaN, infinities and half a surrogate pair
     """
@@ -110,7 +109,7 @@ def canonical(value: Any) -> bytes:
 
 
 def canonical_of_decoded(value: Any) -> bytes:
-    """The same of what :func:`decode_exactly` gave, many times as fast: nothing is looked through for floats.
+    """Encode the result of :func:`decode_exactly` as canonical JSON; fast, without a search for floats.
 
     :raises ValueError: see :func:`canonical`
     """
@@ -121,14 +120,14 @@ def canonical_of_decoded(value: Any) -> bytes:
 
 
 def has_negative_zero(data: bytes) -> bool:
-    """Whether ``-0`` is among the numbers of this JSON; it decodes to 0, so only the text shows it."""
+    """Whether this JSON contains the number ``-0``, which decodes to 0 and shows only in the text."""
     if b"-0" not in data:
         return False
     return any(found.group(1) for found in _TEXT_OR_NEGATIVE_ZERO.finditer(data))
 
 
 def has_float(value: Any) -> bool:
-    """Whether a float is anywhere in it."""
+    """Whether the value contains a float at any depth."""
     stack = [value]
     while stack:
         item = stack.pop()

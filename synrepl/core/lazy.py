@@ -1,4 +1,4 @@
-"""Packages whose names are imported when they are first used (PEP 562)."""
+"""Lazy imports for packages: names are imported on first use (PEP 562)."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any
 def lazy_names(
     package: str, places: Mapping[str, Sequence[str]]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Make the ``__getattr__`` and the ``__dir__`` of a package.
+    """Make the ``__getattr__`` and ``__dir__`` of a package.
 
     :param package: its ``__name__``
-    :param places: the names by the module that defines them
+    :param places: by module, the names that it defines
     """
     module_of = {name: module for module, names in places.items() for name in names}
 
@@ -25,7 +25,7 @@ def lazy_names(
                 f"module {package!r} has no attribute {name!r}", name=name, obj=module
             )
         value = getattr(importlib.import_module(module_of[name]), name)
-        setattr(module, name, value)  # not asked again
+        setattr(module, name, value)  # __getattr__ is not called again for it
         return value
 
     def names() -> list[str]:

@@ -1,4 +1,4 @@
-"""The loopback interface: what only this machine can reach."""
+"""The loopback interface, and whether addresses belong to it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ LOOPBACK = "127.0.0.1"
 
 
 def is_loopback(address: str) -> bool:
-    """Whether only this machine can reach ``address``; a name other than localhost counts as public."""
+    """Whether ``address`` is on the loopback interface; any name but localhost counts as public."""
     if address == "localhost":
         return True
     try:
@@ -19,7 +19,7 @@ def is_loopback(address: str) -> bool:
 
 
 def first_remote_host(hosts: Iterable[str]) -> str | None:
-    """The first of some hosts that is another machine; None when all are this one.
+    """The first host that is another machine; None if there is none.
 
     :param hosts: names, addresses, or paths of unix sockets (also abstract ones, "@name")
     """

@@ -1,6 +1,6 @@
-"""Names, checked once at the edge.
+"""Validates names, once, where they enter the process.
 
-Writers, streams, columns and followers appear in lines split on spaces, in
+Names of writers, streams, columns and followers appear in lines split on spaces, in
 SQL identifiers and in metric labels, so each kind has one narrow pattern.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from synrepl.core.errors import InputError
 
-MAX_NAME_LENGTH = 63  # a Postgres identifier; also plenty for a person
+MAX_NAME_LENGTH = 63  # that of a Postgres identifier
 
 
 class BadName(InputError):
@@ -26,7 +26,7 @@ _IDEMPOTENCY_KEY = re.compile(r"[\x21-\x7e]{1,255}", re.ASCII)
 
 
 def idempotency_key(value: str) -> str:
-    """Return ``value`` when it is a valid idempotency key.
+    """Return ``value`` if it is a valid idempotency key.
 
     :raises BadKey: otherwise
     """
@@ -45,7 +45,7 @@ def _checker(kind: str, pattern: str, rule: str, longest: int) -> Callable[[str]
             )
         return value
 
-    check.__doc__ = f"Return ``value`` when it is a valid {kind}.\n\n:raises BadName: otherwise"
+    check.__doc__ = f"Return ``value`` if it is a valid {kind}.\n\n:raises BadName: otherwise"
     return check
 
 
@@ -62,7 +62,7 @@ writer_name = _checker(
 follower_name = _checker(
     "follower name", r"[A-Za-z0-9][A-Za-z0-9_.:-]*", "letters, digits and '_.:-'", MAX_NAME_LENGTH
 )
-#: Long enough for most paths of classes.
+#: Long enough for most class paths.
 handler_name = _checker(
     "handler name", r"[A-Za-z0-9_][A-Za-z0-9_.:-]*", "letters, digits and '_.:-'", 200
 )

@@ -1,4 +1,4 @@
-"""Files that hold a secret: who may read them, and how they are read."""
+"""Reads files that hold a secret, and checks that nobody else can read them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ class BadSecretFile(ConfigError):
 
 
 def readers(mode: int, owner: int) -> str | None:
-    """Who may read a file who should not, for a person; None when nobody.
+    """Describe who can read the file but should not, for messages; None if nobody can.
 
-    The group may read a file of root's, as PostgreSQL allows for keys: so a
-    service manager, a container engine or an administrator hands a secret to a
-    process without giving it the file.
+    The group may read a file that belongs to root, as PostgreSQL allows for keys. A
+    service manager, a container engine or an administrator can thus pass a secret to a
+    process that does not own the file.
 
-    :param mode: ``st_mode``; :param owner: ``st_uid``
+    :param mode: ``st_mode``
+    :param owner: ``st_uid``
     """
     bits = stat.S_IMODE(mode)
     if bits & stat.S_IROTH:
@@ -33,10 +34,10 @@ def readers(mode: int, owner: int) -> str | None:
 
 
 def read_private(path: Path) -> str:
-    """The text of a secret file, without white space around it.
+    """Read a secret file, and strip surrounding white space.
 
-    :raises BadSecretFile: it cannot be read, is empty, longer than 4 KiB, not UTF-8,
-        or can be read by others, see :func:`readers`
+    :raises BadSecretFile: it cannot be read, is empty, longer than 4 KiB or not UTF-8,
+        or others can read it, see :func:`readers`
     """
     try:
         with path.open("rb") as file:

@@ -1,10 +1,9 @@
 """Tokens and ranges of them.
 
-A *token* is what travels on the wire and what positions are made of: a
-non-negative 64-bit number that only grows. A *stream ID* is what the table
-holds; it equals the token, but for a stream that counts downwards
-(``backfill``), where the stream ID is the token negated. Everything above
-``storage`` works with tokens, so nothing else needs to know about direction.
+A *token* is a non-negative 64-bit number that only grows. It is used on the wire and
+in positions. A *stream ID* is the number in the table. It equals the token, except in
+a stream that counts down (``backfill``), where it is the token negated. Everything
+above ``storage`` works with tokens, so nothing else needs to know about direction.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ class Range(NamedTuple):
 
     @property
     def empty(self) -> bool:
-        """True when no token can lie inside (also for a reversed range)."""
+        """Whether the range contains no token; a reversed range is empty, too."""
         return self.upto <= self.after
 
     def __contains__(self, token: object) -> bool:
@@ -38,9 +37,9 @@ class Range(NamedTuple):
 
 
 def parse_token(text: str) -> Token:
-    """Read a token from text.
+    """Parse a token.
 
-    :raises BadToken: when it is not a plain decimal number within range
+    :raises BadToken: it is not a plain decimal number within range
     """
     if not (text.isascii() and text.isdigit() and len(text) <= 19):
         raise BadToken(value=text[:40])

@@ -1,4 +1,4 @@
-"""The PostgreSQL driver in the words of :mod:`synrepl.storage.database`: connections, transactions, errors.
+"""The psycopg2 driver behind the interfaces of :mod:`synrepl.storage.database`: connections, transactions, errors.
 
-Below everything that talks to a database: the pools of the daemons and the tasks of the pipeline.
+The connection pools of the daemons and the tasks of the pipeline are built on it.
 """

@@ -18,8 +18,8 @@ from synrepl.storage.store import DatabaseAway
 
 T = TypeVar("T")
 
-#: The transaction's ID. It waits for the disk: positions and effects that a process has seen
-#: committed must not be forgotten by a crash of the server that the process survives.
+#: Returns the transaction's ID, and makes its commit wait for the disk: the server must not lose,
+#: in a crash that this process survives, positions and effects that the process saw committed.
 _IDENTIFY = (
     "SELECT pg_current_xact_id()::text, CASE current_setting('synchronous_commit')"
     " WHEN 'off' THEN set_config('synchronous_commit', 'on', true) END"
@@ -28,11 +28,11 @@ _IDENTIFY = (
 
 @dataclass(frozen=True, slots=True)
 class AttemptResult(Generic[T]):
-    """The result of work that ran to its end.
+    """The result of a work function that returned.
 
-    :ivar in_doubt: how to ask whether it was committed, when the connection was
-        lost just then; otherwise it was
-    :ivar reason: how the connection was lost
+    :ivar in_doubt: ticket to look up the commit with, if the connection was lost during
+        COMMIT; None if the commit was confirmed
+    :ivar reason: why the connection was lost
     """
 
     result: T
@@ -42,9 +42,9 @@ class AttemptResult(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Attempt(Generic[T]):
-    """What to run, and how; may be run any number of times.
+    """A transaction to run: its work function and settings. It can be run any number of times.
 
-    :ivar name: of the work, for errors
+    :ivar name: name of the work, for errors
     """
 
     address: DatabaseAddress
@@ -54,9 +54,9 @@ class Attempt(Generic[T]):
     isolation: Isolation
 
     def run(self, connection: PostgresConnection) -> AttemptResult[T]:
-        """Run the work in a transaction of its own on ``connection``.
+        """Run the work in its own transaction on ``connection``.
 
-        On an error nothing has been committed.
+        If it raises, nothing was committed.
 
         :raises DatabaseAway: the connection was lost before COMMIT
         """
@@ -79,7 +79,7 @@ class Attempt(Generic[T]):
         return AttemptResult(result)
 
     def _begin(self, connection: PostgresConnection) -> CommitTicket | None:
-        """Start the transaction; for one that writes, learn its ID in the same round trip."""
+        """Start the transaction; if it writes, fetch its ID in the same round trip."""
         try:
             incarnation = None if self.read_only else connection.incarnation
             with connection.cursor() as cursor:
@@ -99,7 +99,7 @@ class Attempt(Generic[T]):
         return CommitTicket(row[0], connection.info.backend_pid, incarnation)
 
     def _roll_back(self, connection: PostgresConnection, error: BaseException) -> None:
-        """Undo; a connection lost meanwhile is the error that counts, whatever the work made of it."""
+        """Roll back. A connection lost meanwhile is raised as such, whatever the work raised."""
         try:
             if not connection.closed:
                 with connection.cursor() as cursor:

@@ -1,4 +1,4 @@
-"""A database for callers that wait: one connection, transactions one after the other."""
+"""A blocking database client: one connection, one transaction at a time."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from synrepl.storage.store import DatabaseAway
 
 T = TypeVar("T")
 
-#: Seconds for which a database that is away is tried again.
+#: Seconds to keep retrying while the database is unreachable.
 PATIENCE_S = 30.0
 
 _BACK_OFF = BackOff(0.1, 2.0)
 
 
 class BlockingDatabase:
-    """Runs work functions in the caller's thread; not to be shared between threads.
+    """Runs work functions in the caller's thread. It must not be shared between threads.
 
     :param dsn: a libpq URI or key=value string
-    :param instance: who asks; the server shows it as ``synrepl <instance>``
-    :param patience_s: how long a database that is away is tried again, in seconds
+    :param instance: name of the client; the server shows it as ``synrepl <instance>``
+    :param patience_s: seconds to keep retrying while the database is unreachable
     :raises BadDsn: see :class:`.connection.DatabaseAddress`
     """
 
@@ -42,7 +42,7 @@ class BlockingDatabase:
         self.close()
 
     def close(self) -> None:
-        """End the connection; the next work opens another one."""
+        """Close the connection. The next transaction opens another one."""
         if self._connection is not None:
             close(self._connection)
             self._connection = None
@@ -57,12 +57,12 @@ class BlockingDatabase:
     ) -> T:
         """Run ``work`` in one transaction and commit; roll back when it raises.
 
-        It runs again when the connection is lost, **also when it was lost during COMMIT**:
-        so work that writes has to find out first whether it has been done.
+        It runs again when the connection is lost, **even if it was lost during COMMIT**.
+        Work that writes must therefore check first whether it was already done.
 
-        :param name: what it does, for errors
-        :raises DatabaseAway: for longer than ``patience_s``, from when it was first found away
-        :raises DatabaseRefused: at once, for waiting does not help
+        :param name: name of the work, for errors
+        :raises DatabaseAway: unreachable for ``patience_s``, counted from the first failure
+        :raises DatabaseRefused: at once, because retrying does not help
         """
         attempt = Attempt(self.address, name, work, read_only, isolation)
         retry = Retry(_BACK_OFF, random)

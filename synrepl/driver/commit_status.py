@@ -1,19 +1,20 @@
-"""Whether a transaction took effect, when the connection was lost while it committed.
+"""Looks up whether a transaction committed after its connection was lost during COMMIT.
 
-Postgres answers by transaction ID (``pg_xact_status``), with one trap: an ID
-is durable only once something of its transaction has reached the disk. A
-server that crashes before that gives the same ID out *again*, and the answer
-"committed" may then be about somebody else's transaction. So a
-:class:`CommitTicket` remembers in which *life* of the server it was written, and:
+Postgres answers by transaction ID (``pg_xact_status``), with one trap: an ID is
+durable only once a record of its transaction has reached the disk. A server that
+crashes before that assigns the same ID *again*, and the answer "committed" may then
+be about another transaction. A :class:`CommitTicket` therefore records the
+*incarnation* of the server in which the transaction ran:
 
-- same life: the answer holds;
-- another life, not committed: ours is lost for good, it may run again, for an
-  ID that had reached the disk is never given out twice;
-- another life, committed, and the ID lies at or above where the last checkpoint
-  stood: it was given out in this life, so it is not ours, which is lost;
-- another life, committed, otherwise: **nobody can say**. It may be ours, or that
-  of a life in between which gave the ID out again. The first checkpoint of this
-  life would only tell if there were none in between, and nothing counts lives.
+- same incarnation: the answer holds;
+- another incarnation, not committed: our transaction is lost for good and may run
+  again, because an ID that had reached the disk is never assigned twice;
+- another incarnation, committed, and the ID is at or above the next ID at the last
+  checkpoint: it was assigned in this incarnation, so ours is lost;
+- another incarnation, committed, otherwise: **unknown**. It may be ours, or that of
+  an incarnation in between which assigned the ID again. The first checkpoint of this
+  incarnation would settle it only if there were none in between, and nothing counts
+  incarnations.
 """
 
 from __future__ import annotations
@@ -29,9 +30,11 @@ from synrepl.driver.incarnation import ServerIncarnation
 
 @dataclass(frozen=True, slots=True)
 class CommitTicket:
-    """What is needed to ask for the outcome of a transaction later.
+    """What is needed to look up the outcome of a transaction later.
 
-    :ivar life: None when this database user may not ask for it
+    :ivar xid: transaction ID
+    :ivar backend: process ID of the backend that ran it
+    :ivar incarnation: of the server; None when this database user may not read it
     """
 
     xid: str
@@ -52,18 +55,18 @@ class CommitStatus(Enum):
     RESTARTED = "the server was restarted in between, and may have given its ID to another"
 
     @property
-    def known(self) -> bool:
-        """True when it says whether the transaction took effect."""
+    def is_known(self) -> bool:
+        """Whether it is certain that the transaction committed or that it did not."""
         return self in (CommitStatus.COMMITTED, CommitStatus.ABORTED)
 
 
-#: The backend that a lost connection leaves behind, if it still works for that transaction.
+#: Terminates the backend of the lost connection, if it is still in that transaction.
 _END_BACKEND = """
     SELECT pg_terminate_backend(pid) FROM pg_stat_activity
     WHERE pid = %s AND backend_xid = (%s::numeric %% 4294967296)::text::xid
 """
 
-#: The next ID when the last checkpoint was made, which was in this life or at its beginning.
+#: The next transaction ID at the last checkpoint, made in this incarnation or at its start.
 _CHECKPOINT_XID = """
     SELECT split_part(next_xid, ':', 1)::numeric * 4294967296 + split_part(next_xid, ':', 2)::numeric
     FROM pg_control_checkpoint()
@@ -73,12 +76,12 @@ _IN_THE_FUTURE = "22023"
 
 
 def look_up(connection: PostgresConnection, ticket: CommitTicket) -> CommitStatus:
-    """The outcome of the transaction of ``ticket``, asked over another connection.
+    """Look up the outcome of the transaction of ``ticket`` over another connection.
 
-    A backend that still sits in the transaction, having not noticed that its
-    client is gone, is ended, so that there is an outcome soon.
+    A backend that is still in the transaction, because it has not noticed that its
+    client is gone, is terminated, so that there is an outcome soon.
 
-    :raises psycopg2.Error: this connection is lost as well
+    :raises psycopg2.Error: this connection is lost, too
     """
     now = connection.incarnation
     if now is None or ticket.incarnation is None:
@@ -97,7 +100,7 @@ def look_up(connection: PostgresConnection, ticket: CommitTicket) -> CommitStatu
             return CommitStatus.COMMITTED
         _end_backend(connection, ticket)
         return CommitStatus.PENDING
-    if status == "in progress":  # the ID was given out again, so ours is lost
+    if status == "in progress":  # the ID was assigned again, so ours is lost
         return CommitStatus.ABORTED
     if now.timeline != ticket.incarnation.timeline:
         return CommitStatus.PROMOTED
@@ -111,7 +114,7 @@ def _status(connection: PostgresConnection, xid: str) -> str | None:
         try:
             cursor.execute("SELECT pg_xact_status(%s::xid8)", (xid,))
         except psycopg2.Error as error:
-            if error.pgcode == _IN_THE_FUTURE:  # forgotten in a crash and not given out again yet
+            if error.pgcode == _IN_THE_FUTURE:  # forgotten in a crash and not assigned again yet
                 return "aborted"
             raise
         row = cursor.fetchone()

@@ -1,4 +1,4 @@
-"""Opening connections: one set of settings, and no password in any message."""
+"""Opens connections with one set of settings, and keeps passwords out of messages."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from synrepl.driver.errors import one_line
 from synrepl.driver.incarnation import ServerIncarnation, read_incarnation
 from synrepl.storage.store import DatabaseAway
 
-#: How long connecting may take, in seconds (libpq takes whole ones, two at least).
+#: Connection timeout in whole seconds; libpq allows no less than two.
 CONNECT_TIMEOUT_S = 10
 
 
 class PostgresConnection(extensions.connection):
-    """A connection of the driver that knows which life of the server it is to."""
+    """A psycopg2 connection that knows the incarnation of the server at its other end."""
 
     @cached_property
     def incarnation(self) -> ServerIncarnation | None:
-        """Asked for once, outside a transaction, by :func:`synrepl.driver.incarnation.read_incarnation`."""
+        """Read once, outside a transaction; see :func:`~synrepl.driver.incarnation.read_incarnation`."""
         return read_incarnation(self)
 
 
@@ -38,7 +38,7 @@ class DatabaseRefused(DatabaseAway):
 
 @dataclass(frozen=True, slots=True)
 class Keepalive:
-    """How soon a connection whose other end is silently gone counts as lost, in seconds."""
+    """TCP keepalive settings in seconds: how soon a silently dead connection counts as lost."""
 
     idle_s: int
     interval_s: int
@@ -46,7 +46,7 @@ class Keepalive:
 
     @property
     def total_s(self) -> int:
-        """From the last sign of life to the verdict."""
+        """Seconds from the last packet received to the connection counting as lost."""
         return self.idle_s + self.interval_s * self.count
 
 
@@ -54,12 +54,12 @@ PATIENT = Keepalive(idle_s=15, interval_s=5, count=3)
 
 
 class DatabaseAddress:
-    """Where a database is and how connections to it are set up.
+    """Address of a database and the settings of connections to it.
 
     :param dsn: a libpq URI or key=value string
     :param instance: the process's name; the server shows it as ``synrepl <instance>``
-    :param settings: server settings for every connection, on top of the usual
-    :raises BadDsn: ``dsn`` is neither
+    :param settings: server settings for every connection, in addition to the defaults
+    :raises BadDsn: ``dsn`` cannot be parsed
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class DatabaseAddress:
 
     @property
     def where(self) -> str:
-        """Host, port, database and user, for a person. Never the password."""
+        """Host, port, database and user, for messages. Never the password."""
         shown = (
             f"{key}={self._given[key]}"
             for key in ("host", "port", "dbname", "user")
@@ -88,8 +88,8 @@ class DatabaseAddress:
     def connect(self) -> PostgresConnection:
         """Open an autocommit connection. Blocks for :data:`CONNECT_TIMEOUT_S` at most.
 
-        :raises DatabaseAway: it cannot be reached, is starting up, or has no connection left
-        :raises DatabaseRefused: it can, and refuses this user, password, database or
+        :raises DatabaseAway: the server cannot be reached, is starting up, or has no free connection
+        :raises DatabaseRefused: the server refuses this user, password, database or a
             connection without TLS; see :mod:`synrepl.driver.refusals`
         """
         parameters = self._parameters()
@@ -109,19 +109,19 @@ class DatabaseAddress:
         return connection
 
     def begin_connecting(self) -> extensions.connection:
-        """Start to open a connection in libpq's asynchronous mode; ``poll`` tells when it is there.
+        """Begin opening a connection in libpq's asynchronous mode; ``poll()`` reports its progress.
 
-        :raises psycopg2.Error: it cannot even be started
+        :raises psycopg2.Error: the attempt cannot be started
         """
         begun: extensions.connection = psycopg2.connect(async_=1, **self._parameters())
         return begun
 
     def conninfo(self) -> str:
-        """All of it for another client of libpq, in one string. **It holds the password.**"""
+        """All parameters as a conninfo string for another libpq client. **It holds the password.**"""
         return str(extensions.make_dsn(**self._parameters()))
 
     def away(self, error: BaseException | str) -> DatabaseAway:
-        """The named error for a connection that could not be made, or that was lost."""
+        """The :class:`DatabaseAway` for a connection that could not be opened or was lost."""
         return DatabaseAway(where=self.where, reason=self.redacted(error))
 
     def redacted(self, error: BaseException | str) -> str:
@@ -147,7 +147,7 @@ class DatabaseAddress:
 
 
 def close(connection: extensions.connection) -> None:
-    """Close a connection whose state does not matter any more."""
+    """Close a connection, ignoring errors."""
     with suppress(psycopg2.Error):
         connection.close()
 

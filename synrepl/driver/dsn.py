@@ -1,4 +1,4 @@
-"""What a DSN says before anybody connects: where to, whether it is encrypted, whether it is secret."""
+"""Parses DSNs, and checks without connecting whether they are secret and require encryption."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from psycopg2 import extensions
 from synrepl.core.errors import ConfigError
 from synrepl.core.loopback import first_remote_host
 
-#: From these on libpq refuses a server without TLS. 'require' takes whatever server answers.
+#: Modes in which libpq refuses a server without TLS. 'require' does not verify the server.
 _ENCRYPTED = frozenset({"require", "verify-ca", "verify-full"})
 
-#: Parameters of a DSN, and the variables that libpq takes them from otherwise.
+#: DSN parameters, and the environment variables that libpq falls back to.
 _VARIABLES = {
     "host": "PGHOST",
     "hostaddr": "PGHOSTADDR",
@@ -36,7 +36,7 @@ class PlainTextDatabase(ConfigError):
 
 
 def parse_dsn(dsn: str) -> dict[str, str]:
-    """The parameters of a libpq URI or key=value string.
+    """Parse a libpq URI or key=value string into its parameters.
 
     :raises BadDsn: it is neither
     """
@@ -47,22 +47,22 @@ def parse_dsn(dsn: str) -> dict[str, str]:
 
 
 def holds_password(dsn: str) -> bool:
-    """Whether whoever reads the DSN can connect.
+    """Whether the DSN contains a password.
 
-    :raises BadDsn: it cannot be read
+    :raises BadDsn: it cannot be parsed
     """
     return not _SECRETS.isdisjoint(parse_dsn(dsn))
 
 
 def refuse_plain_text(dsn: str, insecure: str, environ: Mapping[str, str] = os.environ) -> None:
-    """See that no password or row goes to another machine in plain text.
+    """Refuse a DSN that may send passwords or rows to another machine in plain text.
 
-    What the DSN leaves open is looked up as libpq does: in the service that it
+    Parameters missing from the DSN are looked up as libpq does: in the service that it
     names, then in the environment.
 
-    :param insecure: how a user accepts plain text, such as "'database_insecure: true'"
-    :raises PlainTextDatabase: it may go there in plain text
-    :raises BadDsn: it cannot be read
+    :param insecure: the setting that permits plain text, such as "'database_insecure: true'"
+    :raises PlainTextDatabase: a remote host may be reached without TLS
+    :raises BadDsn: it cannot be parsed
     """
     given = parse_dsn(dsn)
     service = given.get("service") or environ.get("PGSERVICE", "")
@@ -75,7 +75,7 @@ def refuse_plain_text(dsn: str, insecure: str, environ: Mapping[str, str] = os.e
 
 
 def _hosts(parameters: Mapping[str, str]) -> list[str]:
-    """Where libpq tries to connect; several have commas between them, none is a unix socket."""
+    """The hosts that libpq tries, which are separated by commas; an empty list means a unix socket."""
     names = parameters.get("host", "").split(",")
     addresses = parameters.get("hostaddr", "").split(",")
     count = max(len(names), len(addresses))
@@ -84,7 +84,7 @@ def _hosts(parameters: Mapping[str, str]) -> list[str]:
 
 
 def _service(name: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """The parameters of a service; one that is not found may be anywhere."""
+    """The parameters of a service. One that is not found counts as a remote host."""
     own = environ.get("PGSERVICEFILE") or Path.home() / ".pg_service.conf"
     common = environ.get("PGSYSCONFDIR") or "/etc/postgresql-common"
     for path in (Path(own), Path(common) / "pg_service.conf"):

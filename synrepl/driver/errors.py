@@ -1,4 +1,4 @@
-"""What the driver says, in the words of :mod:`synrepl.storage.database`."""
+"""Translates psycopg2 errors into those of :mod:`synrepl.storage.database`."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from synrepl.storage.database import (
 )
 from synrepl.storage.store import BadValue, NotConfirmed
 
-#: What reading a result or adapting a value may raise besides the driver's own errors:
-#: NUL in a string, a lone surrogate, a type or JSON number that has no counterpart.
+#: Errors besides psycopg2's own that reading a result or adapting a value may raise:
+#: NUL in a string, a lone surrogate, a type or JSON number without a counterpart.
 VALUE_ERRORS = (ValueError, OverflowError, msgspec.DecodeError)
 
-#: Running the same transaction again is the cure: serialization_failure, deadlock_detected.
+#: Errors after which the transaction is retried: serialization_failure, deadlock_detected.
 CONFLICTS = frozenset({"40001", "40P01"})
 
-#: The server ends the connection: shutdown, crash, starting up, idle in transaction too long.
+#: The server closes the connection: shutdown, crash, starting up, idle in transaction too long.
 _ENDINGS = frozenset({"57P01", "57P02", "57P03", "57P05", "25P03", "25P04"})
 
-#: Class of our own codes, raised by the SQL functions of the schema.
+#: SQLSTATE class of the errors that our own SQL functions raise.
 _OWN = "SY"
 
-#: The one of these that every statement may meet: the server was promoted.
+#: The code of this class that any statement may get: the server was promoted.
 _NOT_CONFIRMED = "SY009"
 
-#: not_null_violation and check_violation: as much about one value as class 22, data exceptions.
+#: not_null_violation and check_violation: errors of a value, as those of class 22 are.
 _VALUE_STATES = frozenset({"23502", "23514"})
 
 
 def is_lost(connection: psycopg2.extensions.connection, error: psycopg2.Error) -> bool:
-    """True when ``error`` means that the connection is gone, whatever became of the statement."""
+    """Whether ``error`` means that the connection is lost; the statement may have taken effect."""
     state = error.pgcode or ""
     return bool(connection.closed) or state in _ENDINGS or state.startswith("08")
 
@@ -48,10 +48,10 @@ def one_line(error: BaseException) -> str:
 
 
 def translate(name: str, error: BaseException, attempts: int = 1) -> SynreplError:
-    """The named error for what a statement of ``name`` raised.
+    """The error of this product for one that a statement of ``name`` raised.
 
     :param error: a ``psycopg2.Error`` or one of :data:`VALUE_ERRORS`
-    :param attempts: how often the transaction was run
+    :param attempts: number of times the transaction was run
     """
     if not isinstance(error, psycopg2.Error):
         return BadValue(where=f"a value of {name!r}", reason=one_line(error))

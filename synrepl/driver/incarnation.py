@@ -1,4 +1,4 @@
-"""Lives of a server: what tells one run of it from the next."""
+"""Server incarnations: tells one run of a PostgreSQL server from the next."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ from psycopg2 import extensions
 class ServerIncarnation:
     """One run of a server, from recovery to shutdown or crash.
 
+    Equal values mean the same run.
+
+    :ivar system: the cluster's system identifier
     :ivar timeline: changes with a promotion; None on a standby
+    :ivar started: start of the postmaster
     :ivar statistics_since: reset by a crash that the postmaster itself survives
     """
 
@@ -23,7 +27,7 @@ class ServerIncarnation:
     statistics_since: datetime | None
 
 
-_LIFE = """
+_INCARNATION = """
     SELECT s.system_identifier,
            CASE WHEN NOT pg_is_in_recovery()
                 THEN left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) END,
@@ -34,14 +38,14 @@ _LIFE = """
 
 
 def read_incarnation(connection: extensions.connection) -> ServerIncarnation | None:
-    """Which life of which server an idle connection is to.
+    """Read the incarnation of the server behind an idle connection.
 
-    :returns: None when the user may not ask
+    :returns: None when the user may not read it (``pg_control_system``)
     :raises psycopg2.Error: the connection is lost
     """
     with connection.cursor() as cursor:
         try:
-            cursor.execute(_LIFE)
+            cursor.execute(_INCARNATION)
         except psycopg2.errors.InsufficientPrivilege:
             return None
         row = cursor.fetchone()

@@ -1,8 +1,8 @@
-"""Whether a connection was refused for good, or the server is only away.
+"""Tells a connection that was refused for good from a server that is temporarily unavailable.
 
-A server refuses by SQLSTATE, but libpq gives only the text of a failed connection,
-in the server's language. So the question is asked again on a connection whose
-errors are verbose, where the text begins with the code.
+The server refuses with an SQLSTATE, but libpq reports only the text of a failed connection,
+in the server's language. So a second connection is attempted with verbose errors, whose text
+begins with the code.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import Any
 import psycopg2
 from psycopg2 import extensions
 
-#: Seconds for the second connection: a server that has just refused one answers soon.
+#: Timeout of the second attempt in seconds: a server that just refused one answers soon.
 ASK_S = 10.0
 
-#: Classes and codes that waiting does not cure: no such user or a wrong password, no
-#: such database, a parameter or a right that is missing. Not 53 (no connection is free),
+#: SQLSTATE classes that retrying does not help: no such user or a wrong password, no
+#: such database, a missing parameter or privilege. Not 53 (no connection is free),
 #: 55 and 57 (closed to connections, starting up, shutting down), nor 08.
 _PERMANENT = ("28", "3D", "42", "22", "0A")
 
@@ -31,8 +31,8 @@ _PERMANENT = ("28", "3D", "42", "22", "0A")
 _BY_SERVER = re.compile(r":  \S")
 _SQLSTATE = re.compile(r":  ([0-9A-Z]{5}): ")
 
-#: What libpq itself finds wrong with the server, the DSN or its files. It speaks English,
-#: for Python does not set its locale.
+#: Errors that libpq itself reports about the server, the DSN or its files. They are in
+#: English, because Python does not set libpq's locale.
 _BY_CLIENT = re.compile(
     r"no password supplied|authentication method|channel binding|incorrect server signature"
     r"|SSL was required|GSSAPI encryption required|certificate|private key file"
@@ -40,20 +40,20 @@ _BY_CLIENT = re.compile(
     r"|invalid (\w+ )?value|invalid port number|definition of service|service file"
 )
 
-#: Where the second question cannot be asked. A server that speaks another language is
-#: taken to be away.
+#: Used where errors cannot be made verbose. A server with messages in another language
+#: counts as unavailable.
 _IN_ENGLISH = ("authentication failed", "no pg_hba.conf entry", "does not exist", "not permitted")
 
 _VERBOSE = 2  # PQERRORS_VERBOSE of libpq-fe.h
 
 
 def is_permanent(error: psycopg2.Error, parameters: Mapping[str, Any]) -> bool:
-    """Whether waiting does not help a connection that could not be opened.
+    """Whether retrying will not help a connection that could not be opened.
 
-    Blocks for :data:`ASK_S` at most, when it was the server that refused.
+    Blocks for up to :data:`ASK_S` seconds if the server refused.
 
-    :param error: what opening it raised
-    :param parameters: what it was opened with
+    :param error: the error of opening it
+    :param parameters: the parameters it was opened with
     """
     text = str(error)
     if not _BY_SERVER.search(text):
@@ -64,7 +64,7 @@ def is_permanent(error: psycopg2.Error, parameters: Mapping[str, Any]) -> bool:
 
 
 def _sqlstate(parameters: Mapping[str, Any]) -> str:
-    """The code with which the server refuses a connection; "" when it does not, or not in time."""
+    """The SQLSTATE with which the server refuses a connection; "" if it does not do so in time."""
     set_verbosity = _set_error_verbosity()
     assert set_verbosity is not None
     try:
@@ -94,7 +94,7 @@ def _wait_until_open(connection: extensions.connection, deadline: float) -> None
 
 @cache
 def _set_error_verbosity() -> Any:
-    """``PQsetErrorVerbosity`` of the libpq that the driver uses; None where it cannot be reached."""
+    """``PQsetErrorVerbosity`` of the libpq that psycopg2 uses; None if it cannot be loaded."""
     try:
         function = ctypes.CDLL(psycopg2._psycopg.__file__).PQsetErrorVerbosity
     except (AttributeError, OSError):  # libpq is linked statically

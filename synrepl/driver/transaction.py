@@ -1,4 +1,4 @@
-"""A transaction as work functions see it, over one cursor of the driver."""
+"""The transaction that work functions get, over one psycopg2 cursor."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _STATES = {
 class PostgresTransaction:
     """Implements :class:`synrepl.storage.database.Transaction`.
 
-    :param name: of the work, for errors
+    :param name: name of the work, for errors
     """
 
     def __init__(self, connection: PostgresConnection, address: DatabaseAddress, name: str) -> None:
@@ -92,16 +92,16 @@ class PostgresTransaction:
         return self._rowcount
 
     def copy_out(self, sql: str, write: Callable[[bytes], object]) -> int:
-        """Give what ``COPY … TO STDOUT`` sends to ``write``."""
+        """Pass the output of ``COPY … TO STDOUT`` to ``write``."""
         with self._errors_named():
             self._cursor.copy_expert(sql, _Sink(write))
         self._rowcount = self._cursor.rowcount
         return self._rowcount
 
     def close(self) -> None:
-        """Make sure that the work left the transaction open and sound, and end its use.
+        """Check that the work left the transaction open, and close its cursor.
 
-        :raises WorkEndedTransaction: it did not
+        :raises WorkEndedTransaction: the work committed, rolled back or ignored an error
         """
         self._cursor.close()
         state = self._connection.info.transaction_status
@@ -121,7 +121,7 @@ class PostgresTransaction:
 
 
 class _Source:
-    """The file that the driver reads for COPY, made of an iterable."""
+    """A file for COPY that reads from an iterable."""
 
     def __init__(self, chunks: Iterable[str] | Iterable[bytes]) -> None:
         self._chunks: Iterator[str | bytes] = iter(chunks)
@@ -140,12 +140,12 @@ class _Source:
         self._buffer = whole[size:]
         return whole[:size]
 
-    def readline(self, size: int = 8192) -> bytes:  # the driver asks that it exists
+    def readline(self, size: int = 8192) -> bytes:  # psycopg2 requires it
         raise NotImplementedError
 
 
 class _Sink:
-    """The file that the driver writes for COPY, around a function."""
+    """A file for COPY that writes to a function."""
 
     def __init__(self, write: Callable[[bytes], object]) -> None:
         self._write = write

@@ -1,1 +1,1 @@
-"""Where writers and followers stand in a stream: pure arithmetic, no I/O."""
+"""Positions of writers and followers in a stream: pure arithmetic, no I/O."""

@@ -1,30 +1,29 @@
-"""A follower's verdict on what it hears: apply it, drop it, or fetch what is missing first.
+"""Decides what a follower does with each line: apply it, drop it, or fetch missing rows first.
 
 Source: ``docs/protocol.md``, "A connection", and recordings of real servers.
 
 **Current and modern peers.** A connection begins with a POSITION for each
-writer; until then RDATA is dropped, because that POSITION makes the follower
+writer. Until then RDATA is dropped, because that POSITION makes the follower
 fetch. From then on nothing is missing as long as each POSITION's ``prev`` is
 the follower's own position, or the token it received last.
 
-**Legacy peers.** The follower asks from its own position, and every row that
-comes before the answering POSITION is above the token asked for. Rows of one
-fact repeat their number there, so in such a *run* a row is a duplicate only
-when it is at or below the position, and a fact is complete only when a row
-with a larger token, or the POSITION, comes. The position stays below it until
-then: a connection that breaks amid a fact is resumed before it, and whoever
-must not see half a fact twice holds rows back until :attr:`Cursor.position`
-reaches their token.
+**Legacy peers.** The follower requests rows from its own position, and every row
+before the answering POSITION is above the requested token. Rows of one fact repeat
+their number in such a *replay*, so a row is a duplicate only when it is at or below
+the position, and a fact is complete only when a row with a larger token, or the
+POSITION, arrives. The position stays below the fact until then: after a connection
+breaks in the middle of a fact, the replay resumes before it. A follower that must not
+see part of a fact twice holds rows back until :attr:`Cursor.position` reaches their token.
 
-**Real servers announce ahead.** They answer anybody's REPLICATE with their position in
-the database, and send the rows up to there that they had not sent yet only afterwards.
-A follower that fetches has them by then, and they are duplicates. One that cannot fetch
-must not take them for known: see :meth:`Cursor.skip` and ``every_row``.
+**Real servers announce ahead.** They answer any REPLICATE with their position in the
+database, and only afterwards send the rows below it that they had not sent yet. A
+follower that fetches has those rows by then, so they are duplicates. One that cannot
+fetch must not treat them as known: see :meth:`Cursor.skip` and ``every_row``.
 
 **Unordered streams of real servers** send bursts newest first, repeat rows and
-send them late. Every row is applied, even before the first POSITION. That a
-burst is complete shows only when a larger token than all of it, or a POSITION,
-comes, so here too the position stays behind until then.
+send them late. Every row is applied, even before the first POSITION. A burst is
+known to be complete only when a token larger than all of it, or a POSITION,
+arrives, so the position stays behind until then.
 """
 
 from __future__ import annotations
@@ -37,47 +36,47 @@ from synrepl.core.tokens import Range, Token
 
 
 class CursorDecision(Enum):
-    """What to do about a line, when there is no range to fetch."""
+    """What to do with a line, when nothing has to be fetched."""
 
     APPLY = "apply"
-    #: Known already: drop it.
+    #: Already applied: drop it.
     DUPLICATE = "duplicate"
     #: RDATA before the first POSITION of this connection: drop it.
     NOT_CONNECTED = "not connected"
-    #: RDATA while a fetch is not done: keep it and ask again afterwards.
+    #: RDATA during a fetch: keep it, and decide again afterwards.
     HOLD = "hold"
-    #: The position has moved on and no rows are missing.
+    #: The position has advanced and no rows are missing.
     ADVANCED = "advanced"
 
 
 class Fetch(NamedTuple):
-    """Rows are missing: get those in ``span``, apply them, then call :meth:`Cursor.caught_up`.
+    """Rows are missing: fetch those in ``span``, apply them, then call :meth:`Cursor.caught_up`.
 
-    On a legacy connection getting them means to ask again from ``span.after``.
+    On a legacy connection, fetching means sending REPLICATE again from ``span.after``.
     """
 
     span: Range
 
 
 class Reset(NamedTuple):
-    """The writer has started again: forget what came of the old one, then as for :class:`Fetch`."""
+    """An in-memory writer restarted: discard what came from it before, then fetch as for :class:`Fetch`."""
 
     span: Range
 
 
 class Cursor:
-    """Where a follower is with one writer of one stream.
+    """A follower's position in one stream of one writer.
 
-    Ask for a verdict on each line in the order of the lines, after the work of
-    the one before is done: :meth:`applied` after a fact, :meth:`caught_up`
-    after a page that was fetched. The position moves only then.
+    Request a decision for each line in order, after the previous one was carried
+    out: call :meth:`applied` after a fact, :meth:`caught_up` after a fetched page.
+    Only those calls move the position.
 
     :param position: everything of the writer at or below it is applied; None to
-        begin wherever the writer is when the connection is made
+        start at the writer's position when the connection is made
     :param unordered: the stream's rows commute and its server keeps no order
-    :param in_memory: the stream is lost with its writer, so a lower position is a new start
-    :param mixed: a legacy server answers with what was missed in no order; only its
-        POSITION says that all of that has come
+    :param in_memory: the stream is lost with its writer, so a lower position means a restart
+    :param mixed: a legacy server replays missed rows in no order; only its POSITION
+        shows that all of them have arrived
     :param every_row: a row is a duplicate only when it was received or fetched before,
         whatever a POSITION said
     """
@@ -106,30 +105,30 @@ class Cursor:
 
     @property
     def is_connected(self) -> bool:
-        """True from the first POSITION on this connection on."""
+        """Whether this connection has had its first POSITION."""
         return self._connected
 
     @property
     def is_replaying(self) -> bool:
-        """True between asking a legacy server and its answering POSITION: rows come one by one."""
+        """Whether a legacy server is replaying: rows arrive one by one until its POSITION."""
         return self._replaying
 
     @property
     def is_ordered(self) -> bool:
-        """Whether tokens only grow now."""
+        """Whether tokens currently arrive in ascending order."""
         return not (self._unordered or (self._mixed and self._replaying))
 
     def connection_lost(self) -> None:
-        """Forget what was only known of the connection that is gone."""
+        """Forget the state of the lost connection."""
         self._connected = False
         self._replaying = False  # between our REPLICATE and its POSITION, legacy only
-        self._fetching: Token | None = None  # up to here, when a fetch is not done
+        self._fetching: Token | None = None  # end of the unfinished fetch
         self._last = self._highest = self._position  # received on this connection
 
     def subscribed(self) -> Token | None:
-        """Note that rows are being asked for from a legacy server.
+        """Note that REPLICATE is being sent to a legacy server.
 
-        :returns: the token to ask from; None for ``NOW``
+        :returns: the token to request from; None for ``NOW``
         """
         self._replaying = True
         self._fetching = None
@@ -137,7 +136,7 @@ class Cursor:
         return self._position
 
     def on_rdata(self, token: Token) -> CursorDecision:
-        """The verdict on one fact (or, in a legacy run, one row) at ``token``."""
+        """Decide about one fact (or, in a legacy replay, one row) at ``token``."""
         if self._unordered:
             return CursorDecision.APPLY
         if self._fetching is not None:
@@ -148,17 +147,17 @@ class Cursor:
         return CursorDecision.DUPLICATE if known else CursorDecision.APPLY
 
     def on_position(self, prev: Token | None, new: Token) -> CursorDecision | Fetch | Reset:
-        """The verdict on a POSITION.
+        """Decide about a POSITION.
 
-        Only the follower's own position counts: when it is at or above ``new``
-        there is nothing to do, whatever ``prev`` says.
+        When the follower's own position is at or above ``new``, there is nothing
+        to do, whatever ``prev`` says.
 
-        :param prev: the token sent before, which older dialects do not tell
-        :param new: everything of the writer at or below it can be had
+        :param prev: the token sent before; None in dialects without it
+        :param new: everything of the writer at or below it is available
         """
         own = self._position
-        # A server's ``prev`` is what it sent last: in a burst newest first its lowest token,
-        # or when it says again where it is, the highest.
+        # ``prev`` is what the server sent last: the lowest token of a burst that is newest first,
+        # or the highest, when it repeats its position.
         sent = (own, self._last, self._highest)
         whole = self._replaying or own is None or (prev is not None and prev in sent)
         if self._replaying:
@@ -178,11 +177,11 @@ class Cursor:
         return Fetch(self._begin_fetch(own, new))
 
     def applied(self, token: Token) -> None:
-        """A fact that was to be applied is applied."""
+        """Note that a fact was applied."""
         if not (self._connected or self._replaying) or self._fetching is not None:
-            return  # an unordered row that tells nothing about the rows around it
+            return  # an unordered row says nothing about the rows around it
         if self._mixed and self._replaying:
-            return  # what is below it may still come
+            return  # lower tokens may still arrive
         if not (self._replaying or self._unordered):
             self._move(token)
             return
@@ -190,12 +189,12 @@ class Cursor:
         if self._highest is None:
             self._highest = token
         elif token > self._highest:
-            # What came before is complete only now.
+            # The fact before is complete only now.
             self._position, self._highest = self._highest, token
             self._know(self._position)
 
     def all_applied(self, tokens: Sequence[Token]) -> None:
-        """Facts that were to be applied, at ascending tokens unless the stream is unordered, are."""
+        """Note that several facts were applied; tokens ascend unless the stream is unordered."""
         if self._connected and not (self._replaying or self._unordered):
             self.applied(tokens[-1])
         else:
@@ -203,21 +202,21 @@ class Cursor:
                 self.applied(token)
 
     def caught_up(self, upto: Token) -> None:
-        """Everything that was fetched at or below ``upto`` is applied; the fetch may go on."""
+        """Note that everything fetched at or below ``upto`` is applied; the fetch may continue."""
         self._move(upto)
         if self._fetching is not None and upto >= self._fetching:
             self._fetching = None
 
     def skip(self, upto: Token) -> None:
-        """What seemed to be missing at or below ``upto`` cannot be fetched: go on from there.
+        """Skip missing rows at or below ``upto`` that cannot be fetched.
 
-        Rows of it that still come on this connection are new all the same.
+        Those that still arrive on this connection count as new.
         """
         self._fetching = None
         self._move(upto, known=False)
 
     def rewind(self, position: Token) -> None:
-        """What was applied above ``position`` may be lost; what is left of it is fetched again."""
+        """Move back: facts above ``position`` may be lost, and those that are left are fetched again."""
         self._position = self._known = position
         self._last = self._highest = position
 

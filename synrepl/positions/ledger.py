@@ -1,4 +1,4 @@
-"""What one writer has asked for, holds and has settled, and how far that lets its position go.
+"""The ledger of one writer: requested, reserved and settled tokens, and the position they allow.
 
 Source of the rules: seed "Streams", "Current stream ID" and "Writing to streams".
 """
@@ -28,7 +28,7 @@ class RequestClosed(SynreplError):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Request:
-    """Tokens are being asked for; whatever comes will be above ``floor``."""
+    """A pending request for tokens. Those it brings will be above ``floor``."""
 
     floor: Token
 
@@ -37,10 +37,10 @@ class Ledger:
     """One writer's tokens of one stream, from request to settlement.
 
     Invariant R1: :attr:`position` never passes a token that is reserved and
-    not settled, nor what an open request may still bring. Every operation is
-    O(log n) in the tokens above the position.
+    not settled, nor one that an open request may still bring. Every operation is
+    O(log n) in the number of tokens above the position.
 
-    :param position: where the writer stands at the start, with nothing outstanding
+    :param position: initial position, with nothing outstanding
     """
 
     def __init__(self, position: Token) -> None:
@@ -48,25 +48,25 @@ class Ledger:
         self._seen = position
         # Floors only rise, so the oldest open request has the lowest.
         self._requests: OrderedDict[Request, Token] = OrderedDict()
-        # Every known token above the position, and whether it is settled.
+        # Every known token above the position: True once it is settled.
         self._settled: dict[Token, bool] = {}
-        self._unsettled_heap: list[Token] = []  # settled ones are skipped when they surface
+        self._unsettled_heap: list[Token] = []  # settled tokens are removed when they reach the top
         self._settled_heap: list[Token] = []
         self._outstanding = 0
 
     @property
     def position(self) -> Token:
-        """The largest settled token of this writer with nothing unsettled, or still to come, below."""
+        """The largest settled token with no unsettled or requested token of this writer below it."""
         return self._position
 
     @property
     def seen(self) -> Token:
-        """The largest token of the sequence known here, whoever's it is."""
+        """The largest known token of the sequence, of any writer."""
         return self._seen
 
     @property
     def oldest(self) -> Token | None:
-        """The smallest token that is reserved and not settled."""
+        """The smallest token that is reserved and not settled; None without one."""
         heap = self._unsettled_heap
         while heap and self._settled.get(heap[0], True):
             heappop(heap)
@@ -74,10 +74,10 @@ class Ledger:
 
     @property
     def floor(self) -> Token:
-        """Nothing of this writer at or below it is unsettled, or still to come.
+        """No token of this writer at or below it is unsettled or requested.
 
-        With nothing outstanding that is the largest token there can be. For
-        whoever looks at all writers of a sequence at once.
+        With nothing outstanding it is the largest possible token, so that the
+        minimum over all writers of a sequence is meaningful.
         """
         oldest = self.oldest
         floor = MAX_TOKEN if oldest is None else oldest - 1
@@ -85,12 +85,12 @@ class Ledger:
 
     @property
     def outstanding(self) -> int:
-        """How many tokens are reserved and not settled."""
+        """Number of tokens that are reserved and not settled."""
         return self._outstanding
 
     @property
     def open_requests(self) -> int:
-        """How many requests are neither resolved nor abandoned."""
+        """Number of requests that are neither resolved nor abandoned."""
         return len(self._requests)
 
     def knows(self, token: Token) -> bool:
@@ -98,11 +98,11 @@ class Ledger:
         return token in self._settled
 
     def saw(self, token: Token) -> None:
-        """Note a token that some other writer got from the same sequence."""
+        """Note a token that another writer got from the same sequence."""
         self._seen = max(self._seen, token)
 
     def request(self) -> Request:
-        """Note, *before* the sequence is asked, that tokens are going to come."""
+        """Open a request, *before* tokens are taken from the sequence."""
         request = Request(self._seen)
         self._requests[request] = request.floor
         return request
@@ -110,10 +110,9 @@ class Ledger:
     def reserved(self, request: Request, tokens: Sequence[Token]) -> None:
         """Resolve a request into the tokens it brought, which may be none.
 
-        :raises SequenceBehind: for a token at or below the request's floor, one
-            that is known already, or one given twice; nothing is changed then,
-            and the request stays open
-        :raises RequestClosed: when it was resolved or abandoned before
+        :raises SequenceBehind: a token is at or below the request's floor, already
+            known, or given twice; nothing changes, and the request stays open
+        :raises RequestClosed: it was resolved or abandoned before
         """
         if request not in self._requests:
             raise RequestClosed()
@@ -132,19 +131,19 @@ class Ledger:
         self._advance()
 
     def abandon(self, request: Request) -> None:
-        """Give a request up: it brought no token that will ever be written.
+        """Close a request that brought no token that will ever be written.
 
-        :raises RequestClosed: when it was resolved or abandoned before
+        :raises RequestClosed: it was resolved or abandoned before
         """
         if self._requests.pop(request, None) is None:
             raise RequestClosed()
         self._advance()
 
     def settle(self, tokens: Collection[Token]) -> Token:
-        """Note that the transactions of these tokens are over, committed or rolled back alike.
+        """Note that the transactions of these tokens have ended, by commit or rollback.
 
-        :returns: the position, which may have moved
-        :raises NotReserved: for a token that is not outstanding; nothing is changed then
+        :returns: the position, which may have advanced
+        :raises NotReserved: a token is not outstanding; nothing changes
         """
         done = dict.fromkeys(tokens, True)
         if len(done) < len(tokens):
@@ -160,9 +159,9 @@ class Ledger:
         return self._position
 
     def skip(self, token: Token) -> bool:
-        """Go on to a token up to which the sequence is settled, if nothing of ours holds us back.
+        """Advance to a token up to which the sequence is settled, as far as our own tokens allow.
 
-        :returns: whether the position has moved
+        :returns: whether the position advanced
         """
         before = self._position
         self._advance()
@@ -173,7 +172,7 @@ class Ledger:
     def _advance(self) -> None:
         heap = self._settled_heap
         if not self._outstanding and not self._requests:
-            # Nothing holds the position: the usual case, and worth not popping one by one.
+            # Nothing holds the position back: the usual case, so avoid popping one by one.
             self._position = max(heap, default=self._position)
             heap.clear()
             self._unsettled_heap.clear()

@@ -10,18 +10,18 @@ from heapq import heappop, heappush
 
 from synrepl.core.tokens import Token
 
-#: How many settled tokens above a hole are remembered one by one.
+#: Maximum number of settled tokens above a hole that are remembered individually.
 MAX_WAITING = 100_000
 
 
 class LinearTracker:
-    """The largest token with every token at or below it known to be settled.
+    """Tracks the largest token at or below which every token is known to be settled.
 
     Sequences skip tokens (rollbacks outside this process, crashes), so a hole
-    may never fill by itself: when :attr:`has_hole` is true, look from outside (see
-    :class:`~synrepl.positions.settlement.SettlementTracker`) and tell :meth:`settled_upto`.
-    What lies above a hole is remembered up to ``max_waiting`` tokens; what is
-    forgotten beyond that only waits for the next look.
+    may never fill by itself. When :attr:`has_hole` is true, observe the database (see
+    :class:`~synrepl.positions.settlement.SettlementTracker`) and call :meth:`settled_upto`.
+    Up to ``max_waiting`` tokens above a hole are remembered; those beyond the
+    limit are settled by the next observation.
 
     :param position: everything at or below it is settled
     """
@@ -40,11 +40,11 @@ class LinearTracker:
 
     @property
     def has_hole(self) -> bool:
-        """True when something settled lies above a token that nothing is known of."""
+        """Whether a settled token lies above one that is not known to be settled."""
         return self._highest > self._position
 
     def settled(self, token: Token) -> None:
-        """Note one settled token, whoever's; saying it twice does no harm."""
+        """Note one settled token of any writer. Repeating it does no harm."""
         self._highest = max(self._highest, token)
         if token == self._position + 1:
             self._position = token
@@ -58,7 +58,7 @@ class LinearTracker:
             heappush(self._heap, token)
 
     def all_settled(self, tokens: Iterable[Token]) -> None:
-        """Note several settled tokens; those that follow one another at the position are quick."""
+        """Note several settled tokens; consecutive ones at the position take a fast path."""
         for token in tokens:
             if token == self._position + 1 and not self._heap:
                 self._position = token
@@ -66,7 +66,7 @@ class LinearTracker:
                 self.settled(token)
 
     def settled_upto(self, bound: Token) -> None:
-        """Note that every token at or below ``bound`` was found to be settled."""
+        """Note that every token at or below ``bound`` was observed to be settled."""
         if bound > self._position:
             self._position = bound
             self._highest = max(self._highest, bound)

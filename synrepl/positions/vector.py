@@ -1,4 +1,4 @@
-"""How far a reader is with every writer of a stream, as one immutable value."""
+"""A reader's position in a stream, per writer, as one immutable value."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from synrepl.core.errors import InputError
 from synrepl.core.names import BadName, writer_name
 from synrepl.core.tokens import MAX_TOKEN, BadToken, Token, parse_token
 
-#: More writers than any stream has; bounds what untrusted text can make us hold.
+#: More writers than any stream has; limits the memory that untrusted text can use.
 MAX_WRITERS = 1000
 
 
@@ -18,10 +18,10 @@ class BadVector(InputError):
 
 
 class PositionVector:
-    """Writer to token, plus the linear position: everything of every writer up to there.
+    """A token per writer, plus the linear position, which covers all writers.
 
-    :param writers: the token up to which everything of each writer was taken in
-    :param linear: holds for writers that are not named, too
+    :param writers: by writer, the token up to which its facts have been read
+    :param linear: also applies to writers that are not named
     """
 
     __slots__ = ("_linear", "_writers")
@@ -32,7 +32,7 @@ class PositionVector:
 
     @property
     def writers(self) -> Mapping[str, Token]:
-        """The writers that are named, with their tokens."""
+        """The named writers and their tokens."""
         return self._writers
 
     @property
@@ -41,12 +41,12 @@ class PositionVector:
         return self._linear
 
     def __getitem__(self, writer: str) -> Token:
-        """Up to where everything of ``writer`` was taken in, whether it is named or not."""
+        """The token up to which ``writer`` has been read, whether it is named or not."""
         return max(self._writers.get(writer, 0), self._linear)
 
     @property
     def highest(self) -> Token:
-        """The largest token that may have been taken in: the position to move on to."""
+        """The largest token that may have been read."""
         return max(self._linear, *self._writers.values(), 0)
 
     def __eq__(self, other: object) -> bool:
@@ -61,24 +61,24 @@ class PositionVector:
         return f"PositionVector({dict(self._writers)!r}, linear={self._linear})"
 
     def advance(self, writer: str, token: Token) -> PositionVector:
-        """This vector with ``writer`` at ``token``, unless it is further already."""
+        """This vector with ``writer`` at ``token``, unless it is already further."""
         if token <= self._writers.get(writer, -1):
             return self
         return PositionVector({**self._writers, writer: token}, self._linear)
 
     def advance_linear(self, token: Token) -> PositionVector:
-        """This vector with the linear position at ``token``, unless it is further already."""
+        """This vector with the linear position at ``token``, unless it is already further."""
         return self if token <= self._linear else PositionVector(self._writers, token)
 
     def merge(self, other: PositionVector) -> PositionVector:
-        """What two readers have taken in together."""
+        """The union of what two readers have read."""
         writers = dict(self._writers)
         for writer, token in other._writers.items():
             writers[writer] = max(token, writers.get(writer, 0))
         return PositionVector(writers, max(self._linear, other._linear))
 
     def covers(self, other: PositionVector) -> bool:
-        """True when everything that ``other`` took in is taken in here."""
+        """Whether everything that ``other`` covers is covered by this vector."""
         return self._linear >= other._linear and all(
             self[writer] >= token for writer, token in other._writers.items()
         )
@@ -89,9 +89,9 @@ class PositionVector:
 
     @classmethod
     def from_json(cls, value: object) -> PositionVector:
-        """Read what :meth:`to_json` gives.
+        """Parse the output of :meth:`to_json`.
 
-        :raises BadVector: for anything else
+        :raises BadVector: it is anything else
         """
         if not isinstance(value, dict) or value.keys() != {"linear", "writers"}:
             raise _bad(value, "an object with 'linear' and 'writers' is needed")
@@ -110,9 +110,9 @@ class PositionVector:
 
     @classmethod
     def parse(cls, text: str) -> PositionVector:
-        """Read what ``str()`` gives; a plain number is a linear position.
+        """Parse the output of ``str()``; a plain number is a linear position.
 
-        :raises BadVector: for anything else
+        :raises BadVector: it is anything else
         """
         linear, *parts = text.split("~", MAX_WRITERS + 1)
         if len(parts) > MAX_WRITERS:

@@ -1,1 +1,1 @@
-"""The catalogue of streams: everything that differs per stream, as data."""
+"""Stream declarations: everything that differs between streams, as data."""

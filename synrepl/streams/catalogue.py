@@ -1,4 +1,4 @@
-"""The streams that one process knows, by name."""
+"""The catalogue: the streams of one process, by name."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class DuplicateStream(InputError):
 class Catalogue:
     """Streams by name, in the order in which their positions are announced.
 
-    ``Catalogue(SYNAPSE_STREAMS)`` knows those of Synapse.
+    ``Catalogue(SYNAPSE_STREAMS)`` contains those of Synapse.
 
-    :param streams: in the order to announce them
-    :raises DuplicateStream: when two have one name
+    :param streams: in the order of announcement
+    :raises DuplicateStream: two streams have the same name
     """
 
     def __init__(self, streams: Iterable[Stream]) -> None:
@@ -38,7 +38,7 @@ class Catalogue:
     def __getitem__(self, name: str) -> Stream:
         """The stream of that name.
 
-        :raises UnknownStream: with the nearest names there are
+        :raises UnknownStream: there is none; the message suggests similar names
         """
         try:
             return self._by_name[name]

@@ -1,7 +1,7 @@
-"""Column types: how one cell looks in Python, in Postgres and in a config file.
+"""Column types, and their form in Python, in Postgres and in a configuration file.
 
-The table below is the only place that knows all three, so a row class is at
-the same time the declaration of a table.
+Only this module maps between the three, so a row class is also the declaration of a
+table.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from synrepl.core.errors import InputError
 from synrepl.streams.definition import Stream
 from synrepl.streams.row import BigInt, Json, Row
 
-#: The leading column of a stream whose rows have kinds.
+#: The first column of a stream whose rows have kinds.
 KIND_COLUMN = "kind"
 
 
@@ -36,7 +36,7 @@ class ColumnConflict(InputError):
 
 
 class ColumnType(StrEnum):
-    """A type of column; the value is its word in a config file."""
+    """A column type; the value is its name in a configuration file."""
 
     TEXT = "text"
     BIGINT = "bigint"
@@ -47,14 +47,14 @@ class ColumnType(StrEnum):
 
     @property
     def sql(self) -> str:
-        """The type's name in Postgres, as ``format_type`` spells it."""
+        """The name of the type in Postgres, as ``format_type`` gives it."""
         return "double precision" if self is ColumnType.DOUBLE else self.value
 
 
 class Column(NamedTuple):
     """One column of a stream's table.
 
-    A ``json`` column that is not nullable still holds JSON's ``null``.
+    A ``json`` column that is not nullable can still hold JSON's ``null``.
     """
 
     name: str
@@ -62,7 +62,7 @@ class Column(NamedTuple):
     nullable: bool
 
 
-#: What a declared column of each type is in Python.
+#: The Python annotation of a declared column, by type.
 ANNOTATIONS: dict[ColumnType, Any] = {
     ColumnType.TEXT: str,
     ColumnType.BIGINT: BigInt,
@@ -72,7 +72,7 @@ ANNOTATIONS: dict[ColumnType, Any] = {
     ColumnType.TEXT_ARRAY: list[str],
 }
 
-# Row classes may be more exact about the JSON they hold.
+# Row classes may have more specific annotations for JSON.
 _TYPES = {annotation: word for word, annotation in ANNOTATIONS.items()} | {
     list[Json]: ColumnType.JSON,
     dict[str, Json]: ColumnType.JSON,
@@ -80,10 +80,10 @@ _TYPES = {annotation: word for word, annotation in ANNOTATIONS.items()} | {
 
 
 def parse_type(word: str) -> tuple[ColumnType, bool]:
-    """Read a type as a config file has it: ``"text"``, or ``"text?"`` for one that may be null.
+    """Parse a type from a configuration file: ``"text"``, or ``"text?"`` for a nullable one.
 
     :returns: the type, and whether it is nullable
-    :raises UnknownColumnType: with the nearest known type
+    :raises UnknownColumnType: it is not known; the message suggests a similar one
     """
     bare = word.removesuffix("?")
     try:
@@ -101,19 +101,19 @@ def parse_type(word: str) -> tuple[ColumnType, bool]:
 def row_columns(row: type[Row]) -> tuple[Column, ...]:
     """The columns of one row class, in the order of its fields.
 
-    :raises UnsupportedField: for a field whose type no column can hold
+    :raises UnsupportedField: no column can hold the type of a field
     """
     hints = get_type_hints(row, include_extras=True)
     return tuple(_column(row, name, hints[name]) for name in row.__struct_fields__)
 
 
 def columns(stream: Stream) -> tuple[Column, ...]:
-    """The columns of a stream's table: of all its kinds together, as first seen.
+    """The columns of a stream's table: the union over its kinds, in order of first occurrence.
 
-    A column that some kind lacks is nullable. A stream with kinds begins with
-    the column ``kind``.
+    A column that some kind lacks is nullable. In a stream with kinds, the first column
+    is ``kind``.
 
-    :raises ColumnConflict: when two kinds use one name for different types
+    :raises ColumnConflict: two kinds use one name for different types
     """
     per_kind = [row_columns(row) for row in stream.kinds.values()]
     union: dict[str, Column] = {}
@@ -134,10 +134,10 @@ def columns(stream: Stream) -> tuple[Column, ...]:
 
 
 def sql_input(column: Column) -> Callable[[Any], object] | None:
-    """What turns a cell into a value Postgres takes, or None when it takes the cell as it is.
+    """The conversion of a cell for Postgres; None if the cell is passed as it is.
 
-    JSON becomes JSON text and ``text[]`` an array literal, which suit a
-    statement's parameters and COPY alike.
+    JSON becomes JSON text and ``text[]`` an array literal, which work both as statement
+    parameters and in COPY.
     """
     if column.type is ColumnType.TEXT_ARRAY:
         return _array_literal

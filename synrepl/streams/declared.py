@@ -1,4 +1,4 @@
-"""Streams that a user declares in a config file: the same thing as any other stream."""
+"""Streams that users declare in a configuration file. They work like any other stream."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from synrepl.streams.definition import UNTAGGED, Stream
 from synrepl.streams.effects import Effects, Invalidates, Marks, columns_key, entity
 from synrepl.streams.row import Row
 
-#: Columns that no stream may declare, and why.
+#: Column names that no stream may declare, and the reasons.
 RESERVED_COLUMNS: Mapping[str, str] = {
     **dict.fromkeys(("stream_id", "row_no", "writer"), "the table of every stream has it already"),
     KIND_COLUMN: "it tells the kinds of rows apart",
@@ -25,8 +25,8 @@ RESERVED_COLUMNS: Mapping[str, str] = {
     ),
 }
 
-#: Words that mean something else where a line or a command has a stream's name, and names
-#: whose indexes or sequences would be called like those of the bookkeeping.
+#: Words with another meaning in place of a stream name in a line or command, and names
+#: whose indexes or sequences would clash with those of internal tables.
 RESERVED_STREAMS = frozenset({"all", "batch", "now"}) | {
     "dead_letters",
     "dead_letters_replay",
@@ -48,7 +48,7 @@ RESERVED_STREAMS = frozenset({"all", "batch", "now"}) | {
     "writers_number",
 }
 
-#: Postgres would allow 1,600; nobody reads a row of so many cells.
+#: Postgres allows 1,600.
 MAX_COLUMNS = 200
 
 _NO_SCALARS = frozenset({ColumnType.JSON, ColumnType.TEXT_ARRAY})
@@ -59,7 +59,7 @@ class BadDeclaration(InputError):
 
     @property
     def key(self) -> str:
-        """The part of the declaration that is meant, such as ``columns.ctid``."""
+        """The offending part of the declaration, such as ``columns.ctid``."""
         return str(self.facts["key"])
 
 
@@ -71,20 +71,20 @@ def declare(
     invalidates: Mapping[str, Sequence[str]] = MappingProxyType({}),
     marks: Mapping[str, str] = MappingProxyType({}),
 ) -> Stream:
-    """Make a stream from its columns, as ``{"job_id": "bigint", "note": "text?"}``.
+    """Make a stream from its columns, such as ``{"job_id": "bigint", "note": "text?"}``.
 
     The order of the columns is that of the cells on the wire. Nullable columns
     at the end may be left out of a row, so a stream can gain a column while
     older writers and readers still run.
 
-    :param ephemeral: facts go once all named followers have dealt with them
-    :param invalidates: by cache, the columns of a row that make the key which is
-        stale (none: all of the cache)
-    :param marks: by change index, the column that names what has changed
-    :raises BadName: for a name that is none
-    :raises UnknownColumnType: for a type that is none
-    :raises BadDeclaration: for reserved names, for no or too many columns, and for an
-        effect of a column that there is not, or that cannot be part of a key
+    :param ephemeral: facts are trimmed once all named followers have processed them
+    :param invalidates: by cache, the columns of a row that form the stale key; no
+        columns mean the whole cache
+    :param marks: by change index, the column that names the changed entity
+    :raises BadName: a name is not valid
+    :raises UnknownColumnType: a type is not known
+    :raises BadDeclaration: a name is reserved, there are no or too many columns, or an
+        effect uses a column that does not exist or cannot be part of a key
     """
     names.stream_name(name)
     if name in RESERVED_STREAMS:
@@ -128,7 +128,7 @@ def declare(
 
 
 def _keys(stream: str, key: str, columns: Mapping[str, str], used: Sequence[str]) -> Sequence[str]:
-    """The columns that an effect uses, when they can be used so."""
+    """Check the columns that an effect uses, and return them."""
     for column in used:
         if column not in columns:
             raise BadDeclaration(stream=stream, key=key, reason=f"there is no column {column!r}")

@@ -1,8 +1,8 @@
-"""What a stream is, as data.
+"""The definition of a stream, as data.
 
-One :class:`Stream` is all the product knows about a stream: its table, typed
-rows, wire shapes, publisher, follower, status and metrics are derived from it.
-Streams of the catalogue and streams that a user declares are made the same way.
+The table, typed rows, wire shapes, publisher, follower, status and metrics of a
+stream all derive from its :class:`Stream`. Synapse's streams and those that users
+declare are made in the same way.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from synrepl.streams.row import Row
 
 
 class Generation(StrEnum):
-    """Whose row shapes are on the wire; the oldest first."""
+    """A generation of Synapse releases, by the row shapes that they use; the oldest first."""
 
     OLDEST = "oldest"  # Synapse up to 1.8, seen in 1.0
     LEGACY = "legacy"  # 1.9 to 1.12, seen in 1.11
@@ -29,13 +29,13 @@ class Generation(StrEnum):
 
     @classmethod
     def since(cls, first: Generation) -> frozenset[Generation]:
-        """``first`` and all that came after it."""
+        """``first`` and all later generations."""
         every = list(cls)
         return frozenset(every[every.index(first) :])
 
     @classmethod
     def until(cls, last: Generation) -> frozenset[Generation]:
-        """``last`` and all that came before it."""
+        """``last`` and all earlier generations."""
         every = list(cls)
         return frozenset(every[: every.index(last) + 1])
 
@@ -48,24 +48,23 @@ ALL_GENERATIONS = frozenset(Generation)
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """The declaration of one stream.
+    """The definition of one stream.
 
-    :ivar name: its name on the wire and of its table
-    :ivar kinds: row class by kind; one entry under :data:`UNTAGGED`, or several
-        that travel as ``[kind, [cells…]]``
-    :ivar shapes: per generation and kind the columns on the wire, in order;
-        a generation that is absent here has every column in the order of the class
+    :ivar name: its name on the wire, and of its table
+    :ivar kinds: row class by kind: one entry under :data:`UNTAGGED`, or several
+        that are sent as ``[kind, [cells…]]``
+    :ivar shapes: by generation and kind, the columns on the wire, in order;
+        a missing generation has every column in the order of the class
     :ivar generations: the generations whose peers know the stream
     :ivar counts_down: stream IDs are −1, −2, … (the token is the ID negated)
-    :ivar in_memory: kept by its one writer's process only, lost with it
-    :ivar unordered: rows commute, and real servers repeat and reorder them, so
-        a follower applies every one that comes, whatever its token
-    :ivar numbered_with: the stream whose sequence gives out the IDs of this one
-        too, for real servers number the two together, and their workers keep one
-        position for both
-    :ivar ephemeral: facts are of use only until every follower has dealt with
-        them, so they are trimmed then
-    :ivar effects: what rows of each class do to caches and change indexes
+    :ivar in_memory: kept only by the process of its one writer, and lost with it
+    :ivar unordered: rows commute, and real servers repeat and reorder them, so a
+        follower applies every row, whatever its token
+    :ivar numbered_with: another stream whose sequence also gives this one its IDs:
+        real servers number the two together, and their workers keep one position
+        for both
+    :ivar ephemeral: facts are trimmed once every follower has processed them
+    :ivar effects: by row class, the effects of a row on caches and change indexes
     """
 
     name: str
@@ -81,7 +80,7 @@ class Stream:
 
     @property
     def tagged(self) -> bool:
-        """True when rows carry their kind on the wire."""
+        """Whether rows carry their kind on the wire."""
         return UNTAGGED not in self.kinds
 
     def stream_id(self, token: Token) -> int:
@@ -97,7 +96,7 @@ class Stream:
 
 
 def numbered_together(streams: Iterable[Stream]) -> dict[str, frozenset[str]]:
-    """By stream, the streams that one sequence numbers, itself among them; no others are named."""
+    """By stream, the group of streams that share its sequence; streams of their own are left out."""
     owners = {stream.name: stream.numbered_with or stream.name for stream in streams}
     groups: dict[str, set[str]] = {}
     for name, owner in owners.items():
@@ -112,7 +111,7 @@ def numbered_together(streams: Iterable[Stream]) -> dict[str, frozenset[str]]:
 
 
 class Fact(msgspec.Struct, frozen=True, gc=False):
-    """One fact: its token, the name of its writer, and its rows (none, one or several)."""
+    """One fact: its token, the name of its writer, and any number of rows."""
 
     token: Token
     writer: str

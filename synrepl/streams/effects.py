@@ -1,9 +1,8 @@
-"""What rows do to caches, as data.
+"""Effects of rows on caches and change indexes, as data.
 
-A row of a stream may say that entries of caches are stale, or that something
-has changed that a change index keeps account of. Both are declared: beside the
-stream, by the class of the row (``Stream.effects``), or for a name in the
-``caches`` stream that stands for many caches (:class:`Expansion`).
+A row can invalidate cache entries, or mark entities of a change index as changed.
+Effects are declared by row class in the stream (``Stream.effects``), or for a name in
+the ``caches`` stream that stands for many caches (:class:`Expansion`).
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ from typing import Any
 
 from synrepl.core.errors import InputError
 
-#: The arguments of a cached function: JSON scalars. Part of them, from the first on,
-#: stands for all entries that begin so, the empty key for the whole cache.
+#: The arguments of a cached function: JSON scalars. A prefix stands for all entries that
+#: begin with it, the empty key for the whole cache.
 Key = tuple[Any, ...]
 
-#: What a key, or an entity of a change index, consists of: what a row can name.
+#: The types in keys and of entities of change indexes: those that a row can name.
 SCALARS = frozenset({str, int, float, bool, type(None)})
 
 
@@ -30,18 +29,18 @@ class BadKeys(InputError):
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """All caches that say they belong to a group, whatever their names."""
+    """All caches that declare to belong to a group, whatever their names."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Invalidates:
-    """Entries of one cache become stale.
+    """Invalidates entries of one cache.
 
     :ivar cache: its name, or a group of caches
-    :ivar keys: the keys that a row names; None among them is the whole cache.
-        Effects that share one function have it called once per row.
+    :ivar keys: the stale keys of a row; None among them means the whole cache.
+        A function that several effects share is called once per row.
     """
 
     cache: str | Group
@@ -50,16 +49,16 @@ class Invalidates:
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """Entities of one change index have changed at the row's token.
+    """Marks entities of one change index as changed at the row's token.
 
-    :ivar entities: what has changed, such as a room; None among them is everything
+    :ivar entities: the changed entities of a row, such as a room; None among them means all
     """
 
     index: str
     entities: Callable[[Any], Iterable[Any]]
 
 
-#: What one row does, or one set of keys.
+#: The effects of one row, or of one set of keys.
 Effects = tuple[Invalidates | Marks, ...]
 
 
@@ -67,8 +66,8 @@ Effects = tuple[Invalidates | Marks, ...]
 class Expansion:
     """A name in the ``caches`` stream that stands for entries of many caches.
 
-    :ivar effects: their functions are given the keys of the row, a list of scalars
-    :ivar least: how many keys there must be
+    :ivar effects: their functions take the keys of the row, a list of scalars
+    :ivar least: minimum number of keys
     """
 
     name: str
@@ -76,9 +75,9 @@ class Expansion:
     least: int = 1
 
     def check(self, keys: list[Any] | None) -> list[Any]:
-        """The keys, when they are what the name needs.
+        """Return the keys if they are valid for this name.
 
-        :raises BadKeys: there are none (null), too few, or one is no scalar
+        :raises BadKeys: they are null, too few, or one is not a scalar
         """
         if keys is None or len(keys) < self.least or not scalar(keys):
             raise BadKeys(
@@ -90,7 +89,7 @@ class Expansion:
 
 
 def scalar(keys: Collection[Any]) -> bool:
-    """Whether all keys are JSON scalars; JSON has no NaN and no infinity."""
+    """Whether all keys are JSON scalars, without NaN and infinities."""
     types = set(map(type, keys))
     if float in types and not all(isfinite(key) for key in keys if type(key) is float):
         return False
@@ -98,16 +97,16 @@ def scalar(keys: Collection[Any]) -> bool:
 
 
 def whole(_: object) -> tuple[None]:
-    """The keys of an effect on a whole cache."""
+    """The keys of an effect that invalidates a whole cache."""
     return (None,)
 
 
-@cache  # effects that share a function have it called once per row
+@cache  # one function for equal columns, so that it is called once per row
 def columns_key(*columns: str) -> Callable[[Any], Iterable[Key]]:
-    """The key that some columns of a row make, in that order; no columns are the whole cache."""
+    """The key made of these columns of a row, in that order; no columns mean the whole cache."""
     return lambda row: (tuple(getattr(row, column) for column in columns),)
 
 
 def entity(column: str) -> Callable[[Any], Iterable[Any]]:
-    """The entity of a change index that a column of a row names."""
+    """The entity of a change index in a column of a row."""
     return lambda row: (getattr(row, column),)

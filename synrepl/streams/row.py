@@ -1,8 +1,8 @@
-"""Typed rows: what one line's worth of a fact is in Python.
+"""Typed rows.
 
 A row class is a frozen ``msgspec.Struct`` whose fields are the stream's
-columns. It is decoded straight from the JSON array on the wire and written
-straight back, without a dictionary or a tuple in between.
+columns. It is decoded directly from the JSON array on the wire and encoded
+directly to it, without an intermediate dictionary or tuple.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 
 
 class Row(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True, gc=False):
-    """Base of all row classes. Trailing cells that have a default may be left out on the wire."""
+    """Base class of all rows. Trailing cells with a default may be left out on the wire."""
 
 
 #: A whole number that fits Postgres's ``bigint``.

@@ -1,4 +1,4 @@
-"""Rows as bytes on the wire and as cells in the database."""
+"""Converts rows to and from bytes on the wire and cells in the database."""
 
 from __future__ import annotations
 
@@ -27,20 +27,19 @@ class MalformedRow(ProtocolError):
     """a row of stream {stream!r} is not valid JSON: {reason}"""
 
 
-#: What decoding may raise: not JSON or no such row, nested without end, not UTF-8.
+#: Errors of decoding: not JSON or no such row, nested too deep, not UTF-8.
 _DECODING = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
 
-#: What encoding may raise for a value JSON has no word for.
+#: Errors of encoding a value that JSON cannot represent.
 _ENCODING = (TypeError, ValueError, OverflowError, RecursionError)
 
 
 class RowCodec:
-    """Reads and writes the rows of one stream.
+    """Decodes and encodes the rows of one stream.
 
-    Make one per stream and keep it: it compiles the stream's shapes.
+    Make one per stream and keep it, because it compiles the stream's shapes.
 
-    :param stream: the declaration everything here follows from
-    :raises InputError: when the declaration contradicts itself (see :mod:`.columns`)
+    :raises InputError: the definition contradicts itself (see :mod:`.columns`)
     """
 
     def __init__(self, stream: Stream) -> None:
@@ -48,7 +47,7 @@ class RowCodec:
         self._columns = columns(stream)
         self._kinds = {row: kind for kind, row in stream.kinds.items()}
         self._newest, *self._older = readers(stream)
-        # Nesting can only hide in a json column; elsewhere it is of the wrong shape.
+        # Only a json column can nest; elsewhere nesting is of the wrong shape.
         self._nests = any(column.type is ColumnType.JSON for column in self._columns)
         self._encode = msgspec.json.Encoder().encode
         self._decode_class = {row: msgspec.json.Decoder(row).decode for row in self._kinds}
@@ -60,7 +59,7 @@ class RowCodec:
     def kind_of(self, row: Row) -> str:
         """The kind of a row, :data:`UNTAGGED` in a stream without kinds.
 
-        :raises BadRow: when it is not a row of this stream
+        :raises BadRow: it is not a row of this stream
         """
         try:
             return self._kinds[type(row)]
@@ -68,11 +67,10 @@ class RowCodec:
             self._refuse_stranger(row)
 
     def decode(self, data: bytes) -> Row:
-        """The row in a line's JSON, in the shape of any generation, the newest that fits.
+        """Decode the JSON of a line, in the newest generation's shape that fits.
 
         :raises BadRow: it is JSON, but not a row of this stream
-        :raises MalformedRow: it is not JSON, so that the sender cannot be trusted to
-            know where a row ends
+        :raises MalformedRow: it is not JSON, so the sender's framing cannot be trusted
         """
         try:
             row = self._newest(data)
@@ -83,10 +81,10 @@ class RowCodec:
         return row
 
     def encoder(self, generation: Generation) -> Callable[[Row], bytes]:
-        """What writes rows as peers of ``generation`` want them: compact JSON, UTF-8, one line.
+        """A function that encodes rows for peers of ``generation``: compact JSON, UTF-8, one line.
 
-        It is given rows of this stream that have passed :meth:`check_storable`
-        or :meth:`decode`, and checks nothing again.
+        It expects rows of this stream that have passed :meth:`check_storable`
+        or :meth:`decode`, and checks nothing.
         """
         encode = self._encode
         cells = {
@@ -107,11 +105,11 @@ class RowCodec:
         return encode_tagged
 
     def cells(self, row: Row) -> tuple[object, ...]:
-        """The row for the database, one value per column of :func:`~.columns.columns`.
+        """The cells of a row for the database, one per column of :func:`~.columns.columns`.
 
-        JSON comes as JSON text and ``text[]`` as an array literal.
+        JSON becomes JSON text and ``text[]`` an array literal.
 
-        :raises BadRow: when it is not a row of this stream
+        :raises BadRow: it is not a row of this stream
         """
         try:
             split = self._splitters[type(row)]
@@ -120,9 +118,9 @@ class RowCodec:
         return split(row)
 
     def from_cells(self, cells: Sequence[Any]) -> Row:
-        """The row that the database holds, from the values of its columns, JSON decoded.
+        """The row of a database row's cells, with JSON already decoded.
 
-        :raises BadRow: when a kind is in the table that the stream does not know
+        :raises BadRow: the table has a kind that the stream does not know
         """
         kind = cells[0] if self.stream.tagged else UNTAGGED
         make = self._makers.get(kind)
@@ -131,20 +129,20 @@ class RowCodec:
         return make(cells)
 
     def check_storable(self, row: Row) -> None:
-        """Refuse, where facts are appended, what the table or the wire could not carry.
+        """Refuse a row to be appended that the table or the wire cannot carry.
 
-        That is a value of the wrong type, a whole number beyond ``bigint``,
-        NUL and lone surrogates in text, and what JSON has no word for; all of
-        it inside JSON columns too.
+        That is a value of the wrong type, an integer beyond ``bigint``, NUL or a
+        lone surrogate in text, or a value that JSON cannot represent. JSON columns
+        are checked, too.
 
-        :raises BadRow: naming the path, counted in the fields of the row class
+        :raises BadRow: with the path, counted in the fields of the row class
         """
         kind = self.kind_of(row)
         top = "$" if kind == UNTAGGED else "$[1]"
         reason = None
         try:
             data = self._encode(row)
-            # A row that comes back equal has the right types and nothing JSON would bend.
+            # A row that decodes to an equal one has the right types and no values that JSON changes.
             if (
                 self._decode_class[type(row)](data) == row
                 and rb"\u0000" not in data
@@ -170,8 +168,8 @@ class RowCodec:
         self._refuse(*_located(newest_error))
 
     def _check_is_json(self, data: bytes) -> None:
-        # msgspec stops at the first thing that does not fit, which may come before
-        # the damage, and calls a lone surrogate damage; the standard library decides.
+        # msgspec stops at the first mismatch, which may come before malformed JSON, and
+        # calls a lone surrogate malformed; so the standard library decides.
         try:
             json.loads(data.decode(), parse_constant=_no_constant)
         except RecursionError:
@@ -192,11 +190,11 @@ class RowCodec:
 
 
 def _located(error: Exception) -> tuple[str, str]:
-    """Path and reason of an error of msgspec's, which ends in "- at `$[1]`"."""
+    """Path and reason of a msgspec error, whose message ends in "- at `$[1]`"."""
     if isinstance(error, RecursionError):
         return "$", f"nested deeper than {MAX_DEPTH} levels"
     if not isinstance(error, msgspec.ValidationError):
-        return "$", "text holds a lone surrogate"  # all else was found to be no JSON
+        return "$", "text holds a lone surrogate"  # anything else was found not to be JSON
     reason, _, path = str(error).partition(" - at `")
     return path.removesuffix("`") or "$", reason
 

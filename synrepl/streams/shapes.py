@@ -1,8 +1,8 @@
-"""How the rows of a stream lie on the wire: which arrays a peer may send, and of what.
+"""Wire shapes of rows: the JSON arrays that peers of each generation send.
 
-A generation of peers that knows fewer columns sends fewer cells, and some
-generations put them in another order. From the declaration come the types to
-decode, newest first, and the cells to send.
+Peers of a generation with fewer columns send fewer cells, and some generations use
+another order. The types to decode, newest first, and the cells to send are derived
+from the stream's definition.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ NEWEST_FIRST = tuple(reversed(Generation))
 
 
 def readers(stream: Stream) -> tuple[Reader, ...]:
-    """Decoders for the stream's rows, the newest shape first; together they take every shape.
+    """Decoders for the stream's rows, the newest shape first; together they accept every shape.
 
-    Each raises what msgspec raises: ``ValidationError`` for JSON that is no
-    such row, its base ``DecodeError`` for what is not JSON.
+    Each raises msgspec's errors: ``ValidationError`` for JSON that is not such a
+    row, its base class ``DecodeError`` for malformed JSON.
     """
     per_kind = {kind: list(_wire_types(stream, kind)) for kind in stream.kinds}
     rounds = max(map(len, per_kind.values()))
@@ -41,7 +41,7 @@ def readers(stream: Stream) -> tuple[Reader, ...]:
 
 
 def sent_cells(stream: Stream, generation: Generation, kind: str) -> Getter | None:
-    """What takes from a row the cells that ``generation`` is sent, or None for the row as it is."""
+    """A getter of the cells to send to ``generation``; None if the row is sent as it is."""
     shape = stream.shape(generation, kind)
     if shape == stream.kinds[kind].__struct_fields__:
         return None
@@ -54,7 +54,7 @@ def sent_cells(stream: Stream, generation: Generation, kind: str) -> Getter | No
 def _wire_types(stream: Stream, kind: str) -> Iterator[type[Struct]]:
     """Types for the shapes of one kind, newest first.
 
-    A shape that is another one cut short needs no type of its own: columns
+    A shape that is a prefix of another one needs no type of its own, because columns
     that some shape lacks have defaults.
     """
     row = stream.kinds[kind]

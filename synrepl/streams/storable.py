@@ -1,7 +1,7 @@
-"""What must not get into a row although Python and JSON have a way to say it.
+"""Finds values that must not be stored in a row although Python can represent them.
 
 Postgres's ``text`` cannot hold NUL, UTF-8 has no lone surrogates, and JSON has
-no NaN, no infinity, no keys but text and nothing but its own types.
+no NaN, no infinities, no keys but strings and only its own types.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from synrepl.core.jsons import MAX_DEPTH
 
 
 class UnstorableValue(NamedTuple):
-    """Where a value cannot be kept, as in ``$[2].name``, and why."""
+    """The path of a value that cannot be stored, such as ``$[2].name``, and the reason."""
 
     path: str
     reason: str
 
 
 def first_unstorable(value: Any, path: str) -> UnstorableValue | None:
-    """The first place in a JSON-like value that cannot be kept, or None.
+    """The first part of a JSON-like value that cannot be stored, or None.
 
-    :param path: where the value itself is
+    :param path: the path of the value itself
     """
     return _first_fault(value, path, MAX_DEPTH)
 
 
 def too_deep(value: Any, depth: int = MAX_DEPTH) -> bool:
-    """True when lists and objects lie in one another more than ``depth`` deep."""
+    """Whether lists and objects are nested more than ``depth`` levels deep."""
     if isinstance(value, dict):
         return depth == 0 or any(too_deep(item, depth - 1) for item in value.values())
     if isinstance(value, list):

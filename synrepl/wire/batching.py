@@ -1,7 +1,7 @@
-"""Facts of several rows, and how a follower puts them together.
+"""Assembles facts of several rows from RDATA lines.
 
-Seeds: "TCP replication, Synapse 1.43", 'Overview': rows that share a token go
-out with ``batch`` for a token, all but the last.
+Seeds: "TCP replication, Synapse 1.43", 'Overview': of rows that share a token, all but
+the last are sent with ``batch`` in place of the token.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ class BatchTooLarge(RemoteProtocolError):
 
 
 class RowBatch(NamedTuple):
-    """The rows of one fact, as JSON, in order; the token is that of the last line."""
+    """The rows of one fact, as JSON, in order, and its token."""
 
     token: int
     rows: list[bytes]
 
 
 class BatchAssembler:
-    """Collects rows of each (stream, writer) until the line with the token.
+    """Collects the rows of each (stream, writer) until the line with the token.
 
-    One per connection: a half batch ends with it.
+    One assembler per connection: unfinished batches are lost with it.
 
-    :param max_rows: in all unfinished batches together
-    :param max_bytes: likewise
+    :param max_rows: limit over all unfinished batches
+    :param max_bytes: likewise, in bytes
     """
 
     def __init__(
@@ -42,22 +42,22 @@ class BatchAssembler:
     ) -> None:
         self._max_rows = max_rows
         self._max_bytes = max_bytes
-        self._half: dict[tuple[str, str | None], list[bytes]] = {}
+        self._unfinished: dict[tuple[str, str | None], list[bytes]] = {}
         self._rows = 0
         self._bytes = 0
 
     @property
     def pending(self) -> int:
-        """How many rows wait for their token."""
+        """Number of rows that wait for their token."""
         return self._rows
 
     def add(self, rdata: Rdata) -> RowBatch | None:
-        """Take a row; the whole batch when this was its last one.
+        """Add a row, and return the batch if this was its last row.
 
-        :raises BatchTooLarge: when a limit is passed; all half batches are dropped
+        :raises BatchTooLarge: a limit was exceeded; all unfinished batches are dropped
         """
         token = rdata.token
-        if token is not None and not self._half:  # most facts have one row
+        if token is not None and not self._unfinished:  # most facts have one row
             return RowBatch(token, [rdata.row])
         key = rdata.stream, rdata.writer
         if token is not None:
@@ -75,20 +75,20 @@ class BatchAssembler:
                 stream=rdata.stream,
                 writer=rdata.writer,
             )
-        self._half.setdefault(key, []).append(rdata.row)
+        self._unfinished.setdefault(key, []).append(rdata.row)
         return None
 
     def reset(self, position: Position) -> int:
-        """Drop the half batch of a POSITION's stream and writer; how many rows that was."""
+        """Drop the unfinished batch of a POSITION's stream and writer; return its number of rows."""
         return len(self._take((position.stream, position.writer)))
 
     def clear(self) -> None:
-        """Drop all half batches."""
-        self._half.clear()
+        """Drop all unfinished batches."""
+        self._unfinished.clear()
         self._rows = self._bytes = 0
 
     def _take(self, key: tuple[str, str | None]) -> list[bytes]:
-        rows = self._half.pop(key, [])
+        rows = self._unfinished.pop(key, [])
         self._rows -= len(rows)
         self._bytes -= sum(map(len, rows))
         return rows

@@ -1,4 +1,4 @@
-"""Why a session ends, and what the peer is told."""
+"""Reasons for which a session ends, and the ERROR text that is sent for each."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class CloseReason(StrEnum):
     """Why a session ended; the values are metric labels."""
 
     PING_TIMEOUT = "ping_timeout"
-    #: Not one line came after it had connected.
+    #: The peer sent no line after it connected.
     NEVER_SPOKE = "never_spoke"
-    #: There was no place for it, or others needed the place of one that said nothing.
+    #: The listener was at its limit, or displaced an idle connection.
     TOO_MANY_CONNECTIONS = "too_many_connections"
     PROTOCOL_ERROR = "protocol_error"
     LINE_TOO_LONG = "line_too_long"
@@ -49,8 +49,8 @@ class FailedToKeepUp(RemoteProtocolError):
     """Failed to keep up: {lines} lines ({size} bytes) are waiting for the peer to read them, the oldest for {seconds:.1f} s"""
 
 
-# Fault to reason, and to the ERROR's text where operators look for the very
-# words of a real server; all others are told in full.
+# By fault: the reason, and the ERROR text where operators search for the exact words of a
+# real server; other faults send their full message.
 _FAULTS: Mapping[type[RemoteProtocolError], tuple[CloseReason, str | None]] = {
     PingTimeout: (CloseReason.PING_TIMEOUT, "ping timeout"),
     NeverSpoke: (CloseReason.NEVER_SPOKE, None),
@@ -62,6 +62,6 @@ _FAULTS: Mapping[type[RemoteProtocolError], tuple[CloseReason, str | None]] = {
 
 
 def reason_and_text(fault: RemoteProtocolError) -> tuple[CloseReason, str]:
-    """How a session ends after a fault of the peer, and the text of the ERROR it is sent."""
+    """The close reason for a fault of the peer, and the text of the ERROR to send."""
     reason, text = _FAULTS.get(type(fault), (CloseReason.PROTOCOL_ERROR, None))
     return reason, str(fault) if text is None else text

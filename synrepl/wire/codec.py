@@ -1,12 +1,12 @@
-"""Lines to commands and back: the only code that splits a line on its spaces.
+"""Parses lines into commands and writes them: the only code that splits a line on spaces.
 
-Decided here, where the seeds are silent:
+Decisions where the seeds are silent:
 
 - one CR at the end of a line belongs to its terminator;
 - a command without arguments may end in a space, and is written with one: real
-  workers send ``REPLICATE`` so, and the oldest releases take nothing else;
-- blank lines (:func:`is_blank`) are the caller's to skip; a line of spaces is
-  not blank but refused, as is a space too many anywhere else;
+  workers send ``REPLICATE`` like that, and the oldest releases accept nothing else;
+- the caller skips blank lines (:func:`is_blank`); a line of spaces is not blank and
+  is refused, as is any other extra space;
 - numbers are plain decimals: no ``+``, no ``_``, no spaces around them.
 """
 
@@ -18,9 +18,11 @@ from synrepl.wire.errors import LocalProtocolError, RemoteProtocolError
 from synrepl.wire.fields import KNOWN_NAMES, Field
 
 _SHOWN = 40
-_SHORTEST_RISKY_NUMBER = 19  # digits; anything shorter is below 2^63
+_SHORTEST_RISKY_NUMBER = 19  # digits; a shorter number is below 2^63
 _CR = 0x0D
-_SERVER = Side.SERVER  # looking it up in the class takes longer than splitting a name
+_SERVER = (
+    Side.SERVER
+)  # a module constant: looking it up in the class is slower than splitting a name
 
 
 class UnknownCommand(RemoteProtocolError):
@@ -44,14 +46,14 @@ class NotInDialect(LocalProtocolError):
 
 
 def is_blank(line: bytes) -> bool:
-    """True for a line to be ignored (seed: TCP replication, "Blank lines are ignored")."""
+    """Whether the line is to be ignored (seed: TCP replication, "Blank lines are ignored")."""
     return not line or line == b"\r"
 
 
 def parse_line(line: bytes, dialect: Dialect, sender: Side) -> Command:
-    """Read one line, without its newline.
+    """Parse one line, without its newline.
 
-    :raises RemoteProtocolError: when it is not one that ``sender`` may send
+    :raises RemoteProtocolError: it is not a line that ``sender`` may send
     """
     if sends_rdata(sender, dialect):
         rdata = quick_rdata(line, dialect)
@@ -82,8 +84,8 @@ def parse_line(line: bytes, dialect: Dialect, sender: Side) -> Command:
 def write_line(command: Command, dialect: Dialect) -> bytes:
     """Write a command as a line, without the newline.
 
-    :raises LocalProtocolError: when the dialect has no such command, or an
-        argument could not be read back
+    :raises LocalProtocolError: the dialect has no such command, or an argument
+        could not be parsed again
     """
     layouts = dialect.layouts.get(command.verb.encode())
     if layouts is None:
@@ -94,9 +96,9 @@ def write_line(command: Command, dialect: Dialect) -> bytes:
 
 
 def rdata_prefix(stream: str, writer: str | None, dialect: Dialect) -> bytes:
-    """What all RDATA lines of a writer begin with: add the token, a space and the row.
+    """The common beginning of a writer's RDATA lines: append the token, a space and the row.
 
-    :raises LocalProtocolError: when a name is missing or not a single word
+    :raises LocalProtocolError: a name is missing or not a single word
     """
     sample = b"0 []"
     line = write_line(Rdata(stream, writer, 0, b"[]"), dialect)
@@ -104,20 +106,20 @@ def rdata_prefix(stream: str, writer: str | None, dialect: Dialect) -> bytes:
 
 
 def may_send(command: Command, dialect: Dialect, sender: Side) -> bool:
-    """True when ``sender`` is one to say this in ``dialect``."""
+    """Whether ``sender`` may send this command in ``dialect``."""
     layouts = dialect.layouts.get(command.verb.encode())
     return layouts is not None and sender in layouts[0].senders
 
 
 def sends_rdata(sender: Side, dialect: Dialect) -> bool:
-    """True when ``sender`` is one to send RDATA, so that :func:`quick_rdata` may be asked."""
+    """Whether ``sender`` may send RDATA, so that :func:`quick_rdata` applies."""
     return sender is _SERVER or not dialect.has_sides
 
 
 def quick_rdata(line: bytes, dialect: Dialect) -> Rdata | None:
-    """The usual RDATA line at speed, for a sender that :func:`sends_rdata`.
+    """Fast path for ordinary RDATA lines of a sender that :func:`sends_rdata`.
 
-    ``None`` leaves a line, and every refusal, to :func:`parse_line`.
+    Returns ``None`` for every other line; :func:`parse_line` then parses or refuses it.
     """
     parts = line.split(b" ", 4 if dialect.per_writer else 3)
     if len(parts) == 5:
@@ -159,7 +161,7 @@ def _read(layout: CommandLayout, pieces: list[bytes]) -> Command:
 
 
 def _layout_for(command: Command, layouts: tuple[CommandLayout, ...]) -> CommandLayout:
-    """The first layout for whose every attribute there is a value, else the first."""
+    """The first layout whose attributes all have values, else the first."""
     for layout in layouts:
         needed = (field for field in layout.fields if not field.kind.takes_none)
         names = (name for field in needed for name in field.attributes)

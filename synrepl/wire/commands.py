@@ -1,9 +1,8 @@
 """The commands of the protocol, one class each.
 
-What a command means is said here; which arguments it has in which dialect,
-and which side may send it, is the table in :mod:`synrepl.wire.dialects`. The
-formats below are the modern ones. An attribute that may be ``None`` is one
-that not every dialect has.
+The classes describe the meaning of each command. Its arguments per dialect, and the
+side that may send it, are in the table of :mod:`synrepl.wire.dialects`. The formats
+below are the modern ones. An attribute is optional if some dialect lacks it.
 
 Seeds: "TCP replication, Synapse 1.43", 'List of commands'; recordings of real
 servers for what that list does not name.
@@ -15,19 +14,19 @@ from typing import ClassVar
 
 import msgspec
 
-#: What a cache's keys are made of.
+#: A component of a cache key.
 Key = str | int | float | bool | None
 
 
 class Command(msgspec.Struct, frozen=True, gc=False):
-    """Base of all commands: immutable, compared by value, and cheap."""
+    """Base class of all commands: immutable, compared by value, and cheap."""
 
     #: The first word of the line.
     verb: ClassVar[str] = ""
 
 
 class Server(Command, frozen=True, gc=False):
-    """Which server this is; the first line of the listening side.
+    """The name of the server; the first line of the listening side.
 
     Format: ``SERVER <name>``. Example: ``SERVER example.com``.
     """
@@ -40,10 +39,10 @@ class Rdata(Command, frozen=True, gc=False):
     """One row of a stream.
 
     Format: ``RDATA <stream> <writer> <token> <row>``. All rows of one fact but
-    the last have ``batch`` for a token (``token`` is ``None`` then), and the
+    the last have ``batch`` in place of the token (``token`` is ``None`` then), and the
     reader's position moves with the last one only.
 
-    ``row`` is the JSON as it travelled; whoever knows the stream decodes it.
+    ``row`` is the JSON as it was sent; it is decoded by the stream's row codec.
 
     Example: ``RDATA caches master 54 ["get_user_by_id",["@a:b"],1490197670513]``.
     """
@@ -56,7 +55,7 @@ class Rdata(Command, frozen=True, gc=False):
 
 
 class Position(Command, frozen=True, gc=False):
-    """A writer has reached a token; whoever has less than ``prev`` of it missed something.
+    """A writer has reached a token; a follower that is below ``prev`` missed something.
 
     Format: ``POSITION <stream> <writer> <prev> <new>``. ``prev`` is the last
     token sent for this writer. Example: ``POSITION events master 53 54``.
@@ -70,7 +69,7 @@ class Position(Command, frozen=True, gc=False):
 
 
 class Error(Command, frozen=True, gc=False):
-    """Something went wrong; whoever sends it closes the connection.
+    """An error, after which the sender closes the connection.
 
     Format: ``ERROR <text>``. Example: ``ERROR ping timeout``.
     """
@@ -80,7 +79,7 @@ class Error(Command, frozen=True, gc=False):
 
 
 class Ping(Command, frozen=True, gc=False):
-    """The connection is alive. The first one arms the other side's time-out.
+    """Keep-alive. The first PING arms the other side's time-out.
 
     Format: ``PING <ms since the epoch>``; real servers take any text, or none.
     Example: ``PING 1490197665618``.
@@ -91,7 +90,7 @@ class Ping(Command, frozen=True, gc=False):
 
 
 class Name(Command, frozen=True, gc=False):
-    """How a client wants to be called in logs; the first line of the connecting side.
+    """The client's name for logs; the first line of the connecting side.
 
     Format: ``NAME <text>``. Example: ``NAME worker1``.
     """
@@ -101,11 +100,11 @@ class Name(Command, frozen=True, gc=False):
 
 
 class Replicate(Command, frozen=True, gc=False):
-    """Ask for data.
+    """Request data.
 
-    Format: ``REPLICATE`` asks for the positions of all streams. The legacy
-    ``REPLICATE <stream> <token>`` asks for one stream (or ``ALL``) from a
-    token on, which may be negative, or from ``NOW`` (``token`` is ``None``).
+    Format: ``REPLICATE`` requests the positions of all streams. The legacy
+    ``REPLICATE <stream> <token>`` requests one stream (or ``ALL``) from a
+    token, which may be negative, or from ``NOW`` (``token`` is ``None``).
 
     Examples: ``REPLICATE``, ``REPLICATE events 53``, ``REPLICATE ALL NOW``.
     """
@@ -132,7 +131,7 @@ class UserSync(Command, frozen=True, gc=False):
 
 
 class ClearUserSync(Command, frozen=True, gc=False):
-    """Forget all syncing users of a worker that is going away.
+    """Forget all syncing users of a worker that is shutting down.
 
     Format: ``CLEAR_USER_SYNC <instance>``. Example: ``CLEAR_USER_SYNC sgSWK``.
     """
@@ -142,7 +141,7 @@ class ClearUserSync(Command, frozen=True, gc=False):
 
 
 class FederationAck(Command, frozen=True, gc=False):
-    """A federation sender has dealt with the ``federation`` stream up to a token.
+    """A federation sender has processed the ``federation`` stream up to a token.
 
     Format: ``FEDERATION_ACK <instance> <token>``.
     Example: ``FEDERATION_ACK federation_sender1 12``.
@@ -167,7 +166,7 @@ class RemovePusher(Command, frozen=True, gc=False):
 
 
 class InvalidateCache(Command, frozen=True, gc=False):
-    """A worker asks for an entry of a cache to be dropped everywhere.
+    """A worker requests that a cache entry is invalidated everywhere.
 
     Format: ``INVALIDATE_CACHE <cache> <JSON array of keys>``.
     Example: ``INVALIDATE_CACHE get_user_by_id ["@a:b"]``.
@@ -179,7 +178,7 @@ class InvalidateCache(Command, frozen=True, gc=False):
 
 
 class UserIp(Command, frozen=True, gc=False):
-    """A user was seen at an address.
+    """A user was active from an IP address.
 
     Format: ``USER_IP <user> [access token, IP, user agent, device, last seen in ms]``.
     Example: ``USER_IP @a:b ["syt_1","127.0.0.1","curl","DEVICE",1795169254975]``.
@@ -195,7 +194,7 @@ class UserIp(Command, frozen=True, gc=False):
 
 
 class Sync(Command, frozen=True, gc=False):
-    """A mark in the data; for tests.
+    """A marker in the data, for tests.
 
     Format: ``SYNC <text>``. Example: ``SYNC 12``.
     """
@@ -215,7 +214,7 @@ class RemoteServerUp(Command, frozen=True, gc=False):
 
 
 class LockReleased(Command, frozen=True, gc=False):
-    """A lock is free again.
+    """A lock was released.
 
     Format: ``LOCK_RELEASED ["<instance>","<lock>","<key>"]``.
     Example: ``LOCK_RELEASED ["persister1","update_join_states_lock","@a:b"]``.

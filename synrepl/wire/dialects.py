@@ -1,17 +1,17 @@
 """The dialects of the protocol, as one table.
 
 =============  ===========================  =====================================
-dialect        spoken by Synapse            what tells it from its predecessor
+dialect        spoken by Synapse            difference from its predecessor
 =============  ===========================  =====================================
 legacy         0.2x to 1.12, TCP            one token per stream, ``REPLICATE`` names it
 transitional   1.13 to 1.21, TCP            writers; ``REPLICATE`` asks for positions
 modern         1.22 to 1.6x, TCP            POSITION has the previous token too
-current        today's, Redis               no greeting, no pings; everybody hears all
+current        today's, Redis               no greeting, no pings; all processes receive all
 =============  ===========================  =====================================
 
-A command that a dialect does not have is refused in it. An attribute that a
-dialect has no argument for is ``None`` when read and left out when written, so
-the same command can be written in every dialect.
+A dialect refuses commands that it does not have. An attribute without an argument in
+a dialect is ``None`` when read and left out when written, so the same command can be
+written in every dialect.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from synrepl.wire.fields import Field
 
 
 class Side(Enum):
-    """An end of a connection. On Redis there are no ends: everyone may say everything."""
+    """An end of a connection. Redis has no ends: every process may send every command."""
 
     SERVER = "server"
     CLIENT = "client"
@@ -41,10 +41,10 @@ class Side(Enum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CommandLayout:
-    """How one command looks on the wire.
+    """The arguments of one command in one dialect.
 
     :ivar senders: the sides that may send it
-    :ivar absent: attributes of the class without an argument here; all ``None``
+    :ivar absent: attributes of the class without an argument here; always ``None``
     """
 
     command: type[c.Command]
@@ -54,18 +54,18 @@ class CommandLayout:
 
     @property
     def usage(self) -> str:
-        """The format, for a person."""
+        """The format, for messages."""
         return " ".join([self.command.verb, *(f"<{field.title}>" for field in self.fields)])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dialect:
-    """What the codec has to know of a dialect. Compared by identity.
+    """A dialect, as the codec needs it. Compared by identity.
 
-    :ivar layouts: by first word; several where lines differ in their number of
-        arguments, the one to be written first
-    :ivar per_writer: RDATA and POSITION name a writer
-    :ivar has_sides: some commands belong to one side (not so on Redis)
+    :ivar layouts: by verb; several where lines differ in their number of arguments,
+        with the layout used for writing first
+    :ivar per_writer: whether RDATA and POSITION name a writer
+    :ivar has_sides: whether some commands belong to one side; False on Redis
     """
 
     name: str
@@ -101,7 +101,7 @@ _L, _T, _M, _R = "legacy", "transitional", "modern", "current"
 _TCP = (_L, _T, _M)
 _ALL = (_L, _T, _M, _R)
 
-#: Command, who may send it over TCP, and per group of dialects its arguments.
+#: Command, sides that may send it over TCP, and its arguments by group of dialects.
 _TABLE: tuple[
     tuple[type[c.Command], tuple[Side, ...], dict[tuple[str, ...], tuple[Field, ...]]], ...
 ] = (
@@ -117,7 +117,7 @@ _TABLE: tuple[
         {
             (_L,): (_STREAM, _NEW),
             (_M, _R): (_STREAM, _WRITER, _PREV, _NEW),
-            # Over Redis as over TCP: 1.13 to 1.21 do not tell the previous token.
+            # Over Redis as over TCP: 1.13 to 1.21 do not send the previous token.
             (_T, _R): (_STREAM, _WRITER, _NEW),
         },
     ),
@@ -200,7 +200,7 @@ DIALECTS: Mapping[str, Dialect] = MappingProxyType(
 
 
 def _either(first: Dialect, second: Dialect, senders: tuple[Side, ...]) -> Dialect:
-    """``first``, and what ``senders`` say in ``second``; the number of arguments decides."""
+    """``first`` plus the commands of ``senders`` in ``second``, told apart by argument count."""
     layouts = dict(first.layouts)
     for verb, others in second.layouts.items():
         known = layouts.get(verb, ())
@@ -218,17 +218,17 @@ def _either(first: Dialect, second: Dialect, senders: tuple[Side, ...]) -> Diale
 
 @lru_cache(maxsize=8)
 def opening(modern: Dialect) -> Dialect:
-    """What a server understands before it knows whether its client is legacy or ``modern``."""
+    """The dialect of a server until it knows whether its client is legacy or ``modern``."""
     return _either(modern, LEGACY, _SC)
 
 
-#: What a client that asks with a bare REPLICATE may speak before it knows its server's
-#: dialect. The first POSITION tells: it has one token in the transitional dialect, two in
-#: the modern one. A client says the same in both.
+#: The dialect of a client that sends a bare REPLICATE until it knows its server's dialect.
+#: The first POSITION shows it: one token in the transitional dialect, two in the modern one.
+#: A client sends the same lines in both.
 TRANSITIONAL_OR_MODERN = _either(MODERN, TRANSITIONAL, _S)
 
-#: By name, as in the configuration of a client over TCP. Which of the two that ``auto`` stands
-#: for is spoken, the server tells; legacy servers have to be asked in their own way.
+#: By name, as in the configuration of a TCP client. With ``auto``, the server's first POSITION
+#: selects modern or transitional; legacy servers need a REPLICATE of their own form.
 CLIENT_DIALECTS: Mapping[str, Dialect] = MappingProxyType(
     {
         "auto": TRANSITIONAL_OR_MODERN,

@@ -1,7 +1,7 @@
-"""Who broke the protocol: the two families that every error of ``wire`` belongs to.
+"""The two base classes of protocol errors: by the peer, or by our own caller.
 
-A remote error closes the connection. A local one is a fault of our own
-caller: it is raised before anything has been queued and changes nothing.
+A remote error closes the connection. A local error is a mistake of our own
+caller: it is raised before anything is queued and changes nothing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Kinds of arguments: how each looks on the wire, and what it is in Python.
+"""Kinds of command arguments: how each is parsed from a line and written to it.
 
-A kind reads bytes and refuses what is not of it, and writes a value and
-refuses what could not be read back.
+Reading refuses bytes that are not of the kind. Writing refuses values that could
+not be read again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MAX_NAME_LENGTH = 255
 _WORD = re.compile(r"[^\x00-\x20\x7f]+")
 _WORD_RULE = "one or more characters, none of them a space or a control character"
 _NAME_RULE = f"{_WORD_RULE}, at most {MAX_NAME_LENGTH}"
-_SHOWN = 40  # how much of a refused value goes into a message
+_SHOWN = 40  # maximum length of a refused value in a message
 
 
 class BadWord(RemoteProtocolError):
@@ -55,11 +55,10 @@ class Unwritable(LocalProtocolError):
 class ArgumentKind:
     """One kind of argument.
 
-    :ivar read: bytes of the argument, and where they are, to the value;
-        raises a :class:`RemoteProtocolError`
-    :ivar write: the value, and where it is, to bytes; raises :class:`Unwritable`
-    :ivar takes_rest: the argument goes on to the end of the line, spaces included
-    :ivar takes_none: there is a way to write that there is no value
+    :ivar read: ``(bytes, where)`` to the value; raises a :class:`RemoteProtocolError`
+    :ivar write: ``(value, where)`` to bytes; raises :class:`Unwritable`
+    :ivar takes_rest: whether the argument extends to the end of the line, spaces included
+    :ivar takes_none: whether the absence of a value can be written
     """
 
     read: Callable[[bytes, str], Any]
@@ -70,14 +69,14 @@ class ArgumentKind:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One argument of a command: the attributes it holds (one; several for a JSON array)."""
+    """One argument of a command, and the attributes it holds: one, or several in a JSON array."""
 
     attributes: tuple[str, ...]
     kind: ArgumentKind
 
     @property
     def title(self) -> str:
-        """What usage and error texts call it."""
+        """Its name in usage and error texts."""
         return ",".join(self.attributes)
 
 
@@ -95,7 +94,7 @@ def _encode(value: object, where: str) -> bytes:
 
 
 def _one_line(data: bytes, value: object, where: str) -> bytes:
-    # The reader takes a CR at the end for part of the line's terminator.
+    # The reader would take a CR at the end for part of the line's terminator.
     if b"\n" in data or data.endswith(b"\r"):
         raise _unwritable(value, where, "it holds the end of a line")
     return data
@@ -104,8 +103,8 @@ def _one_line(data: bytes, value: object, where: str) -> bytes:
 # Words
 
 
-#: Names that have been read before, so that all lines share one object and the
-#: codec need not look at them again. It stops growing when it is full.
+#: Interned names: all lines share one object, and a known name need not be validated again.
+#: It stops growing when it is full.
 KNOWN_NAMES: dict[bytes, str] = {}
 _MOST_KNOWN_NAMES = 4096
 
@@ -244,7 +243,7 @@ def _json_array(shape: Any, separators: tuple[str, str]) -> ArgumentKind:
             raise BadCells(where=where, reason=str(error) or type(error).__name__) from None
 
     def write(value: object, where: str) -> bytes:
-        # ASCII, for that is what real servers send. Reading it back finds wrong types.
+        # ASCII, as real servers send it. Decoding it again finds wrong types.
         try:
             data = json.dumps(value, separators=separators, allow_nan=False).encode()
             decoder.decode(data)

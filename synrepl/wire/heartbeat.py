@@ -1,9 +1,9 @@
-"""When to ping, and when to give a silent peer up.
+"""Decides when to send a PING and when a silent peer times out.
 
-Seeds: "TCP replication, Synapse 1.43", 'Keep alives': each side says something
-every 5 s or so; a peer silent for 15 s is given up, but only one that has ever
-sent a PING, for a person with netcat sends none. One that has not sent a single
-line for a minute after it connected is given up, too: nobody types that slowly.
+Seeds: "TCP replication, Synapse 1.43", 'Keep alives': each side sends something
+about every 5 s, and a peer that is silent for 15 s times out, but only after its
+first PING, because a person with netcat sends none. A peer that sends no line at
+all in the first minute times out, too.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ FIRST_LINE_TIMEOUT = 60.0
 
 
 class HeartbeatAction(Enum):
-    """What is due."""
+    """The action that is due."""
 
     NOTHING = "nothing"
     PING = "ping"
@@ -25,11 +25,11 @@ class HeartbeatAction(Enum):
 
 
 class Heartbeat:
-    """Remembers when something was last sent and heard. All times are in seconds.
+    """Tracks when something was last sent and received. All times are in seconds.
 
-    :param interval: a PING is due after so long without sending
-    :param timeout: the peer is given up after so long without hearing it
-    :param first_line: likewise, before its first line
+    :param interval: a PING is due after this time without sending
+    :param timeout: the peer times out after this time without a command
+    :param first_line: the peer times out after this time without its first line
     """
 
     def __init__(
@@ -48,32 +48,32 @@ class Heartbeat:
         self.spoken = False
 
     def sent(self, now: float) -> None:
-        """Something has been sent."""
+        """Note that something was sent."""
         self._sent = now
 
     def heard(self, now: float) -> None:
-        """A valid command has arrived."""
+        """Note that a valid command was received."""
         self._heard = now
 
     def spoke(self) -> None:
-        """The peer has sent a line."""
+        """Note that the peer sent a line."""
         self.spoken = True
 
     def arm(self) -> None:
-        """The peer has sent a PING, so it will go on saying something."""
+        """Arm the time-out: the peer sent a PING, so it will keep sending."""
         self.armed = True
 
     @property
     def due(self) -> float:
-        """When to look again: never before anything is due, at most an interval from now."""
+        """Time of the next :meth:`check`: when something is due, at most an interval from now."""
         due = self._sent + self._interval
         if self.armed:
             due = min(due, self._heard + self._timeout)
         return due if self.spoken else min(due, self._heard + self._first_line)
 
-    def look(self, now: float) -> HeartbeatAction:
-        """What is due now. Looking too early does no harm."""
-        # A wall clock may be set back; nothing was sent or heard in the future.
+    def check(self, now: float) -> HeartbeatAction:
+        """The action that is due now. Checking too early does no harm."""
+        # A wall clock may be set back; nothing was sent or received in the future.
         self._sent = min(self._sent, now)
         self._heard = min(self._heard, now)
         if self.armed and now >= self._heard + self._timeout:

@@ -1,4 +1,4 @@
-"""Bytes to lines, with a bound; and lines to chunks that many connections share."""
+"""Splits bytes into lines of limited length, and joins lines into chunks shared by connections."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from synrepl.core.errors import InputError
 from synrepl.wire.errors import RemoteProtocolError
 
-#: What real peers accept, in bytes without the newline (a CR counts).
+#: The limit of real peers, in bytes without the newline; a CR counts.
 DEFAULT_LINE_LIMIT = 16_384
 
-#: There is always a limit; this is the largest that can be set.
+#: The largest limit that can be set; there is always one.
 MAX_LINE_LIMIT = 2**26
 
 
@@ -24,14 +24,14 @@ class LineTooLong(RemoteProtocolError):
 
     def __init__(self, *, limit: int, before: Sequence[bytes] = ()) -> None:
         super().__init__(limit=limit, before=before)
-        #: The complete lines ahead of it.
+        #: The complete lines before it.
         self.before = before
 
 
 def check_limit(limit: int) -> int:
-    """Return ``limit``, a line limit in bytes.
+    """Return ``limit`` if it is a valid line limit in bytes.
 
-    :raises BadLineLimit: when it is none, or out of bounds
+    :raises BadLineLimit: it is no integer, or out of range
     """
     if type(limit) is not int or not 256 <= limit <= MAX_LINE_LIMIT:
         raise BadLineLimit(limit=limit)
@@ -39,9 +39,9 @@ def check_limit(limit: int) -> int:
 
 
 class LineSplitter:
-    """Collects bytes, gives complete lines; keeps at most one line's worth of bytes.
+    """Splits a byte stream into lines. It buffers at most one line.
 
-    :param limit: the longest line that is accepted, in bytes without the newline
+    :param limit: maximum length of a line, in bytes without the newline
     """
 
     def __init__(self, limit: int = DEFAULT_LINE_LIMIT) -> None:
@@ -50,14 +50,14 @@ class LineSplitter:
 
     @property
     def half(self) -> int:
-        """How many bytes of an unfinished line are being kept."""
+        """Number of buffered bytes of an unfinished line."""
         return len(self._half)
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The lines that ``data`` completes, without their newlines.
+        """Add bytes and return the completed lines, without their newlines.
 
-        :raises LineTooLong: as soon as the bound is passed, newline or not. The
-            bytes are gone then, and lines after the long one are not looked for.
+        :raises LineTooLong: the limit is exceeded, with or without a newline. The
+            buffer is dropped then, and so is everything after the long line.
         """
         lines = data.split(b"\n")
         rest = lines.pop()
@@ -76,7 +76,7 @@ class LineSplitter:
         return lines
 
     def drop(self) -> int:
-        """Forget the unfinished line; how many bytes that was."""
+        """Drop the unfinished line; return its number of bytes."""
         dropped = len(self._half)
         self._half.clear()
         return dropped
@@ -88,11 +88,11 @@ class LineSplitter:
 
 @dataclass(frozen=True, slots=True)
 class LineChunk:
-    """Complete lines, encoded and measured once, to be sent to any number of peers.
+    """Complete lines, encoded and measured once, for any number of peers.
 
     :ivar data: the lines, each with its newline
-    :ivar lines: how many there are
-    :ivar longest: bytes in the longest, without the newline
+    :ivar lines: number of lines
+    :ivar longest: bytes of the longest line, without the newline
     """
 
     data: bytes
@@ -101,7 +101,7 @@ class LineChunk:
 
     @classmethod
     def of(cls, data: bytes) -> LineChunk:
-        """Measure ``data``; what follows the last newline counts as a line too."""
+        """Measure ``data``. Bytes after the last newline count as a line."""
         lines = data.split(b"\n")
         if not lines[-1]:
             lines.pop()

@@ -1,9 +1,9 @@
-"""One connection's protocol, without the connection: bytes in, commands out.
+"""The protocol of one connection, without I/O: bytes in, commands out.
 
-A :class:`ProtocolSession` has neither a socket nor a clock. Whoever has both passes
-bytes and the time in, writes what :meth:`ProtocolSession.data_to_send` gives after
-each call, calls :meth:`ProtocolSession.tick` at :attr:`ProtocolSession.next_tick`, and closes
-the transport once :attr:`ProtocolSession.closing` is true and the data is written.
+A :class:`ProtocolSession` has neither a socket nor a clock. Its owner passes in bytes
+and the time, writes the result of :meth:`ProtocolSession.data_to_send` after each call,
+calls :meth:`ProtocolSession.tick` at :attr:`ProtocolSession.next_tick`, and closes the
+transport once :attr:`ProtocolSession.closing` is true and the data is written.
 
 =========  =====================  ==============================================
 phase      becomes                by
@@ -14,7 +14,7 @@ open       closed                 ``connection_lost``
 closing    closed                 ``connection_lost``
 =========  =====================  ==============================================
 
-Faults of the peer close the session and are never raised; faults of our own
+Faults of the peer close the session and are never raised. Mistakes of our own
 caller are raised (:class:`LocalProtocolError`) and change nothing.
 """
 
@@ -83,7 +83,7 @@ class LineTooLongToSend(LocalProtocolError):
 
 
 class SessionPhase(Enum):
-    """Where a session is in its life."""
+    """The state of a session."""
 
     NEW = "new"
     OPEN = "open"
@@ -104,15 +104,15 @@ _LONGEST_ERROR = 500
 
 @dataclass(frozen=True, slots=True)
 class SessionLimits:
-    """What a session puts up with.
+    """Limits of a session.
 
     :ivar line: longest line accepted, in bytes without the newline
     :ivar peer_line: longest line the peer accepts, likewise
-    :ivar queued_lines: lines waiting while the transport takes none; when more
-        come the peer has failed to keep up
+    :ivar queued_lines: maximum number of lines queued while the transport is paused;
+        beyond it the peer has failed to keep up
     :ivar ping_interval: seconds without sending after which a PING is sent
-    :ivar ping_timeout: seconds of silence after which the peer is given up
-    :ivar first_line_timeout: likewise, before it has sent any line
+    :ivar ping_timeout: seconds of silence after which the peer times out
+    :ivar first_line_timeout: likewise, before the peer's first line
     """
 
     line: int = DEFAULT_LINE_LIMIT
@@ -126,15 +126,15 @@ class SessionLimits:
 class ProtocolSession:
     """The protocol of one connection. All times are in seconds since the epoch.
 
-    :param side: which end this is
-    :param server_name: a server's own name; the name a client expects, where
-        ``None`` takes any
+    :param side: the end of the connection that this is
+    :param server_name: a server's own name; for a client, the name it expects, or
+        ``None`` to accept any
     :param name: a client's name for the server's logs; ``None`` sends no NAME
-    :param dialect: a client must say, if only that it is
-        :data:`~.dialects.TRANSITIONAL_OR_MODERN`, which the server's first POSITION
-        settles; a server's ``None`` is settled by the client's first REPLICATE
-    :param modern: what a REPLICATE without arguments settles it to
-    :raises NoDialect: for a client without one
+    :param dialect: required for a client; :data:`~.dialects.TRANSITIONAL_OR_MODERN` is
+        resolved by the server's first POSITION. A server's ``None`` is resolved by the
+        client's first REPLICATE
+    :param modern: the dialect that a REPLICATE without arguments selects
+    :raises NoDialect: a client has none
     """
 
     def __init__(
@@ -154,7 +154,6 @@ class ProtocolSession:
         self._server_name = server_name
         self._name = name
         self._modern = modern
-        #: As given.
         self.limits = limits
         self._splitter = LineSplitter(limits.line)
         self._peer_line = check_limit(limits.peer_line)
@@ -166,31 +165,31 @@ class ProtocolSession:
         self._queue: list[bytes] = []
         self._queued_since = now
         self._phase = SessionPhase.NEW
-        #: True once no more is read; what is queued is the last that is written.
+        #: True once nothing more is read; only the queued data is still written.
         self.closing = False
-        #: Settled, or ``None``.
+        #: The dialect of the connection; ``None`` until it is known.
         self.dialect = None if dialect is TRANSITIONAL_OR_MODERN else dialect
-        #: Lines that :meth:`data_to_send` would give.
+        #: Number of lines in :meth:`data_to_send`.
         self.queued_lines = 0
-        #: The text of the peer's NAME (shortened), of its SERVER, of its last ERROR.
+        #: Text of the peer's NAME (shortened), SERVER and last ERROR.
         self.peer_name: str | None = None
         self.peer_server: str | None = None
         self.peer_error: str | None = None
-        #: Why the session is closing or closed, and the peer's fault if it was one.
+        #: The reason for closing, and the peer's fault if there was one.
         self.closed_reason: CloseReason | None = None
         self.fault: RemoteProtocolError | None = None
 
     @property
     def next_tick(self) -> float | None:
-        """When to call :meth:`tick`; ``None`` for never again."""
+        """Time of the next :meth:`tick`; ``None`` for never."""
         return self._heartbeat.due if self._phase is SessionPhase.OPEN else None
 
-    # What we say
+    # -- sending ---------------------------------------------------------------------
 
     def start(self) -> None:
         """Queue the greeting (seed: TCP replication, 'Start up').
 
-        :raises NotStarted: when it has been started before
+        :raises NotStarted: it was started before
         """
         if self._phase is not SessionPhase.NEW:
             raise NotStarted()
@@ -208,18 +207,18 @@ class ProtocolSession:
         """Queue a command.
 
         :returns: False when the session is closing and the command was dropped
-        :raises LocalProtocolError: when it cannot be written, or may not be sent
+        :raises LocalProtocolError: it cannot be written, or may not be sent
         """
         self._check_started()
         line = self._line(command)
         return self._offer(line, 1, now)
 
     def send_chunk(self, data: bytes | LineChunk, now: float) -> bool:
-        """Queue lines that are encoded already; a :class:`LineChunk` is not measured again.
+        """Queue lines that are already encoded; a :class:`LineChunk` is not measured again.
 
         :param data: complete lines of this session's dialect, each with its newline
         :returns: False when the session is closing and they were dropped
-        :raises LineTooLongToSend: when the peer would not take one of them
+        :raises LineTooLongToSend: the peer would not accept one of them
         """
         self._check_started()
         chunk = data if isinstance(data, LineChunk) else LineChunk.of(data)
@@ -227,14 +226,14 @@ class ProtocolSession:
         return self._offer(chunk.data, chunk.lines, now)
 
     def data_to_send(self) -> bytes:
-        """All that is queued, once: take it after each call, unless the transport is paused."""
-        data = b"".join(self._queue)  # of one chunk: that very object, not a copy
+        """Take all queued data. Call it after every other call, unless the transport is paused."""
+        data = b"".join(self._queue)  # a single chunk is returned as it is, not copied
         self._queue.clear()
         self.queued_lines = 0
         return data
 
     def close(self, reason: CloseReason = CloseReason.LOCAL, error_text: str | None = None) -> None:
-        """End the session, after an ERROR line if there is a text. Only the first call counts."""
+        """End the session, after an ERROR line if there is a text. Later calls do nothing."""
         if self.closing:
             return
         if error_text is not None and self._phase is SessionPhase.OPEN:
@@ -246,13 +245,13 @@ class ProtocolSession:
             SessionPhase.CLOSING if self._phase is SessionPhase.OPEN else SessionPhase.CLOSED
         )
 
-    # What we hear
+    # -- receiving -------------------------------------------------------------------
 
     def receive(self, data: bytes, now: float) -> list[Command]:
-        """Take bytes from the peer and return the commands they complete, all kinds.
+        """Take bytes from the peer and return all commands that they complete.
 
-        A fault closes the session: the commands before it are returned, what
-        follows it is not looked at, now or later.
+        A fault closes the session: the commands before it are returned, everything
+        after it is ignored.
         """
         if self._phase is SessionPhase.NEW:
             raise NotStarted()
@@ -271,9 +270,9 @@ class ProtocolSession:
         return commands
 
     def connection_lost(self) -> int:
-        """The transport is gone, whoever closed it.
+        """Note that the transport is closed, by either side.
 
-        :returns: how many bytes of an unfinished line were dropped
+        :returns: the number of dropped bytes of an unfinished line
         """
         if self.closed_reason is None:
             self.closed_reason = CloseReason.PEER_CLOSED
@@ -283,24 +282,24 @@ class ProtocolSession:
         return self._splitter.drop()
 
     def not_reading(self, now: float) -> None:
-        """Reading from the peer is suspended, so its silence does not count."""
+        """Note that reading is paused, so the peer's silence does not count."""
         self._heartbeat.heard(now)
 
     @property
     def has_spoken(self) -> bool:
-        """True once the peer has sent a line."""
+        """Whether the peer has sent a line."""
         return self._heartbeat.spoken
 
     def tick(self, now: float) -> None:
-        """Ping, or give up a silent peer, if it is time. May be called at any time."""
+        """Send a PING or time out a silent peer, if due. It may be called at any time."""
         if self._phase is not SessionPhase.OPEN:
             return
-        beat = self._heartbeat.look(now)
-        if beat is HeartbeatAction.GIVE_UP:
+        action = self._heartbeat.check(now)
+        if action is HeartbeatAction.GIVE_UP:
             self._fail(PingTimeout(seconds=self.limits.ping_timeout))
-        elif beat is HeartbeatAction.NEVER_SPOKE:
+        elif action is HeartbeatAction.NEVER_SPOKE:
             self._fail(NeverSpoke(seconds=self.limits.first_line_timeout))
-        elif beat is HeartbeatAction.PING:
+        elif action is HeartbeatAction.PING:
             self.send(_ping(now), now)
 
     def _take_lines(self, lines: list[bytes], commands: list[Command], now: float) -> None:
@@ -308,7 +307,7 @@ class ProtocolSession:
             self._heartbeat.spoke()
         before = len(commands)
         handlers, sender = _HANDLERS, self._side.other
-        # What a client hears is nearly all RDATA, and nothing here depends on it.
+        # A client receives mostly RDATA, which does not change the session.
         quick = sends_rdata(sender, self._understood)
         try:
             for line in lines:
@@ -326,36 +325,36 @@ class ProtocolSession:
             if len(commands) > before:
                 self._heartbeat.heard(now)
 
-    def _hear_ping(self, command: Command) -> None:
+    def _on_ping(self, command: Command) -> None:
         self._heartbeat.arm()
 
-    def _hear_server(self, command: Command) -> None:
+    def _on_server(self, command: Command) -> None:
         assert isinstance(command, Server)
         self.peer_server = command.name
         if self._server_name is not None and command.name != self._server_name:
             raise WrongRemote(found=command.name, expected=self._server_name)
 
-    def _hear_name(self, command: Command) -> None:
+    def _on_name(self, command: Command) -> None:
         assert isinstance(command, Name)
         self.peer_name = command.text[:_LONGEST_PEER_NAME]
 
-    def _hear_error(self, command: Command) -> None:
+    def _on_error(self, command: Command) -> None:
         assert isinstance(command, Error)
         self.peer_error = command.text
 
-    def _hear_replicate(self, command: Command) -> None:
+    def _on_replicate(self, command: Command) -> None:
         assert isinstance(command, Replicate)
         if self.dialect is None:
             self.dialect = self._modern if command.stream is None else LEGACY
             self._understood = self.dialect
 
-    def _hear_position(self, command: Command) -> None:
+    def _on_position(self, command: Command) -> None:
         assert isinstance(command, Position)
         if self.dialect is None:
             self.dialect = TRANSITIONAL if command.prev is None else MODERN
             self._understood = self.dialect
 
-    # How it is done
+    # -- internals -------------------------------------------------------------------
 
     def _fail(self, fault: RemoteProtocolError) -> None:
         self.fault = fault
@@ -411,16 +410,16 @@ def _ping(now: float) -> Ping:
 
 
 def _one_line(text: str) -> str:
-    """Short ASCII without line ends: an ERROR must get through whatever it quotes."""
+    """Shorten to one ASCII line: an ERROR must get through whatever it quotes."""
     ascii_text = text.encode("ascii", errors="backslashreplace").decode()
     return " ".join(ascii_text.split())[:_LONGEST_ERROR]
 
 
 _HANDLERS: Mapping[type[Command], Callable[[ProtocolSession, Command], None]] = {
-    Ping: ProtocolSession._hear_ping,
-    Server: ProtocolSession._hear_server,
-    Name: ProtocolSession._hear_name,
-    Error: ProtocolSession._hear_error,
-    Position: ProtocolSession._hear_position,
-    Replicate: ProtocolSession._hear_replicate,
+    Ping: ProtocolSession._on_ping,
+    Server: ProtocolSession._on_server,
+    Name: ProtocolSession._on_name,
+    Error: ProtocolSession._on_error,
+    Position: ProtocolSession._on_position,
+    Replicate: ProtocolSession._on_replicate,
 }

@@ -393,16 +393,16 @@ class Time(TestCase):
     def test_heartbeat_when_the_clock_is_set_back(self) -> None:
         heart = Heartbeat(NOW)
         heart.arm()
-        self.assertIs(heart.look(NOW - 500), HeartbeatAction.NOTHING)
+        self.assertIs(heart.check(NOW - 500), HeartbeatAction.NOTHING)
         self.assertEqual(heart.due, NOW - 495)
-        self.assertIs(heart.look(NOW - 495), HeartbeatAction.PING)
-        self.assertIs(heart.look(NOW - 485), HeartbeatAction.GIVE_UP)
+        self.assertIs(heart.check(NOW - 495), HeartbeatAction.PING)
+        self.assertIs(heart.check(NOW - 485), HeartbeatAction.GIVE_UP)
 
     @given(st.floats(0, 4e9), st.integers(0, 3))
     def test_a_tick_at_the_time_asked_for_does_something(self, now: float, pings: int) -> None:
         heart = Heartbeat(now)
         for _ in range(pings):
-            self.assertIs(heart.look(heart.due), HeartbeatAction.PING)
+            self.assertIs(heart.check(heart.due), HeartbeatAction.PING)
             heart.sent(heart.due)
 
 

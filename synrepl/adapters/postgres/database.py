@@ -158,7 +158,7 @@ class PostgresDatabase:
                 reason = verdict.value
             except Unavailable as error:
                 reason = str(error)
-            if verdict.known:
+            if verdict.is_known:
                 self._log.info("{name} lost its connection: {reason}", name=name, reason=reason)
                 return verdict is CommitStatus.COMMITTED
             delay_s = losses.delay_s()

@@ -125,7 +125,7 @@ class RedisConnection(txredisapi.RedisProtocol):  # type: ignore[misc]
 
     def _watch(self) -> None:
         now = self._scheduler.seconds()
-        beat = self._heart.look(now)
+        beat = self._heart.check(now)
         if beat is HeartbeatAction.GIVE_UP:
             self.give_up(f"nothing was heard for {SILENCE_S:g} s")
             return

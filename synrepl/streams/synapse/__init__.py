@@ -1,6 +1,6 @@
 """The streams of Synapse, one file each.
 
-Source: the table of streams in ``docs/protocol.md``, held against recordings of
+Source: the table of streams in ``docs/protocol.md``, checked against recordings of
 real servers in the tests.
 """
 

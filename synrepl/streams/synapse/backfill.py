@@ -1,6 +1,6 @@
 """Old events fetched from other servers, with stream IDs that go down.
 
-Real servers send the newest of a burst first: the rows commute, so all are applied.
+Real servers send the newest row of a burst first. The rows commute, so all are applied.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Cache entries that are stale.
 
-Real servers send rows again, and late: the rows commute, so all are applied.
+Real servers repeat rows and send them late. The rows commute, so all are applied.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ class CachesRow(Row, frozen=True):
     """Entries of the cache ``cache_func`` are stale.
 
     :ivar keys: the key of one entry; None for the whole cache
-    :ivar invalidation_ts: when, in milliseconds since the epoch
+    :ivar invalidation_ts: time of the invalidation, in milliseconds since the epoch
     """
 
     cache_func: str

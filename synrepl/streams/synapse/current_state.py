@@ -1,8 +1,8 @@
-"""What a change of a room's current state makes stale, however it is told.
+"""Invalidations caused by a change of a room's current state.
 
 Source: ``docs/protocol.md``, "Cache names with a meaning of their own". There
-a change is a list, the room and then the users whose membership changed;
-rows of the ``events`` stream that tell of one are put into the same form.
+a change is a list: the room, then the users whose membership changed. Rows of the
+``events`` stream that report a change are converted to the same form.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def host_of(user_id: Any) -> str:
     return str(user_id).partition(":")[2]
 
 
-#: By what the entries that become stale are told.
+#: By cache, the function that derives the stale keys from a change.
 _CACHES: dict[str, Callable[[_Change], Iterable[Key | None]]] = {
     "is_host_joined": _room_and_hosts,
     "is_host_invited": _room_and_hosts,
@@ -78,7 +78,7 @@ _CACHES: dict[str, Callable[[_Change], Iterable[Key | None]]] = {
     "get_room_encryption": _room,
 }
 
-#: The name under which a change goes down the ``caches`` stream.
+#: The name of a change in the ``caches`` stream.
 CURRENT_STATE = Expansion(
     "cs_cache_fake",
     (

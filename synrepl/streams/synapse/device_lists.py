@@ -8,12 +8,12 @@ from synrepl.streams.row import Row
 
 
 class DeviceListsRow(Row, frozen=True):
-    """A user's devices have changed, or another server is to be told so.
+    """A user's devices have changed, or another server is to be notified of it.
 
-    :ivar entity: the user, or (1.20 and newer) the server to tell
-    :ivar destination: the server to tell, from 1.1x only, else None
+    :ivar entity: the user, or (1.20 and newer) the server to notify
+    :ivar destination: the server to notify, from 1.1x only, else None
     :ivar is_signature: only signatures have changed; from newest peers only, else False
-    :ivar hosts_calculated: it is known who is to be told; from newest peers only, else False
+    :ivar hosts_calculated: the servers to notify are known; from newest peers only, else False
     """
 
     entity: str

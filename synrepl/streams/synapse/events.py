@@ -17,7 +17,7 @@ class EventRow(Row, frozen=True):
     :ivar redacts: the event it redacts
     :ivar relates_to: the event it relates to
     :ivar membership: of a membership event; not known before 1.22, then None
-    :ivar rejected: it was not let in; not known before 1.22, then False
+    :ivar rejected: it failed authorisation; not known before 1.22, then False
     :ivar outlier: it is outside the room's graph; not known before 1.5x, then False
     """
 

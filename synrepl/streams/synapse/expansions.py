@@ -12,7 +12,7 @@ from typing import Any
 from synrepl.streams.effects import Expansion, Group, Invalidates, Key, whole
 from synrepl.streams.synapse.current_state import CURRENT_STATE, every_entry
 
-#: Caches with one entry per event, whose keys do not tell the room.
+#: Caches with one entry per event, whose keys do not contain the room.
 PER_EVENT = Group("per_event")
 
 #: Caches whose keys begin with the room.
@@ -23,7 +23,7 @@ def _room(keys: list[Any]) -> Iterable[Key]:
     return ((keys[0],),)
 
 
-#: Part of a room's history was purged. Which events those were is not told.
+#: Part of a room's history was purged. The row does not name the events.
 PURGED_HISTORY = Expansion("ph_cache_fake", (Invalidates(PER_EVENT, whole),))
 
 #: A room was deleted.

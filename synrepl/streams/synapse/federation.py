@@ -1,6 +1,6 @@
-"""What a federation sender in another process is to send; kept in memory.
+"""Data for a federation sender in another process; kept in memory.
 
-Real servers send rows again; to send twice is harmless, so all are applied.
+Real servers repeat rows. Sending twice is harmless, so all are applied.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from synrepl.streams.row import Json, Row
 
 
 class FederationRow(Row, frozen=True):
-    """Something to send to other servers.
+    """Data to send to other servers.
 
     :ivar type: short word for the kind of ``data`` (``p``, ``pd``, ``k``, ``e``, …)
     """

@@ -1,7 +1,7 @@
-"""Who is online, and what they say about themselves.
+"""Users' presence and status messages.
 
-A real 1.11 sends a burst in any order, so all rows are applied; of a user's
-rows, the one with the largest token counts.
+A real 1.11 sends a burst in any order, so all rows are applied. Of a user's rows,
+the one with the largest token counts.
 """
 
 from __future__ import annotations

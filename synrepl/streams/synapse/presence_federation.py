@@ -1,7 +1,7 @@
 """Presence to be sent to other servers.
 
-Recordings of 1.43 show it to start again at 0 with its writer, and there is no
-table for it: it is kept in memory.
+In recordings of 1.43 it starts again at 0 with its writer, and there is no table for
+it: it is kept in memory.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How far users have read."""
+"""Read receipts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events that stay in view for a while."""
+"""Sticky events, which stay visible for a limited time."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from synrepl.streams.row import Row
 
 
 class TypingRow(Row, frozen=True):
-    """The users who are typing in a room now, all of them."""
+    """All users who are typing in a room now."""
 
     room_id: str
     user_ids: list[str]

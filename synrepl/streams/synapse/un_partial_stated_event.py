@@ -1,4 +1,4 @@
-"""Events of rooms joined the fast way whose full state is there now."""
+"""Events of rooms joined by a partial-state join whose full state has arrived."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from synrepl.streams.row import Row
 
 
 class UnPartialStatedEventRow(Row, frozen=True):
-    """An event has its full state now, which may have changed whether it is rejected."""
+    """An event has its full state now, which may have changed its rejection status."""
 
     event_id: str
     rejection_status_changed: bool

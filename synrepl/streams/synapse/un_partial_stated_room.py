@@ -1,4 +1,4 @@
-"""Rooms joined the fast way whose full state is there now."""
+"""Rooms joined by a partial-state join whose full state has arrived."""
 
 from __future__ import annotations
 
