@@ -1,7 +1,7 @@
 """The data pipeline: streams into Spark and into a lake, and jobs over them.
 
-Wants the extra ``synrepl[spark]``. What queries of your own need is imported from here; a name is
-loaded when it is first used.
+Requires the extra ``synrepl[spark]``. Import what your own queries need from here; a name is loaded
+when it is first used.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""The format ``synrepl`` of Spark.
+"""Spark data source ``synrepl``, for reads and writes, batch and streaming.
 
 register(spark)
 spark.read.format("synrepl").option("database", dsn).option("stream", "events").load()
@@ -31,11 +31,11 @@ class SynreplDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What ``format(…)`` calls it."""
+        """The name to pass to ``format(…)``."""
         return "synrepl"
 
     def schema(self) -> StructType:
-        """The columns of the streams that are asked for.
+        """The columns of the requested streams.
 
         :raises NoSuchStream: :raises ColumnsDisagree: :raises DatabaseAway:
         """
@@ -65,5 +65,5 @@ class SynreplDataSource(DataSource):
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format known to a session."""
+    """Register the data source with a session."""
     spark.dataSource.register(SynreplDataSource)

@@ -208,7 +208,7 @@ class Locks(LakeCase):
         script = f"""
             from pathlib import Path
             from synrepl.pipeline.lake.lake import Lake
-            with Lake(Path({str(self.path)!r})).changing():
+            with Lake(Path({str(self.path)!r})).write_lock():
                 print("changed")
         """
         with lake.write_lock():

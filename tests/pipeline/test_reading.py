@@ -138,7 +138,7 @@ class Values(ReadingCase):
         self.sql(
             "INSERT INTO synrepl.notes SELECT n, 0, 'w', '\\%s''', n FROM generate_series(1, 9) n"
         )
-        found = self.read(self.chunk("notes", also="\"text\" = '\\%s''' AND n > 7 OR n = 2"))
+        found = self.read(self.chunk("notes", condition="\"text\" = '\\%s''' AND n > 7 OR n = 2"))
         self.assertEqual([row["n"] for row in found], [2, 8, 9])
 
     def test_batches_are_bounded(self) -> None:

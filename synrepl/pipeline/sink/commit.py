@@ -1,4 +1,4 @@
-"""What the driver does when all tasks are done, or one has failed for good."""
+"""Commits a job on the driver when all its tasks have staged their rows, or aborts it."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from synrepl.storage.staging import StagedAttempt, StagingJob, StagingResult
 
 _log = logging.getLogger(__name__)
 
-#: What :func:`commit_job` does again when another driver does the same job just now, or the
-#: sequence was found behind the table.
+#: Attempts of :func:`commit_job`. It has to try again if another driver commits the same job at the
+#: same time, or if the sequence was found behind the table.
 _ATTEMPTS = 3
 
 
@@ -35,9 +35,10 @@ class RowsQuarantined(UserWarning):
 def commit_job(
     options: SinkOptions, target: SinkTarget, job: StagingJob, tasks: Sequence[StagedTask]
 ) -> StagingResult:
-    """Append what tasks staged, in one transaction; nothing when the job has been done before.
+    """Append the staged rows in one transaction; append nothing if the job was committed before.
 
-    The sequence of rows that keep their IDs is moved in another one, behind it. May be called again after any failure.
+    If rows keep their IDs, the sequence is advanced in a second transaction. Can be called again
+    after any failure.
 
     :raises RowsRefused: :raises StagedLost: :raises KeyReused: :raises DatabaseAway:
     :raises WriterTaken: :raises Drained: :raises WriterRemoved:
@@ -54,7 +55,7 @@ def commit_job(
             )
         done = _append(database, options, target, job, attempts)
         if options.preserve:
-            # Also when it was done before: whoever did it may have died right here.
+            # Also if the job was committed before: that process may have died right here.
             database.run("move the sequence", lambda txn: preserved.move_sequence(txn, job.stream))
         _clean_up(database, job.stream, job.job)
     if done.bad:
@@ -64,7 +65,7 @@ def commit_job(
 
 
 def abort_job(options: SinkOptions, stream: str, job: str) -> None:
-    """Remove what the tasks of a job have staged. What cannot be removed now is removed in a day."""
+    """Remove the rows that the tasks of a job have staged; rows that remain are removed after a day."""
     with (
         suppress(SynreplError),
         BlockingDatabase(options.database, INSTANCE, options.patience_s) as database,
@@ -104,8 +105,12 @@ def _check_bad(options: SinkOptions, job: StagingJob, tasks: Iterable[StagedTask
 def _clean_up(database: BlockingDatabase, stream: str, job: str) -> None:
     try:
         database.run("clean up", lambda txn: staged.clean_up(txn, stream, job))
-    except SynreplError as error:  # the rows are written; these are in nobody's way
-        _log.warning("what was staged for stream %s stays for a while: %s", stream, error)
+    except SynreplError as error:  # the rows are appended, and the staged ones do no harm
+        _log.warning(
+            "the rows staged for stream %s were not removed and stay for up to a day: %s",
+            stream,
+            error,
+        )
 
 
 def _tell(job: StagingJob, bad: int, rows: int, reason: str) -> None:

@@ -1,7 +1,7 @@
-"""Arrow record batches in the text format of COPY, column by column.
+"""Encodes Arrow record batches in the text format of COPY, column by column.
 
-Not CSV: servers before PostgreSQL 18 take a line of ``\\.`` inside a quoted cell for the end
-of all rows.
+Not as CSV: servers before PostgreSQL 18 take a line ``\\.`` inside a quoted cell for the end of the
+data.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-#: Bytes of Arrow data that are turned into text at a time: bounds the memory, and keeps
-#: every intermediate column below what 32-bit offsets reach.
+#: Bytes of Arrow data that are encoded at a time. Bounds the memory, and keeps every intermediate
+#: column below the limit of 32-bit offsets.
 SLICE_BYTES = 16 << 20
 
-#: How the text is cut for the driver, which copies the rest of a piece each time it takes 8 KiB.
+#: Size of the pieces for the driver, which copies the rest of a piece each time it takes 8 KiB.
 PIECE_BYTES = 32 << 10
 
 #: Backslash first.
@@ -27,10 +27,10 @@ _QUOTES = (("\\", r"\\"), ('"', r"\""))
 
 
 def copy_text(batch: pa.RecordBatch, constant: int, ordinal: int) -> Iterator[bytes]:
-    """The rows of a batch, in small pieces.
+    """Encode the rows of a batch, in small pieces.
 
-    :param constant: the first column of all rows
-    :param ordinal: the second column of the first row; it counts up
+    :param constant: the value of the first column in all rows
+    :param ordinal: the value of the second column in the first row, from which it counts up
     """
     done = 0
     for part in _slices(batch):
@@ -44,7 +44,7 @@ def copy_text(batch: pa.RecordBatch, constant: int, ordinal: int) -> Iterator[by
 def quarantine_text(
     batch: pa.RecordBatch, constant: int, reasons: Sequence[str]
 ) -> Iterator[bytes]:
-    """Rows that do not fit, as JSON, each with its reason."""
+    """Encode rows that do not fit as JSON, each with its reason."""
     encode = msgspec.json.Encoder(enc_hook=str).encode
     for row, reason in zip(batch.to_pylist(), reasons, strict=True):
         cells = (str(constant), _escaped_one(reason), _escaped_one(encode(row).decode()))
@@ -52,7 +52,7 @@ def quarantine_text(
 
 
 def _slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    # Of a slice it counts what the slice refers to.
+    # The nbytes of a slice counts only the slice.
     if batch.num_rows <= 1 or batch.nbytes <= SLICE_BYTES:
         if batch.num_rows:
             yield batch
@@ -104,7 +104,7 @@ def _array_literals(column: Any) -> Any:
 
 def _escaped(column: Any, escapes: Sequence[tuple[str, str]]) -> Any:
     for special, written in escapes:
-        # Most columns have none of them, and looking is quicker than replacing.
+        # Most columns contain none of them, and searching is faster than replacing.
         if pc.any(pc.match_substring(column, special)).as_py():
             column = pc.replace_substring(column, special, written)
     return column

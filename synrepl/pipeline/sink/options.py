@@ -1,4 +1,4 @@
-"""What a user says about where rows go."""
+"""Options of the Spark sink, validated."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from synrepl.core import names
 from synrepl.driver.blocking import PATIENCE_S
 from synrepl.pipeline.options import DataSourceOptions
 
-#: The writer that rows are appended as when none is named.
+#: The default writer.
 WRITER = "spark"
 
 _KNOWN = (
@@ -26,7 +26,7 @@ _KNOWN = (
     "server_name",
 )
 
-#: What Spark itself puts among the options of a sink.
+#: Options that Spark itself adds to those of a sink.
 _SPARKS = frozenset({"checkpointlocation", "queryname", "path", "outputmode"})
 
 
@@ -38,7 +38,7 @@ class Positions(StrEnum):
 
 
 class OnBadRows(StrEnum):
-    """What to do about rows that do not fit the stream."""
+    """What to do with rows that do not fit the stream."""
 
     QUARANTINE = "quarantine"  #: keep them in synrepl._quarantine, and append the others
     REFUSE = "refuse"  #: append nothing
@@ -46,11 +46,11 @@ class OnBadRows(StrEnum):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SinkOptions:
-    """The options of one sink, checked. **The DSN may hold a password**, so they are never shown.
+    """The options of one sink, validated. **The DSN may contain a password**, so they have no ``repr``.
 
-    :ivar key: a batch job that is repeated under the same key writes nothing
-    :ivar server_name: the server that the database has to belong to; None for whichever
-    :ivar patience_s: how long a database that is away is tried again, in seconds
+    :ivar key: idempotency key; a batch job repeated under the same key writes nothing
+    :ivar server_name: the server that the database has to belong to; None for any
+    :ivar patience_s: how long to retry while the database is unreachable, in seconds
     """
 
     database: str
@@ -64,15 +64,15 @@ class SinkOptions:
 
     @property
     def preserve(self) -> bool:
-        """Rows keep the IDs and writers they came with."""
+        """True if rows keep the IDs and writers in their columns."""
         return self.positions is Positions.PRESERVE
 
 
 def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
-    """Check what was given to ``DataFrameWriter.option``; names do not depend on case.
+    """Parse the options of ``DataFrameWriter.option``; names are case-insensitive.
 
     :raises UnknownOption: :raises OptionMissing: :raises BadOption: :raises NoDsnFile:
-    :raises BadName: the name of the writer or of the server is none
+    :raises BadName: the name of the writer or of the server is invalid
     """
     options = DataSourceOptions("sink", given, _KNOWN, _SPARKS)
     stream = options.needed("stream", "the stream that the rows are appended to")
@@ -80,7 +80,7 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
     preserve = positions is Positions.PRESERVE
     if preserve and "writer" in options:
         raise options.bad("writer", "the column 'writer' instead, as positions are preserved")
-    # A fact without one of its rows, or an ID without its fact, would not be what was replayed.
+    # A replay must not leave out a row of a fact, or a whole fact.
     usual = OnBadRows.REFUSE if preserve else OnBadRows.QUARANTINE
     on_bad_rows = options.word("on_bad_rows", OnBadRows, usual)
     if preserve and on_bad_rows is OnBadRows.QUARANTINE:

@@ -1,4 +1,4 @@
-"""What a task does: sort its rows out and stage them, under a number of its own."""
+"""Stages the rows of one task in the database, under an attempt number of its own."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from synrepl.storage import staging as staged
 from synrepl.storage.database import QueryFailed, Transaction
 from synrepl.storage.staging import StagedAttempt
 
-#: Bad rows of a task that are kept in memory, in bytes; more of them are kept in a file.
+#: Maximum size of a task's invalid rows in memory, in bytes; beyond it they go to a file.
 _BAD_BYTES = 4 << 20
 
-#: Where Spark tells a task which query it works for; the ID is kept in the checkpoint.
+#: Spark's local property with the ID of the streaming query, which is stored in the checkpoint.
 _QUERY_ID = "sql.streaming.queryId"
 
 
@@ -39,10 +39,10 @@ class NoQuery(ConfigError):
 
 @dataclass(frozen=True, slots=True)
 class StagedTask(WriterCommitMessage):
-    """What a task tells the driver.
+    """A task's report to the driver.
 
-    :ivar query: the streaming query it works for; "" in a batch job
-    :ivar reason: about the first row that does not fit
+    :ivar query: the ID of the streaming query; "" in a batch job
+    :ivar reason: why the first invalid row does not fit; "" without any
     """
 
     partition: int
@@ -54,9 +54,9 @@ class StagedTask(WriterCommitMessage):
 def stage_rows(
     options: SinkOptions, target: SinkTarget, job: str | None, batches: Iterator[pa.RecordBatch]
 ) -> StagedTask:
-    """Stage what a task was given, in one transaction; memory is bounded whatever its size.
+    """Stage the rows of a task in one transaction, with bounded memory.
 
-    :param job: None for the streaming query that the task works for
+    :param job: the ID of the job; None to use that of the streaming query
     :raises NoQuery: :raises StagingInterrupted: :raises DatabaseAway: :raises BadValue:
     :raises NotConfirmed:
     """
@@ -77,12 +77,12 @@ def stage_rows(
             rows.begin()
             return staged.stage(txn, target.stream, job, attempt, columns, rows.good(), rows.bad())
 
-        # A database that is away is waited for now, while nothing has been read.
+        # Wait for an unreachable database now, while no rows have been read.
         database.run("begin to stage", incarnations.confirmed, read_only=True)
         try:
             done = database.run("stage rows", work)
         except QueryFailed:
-            # The driver tells of what reading the rows raised only that there was something.
+            # psycopg2 reports only that reading the rows failed, not the exception.
             if rows.failure is not None:
                 raise rows.failure from None
             raise
@@ -93,10 +93,11 @@ def stage_rows(
 
 
 class _Rows:
-    """The rows of a task, which can be read once.
+    """The rows of a task. They can be read only once.
 
-    :ivar bad_rows: how many there are that do not fit, when all have been read
-    :ivar failure: what reading them raised
+    :ivar bad_rows: the number of invalid rows read so far
+    :ivar reason: why the first of them does not fit
+    :ivar failure: the exception that reading them raised
     """
 
     def __init__(
@@ -118,13 +119,16 @@ class _Rows:
         self.failure: Exception | None = None
 
     def begin(self) -> None:
-        """:raises StagingInterrupted: they have been read before, at least some of them"""
+        """Begin reading.
+
+        :raises StagingInterrupted: rows have been read before
+        """
         if self._begun:
             raise StagingInterrupted()
         self._begun = True
 
     def good(self) -> Iterator[bytes]:
-        """The rows that fit, for COPY; the others are kept for :meth:`bad`."""
+        """The valid rows, for COPY; the others are held for :meth:`bad`."""
         try:
             yield from self._sorted_out()
         except Exception as error:
@@ -132,7 +136,7 @@ class _Rows:
             raise
 
     def bad(self) -> Iterator[bytes]:
-        """The rows that do not fit, for COPY."""
+        """The invalid rows, for COPY."""
         self._kept.seek(0)
         yield from self._kept
 

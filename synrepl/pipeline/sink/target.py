@@ -1,4 +1,4 @@
-"""The stream that rows go to, and which of its columns a DataFrame has."""
+"""The target stream of a sink, and matching the columns of a DataFrame to it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.columns import KIND_COLUMN, Column, ColumnType
 from synrepl.streams.synapse import SYNAPSE_STREAMS
 
-#: How the server shows connections of the sink.
+#: The ``application_name`` of the sink's connections.
 INSTANCE = "spark"
 
 
@@ -36,7 +36,7 @@ class ColumnsMismatch(InputError):
     """the DataFrame does not fit stream {stream!r}: {reason}"""
 
 
-#: What can be written to each type without a loss that is not noticed row by row.
+#: Spark types that can be written to each column type; lossy values are found row by row.
 _TAKES: dict[ColumnType, tuple[type[t.DataType], ...]] = {
     ColumnType.TEXT: (t.StringType,),
     ColumnType.BIGINT: (t.ByteType, t.ShortType, t.IntegerType, t.LongType, t.DecimalType),
@@ -46,7 +46,7 @@ _TAKES: dict[ColumnType, tuple[type[t.DataType], ...]] = {
     ColumnType.TEXT_ARRAY: (t.ArrayType,),
 }
 
-#: What to do about another type.
+#: Advice for a column of another type.
 _ADVICE: dict[ColumnType, str] = {
     ColumnType.TEXT: "CAST it to STRING",
     ColumnType.BIGINT: "CAST it to BIGINT",
@@ -59,10 +59,10 @@ _ADVICE: dict[ColumnType, str] = {
 
 @dataclass(frozen=True, slots=True)
 class SinkTarget:
-    """Where rows go; may be sent to tasks.
+    """The stream that rows are appended to; can be pickled for tasks.
 
-    :ivar columns: those that the DataFrame has, in the order of the table
-    :ivar kinds: what the column ``kind`` may hold; None for a stream without kinds
+    :ivar columns: the columns that the DataFrame has, in the order of the table
+    :ivar kinds: the valid values of the column ``kind``; None for a stream without kinds
     """
 
     stream: str
@@ -71,15 +71,15 @@ class SinkTarget:
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """The names of the columns that are the stream's own."""
+        """The names of the stream's own columns, without the head."""
         heads = {column.name for column in HEAD}
         return tuple(column.name for column in self.columns if column.name not in heads)
 
 
 def resolve_target(options: SinkOptions, schema: t.StructType) -> SinkTarget:
-    """Find the stream and make sure that the rows fit it and that they may be written.
+    """Look up the stream, and check that the rows fit it and may be written.
 
-    Also makes what the rows are staged in, and the writer.
+    Also creates the staging tables and the writer.
 
     :raises ColumnsMismatch: a column is unknown, missing or of another type
     :raises NoSuchStream: :raises KeptInMemory: :raises NotWritable: :raises WrongServer:
@@ -107,9 +107,9 @@ def resolve_target(options: SinkOptions, schema: t.StructType) -> SinkTarget:
 def match_columns(
     stream_schema: StreamSchema, schema: t.StructType, preserve: bool
 ) -> tuple[Column, ...]:
-    """The columns of a stream that a DataFrame of this schema gives.
+    """The columns of a stream that a DataFrame with this schema has.
 
-    :param preserve: with the stream's IDs and writers
+    :param preserve: the DataFrame has IDs and writers, too
     :raises ColumnsMismatch:
     """
     wanted = {

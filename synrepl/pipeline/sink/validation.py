@@ -1,4 +1,4 @@
-"""Which rows fit their columns, found column by column rather than row by row."""
+"""Validates rows against the columns of a stream, column by column rather than row by row."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from synrepl.pipeline.sink.target import SinkTarget
 from synrepl.pipeline.source.reading.schema import arrow_schema
 from synrepl.streams.columns import KIND_COLUMN, Column, ColumnType
 
-#: Where rows are bad, as one boolean each, and why.
+#: A boolean per row that is true for invalid rows, and the reason.
 Problem = tuple[Any, str]
 
 _LEAST, _GREATEST = -(2**63), 2**63 - 1
@@ -24,10 +24,11 @@ _MAX_ROW_NO = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class ValidatedBatch:
-    """A batch, sorted out.
+    """A batch, divided into valid and invalid rows.
 
-    :ivar good: rows that fit, in the types of the stream's columns
-    :ivar bad: the other rows as they came, with a reason each
+    :ivar good: the valid rows, in the types of the stream's columns
+    :ivar bad: the invalid rows, unchanged
+    :ivar reasons: the reason for each invalid row
     """
 
     good: pa.RecordBatch
@@ -36,7 +37,7 @@ class ValidatedBatch:
 
 
 def validate(batch: pa.RecordBatch, target: SinkTarget) -> ValidatedBatch:
-    """Sort out which rows fit the target's columns, which the batch has by name."""
+    """Find the rows that fit the target's columns. The batch has these columns by name."""
     columns: list[Any] = []
     reasons = np.full(batch.num_rows, None, dtype=object)
     schema = arrow_schema(target.columns)
@@ -61,7 +62,7 @@ def validate(batch: pa.RecordBatch, target: SinkTarget) -> ValidatedBatch:
 
 
 def _note(reasons: Any, mask: Any, why: str) -> None:
-    """Give rows their reason, unless they have one."""
+    """Set the reason of the rows in ``mask`` that have none yet."""
     found = np.asarray(pc.fill_null(mask, False).to_numpy(zero_copy_only=False), dtype=bool)
     if found.any():
         for row in np.flatnonzero(found):
@@ -70,7 +71,7 @@ def _note(reasons: Any, mask: Any, why: str) -> None:
 
 
 def _narrowed(array: Any, column: Column, reasons: Any) -> Any:
-    """Decimals without the numbers that no bigint holds."""
+    """Decimals with the numbers replaced by null that do not fit a bigint."""
     if column.type is not ColumnType.BIGINT or not pa.types.is_decimal(array.type):
         return array
     wide = array.cast(pa.decimal128(38, 0))

@@ -1,4 +1,4 @@
-"""The two writers that Spark asks for: of a batch job, and of a streaming query."""
+"""Spark's two writers: for a batch job, and for the micro-batches of a streaming query."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from synrepl.pipeline.sink.staging import StagedTask, stage_rows
 from synrepl.pipeline.sink.target import SinkTarget, resolve_target
 from synrepl.storage.staging import StagingJob
 
-#: Keys of jobs are told from keys of other requests by this.
+#: Prefix that separates the idempotency keys of jobs from those of other requests.
 _KEYS = "spark/"
 
 
@@ -32,10 +32,10 @@ class OnlyAppends(ConfigError):
 def batch_writer(
     options: Mapping[str, str], schema: StructType, overwrite: bool
 ) -> DataSourceArrowWriter:
-    """The writer of one ``save()``.
+    """Create the writer of one ``save()``.
 
     :param schema: of the DataFrame
-    :raises OnlyAppends: and what :func:`.parse_sink_options` and :func:`.target.resolve_target` raise
+    :raises OnlyAppends: and the errors of :func:`.parse_sink_options` and :func:`.resolve_target`
     """
     parsed = _parsed(options, overwrite)
     return BatchWriter(parsed, resolve_target(parsed, schema))
@@ -44,10 +44,10 @@ def batch_writer(
 def stream_writer(
     options: Mapping[str, str], schema: StructType, overwrite: bool
 ) -> DataSourceStreamArrowWriter:
-    """The writer of the batches of a streaming query.
+    """Create the writer for the micro-batches of a streaming query.
 
     :param schema: of the DataFrame
-    :raises OnlyAppends: and what :func:`.parse_sink_options` and :func:`.target.resolve_target` raise
+    :raises OnlyAppends: and the errors of :func:`.parse_sink_options` and :func:`.resolve_target`
     """
     parsed = _parsed(options, overwrite)
     if parsed.key is not None:
@@ -61,7 +61,7 @@ def stream_writer(
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """Appends the rows of a batch job. Made on the driver, sent to tasks, and back for the end."""
+    """Appends the rows of a batch job. It is created on the driver and pickled for the tasks."""
 
     def __init__(self, options: SinkOptions, target: SinkTarget) -> None:
         self._options = options
@@ -73,19 +73,19 @@ class BatchWriter(DataSourceArrowWriter):
         return stage_rows(self._options, self._target, self._job, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Append what all tasks staged."""
-        # A key of its own tells a commit whose answer was lost from one that never was.
+        """Append the rows that all tasks staged."""
+        # Its own key shows whether a commit whose answer was lost has happened.
         key = _KEYS + (self._options.key or self._job)
         job = StagingJob(self._target.stream, self._options.writer, self._job, key=key)
         commit_job(self._options, self._target, job, _done(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Drop what the tasks staged."""
+        """Remove the rows that the tasks staged."""
         abort_job(self._options, self._target.stream, self._job)
 
 
 class MicroBatchWriter(DataSourceStreamArrowWriter):
-    """Appends the batches of a streaming query. Spark makes one wherever it needs one."""
+    """Appends the micro-batches of a streaming query. Spark creates objects as it needs them."""
 
     def __init__(self, options: SinkOptions, target: SinkTarget) -> None:
         self._options = options
@@ -96,7 +96,7 @@ class MicroBatchWriter(DataSourceStreamArrowWriter):
         return stage_rows(self._options, self._target, None, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Append what all tasks of a batch staged, unless an earlier run of the query has."""
+        """Append the rows that the tasks of a batch staged, unless an earlier run of the query did."""
         tasks = _done(messages)
         if not tasks:
             return
@@ -104,7 +104,7 @@ class MicroBatchWriter(DataSourceStreamArrowWriter):
         commit_job(self._options, self._target, job, tasks)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Drop what the tasks of a batch staged."""
+        """Remove the rows that the tasks of a batch staged."""
         for task in _done(messages)[:1]:
             abort_job(self._options, self._target.stream, task.query)
 

@@ -1,4 +1,4 @@
-"""``spark.read``: what lies between two positions, once."""
+"""``spark.read``: the facts between two positions."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from synrepl.positions.vector import PositionVector
 
 
 class BatchReader(DataSourceReader):
-    """Implements Spark's batch reader. Holds no connection, for it is pickled.
+    """Implements Spark's batch reader. It is pickled, so it holds no connection.
 
-    :param schema: the columns wanted, by a user or by :func:`.streams.read_schema_of`
+    :param schema: the columns to read, given by the user or by :func:`.streams.read_schema_of`
     """
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
@@ -42,7 +42,7 @@ class BatchReader(DataSourceReader):
         )
 
     def partitions(self) -> Sequence[InputPartition]:
-        """What there is to read now, for tasks.
+        """Plan the read: one partition per task.
 
         :raises DatabaseAway: :raises NotConfirmed: :raises NoSuchStream: :raises MustReland:
         :raises NotSettled: :raises EndNotSettled:
@@ -58,7 +58,7 @@ class BatchReader(DataSourceReader):
             source.close()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one part; runs in a task."""
+        """Read the rows of one partition; runs in a task."""
         return self._parts.rows(partition)
 
     def _planned(
@@ -108,15 +108,15 @@ class BatchReader(DataSourceReader):
 
 
 class FilteringReader(BatchReader):
-    """A batch reader that has the database apply filters. Only for who asks for it.
+    """A batch reader that pushes filters down to the database, if the option ``push_filters`` is set.
 
-    Spark (4.3, at least) keeps what was planned with a DataFrame's source. Whoever filters
-    a DataFrame and then uses the same one without a filter gets the filtered rows again: so
-    each filter wants a DataFrame that was loaded for it.
+    It is optional because Spark (at least 4.3) caches the plan of a DataFrame's source: a DataFrame
+    that was used with a filter returns the filtered rows again when it is used without one. So load
+    a new DataFrame for each filter.
     """
 
     def pushFilters(self, filters_: list[Filter]) -> Iterable[Filter]:
-        """Take those that the database can apply; give back the rest."""
+        """Accept the filters that the database can apply; return the others to Spark."""
         for each in filters_:
             if filters.can_push(each, self._schema):
                 self._pushed.append(each)
@@ -125,7 +125,7 @@ class FilteringReader(BatchReader):
 
 
 def _from(start: PositionVector, after: int) -> PositionVector:
-    """A position from which nothing at or below ``after`` is read."""
+    """``start``, raised so that nothing at or below ``after`` is read."""
     writers = {writer: max(token, after) for writer, token in start.writers.items()}
     return PositionVector(writers, max(start.linear, after))
 
@@ -133,7 +133,7 @@ def _from(start: PositionVector, after: int) -> PositionVector:
 def _asked(
     ending: position_option.PositionOption | None, streams: Sequence[str]
 ) -> Mapping[str, PositionVector]:
-    """The positions that were spelled out."""
+    """The explicit end positions, by stream; empty for none or a named one."""
     if isinstance(ending, PositionVector):
         return dict.fromkeys(streams, ending)
     return ending if isinstance(ending, Mapping) else {}

@@ -1,4 +1,4 @@
-"""What readers raise, and how it is found again in what Spark makes of it."""
+"""Errors of readers, and recovering our errors from the exceptions that Spark wraps them in."""
 
 from __future__ import annotations
 
@@ -39,24 +39,24 @@ class ErrorInTask(SynreplError):
     """{message}"""
 
 
-#: A text as ``repr`` gives it, or whatever else it gives.
+#: A string as ``repr`` writes it, or the ``repr`` of another value.
 _QUOTED = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^'"].*"""
 
 _LINE = re.compile(r"(synrepl(?:\.\w+)+)\.(\w+): (.*)")
 
 
 def original_error(exception: BaseException) -> SynreplError | None:
-    """Our own error inside one of Spark's, if that is what it is about.
+    """The error of ours that caused one of Spark's exceptions; None if there is none.
 
-    Spark hands on the traceback of a worker as text. What is found there is an error of
-    the same class, with the same message.
+    Spark passes the traceback of a worker on as text, so the result is a new error of the same
+    class with the same message.
 
-    :param exception: as raised by an action, or by ``awaitTermination`` of a query
+    :param exception: raised by an action, or by ``awaitTermination`` of a query
     """
     for each in _chain(exception):
         if isinstance(each, SynreplError):
             return each
-        # The last that was raised is what ended it.
+        # The last error raised is the one that ended it.
         for line in reversed(_LINE.findall(str(each))):
             if (cls := _class(line[0], line[1])) is not None:
                 return _again(cls, line[2].strip())
@@ -79,7 +79,7 @@ def _class(module: str, name: str) -> type[SynreplError] | None:
 
 
 def _again(cls: type[SynreplError], message: str) -> SynreplError:
-    """The error that has this message; most of its facts are texts."""
+    """Reconstruct the error from its message; most of its fields come back as strings."""
     pattern, quoted, known = "", set(), set()
     for text, name, _, conversion in Formatter().parse(cls.template()):
         pattern += re.escape(text)

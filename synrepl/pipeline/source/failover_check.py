@@ -1,4 +1,4 @@
-"""Queries whose checkpoint is older than a failover of the database."""
+"""Checks whether a failover of the database may have lost facts that a query has read."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ _log = logging.getLogger(__name__)
 
 
 class OnFailover(StrEnum):
-    """What a query does when facts that it has read may be lost."""
+    """What a query does if facts that it has read may be lost."""
 
     REFUSE = "refuse"
     WARN = "warn"
 
 
 class ReadFactsLost(UserWarning):
-    """The database may have lost facts in a failover that a query has read."""
+    """A failover of the database may have lost facts that a query has read."""
 
 
 def check_failovers(offset: Offset, source: SourceDatabase, on_failover: OnFailover) -> None:
-    """Find out whether facts before an offset may be lost since it was made.
+    """Check whether facts at or below an offset may have been lost since it was made.
 
-    Nothing above it is missed, however that ends: whatever has survived is still above it, and
-    tokens go on higher than any that was given out.
+    Facts above it are never missed: those that survived are still above it, and new tokens are
+    higher than any that was allocated before the failover.
 
-    :param source: its streams were looked at
-    :raises ReadBeforeFailover: some may be, and nobody has said to go on
+    :param source: its streams have been observed
+    :raises ReadBeforeFailover: some may be lost, and ``on_failover`` is REFUSE
     :raises OlderServer: the offset was made on a newer server
     """
     if source.incarnation < offset.incarnation:

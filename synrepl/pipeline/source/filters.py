@@ -1,4 +1,4 @@
-"""Spark's filters as conditions in SQL, where both mean exactly the same."""
+"""Translates Spark's filters to SQL conditions, where both mean exactly the same."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _COMPARISONS = {
 
 _ORDERED = (s.GreaterThan, s.GreaterThanOrEqual, s.LessThan, s.LessThanOrEqual)
 
-#: Text has an order of its own in a database; Spark compares bytes, which is what "C" does.
+#: A database may sort text by a locale. Spark compares bytes, as the collation "C" does.
 _BYTES = ' COLLATE "C"'
 
-#: In SQL, by the name of the parts that are given; a string is compared as it is.
+#: SQL for each kind of string match, from the column and the literal; no wildcards are interpreted.
 _STRINGS: dict[type, Callable[[str, str], str]] = {
     s.StringStartsWith: lambda column, text: f"starts_with({column}, {text})",
     s.StringEndsWith: lambda column, text: f"right({column}, length({text})) = {text}",
@@ -39,7 +39,7 @@ _WHOLE = range(-(2**63), 2**63)
 
 
 def can_push(given: s.Filter, schema: StructType) -> bool:
-    """True when :func:`condition` can say it; the rest is left to Spark."""
+    """True if :func:`condition` can express the filter; Spark applies the others itself."""
     if isinstance(given, s.Not):
         return can_push(given.child, schema)
     path = given.attribute  # type: ignore[attr-defined]
@@ -56,12 +56,12 @@ def can_push(given: s.Filter, schema: StructType) -> bool:
 
 
 def condition(pushed: Sequence[s.Filter], stream_schema: StreamSchema) -> str:
-    """The condition on rows of a stream; a column that it lacks is null."""
+    """The filters as one SQL condition on the rows of a stream. A column that the stream lacks is NULL."""
     return " AND ".join(f"({_sql(each, stream_schema)})" for each in pushed)
 
 
 def may_match_stream(pushed: Sequence[s.Filter], stream: str) -> bool:
-    """False when no row of a stream can pass, by its name alone."""
+    """False if the filters on the stream's name exclude every row of a stream."""
     return all(
         stream in _values(each)
         for each in pushed
@@ -70,7 +70,7 @@ def may_match_stream(pushed: Sequence[s.Filter], stream: str) -> bool:
 
 
 def token_range(pushed: Sequence[s.Filter], stream_schema: StreamSchema) -> Range:
-    """Outside of it, no row of a stream can pass, by its ID."""
+    """The range of tokens that the filters on ``stream_id`` leave; no row outside it can pass."""
     low, high = _WHOLE[0], _WHOLE[-1]
     for each in pushed:
         if isinstance(each, s.Not) or getattr(each, "attribute", None) != ("stream_id",):
@@ -110,10 +110,10 @@ def _sql(given: s.Filter, stream_schema: StreamSchema) -> str:
 
 
 def _column(name: str, stream_schema: StreamSchema) -> tuple[str, type]:
-    """A column as Spark sees it."""
+    """A column as SQL, and the Python type that Spark compares it as (``object``: not text)."""
     types: Mapping[str, ColumnType] = {column.name: column.type for column in stream_schema.columns}
     if name not in types:
-        # Without a type NULL takes that of what it is compared with.
+        # An untyped NULL takes the type of what it is compared with.
         return (literal(stream_schema.stream), str) if name == STREAM.name else ("NULL", object)
     if types[name] is ColumnType.JSON:
         return f"CAST({identifier(name)} AS text)", str
@@ -121,7 +121,7 @@ def _column(name: str, stream_schema: StreamSchema) -> tuple[str, type]:
 
 
 def _constant(value: object, of: DataType) -> str | None:
-    """A value as SQL, if it is one of a column's type and SQL has it."""
+    """A value as SQL; None if it is not of the column's type, or cannot be written in SQL."""
     if isinstance(of, StringType) and of.collation == StringType().collation:
         fits = isinstance(value, str) and "\0" not in value
     elif isinstance(of, LongType):

@@ -1,4 +1,4 @@
-"""What a user writes after ``.option(``, checked."""
+"""Options of the Spark source, validated."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from synrepl.pipeline.source.failover_check import OnFailover
 from synrepl.pipeline.source.plan.chunks import CHUNK_ROWS
 from synrepl.pipeline.source.position_option import PositionOption, parse_position
 
-#: For how long facts are kept for a follower that does not come, in seconds.
+#: How long facts are kept for a follower that is away, in seconds.
 LEASE_S = 86_400.0
 
-#: How long a read with an end waits for what is under way, where that takes time, in seconds.
+#: How long a read with an end waits for writes in flight to settle, in seconds.
 SETTLE_WAIT_S = 10.0
 
 _BATCH = ("ending", "push_filters")
@@ -33,7 +33,7 @@ _BOTH = (
     "settle_wait_s",
 )
 
-#: Of a stream option: all that there are, also those that come later.
+#: Value of the option ``stream``: all streams, including those created later.
 ALL = "*"
 
 
@@ -43,21 +43,21 @@ class OptionElsewhere(ConfigError):
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """The options of one source, read and checked. Pickled, for tasks elsewhere.
+    """The options of one source, validated. Pickled for tasks on other machines.
 
-    :ivar dsn: where the database is; it may hold a password
-    :ivar streams: the names asked for, or :data:`ALL` alone
-    :ivar columns: which columns are wanted; None for all
+    :ivar dsn: the database; may contain a password
+    :ivar streams: the requested names, or :data:`ALL` alone
+    :ivar columns: the names of the columns to read; None for all
     :ivar starting: where to begin
-    :ivar ending: where a batch ends; None for what is settled
+    :ivar ending: where a batch ends; None for everything allocated by now, once it is settled
     :ivar push_filters: have the database apply filters, see :class:`.batch.FilteringReader`
-    :ivar max_rows: at most about so many rows in a micro-batch; None for no limit
-    :ivar chunk_rows: about how many rows a task reads
-    :ivar follower: under which name processed positions are acknowledged
+    :ivar max_rows: approximate maximum number of rows in a micro-batch; None for no limit
+    :ivar chunk_rows: approximate number of rows that one task reads
+    :ivar follower: the name under which processed positions are acknowledged; None to acknowledge nothing
     :ivar lease_s: how long facts are kept for the follower, in seconds
-    :ivar on_failover: what a query does when facts that it has read may be lost
-    :ivar patience_s: how long a database that is away is tried again, in seconds
-    :ivar settle_wait_s: how long a read with an end waits for what is under way, in seconds
+    :ivar on_failover: what a query does if a failover may have lost facts that it has read
+    :ivar patience_s: how long to retry while the database is unreachable, in seconds
+    :ivar settle_wait_s: how long a read with an end waits for writes in flight to settle, in seconds
     """
 
     dsn: str = field(repr=False)
@@ -76,21 +76,21 @@ class SourceOptions:
 
     @property
     def all_streams(self) -> bool:
-        """True for all streams, also those that are made later."""
+        """True for all streams, including those created later."""
         return self.streams == (ALL,)
 
     @property
     def has_stream_column(self) -> bool:
-        """True when rows are to tell which stream they are of."""
+        """True if rows have a column with the name of their stream."""
         return self.all_streams or len(self.streams) > 1
 
 
 def parse_source_options(
     options: Mapping[str, str], streaming: bool | None = None
 ) -> SourceOptions:
-    """Read options as Spark hands them over: keys in any case, values as text.
+    """Parse the options as Spark passes them: names in any case, values as text.
 
-    :param streaming: for which use they are; None when that is not known yet
+    :param streaming: whether they are for a streaming read; None if that is not known yet
     :raises UnknownOption: :raises OptionMissing: :raises BadOption: :raises OptionElsewhere:
     :raises NoDsnFile: :raises BadPositionOption:
     """

@@ -1,4 +1,4 @@
-"""One task's share, and its rows, in whatever process the task runs."""
+"""Spark's input partitions: one chunk for one task, and reading its rows."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from synrepl.pipeline.source.read_schema import widen_batches
 from synrepl.pipeline.source.reading.chunk_reader import ChunkReader, ReadingAway
 from synrepl.storage.store import Trimmed
 
-#: Seconds between two attempts to begin.
+#: Seconds between two attempts to begin reading.
 _PAUSE_S = 0.5
 
 
 class ChunkPartition(InputPartition):
-    """A chunk, and which columns its statement selects."""
+    """A chunk, and the names of the columns that its statement selects."""
 
     def __init__(self, chunk: ScanChunk, columns: tuple[str, ...]) -> None:
         super().__init__(None)
@@ -30,10 +30,10 @@ class ChunkPartition(InputPartition):
 
 @dataclass(frozen=True, slots=True)
 class PartitionReader:
-    """Reads parts. Made by the planner, pickled, and used by tasks.
+    """Reads partitions. It is created on the driver, pickled, and used by tasks.
 
-    :ivar schema: of all columns
-    :ivar patience_s: how long a database that is away is tried again, in seconds
+    :ivar schema: the Arrow schema of all columns of the read
+    :ivar patience_s: how long to retry while the database is unreachable, in seconds
     """
 
     dsn: str
@@ -41,11 +41,11 @@ class PartitionReader:
     patience_s: float
 
     def rows(self, part: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a part, batch by batch; of what is no part of ours, none.
+        """The rows of a partition, batch by batch; none for a partition that is not ours.
 
         :raises ReadingAway: :raises ReadFailed: :raises MustReland:
         """
-        if not isinstance(part, ChunkPartition):  # Spark makes one up when there are none
+        if not isinstance(part, ChunkPartition):  # Spark passes an empty one if there are none
             return
         deadline = time.monotonic() + self.patience_s
         while True:
@@ -58,7 +58,7 @@ class PartitionReader:
             except Trimmed as error:
                 raise MustReland(**error.facts) from None
             except ReadingAway:
-                # What has been given cannot be taken back: then the task has to run again.
+                # Batches already yielded cannot be taken back, so then the task has to run again.
                 if given or time.monotonic() + _PAUSE_S > deadline:
                     raise
             time.sleep(_PAUSE_S)

@@ -1,4 +1,4 @@
-"""Where a streaming query goes next, batch by batch."""
+"""Plans the micro-batches of a streaming query."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from synrepl.positions.vector import PositionVector
 
 
 class Planner:
-    """Plans the batches of one query. Kept for as long as it runs: bounds need repeated looks.
+    """Plans the batches of one query. Keep one object per query, because safe bounds need repeated observations.
 
-    :param schema: of the rows that the query began with
-    :ivar latest: what was settled at the last look
+    :param schema: the Spark schema that the query was started with
+    :ivar latest: what was settled at the last observation
     :raises DatabaseAway: :raises NoSuchStream: :raises NoFollowers:
     """
 
@@ -56,34 +56,34 @@ class Planner:
             raise
 
     def offset(self, value: object) -> Offset:
-        """Read what this or an earlier run gave to Spark.
+        """Parse an offset that this or an earlier run gave to Spark.
 
         :raises BadOffset: :raises OtherServer: :raises OtherVersion:
         """
         return Offset.from_json(value, self._source.server)
 
     def initial(self) -> Offset:
-        """Before a new query begins: nowhere.
+        """The offset of a new query: it has no positions.
 
-        Spark does not keep what its first batch begins at. So that batch has no rows; it
-        puts on record where the query begins, and that stays so if it has to be run again.
+        Spark does not store where the first batch begins. So the first batch has no rows; its end
+        records where the query begins, and stays the same if the batch is run again.
         """
         return self._at({})
 
     def fix_end(self) -> None:
-        """Go no further than what is settled now; what is not is for the next run."""
+        """End this run at what is settled now (after a bounded wait); the next run reads the rest."""
         bounds, _ = observe_until_settled(
             self._source, self._observe, self._options.settle_wait_s, {}
         )
         self._end = {stream: at.bound for stream, at in bounds.items()}
 
     def next(self, start: Offset, rows: int | None) -> Offset:
-        """The end of the batch that begins at ``start``.
+        """The end offset of the batch that begins at ``start``.
 
-        :param rows: about how many it may have; None for no limit
+        :param rows: approximate maximum number of rows; None for no limit
         :raises MustReland: :raises StreamAppeared:
         :raises NotConfirmed: :raises OlderServer: :raises ReadBeforeFailover:
-        :raises PositionMissing: the option starting does not have all streams
+        :raises PositionMissing: the option ``starting`` lacks a stream
         """
         if self._follower is not None:
             self._follower.renew_lease()
@@ -100,15 +100,15 @@ class Planner:
             goal[stream] = since.merge(end)
         if rows is not None:
             goal = limit_rows(self._source, start.streams, goal, rows)
-        # A stream that is no longer asked for keeps its position_option.
+        # A stream that is no longer requested keeps its position.
         return self._at({**start.streams, **goal, **begun})
 
     def parts(self, start: Offset, end: Offset) -> Iterator[ChunkPartition]:
-        """What lies between two positions.
+        """The partitions of the batch between two offsets.
 
-        :raises MustReland: facts of it are gone
+        :raises MustReland: facts of it have been trimmed
         :raises NotConfirmed: :raises OlderServer: :raises ReadBeforeFailover:
-        :raises BatchHasStream: it was planned for other streams
+        :raises BatchHasStream: the batch was planned for a stream that is no longer requested
         """
         moved = {
             stream: upto
@@ -122,7 +122,7 @@ class Planner:
             for stream in moved
         }
         bounds = self._source.observe(list(moved))
-        # Planned before a failover, and perhaps half of it in the sink.
+        # It may have been planned before a failover, and be partly in the sink.
         check_failovers(end, self._source, self._options.on_failover)
         for stream, at in bounds.items():
             require_not_trimmed(stream, start.streams[stream], at.trimmed)
@@ -131,12 +131,12 @@ class Planner:
             yield ChunkPartition(chunk, columns[chunk.stream])
 
     def acknowledge(self, done: Offset) -> None:
-        """Have it on record that everything up to here is in the sink."""
+        """Record, for a named follower, that everything up to here is in the sink."""
         if self._follower is not None:
             self._follower.acknowledge(done)
 
     def close(self) -> None:
-        """End the connections."""
+        """Close the connections."""
         self._source.close()
         if self._follower is not None:
             self._follower.close()
@@ -144,17 +144,17 @@ class Planner:
     def _begun(
         self, start: Offset, bounds: Mapping[str, SafeBound]
     ) -> Mapping[str, PositionVector]:
-        """Where streams begin that the query has not had.
+        """The starting positions of streams that are new to the query.
 
-        It is put on record by a batch that has none of them: what is trimmed between that
-        and the next is then missed, and not passed over.
+        A batch without rows of these streams records them. So facts that are trimmed before the
+        next batch are noticed as missing, and not skipped silently.
         """
         new = {
             stream: position_option.PositionRange(_earliest(at), at.bound)
             for stream, at in bounds.items()
             if stream not in start.streams
         }
-        # Streams that come later are wanted whole.
+        # Streams that are created later are read from the beginning.
         first = (
             self._options.starting if not start.streams else position_option.NamedPosition.EARLIEST
         )

@@ -1,4 +1,4 @@
-"""Where a read begins or ends, as a user says it."""
+"""The options ``starting`` and ``ending``: where a read begins or ends."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from synrepl.positions.vector import BadVector, PositionVector
 
 
 class NamedPosition(Enum):
-    """A place that is found by looking."""
+    """A position that is looked up when the read begins."""
 
     EARLIEST = "earliest"  # before the first fact that has not been trimmed
-    NOW = "now"  # after the last that is settled
+    NOW = "now"  # after the last settled fact
 
 
-#: A word, a position for every stream, or a position for each that is named.
+#: A named position, one position for every stream, or positions by stream.
 PositionOption = NamedPosition | PositionVector | Mapping[str, PositionVector]
 
 
@@ -33,17 +33,17 @@ class PositionMissing(ConfigError):
 
 @dataclass(frozen=True, slots=True)
 class PositionRange:
-    """Between which a place has to be: what a look at one stream gave."""
+    """The positions of one stream that the names stand for, as observed."""
 
     earliest: PositionVector
     now: PositionVector
 
 
 def parse_position(option: str, text: str) -> PositionOption:
-    """Read a position_option.
+    """Parse the value of an option.
 
-    :param option: where it was written, for the error
-    :raises BadPositionOption: it is none
+    :param option: the option's name, for the error
+    :raises BadPositionOption: it is invalid
     """
     text = text.strip()
     try:
@@ -62,7 +62,7 @@ def resolve_positions(
 ) -> dict[str, PositionVector]:
     """The position in each stream.
 
-    :raises PositionMissing: some are named, and not all
+    :raises PositionMissing: positions were given by stream, and not for all streams
     """
     found = {}
     for stream, end in ends.items():

@@ -1,4 +1,4 @@
-"""How far a streaming query is behind, from what Spark reports of it."""
+"""Lag of a streaming query, computed from its progress reports."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def tokens_behind(source: Mapping[str, Any]) -> dict[str, Token]:
     {'events': 20}
 
     :param source: one of the ``sources`` of ``query.lastProgress``, of any kind
-    :returns: empty for what is no source of ours
+    :returns: empty for a source of another kind
     """
     end, latest = (_positions(source.get(key)) for key in ("endOffset", "latestOffset"))
     return {

@@ -1,4 +1,4 @@
-"""A query as a named follower: what it has not processed yet is kept for it."""
+"""A streaming query, or a landing, as a named follower: the database keeps facts until it has processed them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from synrepl.pipeline.source.plan.offset import Offset
 from synrepl.storage import followers
 from synrepl.storage.database import Transaction
 
-#: Renewals while a lease runs, so that some may be late.
+#: Renewals per lease, so that some may fail or be late.
 _RENEWALS = 4
 
-#: Stands for the linear position among a follower's.
+#: Key of the linear position among a follower's positions by writer.
 _LINEAR = ""
 
 
@@ -23,10 +23,10 @@ class NoFollowers(Refused):
 
 
 class QueryFollower:
-    """Acknowledges positions under a name, so that trimming waits for them.
+    """Acknowledges positions under a follower's name, so that trimming waits for them.
 
-    :param streams: those that it follows; None for all
-    :param lease_s: for how long after the last sign of life facts are kept, in seconds
+    :param streams: the streams that it follows; None for all
+    :param lease_s: how long facts are kept after the last renewal or acknowledgement, in seconds
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class QueryFollower:
         self._renewed = -float("inf")
 
     def renew_lease(self) -> None:
-        """Keep the lease running, if it is time to.
+        """Renew the lease if it is due.
 
         :raises DatabaseAway:
         """
@@ -52,7 +52,7 @@ class QueryFollower:
             self._renewed = time.monotonic()
 
     def acknowledge(self, done: Offset) -> None:
-        """Put on record what has been processed.
+        """Record that everything up to these positions has been processed.
 
         :raises DatabaseAway:
         """
@@ -70,7 +70,7 @@ class QueryFollower:
         self._renewed = time.monotonic()
 
     def close(self) -> None:
-        """End the connection; the lease runs on."""
+        """Close the connection; the lease runs on until it expires."""
         self._database.close()
 
     def _renew(self, txn: Transaction) -> None:

@@ -1,4 +1,4 @@
-"""The columns of a read: of one stream, or of several side by side."""
+"""The columns of a read, of one stream or of several streams combined."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from synrepl.pipeline.source.database.stream_schema import HEAD, StreamSchema
 from synrepl.pipeline.source.reading.schema import arrow_schema, spark_schema
 from synrepl.streams.columns import Column, ColumnType
 
-#: Tells which stream a row is of, where there are several.
+#: The column with the stream's name, in reads of several streams.
 STREAM = Column("stream", ColumnType.TEXT, False)
 
-#: What a type of Spark may stand for.
+#: Our column types by Spark type.
 _TYPES = {
     spark_schema([Column("", word, True)])[0].dataType: word
     for word in ColumnType
@@ -43,16 +43,16 @@ class OtherColumn(InputError):
 
 @dataclass(frozen=True, slots=True)
 class ReadSchema:
-    """Which columns rows have, whatever stream they are of.
+    """The columns of a read; rows of every stream have them all.
 
-    :ivar columns: in order; nullable also when some of the streams lack it
+    :ivar columns: in order; a column is also nullable if some of the streams lack it
     """
 
     columns: tuple[Column, ...]
 
     @classmethod
     def named(cls, schema: StructType) -> ReadSchema:
-        """The columns of a schema; JSON is text there."""
+        """The columns of a Spark schema, in which JSON is text."""
         return cls(
             tuple(
                 Column(field.name, _TYPES.get(field.dataType, ColumnType.TEXT), field.nullable)
@@ -62,18 +62,18 @@ class ReadSchema:
 
     @property
     def schema(self) -> StructType:
-        """As Spark has it."""
+        """The Spark schema."""
         return spark_schema(self.columns)
 
     @property
     def arrow(self) -> pa.Schema:
-        """As Arrow has it."""
+        """The Arrow schema."""
         return arrow_schema(self.columns)
 
     def only(self, names: Sequence[str], where: str) -> ReadSchema:
         """Some of the columns, in the given order.
 
-        :raises NoSuchColumn: there is none of that name
+        :raises NoSuchColumn: there is no column of that name
         """
         by_name = {column.name: column for column in self.columns}
         for name in names:
@@ -88,7 +88,7 @@ class ReadSchema:
         return ReadSchema(tuple(by_name[name] for name in names))
 
     def fitted(self, schema: StructType, where: str) -> ReadSchema:
-        """The columns of a schema that somebody wrote down; they may be some of ours.
+        """The columns that a user-supplied schema selects, with its nullability.
 
         :raises NoSuchColumn: :raises OtherColumn:
         """
@@ -106,7 +106,7 @@ class ReadSchema:
         )
 
     def read_of(self, stream_schema: StreamSchema) -> tuple[str, ...]:
-        """Those that a stream has; one at least, so that rows can be counted."""
+        """The names of these columns that a stream has; at least one, so that rows can be counted."""
         has = {column.name for column in stream_schema.columns}
         names = tuple(column.name for column in self.columns if column.name in has)
         return names or (HEAD[0].name,)
@@ -115,9 +115,10 @@ class ReadSchema:
 def combine_schemas(
     stream_schemas: Sequence[StreamSchema], several: bool, wanted: Sequence[str] | None
 ) -> ReadSchema:
-    """The columns of all streams together, by name.
+    """Combine the columns of streams, by name.
 
-    :param wanted: only these, in this order; None for all
+    :param several: add a column with the stream's name
+    :param wanted: the names of the columns to read, in order; None for all
     :raises ColumnsDisagree: :raises StreamColumnTaken: :raises NoSuchColumn:
     """
     union: dict[str, Column] = {column.name: column for column in HEAD}
@@ -164,9 +165,9 @@ def combine_schemas(
 def widen_batches(
     batches: Iterator[pa.RecordBatch], schema: pa.Schema, stream: str
 ) -> Iterator[pa.RecordBatch]:
-    """Batches of one stream's columns as batches of all columns.
+    """Fill up batches of one stream to all columns of the read: missing ones are null.
 
-    :param schema: of all columns
+    :param schema: the Arrow schema of all columns of the read
     """
     for batch in batches:
         if batch.schema.equals(schema):

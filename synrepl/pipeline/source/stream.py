@@ -1,4 +1,4 @@
-"""``spark.readStream``: from one position to the next, again and again."""
+"""``spark.readStream``: micro-batches from one offset to the next."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ Json = dict[str, Any]
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Implements Spark's stream reader; offsets are those of :mod:`synrepl.pipeline.source.plan.offset`.
 
-    One of them plans for as long as a query runs, others are pickled for the tasks of a
-    batch; so a connection is not made before one is needed.
+    One object plans for as long as a query runs; others are pickled for the tasks of a batch. So
+    connections are opened only when they are needed.
     """
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
@@ -45,50 +45,50 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._opened
 
     def initialOffset(self) -> Json:
-        """Where a query without a checkpoint begins."""
+        """The offset at which a query without a checkpoint begins."""
         return self._planner.initial().to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """As many rows as the options allow."""
+        """The maximum number of rows in a batch, from the options."""
         rows = self._options.max_rows
         return ReadAllAvailable() if rows is None else ReadMaxRows(rows)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fix where the run ends."""
+        """Fix the offset at which the run ends."""
         self._planner.fix_end()
 
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:
-        """Up to where the next batch reads. It never goes back.
+        """The end offset of the next batch. It never goes back.
 
-        :raises OtherServer: :raises OtherVersion: the checkpoint is of somebody else
+        :raises OtherServer: :raises OtherVersion: the checkpoint is of another database or release
         :raises MustReland: :raises StreamAppeared: :raises DatabaseAway:
         """
         rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         return self._planner.next(self._planner.offset(start), rows).to_json()
 
     def reportLatestOffset(self) -> Json | None:
-        """What was settled at the last look, for the query's progress."""
+        """What was settled at the last observation, for the query's progress reports."""
         latest = self._planner.latest
         return None if latest is None else latest.to_json()
 
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
-        """What lies between, for tasks; the same however often it is asked for."""
+        """The partitions between two offsets; the same facts each time it is called."""
         planner = self._planner
         return list(planner.parts(planner.offset(start), planner.offset(end)))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one part; runs in a task."""
+        """Read the rows of one partition; runs in a task."""
         return self._parts.rows(partition)
 
     def commit(self, end: Json) -> None:
-        """A batch is in the sink: tell the database, if it keeps facts for this query.
+        """Acknowledge a batch that is in the sink, if the query is a named follower.
 
-        Spark says so when the next batch has been planned, so the record is one behind.
+        Spark calls this when it has planned the next batch, so the record is one batch behind.
         """
         self._planner.acknowledge(self._planner.offset(end))
 
     def stop(self) -> None:
-        """End the connections."""
+        """Close the connections."""
         if self._opened is not None:
             self._opened.close()
             self._opened = None

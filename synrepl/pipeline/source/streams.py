@@ -1,4 +1,4 @@
-"""Which streams a source reads, and where they are."""
+"""The streams that a source reads: selecting them, observing them, and admitting new ones."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from synrepl.storage.store import Trimmed
 
 
 def selected_streams(source: SourceDatabase, options: SourceOptions) -> Sequence[str]:
-    """The streams that the options name.
+    """The names of the streams that the options select.
 
-    :raises NoSuchStream: one of them is not there
+    :raises NoSuchStream: one of them does not exist
     """
     if options.all_streams:
         return source.streams
@@ -30,7 +30,7 @@ def selected_streams(source: SourceDatabase, options: SourceOptions) -> Sequence
 
 
 def read_schema_of(source: SourceDatabase, options: SourceOptions) -> ReadSchema:
-    """The columns of these streams together, as far as they are wanted.
+    """The combined columns of these streams, limited to those that the options select.
 
     :raises NoSuchStream: :raises ColumnsDisagree: :raises StreamColumnTaken: :raises NoSuchColumn:
     """
@@ -39,9 +39,9 @@ def read_schema_of(source: SourceDatabase, options: SourceOptions) -> ReadSchema
 
 
 def require_not_trimmed(stream: str, start: PositionVector, trimmed: int) -> None:
-    """Refuse a start from which facts are gone.
+    """Refuse a start position if facts above it have been trimmed.
 
-    :raises MustReland: some that were to come next are
+    :raises MustReland: facts above it have been trimmed
     """
     try:
         check_not_trimmed(stream, start, trimmed)
@@ -55,18 +55,19 @@ def observe_until_settled(
     wait_s: float,
     ending: Mapping[str, PositionVector],
 ) -> tuple[Mapping[str, SafeBound], Mapping[str, Unsettled]]:
-    """Look until what is wanted is settled, but no longer than ``wait_s`` seconds.
+    """Observe until everything to be read is settled, but no longer than ``wait_s`` seconds.
 
-    :param look: asks the source
-    :param ending: by stream, the end that is wanted; elsewhere it is all that there is now
-    :returns: what the last look found, and the streams of which all is wanted and not all is settled
+    :param look: observes the source once
+    :param ending: by stream, the requested end; other streams are read up to what is allocated now
+    :returns: the bounds last observed, and by stream what is not settled, of streams without a
+        requested end
     """
     poller = SettlementPoller(look)
     deadline = time.monotonic() + wait_s
     while True:
         known = {stream: at.bound for stream, at in poller.bounds.items()}
-        # A real Synapse's bound is found by looking for a while; our own is there at once, and
-        # what is under way there may stay so.
+        # A real Synapse's bound needs observations over some seconds. Our own is known at once, and
+        # a write in flight there may stay in flight for long.
         left = poller.unsettled(known) if source.is_lossy else {}
         left = {stream: each for stream, each in left.items() if stream not in ending}
         asked = [known[stream].covers(at) for stream, at in ending.items() if stream in known]
@@ -77,11 +78,11 @@ def observe_until_settled(
 
 
 class AdmittedStreams:
-    """Takes in streams that fit the columns a query began with.
+    """The streams of a query: those it began with, and later ones that fit its columns.
 
-    :param streams: those it began with
+    :param streams: the streams it began with
     :param whole: all their columns
-    :param read: those that are read
+    :param read: the columns that are read
     """
 
     def __init__(self, streams: Sequence[str], whole: ReadSchema, read: ReadSchema) -> None:
@@ -91,13 +92,13 @@ class AdmittedStreams:
 
     @property
     def known(self) -> Sequence[str]:
-        """The streams taken in so far."""
+        """The names of the streams admitted so far."""
         return tuple(self._known)
 
     def admit(self, stream_schema: StreamSchema) -> None:
-        """Take in a stream, unless it is in.
+        """Admit a stream, unless it has been admitted.
 
-        :raises StreamAppeared: rows of it would lose columns, or lack some that must be there
+        :raises StreamAppeared: its rows would lose columns, or lack one that may not be null
         """
         if stream_schema.stream in self._known:
             return

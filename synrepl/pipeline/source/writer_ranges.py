@@ -1,4 +1,4 @@
-"""The tokens of one stream that lie between two positions."""
+"""The tokens of one stream between two position vectors: a range for each writer."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from synrepl.positions.vector import PositionVector
 
 @dataclass(frozen=True, slots=True)
 class WriterRanges:
-    """What was settled after ``start`` and no later than ``end``.
+    """The tokens above ``start`` and at or below ``end``, writer by writer.
 
-    Each writer has a window of its own; where those of all writers agree, tokens can be
-    read without asking who wrote them. Half-open, like all ranges.
+    Each writer has its own range. Where the ranges of all writers agree, rows can be read without
+    a condition on the writer. Half-open, like all ranges.
 
-    :ivar start: taken in already
-    :ivar end: to be taken in
-    :ivar span: only tokens in this range
+    :ivar start: everything up to here has been read
+    :ivar end: everything up to here is to be read
+    :ivar span: limits the ranges to these tokens
     """
 
     start: PositionVector
@@ -28,7 +28,7 @@ class WriterRanges:
 
     @classmethod
     def between(cls, start: PositionVector, end: PositionVector) -> WriterRanges:
-        """All that lies between two positions."""
+        """All tokens between two positions."""
         spans = [cls._of(start, end, writer) for writer in (None, *cls._named(start, end))]
         wanted = [span for span in spans if not span.empty]
         if not wanted:
@@ -38,12 +38,12 @@ class WriterRanges:
 
     @property
     def empty(self) -> bool:
-        """True when no token can lie inside."""
+        """True if no token can lie inside."""
         return self.span.empty
 
     @property
     def writers(self) -> dict[str, Range]:
-        """The ranges of the writers that are named, within the span."""
+        """The ranges of the writers that either position names, within the span."""
         return {
             writer: self._clipped(self._of(self.start, self.end, writer))
             for writer in self._named(self.start, self.end)
@@ -51,20 +51,20 @@ class WriterRanges:
 
     @property
     def others(self) -> Range:
-        """The window of writers that neither position names, within the span."""
+        """The range of all writers that neither position names, within the span."""
         return self._clipped(self._of(self.start, self.end, None))
 
     @property
     def is_uniform(self) -> bool:
-        """True when every writer's window is the whole span."""
+        """True if every writer's range is the whole span."""
         return all(span == self.span for span in (self.others, *self.writers.values()))
 
     def within(self, span: Range) -> WriterRanges:
-        """The part in a range of tokens."""
+        """The part of them in a range of tokens."""
         return WriterRanges(self.start, self.end, self._clipped(span))
 
     def parts(self) -> Iterator[WriterRanges]:
-        """Three at most: before, where and after all writers' ranges agree."""
+        """At most three parts: before, where and after the ranges of all writers overlap."""
         spans = [self.others, *self.writers.values()]
         inner = Range(max(span.after for span in spans), min(span.upto for span in spans))
         cuts = [self.span.after, self.span.upto]
@@ -90,7 +90,7 @@ class WriterRanges:
 
 
 def cap_position(start: PositionVector, end: PositionVector, token: Token) -> PositionVector:
-    """The position between two that has nothing above ``token`` but what ``start`` has."""
+    """``end`` limited to tokens up to ``token``, but not below ``start``."""
     writers = {
         writer: max(start[writer], min(end[writer], token))
         for writer in start.writers.keys() | end.writers.keys()

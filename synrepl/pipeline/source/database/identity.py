@@ -1,4 +1,4 @@
-"""Which database this is, for whoever comes back with positions."""
+"""Identifies a database, so that stored positions are only used with the one they belong to."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _OF_INCARNATION = """EXISTS (SELECT FROM (SELECT * FROM synrepl._incarnations
 
 
 class DatabaseIdentity(NamedTuple):
-    """What tells a database from any other, over restarts and failovers.
+    """Identifies a database across restarts and failovers.
 
-    A dump that is restored elsewhere is another one. So is the same one to a user who may
-    not ask for the system's identifier, which is then left out.
+    A dump restored elsewhere is another database. A user who may not read the system identifier
+    gets an identity without it, which differs from the full one.
 
-    :ivar system: the identifier of the database system; "" when it may not be asked for
-    :ivar name: of the database in it
+    :ivar system: the identifier of the database system; "" if it may not be read
+    :ivar name: the name of the database in it
     """
 
     system: str
@@ -30,10 +30,10 @@ class DatabaseIdentity(NamedTuple):
         return f"{self.system}/{self.name}" if self.system else self.name
 
     def identity_sql(self, lsn: str, incarnation: int = 0) -> str:
-        """A statement that gives true in this database, once it has everything up to a place in its log.
+        """A statement that is true in this database once it has replayed its log up to ``lsn``.
 
-        :param lsn: where it was when somebody looked, as :func:`log_position` tells
-        :param incarnation: that its server has to be of; 0 where nobody counts them
+        :param lsn: the log position when the database was observed, see :func:`log_position`
+        :param incarnation: the required incarnation of the server; 0 where they are not recorded
         """
         same = f"current_database() = {literal(self.name)}"
         if self.system:
@@ -46,7 +46,7 @@ class DatabaseIdentity(NamedTuple):
 
 
 def identify(txn: Transaction) -> DatabaseIdentity:
-    """Find out which database this is."""
+    """Read the identity of the database."""
     txn.execute("SELECT current_database()")
     name = str(txn.fetchone()[0])
     txn.execute("SAVEPOINT asking")
@@ -59,9 +59,9 @@ def identify(txn: Transaction) -> DatabaseIdentity:
 
 
 def log_position(txn: Transaction) -> str:
-    """Up to where the server's log goes now; on a standby, up to where it has been replayed.
+    """The end of the server's log; on a standby, the position up to which it has been replayed.
 
-    Whatever this transaction sees, is seen by everybody in a database that has the log up to there.
+    Everything visible to this transaction is visible in any database that has the log up to there.
     """
     txn.execute(
         "SELECT coalesce(CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()"

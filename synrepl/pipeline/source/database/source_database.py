@@ -62,19 +62,19 @@ class SourceDatabase(Protocol):
         """By stream, ranges of tokens that failovers skipped and that were never allocated."""
 
     def scan(
-        self, stream: str, ranges: WriterRanges, columns: Sequence[str], also: str = ""
+        self, stream: str, ranges: WriterRanges, columns: Sequence[str], condition: str = ""
     ) -> Scan:
         """A statement that selects rows in the order of their tokens.
 
         :param ranges: the tokens to read
         :param columns: names of :attr:`.StreamSchema.columns`, in order
-        :param also: a condition on columns, in SQL
+        :param condition: a condition on columns, in SQL
         """
 
     def raw_scan(self, stream: str, ranges: WriterRanges) -> Scan:
         """A statement that selects :data:`.stream_schema.RAW`: all rows, with values not decoded.
 
-        It succeeds where :meth:`scan` fails because of a value. It has no condition ``also``.
+        It succeeds where :meth:`scan` fails because of a value. It has no condition ``condition``.
         """
 
     def estimate_rows(self, stream: str, ranges: WriterRanges) -> int:

@@ -31,7 +31,7 @@ def identifier(name: str) -> str:
 
 
 def cell(column: Column, source: str = "") -> str:
-    """A column as the reader wants it: JSON is text to it."""
+    """A column in a select list, with JSON cast to text and ``row_no`` to bigint for the reader."""
     name = f"{source}{identifier(column.name)}"
     if column.type is ColumnType.JSON:
         return f"CAST({name} AS text) AS {identifier(column.name)}"
@@ -47,12 +47,12 @@ def selected(stream_schema: StreamSchema, columns: Sequence[str]) -> str:
 
 
 def in_ranges(stream_schema: StreamSchema, ranges: WriterRanges, ids: tuple[str, str]) -> str:
-    """The condition that a row of ``stream_id`` and ``writer`` is wanted.
+    """The condition that a row lies in the range of its writer.
 
-    :param ids: the least and the greatest stream ID
+    :param ids: the least and the greatest stream ID, as SQL
     """
     low, high = ids
-    # Spelled on the ID itself, so that an index serves.
+    # On the column itself, so that an index can be used.
     whole = f"stream_id BETWEEN {low} AND {high}"
     if ranges.is_uniform:
         return whole
@@ -66,7 +66,7 @@ def in_ranges(stream_schema: StreamSchema, ranges: WriterRanges, ids: tuple[str,
 
 
 def readable(text: str) -> str:
-    """Text as it is, or where the database does not know in which encoding it is, its bytes escaped."""
+    """Text as it is; in a database without an encoding (SQL_ASCII), its bytes escaped."""
     return (
         "CASE WHEN current_setting('server_encoding') = 'SQL_ASCII'"
         f" THEN encode(convert_to({text}, 'SQL_ASCII'), 'escape') ELSE {text} END"
@@ -74,10 +74,10 @@ def readable(text: str) -> str:
 
 
 def in_order(stream_schema: StreamSchema) -> str:
-    """The order of tokens, and within a fact that of its rows; of what is called ``rows``.
+    """Order by token, and within a fact by row number; the table has to have the alias ``rows``.
 
-    By its own columns: a bare name would be what is selected under it, a cast of ``row_no``, whose
-    order no index has, and all rows would be sorted again.
+    The columns are qualified because a bare ``row_no`` would name the selected cast, which no index
+    is ordered by, so that all rows would be sorted again.
     """
     return f"ORDER BY rows.stream_id{' DESC' if stream_schema.counts_down else ''}, rows.row_no"
 

@@ -38,14 +38,14 @@ from synrepl.streams.synapse import SYNAPSE_STREAMS
 
 T = TypeVar("T")
 
-#: How long a Synapse process may take from a token to its transaction, in seconds.
+#: Maximum time between allocating a token and beginning its transaction in Synapse, in seconds.
 SETTLE_S = 5.0
 
-#: How long a statement of the planning may take, in ms: the database is somebody else's.
+#: Time limit of a planning statement, in ms: the database serves a live Synapse.
 _STATEMENT_MS = 30_000
 
-# The activity view shows a plain user nothing of others' transactions; the locks that each
-# holds on itself are there for everybody.
+# The activity view hides other users' transactions from a plain user. Every transaction holds a
+# lock on its own virtual ID, which everybody can see.
 _OPEN = """
     SELECT l.pid, l.virtualtransaction FROM pg_locks l JOIN pg_stat_activity a USING (pid)
     WHERE l.locktype = 'virtualxid' AND l.mode = 'ExclusiveLock'
@@ -55,7 +55,7 @@ _OPEN = """
 
 
 class _OpenTransaction(NamedTuple):
-    """A transaction that was open at some look."""
+    """A transaction that was open at an observation."""
 
     pid: int
     virtual_id: str
@@ -67,12 +67,12 @@ class _OpenTransaction(NamedTuple):
 class SynapseDatabase:
     """Implements :class:`.SourceDatabase` over a real Synapse's tables.
 
-    Real servers delete what has been superseded or delivered, so a range that is read
-    twice may give less the second time.
+    Real servers delete rows that are superseded or delivered, so a range that is read again may
+    have fewer rows.
 
     :param settle_s: see :class:`.bounds.ForeignBounds`
-    :param now: a clock that does not go back, in seconds
-    :raises NotSynapse: the tables that every release has are not there
+    :param now: a monotonic clock, in seconds
+    :raises NotSynapse: it lacks the tables that every release has
     """
 
     is_lossy = True
@@ -92,18 +92,18 @@ class SynapseDatabase:
         self.refresh()
 
     def refresh(self) -> None:
-        """Read again which release's tables there are."""
+        """Read again which release the tables belong to."""
         self._identity, self._log, self._release, self._sole = self._read("recognise", _recognised)
         self.server = str(self._identity)
 
     @property
     def streams(self) -> Sequence[str]:
-        """All streams of the release that are in tables."""
+        """The names of all streams of the release that have tables."""
         return sorted(name for name in self._release.streams if name in self._catalogue)
 
     @property
     def left_out(self) -> Mapping[str, str]:
-        """The streams whose tables lack columns that other releases have."""
+        """The streams whose tables lack columns of every known release, each with the reason."""
         release = self._release
         return {
             stream: str(UnknownSchema(version=release.version, stream=stream, missing=missing))
@@ -111,9 +111,9 @@ class SynapseDatabase:
         }
 
     def stream_schema(self, stream: str) -> StreamSchema:
-        """The columns of a stream, as the catalogue has them.
+        """The columns of a stream, from the catalogue.
 
-        :raises UnknownSchema: it has tables, and not the columns that are known
+        :raises UnknownSchema: its tables lack known columns
         """
         if stream in self._release.unknown:
             self._release.locate(stream)
@@ -123,7 +123,7 @@ class SynapseDatabase:
         return StreamSchema(stream, known.counts_down, columns_of(known))
 
     def observe(self, streams: Sequence[str]) -> Mapping[str, SafeBound]:
-        """How far each stream may be read, by what is on record, and by looks that were before."""
+        """How far each stream may be read, from recorded positions and repeated observations."""
         for stream in streams:
             self.stream_schema(stream)
 
@@ -134,7 +134,7 @@ class SynapseDatabase:
             open_now = [_OpenTransaction(*row) for row in txn.execute(_OPEN).fetchall()]
             return found, open_now, log_position(txn), self._now()
 
-        # Not in one snapshot: whoever is open has to be looked for after the sequences.
+        # Not in one snapshot: open transactions have to be read after the sequences.
         found, open_transactions, self._log, now = self._read(
             "look", work, Isolation.READ_COMMITTED
         )
@@ -149,22 +149,22 @@ class SynapseDatabase:
         }
 
     def survived_since(self, incarnation: int) -> Mapping[str, PositionVector]:
-        """None: a Synapse does not know what a failover has lost."""
+        """Empty: Synapse does not record what a failover has lost."""
         return {}
 
     def skipped_ranges(self) -> Mapping[str, Sequence[Range]]:
-        """None: its sequences go on where they were."""
+        """Empty: its sequences are not advanced by failovers."""
         return {}
 
     def scan(
-        self, stream: str, ranges: WriterRanges, columns: Sequence[str], also: str = ""
+        self, stream: str, ranges: WriterRanges, columns: Sequence[str], condition: str = ""
     ) -> Scan:
-        """A statement that gives rows, in the order of their tokens."""
+        """A statement that selects rows in the order of their tokens."""
         stream_schema = self.stream_schema(stream)
-        return self._scan(stream_schema, ranges, selected(stream_schema, columns), also=also)
+        return self._scan(stream_schema, ranges, selected(stream_schema, columns), condition=condition)
 
     def raw_scan(self, stream: str, ranges: WriterRanges) -> Scan:
-        """A statement that gives all rows as text: the cells of the table that they are from."""
+        """A statement that selects all rows as text, with the cells of the table that each is from."""
         wanted = ", ".join(identifier(column.name) for column in RAW)
         return self._scan(self.stream_schema(stream), ranges, wanted, raw=True)
 
@@ -173,10 +173,10 @@ class SynapseDatabase:
         stream_schema: StreamSchema,
         ranges: WriterRanges,
         wanted: str,
-        also: str = "",
+        condition: str = "",
         raw: bool = False,
     ) -> Scan:
-        where = in_ranges(stream_schema, ranges, (LOW, HIGH)) + (f" AND ({also})" if also else "")
+        where = in_ranges(stream_schema, ranges, (LOW, HIGH)) + (f" AND ({condition})" if condition else "")
         facts = self._facts(stream_schema)
         union = facts.union(LOW, HIGH, self._unnamed(stream_schema), raw=raw)
         cells = [RAW_CELLS] if raw else [identifier(column.name) for column in stream_schema.cells]
@@ -190,18 +190,18 @@ class SynapseDatabase:
         )
 
     def estimate_rows(self, stream: str, ranges: WriterRanges) -> int:
-        """About how many rows there are, as the planner expects."""
+        """The number of rows that the planner of Postgres expects."""
         stream_schema = self.stream_schema(stream)
         between = ids(ranges.span, stream_schema.counts_down)
         statement = self._facts(stream_schema).union(*between, self._unnamed(stream_schema))
         return self._read("estimate", lambda txn: planned_rows(txn, statement))
 
     def occupied_range(self, stream: str, span: Range) -> Range:
-        """The range itself: streams lie in several tables, and have no gaps worth looking for."""
+        """The range itself: a stream is in several tables, and has no large gaps."""
         return span
 
     def token_at_row(self, stream: str, ranges: WriterRanges, rows: int) -> int | None:
-        """The token of the row at which so many have been read."""
+        """The token of the row number ``rows``; None if there are fewer rows."""
         stream_schema = self.stream_schema(stream)
         between = ids(ranges.span, stream_schema.counts_down)
         union = self._facts(stream_schema).union(*between, self._unnamed(stream_schema))
@@ -214,23 +214,23 @@ class SynapseDatabase:
         return None if found is None else int(found[0])
 
     def identity_sql(self) -> str:
-        """A statement that tells a task whether it reads what was looked at."""
+        """A statement that is true in the observed database, see :class:`.SourceDatabase`."""
         return self._identity.identity_sql(self._log)
 
     def trimmed_sql(self, stream: str) -> str | None:
-        """None: what is deleted is not on record."""
+        """None: deletions are not recorded."""
         return None
 
     def watermarks(self) -> Mapping[str, Sequence[PositionMark]]:
-        """None: a Synapse does not keep any."""
+        """Empty: Synapse does not record any."""
         return {}
 
     def erased_subjects(self) -> Set[str]:
-        """The users that the server has erased."""
+        """The users whom the server has erased."""
         return self._read("read the erased", erased_users)
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         self._database.close()
 
     def _facts(self, stream_schema: StreamSchema) -> ForeignFacts:

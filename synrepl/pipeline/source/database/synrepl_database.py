@@ -52,7 +52,7 @@ _MARKS = """
 
 
 class SynreplDatabase:
-    """Implements :class:`.SourceDatabase` over a database of synrepl's."""
+    """Implements :class:`.SourceDatabase` over synrepl's own tables."""
 
     is_lossy = False
 
@@ -63,7 +63,7 @@ class SynreplDatabase:
         self.refresh()
 
     def refresh(self) -> None:
-        """Read again which streams and columns there are."""
+        """Read the streams and their columns again."""
         self._identity, self._log, self._streams, self._stream_schemas = self._database.run(
             "read the streams", _read, read_only=True
         )
@@ -71,23 +71,23 @@ class SynreplDatabase:
 
     @property
     def streams(self) -> Sequence[str]:
-        """All streams."""
+        """The names of all streams."""
         return sorted(self._stream_schemas)
 
     @property
     def left_out(self) -> Mapping[str, str]:
-        """None: what is in its tables can be read."""
+        """Empty: all of its tables can be read."""
         return {}
 
     def stream_schema(self, stream: str) -> StreamSchema:
-        """The columns of a stream, as its table has them."""
+        """The columns of a stream, from its table."""
         try:
             return self._stream_schemas[stream]
         except KeyError:
             raise no_such_stream(stream, self.streams) from None
 
     def observe(self, streams: Sequence[str]) -> Mapping[str, SafeBound]:
-        """How far each stream may be read: the sequences first, then who holds what of them."""
+        """How far each stream may be read. Reads the sequences first, and then who holds tokens."""
         wanted = [self._streams[self.stream_schema(stream).stream] for stream in streams]
 
         def work(txn: Transaction) -> tuple[bool, int, Mapping[str, Observation], str]:
@@ -102,7 +102,7 @@ class SynreplDatabase:
         if incarnation < self.incarnation:
             raise OlderServer(found=incarnation, newest=self.incarnation)
         if incarnation > self.incarnation:
-            # Whoever held tokens of the old server is gone, and others have their identities.
+            # Those who held tokens on the old server are gone, and new holders may have their identities.
             self._bounds.clear()
             self.incarnation = incarnation
         return {
@@ -111,7 +111,7 @@ class SynreplDatabase:
         }
 
     def survived_since(self, incarnation: int) -> Mapping[str, PositionVector]:
-        """By stream, up to where everything has survived the failovers after an incarnation."""
+        """By stream, the position up to which everything survived the failovers since an incarnation."""
         losses = self._database.run(
             "read what failovers have lost",
             lambda txn: incarnations.lost_since(txn, incarnation),
@@ -121,17 +121,17 @@ class SynreplDatabase:
         return {stream: kept for stream, kept in found.items() if kept is not None}
 
     def skipped_ranges(self) -> Mapping[str, Sequence[Range]]:
-        """By stream, tokens that failovers have passed over."""
+        """By stream, the ranges of tokens that failovers skipped."""
         return self._database.run("read the gaps", incarnations.gaps, read_only=True)
 
     def scan(
-        self, stream: str, ranges: WriterRanges, columns: Sequence[str], also: str = ""
+        self, stream: str, ranges: WriterRanges, columns: Sequence[str], condition: str = ""
     ) -> Scan:
-        """A statement that gives rows, in the order of their tokens."""
-        return self._scan(stream, ranges, selected(self.stream_schema(stream), columns), also)
+        """A statement that selects rows in the order of their tokens."""
+        return self._scan(stream, ranges, selected(self.stream_schema(stream), columns), condition)
 
     def raw_scan(self, stream: str, ranges: WriterRanges) -> Scan:
-        """A statement that gives all rows as text."""
+        """A statement that selects all rows as text."""
         cells = ", ".join(
             f"{readable(f'CAST({name} AS text)')} AS {name}"
             for name in (identifier(column.name) for column in self.stream_schema(stream).cells)
@@ -140,9 +140,9 @@ class SynreplDatabase:
         head = selected(self.stream_schema(stream), [column.name for column in HEAD])
         return self._scan(stream, ranges, f"{head}, {whole} AS cells")
 
-    def _scan(self, stream: str, ranges: WriterRanges, wanted: str, also: str = "") -> Scan:
+    def _scan(self, stream: str, ranges: WriterRanges, wanted: str, condition: str = "") -> Scan:
         stream_schema = self.stream_schema(stream)
-        where = in_ranges(stream_schema, ranges, (LOW, HIGH)) + (f" AND ({also})" if also else "")
+        where = in_ranges(stream_schema, ranges, (LOW, HIGH)) + (f" AND ({condition})" if condition else "")
         table = table_name(self._streams[stream])
         return Scan(
             f"SELECT {wanted} FROM {table} AS rows WHERE {where} {in_order(stream_schema)}",
@@ -150,7 +150,7 @@ class SynreplDatabase:
         )
 
     def estimate_rows(self, stream: str, ranges: WriterRanges) -> int:
-        """About how many rows there are, as the planner expects; of a table without statistics, a row per token."""
+        """The number of rows that the planner of Postgres expects; one per token without statistics."""
         stream_schema = self.stream_schema(stream)
         table = table_name(self._streams[stream])
         where = in_ranges(stream_schema, ranges, ids(ranges.span, stream_schema.counts_down))
@@ -164,7 +164,7 @@ class SynreplDatabase:
         return self._database.run("estimate", work, read_only=True)
 
     def occupied_range(self, stream: str, span: Range) -> Range:
-        """The tokens of a range between the first and the last that have rows."""
+        """The tokens of a range between the first and the last that have rows; empty without any."""
         down = self.stream_schema(stream).counts_down
         statement = (
             f"SELECT min(stream_id), max(stream_id) FROM {table_name(self._streams[stream])}"
@@ -179,7 +179,7 @@ class SynreplDatabase:
         return Range(first - 1, last)
 
     def token_at_row(self, stream: str, ranges: WriterRanges, rows: int) -> int | None:
-        """The token of the row at which so many have been read."""
+        """The token of the row number ``rows``; None if there are fewer rows."""
         stream_schema = self.stream_schema(stream)
         statement = (
             f"SELECT abs(stream_id) FROM {table_name(self._streams[stream])} AS rows"
@@ -192,15 +192,15 @@ class SynreplDatabase:
         return None if found is None else int(found[0])
 
     def identity_sql(self) -> str:
-        """A statement that tells a task whether it reads what was looked at."""
+        """A statement that is true in the observed database, see :class:`.SourceDatabase`."""
         return self._identity.identity_sql(self._log, self.incarnation)
 
     def trimmed_sql(self, stream: str) -> str | None:
-        """A statement for up to where facts are gone by now."""
+        """A statement for the token up to which facts have been trimmed."""
         return f"SELECT trimmed FROM synrepl._streams WHERE stream = {literal(stream)}"
 
     def watermarks(self) -> Mapping[str, Sequence[PositionMark]]:
-        """By stream, where it was on record at some times, oldest first: what retention goes by."""
+        """By stream, the recorded positions and their times, oldest first; retention uses them too."""
         found: dict[str, list[PositionMark]] = {}
         for stream, at, token in self._database.run(
             "read the marks", lambda txn: txn.execute(_MARKS).fetchall(), read_only=True
@@ -209,11 +209,11 @@ class SynreplDatabase:
         return found
 
     def erased_subjects(self) -> Set[str]:
-        """What ``synrepl.erase()`` was called with."""
+        """The subjects that ``synrepl.erase()`` was called with."""
         return self._database.run("read the erased", erased_subjects, read_only=True)
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         self._database.close()
 
 

@@ -1,1 +1,1 @@
-"""What is read next, and in which parts: positions, ranges of tokens, chunks for tasks."""
+"""Scan plans: offsets, ranges of tokens by writer, and chunks for tasks."""

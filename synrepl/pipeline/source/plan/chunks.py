@@ -1,4 +1,4 @@
-"""What one task reads."""
+"""Plans scans: cuts what lies between two positions into chunks of similar size, one per task."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from synrepl.storage.store import Trimmed
 
 
 class ScanChunk(msgspec.Struct, frozen=True):
-    """Part of one stream's range, made so that any process can read it, any number of times.
+    """A part of a stream that one task reads. Any process can read it, any number of times.
 
-    :ivar after: tokens above it and
-    :ivar upto: no further are in it, though perhaps not of every writer
-    :ivar scan: of its rows, in order
-    :ivar raw: of the same rows as text, see :meth:`.SourceDatabase.raw_scan`
-    :ivar identity_sql: gives true where it may be read, see :meth:`.SourceDatabase.identity_sql`
-    :ivar trimmed_sql: gives up to where facts are gone; None where nobody trims
-    :ivar rows: about how many there are
+    :ivar after: its tokens are above this
+    :ivar upto: and at or below this; of some writers it may have fewer
+    :ivar scan: selects its rows, in order
+    :ivar raw: selects the same rows as text, see :meth:`.SourceDatabase.raw_scan`
+    :ivar identity_sql: is true where it may be read, see :meth:`.SourceDatabase.identity_sql`
+    :ivar trimmed_sql: selects the token up to which facts are trimmed; None without trimming
+    :ivar rows: the estimated number of rows
     """
 
     stream: str
@@ -39,19 +39,19 @@ class ScanChunk(msgspec.Struct, frozen=True):
 
     @property
     def sql(self) -> str:
-        """Gives its rows, in order."""
+        """The statement that selects its rows, in order."""
         return self.scan.between(Range(self.after, self.upto))
 
     def within(self, after: Token, upto: Token) -> ScanChunk:
-        """The part in a smaller range."""
+        """The part of it in a smaller range."""
         return msgspec.structs.replace(self, after=after, upto=upto)
 
     def as_text(self) -> ScanChunk:
-        """The same facts, as text."""
+        """The same rows, as text."""
         return msgspec.structs.replace(self, scan=self.raw)
 
 
-#: Rows that one task reads. Memory does not depend on it: rows are read as they come.
+#: Number of rows that one task reads. Memory does not depend on it, because rows are streamed.
 CHUNK_ROWS = 500_000
 
 Vectors = Mapping[str, PositionVector]
@@ -63,12 +63,12 @@ def plan_chunks(
     end: Vectors,
     columns: Mapping[str, Sequence[str]],
     rows: int = CHUNK_ROWS,
-    also: str = "",
+    condition: str = "",
 ) -> Iterator[ScanChunk]:
-    """What lies between two positions, in parts of about ``rows`` rows, stream by stream.
+    """Plan a scan from ``start`` to ``end``: chunks of about ``rows`` rows, stream by stream.
 
-    :param columns: by stream, which to read
-    :param also: a condition on columns, in SQL
+    :param columns: by stream, the names of the columns to read
+    :param condition: an additional condition on columns, in SQL
     """
     for stream, upto in end.items():
         for ranges in WriterRanges.between(start.get(stream, PositionVector()), upto).parts():
@@ -82,7 +82,7 @@ def plan_chunks(
                 yield ScanChunk(
                     stream,
                     *part.span,
-                    source.scan(stream, part, columns[stream], also),
+                    source.scan(stream, part, columns[stream], condition),
                     source.raw_scan(stream, part),
                     source.identity_sql(),
                     source.trimmed_sql(stream),
@@ -93,9 +93,9 @@ def plan_chunks(
 def limit_rows(
     source: SourceDatabase, start: Vectors, end: Vectors, rows: int
 ) -> dict[str, PositionVector]:
-    """The position up to ``end`` before which there are about ``rows`` rows, shared by the streams.
+    """Lower ``end`` so that about ``rows`` rows lie before it, shared equally by the streams.
 
-    Facts are never split, so one alone may have more.
+    Facts are never split, so a single fact may have more rows.
     """
     share = max(1, rows // max(1, len(end)))
     found = {}
@@ -108,16 +108,16 @@ def limit_rows(
 
 
 def check_not_trimmed(stream: str, start: PositionVector, trimmed: int) -> None:
-    """Refuse a start from which facts are gone.
+    """Refuse a start position if facts above it have been trimmed.
 
-    :raises Trimmed: some that were to come next are
+    :raises Trimmed: facts above it have been trimmed
     """
     after = min([start.linear, *(start[writer] for writer in start.writers)])
     if trimmed > after:
         raise Trimmed(stream=stream, trimmed=trimmed, after=after)
 
 
-#: At most so many parts of one range, whatever the statistics say: each is a task.
+#: Maximum number of parts of one range, whatever the statistics say; each part is a task.
 MAX_PARTS = 1024
 
 
@@ -127,16 +127,15 @@ def split_evenly(
     rows: Callable[[WriterRanges], int],
     occupied: Callable[[Range], Range],
 ) -> Iterator[tuple[WriterRanges, int]]:
-    """Cut until each part has no more than ``wanted`` rows.
+    """Cut ranges until each part has at most ``wanted`` rows.
 
-    Evenly by *tokens*: where they are dense, more cuts are made. Where there are none, as in the
-    gap that a failover of the database leaves, no part is made: the next one begins where the
-    last one ends, so that together they are always the whole. A part that the statistics are
-    wrong about is slower than it should be, never wrong.
+    Cuts are even by *token*, and there are more of them where rows are dense. A gap without rows,
+    such as a failover leaves, gets no part of its own: the parts always cover the whole range.
+    Wrong statistics make a part slower, never wrong.
 
-    :param rows: about how many rows are in a part
-    :param occupied: the tokens of a range between the first and the last that have rows
-    :returns: the parts in order, at least one, with about how many rows each has
+    :param rows: estimates the number of rows of a part
+    :param occupied: returns the tokens of a range between the first and the last that have rows
+    :returns: the parts in order, at least one, each with its estimated number of rows
     """
     spans = list(_occupied_spans(ranges, wanted, rows, occupied)) or [(ranges.span, 0)]
     after = ranges.span.after
@@ -152,7 +151,7 @@ def _occupied_spans(
     rows: Callable[[WriterRanges], int],
     occupied: Callable[[Range], Range],
 ) -> Iterator[tuple[Range, int]]:
-    """Ranges that have rows, in order, with about how many each has."""
+    """The ranges that have rows, in order, each with its estimated number of rows."""
     waiting = [ranges.span]
     parts = 1
     while waiting:
@@ -165,7 +164,7 @@ def _occupied_spans(
         if expected <= wanted or width <= 1 or parts >= MAX_PARTS:
             yield span, expected
             continue
-        # Evenly into as many as there should be, rather than in two, saves asking.
+        # Cutting into the expected number of pieces at once, not in two, saves estimates.
         pieces = min(_pieces(expected, wanted), width, MAX_PARTS - parts + 1)
         edges = [span.after + width * n // pieces for n in range(pieces + 1)]
         cut = [Range(after, upto) for after, upto in itertools.pairwise(edges) if upto > after]

@@ -1,4 +1,4 @@
-"""Where a reader of streams is: a position vector for each, as JSON that a checkpoint keeps."""
+"""Offsets of streaming queries: a position vector per stream, stored as JSON in Spark's checkpoint."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class OtherVersion(Refused):
 class Offset:
     """Positions in some streams of one database.
 
-    :ivar server: which database, as :attr:`.SourceDatabase.server` has it
-    :ivar incarnation: of its server, as :attr:`.SourceDatabase.incarnation` has it
+    :ivar server: identifies the database, see :attr:`.SourceDatabase.server`
+    :ivar incarnation: of the database's server, see :attr:`.SourceDatabase.incarnation`
     """
 
     server: str
@@ -40,7 +40,7 @@ class Offset:
     def to_json(self) -> dict[str, Any]:
         """``{"version": 1, "server": "…", "streams": {"events": {"linear": 10, "writers": {…}}}}``.
 
-        From the first failover on also with ``"incarnation": 2``.
+        After the first failover, it also has ``"incarnation": 2``.
         """
         failovers = {"incarnation": self.incarnation} if self.incarnation > 1 else {}
         return {
@@ -52,9 +52,9 @@ class Offset:
 
     @classmethod
     def from_json(cls, value: object, server: str) -> Offset:
-        """Read what :meth:`to_json` gives.
+        """Parse the result of :meth:`to_json`.
 
-        :param server: the database that the positions have to be of
+        :param server: the database that the positions have to belong to
         :raises BadOffset: :raises OtherServer: :raises OtherVersion:
         """
         if not isinstance(value, dict) or not isinstance(value.get("streams"), dict):

@@ -1,1 +1,1 @@
-"""Chunks out of a database into Arrow record batches, in whatever process a task runs."""
+"""Reads chunks from a database as Arrow record batches, in the process of a task."""

@@ -1,4 +1,9 @@
-"""One chunk's rows."""
+"""Reads the rows of a chunk with ADBC, over a connection that a worker of Spark keeps.
+
+A worker is a Python process that runs many tasks, one after the other, and ends a minute after the
+last. Connecting takes some 40 ms, because the driver reads the server's catalogue of types. A garbage
+collection, which Spark requests after each task, takes 25 ms, most of it for modules.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +26,7 @@ from synrepl.driver.errors import one_line
 from synrepl.pipeline.source.plan.chunks import ScanChunk
 from synrepl.storage.store import Trimmed
 
-#: Bytes that a batch of rows should have: with two in flight, what a task holds at a time.
+#: Target size of a batch of rows, in bytes. A task holds two at a time.
 BATCH_BYTES = 4 << 20
 
 #: Without these the server reads the whole table for each part of it.
@@ -35,11 +40,11 @@ _SETTINGS = {
 _BATCH_BYTES_OPTION = "adbc.postgresql.batch_size_hint_bytes"
 
 
-#: The server ends a connection whose transaction waits for its client.
+#: SQLSTATEs of a server that ends a connection whose transaction is idle for too long.
 _IDLE_TOO_LONG = frozenset({"25P03", "25P04"})
 
 
-#: A standby that is far behind, or another database, has not even synrepl's tables.
+#: SQLSTATE of a missing table: a standby that is far behind, or another database, may lack synrepl's.
 _NO_TABLE = "42P01"
 
 
@@ -48,7 +53,7 @@ class ReadFailed(StorageError):
 
     @property
     def is_bad_value(self) -> bool:
-        """True when a value in the table does not fit the column it is to be read as."""
+        """True if a value in the table does not fit the column that it is read as."""
         return str(self.facts["sqlstate"]).startswith("22")
 
 
@@ -61,18 +66,18 @@ class ReadElsewhere(StorageError):
 
 
 class ChunkReader:
-    """Reads chunks over a connection that nobody else uses meanwhile; a task's.
+    """Reads chunks in a task, over a connection that is not shared.
 
-    :param dsn: where the database is, for libpq
+    :param dsn: the database, for libpq
     """
 
     def __init__(self, dsn: str, instance: str = "pipeline") -> None:
         self._address = DatabaseAddress(dsn, instance, settings=_SETTINGS)
-        self._idle = kept()
+        self._idle = worker_idle_connection()
 
     @contextmanager
     def keeping_connection(self) -> Iterator[None]:
-        """Read several chunks over one connection, instead of one for each; a worker of Spark always does."""
+        """Read several chunks over one connection, not one connection each; Spark's workers always do."""
         if self._idle is not None:
             yield
             return
@@ -84,29 +89,29 @@ class ChunkReader:
             self._idle = None
 
     def batches(self, chunk: ScanChunk, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """The rows, batch by batch, as the server sends them.
+        """Read the rows of a chunk, batch by batch, as the server sends them.
 
         :param schema: of the columns that the chunk's statement selects
-        :raises ReadFailed: the server refused the statement, or gave it up
+        :raises ReadFailed: the server refused or cancelled the statement
         :raises ReadingAway: the connection was lost
         :raises ReadElsewhere: this is not the database that the chunk was planned for
-        :raises Trimmed: facts of the range are gone; what was read so far is not all of it
+        :raises Trimmed: facts of the range have been trimmed, so the rows read are incomplete
         """
         with self._named(chunk), self._connected() as connection:
             _check_identity(connection, chunk)
             with connection.cursor() as cursor:
                 cursor.adbc_statement.set_options(**{_BATCH_BYTES_OPTION: str(BATCH_BYTES)})
                 cursor.execute(chunk.sql)
-                stream = cursor.fetch_arrow()  # to be kept as long as what reads from it
-                # Not the cursor's own reader, whose errors have no SQLSTATE.
+                stream = cursor.fetch_arrow()  # has to outlive its reader
+                # Errors of the cursor's own reader have no SQLSTATE.
                 with AdbcRecordBatchReader._import_from_c(stream.address) as batches:
                     for batch in batches:
                         yield _as(batch, schema)
-            # Last of all: what is trimmed while it is read must not look like nothing.
+            # Last, because rows that are trimmed during the read are missing from it.
             _check_not_trimmed(connection, chunk)
 
     def check_not_trimmed(self, chunk: ScanChunk) -> None:
-        """Make sure that all of a chunk was still there until now.
+        """Check that no facts of a chunk have been trimmed.
 
         :raises Trimmed: :raises ReadingAway:
         """
@@ -147,7 +152,7 @@ class ChunkReader:
 
 
 def _as(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The batch in exactly the wanted types; names of list elements and nullability differ."""
+    """Convert a batch to exactly this schema; names of list elements and nullability may differ."""
     if batch.schema.equals(schema):
         return batch
     columns: list[Any] = [
@@ -183,7 +188,7 @@ def _value(connection: dbapi.Connection, sql: str) -> Any:
 
 
 def _reason(error: manager.Error) -> str:
-    """What the server said, without the statement; or what libpq said."""
+    """The server's message and detail without the statement, or libpq's message."""
     # The keys are bytes, though they are declared as text.
     said = {
         key.decode() if isinstance(key, bytes) else key: value.decode(errors="replace")
@@ -201,20 +206,20 @@ def _sqlstate(error: manager.Error) -> str:
 
 
 def _lost(error: manager.Error, state: str) -> bool:
-    """True for an error of the connection; libpq has no SQLSTATE for those it finds itself."""
+    """True if the connection was lost; libpq's own errors have no SQLSTATE."""
     if not state:
         return error.status_code is AdbcStatusCode.IO
     return state.startswith(("08", "57P")) or state in _IDLE_TOO_LONG
 
 
 class IdleConnection:
-    """The connection that was used last, while nobody uses it; safe in any thread."""
+    """Holds the connection used last while it is idle; thread-safe."""
 
     def __init__(self) -> None:
         self._idle: list[tuple[str, dbapi.Connection]] = []  # one at most
 
     def take(self, conninfo: str) -> dbapi.Connection | None:
-        """It, for the caller alone, if it leads there and is alive; else it is closed."""
+        """Take out the connection if it has this conninfo and is alive; otherwise close it."""
         for where, connection in self._emptied():
             if where == conninfo and _alive(connection):
                 return connection
@@ -222,12 +227,12 @@ class IdleConnection:
         return None
 
     def keep(self, conninfo: str, connection: dbapi.Connection) -> None:
-        """Keep one that is sound, and not in a transaction, in the place of what was kept before."""
+        """Hold a working connection that is not in a transaction, and close the previous one."""
         self.close()
         self._idle.append((conninfo, connection))
 
     def close(self) -> None:
-        """End it."""
+        """Close the held connection."""
         for _, connection in self._emptied():
             connection.close()
 
@@ -237,14 +242,14 @@ class IdleConnection:
                 yield self._idle.pop()
 
 
-def kept() -> IdleConnection | None:
-    """What this process keeps, if it is running a task of Spark."""
-    return None if TaskContext.get() is None else _kept()
+def worker_idle_connection() -> IdleConnection | None:
+    """The idle connection of this process; None if it is not running a task of Spark."""
+    return None if TaskContext.get() is None else _worker_idle_connection()
 
 
 @cache
-def _kept() -> IdleConnection:
-    # What is there by now, modules above all, is never looked through again.
+def _worker_idle_connection() -> IdleConnection:
+    # Objects that exist by now, mostly modules, are excluded from later garbage collections.
     gc.collect()
     gc.freeze()
     return IdleConnection()

@@ -1,4 +1,4 @@
-"""Chunks with values that do not fit: the facts they are in are quarantined, all others are read."""
+"""Reads chunks with values that do not fit their columns: their facts are quarantined, and all others read."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from synrepl.pipeline.source.plan.chunks import ScanChunk
 from synrepl.pipeline.source.reading.chunk_reader import ChunkReader, ReadFailed
 from synrepl.pipeline.source.reading.schema import arrow_schema
 
-#: Of a row in quarantine, as :meth:`.SourceDatabase.raw_scan` gives it.
+#: Arrow schema of the rows that :meth:`.SourceDatabase.raw_scan` selects.
 RAW_SCHEMA = arrow_schema(RAW)
 
 
 class QuarantinedRow(NamedTuple):
     """A row of a fact with a value that does not fit its column.
 
-    :ivar reason: what the server said of the fact
-    :ivar cells: JSON text, an object: every column as text, or as it is in another product's table
+    :ivar reason: the server's error message for the fact
+    :ivar cells: a JSON object with every column as text, or the row of Synapse's table
     """
 
     stream: str
@@ -32,22 +32,22 @@ class QuarantinedRow(NamedTuple):
     cells: str
 
 
-#: Takes the rows of one fact, or a part of one that is large.
+#: Called with the rows of one fact, or with a part of a large one.
 Quarantine = Callable[[Sequence[QuarantinedRow]], object]
 
 
 def read_or_quarantine(
     reader: ChunkReader, chunk: ScanChunk, schema: pa.Schema, quarantine: Quarantine
 ) -> Iterator[pa.RecordBatch]:
-    """Read a chunk, and where values do not fit, all facts but those they are in.
+    """Read a chunk, and quarantine the facts with a value that does not fit its column.
 
-    A chunk without any costs what it costs to read. Else it is bisected: per bad fact one
-    statement for each halving of the tokens that are left. Facts stay whole: of one with a
-    bad row, all rows are quarantined, so the same range gives the same rows whenever it is read.
+    A chunk without such values costs nothing extra. Otherwise it is bisected, with one statement
+    per bad fact and halving. Facts stay whole: all rows of a fact with a bad row are quarantined,
+    so a range has the same rows each time it is read.
 
-    :param schema: of the columns that the chunk selects; ``stream_id`` has to be one
+    :param schema: of the columns that the chunk selects, which include ``stream_id``
     :param quarantine: called in the order of tokens, between the batches
-    :raises ReadFailed: not because of a value :raises ReadingAway: :raises Trimmed:
+    :raises ReadFailed: for another reason than a value :raises ReadingAway: :raises Trimmed:
     """
     with reader.keeping_connection():
         waiting = [chunk]
@@ -71,10 +71,10 @@ def read_or_quarantine(
 
 
 class _WholeFacts:
-    """Passes rows on, but those of the last fact, of which there may be more to come.
+    """Passes rows on, except those of the last fact, which may be incomplete.
 
-    :ivar taken: the token up to which all has been passed on
-    :ivar held: the rows that have not
+    :ivar taken: the token up to which all rows have been passed on
+    :ivar held: the rows that have not been passed on
     """
 
     def __init__(self, taken: Token) -> None:

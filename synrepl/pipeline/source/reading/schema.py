@@ -1,4 +1,4 @@
-"""A stream's columns as Arrow and as Spark have them."""
+"""Arrow and Spark schemas of a stream's columns."""
 
 from __future__ import annotations
 
