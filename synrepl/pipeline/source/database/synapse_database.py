@@ -161,7 +161,9 @@ class SynapseDatabase:
     ) -> Scan:
         """A statement that selects rows in the order of their tokens."""
         stream_schema = self.stream_schema(stream)
-        return self._scan(stream_schema, ranges, selected(stream_schema, columns), condition=condition)
+        return self._scan(
+            stream_schema, ranges, selected(stream_schema, columns), condition=condition
+        )
 
     def raw_scan(self, stream: str, ranges: WriterRanges) -> Scan:
         """A statement that selects all rows as text, with the cells of the table that each is from."""
@@ -176,7 +178,9 @@ class SynapseDatabase:
         condition: str = "",
         raw: bool = False,
     ) -> Scan:
-        where = in_ranges(stream_schema, ranges, (LOW, HIGH)) + (f" AND ({condition})" if condition else "")
+        where = in_ranges(stream_schema, ranges, (LOW, HIGH)) + (
+            f" AND ({condition})" if condition else ""
+        )
         facts = self._facts(stream_schema)
         union = facts.union(LOW, HIGH, self._unnamed(stream_schema), raw=raw)
         cells = [RAW_CELLS] if raw else [identifier(column.name) for column in stream_schema.cells]

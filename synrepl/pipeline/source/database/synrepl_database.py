@@ -142,7 +142,9 @@ class SynreplDatabase:
 
     def _scan(self, stream: str, ranges: WriterRanges, wanted: str, condition: str = "") -> Scan:
         stream_schema = self.stream_schema(stream)
-        where = in_ranges(stream_schema, ranges, (LOW, HIGH)) + (f" AND ({condition})" if condition else "")
+        where = in_ranges(stream_schema, ranges, (LOW, HIGH)) + (
+            f" AND ({condition})" if condition else ""
+        )
         table = table_name(self._streams[stream])
         return Scan(
             f"SELECT {wanted} FROM {table} AS rows WHERE {where} {in_order(stream_schema)}",
