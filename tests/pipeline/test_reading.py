@@ -64,7 +64,9 @@ class ReadingCase(PostgresCase):
         self.addCleanup(lambda: self.source.close())
         self.reader = ChunkReader(self.dsn, "reader")
 
-    def chunk(self, stream: str, end: int = 10_000, after: int = 0, condition: str = "") -> ScanChunk:
+    def chunk(
+        self, stream: str, end: int = 10_000, after: int = 0, condition: str = ""
+    ) -> ScanChunk:
         """All of a stream's range in one."""
         names = {stream: [column.name for column in self.source.stream_schema(stream).columns]}
         start, upto = {stream: PositionVector({}, after)}, {stream: PositionVector({}, end)}
