@@ -276,7 +276,7 @@ class Awkward(LakeCase):
 
     def test_every_type(self) -> None:
         self.sql(
-            "INSERT INTO synrepl.all_streams (stream_id, row_no, writer, text, whole, flag, real, doc,"
+            "INSERT INTO synrepl.everything (stream_id, row_no, writer, text, whole, flag, real, doc,"
             " list, text_or_null, whole_or_null, real_or_null, list_or_null)"
             " SELECT n, 0, 'w', E'a\\tb', 9223372036854775807, true, '-0', '{\"a\": [1, 2.50]}',"
             " '{a,bc}', NULL, 7, 0.1, NULL FROM generate_series(1, 11) AS n"

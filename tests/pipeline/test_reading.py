@@ -121,7 +121,7 @@ class Values(ReadingCase):
 
     def test_what_json_has_no_word_for(self) -> None:
         self.sql(
-            "INSERT INTO synrepl.all_streams VALUES (1, 0, 'w', '', 0, true, 'NaN', '1', '{NULL,a}',"
+            "INSERT INTO synrepl.everything VALUES (1, 0, 'w', '', 0, true, 'NaN', '1', '{NULL,a}',"
             " NULL, NULL, NULL, '-Infinity', NULL, NULL)"
         )
         (row,) = self.read(self.chunk("everything"))

@@ -180,7 +180,7 @@ class Real(TestCase):
             connection.cursor() as cursor,
         ):
             cursor.execute(
-                "INSERT INTO synrepl.all_streams VALUES (1, 0, 'w', 'a\"b', 1, true, 1.5, '{\"a\":1}',"
+                "INSERT INTO synrepl.everything VALUES (1, 0, 'w', 'a\"b', 1, true, 1.5, '{\"a\":1}',"
                 " '{x,\"y z\"}', NULL, NULL, NULL, NULL, NULL, NULL)"
             )
             raw = source.raw_scan("everything", all_of_it())

@@ -84,7 +84,7 @@ class Replays(LakeCase):
             " 'event_id', 'e', 'room_id', 'r', 'type', 't')) AS r FROM generate_series(1, 5) n) AS rs"
         )
         self.sql(
-            "INSERT INTO synrepl.all_streams (stream_id, row_no, writer, text, whole, flag, real, doc,"
+            "INSERT INTO synrepl.everything (stream_id, row_no, writer, text, whole, flag, real, doc,"
             " list, text_or_null) VALUES (4, 0, 'w', E'a\\tb\\\\', 9223372036854775807, true, -0.0,"
             """ '{"a": [1, 2.50]}', '{"","b \\"c"}', NULL)"""
         )
@@ -229,7 +229,7 @@ class Replays(LakeCase):
 
     async def test_what_was_erased(self) -> None:
         self.sql(
-            "INSERT INTO synrepl.all_streams (stream_id, row_no, writer, text, whole, flag, real, doc,"
+            "INSERT INTO synrepl.everything (stream_id, row_no, writer, text, whole, flag, real, doc,"
             " list, text_or_null, doc_or_null, list_or_null) VALUES"
             " (1, 0, 'w', '@a:x', 1, true, 0.5, '[\"@a:x\"]', '{@a:x,b}', '@a:x', '\"@a:x\"', '{@a:x}'),"
             " (2, 0, 'w', 'text', 1, true, 0.5, '[]', '{}', NULL, NULL, NULL)"

@@ -121,7 +121,7 @@ class Batches(SinkCase):
             row[names.index(column.strip("'"))] = value
             bad.append(tuple(row))
         self.write(self.frame(ddl, fine, *bad, fine, parts=2), "everything", key="k")
-        self.assertEqual(self.sql("SELECT count(*) FROM synrepl.all_streams"), 2)
+        self.assertEqual(self.sql("SELECT count(*) FROM synrepl.everything"), 2)
         found = list(self.quarantined())
         self.assertEqual(len(found), len(spoilt))
         for (reason, _), (_, *words) in zip(found, spoilt, strict=True):
