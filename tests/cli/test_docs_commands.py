@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from tests.daemon.writers_case import WritersCase
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "commands.md"
@@ -18,12 +20,13 @@ class Page(WritersCase):
         (example,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
         (setting,) = re.findall(r"```yaml\n(.*?)\n```", PAGE.read_text(), re.DOTALL)
         (self.directory / "shown.py").write_text(example)
-        key, _, value = setting.partition(": ")
-        self.assertEqual((key, value), ("federation_sender_instances", "[sender1, sender2]"))
+        shown = yaml.safe_load(setting)
+        self.assertEqual(shown["federation_sender_instances"], ["sender1", "sender2"])
+        self.assertIn("federation", shown["catalogue"])
         delegated = {
             "catalogue": "[federation]",
             "stream_writers": "{}",
-            key: "[w1]",
+            "federation_sender_instances": "[w1]",
         }
         online = self.directory / "online"
         presence = f"{{class: 'shown:Presence', config: {{path: {online}}}}}"
