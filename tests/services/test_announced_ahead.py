@@ -41,7 +41,7 @@ GENERATION = {
 Rows = dict[str, list[tuple[Token, Any]]]
 
 
-class Tables:
+class RecordedTables:
     """What a server's database gives: here what was recorded of it."""
 
     def __init__(self, rows: Rows) -> None:
@@ -58,7 +58,7 @@ class Tables:
         return Page(tuple(found), span.upto, is_limited=False)
 
 
-class Kept(Handler):
+class RecordingHandler(Handler):
     """Keeps rows, and of which streams it was told that facts are gone."""
 
     def __init__(self, generation: Generation = Generation.MODERN) -> None:
@@ -76,15 +76,17 @@ class Kept(Handler):
         self.resets.append((stream, position))
 
 
-class Case(SynchronousTestCase):
-    def follow(self, handler: Kept, rows: Rows, dialect: Dialect, earliest: bool = True) -> None:
+class ForeignFollowerCase(SynchronousTestCase):
+    def follow(
+        self, handler: RecordingHandler, rows: Rows, dialect: Dialect, earliest: bool = True
+    ) -> None:
         """Follow a real server whose database can be read, and whose HTTP listener cannot."""
         self.clock = manual_clock()
         scheduler, self.log = TwistedScheduler(self.clock), Noting()
         self.follower = Follower(
             scheduler,
             CATALOGUE,
-            RoutedSource(Tables(rows), UnreachableSource()),
+            RoutedSource(RecordedTables(rows), UnreachableSource()),
             Delivery(scheduler, [Subscription(handler)], self.log),
             self.log,
             earliest=earliest,
@@ -121,10 +123,10 @@ def recorded(version: str) -> Rows:
     return found
 
 
-class Recorded(Case):
+class FollowingRecordedServers(ForeignFollowerCase):
     """Real servers whose clients ask again and again while rows come up."""
 
-    def test_every_row_arrives_and_no_ordered_one_twice(self) -> None:
+    def test_delivers_every_row_and_no_ordered_row_twice(self) -> None:
         for version, dialect in (
             ("1.20.1", TRANSITIONAL_OR_MODERN),
             ("1.43.0", TRANSITIONAL_OR_MODERN),
@@ -132,7 +134,7 @@ class Recorded(Case):
         ):
             with self.subTest(version):
                 sent = recorded(version)
-                handler = Kept(GENERATION[version])
+                handler = RecordingHandler(GENERATION[version])
                 self.follow(handler, sent, dialect)
                 for side, line in genuine_lines(version, "live-asked"):
                     if side is Side.SERVER:
@@ -151,22 +153,22 @@ class Recorded(Case):
                 self.assertEqual(warned, [])
 
 
-class InMemory(Case):
+class FollowingAnInMemoryStream(ForeignFollowerCase):
     """``typing`` of a server whose HTTP listener is out of reach."""
 
     def typing(self, token: int) -> tuple[str, tuple[int, Any]]:
         row = [f"!r{token}:x", []]
         return f"RDATA typing master {token} {json.dumps(row)}", (token, row)
 
-    def following(self) -> Kept:
-        handler = Kept()
+    def following(self) -> RecordingHandler:
+        handler = RecordingHandler()
         self.follow(handler, {}, MODERN)
         self.say("POSITION typing master 8 8", self.typing(9)[0])
         self.clock.pump([0.1] * 40)
         self.assertEqual([token for token, _ in handler.rows["typing"]], [9])
         return handler
 
-    def test_rows_come_right_after_the_position(self) -> None:
+    def test_delivers_rows_that_come_after_the_position(self) -> None:
         handler = self.following()
         self.say("POSITION typing master 12 12")
         self.clock.pump([0.1] * 5)
@@ -176,7 +178,7 @@ class InMemory(Case):
         self.assertEqual(handler.rows["typing"][1:], list(rows))
         self.assertEqual(handler.resets, [])
 
-    def test_a_token_without_rows_is_nothing_that_was_lost(self) -> None:
+    def test_does_not_report_a_token_without_rows_as_lost(self) -> None:
         handler = self.following()
         self.say("POSITION typing master 12 12")
         self.clock.pump([0.1] * 40)
@@ -186,7 +188,7 @@ class InMemory(Case):
         self.say(line)
         self.assertEqual(handler.rows["typing"][1:], [row])
 
-    def test_what_was_missed_before_the_connection_is_told_to_be_gone(self) -> None:
+    def test_reports_rows_missed_between_connections_as_lost(self) -> None:
         handler = self.following()
         self.lose()
         self.connect()

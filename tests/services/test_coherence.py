@@ -40,7 +40,7 @@ def whole(name: str) -> CachesRow:
     return CachesRow(name, None, 1)
 
 
-class Case(SynchronousTestCase):
+class CoherenceCase(SynchronousTestCase):
     def setUp(self) -> None:
         self.caches = make_caches()
         self.log = Noting()
@@ -79,16 +79,16 @@ class Case(SynchronousTestCase):
         return [text for level, text in self.log.lines if level == "warn"]
 
 
-class AtTheStart(Case):
+class CheckingDeclarations(CoherenceCase):
     def check(self, followed: Iterable[str] | None = None) -> None:
         self.coherence(followed).check()
 
-    def test_a_cache_that_nothing_invalidates(self) -> None:
+    def test_refuses_a_cache_that_nothing_invalidates(self) -> None:
         self.declare("get_user")
         with self.assertRaisesRegex(NeverInvalidated, "ever makes cache 'get_user' stale"):
             self.check()
 
-    def test_what_is_good(self) -> None:
+    def test_accepts_every_kind_of_declaration_and_knows_its_streams(self) -> None:
         self.declare("by_name", by_name=True)
         self.declare("immutable", immutable=True)
         self.declare("get_rooms_for_user")  # by an expansion, and by rows of events
@@ -114,23 +114,23 @@ class AtTheStart(Case):
         }
         self.assertEqual(sources, expected)
 
-    def test_a_group_that_nothing_means(self) -> None:
+    def test_refuses_a_cache_whose_group_nothing_invalidates(self) -> None:
         self.declare("get_user", groups=("per_event_typo",))
         self.assertRaises(NeverInvalidated, self.check)
 
-    def test_one_of_two_of_a_name(self) -> None:
+    def test_refuses_one_of_two_caches_with_the_same_name(self) -> None:
         self.declare("get_user")
         self.declare("get_user", by_name=True)
         self.assertRaises(NeverInvalidated, self.check)
 
-    def test_opened_later(self) -> None:
+    def test_refuses_caches_that_are_opened_after_the_check(self) -> None:
         self.check(["caches"])
         self.declare("good", by_name=True)("a")
         self.assertRaises(NeverInvalidated, self.declare("never"), "a")
         self.assertRaises(NotFollowed, self.declare("get_push_rules_for_user"), "a")
         self.assertEqual(self.caches.named("never"), ())
 
-    def test_a_source_that_is_not_followed(self) -> None:
+    def test_refuses_a_cache_whose_stream_is_not_followed(self) -> None:
         self.declare("get_rooms_for_user")
         for followed, missing in ((["events"], "caches"), (["caches"], "events"), ([], "caches")):
             with self.assertRaises(NotFollowed) as raised:
@@ -138,11 +138,11 @@ class AtTheStart(Case):
             self.assertIn(f"rows of stream {missing!r} make cache", str(raised.exception))
         self.check(["caches", "events"])
 
-    def test_a_declaration_that_makes_no_sense(self) -> None:
+    def test_refuses_an_invalid_declaration(self) -> None:
         self.declare("get_user", by_name=True, max_entries=0)
         self.assertRaises(BadCache, self.check)
 
-    def test_effects_of_rows_that_there_are_not(self) -> None:
+    def test_refuses_effects_of_rows_that_do_not_exist(self) -> None:
         for stream, kind in (("order", ""), ("orders", "ev"), ("events", ""), ("events", "typo")):
             self.setUp()
             self.caches.on_rows(stream, Invalidates("get", columns_key("customer")), kind=kind)
@@ -150,8 +150,8 @@ class AtTheStart(Case):
                 self.check()
 
 
-class Rows(Case):
-    def test_the_caches_stream(self) -> None:
+class ApplyingRows(CoherenceCase):
+    def test_rows_of_the_caches_stream_invalidate_by_name(self) -> None:
         self.filled("get_user", ("@a",), ("@b",), ("@c",))
         self.filled("other", ("@a",))
         self.start()
@@ -161,13 +161,13 @@ class Rows(Case):
         self.assertEqual((self.left("get_user"), self.left("other")), ([], [("@a",)]))
         self.assertEqual(self.coherent.invalidations, {"get_user": 3})
 
-    def test_names_that_mean_nothing_here(self) -> None:
+    def test_counts_and_ignores_unknown_names(self) -> None:
         self.declare("declared")  # and never used
         self.start()
         self.apply("caches", 1, named("get_user", "@a"), whole("get_user"), named("declared", "@a"))
         self.assertEqual((self.coherent.unknown, self.coherent.invalidations), (2, {"declared": 1}))
 
-    def test_a_name_that_stands_for_many(self) -> None:
+    def test_an_expansion_invalidates_several_caches(self) -> None:
         self.filled("is_host_joined", ("!r", "x"), ("!r", "y"), ("!s", "x"))
         self.filled("get_users_in_room", ("!r",), ("!s",))
         self.filled("does_pair_of_users_share_a_room", ("@a:x", "@b:y"))
@@ -185,7 +185,7 @@ class Rows(Case):
         self.assertEqual(self.left("get_users_in_room"), [("!s",)])  # nobody joined or left
         self.assertEqual(self.coherent.invalidations, {"cs_cache_fake": 2})
 
-    def test_groups(self) -> None:
+    def test_an_expansion_invalidates_groups_of_caches(self) -> None:
         self.filled("get_event", ("$e",), groups=("per_event",))
         self.filled("get_aliases", ("!r",), ("!s",), groups=("per_room",))
         self.filled("by_room_and_user", ("!r", "@a"), ("!s", "@a"), groups=("per_room",), tree=True)
@@ -196,7 +196,7 @@ class Rows(Case):
         self.assertEqual(self.left("get_aliases"), [("!s",)])
         self.assertEqual(self.left("by_room_and_user"), [("!s", "@a")])
 
-    def test_keys_that_make_no_sense_empty_all_that_they_could_mean(self) -> None:
+    def test_bad_keys_clear_every_cache_that_they_could_mean(self) -> None:
         self.filled("get_rooms_for_user", ("@a:x",))
         self.filled("get_user", ("@a:x",))
         self.start()
@@ -210,13 +210,13 @@ class Rows(Case):
         self.assertEqual((self.coherent.bad, len(self.warnings)), (4, 1))
         self.assertIn("'cs_cache_fake' needs a list of at least 1 strings", self.warnings[0])
 
-    def test_keys_that_no_entry_can_have(self) -> None:
+    def test_unusable_keys_clear_the_named_cache(self) -> None:
         self.filled("get_user", ("@a",))
         self.start()
         self.apply("caches", 1, named("get_user", ["@a"]))
         self.assertEqual(self.left("get_user"), [])
 
-    def test_rows_of_other_streams(self) -> None:
+    def test_rows_of_other_streams_invalidate_what_they_affect(self) -> None:
         self.filled("get_push_rules_for_user", ("@a",), ("@b",))
         self.filled("get_latest_event_ids_in_room", ("!r",), ("!s",))
         self.filled("get_rooms_for_user", ("@a:x",), ("@b:y",))
@@ -230,7 +230,7 @@ class Rows(Case):
         self.apply("events", 7, AllStateRow("!r"))
         self.assertEqual(self.left("get_rooms_for_user"), [])
 
-    def test_what_the_user_declares(self) -> None:
+    def test_applies_effects_and_expansions_declared_by_users(self) -> None:
         self.caches.on_rows("orders", Invalidates("get_order", columns_key("customer")))
         self.caches.on_rows("orders", Marks("customers", entity("customer")))
         self.caches.on_rows("caches", Invalidates("seen", columns_key("cache_func")))
@@ -251,7 +251,7 @@ class Rows(Case):
         self.apply("caches", 1, named("moved", "@a"), named("get_user", "@a"))
         self.assertEqual((self.left("moved_user"), self.left("seen")), ([("@b",)], [("else",)]))
 
-    def test_what_is_declared_once_all_runs(self) -> None:
+    def test_applies_declarations_made_after_the_start(self) -> None:
         """As handlers may when they are started; what is held by then may be stale already."""
         self.start()
         self.coherent.check()
@@ -270,7 +270,7 @@ class Rows(Case):
         with self.assertRaises(NoSuchRows):
             self.caches.on_rows("order", Invalidates("get_order", columns_key("customer")))
 
-    def test_a_declared_function_that_fails(self) -> None:
+    def test_a_failing_function_clears_its_cache_and_is_logged_without_secrets(self) -> None:
         """Never an error of who applies the facts: that would stop the stream for ever."""
 
         def fails(source: Any) -> Any:
@@ -299,7 +299,7 @@ class Rows(Case):
         self.assertIn("a row that names moved is not understood", self.warnings[1])
         self.assertNotIn("secret", str(self.warnings))
 
-    def test_keys_of_the_wrong_kind_empty_the_cache(self) -> None:
+    def test_keys_of_the_wrong_type_clear_the_cache(self) -> None:
         """Text instead of a tuple with one text in it is a mistake easily made."""
         self.caches.on_rows("orders", Invalidates("get_order", lambda row: (row.customer,)))
         self.filled("get_order", ("c1",), ("c2",))
@@ -308,8 +308,8 @@ class Rows(Case):
         self.assertEqual(self.left("get_order"), [])
 
 
-class Lost(Case):
-    def test_of_the_caches_stream_all_that_can_change(self) -> None:
+class LosingFacts(CoherenceCase):
+    def test_losing_facts_of_the_caches_stream_clears_every_mutable_cache(self) -> None:
         self.filled("get_user", ("@a",))
         self.filled("get_push_rules_for_user", ("@a",))
         self.filled("fixed", ("@a",), immutable=True)
@@ -322,7 +322,7 @@ class Lost(Case):
         (warning,) = self.warnings
         self.assertIn("rows of caches up to 10 are lost", warning)
 
-    def test_of_another_stream_what_it_concerns(self) -> None:
+    def test_losing_facts_of_another_stream_clears_what_it_affects(self) -> None:
         self.filled("get_user", ("@a",), by_name=True)
         self.filled("get_push_rules_for_user", ("@a",))
         index = self.caches.index("push_rules", "push_rules")
@@ -332,7 +332,7 @@ class Lost(Case):
         self.assertEqual((self.left("get_user"), index.horizon), ([("@a",)], 10))
         self.assertEqual(self.coherent.emptied, 1)
 
-    def test_a_writer_that_starts_again_at_the_beginning(self) -> None:
+    def test_a_writer_that_starts_again_at_zero_clears_what_it_affects(self) -> None:
         """What it wrote last before it was lost may never have come."""
         self.filled("get_push_rules_for_user", ("@a",))
         self.start()
@@ -340,14 +340,14 @@ class Lost(Case):
         self.coherent.reset("push_rules", "master", 0)
         self.assertEqual(self.left("get_push_rules_for_user"), [])
 
-    def test_of_a_stream_that_concerns_nothing(self) -> None:
+    def test_losing_facts_of_a_stream_without_effects_clears_nothing(self) -> None:
         self.filled("get_user", ("@a",))
         self.start()
         self.coherent.reset("orders", "master", 10)
         self.assertEqual((self.coherent.emptied, self.warnings), (0, []))
         self.assertEqual(self.left("get_user"), [("@a",)])
 
-    def test_before_the_beginning(self) -> None:
+    def test_the_first_position_of_a_writer_clears_what_was_loaded_before_it(self) -> None:
         """What was loaded before it was known where a writer stands may be older than that."""
         self.filled("get_user", ("@a",), by_name=True)
         self.filled("get_push_rules_for_user", ("@a",))
@@ -362,7 +362,7 @@ class Lost(Case):
         self.assertEqual(self.left("get_rooms_for_user"), [("@a",)])
         self.assertEqual((self.coherent.emptied, self.warnings), (0, []))
 
-    def test_left_out_without_a_word(self) -> None:
+    def test_clears_caches_when_a_legacy_master_omits_a_fact(self) -> None:
         """A legacy master steps over what no line can carry: only the tokens show it."""
         self.filled("get_user", ("@a",), ("@b",))
         self.coherent = Coherence(self.caches, CATALOGUE, self.log, may_omit_facts=True)
@@ -372,7 +372,7 @@ class Lost(Case):
         self.coherent.apply("caches", "", 1, [Fact(3, "", (named("get_user", "@c"),))])
         self.assertEqual(self.left("get_user"), [])
 
-    def test_suspected(self) -> None:
+    def test_suspected_rows_invalidate_entries_but_mark_no_index(self) -> None:
         """What may have been committed makes stale, and marks nothing: its token is not known."""
         self.filled("get_user", ("@a",), ("@b",))
         self.filled("get_push_rules_for_user", ("@a",), ("@b",))
@@ -387,7 +387,7 @@ class Lost(Case):
         self.assertEqual((index.has_changed("@a", 6), index.has_changed("@b", 6)), (YES, NO))
 
 
-class Indexes(Case):
+class ChangeIndexes(CoherenceCase):
     def setUp(self) -> None:
         super().setUp()
         self.coherence()
@@ -395,7 +395,7 @@ class Indexes(Case):
     def index(self, stream: str = "push_rules", name: str = "push_rules") -> ChangeIndex:
         return self.caches.index(stream, name)
 
-    def test_marked_by_names_in_the_caches_stream(self) -> None:
+    def test_rows_of_the_caches_stream_mark_indexes(self) -> None:
         rooms, members = self.index("caches", "room_state"), self.index("caches", "membership")
         self.coherent.begin("caches", "master", 10)
         self.apply("caches", 11, named("cs_cache_fake", "!r", "@a:x"))
@@ -403,14 +403,14 @@ class Indexes(Case):
         self.assertEqual(rooms.all_since(10), ["!r", "!s"])
         self.assertEqual((rooms.has_changed("!r", 11), members.all_since(10)), (NO, ["@a:x"]))
 
-    def test_marked_by_rows_in_the_tokens_of_their_stream(self) -> None:
+    def test_rows_mark_indexes_in_the_tokens_of_their_stream(self) -> None:
         rooms = self.index("events", "room_state")
         self.coherent.begin("events", "master", 100)
         self.apply("events", 101, StateRow("!r", "m.room.name", "", None))
         self.apply("events", 102, AllStateRow("!s"))
         self.assertEqual(rooms.all_since(100), ["!r", "!s"])
 
-    def test_everything_may_have_changed(self) -> None:
+    def test_a_row_without_an_entity_marks_everything_as_changed(self) -> None:
         members = self.index("events", "membership")
         self.coherent.begin("events", "master", 100)
         self.apply("events", 102, AllStateRow("!s"))
@@ -418,7 +418,7 @@ class Indexes(Case):
             (members.has_changed("@a", 101), members.has_changed("@a", 102)), (MAYBE, NO)
         )
 
-    def test_begun_at_the_start(self) -> None:
+    def test_an_index_begins_at_the_first_position(self) -> None:
         index = self.index()
         self.assertEqual(index.has_changed("@a", 50), MAYBE)
         self.coherent.begin("push_rules", "master", 10)
@@ -426,12 +426,12 @@ class Indexes(Case):
         self.coherent.begin("push_rules", "master", 20)  # once is enough
         self.assertEqual(index.horizon, 10)
 
-    def test_begun_with_the_first_fact_of_all(self) -> None:
+    def test_an_index_that_begins_at_zero_knows_everything(self) -> None:
         index = self.index()
         self.coherent.begin("push_rules", "master", 0)
         self.assertEqual(index.has_changed("@a", 0), NO)
 
-    def test_a_writer_that_is_new(self) -> None:
+    def test_a_new_writer_raises_the_horizon_to_its_first_position(self) -> None:
         """Of what it wrote before nothing is known."""
         index = self.index()
         self.coherent.begin("push_rules", "master", 10)
@@ -440,7 +440,7 @@ class Indexes(Case):
         self.assertEqual(index.horizon, 12)
         self.assertEqual(index.all_since(12), ["@b", "@a"])
 
-    def test_made_later(self) -> None:
+    def test_an_index_made_later_begins_at_the_position_reached(self) -> None:
         self.coherent.begin("push_rules", "master", 10)
         self.apply("push_rules", 15, PushRulesRow("@a"))
         index = self.index()
@@ -448,7 +448,7 @@ class Indexes(Case):
         self.apply("push_rules", 17, PushRulesRow("@b"))
         self.assertEqual((index.horizon, index.all_since(15)), (15, ["@b"]))
 
-    def test_made_later_of_a_stream_that_begins_later(self) -> None:
+    def test_an_index_made_before_its_stream_begins_with_the_stream(self) -> None:
         self.coherent.begin("push_rules", "master", 10)
         orders = self.index("orders", "customers")
         self.apply("push_rules", 15, PushRulesRow("@a"))
@@ -456,7 +456,7 @@ class Indexes(Case):
         self.coherent.begin("orders", "master", 3)
         self.assertEqual(orders.horizon, 3)
 
-    def test_made_after_rows_without_order(self) -> None:
+    def test_an_index_made_after_unordered_rows_begins_at_their_largest_token(self) -> None:
         """The largest token counts, not the last one: of that nothing is known here."""
         burst = [
             Fact(token, "master", (named("cs_cache_fake", f"!{token}"),)) for token in (16, 15, 14)
@@ -466,7 +466,7 @@ class Indexes(Case):
         self.apply("caches", 17, named("cs_cache_fake", "!17"))
         self.assertEqual((rooms.horizon, rooms.has_changed("!16", 15)), (16, MAYBE))
 
-    def test_rows_without_order(self) -> None:
+    def test_unordered_and_repeated_rows_are_marked_once(self) -> None:
         rooms = self.index("caches", "room_state")
         burst = [
             Fact(token, "master", (named("cs_cache_fake", f"!{token}"),)) for token in (16, 15, 14)
@@ -475,7 +475,7 @@ class Indexes(Case):
         self.coherent.apply("caches", "master", 16, burst)  # they may come twice
         self.assertEqual(rooms.all_since(10), ["!14", "!15", "!16"])
 
-    def test_streams_that_are_numbered_together(self) -> None:
+    def test_streams_that_share_a_sequence_share_an_index(self) -> None:
         index = self.index("account_data", "account_data")
         self.coherent.begin("account_data", "master", 5)
         self.coherent.begin("tag_account_data", "master", 7)
@@ -484,8 +484,8 @@ class Indexes(Case):
         self.assertEqual((index.horizon, index.all_since(7)), (7, ["@a", "@b"]))
 
 
-class Moments(Case):
-    def test_where_everybody_stood(self) -> None:
+class RecordingMoments(CoherenceCase):
+    def test_records_where_each_writer_was_when_caches_could_change(self) -> None:
         get = self.declare("get_user", by_name=True)
         self.start()
         get("before")
@@ -500,7 +500,7 @@ class Moments(Case):
         moments = [cache.entries[key,].moment for key in ("before", "between")]
         self.assertEqual((moments, self.caches.moment), ([0, 1], 3))
 
-    def test_bounded(self) -> None:
+    def test_keeps_a_bounded_number_of_moments(self) -> None:
         self.start()
         for token in range(1, MOMENTS + 10):
             self.apply("caches", token, named("nothing", "@a"))

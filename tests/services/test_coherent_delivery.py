@@ -21,12 +21,12 @@ from synrepl.storage.memory.store import MemoryStore
 from synrepl.streams.definition import Fact
 from synrepl.streams.effects import Invalidates, columns_key
 from synrepl.wire.commands import Position, Rdata
-from tests.services.coherent_site import CATALOGUE, OrderRow
+from tests.services.coherent_master import CATALOGUE, OrderRow
 from tests.services.world import Noting, Silent, Upstream, manual_clock
 from tests.storage.postgres import PostgresCase
 
 
-class Follows(SynchronousTestCase):
+class InvalidatingInAWorker(SynchronousTestCase):
     def setUp(self) -> None:
         self.clock, self.log = manual_clock(), Noting()
         scheduler = TwistedScheduler(self.clock)
@@ -79,13 +79,13 @@ class Follows(SynchronousTestCase):
         self.follower.received([Rdata("orders", "master", token, row)])
         self.clock.advance(0)
 
-    def test_before_handlers_and_waiters(self) -> None:
+    def test_invalidates_before_handlers_and_waiters_run(self) -> None:
         self.wait(1)
         self.receive(1, "c1")
         self.assertEqual(self.seen, [("handler at 0", ["c2"]), ("waiter at 1", ["c2", "c1"])])
         self.assertEqual(self.follower.positions, {("orders", "master"): 1})
 
-    def test_while_a_handler_fails(self) -> None:
+    def test_invalidates_while_a_handler_fails(self) -> None:
         """What it loads meanwhile is newer than the rows."""
         self.failures = 1
         self.wait(1)
@@ -97,27 +97,27 @@ class Follows(SynchronousTestCase):
             self.seen[1:], [("handler at 0", ["c2", "c1"]), ("waiter at 1", ["c2", "c1"])]
         )
 
-    def test_a_load_that_began_before_the_rows(self) -> None:
+    def test_drops_a_load_that_began_before_the_rows_came(self) -> None:
         (cache,) = self.caches.named("get_order")
         early = cache.begin(("c3",))
         self.receive(1, "c3")
         cache.loaded(("c3",), early, "old")
         self.assertNotIn(("c3",), cache.entries)
 
-    def test_lost_rows(self) -> None:
+    def test_clears_caches_when_rows_are_lost(self) -> None:
         done = Deferred.fromCoroutine(self.delivery.reset("orders", "master", 9, 9))
         self.successResultOf(done)
         self.assertEqual(self.seen, [("reset to 9", [])])
 
-    def test_a_writer_that_appears_later(self) -> None:
+    def test_clears_caches_when_a_writer_appears_later(self) -> None:
         """What it wrote before may be newer than what is held."""
         self.follower.received([Position("orders", "other", 7, 7)])
         self.see("now")
         self.assertEqual(self.seen, [("now", [])])
 
 
-class Transactional(PostgresCase):
-    async def test_stale_again_once_it_is_committed(self) -> None:
+class InvalidatingAfterATransactionalHandler(PostgresCase):
+    async def test_invalidates_again_once_the_effects_are_committed(self) -> None:
         """A load that reads while the handler's transaction runs sees what was before."""
         self.sql("CREATE TABLE ages (name text PRIMARY KEY, age int)")
         self.sql("INSERT INTO ages VALUES ('c1', 1)")

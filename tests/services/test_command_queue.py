@@ -17,7 +17,7 @@ from synrepl.wire.commands import Command, RemoteServerUp
 from tests.services.world import Noting, manual_clock
 
 
-class Slow(Handler):
+class BlockingHandler(Handler):
     """Notes commands, and is done with one when a test says so."""
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class Slow(Handler):
         await done
 
 
-class Quick(Slow):
+class ImmediateHandler(BlockingHandler):
     """Is done at once."""
 
     async def on_command(self, source: str, command: Command) -> None:
@@ -42,11 +42,11 @@ class Quick(Slow):
             raise RuntimeError("it is bad")
 
 
-class Deaf(Handler):
+class RowsOnlyHandler(Handler):
     """Wants rows only."""
 
 
-class Queues(SynchronousTestCase):
+class QueueingCommands(SynchronousTestCase):
     def setUp(self) -> None:
         self.clock = manual_clock()
         self.scheduler = TwistedScheduler(self.clock)
@@ -62,24 +62,26 @@ class Queues(SynchronousTestCase):
             queue.put("w", RemoteServerUp(server))
         self.clock.advance(0)
 
-    def test_one_at_a_time_and_in_order(self) -> None:
-        slow, quick = Slow(), Quick()
-        queue = self.queue(slow, Deaf(), quick)
+    def test_delivers_one_command_at_a_time_in_order(self) -> None:
+        slow, quick = BlockingHandler(), ImmediateHandler()
+        queue = self.queue(slow, RowsOnlyHandler(), quick)
         self.put(queue, "a", "b", "c")
         self.assertEqual((slow.seen, quick.seen), (["a"], ["a", "b", "c"]))
         self.assertEqual(queue.waiting, 2)
         slow.under_way[0].callback(None)
         self.assertEqual(slow.seen, ["a", "b"])
 
-    def test_one_that_fails_is_logged_and_done_with(self) -> None:
-        quick = Quick()
+    def test_logs_a_failing_command_and_continues(self) -> None:
+        quick = ImmediateHandler()
         self.put(self.queue(quick), "bad", "good")
         self.assertEqual(quick.seen, ["bad", "good"])
         ((_, line),) = self.log.lines
-        self.assertIn("handler Quick failed at command REMOTE_SERVER_UP: RuntimeError", line)
+        self.assertIn(
+            "handler ImmediateHandler failed at command REMOTE_SERVER_UP: RuntimeError", line
+        )
 
-    def test_many_are_handed_on_in_slices(self) -> None:
-        quick = Quick()
+    def test_delivers_many_commands_in_slices(self) -> None:
+        quick = ImmediateHandler()
         queue = self.queue(quick)
         for number in range(5_000):
             queue.put("w", RemoteServerUp(f"s{number}"))
@@ -87,8 +89,8 @@ class Queues(SynchronousTestCase):
         self.clock.advance(0)
         self.assertEqual(quick.seen, [f"s{number}" for number in range(5_000)])
 
-    def test_a_handler_that_is_far_behind(self) -> None:
-        slow = Slow()
+    def test_is_full_at_half_capacity_and_drops_commands_beyond_it(self) -> None:
+        slow = BlockingHandler()
         with patch.object(command_queue, "MAX_WAITING", 10):
             queue = self.queue(slow)
             self.put(queue, *"abcde")
@@ -104,20 +106,20 @@ class Queues(SynchronousTestCase):
             self.assertEqual((queue.waiting, queue.dropped), (10, 4))
         ((level, text),) = self.log.lines
         self.assertEqual(level, "warn")
-        self.assertIn("10 commands wait for on_command of Slow", text)
+        self.assertIn("10 commands wait for on_command of BlockingHandler", text)
         while slow.under_way:
             slow.under_way.pop(0)
             if slow.under_way:
                 slow.under_way[0].callback(None)
         self.assertEqual(slow.seen, list("abcdefghijkl"))
 
-    def test_nobody_who_would_hear(self) -> None:
-        queue = self.queue(Deaf())
+    def test_queues_nothing_for_handlers_without_on_command(self) -> None:
+        queue = self.queue(RowsOnlyHandler())
         self.put(queue, *["x"] * 100_000)
         self.assertEqual((queue.waiting, queue.dropped, queue.full), (0, 0, False))
 
-    def test_nothing_is_handed_on_while_it_is_held(self) -> None:
-        handler = Quick()
+    def test_delivers_nothing_while_it_is_held(self) -> None:
+        handler = ImmediateHandler()
         queue = self.queue(handler)
         queue.hold()
         self.put(queue, "a", "b")

@@ -8,7 +8,14 @@ from synrepl.storage import dead_letters
 from synrepl.storage.database import Transaction
 from synrepl.storage.dead_letters import DeadLetter, DeadLetterFilter, FactsOfDeadLettersLost
 from synrepl.streams.definition import Fact
-from tests.services.handlers_world import ONE, Exact, HandlersCase, Plain, Worker, texts_of
+from tests.services.handler_fixtures import (
+    ONE,
+    HandlersCase,
+    InsertingHandler,
+    RecordingHandler,
+    WorkerProcess,
+    texts_of,
+)
 from tests.storage.samples import note
 
 ANY = DeadLetterFilter()
@@ -21,14 +28,16 @@ class DeadLetterCase(HandlersCase):
             "letters", lambda txn: dead_letters.look(txn, name, ANY), read_only=True
         )
 
-    async def replay(self, worker: Worker, wanted: DeadLetterFilter = ANY) -> None:
+    async def replay(self, worker: WorkerProcess, wanted: DeadLetterFilter = ANY) -> None:
         """Ask for a replay, and have it done."""
         await self.master.database.run(
             "replay", lambda txn: dead_letters.request_replay(txn, "worker1", wanted)
         )
         await worker.delivery.dead_letters.poll()
 
-    async def set_aside(self, handler: Plain | Exact, attempts: int = 2) -> Worker:
+    async def set_aside(
+        self, handler: RecordingHandler | InsertingHandler, attempts: int = 2
+    ) -> WorkerProcess:
         """A worker whose handler could not take two facts out of seven."""
         handler.bad = {"bad1", "bad2"}
         worker = await self.worker(Subscription(handler, "h", attempts=attempts))
@@ -38,11 +47,11 @@ class DeadLetterCase(HandlersCase):
         return worker
 
 
-class SetAside(DeadLetterCase):
+class AddingDeadLetters(DeadLetterCase):
     """After the last attempt."""
 
-    async def test_a_plain_handler_gets_all_others(self) -> None:
-        plain = Plain()
+    async def test_a_plain_handler_gets_all_other_facts(self) -> None:
+        plain = RecordingHandler()
         worker = await self.set_aside(plain)
         self.assertEqual(plain.texts, ["a", "b", "c", "d", "e"])
         first, second = await self.letters()
@@ -52,24 +61,24 @@ class SetAside(DeadLetterCase):
         self.assertEqual(first.fact.rows, '[["bad1",null]]')
         self.assertEqual(
             (first.fact.reason.error, first.fact.reason.message, first.fact.attempts),
-            ("CannotTake", "not bad1", 2),
+            ("CannotProcess", "not bad1", 2),
         )
-        self.assertIn("handlers_world.py", first.fact.reason.traceback)
+        self.assertIn("handler_fixtures.py", first.fact.reason.traceback)
         self.assertIn(
-            "set aside as a dead letter after 2 attempts (CannotTake: not bad1)", worker.said
+            "set aside as a dead letter after 2 attempts (CannotProcess: not bad1)", worker.logged
         )
         status = worker.delivery.dead_letters.to_json()
         self.assertEqual((status["count"], len(status["newest"])), (2, 2))
         self.assertEqual(worker.delivery.dead_letters.counts, {"h": 2})
         self.assertEqual(worker.delivery.failures.failing, {})
 
-    async def test_a_transactional_handler_has_the_effects_of_all_others(self) -> None:
-        await self.set_aside(Exact())
+    async def test_a_transactional_handler_keeps_the_effects_of_all_other_facts(self) -> None:
+        await self.set_aside(InsertingHandler())
         self.assertEqual(self.seen(), ["a", "b", "c", "d", "e"])
         self.assertEqual([letter.fact.token for letter in await self.letters()], [3, 5])
         self.assertEqual((await self.places())["h", "notes", ONE].position, self.last)
 
-    async def test_it_commits_together_with_the_position_and_the_effects_of_the_others(
+    async def test_dead_letters_commit_with_the_position_and_the_other_effects(
         self,
     ) -> None:
         self.sql(
@@ -79,11 +88,11 @@ class SetAside(DeadLetterCase):
         self.sql(
             "CREATE TRIGGER refuse BEFORE INSERT ON synrepl._dead_letters EXECUTE FUNCTION refuse()"
         )
-        exact = Exact()
+        exact = InsertingHandler()
         exact.bad = {"bad"}
         worker = await self.worker(Subscription(exact, "h", attempts=2))
         last = await self.append("a", "bad", "b")
-        worker.hear(last)
+        worker.announce(last)
         await self.until(lambda: worker.delivery.failures.total["h"] >= 2)
         self.assertEqual((self.seen(), (await self.places())["h", "notes", ONE].position), ([], 0))
         self.sql("DROP TRIGGER refuse ON synrepl._dead_letters")
@@ -92,8 +101,8 @@ class SetAside(DeadLetterCase):
         moved = self.rows("SELECT xmin::text FROM synrepl._handler_positions")
         self.assertEqual(self.rows("SELECT xmin::text FROM synrepl._dead_letters"), moved)
 
-    async def test_a_lone_fact_at_the_first_attempt(self) -> None:
-        plain = Plain()
+    async def test_a_single_fact_becomes_a_dead_letter_at_the_first_attempt(self) -> None:
+        plain = RecordingHandler()
         plain.bad = {"bad"}
         worker = await self.worker(Subscription(plain, "h", attempts=1))
         await self.reaches(worker, await self.append("bad"))
@@ -102,29 +111,29 @@ class SetAside(DeadLetterCase):
         await self.reaches(worker, await self.append("a"))
         self.assertEqual(plain.texts, ["a"])
 
-    async def test_without_a_policy_nothing_is_set_aside(self) -> None:
-        plain = Plain()
+    async def test_without_a_policy_no_fact_becomes_a_dead_letter(self) -> None:
+        plain = RecordingHandler()
         plain.bad = {"bad"}
         worker = await self.worker(Subscription(plain, "h"))
         last = await self.append("a", "bad")
-        worker.hear(last)
+        worker.announce(last)
         await self.until(lambda: worker.delivery.failures.total["h"] >= 3)
         self.assertEqual(await self.letters(), [])
         plain.bad.clear()
         await self.until(lambda: worker.position() == last)
         self.assertEqual(plain.texts, ["a", "bad"])
 
-    async def test_constraints_that_wait_for_the_commit(self) -> None:
+    async def test_finds_the_fact_that_violates_a_deferred_constraint(self) -> None:
         self.sql("ALTER TABLE seen ADD UNIQUE (text) DEFERRABLE INITIALLY DEFERRED")
-        worker = await self.worker(Subscription(Exact(), "h", attempts=2))
+        worker = await self.worker(Subscription(InsertingHandler(), "h", attempts=2))
         last = await self.append("a", "b", "a", "c")
         await self.reaches(worker, last)
         self.assertEqual(self.seen(), ["a", "b", "c"])
         (letter,) = await self.letters()
         self.assertEqual((letter.fact.token, letter.fact.reason.error), (3, "UniqueViolation"))
 
-    async def test_statements_that_the_database_refuses(self) -> None:
-        class Divides(Exact):
+    async def test_finds_the_fact_whose_statement_the_database_refuses(self) -> None:
+        class Divides(InsertingHandler):
             def apply(self, txn: Transaction, batch: object) -> None:
                 super().apply(txn, batch)  # type: ignore[arg-type]
                 for text in texts_of(batch):  # type: ignore[arg-type]
@@ -135,8 +144,8 @@ class SetAside(DeadLetterCase):
         self.assertEqual(self.seen(), ["a", "b"])
         self.assertEqual([each.fact.token for each in await self.letters()], [2])
 
-    async def test_a_fact_that_comes_twice_in_a_batch_without_order(self) -> None:
-        plain = Plain()
+    async def test_records_a_fact_once_that_comes_twice_in_an_unordered_batch(self) -> None:
+        plain = RecordingHandler()
         plain.bad = {"bad"}
         worker = await self.worker(Subscription(plain, "h", attempts=1))
         facts = [
@@ -146,10 +155,10 @@ class SetAside(DeadLetterCase):
         self.assertEqual([letter.fact.token for letter in await self.letters()], [2])
         self.assertEqual(plain.texts, ["a"])
 
-    async def test_a_database_that_is_away_is_no_reason(self) -> None:
+    async def test_an_unavailable_database_makes_no_dead_letters(self) -> None:
         """Whatever a handler says of it, the fact is not to blame."""
 
-        class Asks(Plain):
+        class Asks(RecordingHandler):
             async def on_rows(handler, batch: object) -> None:  # noqa: N805
                 await database.run("ask", lambda txn: txn.execute("SELECT 1"), read_only=True)
                 await super().on_rows(batch)  # type: ignore[arg-type]
@@ -160,7 +169,7 @@ class SetAside(DeadLetterCase):
         worker = await self.worker(Subscription(handler, "h", attempts=1))
         await database.close()
         last = await self.append("a")
-        worker.hear(last)
+        worker.announce(last)
         await self.until(lambda: worker.delivery.failures.total["h"] >= 2)
         self.assertEqual(await self.letters(), [])
         database = self.process("again").database
@@ -168,11 +177,11 @@ class SetAside(DeadLetterCase):
         self.assertEqual(handler.texts, ["a"])
 
 
-class Replayed(DeadLetterCase):
+class ReplayingDeadLetters(DeadLetterCase):
     """By somebody who asks for it."""
 
-    async def test_what_a_handler_takes_is_gone(self) -> None:
-        plain = Plain()
+    async def test_deletes_a_letter_that_the_handler_processes(self) -> None:
+        plain = RecordingHandler()
         worker = await self.set_aside(plain)
         plain.bad.clear()
         await self.replay(worker, DeadLetterFilter(token=5))
@@ -184,8 +193,8 @@ class Replayed(DeadLetterCase):
         self.assertEqual(worker.delivery.dead_letters.counts, {})
         self.assertEqual(worker.at("h"), self.last)
 
-    async def test_a_transactional_handler_takes_it_exactly_once(self) -> None:
-        exact = Exact()
+    async def test_a_transactional_handler_applies_a_letter_exactly_once(self) -> None:
+        exact = InsertingHandler()
         worker = await self.set_aside(exact)
         exact.bad.clear()
         (first, _) = await self.letters()
@@ -196,8 +205,8 @@ class Replayed(DeadLetterCase):
         self.assertTrue(await calls.replay(worker.delivery.consumers[0], first))
         self.assertEqual(self.seen().count("bad1"), 1)
 
-    async def test_what_it_cannot_take_again_stays_with_the_new_reason(self) -> None:
-        for handler in (Plain(), Exact()):
+    async def test_keeps_a_letter_that_fails_again_with_the_new_reason(self) -> None:
+        for handler in (RecordingHandler(), InsertingHandler()):
             with self.subTest(handler):
                 worker = await self.set_aside(handler)
                 handler.bad = {"bad1"}
@@ -210,8 +219,8 @@ class Replayed(DeadLetterCase):
                 )
                 await super().setUp()
 
-    async def test_one_that_was_discarded_meanwhile_is_not_applied(self) -> None:
-        exact = Exact()
+    async def test_does_not_apply_a_letter_that_was_discarded_meanwhile(self) -> None:
+        exact = InsertingHandler()
         worker = await self.set_aside(exact)
         exact.bad.clear()
         letters = await self.letters()
@@ -222,8 +231,8 @@ class Replayed(DeadLetterCase):
             await worker.delivery._calls.replay(worker.delivery.consumers[0], letter)
         self.assertEqual(self.seen(), ["a", "b", "c", "d", "e"])
 
-    async def test_those_of_other_followers_are_left_alone(self) -> None:
-        plain = Plain()
+    async def test_does_not_replay_letters_of_other_followers(self) -> None:
+        plain = RecordingHandler()
         await self.set_aside(plain)
         other = await self.worker(Subscription(plain, "h"), name="worker2")
         await other.delivery.dead_letters.poll()
@@ -235,10 +244,10 @@ class Replayed(DeadLetterCase):
         self.assertEqual((plain.replayed, len(await self.letters())), ([], 2))
 
 
-class LostByAFailover(DeadLetterCase):
+class DeadLettersLostInAFailover(DeadLetterCase):
     """A failover has lost the fact of one of two dead letters, and left the other one."""
 
-    async def lose(self, plain: Plain) -> Worker:
+    async def lose(self, plain: RecordingHandler) -> WorkerProcess:
         worker = await self.set_aside(plain)
         self.sql(
             "INSERT INTO synrepl._incarnations VALUES (2, '', '', now(), now(), 'test');"
@@ -248,16 +257,16 @@ class LostByAFailover(DeadLetterCase):
         )
         return worker
 
-    async def test_the_lost_one_is_told_from_the_one_that_is_left(self) -> None:
-        await self.lose(Plain())
+    async def test_shows_which_letters_lost_their_facts(self) -> None:
+        await self.lose(RecordingHandler())
         found = await self.letters()
         self.assertEqual([(one.fact.token, one.is_lost) for one in found], [(3, False), (5, True)])
         self.assertEqual([one.to_json()["lost"] for one in found], [False, True])
         self.sql("UPDATE synrepl._streams SET trimmed = 5 WHERE stream = 'notes'")
         self.assertFalse(any(one.is_lost for one in await self.letters()))
 
-    async def test_only_the_one_that_is_left_is_replayed(self) -> None:
-        plain = Plain()
+    async def test_replays_only_letters_whose_facts_survive(self) -> None:
+        plain = RecordingHandler()
         worker = await self.lose(plain)
         plain.bad = set()
         await self.replay(worker)
@@ -268,8 +277,8 @@ class LostByAFailover(DeadLetterCase):
             await self.replay(worker, DeadLetterFilter(token=5))
         self.assertIn("lost the facts of these dead letters: 5 of notes;", str(caught.exception))
 
-    async def test_a_replay_that_was_asked_for_before_is_refused(self) -> None:
-        plain = Plain()
+    async def test_refuses_a_replay_requested_before_the_failover(self) -> None:
+        plain = RecordingHandler()
         worker = await self.lose(plain)
         plain.bad = set()
         self.sql("UPDATE synrepl._dead_letters SET replay_requested_at = now() WHERE token = 5")

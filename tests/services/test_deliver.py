@@ -43,7 +43,7 @@ class Ledger(TransactionalHandler):
             raise RuntimeError("not now")
 
 
-class Transactional(TestCase):
+class DeliveringToATransactionalHandler(TestCase):
     async def setUp(self) -> None:
         dsn = await fresh_database(self)
         self.database = PostgresDatabase(reactor, dsn, "test")
@@ -80,26 +80,26 @@ class Transactional(TestCase):
         self.assertEqual(await self.position(), 2)
         self.assertEqual(await self.seen(), [1, 2])
 
-    async def test_what_was_applied_is_not_applied_again(self) -> None:
+    async def test_does_not_apply_facts_again(self) -> None:
         await (await self.delivery()).deliver(batch(0, [1, 2]))
         # A follower that crashed before it knew receives from where it thinks it was.
         await (await self.delivery()).deliver(batch(0, [1, 2, 3]))
         await (await self.delivery()).deliver(batch(0, [2, 3]))
         self.assertEqual(await self.seen(), [1, 2, 3])
 
-    async def test_a_failure_leaves_nothing_and_is_tried_again(self) -> None:
+    async def test_rolls_back_a_failure_and_retries(self) -> None:
         self.handler.fail = 1
         delivery = await self.delivery()
         await delivery.deliver(batch(0, [1]))
         self.assertEqual((await self.seen(), delivery.failures.total.total()), ([1], 1))
 
-    async def test_unordered_rows_are_all_applied(self) -> None:
+    async def test_applies_all_unordered_rows(self) -> None:
         delivery = await self.delivery()
         await delivery.deliver(batch(10, [16, 15, 14], ordered=False))
         await delivery.deliver(batch(10, [13], ordered=False))
         self.assertEqual(await self.seen(), [16, 15, 14, 13])
 
-    async def test_a_reset_forgets_the_position(self) -> None:
+    async def test_a_reset_deletes_the_position(self) -> None:
         delivery = await self.delivery()
         await delivery.deliver(batch(0, [5]))
         await delivery.reset("orders", "master", 0, 0)

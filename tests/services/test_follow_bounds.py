@@ -10,7 +10,7 @@ from synrepl.services.following.follower import OTHERS
 from tests.services.manual_pubsub import AirProcess, ManualPubSub
 
 
-class Names(TestCase):
+class BoundingNames(TestCase):
     def setUp(self) -> None:
         self.air = ManualPubSub()
         self.reader = AirProcess(self.air, "reader")
@@ -20,7 +20,7 @@ class Names(TestCase):
         self.reader.bus.messages_received([line.encode() for line in lines])
         self.air.clock.advance(0)
 
-    def test_writers_of_a_stream(self) -> None:
+    def test_ignores_writers_beyond_the_limit(self) -> None:
         with patch.object(follower_module, "MAX_WRITERS", 10):
             self.hear(*[f"POSITION notes w{n} 0 0" for n in range(100)])
             self.hear(*[f'RDATA notes w{n} 1 ["x"]' for n in range(100)])
@@ -32,7 +32,7 @@ class Names(TestCase):
         self.assertEqual(len(warnings), 1)
         self.assertIn("stream 'notes' has more than 10 writers", warnings[0])
 
-    def test_streams_that_nobody_knows(self) -> None:
+    def test_counts_unknown_streams_beyond_the_limit_together(self) -> None:
         with patch.object(follower_module, "MAX_UNKNOWN", 10):
             self.hear(*[f"RDATA s{n} w 1 []" for n in range(100)])
         unknown = self.reader.follower.counts.unknown

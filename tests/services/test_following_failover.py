@@ -34,7 +34,7 @@ from tests.services.world import Noting, Upstream, World, done, started
 ONE = ("jobs", "one")
 
 
-class Recording(Handler):
+class RecordingHandler(Handler):
     """Keeps the tokens of the facts that it is given, and what it is told.
 
     :ivar failures: how often it still fails
@@ -59,7 +59,7 @@ class Recording(Handler):
         self.lost.append(lost)
 
 
-class Exact(TransactionalHandler):
+class RecordingTransactionalHandler(TransactionalHandler):
     """Keeps the tokens of the facts that it has applied, once that is committed."""
 
     streams = frozenset({"jobs"})
@@ -100,7 +100,7 @@ class FollowingCase(SynchronousTestCase):
         self.addCleanup(self.world.stop)
         self.addCleanup(self.world.scheduler.stop)
         self.jobs = self.world.catalogue["jobs"]
-        self.handler = Recording()
+        self.handler = RecordingHandler()
         self.floors: dict[str, Token] = {}
         self.database = SlowDatabase(self.world.store.server, self.floors)
         self.lease = done(self.world.store.open_writer("one", [self.jobs]))
@@ -152,7 +152,7 @@ class FollowingCase(SynchronousTestCase):
         return self.database.kept.handler("worker1", "handler")[ONE]
 
 
-class OfTheOldServer(FollowingCase):
+class FactsOfTheOldServer(FollowingCase):
     """Facts that the connection has brought, and that only the old server had."""
 
     def fail_over(self, kept: Token) -> None:
@@ -164,8 +164,8 @@ class OfTheOldServer(FollowingCase):
         done(store.confirm({}))
         self.floors["jobs"] = done(store.observe([self.jobs]))["jobs"].floor
 
-    def test_they_are_not_applied_by_a_handler_that_has_read_its_record_again(self) -> None:
-        exact = Exact()
+    def test_a_handler_that_has_reread_its_record_does_not_apply_them(self) -> None:
+        exact = RecordingTransactionalHandler()
         delivery = self.deliver(handler=exact)
         delivery.open_lane(ONE, earliest=True)
         first, second, third = self.append(3)
@@ -179,19 +179,19 @@ class OfTheOldServer(FollowingCase):
         delivery.lane_moved(ONE, 3)
         self.assertEqual(exact.tokens, [1, 2, 1])
 
-    def test_nor_by_one_that_has_started_since(self) -> None:
+    def test_a_handler_that_has_started_since_does_not_apply_them(self) -> None:
         (fact,) = self.append(1)
         self.fail_over(0)
-        exact = Exact()
+        exact = RecordingTransactionalHandler()
         delivery = self.deliver(handler=exact)
         delivery.open_lane(ONE, earliest=True)
         done(delivery.deliver(self.batch(0, [fact])))
         self.assertEqual(exact.tokens, [])
 
-    def test_a_commit_of_it_that_is_answered_late_moves_nothing(self) -> None:
+    def test_a_commit_on_it_that_is_answered_late_moves_no_position(self) -> None:
         answer: Deferred[None] = Deferred()
 
-        class AnsweredLate(Exact):
+        class AnsweredLate(RecordingTransactionalHandler):
             def apply(handler, txn: Transaction, batch: Batch) -> None:  # noqa: N805
                 super().apply(txn, batch)
                 assert isinstance(txn, FollowerTransaction)
@@ -210,7 +210,7 @@ class OfTheOldServer(FollowingCase):
         self.assertLess(consumer.trackers[ONE].recorded or 0, 2)
 
 
-class EarlierProcesses(FollowingCase):
+class LossesOfAnEarlierProcess(FollowingCase):
     """Facts that an earlier process handed over, and had no time to record."""
 
     def setUp(self) -> None:
@@ -232,12 +232,12 @@ class EarlierProcesses(FollowingCase):
         encode = RowCodec(self.jobs).encoder(Generation.CURRENT)
         return [Rdata("jobs", "one", fact.token, encode(fact.rows[0])) for fact in facts]
 
-    def test_a_failover_that_lost_them_is_told_to_the_next_process(self) -> None:
+    def test_the_next_process_tells_handlers_of_lost_facts(self) -> None:
         self.follower.received([Position("jobs", "one", self.floor, self.floor)])
         self.assertEqual(self.handler.lost, [Range(0, self.floor - 1)])
         self.assertEqual(self.follower.positions, {("jobs", "one"): self.floor})
 
-    def test_once(self) -> None:
+    def test_tells_handlers_only_once(self) -> None:
         for _ in range(2):
             self.follower.disconnected()
             self.follower.connected(Upstream(MODERN))
@@ -245,7 +245,7 @@ class EarlierProcesses(FollowingCase):
         self.assertEqual(len(self.handler.lost), 1)
 
 
-class RecordsUnderWay(FollowingCase):
+class RecordingInProgress(FollowingCase):
     """Positions that are on their way to the record when the handler is moved back."""
 
     def setUp(self) -> None:
@@ -263,20 +263,20 @@ class RecordsUnderWay(FollowingCase):
         for each in (self.recording, moving_back):
             self.assertIsNone(self.successResultOf(each))
 
-    def test_a_writer_that_starts_again_has_the_record_start_again(self) -> None:
+    def test_a_writer_that_starts_again_resets_the_record(self) -> None:
         self.finish(self.begin(self.delivery.reset("jobs", "one", 3, 0)))
         self.assertEqual(self.on_record(), 0)
 
-    def test_what_a_failover_may_have_lost_is_not_on_record_again(self) -> None:
+    def test_does_not_record_positions_that_a_failover_may_have_lost(self) -> None:
         self.finish(self.begin(self.delivery.facts_lost(ONE, Range(1, 3))))
         self.assertEqual(self.handler.lost, [Range(1, 3)])
         self.assertEqual(self.on_record(), 1)
 
 
-class Joining(FollowingCase):
+class JoiningTheLane(FollowingCase):
     """A handler that was behind is in its lane again."""
 
-    def test_it_does_not_join_before_a_batch_that_the_lane_has_handed_over(self) -> None:
+    def test_does_not_join_before_a_batch_that_the_lane_is_delivering(self) -> None:
         delivery = self.deliver()
         delivery.open_lane(ONE, earliest=True)
         first, second = self.append(2)
@@ -290,7 +290,7 @@ class Joining(FollowingCase):
         self.assertEqual(self.handler.tokens, [1, 2])
 
 
-class LinearView(FollowingCase):
+class FailingOverInTheLinearView(FollowingCase):
     """A connection that says nothing of writers."""
 
     def follow(self, handler: Handler) -> None:
@@ -312,7 +312,7 @@ class LinearView(FollowingCase):
         done(store.confirm({}))
         self.floors["jobs"] = done(store.observe([self.jobs]))["jobs"].floor
 
-    def test_one_that_had_heard_of_more_than_the_new_server_knows_is_told(self) -> None:
+    def test_tells_a_handler_that_was_ahead_of_the_new_server(self) -> None:
         facts = self.append(9)
         done(self.world.store.record_positions(self.jobs, 7, {"one": 7}))
         self.follow(self.handler)
@@ -324,7 +324,7 @@ class LinearView(FollowingCase):
         self.assertEqual(self.handler.lost, [Range(7, 12)])
         self.assertEqual(self.follower.positions, {("jobs", ""): 7 + MARGIN})
 
-    def test_one_that_hears_of_old_and_new_facts_at_once_is_told(self) -> None:
+    def test_tells_a_handler_that_gets_old_and_new_facts_in_one_turn(self) -> None:
         facts = self.append(9)
         done(self.world.store.record_positions(self.jobs, 7, {"one": 7}))
         self.follow(self.handler)
@@ -336,8 +336,8 @@ class LinearView(FollowingCase):
         self.assertEqual(self.handler.lost, [Range(7, 9)])
         self.assertEqual(self.handler.tokens, [*range(1, 10), new.token])
 
-    def test_one_that_is_at_the_beginning_stays_above_the_floor(self) -> None:
-        self.follow(Exact())
+    def test_a_handler_at_the_beginning_gets_only_facts_above_the_floor(self) -> None:
+        self.follow(RecordingTransactionalHandler())
         done(self.delivery.progress.record())
         self.fail_over(0)
         self.follower.received([Position("jobs", None, None, MARGIN)])

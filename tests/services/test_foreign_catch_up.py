@@ -22,7 +22,7 @@ from tests.services.world import Noting, manual_clock
 from tests.wire.recordings import genuine_lines
 
 
-class Counting(Handler):
+class CountingHandler(Handler):
     """Counts rows."""
 
     def __init__(self) -> None:
@@ -33,9 +33,9 @@ class Counting(Handler):
         self.rows[batch.stream] += len(batch.rows)
 
 
-class CatchUp(SynchronousTestCase):
-    def test_streams_that_are_numbered_together_come_in_no_order(self) -> None:
-        clock, log, handler = manual_clock(), Noting(), Counting()
+class CatchingUpWithARealServer(SynchronousTestCase):
+    def test_delivers_streams_that_share_a_sequence_unordered(self) -> None:
+        clock, log, handler = manual_clock(), Noting(), CountingHandler()
         scheduler = TwistedScheduler(clock)
         follower = Follower(
             scheduler,

@@ -30,7 +30,7 @@ def deep(depth: int) -> None:
     raise ValueError("x" * 10_000)
 
 
-class Failures(TestCase):
+class DescribingFailures(TestCase):
     def setUp(self) -> None:
         self.clock, self.log = manual_clock(), Noting()
         self.failures = HandlerFailures(self.clock, self.log)
@@ -40,7 +40,7 @@ class Failures(TestCase):
         batch = Batch(stream, "one", 3, 7, ())
         self.failures.failed(handler, batch, raised(KeyError("why")), attempts, 5.0)
 
-    def test_the_sentence(self) -> None:
+    def test_describes_a_failure_in_one_sentence(self) -> None:
         self.fail()
         self.clock.advance(2)
         self.fail(attempts=2)
@@ -54,7 +54,7 @@ class Failures(TestCase):
         self.assertEqual((told["attempts"], told["failing_s"], told["after"]), (2, 2.0, 3))
         self.assertEqual(told["sentence"], failure.sentence(self.clock.seconds()))
 
-    def test_a_failure_that_a_retry_cures_is_no_reason(self) -> None:
+    def test_the_summary_omits_a_failure_that_a_retry_cures(self) -> None:
         self.fail()
         self.assertIsNone(self.failures.summary())
         self.assertIn("handler mail", self.failures.summary(("notes", "one")) or "")
@@ -64,21 +64,21 @@ class Failures(TestCase):
         self.assertIsNone(self.failures.summary())
         self.assertIsNone(self.failures.summary(("notes", "one")))
 
-    def test_whom_a_failure_concerns(self) -> None:
+    def test_selects_failures_that_hold_back_a_stream_and_writer(self) -> None:
         self.fail(stream="jobs")
         self.assertIsNone(self.failures.summary(("notes", "one")))
         self.assertIsNone(self.failures.summary(("jobs", "two")))
         self.assertIsNotNone(self.failures.summary(("jobs", "one")))
         self.assertIsNotNone(self.failures.summary(("jobs", "")))
 
-    def test_many_are_counted(self) -> None:
+    def test_lists_a_few_failures_and_counts_the_others(self) -> None:
         for number in range(MAX_LISTED + 2):
             self.fail(f"h{number}", attempts=2)
         told = self.failures.summary() or ""
         self.assertEqual(told.count("fails at"), MAX_LISTED)
         self.assertTrue(told.endswith("; and 2 more"))
 
-    def test_a_traceback_is_logged_once_for_each_place(self) -> None:
+    def test_logs_a_traceback_once_per_place(self) -> None:
         for attempts in (1, 2, 3):
             self.fail(attempts=attempts)
         self.fail("other")
@@ -88,7 +88,7 @@ class Failures(TestCase):
         self.assertRegex(self.log.lines[1][1], r"; at .*test_handler_failures\.py:\d+, as before$")
         self.assertEqual(dict(self.failures.total), {"mail": 3, "other": 1})
 
-    def test_what_is_kept_is_bounded_and_can_be_stored(self) -> None:
+    def test_bounds_reasons_and_makes_them_storable(self) -> None:
         try:
             deep(200)
         except ValueError as error:

@@ -13,10 +13,10 @@ from synrepl.services.handler_interfaces import IHandler, ITransactionalHandler
 from synrepl.services.handlers import Access, Batch, Handler, TransactionalHandler
 from synrepl.storage.database import Transaction
 from synrepl.wire.commands import Command
-from tests.services.handlers_world import HandlersCase, texts_of
+from tests.services.handler_fixtures import HandlersCase, texts_of
 
 
-class Independent:
+class HandlerWithoutBaseClass:
     """What a handler has to have, without a base class."""
 
     streams = frozenset({"notes"})
@@ -32,7 +32,7 @@ class Independent:
 
 
 @implementer(IHandler)
-class Texts(Independent):
+class TextsWithoutBaseClass(HandlerWithoutBaseClass):
     """Keeps what it is given."""
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class Texts(Independent):
 
 
 @implementer(ITransactionalHandler)
-class Seen(Independent):
+class SeenWithoutBaseClass(HandlerWithoutBaseClass):
     """Writes what it is given into the table ``seen``."""
 
     def apply(self, txn: Transaction, batch: Batch) -> None:
@@ -53,16 +53,16 @@ class Seen(Independent):
 class BaseClasses(TestCase):
     """They implement the interfaces, signature by signature."""
 
-    def test_the_base_of_handlers_implements_the_interface(self) -> None:
+    def test_handler_implements_its_interface(self) -> None:
         verifyClass(IHandler, Handler)
         verifyObject(IHandler, Handler())
         self.assertFalse(ITransactionalHandler.implementedBy(Handler))
 
-    def test_the_base_of_transactional_handlers_implements_both(self) -> None:
+    def test_transactional_handler_implements_both_interfaces(self) -> None:
         verifyClass(ITransactionalHandler, TransactionalHandler)
         self.assertTrue(IHandler.implementedBy(TransactionalHandler))
 
-    def test_the_base_of_transactional_handlers_wants_an_apply(self) -> None:
+    def test_transactional_handler_requires_apply(self) -> None:
         class NoApply(TransactionalHandler):
             pass
 
@@ -70,11 +70,11 @@ class BaseClasses(TestCase):
             NoApply()  # type: ignore[abstract]
 
 
-class WithoutBaseClass(HandlersCase):
+class DeliveringWithoutBaseClass(HandlersCase):
     """A class that declares the interface is served as one that inherits."""
 
-    async def test_facts_reach_handlers_that_only_declare_the_interface(self) -> None:
-        texts, seen = Texts(), Seen()
+    async def test_delivers_to_handlers_that_only_declare_the_interface(self) -> None:
+        texts, seen = TextsWithoutBaseClass(), SeenWithoutBaseClass()
         worker = await self.worker(
             Subscription(texts, "texts"),  # type: ignore[arg-type]
             Subscription(seen, "seen"),  # type: ignore[arg-type]

@@ -10,19 +10,19 @@ from synrepl.services.handlers import Batch
 from synrepl.storage.handler_positions import HandlerPosition
 from synrepl.streams.definition import Fact
 from synrepl.wire.dialects import LEGACY
-from tests.services.handlers_world import (
+from tests.services.handler_fixtures import (
     NOTES,
     ONE,
     TWO,
-    Exact,
     HandlersCase,
-    LinearPlain,
-    PerWriterPlain,
-    Plain,
+    InsertingHandler,
+    LinearRecordingHandler,
+    PerWriterRecordingHandler,
+    RecordingHandler,
 )
 
 
-class Slow(Plain):
+class BlockingHandler(RecordingHandler):
     """Waits with each batch until it is told to go on.
 
     :ivar waiting: for what it waits
@@ -44,14 +44,16 @@ class Slow(Plain):
         waiting.callback(None)
 
 
-class OnRecord(HandlersCase):
+class RecordingPositions(HandlersCase):
     """What outlives the process."""
 
-    async def test_a_commit_moves_the_position_of_its_own_handler_alone(self) -> None:
-        slow = Slow()
-        worker = await self.worker(Subscription(slow, "slow"), Subscription(Exact(), "exact"))
+    async def test_a_commit_moves_only_the_position_of_its_handler(self) -> None:
+        slow = BlockingHandler()
+        worker = await self.worker(
+            Subscription(slow, "slow"), Subscription(InsertingHandler(), "exact")
+        )
         last = await self.append("a", "b")
-        worker.hear(last)
+        worker.announce(last)
         await self.until(lambda: slow.waiting is not None)
         places = await self.places()
         self.assertEqual(places["exact", "notes", ONE].position, last)
@@ -59,64 +61,74 @@ class OnRecord(HandlersCase):
         await worker.record()
         self.assertIn(self.record_of(), (None, 0))
 
-        plain = Plain()  # the process died
-        worker = await self.worker(Subscription(plain, "slow"), Subscription(Exact(), "exact"))
+        plain = RecordingHandler()  # the process died
+        worker = await self.worker(
+            Subscription(plain, "slow"), Subscription(InsertingHandler(), "exact")
+        )
         await self.reaches(worker, last)
         self.assertEqual((plain.texts, self.seen()), (["a", "b"], ["a", "b"]))
         await worker.record()
         self.assertEqual(self.record_of(), last)
 
-    async def test_handlers_inherit_the_record_of_a_version_without_positions_of_handlers(
+    async def test_handlers_inherit_a_record_without_handler_positions(
         self,
     ) -> None:
         first = await self.append("a", "b")
         await self.master.store.record_follower("worker1", {("notes", ONE): first})
         last = await self.append("c")
-        plain = Plain()
-        worker = await self.worker(Subscription(plain, "plain"), Subscription(Exact(), "exact"))
+        plain = RecordingHandler()
+        worker = await self.worker(
+            Subscription(plain, "plain"), Subscription(InsertingHandler(), "exact")
+        )
         await self.reaches(worker, last)
         self.assertEqual((plain.texts, self.seen()), (["c"], ["c"]))
         places = await self.places()
         self.assertEqual({at.started_from for at in places.values()}, {None})
 
         # That was then: one that comes later begins where it is told to.
-        late = Plain()
+        late = RecordingHandler()
         worker = await self.worker(
             Subscription(plain, "plain"), Subscription(late, "late", StartAt.EARLIEST)
         )
         await self.reaches(worker, last)
         self.assertEqual(late.texts, ["a", "b", "c"])
 
-    async def test_one_that_is_no_longer_configured_holds_nothing_back_and_can_come_back(
+    async def test_a_removed_handler_holds_nothing_back_and_can_come_back(
         self,
     ) -> None:
         first = await self.append("a")
-        gone = Plain()
-        worker = await self.worker(Subscription(gone, "gone"), Subscription(Plain(), "plain"))
+        gone = RecordingHandler()
+        worker = await self.worker(
+            Subscription(gone, "gone"), Subscription(RecordingHandler(), "plain")
+        )
         await self.reaches(worker, first)
         await worker.record()
         last = await self.append("b")
-        worker = await self.worker(Subscription(Plain(), "plain"))
+        worker = await self.worker(Subscription(RecordingHandler(), "plain"))
         await self.reaches(worker, last)
         await worker.record()
         self.assertEqual(self.record_of(), last)
-        worker = await self.worker(Subscription(gone, "gone"), Subscription(Plain(), "plain"))
+        worker = await self.worker(
+            Subscription(gone, "gone"), Subscription(RecordingHandler(), "plain")
+        )
         await self.reaches(worker, last)
         self.assertEqual(gone.texts, ["a", "b"])
 
-    async def test_positions_are_kept_under_the_name_of_the_class_unless_it_has_another(
+    async def test_records_positions_under_the_class_path_or_the_configured_name(
         self,
     ) -> None:
-        worker = await self.worker(Subscription(Plain()), Subscription(Plain(), "second"))
+        worker = await self.worker(
+            Subscription(RecordingHandler()), Subscription(RecordingHandler(), "second")
+        )
         await self.reaches(worker, await self.append("a"))
         await worker.record()
         self.assertEqual(
             sorted(handler for handler, *_ in await self.places()),
-            ["second", f"{Plain.__module__}:Plain"],
+            ["second", f"{RecordingHandler.__module__}:RecordingHandler"],
         )
 
-    async def test_a_reset_sets_the_record_of_all_in_the_lane(self) -> None:
-        plain = Plain()
+    async def test_a_reset_sets_the_positions_of_all_handlers_in_the_lane(self) -> None:
+        plain = RecordingHandler()
         worker = await self.worker(Subscription(plain, "plain"))
         await self.reaches(worker, await self.append("a", "b", "c"))
         await worker.record()
@@ -126,12 +138,12 @@ class OnRecord(HandlersCase):
         self.assertEqual(places["plain", "notes", ONE].position, 0)
         self.assertIsNone(self.record_of())
 
-    async def test_what_one_has_dealt_with_while_another_one_is_slow_is_on_record(self) -> None:
+    async def test_records_a_handler_while_another_one_is_slow(self) -> None:
         """It is not given it again when the process is stopped then."""
-        quick, slow = Plain(), Slow()
+        quick, slow = RecordingHandler(), BlockingHandler()
         worker = await self.worker(Subscription(quick, "quick"), Subscription(slow, "slow"))
         last = await self.append("a")
-        worker.hear(last)
+        worker.announce(last)
         await self.until(lambda: slow.waiting is not None)
         await worker.record()
         places = await self.places()
@@ -139,17 +151,17 @@ class OnRecord(HandlersCase):
         self.assertEqual(places["slow", "notes", ONE].position, 0)
 
 
-class Joining(HandlersCase):
+class JoiningAFollower(HandlersCase):
     """A handler that joins a worker which has been there before."""
 
     async def setUp(self) -> None:  # type: ignore[override]
         await super().setUp()
-        self.old = Plain()
+        self.old = RecordingHandler()
         worker = await self.worker(Subscription(self.old, "old"))
         self.last = await self.append("a", "b", "c", "d")
         await self.reaches(worker, self.last)
         await worker.record()
-        self.new = Plain()
+        self.new = RecordingHandler()
 
     async def joined(self, start: StartAt | int | None, **start_of: StartAt | int) -> str:
         """What the worker says when the new handler has joined, and has one fact more."""
@@ -161,23 +173,23 @@ class Joining(HandlersCase):
         self.assertEqual(self.old.texts, ["a", "b", "c", "d", "e"])
         await worker.record()
         self.assertEqual(self.record_of(), self.last + 1)
-        return worker.said
+        return worker.logged
 
-    async def test_with_the_earliest_fact(self) -> None:
-        said = await self.joined(StartAt.EARLIEST)
+    async def test_starts_at_the_earliest_fact(self) -> None:
+        logged = await self.joined(StartAt.EARLIEST)
         self.assertEqual(self.new.texts, ["a", "b", "c", "d", "e"])
         self.assertIn(
-            "handler new joins follower worker1: it starts at the oldest fact of notes", said
+            "handler new joins follower worker1: it starts at the oldest fact of notes", logged
         )
         # What it is to be given is not trimmed meanwhile.
         self.assertEqual(self.recorded_at_start, 0)
 
-    async def test_where_the_worker_is(self) -> None:
-        said = await self.joined(StartAt.NOW)
+    async def test_starts_at_the_position_of_the_worker(self) -> None:
+        logged = await self.joined(StartAt.NOW)
         self.assertEqual(self.new.texts, ["e"])
-        self.assertIn("it starts at the worker's position in notes, without earlier facts", said)
+        self.assertIn("it starts at the worker's position in notes, without earlier facts", logged)
         self.assertIn(
-            f"handler new starts at token {self.last} of notes by one, without facts up to", said
+            f"handler new starts at token {self.last} of notes by one, without facts up to", logged
         )
         self.assertEqual(self.recorded_at_start, self.last)
         places = await self.places()
@@ -185,63 +197,65 @@ class Joining(HandlersCase):
             places["new", "notes", ONE], HandlerPosition(self.last + 1, started_from=self.last)
         )
 
-    async def test_at_a_token(self) -> None:
-        said = await self.joined(2)
+    async def test_starts_at_a_token(self) -> None:
+        logged = await self.joined(2)
         self.assertEqual(self.new.texts, ["c", "d", "e"])
-        self.assertIn("it starts at token 2 of notes, without facts up to there", said)
+        self.assertIn("it starts at token 2 of notes, without facts up to there", logged)
         self.assertEqual(self.recorded_at_start, 2)
 
-    async def test_at_a_token_of_one_stream(self) -> None:
+    async def test_starts_at_a_token_of_one_stream(self) -> None:
         await self.joined(StartAt.NOW, notes=3)
         self.assertEqual(self.new.texts, ["d", "e"])
 
-    async def test_beyond_all_that_there_is_by_then(self) -> None:
+    async def test_starts_at_a_token_beyond_the_stream(self) -> None:
         await self.joined(self.last + 1)
         self.assertEqual(self.new.texts, [])
 
-    async def test_its_start_counts_only_once(self) -> None:
+    async def test_the_configured_start_applies_only_once(self) -> None:
         await self.joined(2)
-        again = Plain()
+        again = RecordingHandler()
         worker = await self.worker(
             Subscription(self.old, "old"), Subscription(again, "new", StartAt.EARLIEST)
         )
         await self.reaches(worker, await self.append("f"))
         self.assertEqual(again.texts, ["f"])
-        self.assertNotIn("joins", worker.said)
+        self.assertNotIn("joins", worker.logged)
 
-    async def test_one_that_begins_now_lacks_nothing_after_a_crash(self) -> None:
+    async def test_a_handler_that_starts_now_misses_nothing_after_a_crash(self) -> None:
         """Where it begins is on record before others are given what comes next."""
-        slow = Slow()
+        slow = BlockingHandler()
         worker = await self.worker(
-            Subscription(slow, "new", StartAt.NOW), Subscription(Exact(), "exact", StartAt.NOW)
+            Subscription(slow, "new", StartAt.NOW),
+            Subscription(InsertingHandler(), "exact", StartAt.NOW),
         )
         last = await self.append("e")
-        worker.hear(last)
+        worker.announce(last)
         await self.until(lambda: slow.waiting is not None)
         worker = await self.worker(
-            Subscription(self.new, "new", StartAt.NOW), Subscription(Exact(), "exact", StartAt.NOW)
+            Subscription(self.new, "new", StartAt.NOW),
+            Subscription(InsertingHandler(), "exact", StartAt.NOW),
         )
         await self.reaches(worker, last)
         self.assertEqual((self.new.texts, self.seen()), (["e"], ["e"]))
 
-    async def test_with_a_writer_that_is_new_as_well(self) -> None:
+    async def test_gets_every_fact_of_a_writer_that_is_new_as_well(self) -> None:
         worker = await self.worker(
             Subscription(self.old, "old"), Subscription(self.new, "new", StartAt.EARLIEST)
         )
         token = await self.append("x", writer=TWO)
-        worker.hear(self.last)
+        worker.announce(self.last)
         await self.reaches(worker, token, TWO, TWO)
         await self.until(lambda: worker.at("new") == self.last)
         self.assertEqual(sorted(self.new.texts), ["a", "b", "c", "d", "x"])
 
-    async def test_what_has_been_trimmed_by_then(self) -> None:
+    async def test_starts_above_facts_that_were_trimmed(self) -> None:
         await self.on_record(self.last, one=self.last)
         trim = await self.master.store.trim(NOTES, 2, 2, 100)
         self.assertEqual(trim.upto, 2)
         await self.joined(StartAt.EARLIEST)
         self.assertEqual((self.new.texts, self.new.resets), (["c", "d", "e"], []))
 
-    async def test_a_writer_that_came_while_it_was_away(self) -> None:
+    async def test_gets_every_fact_of_a_writer_that_came_while_it_was_away(self) -> None:
         """All of its facts are new, also to one that began with what came from then on."""
         worker = await self.worker(Subscription(self.new, "new", StartAt.NOW))
         await self.reaches(worker, self.last)
@@ -252,7 +266,7 @@ class Joining(HandlersCase):
         await self.until(lambda: "x" in self.new.texts)
         self.assertEqual((self.new.texts, self.new.resets), (["x"], []))
 
-    async def test_a_writer_that_came_while_it_was_away_and_whose_facts_were_trimmed(self) -> None:
+    async def test_is_told_of_trimmed_facts_of_a_writer_that_came_while_it_was_away(self) -> None:
         worker = await self.worker(Subscription(self.new, "new", StartAt.EARLIEST))
         await self.reaches(worker, self.last)
         await worker.record()
@@ -270,15 +284,15 @@ class Joining(HandlersCase):
 class CatchingUp(HandlersCase):
     """Handlers that are not where the lane is."""
 
-    async def test_one_that_fails_holds_up_no_other_one_and_gets_everything_later(self) -> None:
-        bad, good = Plain(), Plain()
+    async def test_a_failing_handler_holds_up_no_other_and_gets_everything_later(self) -> None:
+        bad, good = RecordingHandler(), RecordingHandler()
         bad.bad = {"b"}
         worker = await self.worker(Subscription(bad, "bad"), Subscription(good, "good"))
         first = await self.append("a", "b")
-        worker.hear(first)
+        worker.announce(first)
         await self.until(lambda: good.texts == ["a", "b"])
         last = await self.append("c", "d")
-        worker.hear(last)
+        worker.announce(last)
         await self.until(lambda: good.texts == ["a", "b", "c", "d"])
         self.assertEqual((worker.position(), worker.delivery.catching_up(
             worker.delivery.consumers[0])), (0, {"notes"}))  # fmt: skip
@@ -290,9 +304,9 @@ class CatchingUp(HandlersCase):
         await self.reaches(worker, await self.append("e"))
         self.assertEqual((bad.texts[4:], good.texts[4:]), (["e"], ["e"]))
 
-    async def test_a_hand_over_ends_under_constant_load(self) -> None:
+    async def test_catch_up_ends_under_constant_load(self) -> None:
         """What is left fits a page: the lane waits for the handler before its next batch."""
-        slow, quick = Slow(), Plain()
+        slow, quick = BlockingHandler(), RecordingHandler()
         worker = await self.worker(Subscription(quick, "quick"))
         first = await self.append("a", "b")
         await self.reaches(worker, first)
@@ -300,11 +314,11 @@ class CatchingUp(HandlersCase):
         worker = await self.worker(
             Subscription(quick, "quick"), Subscription(slow, "slow", StartAt.EARLIEST)
         )
-        worker.hear(first)
+        worker.announce(first)
         await self.until(lambda: slow.waiting is not None)  # with all that there was
-        worker.hear(await self.append("c"))
+        worker.announce(await self.append("c"))
         last = await self.append("d")
-        worker.hear(last)
+        worker.announce(last)
         await self.tick()
         self.assertEqual(quick.texts, ["a", "b"])  # the lane waits
         while (worker.position() or 0) < last:
@@ -313,8 +327,8 @@ class CatchingUp(HandlersCase):
             await self.tick()
         self.assertEqual((slow.texts, quick.texts), (["a", "b", "c", "d"], ["a", "b", "c", "d"]))
 
-    async def test_the_lane_does_not_wait_for_one_that_fails_when_it_is_near(self) -> None:
-        bad, quick = Plain(), Plain()
+    async def test_the_lane_does_not_wait_for_a_failing_handler_that_is_near(self) -> None:
+        bad, quick = RecordingHandler(), RecordingHandler()
         bad.bad = {"a"}
         worker = await self.worker(Subscription(quick, "quick"))
         first = await self.append("a")
@@ -323,24 +337,24 @@ class CatchingUp(HandlersCase):
         worker = await self.worker(
             Subscription(quick, "quick"), Subscription(bad, "bad", StartAt.EARLIEST)
         )
-        worker.hear(first)
+        worker.announce(first)
         await self.until(lambda: bool(worker.delivery.failures.failing))
-        worker.hear(await self.append("b"))
+        worker.announce(await self.append("b"))
         await self.until(lambda: quick.texts == ["a", "b"])
         bad.bad.clear()
         await self.until(lambda: bad.texts == ["a", "b"])
 
-    async def test_facts_that_were_trimmed_before_it_got_them(self) -> None:
+    async def test_is_told_of_facts_trimmed_before_delivery(self) -> None:
         """Told to that handler alone."""
-        bad, good = Plain(), Plain()
+        bad, good = RecordingHandler(), RecordingHandler()
         bad.bad = {"b"}
         worker = await self.worker(Subscription(bad, "bad"), Subscription(good, "good"))
         await self.reaches(worker, await self.append("a"))
         second = await self.append("b")
-        worker.hear(second)
+        worker.announce(second)
         await self.until(lambda: good.texts == ["a", "b"])
         third, last = await self.append("c"), await self.append("d")
-        worker.hear(last)
+        worker.announce(last)
         await self.until(lambda: good.texts == ["a", "b", "c", "d"])
         await self.on_record(last, one=last)
         await self.master.store.trim(NOTES, third, third, 100)
@@ -350,17 +364,17 @@ class CatchingUp(HandlersCase):
         self.assertEqual(good.resets, [])
 
 
-class Views(HandlersCase):
+class ChoosingAView(HandlersCase):
     """Handlers with another view than the connection's."""
 
-    async def test_the_linear_view_on_a_connection_that_knows_writers(self) -> None:
-        linear, plain = LinearPlain(), Plain()
+    async def test_gets_the_linear_view_on_a_per_writer_connection(self) -> None:
+        linear, plain = LinearRecordingHandler(), RecordingHandler()
         worker = await self.worker(Subscription(linear, "linear"), Subscription(plain, "plain"))
         await self.append("a1")
         two = await self.append("b2", writer=TWO)
         one = await self.append("c1")
-        worker.hear(one)
-        worker.hear(two, TWO)
+        worker.announce(one)
+        worker.announce(two, TWO)
         await self.until(lambda: sorted(plain.texts) == ["a1", "b2", "c1"])
         self.assertEqual(linear.texts, [])  # the linear position has passed none of them
         await self.on_record(two, one=one, two=two)
@@ -375,20 +389,20 @@ class Views(HandlersCase):
         self.assertEqual(places["linear", "notes", ""].position, one)
         self.assertEqual((self.record_of(), self.record_of(TWO), self.record_of("")), (3, 2, None))
 
-        again = LinearPlain()
+        again = LinearRecordingHandler()
         worker = await self.worker(Subscription(again, "linear"), Subscription(plain, "plain"))
         last = await self.append("d2", writer=TWO)
         await self.on_record(last, two=last)
-        worker.hear(last, TWO)
+        worker.announce(last, TWO)
         await self.until(lambda: again.texts == ["d2"])
 
-    async def test_writers_one_by_one_on_a_connection_with_the_linear_view(self) -> None:
-        by_writer = PerWriterPlain()
+    async def test_gets_the_per_writer_view_on_a_linear_connection(self) -> None:
+        by_writer = PerWriterRecordingHandler()
         worker = await self.worker(Subscription(by_writer, "by_writer"), dialect=LEGACY)
         await self.append("a1")
         two = await self.append("b2", writer=TWO)
         one = await self.append("c1")
-        worker.hear(0, None)
+        worker.announce(0, None)
         await self.on_record(0, one=0, two=two)
         await self.until(lambda: by_writer.texts == ["b2"])  # the linear position is at 0
         self.assertEqual(worker.position(""), 0)
@@ -399,21 +413,21 @@ class Views(HandlersCase):
         await worker.record()
         self.assertEqual(self.record_of(""), one)
 
-    async def test_who_had_the_linear_view_has_it_of_every_writer(self) -> None:
-        plain = Plain()
+    async def test_a_linear_position_is_carried_over_to_every_writer(self) -> None:
+        plain = RecordingHandler()
         worker = await self.worker(Subscription(plain, "plain"), dialect=LEGACY)
         await self.append("a1")
         last = await self.append("b2", writer=TWO)
-        worker.hear(0, None)
+        worker.announce(0, None)
         await self.on_record(last, one=1, two=last)
         worker.follower.received([])
         await worker.delivery.deliver(Batch("notes", "", 0, last, (await self.page(last))))
         worker.delivery.lane_moved(("notes", ""), last)
         await worker.record()
-        now = Plain()  # and follows writers from now on
+        now = RecordingHandler()  # and follows writers from now on
         worker = await self.worker(Subscription(now, "plain"))
         token = await self.append("c2", writer=TWO)
-        worker.hear(1)
+        worker.announce(1)
         await self.reaches(worker, token, TWO, TWO)
         self.assertEqual((plain.texts, now.texts), (["a1", "b2"], ["c2"]))
 
@@ -422,12 +436,12 @@ class Views(HandlersCase):
         found = await self.master.store.page(NOTES, Range(0, upto), None, 100)
         return list(found.facts)
 
-    async def test_who_knew_single_writers_cannot_have_the_linear_view_under_that_name(
+    async def test_refuses_the_linear_view_for_a_name_with_per_writer_positions(
         self,
     ) -> None:
-        worker = await self.worker(Subscription(Plain(), "plain"))
+        worker = await self.worker(Subscription(RecordingHandler(), "plain"))
         await self.reaches(worker, await self.append("a"))
         await worker.record()
         with self.assertRaises(ViewChanged) as caught:
-            await self.worker(Subscription(LinearPlain(), "plain"))
+            await self.worker(Subscription(LinearRecordingHandler(), "plain"))
         self.assertIn("handler 'plain' has per-writer positions of 'notes'", str(caught.exception))

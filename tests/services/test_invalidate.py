@@ -28,14 +28,14 @@ from synrepl.storage.tables import ensure_tables, table_name
 from synrepl.streams.effects import BadKeys, Expansion, Invalidates, whole
 from synrepl.streams.rows import RowCodec
 from synrepl.streams.synapse.caches import CACHES, CachesRow
-from tests.services.coherent_site import CATALOGUE, ORDERS, OrderRow, SiteCase
+from tests.services.coherent_master import CATALOGUE, ORDERS, CoherentMasterCase, OrderRow
 from tests.services.world import Noting, Silent, done, manual_clock
 from tests.storage.postgres import PostgresCase
 
 LOST = CommitUnknown(where="memory", name="x", xid="7", reason="cut")
 
 
-class Committed(SiteCase):
+class CommittingChanges(CoherentMasterCase):
     def change(self, txn: Transaction, out: ChangeOutbox) -> str:
         txn.execute("INSERT INTO changes VALUES (%s)", ("@a",))
         self.site.truth["@a"] = 1
@@ -50,7 +50,7 @@ class Committed(SiteCase):
             for fact in done(page).facts
         ]
 
-    def test_stale_here_and_told_to_the_others(self) -> None:
+    def test_invalidates_here_and_publishes_to_others(self) -> None:
         client = self.client("REPLICATE")
         self.assertEqual(self.run_changes(self.change), ["result"])
         self.assertEqual((self.site.store.table, self.site.cached("get_user")), (["@a"], [("@b",)]))
@@ -58,7 +58,7 @@ class Committed(SiteCase):
         (line,) = client.rows()
         self.assertEqual(line, 'RDATA caches master 1 ["get_user",["@a"],0]')
 
-    def test_several_are_one_fact(self) -> None:
+    def test_writes_several_invalidations_as_one_fact(self) -> None:
         def work(txn: Transaction, out: ChangeOutbox) -> None:
             out.invalidate("get_user", ("@a",))
             out.invalidate("get_user", ("@b",))
@@ -78,7 +78,7 @@ class Committed(SiteCase):
         self.assertEqual(legacy.rows(), [*to_legacy, f"RDATA caches 1 {rows[2]}"])
         self.assertEqual((self.site.cached("get_user"), self.site.cached("get_orders")), ([], []))
 
-    def test_stale_before_anybody_hears_of_it(self) -> None:
+    def test_invalidates_before_the_position_is_announced(self) -> None:
         """Also the caller, and whoever waits for the position."""
         order: list[Any] = []
         announced = self.site.announcer.settled
@@ -91,7 +91,7 @@ class Committed(SiteCase):
         self.run_changes(self.change)
         self.assertEqual(order[0], ("announced", "caches", [("@b",)]))
 
-    def test_a_load_that_began_before_is_not_kept(self) -> None:
+    def test_drops_a_load_that_began_before_the_commit(self) -> None:
         """It may have read what was true before, and ended only after the commit."""
         (cache,) = self.site.caches.named("get_user")
         self.site.store.stop = ["transact committed"]
@@ -106,7 +106,7 @@ class Committed(SiteCase):
         cache.loaded(("@c",), early, "of somebody else")
         self.assertEqual(self.site.cached("get_user"), [("@b",), ("@c",)])
 
-    def test_facts_of_other_streams(self) -> None:
+    def test_writes_facts_of_other_streams_in_the_same_transaction(self) -> None:
         def work(txn: Transaction, out: ChangeOutbox) -> None:
             out.append(ORDERS, [OrderRow("c1")])
             out.invalidate("get_user", ("@a",))
@@ -121,11 +121,11 @@ class Committed(SiteCase):
             (self.site.cached("get_user"), self.site.cached("get_orders")), ([("@b",)], [])
         )
 
-    def test_nothing_made_stale(self) -> None:
+    def test_writes_no_fact_without_invalidations(self) -> None:
         self.assertEqual(self.run_changes(lambda txn, out: 5), [5])
         self.assertEqual((self.stored(), len(self.site.cached("get_user"))), ([], 2))
 
-    def test_each_once(self) -> None:
+    def test_writes_each_invalidation_once(self) -> None:
         def work(txn: Transaction, out: ChangeOutbox) -> None:
             for _ in range(3):
                 out.invalidate("get_user", ["@a"])
@@ -137,7 +137,7 @@ class Committed(SiteCase):
             self.stored(), [(1, [("get_user", ["@a"]), ("get_user", ["@b"]), ("other", ["@a"])])]
         )
 
-    def test_the_whole_cache_takes_the_place_of_keys(self) -> None:
+    def test_the_whole_cache_replaces_its_keys(self) -> None:
         for name, make_whole in (
             ("said so", lambda out: out.invalidate_all("get_user")),
             ("the empty key", lambda out: out.invalidate("get_user", ())),
@@ -160,7 +160,7 @@ class Committed(SiteCase):
                 self.assertEqual(self.stored(), [(1, [("get_user", None)])])
                 self.assertEqual(self.site.cached("get_user"), [])
 
-    def test_as_many_keys_as_there_may_be(self) -> None:
+    def test_writes_as_many_keys_as_the_limit_allows(self) -> None:
         def work(txn: Transaction, out: ChangeOutbox) -> None:
             for n in range(DEFAULT_SIZES.invalidation_keys):
                 out.invalidate("get_user", (n,))
@@ -169,7 +169,7 @@ class Committed(SiteCase):
         ((_, rows),) = self.stored()
         self.assertEqual(len(rows), DEFAULT_SIZES.invalidation_keys)
 
-    def test_only_the_last_run_counts(self) -> None:
+    def test_only_the_last_run_of_the_work_counts(self) -> None:
         def work(txn: Transaction, out: ChangeOutbox) -> None:
             runs.append(1)
             out.invalidate("get_user", ("@a",) if len(runs) == 1 else ("@b",))
@@ -183,7 +183,7 @@ class Committed(SiteCase):
         self.assertEqual(self.stored()[-1][1], [("get_user", ["@b"])])
 
 
-class NotCommitted(SiteCase):
+class FailingChanges(CoherentMasterCase):
     def check_nothing_happened(self) -> None:
         self.turn()
         self.assertEqual(self.site.store.table, [])
@@ -198,7 +198,7 @@ class NotCommitted(SiteCase):
         self.check_nothing_happened()
         return str(raised)
 
-    def test_work_that_fails(self) -> None:
+    def test_a_failing_work_function_changes_nothing(self) -> None:
         def work(txn: Transaction, out: ChangeOutbox) -> None:
             txn.execute("INSERT INTO changes VALUES (%s)", ("@a",))
             out.invalidate("get_user", ("@a",))
@@ -209,14 +209,14 @@ class NotCommitted(SiteCase):
         self.refused(ZeroDivisionError, work)
         self.assertEqual(client.rows(), [])
 
-    def test_a_database_that_is_away(self) -> None:
+    def test_an_unavailable_database_changes_nothing(self) -> None:
         self.site.store.away = True
         (raised,) = self.run_changes(lambda txn, out: out.invalidate("get_user", ("@a",)))
         self.assertIn("a test says so", str(raised))
         self.site.store.away = False
         self.check_nothing_happened()
 
-    def test_bad_keys(self) -> None:
+    def test_refuses_bad_keys(self) -> None:
         for keys, reason in (
             (("@a", "more"), "its keys have 1 parts, 2 were given"),
             ("@a", r"write \('@a',\), a key is a tuple"),
@@ -235,7 +235,7 @@ class NotCommitted(SiteCase):
                     said, f"^cache 'get_user' cannot be invalidated like this: .*{reason}"
                 )
 
-    def test_bad_names(self) -> None:
+    def test_refuses_bad_cache_names(self) -> None:
         for name in ("", "x" * 256, "line\nbreak", "nul\0"):
             with self.subTest(name[:20]):
                 said = self.refused(
@@ -245,7 +245,7 @@ class NotCommitted(SiteCase):
                 self.assertLess(len(said), 200)
                 self.refused(BadInvalidation, lambda txn, out, n=name: out.invalidate_all(n))
 
-    def test_names_that_stand_for_many_need_keys(self) -> None:
+    def test_refuses_an_expansion_without_keys(self) -> None:
         for key in ((), None):
             work = (
                 (lambda txn, out: out.invalidate_all("cs_cache_fake"))
@@ -254,10 +254,10 @@ class NotCommitted(SiteCase):
             )
             self.refused(BadKeys, work)
 
-    def test_streams_that_were_not_named(self) -> None:
+    def test_refuses_streams_that_were_not_passed(self) -> None:
         self.refused(NotNamed, lambda txn, out: out.append(ORDERS, [OrderRow("c1")]))
 
-    def test_more_than_a_transaction_may_have(self) -> None:
+    def test_refuses_more_keys_than_a_transaction_may_have(self) -> None:
         def work(txn: Transaction, out: ChangeOutbox) -> None:
             for n in range(20_000):  # which no whole cache can stand for
                 out.invalidate("cs_cache_fake", (f"!{n}",))
@@ -265,7 +265,7 @@ class NotCommitted(SiteCase):
         self.refused(OutboxFull, work)
 
 
-class Unsure(SiteCase):
+class ChangesWithUnknownOutcome(CoherentMasterCase):
     """The answer to a commit is lost, and the writer's name is not had back at once."""
 
     def lose(self, *key: Any, cache: str = "get_user") -> list[Any]:
@@ -282,14 +282,14 @@ class Unsure(SiteCase):
         self.site.store.stopped.pop().callback(None)
         self.site.clock.pump([0.1] * 30)
 
-    def test_stale_at_once_and_again_when_it_is_found(self) -> None:
+    def test_invalidates_at_once_and_again_when_the_commit_is_found(self) -> None:
         outcome = self.lose("@a")
         self.assertEqual((outcome, self.site.cached("get_user")), ([], [("@b",)]))
         self.site.get_user("@a")
         self.have_it_found()
         self.assertEqual((outcome, self.site.cached("get_user")), (["result"], [("@b",)]))
 
-    def test_the_indexes_hear_when_it_is_found(self) -> None:
+    def test_marks_indexes_when_the_commit_is_found(self) -> None:
         rooms = self.site.caches.index("caches", "room_state")
         self.run_changes(lambda txn, out: out.invalidate("get_user", ("@a",)))
         self.lose("!r", cache="cs_cache_fake")
@@ -298,8 +298,8 @@ class Unsure(SiteCase):
         self.assertEqual(rooms.all_since(1), ["!r"])
 
 
-class OtherWriters(SiteCase):
-    def test_stale_before_their_position_moves(self) -> None:
+class ChangesOfOtherWriters(CoherentMasterCase):
+    def test_invalidates_before_the_position_of_another_writer_moves(self) -> None:
         lease = done(self.site.store.open_writer("other", [CACHES]))
         seen: list[Any] = []
         publish = self.site.publisher.writer_advanced
@@ -319,7 +319,7 @@ class OtherWriters(SiteCase):
         self.assertEqual(seen, [[("@b",)]])
 
 
-class Names(SynchronousTestCase):
+class BuildingRows(SynchronousTestCase):
     def setUp(self) -> None:
         self.log = Noting()
         self.caches = make_caches()
@@ -328,31 +328,31 @@ class Names(SynchronousTestCase):
         coherence = Coherence(self.caches, CATALOGUE, self.log)
         self.rows = Invalidations(manual_clock(), self.caches, coherence, self.log)
 
-    def test_unknown_names_are_let_through_and_told_once(self) -> None:
+    def test_accepts_unknown_names_and_logs_each_once(self) -> None:
         for _ in range(2):
             for name in ("elsewhere", "get", "cs_cache_fake"):
                 self.assertEqual(self.rows.row(name, ("@a",)), CachesRow(name, ["@a"], 0))
         warnings = [text for level, text in self.log.lines if level == "warn"]
         self.assertEqual(warnings, ["cache elsewhere is invalidated, but not known here"])
 
-    def test_the_memory_of_warnings_is_bounded(self) -> None:
+    def test_logs_a_bounded_number_of_unknown_names(self) -> None:
         for n in range(MAX_WARNINGS + 50):
             self.rows.row(f"unknown{n}", None)
         self.assertEqual(len(self.log.lines), MAX_WARNINGS)
 
-    def test_user_declared_names(self) -> None:
+    def test_checks_the_keys_of_user_declared_expansions(self) -> None:
         self.assertEqual(self.rows.row("two", (1, 2)).keys, [1, 2])
         self.assertRaises(BadKeys, self.rows.row, "two", (1,))
         self.assertFalse(self.rows.has_whole("two"))
         self.assertTrue(self.rows.has_whole("get"))
 
-    def test_rows_are_what_the_table_and_the_wire_take(self) -> None:
+    def test_builds_rows_that_the_table_and_the_wire_accept(self) -> None:
         codec = RowCodec(CACHES)
         for key in (None, (), ("@a", 1, 2.5, True, None), ["ü\u2028"]):
             codec.check_storable(self.rows.row("get", key))
 
 
-class InPostgres(PostgresCase):
+class ChangesInPostgres(PostgresCase):
     """The same in a real database, with a table of the user's."""
 
     async def setUp(self) -> None:  # type: ignore[override]
@@ -369,7 +369,7 @@ class InPostgres(PostgresCase):
 
         self.get_age = get_age
         coherence = Coherence(self.caches, CATALOGUE, log)
-        self.heard = Heard()
+        self.heard = RecordingPositionListener()
         announcer = Announcer(process.scheduler, process.store, [CACHES], self.heard, log)
         self.writer = StreamWriter(
             process.scheduler,
@@ -405,7 +405,7 @@ class InPostgres(PostgresCase):
         (cache,) = self.caches.named("get_age")
         return [name for (name,) in cache.entries]
 
-    async def test_committed(self) -> None:
+    async def test_a_commit_invalidates_and_writes_rows(self) -> None:
         self.assertEqual(await self.birthday("@a"), 2)
         self.assertEqual(self.held(), ["@b"])
         self.assertEqual(await self.get_age("@a"), 2)
@@ -416,14 +416,14 @@ class InPostgres(PostgresCase):
         )
         self.assertEqual(self.heard.moves, [("caches", 0, 1, 2)])
 
-    async def test_rolled_back(self) -> None:
+    async def test_a_rollback_changes_nothing(self) -> None:
         with self.assertRaises(ZeroDivisionError):
             await self.birthday("@a", fails=True)
         self.assertEqual((self.held(), await self.get_age("@a")), (["@b", "@a"], 1))
         self.assertEqual(self.sql("SELECT age FROM users WHERE name = '@a'"), 1)
         self.assertEqual(self.sql(f"SELECT count(*) FROM {table_name(CACHES)}"), 0)
 
-    async def test_what_was_read_before_the_commit_is_not_kept(self) -> None:
+    async def test_drops_what_was_read_before_the_commit(self) -> None:
         """A load that reads while the change is under way sees what was before."""
         self.caches.invalidate("get_age", None)
         blocker = psycopg2.connect(self.dsn)
@@ -443,7 +443,7 @@ def age(txn: Transaction, name: str) -> int:
     return int(txn.execute("SELECT age FROM users WHERE name = %s", (name,)).fetchone()[0])
 
 
-class Heard:
+class RecordingPositionListener:
     """Keeps what was announced: stream, positions before and after, rows."""
 
     def __init__(self) -> None:

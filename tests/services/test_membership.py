@@ -32,7 +32,7 @@ from tests.storage.watching import Announcing
 LONG = 60.0
 
 
-class Interrupted(TwistedScheduler):
+class InterruptedScheduler(TwistedScheduler):
     """A scheduler whose first sleep is used for something."""
 
     def __init__(self, call: Callable[[], object]) -> None:
@@ -46,7 +46,7 @@ class Interrupted(TwistedScheduler):
         return super().sleep(seconds)
 
 
-class Meddled:
+class MeddlingTransaction:
     """A transaction in which something happens elsewhere before a statement."""
 
     def __init__(self, txn: Any, before: str, meddle: Callable[[], object]) -> None:
@@ -122,7 +122,7 @@ class Draining(MembershipCase):
         await staying.writer.append(NOTES, [[note("another")]])
         self.assertEqual(self.sql("SELECT count(*) FROM synrepl.notes"), 1)
 
-    async def test_it_may_write_what_it_has_reserved_and_is_waited_for(self) -> None:
+    async def test_waits_for_a_writer_to_settle_what_it_has_reserved(self) -> None:
         _, leaving = await self.writing("leaving")
         async with await leaving.writer.reserve(NOTES, 2) as reservation:
             told = await self.is_refused(StillOpen, self.membership.drain(NOTES, "leaving", 0.0))
@@ -134,7 +134,7 @@ class Draining(MembershipCase):
         self.assertIs((await self.member("leaving")).state, State.DRAINED)
         self.assertEqual(self.sql("SELECT count(*) FROM synrepl.notes"), 1)
 
-    async def test_attempts_that_come_later_do_not_keep_it_open(self) -> None:
+    async def test_later_attempts_to_write_do_not_delay_it(self) -> None:
         open_, attempt = psycopg2.connect(self.dsn), psycopg2.connect(self.dsn)
         enter = (
             "SELECT synrepl.enter(number, epoch, false) FROM synrepl._writers"
@@ -146,13 +146,13 @@ class Draining(MembershipCase):
             self.sql(enter, on=attempt)
             open_.rollback()
 
-        membership = Membership(Interrupted(between), self.operator.database)
+        membership = Membership(InterruptedScheduler(between), self.operator.database)
         await membership.drain(NOTES, "sql", LONG)
         self.assertIs((await self.member("sql")).state, State.DRAINED)
         for connection in (open_, attempt):
             connection.close()
 
-    async def test_one_that_died_is_fenced_off(self) -> None:
+    async def test_fences_off_a_dead_writer(self) -> None:
         process = self.process("late")
         lease = await process.store.open_writer("late", [NOTES])
         (token,) = await lease.reserve(NOTES, 1, 0)
@@ -161,7 +161,7 @@ class Draining(MembershipCase):
         late = Fact(token, "late", (note("late"),))
         await self.is_refused(Fenced, lease.write(NOTES, [late]))
 
-    async def test_under_load(self) -> None:
+    async def test_drains_a_writer_under_load(self) -> None:
         _, leaving = await self.writing("leaving")
         written: list[int] = []
         stopped = False
@@ -184,7 +184,7 @@ class Draining(MembershipCase):
         self.assertLessEqual(len(written) - count, len(ended))
         self.assertEqual(self.sql("SELECT count(*) FROM synrepl.notes"), len(written))
 
-    async def test_a_transaction_of_plain_sql_is_waited_for(self) -> None:
+    async def test_waits_for_a_plain_sql_transaction(self) -> None:
         connection = psycopg2.connect(self.dsn)
         self.addCleanup(connection.close)
         rows = '[{"text": "plain"}]'
@@ -195,14 +195,14 @@ class Draining(MembershipCase):
         with self.assertRaisesRegex(psycopg2.Error, "is drained"):
             self.sql("SELECT synrepl.append('notes', %s)", rows)
 
-    async def test_add_lets_it_write_again(self) -> None:
+    async def test_adding_a_drained_writer_lets_it_write_again(self) -> None:
         _, leaving = await self.writing("leaving")
         await self.membership.drain(NOTES, "leaving", LONG)
         self.assertTrue(await self.membership.add(NOTES, "leaving"))
         self.assertFalse(await self.membership.add(NOTES, "leaving"))
         await leaving.writer.append(NOTES, [[note("again")]])
 
-    async def test_of_nobody(self) -> None:
+    async def test_refuses_an_unknown_writer(self) -> None:
         await self.is_refused(NoSuchWriter, self.membership.drain(NOTES, "nobody", LONG))
         await self.is_refused(NoSuchWriter, self.membership.remove(NOTES, "nobody"))
 
@@ -210,7 +210,7 @@ class Draining(MembershipCase):
 class Removing(MembershipCase):
     """Only with proof; and nobody waits on a ghost."""
 
-    async def test_one_that_may_write_is_not_removed(self) -> None:
+    async def test_refuses_to_remove_a_writer_that_may_write(self) -> None:
         _, living = await self.writing("living")
         told = await self.is_refused(WriterLives, self.membership.remove(NOTES, "living"))
         self.assertIn("it is living, Postgres backend", told)
@@ -222,7 +222,7 @@ class Removing(MembershipCase):
         await self.membership.remove(NOTES, "living")
         self.assertIs((await self.member("living")).state, State.REMOVED)
 
-    async def test_not_while_a_transaction_of_it_can_commit(self) -> None:
+    async def test_refuses_while_a_transaction_of_the_writer_can_commit(self) -> None:
         process = self.process("doomed")
         await process.store.open_writer("doomed", [NOTES])
         zombie = psycopg2.connect(self.dsn)  # as one that outlives the process's session
@@ -239,7 +239,7 @@ class Removing(MembershipCase):
         zombie.rollback()
         await self.membership.remove(NOTES, "doomed")
 
-    async def test_its_facts_stay_and_are_announced_to_the_last(self) -> None:
+    async def test_facts_of_a_removed_writer_stay_and_are_announced_to_the_last(self) -> None:
         observer = await self.announcing()
         _, leaving = await self.writing("leaving")
         await leaving.writer.append(NOTES, [[note(str(n))] for n in range(5)])
@@ -256,7 +256,7 @@ class Removing(MembershipCase):
         # Once it is idle, it may go on with the linear position.
         self.assertIn(observer.heard.positions["leaving"], (left[-1].token, above))
 
-    async def test_one_that_died_holds_nobody_up(self) -> None:
+    async def test_a_dead_writer_that_is_removed_holds_no_position_back(self) -> None:
         process = self.process("doomed")
         lease = await process.store.open_writer("doomed", [NOTES])
         tokens = await lease.reserve(NOTES, 2, 0)
@@ -268,7 +268,7 @@ class Removing(MembershipCase):
         self.assertGreater(above, tokens[-1])
         await self.until(lambda: observer.heard.linear >= above)
 
-    async def test_one_that_was_fenced_is_dead_until_somebody_takes_its_name(self) -> None:
+    async def test_a_fenced_writer_is_dead_until_a_process_takes_its_name(self) -> None:
         process = self.process("doomed")
         await process.store.open_writer("doomed", [NOTES])
         await self.kill(process)
@@ -279,7 +279,7 @@ class Removing(MembershipCase):
         await lease.close()
         await self.is_refused(NotDrained, self.membership.remove(NOTES, "doomed"))
 
-    async def test_one_that_wakes_up_late_is_refused(self) -> None:
+    async def test_refuses_a_removed_writer_that_wakes_up_late(self) -> None:
         process = self.process("late")
         lease = await process.store.open_writer("late", [NOTES])
         tokens = list(await lease.reserve(NOTES, 1, 0))
@@ -291,7 +291,7 @@ class Removing(MembershipCase):
         await self.is_refused(WriterRemoved, process.store.open_writer("late", [NOTES]))
         self.assertEqual(self.sql("SELECT count(*) FROM synrepl.notes"), 0)
 
-    async def test_plain_sql_with_an_old_snapshot_is_refused(self) -> None:
+    async def test_refuses_plain_sql_with_an_old_snapshot(self) -> None:
         await self.membership.add(NOTES, "billing")
         append = "SELECT synrepl.append('notes', %s, 'billing')"
         rows = '[{"text": "late"}]'
@@ -308,7 +308,7 @@ class Removing(MembershipCase):
         with self.assertRaisesRegex(psycopg2.Error, "was removed"):
             self.sql("SELECT synrepl.add_writer('notes', 'billing')")
 
-    async def test_when_it_comes_back_its_position_has_not_gone_back(self) -> None:
+    async def test_the_position_of_a_returning_writer_does_not_go_back(self) -> None:
         observer = await self.announcing()
         _, writing = await self.writing("seasonal")
         (first,) = (await writing.writer.append(NOTES, [[note("summer")]])).tokens
@@ -324,7 +324,7 @@ class Removing(MembershipCase):
             [fact.rows for fact in observer.heard.facts], [(note("summer"),), (note("winter"),)]
         )
 
-    async def test_a_process_that_comes_meanwhile_is_refused_or_stays(self) -> None:
+    async def test_a_process_that_starts_meanwhile_is_refused_or_keeps_the_writer(self) -> None:
         await self.membership.add(NOTES, "racing")
         for round_ in range(30):
             await self.membership.drain(NOTES, "racing", LONG)
@@ -347,13 +347,15 @@ class Removing(MembershipCase):
             await lease.append(NOTES, [Draft([[note("x")]])], 0)
             await lease.close()
 
-    async def test_one_that_is_removed_while_it_comes(self) -> None:
+    async def test_refuses_a_writer_that_is_removed_while_its_process_starts(self) -> None:
         await self.membership.add(NOTES, "racing")
         outside = self.connect()
 
         def work(txn: Any) -> int:
             return register(
-                cast(Transaction, Meddled(txn, "SELECT number", meddle)), "notes", "racing"
+                cast(Transaction, MeddlingTransaction(txn, "SELECT number", meddle)),
+                "notes",
+                "racing",
             )
 
         def meddle() -> None:
@@ -365,7 +367,7 @@ class Removing(MembershipCase):
 
         await self.is_refused(WriterRemoved, self.operator.database.run("register", work))
 
-    async def test_a_drained_one_starts_also_when_the_sequence_is_behind(self) -> None:
+    async def test_a_drained_writer_starts_even_if_the_sequence_is_behind(self) -> None:
         _, writing = await self.writing("drained")
         tokens = (await writing.writer.append(NOTES, [[note(str(n))] for n in range(9)])).tokens
         await writing.writer.stop()
@@ -381,7 +383,7 @@ class Removing(MembershipCase):
 class Listing(MembershipCase):
     """What the database knows."""
 
-    async def test_members(self) -> None:
+    async def test_lists_every_writer_with_its_state(self) -> None:
         _, living = await self.writing("living")
         (token,) = (await living.writer.append(NOTES, [[note("x")]])).tokens
         await self.membership.add(NOTES, "new")
@@ -394,7 +396,7 @@ class Listing(MembershipCase):
         self.assertIsNone(members["new"].holder)
         self.assertEqual({member.last_reserved for member in members.values()}, {token})
 
-    async def test_a_stream_that_is_not_made_yet(self) -> None:
+    async def test_lists_no_writers_of_a_stream_without_a_table(self) -> None:
         self.sql("DELETE FROM synrepl._writers WHERE stream = 'notes'")
         self.sql("DELETE FROM synrepl._streams WHERE stream = 'notes'")
         self.assertEqual(await self.membership.members([NOTES]), [])

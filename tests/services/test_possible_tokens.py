@@ -29,7 +29,7 @@ from tests.services.world import Noting, Upstream, World, done, started
 FAR = 1_000_000
 
 
-class Kept(Handler):
+class RecordingHandler(Handler):
     """Keeps the tokens of the facts that it is given."""
 
     streams = frozenset({"jobs", "typing"})
@@ -41,7 +41,7 @@ class Kept(Handler):
         self.tokens += [fact.token for fact in batch.facts]
 
 
-class Counted:
+class CountingSource:
     """A source that counts looks, and may know less than there is for a while."""
 
     def __init__(self, world: World, is_late: bool = False) -> None:
@@ -55,7 +55,7 @@ class Counted:
         return max(0, await self.world.store.given_out(stream) - self.behind)
 
 
-class Paused(Upstream):
+class PausableUpstream(Upstream):
     """A connection that knows whether it is read."""
 
     paused = 0
@@ -67,7 +67,7 @@ class Paused(Upstream):
         self.paused -= 1
 
 
-class Refusals(TestCase):
+class RefusingTokens(TestCase):
     """A follower of one writer, on a connection where a test says what comes."""
 
     def setUp(self) -> None:
@@ -75,8 +75,8 @@ class Refusals(TestCase):
         self.addCleanup(self.world.stop)
         self.addCleanup(self.world.scheduler.stop)
         self.log = Noting()
-        self.handler = Kept()
-        self.source = Counted(self.world)
+        self.handler = RecordingHandler()
+        self.source = CountingSource(self.world)
 
     def follow(self, dialect: Dialect = CURRENT, near: int = 0) -> None:
         world = self.world
@@ -90,7 +90,7 @@ class Refusals(TestCase):
             self.log,
             tokens=self.tokens,
         )
-        self.upstream = Paused(dialect)
+        self.upstream = PausableUpstream(dialect)
         self.follower.connected(self.upstream)
 
     def append(self, count: int = 1) -> list[Token]:
@@ -107,7 +107,7 @@ class Refusals(TestCase):
     def position(self) -> Token | None:
         return self.follower.positions.get(("jobs", "master"))
 
-    def test_a_position_beyond_the_sequence_is_refused_and_nothing_is_lost(self) -> None:
+    def test_refuses_a_position_beyond_the_sequence_and_loses_nothing(self) -> None:
         self.append(3)
         self.follow()
         self.hear(Position("jobs", "master", 3, 3))
@@ -123,7 +123,7 @@ class Refusals(TestCase):
         self.assertIn("token 1000000 of writer 'master' in stream 'jobs' cannot have", line)
         self.assertIn("the last one was 3: ignored, the position stays 3", line)
 
-    def test_a_row_beyond_the_sequence_is_refused(self) -> None:
+    def test_refuses_a_row_beyond_the_sequence(self) -> None:
         self.append(3)
         self.follow()
         self.hear(Position("jobs", "master", 3, 3), self.row(FAR))
@@ -136,7 +136,7 @@ class Refusals(TestCase):
         self.assertEqual(self.tokens.refused, {"jobs": 2})
         self.assertEqual(len(self.log.lines), 1)  # logged once
 
-    def test_the_first_position_of_a_new_follower_is_held_against_the_sequence(self) -> None:
+    def test_checks_the_first_position_of_a_new_follower(self) -> None:
         self.append(3)
         self.follow()
         self.hear(Position("jobs", "master", FAR, FAR))
@@ -144,7 +144,7 @@ class Refusals(TestCase):
         self.hear(Position("jobs", "master", 3, 3))
         self.assertEqual((self.position(), self.handler.tokens), (3, [1, 2, 3]))
 
-    def test_a_legacy_position_beyond_the_sequence_is_refused(self) -> None:
+    def test_refuses_a_legacy_position_beyond_the_sequence(self) -> None:
         self.append(3)
         self.follow(LEGACY)
         for token in (1, 2, 3):
@@ -154,7 +154,7 @@ class Refusals(TestCase):
         self.assertEqual(self.follower.positions["jobs", ""], 3)
         self.assertEqual(self.tokens.refused, {"jobs": 1})
 
-    def test_what_is_refused_wrongly_is_fetched_with_what_comes_next(self) -> None:
+    def test_fetches_wrongly_refused_rows_with_the_next_ones(self) -> None:
         self.append(3)
         self.follow()
         self.hear(Position("jobs", "master", 3, 3))
@@ -171,7 +171,7 @@ class Refusals(TestCase):
         self.hear(Position("jobs", "master", 5, 7))
         self.assertEqual(self.handler.tokens, [1, 2, 3, 4, 5, 6, 7])
 
-    def test_a_source_that_learns_of_tokens_late_is_waited_for(self) -> None:
+    def test_waits_for_a_source_that_learns_of_tokens_late(self) -> None:
         self.source.is_late = True
         self.append(3)
         self.follow()
@@ -184,7 +184,7 @@ class Refusals(TestCase):
         self.assertEqual(self.handler.tokens, [1, 2, 3, 4])
         self.assertEqual(self.tokens.refused, {})
 
-    def test_a_sequence_that_was_moved_far_up_is_followed(self) -> None:
+    def test_follows_a_sequence_that_was_moved_far_up(self) -> None:
         """As after a failover that lost commits."""
         self.append(3)
         self.follow()
@@ -195,21 +195,21 @@ class Refusals(TestCase):
         self.assertEqual(self.position(), 10**9)
         self.assertEqual(self.tokens.refused, {})
 
-    def test_a_sequence_behind_its_table_does_not_count_alone(self) -> None:
+    def test_accepts_tokens_of_a_table_that_is_ahead_of_its_sequence(self) -> None:
         self.append(5)
         self.world.store.set_sequence(self.world.catalogue["jobs"], 2)
         self.follow()
         self.hear(Position("jobs", "master", 5, 5))
         self.assertEqual(self.position(), 5)
 
-    def test_what_is_known_to_be_possible_is_not_looked_up(self) -> None:
+    def test_does_not_look_up_tokens_known_to_be_possible(self) -> None:
         self.append(500)
         self.follow()
         self.hear(Position("jobs", "master", 0, 0), *map(self.row, range(1, 501)))
         self.assertEqual(self.handler.tokens, list(range(1, 501)))
         self.assertEqual(self.source.looks, 1)
 
-    def test_what_comes_together_is_looked_up_once(self) -> None:
+    def test_looks_up_once_for_tokens_that_arrive_together(self) -> None:
         self.append(1)
         self.follow()
         self.hear(Position("jobs", "master", 1, 1))
@@ -218,7 +218,7 @@ class Refusals(TestCase):
         self.hear(*map(self.row, range(2, 302)))
         self.assertEqual((self.position(), self.source.looks), (301, looks + 1))
 
-    def test_what_comes_at_a_high_rate_is_looked_up_now_and_then(self) -> None:
+    def test_limits_the_rate_of_lookups(self) -> None:
         self.append(1)
         self.follow()
         self.hear(Position("jobs", "master", 1, 1))
@@ -231,7 +231,7 @@ class Refusals(TestCase):
         self.assertEqual(self.handler.tokens, list(range(1, 102)))
         self.assertLessEqual(self.source.looks - looks, 12)
 
-    def test_where_others_cannot_send_a_look_serves_many_rows(self) -> None:
+    def test_one_lookup_serves_many_rows_where_only_this_server_can_send(self) -> None:
         self.append(1)
         self.follow(near=50)
         self.hear(Position("jobs", "master", 1, 1))
@@ -244,7 +244,7 @@ class Refusals(TestCase):
         self.hear(self.row(FAR), Position("jobs", "master", 202, 203))
         self.assertEqual((self.position(), self.tokens.refused), (202, {"jobs": 2}))
 
-    def test_a_position_beyond_a_row_that_passed_unseen_is_named(self) -> None:
+    def test_reports_a_position_that_an_unchecked_row_has_moved_too_far(self) -> None:
         self.append(1)
         self.follow(near=50)
         self.hear(Position("jobs", "master", 1, 1), self.row(40))
@@ -255,7 +255,7 @@ class Refusals(TestCase):
             "the position in jobs of master is 40, and only 1", str(not_ahead(self.tokens)())
         )
 
-    def test_a_flood_of_forged_positions_is_refused_at_once(self) -> None:
+    def test_refuses_a_flood_of_forged_positions_with_few_lookups(self) -> None:
         self.append(1)
         self.follow()
         self.hear(Position("jobs", "master", 1, 1))
@@ -268,7 +268,7 @@ class Refusals(TestCase):
         self.assertLessEqual(self.source.looks - looks, 3)
         self.assertEqual(self.follower.waiting_rows, 0)
 
-    def test_positions_that_cannot_be_looked_up_yet_do_not_fill_the_memory(self) -> None:
+    def test_stops_reading_while_positions_cannot_be_looked_up(self) -> None:
         self.append(1)
         self.follow()
         self.world.store.away = True
@@ -281,7 +281,7 @@ class Refusals(TestCase):
         self.world.clock.pump([1.0] * 2)
         self.assertEqual((self.upstream.paused, self.follower.waiting_rows), (0, 0))
 
-    def test_while_it_cannot_be_looked_up_nothing_is_dealt_with(self) -> None:
+    def test_processes_nothing_while_tokens_cannot_be_looked_up(self) -> None:
         self.append(1)
         self.follow()
         self.hear(Position("jobs", "master", 1, 1))
@@ -294,7 +294,7 @@ class Refusals(TestCase):
         self.world.clock.advance(1)
         self.assertEqual(self.position(), 2)
 
-    def test_a_connection_that_is_lost_meanwhile(self) -> None:
+    def test_drops_items_of_a_connection_that_is_lost_during_a_lookup(self) -> None:
         self.append(1)
         self.follow()
         self.hear(Position("jobs", "master", 1, 1))
@@ -309,7 +309,7 @@ class Refusals(TestCase):
         self.hear(Position("jobs", "master", 2, 2))
         self.assertEqual(self.handler.tokens, [1, 2])
 
-    def test_streams_in_memory_cannot_be_checked(self) -> None:
+    def test_accepts_every_token_of_streams_in_memory(self) -> None:
         """The next POSITION of their writer is a new start."""
         self.follow()
         self.hear(Position("typing", "master", FAR, FAR))
@@ -318,7 +318,7 @@ class Refusals(TestCase):
         self.hear(Position("typing", "master", 0, 0))
         self.assertEqual(self.follower.positions["typing", "master"], 0)
 
-    def test_refusals_are_told_of_for_a_while(self) -> None:
+    def test_warns_of_refusals_for_a_while(self) -> None:
         self.append(3)
         self.follow(MODERN)
         check = none_refused(self.tokens, self.world.clock.seconds)
@@ -331,7 +331,7 @@ class Refusals(TestCase):
         self.world.clock.advance(WARN_FOR_S + 1)
         self.assertIsNone(check())
 
-    def test_a_follower_that_is_ahead_already_is_not_fit(self) -> None:
+    def test_a_follower_that_is_ahead_of_the_database_is_not_ready(self) -> None:
         self.append(3)
         self.follow()
         streams = {stream.name: stream for stream in self.world.catalogue}
@@ -356,7 +356,7 @@ class Refusals(TestCase):
         )
     )
     @settings(max_examples=150, deadline=None)
-    def test_whatever_is_forged_no_fact_is_lost_and_none_is_given_twice(self, steps: list) -> None:  # type: ignore[type-arg]
+    def test_loses_and_repeats_no_fact_whatever_is_forged(self, steps: list) -> None:  # type: ignore[type-arg]
         """Real rows come in order; among them come tokens that were never given out."""
         self.setUp()
         self.follow()
@@ -377,11 +377,11 @@ class Refusals(TestCase):
         self.hear(Position("jobs", "master", last, last))
         self.assertEqual(self.handler.tokens, list(range(1, last + 1)))
 
-    def test_where_nobody_can_be_asked_every_token_is_possible(self) -> None:
+    def test_accepts_every_token_without_a_source(self) -> None:
         tokens = PossibleTokens(self.world.scheduler, None, self.log)
         self.assertEqual(tokens.accepted(self.world.catalogue["jobs"]), MAX_TOKEN)
 
-    def test_other_writers_tokens_count(self) -> None:
+    def test_tokens_of_other_writers_count(self) -> None:
         """Writers share a stream's sequence, and tokens that were rolled back are passed."""
         self.append(1)
         lease = done(self.world.store.open_writer("other", [self.world.catalogue["jobs"]]))

@@ -13,11 +13,11 @@ from synrepl.services.coherence.invalidation_relay import (
 from synrepl.streams.definition import Fact
 from synrepl.streams.synapse.caches import CACHES
 from synrepl.wire.commands import InvalidateCache
-from tests.services.coherent_site import SiteCase
+from tests.services.coherent_master import CoherentMasterCase
 from tests.services.world import done
 
 
-class Relay(SiteCase):
+class RelayingInvalidations(CoherentMasterCase):
     def setUp(self) -> None:
         super().setUp()
         self.asking = self.client("NAME old", "REPLICATE caches NOW")
@@ -30,7 +30,7 @@ class Relay(SiteCase):
         """Of each fact."""
         return [[row.keys for row in fact.rows] for fact in self.facts()]  # type: ignore[attr-defined]
 
-    def test_applied_here_and_streamed_to_all(self) -> None:
+    def test_applies_an_invalidation_and_streams_it_to_all(self) -> None:
         other = self.client("REPLICATE")
         self.asking.say('INVALIDATE_CACHE get_user ["@a"]')
         self.assertEqual(self.site.cached("get_user"), [("@b",)])
@@ -39,17 +39,17 @@ class Relay(SiteCase):
         self.assertEqual(self.asking.rows(), ['RDATA caches 1 ["get_user",["@a"],0]'])
         self.assertEqual([command.verb for command in self.site.events], ["INVALIDATE_CACHE"])
 
-    def test_names_that_stand_for_many(self) -> None:
+    def test_relays_expansions(self) -> None:
         rooms = self.site.caches.index("caches", "room_state")
         self.site.coherence.apply("caches", "master", 0, [Fact(1, "master", ())])
         self.asking.say('INVALIDATE_CACHE cs_cache_fake ["!r", "@a:x"]')
         self.assertEqual(rooms.all_since(rooms.horizon or 0), ["!r"])
 
-    def test_the_empty_key_is_the_whole_cache(self) -> None:
+    def test_the_empty_key_invalidates_the_whole_cache(self) -> None:
         self.asking.say("INVALIDATE_CACHE get_user []")
         self.assertEqual((self.keys(), self.site.cached("get_user")), ([[None]], []))
 
-    def test_what_makes_no_sense_closes_the_connection(self) -> None:
+    def test_an_invalid_command_closes_the_connection(self) -> None:
         for line, reason in (
             ("INVALIDATE_CACHE cs_cache_fake []", "cache name 'cs_cache_fake' needs a list"),
             ("INVALIDATE_CACHE " + "x" * 256 + ' ["@a"]', "this is no name of a cache"),
@@ -67,7 +67,7 @@ class Relay(SiteCase):
         self.asking.say('INVALIDATE_CACHE get_user ["@a"]')  # which is not held up by those
         self.assertEqual(self.keys(), [[["@a"]]])
 
-    def test_a_database_that_is_away_and_comes_back(self) -> None:
+    def test_retries_until_the_database_comes_back(self) -> None:
         self.site.store.away = True
         for user in ("@a", "@b", "@a"):
             self.asking.say(f'INVALIDATE_CACHE get_user ["{user}"]')
@@ -80,7 +80,7 @@ class Relay(SiteCase):
         self.assertEqual(sorted(key for keys in self.keys() for key in keys), [["@a"], ["@b"]])
         self.assertIn("invalidations wait: ", self.site.warnings[0])
 
-    def test_what_is_asked_for_again_meanwhile_is_a_new_change(self) -> None:
+    def test_writes_an_invalidation_again_that_is_repeated_during_the_write(self) -> None:
         """The row that is being written may be read before what the second is about."""
         self.site.store.stop = ["append committed"]
         for _ in range(3):
@@ -90,7 +90,7 @@ class Relay(SiteCase):
         self.turn()
         self.assertEqual(self.keys(), [[["@a"]], [["@a"]]])
 
-    def test_many_go_out_together(self) -> None:
+    def test_writes_many_invalidations_as_one_fact(self) -> None:
         self.site.store.away = True
         for n in range(ROWS_OF_A_FACT + 5):
             self.site.relay.take(InvalidateCache("get_user", (n,)))
@@ -98,7 +98,7 @@ class Relay(SiteCase):
         self.site.clock.pump([1.0] * 10)
         self.assertEqual([len(keys) for keys in self.keys()], [ROWS_OF_A_FACT, 5])
 
-    def test_the_end(self) -> None:
+    def test_stopping_writes_what_waits_or_logs_it(self) -> None:
         """What waits is written at once if it can be, and otherwise told."""
         for away, left in ((False, 0), (True, 2)):
             self.site.store.away = True
@@ -111,7 +111,7 @@ class Relay(SiteCase):
         self.assertEqual(self.keys(), [[["@a"], ["@b"]]])
         self.assertIn("2 invalidations were not written: ", self.site.warnings[-1])
 
-    def test_bounded(self) -> None:
+    def test_refuses_invalidations_beyond_the_limit(self) -> None:
         self.site.store.away = True
         # Whatever is being written at that moment comes back.
         while self.site.relay.waiting < MAX_WAITING:
@@ -123,7 +123,7 @@ class Relay(SiteCase):
         (error,) = self.asking.heard()
         self.assertIn("ERROR 10000 invalidations already wait for the database", error)
 
-    def test_a_master_that_does_not_write_the_stream(self) -> None:
+    def test_ignores_invalidations_on_a_master_that_does_not_write_the_stream(self) -> None:
         self.site.master._invalidate = None
         self.asking.say('INVALIDATE_CACHE get_user ["@a"]')
         self.assertEqual((self.facts(), len(self.site.events)), ([], 1))

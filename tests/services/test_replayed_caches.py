@@ -69,7 +69,7 @@ ON_REDIS = {"cs_cache_fake": 301, "get_device": 44, "count_e2e_one_time_keys": 3
 ROWS_ON_REDIS = 541
 
 
-class Replay(SynchronousTestCase):
+class ReplayingRecordedCaches(SynchronousTestCase):
     def setUp(self) -> None:
         self.clock, self.log = manual_clock(), Noting()
         self.caches = make_caches()
@@ -154,15 +154,15 @@ class Replay(SynchronousTestCase):
         self.peer.dataReceived(line.encode() + b"\n")
         self.assertFalse(self.peer.session.closing, line)
 
-    def test_legacy(self) -> None:
+    def test_replays_a_legacy_recording(self) -> None:
         self.replay("1.11.1", "live", LEGACY)
         self.assertEqual(self.counted, NAMED["1.11.1"])
 
-    def test_modern(self) -> None:
+    def test_replays_a_modern_recording(self) -> None:
         self.replay("1.43.0", "live", MODERN)
         self.assertEqual(self.counted, NAMED["1.43.0"])
 
-    def test_eight_processes_on_redis(self) -> None:
+    def test_replays_a_recording_of_eight_processes_on_redis(self) -> None:
         """As lines of the modern dialect, in which these commands are the same."""
         self.replay("1.163.2", "redis", MODERN)
         self.assertEqual(dict(self.counted.most_common(3)), ON_REDIS)

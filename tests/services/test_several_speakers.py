@@ -9,7 +9,7 @@ from tests.services.manual_pubsub import NOTES, AirProcess, ManualPubSub
 from tests.services.world import done
 
 
-class SeveralSpeakers(TestCase):
+class FollowingWithSeveralSpeakers(TestCase):
     """What ``reader`` hears of ``writer``, word for word."""
 
     def setUp(self) -> None:
@@ -32,7 +32,7 @@ class SeveralSpeakers(TestCase):
         facts = self.reader.handler.facts.get(("notes", "writer"), [])
         return [(fact.token, "".join(row.text for row in fact.rows)) for fact in facts]  # type: ignore[attr-defined]
 
-    def test_somebody_speaks_amid_a_batch(self) -> None:
+    def test_fetches_a_batch_that_a_position_interrupts(self) -> None:
         self.write("ab", "c")
         self.hear(
             b'RDATA notes writer batch ["a"]',
@@ -42,7 +42,7 @@ class SeveralSpeakers(TestCase):
         )
         self.assertEqual(self.read(), [(1, "ab"), (2, "c")])
 
-    def test_a_batch_of_the_next_connection_is_whole(self) -> None:
+    def test_delivers_a_batch_of_the_next_connection_without_fetching_it(self) -> None:
         self.write("ab", "cd")
         self.hear(b'RDATA notes writer batch ["a"]', b"POSITION notes writer 0 0")
         self.reader.wires.cut()
@@ -55,7 +55,7 @@ class SeveralSpeakers(TestCase):
         self.assertEqual(self.read(), [(1, "ab"), (2, "cd")])
         self.assertEqual(self.reader.follower.counts.fetched_rows, {"notes": 2})  # "a" and "b"
 
-    def test_who_knows_less_speaks_first_on_a_new_connection(self) -> None:
+    def test_fetches_facts_that_an_outdated_first_position_hides(self) -> None:
         self.write("a", "b", "c")
         self.hear(b"POSITION notes writer 1 1")
         self.reader.wires.cut()
@@ -63,7 +63,7 @@ class SeveralSpeakers(TestCase):
         self.hear(b"POSITION notes writer 1 1", b'RDATA notes writer 3 ["c"]')
         self.assertEqual(self.read(), [(1, "a"), (2, "b"), (3, "c")])
 
-    def test_only_the_first_fact_of_a_connection_is_doubted(self) -> None:
+    def test_checks_only_the_first_fact_of_a_connection_for_a_gap(self) -> None:
         self.write("a", "b", "c", "d")
         self.hear(b"POSITION notes writer 1 1", b'RDATA notes writer 2 ["b"]')
         self.hear(b'RDATA notes writer 4 ["d"]')  # 3 would be another writer's

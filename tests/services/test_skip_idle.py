@@ -18,7 +18,7 @@ from tests.services.manual_pubsub import NOTES, ManualPubSub, Moves
 from tests.services.world import Noting, done
 
 
-class SkipIdle(TestCase):
+class SkippingIdleWriters(TestCase):
     def setUp(self) -> None:
         self.air, log = ManualPubSub(), Noting()
         self.store: MemoryStore = self.air.store
@@ -44,7 +44,7 @@ class SkipIdle(TestCase):
         done(self.store.record_positions(NOTES, upto, {"one": upto}))
         self.air.clock.advance(SKIP_IDLE_EVERY_S)
 
-    def test_it_goes_on_to_what_is_on_record(self) -> None:
+    def test_advances_to_the_recorded_position(self) -> None:
         for _ in range(3):
             self.append(self.other)
         self.settled(2)
@@ -54,7 +54,7 @@ class SkipIdle(TestCase):
         done(self.writer.append(NOTES, self.rows()))
         self.assertEqual(self.moves.kept[1:], [(2, 4, [4])])
 
-    def test_a_successor_of_whom_it_has_not_heard(self) -> None:
+    def test_follows_a_successor_that_it_does_not_know(self) -> None:
         term = self.writer._lease.term
         assert term is not None
         assert isinstance(term.lease, MemoryLease)

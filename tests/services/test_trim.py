@@ -25,7 +25,7 @@ from tests.services.world import Noting, Upstream, done, started
 MINUTE, DAY = 60.0, 86_400.0
 
 
-class Base(TestCase):
+class TrimmingCase(TestCase):
     """A master, with facts of ``caches``."""
 
     def setUp(self) -> None:
@@ -54,10 +54,10 @@ class Base(TestCase):
         done(self.world.store.record_follower(follower, {("caches", "master"): token}))
 
 
-class Rounds(Base):
+class TrimmingInRounds(TrimmingCase):
     """What the trimmer does, and when."""
 
-    def test_what_is_young_stays_and_what_nobody_waits_for_goes(self) -> None:
+    def test_trims_old_facts_that_no_follower_needs(self) -> None:
         self.run_trimmer()
         self.append(3)
         self.append(3, "jobs")
@@ -71,7 +71,7 @@ class Rounds(Base):
         self.assertEqual(self.trimmed("jobs"), 0)  # is not ephemeral
         self.assertEqual(self.world.trimmer.streams["caches"], trimmer.TrimCounts(5, None))
 
-    def test_a_follower_holds_until_it_has_acknowledged_or_its_lease_is_over(self) -> None:
+    def test_a_follower_holds_facts_until_it_acknowledges_or_its_lease_ends(self) -> None:
         self.run_trimmer()
         done(self.world.store.renew_lease("w1", ["caches"], 3_600.0))
         self.append(5)
@@ -85,7 +85,7 @@ class Rounds(Base):
         self.wait(3_600.0)
         self.assertEqual(self.world.trimmer.streams["caches"], trimmer.TrimCounts(5, None))
 
-    def test_what_is_too_old_goes_whoever_waits_for_it(self) -> None:
+    def test_trims_facts_that_are_too_old_even_if_followers_need_them(self) -> None:
         self.run_trimmer()
         done(self.world.store.renew_lease("w1", None, 10 * DAY))
         self.append(3)
@@ -96,7 +96,7 @@ class Rounds(Base):
         self.assertEqual(self.trimmed(), 3)
         self.assertEqual(self.world.trimmer.streams["caches"].held_by, "w1")
 
-    def test_many_rows_go_in_batches(self) -> None:
+    def test_trims_many_rows_in_batches(self) -> None:
         batches: list[tuple[int, float]] = []
         real = self.world.store.trim
 
@@ -115,7 +115,7 @@ class Rounds(Base):
         )
         self.assertEqual(len({at for _, at in batches}), 1)  # in one round
 
-    def test_it_goes_on_after_the_database_was_away(self) -> None:
+    def test_continues_after_the_database_was_unavailable(self) -> None:
         self.run_trimmer()
         self.append(3)
         self.wait(5 * MINUTE)
@@ -126,7 +126,7 @@ class Rounds(Base):
         self.wait(5 * MINUTE)
         self.assertEqual(self.trimmed(), 3)
 
-    def test_nothing_goes_that_this_process_does_not_know_to_be_settled(self) -> None:
+    def test_trims_nothing_above_the_linear_position_known_here(self) -> None:
         linear: list[Token] = [0]
         own = trimmer.Trimmer(
             self.world.scheduler, self.world.store, [self.caches], lambda stream: linear[0],
@@ -143,7 +143,7 @@ class Rounds(Base):
         self.assertEqual(self.trimmed(), 2)
 
 
-class Leases(Base):
+class KeepingALease(TrimmingCase):
     """A worker keeps its lease for as long as it runs, and some time after."""
 
     def lease(self) -> FollowerLease:
@@ -159,7 +159,7 @@ class Leases(Base):
         self.append(1)
         self.world.clock.advance(1)
 
-    def test_it_is_renewed_and_not_given_back(self) -> None:
+    def test_renews_the_lease_and_does_not_release_it(self) -> None:
         done(self.lease().start())
         for _ in range(10):
             self.assertTrue(self.held())
@@ -170,7 +170,7 @@ class Leases(Base):
         self.wait(25 * MINUTE)
         self.assertFalse(self.held())
 
-    def test_a_renewal_that_fails_is_tried_again_soon(self) -> None:
+    def test_retries_a_failed_renewal_soon(self) -> None:
         self.addCleanup(self.world.scheduler.stop)
         done(self.lease().start())
         self.world.store.away = True
@@ -183,14 +183,14 @@ class Leases(Base):
         self.world.store.away = False
         self.assertTrue(self.held())
 
-    def test_it_is_there_before_anything_is_asked_for(self) -> None:
+    def test_acquires_the_lease_before_it_subscribes(self) -> None:
         self.addCleanup(self.world.scheduler.stop)
         self.world.store.away = True
         with self.assertRaises(DatabaseAway):
             done(self.lease().start())
 
 
-class Told(Handler):
+class RecordingHandler(Handler):
     """Notes what it is told."""
 
     streams = frozenset({"caches"})
@@ -206,12 +206,12 @@ class Told(Handler):
         self.resets.append((writer, position))
 
 
-class Followers(Base):
+class FollowingATrimmedStream(TrimmingCase):
     """What a follower of a trimmed stream hears."""
 
     def setUp(self) -> None:
         super().setUp()
-        self.handler = Told()
+        self.handler = RecordingHandler()
         self.log = Noting()
         self.delivery = Delivery(self.world.scheduler, [Subscription(self.handler)], self.log)
 
@@ -231,7 +231,7 @@ class Followers(Base):
         self.world.clock.advance(1)
         done(self.world.store.trim(self.caches, upto, 0, 100))
 
-    def test_who_begins_has_lost_nothing(self) -> None:
+    def test_a_new_follower_is_told_of_no_loss(self) -> None:
         self.append(5)
         self.trim(3)
         follower = self.follow((5, 5))
@@ -241,7 +241,7 @@ class Followers(Base):
         self.assertEqual(level, "info")
         self.assertIn("'caches' has been trimmed up to 3", line)
 
-    def test_who_was_there_before_is_told(self) -> None:
+    def test_a_follower_with_a_recorded_position_is_told_of_the_loss(self) -> None:
         self.stood("master", 0)
         self.append(5)
         self.trim(3)
@@ -249,14 +249,14 @@ class Followers(Base):
         self.assertEqual((self.handler.resets, self.handler.tokens), ([("master", 5)], [4, 5]))
         self.assertEqual(follower.counts.resets, {"caches": 1})
 
-    def test_who_was_at_the_beginning_in_this_process_is_told(self) -> None:
+    def test_a_follower_that_was_at_zero_in_this_process_is_told_of_the_loss(self) -> None:
         follower = self.follow((0, 0))
         self.append(5)
         self.trim(3)
         follower.received([Position("caches", "master", 5, 5)])
         self.assertEqual((self.handler.resets, self.handler.tokens), ([("master", 5)], [4, 5]))
 
-    def test_a_writer_that_is_idle_empties_nothing(self) -> None:
+    def test_an_idle_writer_causes_no_reset(self) -> None:
         """Its position lies below what is trimmed, but of its facts none is gone unseen."""
         self.append(5)
         lease = done(self.world.store.open_writer("idle", [self.caches]))
@@ -276,21 +276,21 @@ class Followers(Base):
         ).connected(upstream)
         return upstream.sent
 
-    def test_a_legacy_server_cannot_tell_so_it_is_found_out_first(self) -> None:
+    def test_a_legacy_follower_looks_for_trimmed_facts_before_it_subscribes(self) -> None:
         self.append(5)
         self.stood("", 2)
         self.trim(3)
         self.assertEqual(self.legacy(), [Replicate("caches", 3)])
         self.assertEqual(self.handler.resets, [("", 3)])
 
-    def test_a_legacy_follower_that_has_lost_nothing_is_told_nothing(self) -> None:
+    def test_a_legacy_follower_that_has_lost_nothing_is_told_of_no_loss(self) -> None:
         self.append(5)
         self.stood("", 3)
         self.trim(3)
         self.assertEqual(self.legacy(), [Replicate("caches", 3)])
         self.assertEqual(self.handler.resets, [])
 
-    def test_a_legacy_follower_asks_once_it_can_find_out(self) -> None:
+    def test_a_legacy_follower_subscribes_once_the_source_is_available(self) -> None:
         self.append(5)
         self.stood("", 2)
         self.trim(3)
@@ -302,7 +302,7 @@ class Followers(Base):
         self.assertEqual(sent, [Replicate("caches", 3)])
 
 
-class AnotherMaster(Base):
+class TrimmedByAnotherMaster(TrimmingCase):
     """One that trims what this one has not seen yet."""
 
     def setUp(self) -> None:
@@ -334,17 +334,17 @@ class AnotherMaster(Base):
         self.announcer.wake("caches")
         self.world.clock.pump([0.1] * 10)
 
-    def test_some_were_not_seen(self) -> None:
+    def test_reports_a_loss_when_some_facts_were_not_seen(self) -> None:
         self.three_more(trim=5)
         self.assertIn(("caches", "other", 5), self.lost)
         self.assertEqual(self.announcer.states["caches"].positions["other"], 6)
 
-    def test_none_was_seen(self) -> None:
+    def test_reports_a_loss_when_no_fact_was_seen(self) -> None:
         self.three_more(trim=6)
         self.assertIn(("caches", "other", 6), self.lost)
         self.assertEqual(self.announcer.states["caches"].linear, 6)
 
-    def test_they_go_while_it_reads(self) -> None:
+    def test_reports_a_loss_when_facts_are_trimmed_during_the_read(self) -> None:
         page = self.world.store.page
 
         async def late(*asked: Any) -> Page:
@@ -357,7 +357,7 @@ class AnotherMaster(Base):
         self.assertEqual(self.announcer.states["caches"].positions["other"], 6)
 
 
-class Moving:
+class ShrinkingSource:
     """A source that is trimmed further each time it is asked."""
 
     def __init__(self, *bounds: Token) -> None:
@@ -371,21 +371,21 @@ class Moving:
         return Page((), span.upto, is_limited=False)
 
 
-class Leftover(Base):
+class SkippingTrimmedPages(TrimmingCase):
     """What is left while more is being trimmed."""
 
-    def ask(self, source: Moving, span: Range) -> Page:
+    def ask(self, source: ShrinkingSource, span: Range) -> Page:
         return done(
             page_skipping_trimmed(source, self.caches, span, 10, "somebody", self.world.log)
         )
 
-    def test_it_is_asked_for_again(self) -> None:
-        source = Moving(3, 5)
+    def test_asks_again_above_the_trimmed_facts(self) -> None:
+        source = ShrinkingSource(3, 5)
         self.assertEqual(self.ask(source, Range(1, 9)).upto, 9)
         self.assertEqual(source.asked, [Range(1, 9), Range(3, 9), Range(5, 9)])
 
-    def test_all_of_it_is_gone(self) -> None:
+    def test_returns_an_empty_page_when_everything_is_trimmed(self) -> None:
         for bound in (9, 12):
-            source: Any = Moving(bound)
+            source: Any = ShrinkingSource(bound)
             page = self.ask(source, Range(1, 9))
             self.assertEqual((list(page.facts), page.upto, page.is_limited), ([], 9, False))

@@ -68,7 +68,7 @@ class Wait:
         self.result.append(failure.value)
 
 
-class Waiters(SynchronousTestCase):
+class WaitingForPositions(SynchronousTestCase):
     def setUp(self) -> None:
         self.clock = manual_clock()
         self.waiters = PositionWaiters(TwistedScheduler(self.clock), most=3)
@@ -81,7 +81,7 @@ class Waiters(SynchronousTestCase):
     def wait(self, token: Token, *keys: Key, timeout_s: float = 10) -> Wait:
         return Wait(self.waiters.wait(keys or (A,), token, timeout_s))
 
-    def test_woken_in_the_next_turn_in_order(self) -> None:
+    def test_wakes_in_the_next_turn_in_order(self) -> None:
         woken: list[int] = []
         waits = [self.wait(token) for token in (7, 5, 9)]
         for n, wait in enumerate(waits):
@@ -96,7 +96,7 @@ class Waiters(SynchronousTestCase):
         self.clock.advance(0)
         self.assertEqual(woken, [1, 0, 2])
 
-    def test_the_first_of_several_positions_will_do(self) -> None:
+    def test_wakes_at_the_first_of_several_positions(self) -> None:
         one, both = self.wait(5, A), self.wait(5, A, B)
         self.waiters.moved(B, 6)
         self.waiters.moved(B, 7)
@@ -106,14 +106,14 @@ class Waiters(SynchronousTestCase):
         self.clock.advance(0)
         self.assertEqual(one.result, [5])
 
-    def test_time_is_up(self) -> None:
+    def test_returns_none_after_the_timeout(self) -> None:
         wait = self.wait(5, A, B, timeout_s=2.5)
         self.clock.advance(2.4)
         self.assertEqual(wait.result, [])
         self.clock.advance(0.1)
         self.assertEqual(wait.result, [None])
 
-    def test_reached_and_cancelled_before_it_is_woken(self) -> None:
+    def test_a_cancelled_waiter_is_not_woken(self) -> None:
         wait, other = self.wait(5), self.wait(5)
         self.waiters.moved(A, 5)
         wait.cancel()
@@ -121,7 +121,7 @@ class Waiters(SynchronousTestCase):
         self.assertIsInstance(wait.result[0], CancelledError)
         self.assertEqual(other.result, [5])
 
-    def test_too_many(self) -> None:
+    def test_refuses_waiters_beyond_the_limit(self) -> None:
         waits = [self.wait(5) for _ in range(3)]
         (refused,) = self.wait(5).result
         self.assertIsInstance(refused, TooManyWaiters)
@@ -131,7 +131,7 @@ class Waiters(SynchronousTestCase):
         for wait in waits:
             wait.cancel()
 
-    def test_stopped(self) -> None:
+    def test_stopping_fails_all_waiters(self) -> None:
         wait, woken = self.wait(5), self.wait(3)
         self.waiters.moved(A, 3)
         self.waiters.stop()
@@ -139,7 +139,7 @@ class Waiters(SynchronousTestCase):
             self.assertIsInstance(each.result[0], NoLongerWaiting)
 
 
-class AgainstTheModel(RuleBasedStateMachine):
+class WaitersMachine(RuleBasedStateMachine):
     """Nobody is left waiting for what has been reached, and nobody is woken for less."""
 
     KEYS = (A, B, ("jobs", ""))
@@ -193,14 +193,12 @@ class AgainstTheModel(RuleBasedStateMachine):
         assert len(self.clock.getDelayedCalls()) == len(self.open)
 
 
-class WaitersProperties(TestCase):
-    def test_against_the_model(self) -> None:
-        run_state_machine_as_test(
-            AgainstTheModel, settings=settings(max_examples=60, deadline=None)
-        )
+class WaitingAgainstAModel(TestCase):
+    def test_behaves_like_the_model(self) -> None:
+        run_state_machine_as_test(WaitersMachine, settings=settings(max_examples=60, deadline=None))
 
 
-class OnAMaster(SynchronousTestCase):
+class WaitingOnAMaster(SynchronousTestCase):
     def setUp(self) -> None:
         self.world: World = started()
         self.addCleanup(self.world.stop)
@@ -221,25 +219,25 @@ class OnAMaster(SynchronousTestCase):
         self.assertIsInstance(error, WaitTimedOut)
         return str(error)
 
-    def test_there_already(self) -> None:
+    def test_returns_at_once_when_the_position_is_reached(self) -> None:
         self.append()
         for writer in ("master", None):
             self.assertEqual(self.wait(1, writer).result, [1])
         self.assertEqual(self.wait(0, "nobody").result, [1])
 
-    def test_woken_by_the_own_writer(self) -> None:
+    def test_wakes_when_this_process_writes(self) -> None:
         waits = [self.wait(2, writer) for writer in ("master", None)]
         self.append()
         self.assertEqual([wait.result for wait in waits], [[], []])
         self.append()
         self.assertEqual([wait.result for wait in waits], [[2], [2]])
 
-    def test_reached_when_the_time_is_up(self) -> None:
+    def test_returns_a_position_reached_at_the_timeout(self) -> None:
         wait = self.wait(1, timeout_s=0)
         self.append()
         self.assertEqual(wait.result, [1])
 
-    def test_woken_by_another_writer(self) -> None:
+    def test_wakes_when_another_writer_writes(self) -> None:
         world = self.world
         lease = world.reserved_by_other("jobs", 1)
         waits = [self.wait(1, writer) for writer in ("other", None)]
@@ -250,7 +248,7 @@ class OnAMaster(SynchronousTestCase):
         world.clock.pump([1.0, 0.1, 0.1])
         self.assertEqual([wait.result for wait in waits], [[1], [1]])
 
-    def test_what_was_rolled_back_has_settled_too(self) -> None:
+    def test_wakes_when_a_token_is_rolled_back(self) -> None:
         world = self.world
         lease = world.reserved_by_other("jobs", 1)
         wait = self.wait(1, "other")
@@ -258,7 +256,7 @@ class OnAMaster(SynchronousTestCase):
         world.clock.pump([1.0, 0.1, 0.1])
         self.assertEqual(wait.result, [1])
 
-    def test_woken_after_the_lines_are_published(self) -> None:
+    def test_wakes_after_the_lines_are_published(self) -> None:
         told: list[str] = []
         publisher, world = self.world.publisher, self.world
 
@@ -278,7 +276,7 @@ class OnAMaster(SynchronousTestCase):
         self.assertEqual(told, ["line", "woken", "woken"])
         self.assertEqual(len(world.waiters), 0)
 
-    def test_nobody_has_taken_it(self) -> None:
+    def test_says_that_the_token_was_not_taken(self) -> None:
         self.append()
         self.assertEqual(
             self.timed_out(self.wait(9, "master")),
@@ -286,7 +284,7 @@ class OnAMaster(SynchronousTestCase):
             "nobody has taken that token yet, the last one taken is 1",
         )
 
-    def test_held_by_another_writer(self) -> None:
+    def test_names_other_writers_that_hold_the_position(self) -> None:
         lease = self.world.reserved_by_other("jobs", 1)
         done(lease.reserve(self.world.catalogue["jobs"], 1, 0))
         another = done(self.world.store.open_writer("another", [self.world.catalogue["jobs"]]))
@@ -303,7 +301,7 @@ class OnAMaster(SynchronousTestCase):
         )
         self.assertEqual(self.wait(4, "master").result, [4])
 
-    def test_held_by_the_dead(self) -> None:
+    def test_names_a_dead_writer_that_holds_the_position(self) -> None:
         self.world.reserved_by_other("jobs", 1).kill()
         self.append()
         wait = self.wait(2, timeout_s=0.01)
@@ -316,20 +314,20 @@ class OnAMaster(SynchronousTestCase):
         self.world.clock.pump([0.1, 0.1])
         self.assertEqual(wait.result, [2])
 
-    def test_held_by_the_own_writer(self) -> None:
+    def test_names_its_own_writer_that_holds_the_position(self) -> None:
         stream = self.world.catalogue["jobs"]
         done(self.world.writer.reserve(stream, 1))
         told = self.timed_out(self.wait(1, timeout_s=0))  # nobody has looked at the database
         self.assertIn("held by this process's own writer 'master', which has not settled", told)
         self.assertRegex(self.timed_out(self.wait(1)), r"held by writer 'master' \(")
 
-    def test_the_database_is_away(self) -> None:
+    def test_says_that_the_database_is_unavailable(self) -> None:
         self.world.reserved_by_other("jobs", 1)
         self.world.clock.advance(1)
         self.world.store.away = True
         self.assertIn("the streams cannot be looked at:", self.timed_out(self.wait(1)))
 
-    def test_refusals(self) -> None:
+    def test_refuses_bad_arguments(self) -> None:
         for arguments, error in (
             (("job", None, 1, 1.0), UnknownStream),
             (("jobs", "a b", 1, 1.0), BadName),
@@ -346,7 +344,7 @@ class OnAMaster(SynchronousTestCase):
         self.assertEqual(len(self.world.waiters), 0)
 
 
-class Moody(Handler):
+class SwitchableHandler(Handler):
     """Notes what it is given; fails while it is told to.
 
     :ivar done: the tokens it has dealt with
@@ -362,7 +360,7 @@ class Moody(Handler):
         self.done += [fact.token for fact in batch.facts]
 
 
-class FollowerCase(SynchronousTestCase):
+class WaitingFollowerCase(SynchronousTestCase):
     dialect = MODERN
     streams: frozenset[str] | None = None
 
@@ -370,7 +368,7 @@ class FollowerCase(SynchronousTestCase):
         world = self.world = started()
         self.addCleanup(world.stop)
         self.waiters = PositionWaiters(world.scheduler)
-        self.handler = Moody()
+        self.handler = SwitchableHandler()
         self.connected = True
         delivery = Delivery(
             world.scheduler, [Subscription(self.handler)], Silent(), waiters=self.waiters
@@ -403,10 +401,10 @@ class FollowerCase(SynchronousTestCase):
         return str(error)
 
 
-class OnAFollower(FollowerCase):
+class WaitingOnAFollower(WaitingFollowerCase):
     """Of the modern dialect."""
 
-    def test_woken_by_rows_once_they_are_dealt_with(self) -> None:
+    def test_wakes_once_handlers_have_processed_the_rows(self) -> None:
         self.hear(Position("jobs", "w", 0, 0))
         self.handler.fails = True
         waits = [self.wait(1), self.wait(1, None), self.wait(2), self.wait(1, "x")]
@@ -421,18 +419,18 @@ class OnAFollower(FollowerCase):
         self.assertEqual(seen, [[1]])
         self.assertEqual(self.wait(1).result, [1])
 
-    def test_woken_by_a_position(self) -> None:
+    def test_wakes_at_a_position(self) -> None:
         wait = self.wait(7)
         self.hear(Position("jobs", "w", 0, 0), Position("jobs", "w", 0, 8))
         self.assertEqual(wait.result, [8])
 
-    def test_woken_by_a_gap_that_is_filled(self) -> None:
+    def test_wakes_when_a_gap_is_filled(self) -> None:
         done(self.world.intake.append("jobs", b"[[1],[2],[3]]"))
         wait = self.wait(3, "master")
         self.hear(Position("jobs", "master", 2, 3))
         self.assertEqual((wait.result, self.handler.done), ([3], [1, 2, 3]))
 
-    def test_woken_when_the_position_is_on_record_already(self) -> None:
+    def test_wakes_when_the_handler_has_already_moved(self) -> None:
         """As after a transactional handler."""
         self.hear(Position("jobs", "w", 0, 0))
         wait = self.wait(1)
@@ -440,7 +438,7 @@ class OnAFollower(FollowerCase):
         self.hear(Rdata("jobs", "w", 1, b"[1]"))
         self.assertEqual(wait.result, [1])
 
-    def test_a_reset_leaves_waiters_waiting(self) -> None:
+    def test_a_reset_wakes_nobody(self) -> None:
         self.hear(Position("typing", "w", 5, 5))
         wait = self.wait(7, stream="typing")
         self.hear(Position("typing", "w", 0, 3))
@@ -448,7 +446,7 @@ class OnAFollower(FollowerCase):
         self.hear(Position("typing", "w", 3, 7))
         self.assertEqual(wait.result, [7])
 
-    def test_the_master_has_not_announced_it(self) -> None:
+    def test_says_how_far_the_master_has_announced(self) -> None:
         self.hear(Position("jobs", "w", 3, 3))
         self.assertEqual(
             self.timed_out(self.wait(4)),
@@ -459,25 +457,25 @@ class OnAFollower(FollowerCase):
         told = self.timed_out(self.wait(4))
         self.assertIn("only up to 3; there is no connection to the master now", told)
 
-    def test_a_handler_fails(self) -> None:
+    def test_describes_the_failing_handler(self) -> None:
         self.hear(Position("jobs", "w", 0, 0))
         self.handler.fails = True
         self.hear(Rdata("jobs", "w", 1, b"[1]"))
         told = self.timed_out(self.wait(1))
         self.assertIn(
-            f"up to 1, and handler {__name__}:Moody fails at jobs (0, 1] of w: RuntimeError: not now"
+            f"up to 1, and handler {__name__}:SwitchableHandler fails at jobs (0, 1] of w: RuntimeError: not now"
             " (attempt 2, failing for 5 s, next attempt in 1 s)",
             told,
         )
 
-    def test_the_source_is_away(self) -> None:
+    def test_says_that_facts_are_being_fetched(self) -> None:
         self.hear(Position("jobs", "master", 0, 0))
         self.world.store.away = True
         self.hear(Position("jobs", "master", 1, 2))
         told = self.timed_out(self.wait(2, "master"))
         self.assertIn("up to 2, and it is being fetched or handled here", told)
 
-    def test_which_writer(self) -> None:
+    def test_asks_for_a_writer_unless_there_is_one(self) -> None:
         (error,) = self.wait(1, None).result
         self.assertIsInstance(error, NameAWriter)
         self.assertIn("has heard of none yet: name", str(error))
@@ -486,10 +484,10 @@ class OnAFollower(FollowerCase):
         self.assertIn("has heard of v, w: name", str(error))
 
 
-class OnAFollowerOfSome(FollowerCase):
+class WaitingOnAFollowerOfSomeStreams(WaitingFollowerCase):
     streams = frozenset({"jobs"})
 
-    def test_other_streams_are_refused(self) -> None:
+    def test_refuses_streams_that_are_not_followed(self) -> None:
         (error,) = self.wait(1, stream="typing").result
         self.assertIsInstance(error, NotFollowed)
         self.assertIsInstance(error, InputError)
@@ -497,15 +495,15 @@ class OnAFollowerOfSome(FollowerCase):
         self.assertEqual(self.wait(1).result, [1])
 
 
-class OnAFollowerOfTheLinearView(FollowerCase):
+class WaitingOnALinearFollower(WaitingFollowerCase):
     dialect = LEGACY
 
-    def test_the_linear_position_counts(self) -> None:
+    def test_wakes_at_the_linear_position_for_any_writer(self) -> None:
         waits = [self.wait(2, writer) for writer in ("w", None)]
         self.hear(Position("jobs", None, None, 1))
         self.hear(Rdata("jobs", None, 2, b"[1]"))
         self.assertEqual([wait.result for wait in waits], [[2], [2]])
 
-    def test_it_is_named_all(self) -> None:
+    def test_calls_the_linear_position_all(self) -> None:
         self.hear(Position("jobs", None, None, 1))
         self.assertIn("by '(all)', which is at 1", self.timed_out(self.wait(2)))

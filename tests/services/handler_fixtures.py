@@ -1,4 +1,4 @@
-"""Workers' handlers around a real database; a test says what the master announces."""
+"""Fixtures: workers with handlers on a real database; tests announce positions by hand."""
 
 from __future__ import annotations
 
@@ -27,16 +27,17 @@ CATALOGUE = Catalogue(FEW)
 ONE, TWO = "one", "two"
 
 
-class CannotTake(Exception):
-    """Why a handler fails."""
+class CannotProcess(Exception):
+    """Raised by a handler for facts that it is set to refuse."""
 
 
-class Plain(Handler):
-    """Keeps what it is given.
+class RecordingHandler(Handler):
+    """Records the notes that it gets.
 
-    :ivar texts: of the notes, in the order in which they came
-    :ivar batches: writer, range and texts of each
-    :ivar bad: what it cannot take
+    :ivar texts: texts of the notes, in order of arrival
+    :ivar batches: writer, range and texts of each batch
+    :ivar bad: texts at which it fails
+    :ivar replayed: texts of replayed dead letters
     """
 
     streams = frozenset({"notes"})
@@ -53,7 +54,7 @@ class Plain(Handler):
         if batch.replayed:
             self.replayed += texts
         if self.bad.intersection(texts):
-            raise CannotTake(f"not {min(self.bad.intersection(texts))}")
+            raise CannotProcess(f"not {min(self.bad.intersection(texts))}")
         self.texts += texts
         self.batches.append((batch.writer, batch.after, batch.upto, texts))
 
@@ -61,22 +62,22 @@ class Plain(Handler):
         self.resets.append((writer, position))
 
 
-class LinearPlain(Plain):
+class LinearRecordingHandler(RecordingHandler):
     """The same in the linear view."""
 
     view = "linear"
 
 
-class PerWriterPlain(Plain):
+class PerWriterRecordingHandler(RecordingHandler):
     """The same per writer."""
 
     view = "per_writer"
 
 
-class Exact(TransactionalHandler):
-    """Writes what it is given into the table ``seen``, and fails after having done so.
+class InsertingHandler(TransactionalHandler):
+    """Inserts the notes that it gets into the table ``seen``, and may fail afterwards.
 
-    :ivar bad: what it cannot take
+    :ivar bad: texts at which it fails
     """
 
     streams = frozenset({"notes"})
@@ -88,7 +89,7 @@ class Exact(TransactionalHandler):
         texts = texts_of(batch)
         txn.insert_many("INSERT INTO seen (text) VALUES %s", [(text,) for text in texts])
         if self.bad.intersection(texts):
-            raise CannotTake(f"not {min(self.bad.intersection(texts))}")
+            raise CannotProcess(f"not {min(self.bad.intersection(texts))}")
 
 
 def texts_of(batch: Batch) -> list[str]:
@@ -96,10 +97,10 @@ def texts_of(batch: Batch) -> list[str]:
     return [row.text for row in batch.rows]  # type: ignore[attr-defined]
 
 
-class Worker:
-    """One life of a worker.
+class WorkerProcess:
+    """One process of a worker.
 
-    :ivar log: what it has logged
+    :ivar log: records what it logs
     """
 
     def __init__(
@@ -139,40 +140,40 @@ class Worker:
         self._dialect = dialect
 
     async def start(self) -> None:
-        """Read the record, and connect."""
+        """Load the record, and connect."""
         await self.delivery.start()
         self.follower.connected(Upstream(self._dialect))
 
-    def hear(self, token: Token, writer: str | None = ONE) -> None:
-        """The master announces a writer's position; None for all writers."""
+    def announce(self, token: Token, writer: str | None = ONE) -> None:
+        """Let the master announce a writer's position; None for the linear one."""
         prev = None if writer is None else token
         self.follower.received([Position("notes", writer, prev, token)])
 
     def at(self, handler: str, writer: str = ONE) -> Token | None:
-        """Where a handler is."""
+        """The position of a handler."""
         return self.tracker(handler, writer).position
 
     def tracker(self, handler: str, writer: str = ONE) -> PositionTracker:
-        """The same, in full."""
+        """The tracker of a handler's position."""
         (consumer,) = (each for each in self.delivery.consumers if each.name == handler)
         return consumer.trackers["notes", writer]
 
     def position(self, writer: str = ONE) -> Token | None:
-        """What all handlers have dealt with."""
+        """The position that all handlers have reached."""
         return self.delivery.progress.position(("notes", writer))
 
     async def record(self) -> None:
-        """Put on record where it is."""
+        """Record the positions."""
         await self.delivery.progress.record()
 
     @property
-    def said(self) -> str:
-        """What it has logged, in lines."""
+    def logged(self) -> str:
+        """The logged lines, as one text."""
         return "\n".join(text for _, text in self.log.lines)
 
 
 class HandlersCase(PostgresCase):
-    """A database with notes, and workers."""
+    """Base of tests with a database of notes, and workers."""
 
     async def setUp(self) -> None:  # type: ignore[override]
         await super().setUp()
@@ -181,7 +182,7 @@ class HandlersCase(PostgresCase):
         self._leases: dict[str, WriterLease] = {}
 
     async def append(self, *texts: str, writer: str = ONE) -> Token:
-        """Append a note each; the last token."""
+        """Append one note per text, and return the last token."""
         if writer not in self._leases:
             self._leases[writer] = await self.master.store.open_writer(writer, [NOTES])
         (written,) = await self._leases[writer].append(
@@ -190,7 +191,7 @@ class HandlersCase(PostgresCase):
         return written.tokens[-1]
 
     async def on_record(self, linear: Token, **writers: Token) -> None:
-        """The master puts on record how far the stream is."""
+        """Record positions of the stream, as a master does."""
         await self.master.store.record_positions(NOTES, linear, writers)
 
     async def worker(
@@ -199,21 +200,21 @@ class HandlersCase(PostgresCase):
         name: str = "worker1",
         dialect: Dialect = MODERN,
         earliest: bool = True,
-    ) -> Worker:
-        """A worker that has started."""
-        made = Worker(self.process(name), handlers, name, dialect, earliest)
+    ) -> WorkerProcess:
+        """Start a worker."""
+        made = WorkerProcess(self.process(name), handlers, name, dialect, earliest)
         await made.start()
         return made
 
     async def reaches(
-        self, worker: Worker, token: Token, writer: str = ONE, announced: str | None = ONE
+        self, worker: WorkerProcess, token: Token, writer: str = ONE, announced: str | None = ONE
     ) -> None:
-        """Have a position announced, and wait until all handlers are there."""
-        worker.hear(token, announced)
+        """Announce a position, and wait until all handlers have reached it."""
+        worker.announce(token, announced)
         await self.until(lambda: (worker.position(writer) or 0) >= token)
 
     def seen(self) -> list[str]:
-        """What is in the table of :class:`Exact`."""
+        """The contents of the table of :class:`InsertingHandler`."""
         return self.rows("SELECT text FROM seen ORDER BY id")
 
     def rows(self, statement: str, *params: object) -> list[Any]:
@@ -223,7 +224,7 @@ class HandlersCase(PostgresCase):
             return [row[0] for row in cursor.fetchall()]
 
     def record_of(self, writer: str = ONE, name: str = "worker1") -> Token | None:
-        """A worker's own position on record."""
+        """The recorded position of a worker itself."""
         found: Token | None = self.sql(
             "SELECT position FROM synrepl._followers WHERE follower = %s AND writer = %s",
             name,
@@ -232,12 +233,12 @@ class HandlersCase(PostgresCase):
         return found
 
     async def places(self, name: str = "worker1") -> dict[Place, HandlerPosition]:
-        """The positions of a worker's handlers on record."""
+        """The recorded positions of a worker's handlers."""
         return await self.master.database.run(
             "places", lambda txn: handler_positions.positions(txn, name), read_only=True
         )
 
-    async def settle(self, worker: Worker, condition: Callable[[], bool]) -> None:
-        """Wait until something is so, and put it on record."""
+    async def settle(self, worker: WorkerProcess, condition: Callable[[], bool]) -> None:
+        """Wait for a condition, and record the positions."""
         await self.until(condition)
         await worker.record()

@@ -1,4 +1,4 @@
-"""A master whose caches are kept coherent, around a store in memory, and its clients."""
+"""Fixtures: a master with coherent caches on a store in memory, and its clients."""
 
 from __future__ import annotations
 
@@ -39,12 +39,13 @@ OrderRow = ORDERS.kinds[UNTAGGED]
 CATALOGUE = Catalogue((*SYNAPSE_STREAMS, ORDERS))
 
 
-class Store(MemoryStore):
-    """A store in memory that can be away, and can hold up its answers.
+class SuspendableStore(MemoryStore):
+    """A store in memory that can be unavailable, and can suspend operations.
 
-    :ivar table: the changes that were committed
-    :ivar away: every call fails
+    :ivar table: the committed changes
+    :ivar away: True to fail every call
     :ivar stop: steps at which the next operations are suspended
+    :ivar stopped: resumes the suspended operations
     """
 
     def __init__(self, scheduler: TwistedScheduler) -> None:
@@ -55,7 +56,7 @@ class Store(MemoryStore):
         self.stopped: list[Deferred[None]] = []
 
     async def step(self, what: str) -> None:
-        """Fail, or wait."""
+        """Fail or wait, if the test wants so."""
         if self.away:
             raise DatabaseAway(where="memory", reason="a test says so")
         if what in self.stop:
@@ -65,17 +66,17 @@ class Store(MemoryStore):
             await stopped
 
 
-class Site:
-    """One master, named ``master``, which writes all streams.
+class CoherentMaster:
+    """A master named ``master``, which writes all streams.
 
-    :ivar get_user: a cached function, whose values a test changes in ``truth``
-    :ivar get_orders: another, which rows of ``orders`` make stale
+    :ivar get_user: a cached function, whose values tests change in ``truth``
+    :ivar get_orders: a cached function that rows of ``orders`` invalidate
     """
 
     def __init__(self) -> None:
         self.clock = manual_clock()
         self.scheduler = TwistedScheduler(self.clock)
-        self.store = Store(self.scheduler)
+        self.store = SuspendableStore(self.scheduler)
         self.log = Noting()
         self.truth: dict[str, int] = {}
         self.caches = make_caches()
@@ -107,7 +108,7 @@ class Site:
         )
 
     def start(self) -> None:
-        """As a daemon would."""
+        """Start it as a daemon does."""
         done(self.writer.start())
         done(self.announcer.start())
         for name, state in self.announcer.states.items():
@@ -115,7 +116,7 @@ class Site:
                 self.coherence.begin(name, writer, position)
 
     def stop(self) -> None:
-        """Leave no timer."""
+        """Stop it, leaving no timer."""
         self.store.away = False
         done(self.announcer.stop())
         self.scheduler.stop()
@@ -127,26 +128,26 @@ class Site:
 
     @property
     def warnings(self) -> list[str]:
-        """What was warned of."""
+        """The logged warnings."""
         return [text for level, text in self.log.lines if level == "warn"]
 
     def _get(self, key: str) -> tuple[str, int]:
         return (key, self.truth.get(key, 0))
 
 
-class Peer(Client):
-    """A client that can tell rows from the rest."""
+class RowsClient(Client):
+    """A client that can select the rows it receives."""
 
     def rows(self) -> list[str]:
-        """The rows since the last time."""
+        """The rows received since the last call."""
         return [line for line in self.heard() if line.startswith("RDATA")]
 
 
-class SiteCase(SynchronousTestCase):
-    """A site that has started, and whose caches hold something."""
+class CoherentMasterCase(SynchronousTestCase):
+    """Base of tests with a started master whose caches have entries."""
 
     def setUp(self) -> None:
-        self.site = self.world = Site()
+        self.site = self.world = CoherentMaster()
         self.site.start()
         self.addCleanup(self.site.stop)
         self.factory = MasterFactory(self.site.scheduler, self.site.master, "example.org")
@@ -154,18 +155,18 @@ class SiteCase(SynchronousTestCase):
             self.site.get_user(user)
         self.site.get_orders("c1")
 
-    def client(self, *said: str) -> Peer:
-        """A client that has said something, and has heard what was to be heard at once."""
-        client = Peer(self, *said)  # type: ignore[arg-type]
+    def client(self, *said: str) -> RowsClient:
+        """A client that has sent lines, and has read the immediate answer."""
+        client = RowsClient(self, *said)  # type: ignore[arg-type]
         client.heard()
         return client
 
     def turn(self) -> None:
-        """Let what was put off be done."""
+        """Run what is due in the next turn."""
         self.site.clock.advance(0)
 
     def run_changes(self, work: Callable[..., Any], *streams: Any) -> list[Any]:
-        """Filled with the result, or the exception, once there is one."""
+        """Start changes; the list gets the result or the exception."""
         outcome: list[Any] = []
 
         def keep(result: Any) -> None:
