@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any, TypeVar
 
@@ -13,13 +13,16 @@ from twisted.python.failure import Failure
 from synrepl.adapters.caches import make_caches
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.core.tokens import Range, Token
-from synrepl.services.announcing.announcer import Announcer
-from synrepl.services.announcing.fan_out import FanOut
-from synrepl.services.announcing.publisher import Publisher
-from synrepl.services.announcing.throughput import Throughput
+from synrepl.daemon.assemble import assemble_master
+from synrepl.daemon.assemble.ports import Ports
+from synrepl.daemon.config.config import (
+    AuditCachesConfig,
+    ListenerConfig,
+    MasterConfig,
+    RetentionConfig,
+)
+from synrepl.daemon.config.secret import Secret
 from synrepl.services.coherence.coherence import Coherence
-from synrepl.services.position_waiters import PositionWaiters, WakingPositionListener
-from synrepl.services.serving.master import Master
 from synrepl.services.serving.stream_updates import StreamUpdates
 from synrepl.services.status.readiness import (
     Readiness,
@@ -29,22 +32,25 @@ from synrepl.services.status.readiness import (
 )
 from synrepl.services.status.status import ProcessIdentity, master_status
 from synrepl.services.status.stream_progress import LagTracker, master_progress
-from synrepl.services.trimmer import Trimmer
 from synrepl.services.writing.intake import Intake
-from synrepl.services.writing.stream_writer import StreamWriter
 from synrepl.storage.memory.lease import MemoryLease
 from synrepl.storage.memory.store import MAX_ROWS_PER_STREAM, MemoryStore
 from synrepl.storage.store import DatabaseAway
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.declared import declare
 from synrepl.streams.definition import Fact
-from synrepl.streams.rows import RowCodec
 from synrepl.streams.synapse import SYNAPSE_STREAMS
 from synrepl.wire.closing import CloseReason
 from synrepl.wire.commands import Command
 from synrepl.wire.dialects import MODERN, Dialect
 
 T = TypeVar("T")
+
+
+async def at_once(step: Callable[[], Awaitable[T]]) -> T:
+    """Run a step of a start once, for the database is there."""
+    return await step()
+
 
 #: What the world's catalogue has besides Synapse's streams.
 JOBS = {"job_id": "bigint", "note": "text?", "data": "json?"}
@@ -120,48 +126,46 @@ class Store(MemoryStore):
 
 
 class World:
-    """One master, named ``master``, which writes all streams but ``pushers``."""
+    """One master, named ``master``, which writes all streams but ``pushers``.
 
-    def __init__(self, max_rows_per_stream: int = MAX_ROWS_PER_STREAM) -> None:
+    :param max_rows_per_stream: kept in memory of one stream
+    :param senders: the federation senders of the configuration
+    """
+
+    def __init__(
+        self,
+        max_rows_per_stream: int = MAX_ROWS_PER_STREAM,
+        senders: tuple[str, ...] = ("sender1",),
+    ) -> None:
         self.clock = manual_clock()
         self.scheduler = TwistedScheduler(self.clock)
         self.store = Store(self.scheduler, max_rows_per_stream)
         self.catalogue = Catalogue((*SYNAPSE_STREAMS, declare("jobs", JOBS)))
-        codecs = {stream.name: RowCodec(stream) for stream in self.catalogue}
-        self.publisher = Publisher(self.scheduler, codecs)
-        self.throughput = Throughput()
-        log = Silent()
-        self.waiters = PositionWaiters(self.scheduler)
-        movements = FanOut((self.throughput, self.publisher, WakingPositionListener(self.waiters)))
-        self.announcer = Announcer(self.scheduler, self.store, self.catalogue, movements, log)
-        written = [stream for stream in self.catalogue if stream.name != "pushers"]
-        self.writer = StreamWriter(
-            self.scheduler, self.store, "master", written, self.announcer, log
-        )
-        self.intake = Intake(self.catalogue, self.writer)
         self.log = Noting()
-        self.updates = StreamUpdates(
-            self.scheduler, self.catalogue, self.announcer.states, self.store, self.log
-        )
-        self.master = Master(
-            self.scheduler,
-            self.catalogue,
-            self.announcer.states,
-            self.publisher,
-            self.store,
-            lambda name, command: None,
-            self.log,
+        config = MasterConfig(
+            server_name="example.org",
+            database=Secret("dbname=none", "dbname=none"),
+            listeners=(ListenerConfig(port=0),),
+            federation_sender_instances=senders,
+            retention=RetentionConfig(every=60.0, keep=600.0, max=86_400.0),
+            audit_caches=AuditCachesConfig(every=0.0),
         )
         self.coherence = Coherence(make_caches(), self.catalogue, self.log)
-        self.trimmer = Trimmer(
-            self.scheduler,
-            self.store,
-            [stream for stream in self.catalogue if stream.ephemeral],
-            lambda stream: self.announcer.states[stream.name].linear,
-            self.log,
-            every_s=60.0,
-            keep_s=600.0,
-            max_s=86_400.0,
+        ports = Ports(
+            scheduler=self.scheduler, log=self.log, coherence=self.coherence, until_done=at_once
+        )
+        own = [stream for stream in self.catalogue if stream.name != "pushers"]
+        self.services = assemble_master(config, ports, self.store, None, self.catalogue, own)
+        self.publisher = self.services.publisher
+        self.throughput = self.services.throughput
+        self.waiters = self.services.waiters
+        self.announcer = self.services.announcer
+        self.writer = self.services.writer
+        self.master = self.services.master
+        self.trimmer = self.services.trimmer
+        self.intake = Intake(self.catalogue, self.writer)
+        self.updates = StreamUpdates(
+            self.scheduler, self.catalogue, self.announcer.states, self.store, self.log
         )
         self.watch = LagTracker(
             self.scheduler, partial(master_progress, self.announcer.states, self.writer)
