@@ -15,21 +15,21 @@ from interop.synapse_tables import OpenTransaction
 
 _STORY = """\
 A real server of {release} on a database of its own: the main process, two event persisters, two other
-stream writers, and one process each for sync, federation and pushers, which hear each other over
-Redis. Beside it stand `synrepl watch --redis … --json` and, again and again, `synrepl doctor
-database`, both with the DSN of a role that may read and nothing else; and a raw recorder: a
-subscriber that notes every line and knows nothing of synrepl. Clients do {rounds} things in
-{seconds:.0f} s. At a quiet moment before, after, and at the end, what `watch` tells is compared with the
+stream writers, and one process each for sync, federation and pushers, which communicate over
+Redis. Beside it run `synrepl watch --redis … --json` and, repeatedly, `synrepl doctor
+database`, both with the DSN of a read-only role; and a raw recorder: a
+subscriber that records every line, without code of synrepl. Clients do {rounds} things in
+{seconds:.0f} s. At a quiet moment before, after, and at the end, the output of `watch` is compared with the
 recording and with the table `stream_positions`, writer by writer.
 
-Then, while clients of two kinds go on, the event persister `persister1` is stopped (SIGSTOP), twice:
-again and again at random moments, until it happens to have an open transaction that has written
-something; and until it happens to have committed events that it has not announced. The first is the
-doctor's to find (asked with `--older {older:g}`), the second the watch's. Then it goes on (SIGCONT).
+Then, while clients of two kinds continue, the event persister `persister1` is stopped (SIGSTOP), twice:
+repeatedly at random moments, until it happens to have an open transaction that has written
+something; and until it happens to have committed events that it has not announced. The doctor has to
+find the first (with `--older {older:g}`), the watch the second. Then the process continues (SIGCONT).
 
-A stopped process has no name in PostgreSQL but `application_name`: each is given its own in
-`database.args` of its configuration. Positions on record are behind those on the wire where a writer
-says how far it is without rows of its own."""
+In PostgreSQL a stopped process is known by its `application_name` only: each has its own in
+`database.args` of its configuration. Recorded positions are behind those on the wire where a writer
+announces a position without rows of its own."""
 
 #: Which process is stopped, and one of the streams that it writes.
 STOPPED = "persister1"

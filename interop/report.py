@@ -10,7 +10,7 @@ _HEAD = """\
 
 Made by `python -m interop --write` (or `tox -e interop -- --write`), which installs published releases
 of matrix-synapse, starts them on loopback as black boxes, and ends with status 1 when anything below
-does not hold. It wants CPython 3.8, 3.9 and 3.11 on `PATH`, under pyenv, or named by
+does not hold. It needs CPython 3.8, 3.9 and 3.11 on `PATH`, under pyenv, or named by
 `SYNREPL_INTEROP_PYTHON38`, `…39` and `…311`. `SYNREPL_INTEROP_DIR` names a directory that keeps what is
 installed; everything else is made anew each time, and removed. A part can be run alone:
 `python -m interop beside`."""

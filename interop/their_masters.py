@@ -27,10 +27,10 @@ T = TypeVar("T")
 _STORY = """\
 A real main process of {release} on a database of its own. Our worker (`synrepl worker`,
 `master.foreign: true`, `dialect: {dialect}`, `starting: now`, catch-up over HTTP, no database)
-follows it, and so does a raw recorder: a socket that keeps every line and knows nothing of synrepl.
-Both are connected, and all is quiet, before clients make any request; {rounds} things are done in
-{seconds:.0f} s. Then the rows that our worker's handler was given since are compared with the lines
-RDATA of the recording, by stream: how many, and one by one (token and every cell), in order."""
+follows it, and so does a raw recorder: a socket that keeps every line, without code of synrepl.
+Both are connected, and nothing is in progress, before clients make any request; {rounds} things are done in
+{seconds:.0f} s. Then the rows that our worker's handler was given are compared with the RDATA lines
+of the recording, by stream: their number, and one by one (token and every cell), in order."""
 
 #: What our worker counts and has no reason to meet here.
 _ODD = ("bad_rows", "unknown", "resets", "fetched_rows", "duplicates")

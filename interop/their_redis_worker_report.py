@@ -15,17 +15,17 @@ _STORY = f"""\
 A Redis, our master and a worker of ours that writes (`redis:` and `stream_writers` in their
 configurations, embedded PostgreSQL), and a real generic_worker of {CURRENT} on a database of its own
 that holds the schema of its release and nothing else. In its configuration our two processes are the
-main process and another writer. Facts of every stream are appended over HTTP, at each writer its part,
+main process and another writer. Facts of every stream are appended over HTTP, a part at each writer,
 in five phases. After the second, Redis is restarted. After the third, it is stopped, facts are
-appended, our writer is ended by SIGKILL, and Redis is started: our master speaks for the dead writer.
+appended, our writer is killed by SIGKILL, and Redis is started: our master announces for the dead writer.
 Then the writer is started again. The real worker is never restarted.
 
 Rows that it received are read from its own metrics
-(`synapse_replication_tcp_protocol_inbound_rdata_count_total`), and so is where it stands in each
-stream (`synapse_storage_stream_current_position`). Redis keeps nothing: rows that are appended while it
-is away, or before the worker starts, are never due. Positions tell the worker of them: it reads its
-database, where there is nothing here, or asks our master over HTTP. It stands where the writer that is
-furthest behind does; ours go on with the others when they are idle, so that is at the last token of the
+(`synapse_replication_tcp_protocol_inbound_rdata_count_total`), and so is its position in each
+stream (`synapse_storage_stream_current_position`). Redis stores nothing: rows that are appended while it
+is down, or before the worker starts, are never due. Positions announce them: the worker reads its
+database, which is empty here, or asks our master over HTTP. Its position is that of the writer that is
+furthest behind; ours advance with the others when they are idle, so that is the last token of the
 stream's sequence ("last token"), which another stream may share."""
 
 

@@ -16,20 +16,20 @@ _STORY = """\
 oldest` for 1.0.0, `dialect: transitional` for 1.20.1). Real synchrotrons of 1.0.0 and 1.11.1 and real
 generic_workers of 1.20.1 and 1.43.0, each on a database of its own that holds the schema of its
 release and nothing else, follow it at the same time. Facts of every stream are appended with
-`synrepl append`, in five phases. After the second, the master is ended by SIGTERM and started again.
-After the third, the workers are paused (SIGSTOP) while the master is ended by SIGKILL, started again
+`synrepl append`, in five phases. After the second, the master is stopped by SIGTERM and started again.
+After the third, the workers are paused (SIGSTOP) while the master is killed by SIGKILL, started again
 and given the facts of the fourth. The workers are never restarted. What they received is read from
 their own metrics, `synapse_replication_tcp_protocol_inbound_rdata_count` by stream.
 
-A synchrotron asks `REPLICATE <stream> <token>` for the streams it wants, and has to get every row
-above the token each time it asks: what is due to it follows from the tokens in its log. A
-generic_worker says `REPLICATE` and has to get every row from then on. What came before, it reads in its
-database, where there is nothing here; for what it does not keep there it asks over HTTP.
+A synchrotron asks `REPLICATE <stream> <token>` for its streams, and has to get every row
+above the token each time it asks: the rows due to it follow from the tokens in its log. A
+generic_worker sends `REPLICATE` and has to get every row from then on. Earlier rows it reads from its
+database, which is empty here; rows that it does not keep there it requests over HTTP.
 
-A synchrotron wants no `federation` and no `pushers`. Workers of all releases keep one position for
+A synchrotron does not follow `federation` and `pushers`. Workers of all releases keep one position for
 `device_lists` and `user_signature`, and one for `account_data` and `tag_account_data`. `typing` is
-kept in memory and starts again at 0 with the master: what a worker asks for by a token of the run
-before is passed over, as by real masters."""
+kept in memory and restarts at 0 with the master: a request with a token of the previous run
+is skipped, as by real masters."""
 
 #: The first time, after SIGTERM, and after SIGKILL.
 _CONNECTIONS = 3
@@ -47,7 +47,7 @@ def section(
     :param found: the log of each worker
     """
     told = Section("Real workers follow our master", _STORY.splitlines())
-    told.tables.append(("All of them, as `/status` tells:", _followers(followers)))
+    told.tables.append(("The followers, as shown by `/status`:", _followers(followers)))
     told.tables.append(("Rows by stream, at the end:", _by_stream(reckoning, stages[-1])))
     told.tables.append(("Rows by phase:", _by_phase(stages)))
     for stage in stages:
