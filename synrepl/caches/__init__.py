@@ -1,1 +1,1 @@
-"""Bounded caches that stay coherent, and indexes of what has changed."""
+"""Bounded caches that stay coherent with the streams, and indexes of recent changes."""

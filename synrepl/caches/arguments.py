@@ -1,4 +1,4 @@
-"""From the arguments of a call to the key of a cache."""
+"""Maps the arguments of a call to a cache key."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _NOT_BY_POSITION = (
 class Arguments:
     """The parameters of a cached function.
 
-    :param method: the first parameter is the object, which is no part of the key
-    :raises BadCache: a parameter takes any number of arguments, or is given by name only
+    :param method: whether the first parameter is the object, which is not part of the key
+    :raises BadCache: a parameter is variadic or keyword-only
     """
 
     def __init__(self, name: str, function: Callable[..., Any], method: bool) -> None:
@@ -39,7 +39,7 @@ class Arguments:
     def key(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Key:
         """The key of a call, with defaults filled in.
 
-        :raises TypeError: the function cannot be called like this
+        :raises TypeError: the arguments do not match the signature
         """
         bound = self._signature.bind(*args, **kwargs)
         bound.apply_defaults()

@@ -1,9 +1,9 @@
-"""One cache: its entries, the loads under way, and what makes both stale.
+"""One cache: its entries, the loads in progress, and their invalidation.
 
 The rule that keeps a cache coherent (invariant R4 of ``docs/architecture.md``):
-an invalidation takes the entry *and* the load that is under way. Whoever waits
-for that load asked before the invalidation and still gets its value, but it is
-never stored, and whoever asks from now on begins another one.
+an invalidation removes the entry *and* the load in progress. Callers that wait for
+that load made their call before the invalidation and still get its value, but the
+value is never stored, and later calls begin another load.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
-from typing import Any
+from typing import Any, NoReturn
 
 from synrepl.caches.entries import Entries, Entry
 from synrepl.caches.load import Load
@@ -29,17 +29,17 @@ class BadCache(InputError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declaration:
-    """What is said about a cache where it is declared.
+    """The declaration of a cache.
 
-    :ivar arity: the number of arguments that make its key
-    :ivar max_entries: how many entries it keeps
-    :ivar max_bytes: how many bytes, as ``size_of`` gives them; None for no bound
+    :ivar arity: number of arguments that form its key
+    :ivar max_entries: maximum number of entries
+    :ivar max_bytes: maximum size in bytes, as measured by ``size_of``; None for no limit
     :ivar ttl_s: seconds after which an entry is loaded again; None for never
-    :ivar tree: keep account of the entries below each part of a key; without it, a
-        part of a key empties the whole cache
-    :ivar groups: names of groups, by which expansions can mean it
-    :ivar by_name: rows of the ``caches`` stream name it
-    :ivar immutable: what it holds never changes
+    :ivar tree: whether entries are indexed by key prefix; without the index,
+        invalidating a prefix empties the whole cache
+    :ivar groups: names of the groups through which expansions can invalidate it
+    :ivar by_name: whether rows of the ``caches`` stream name it
+    :ivar immutable: whether its values never change
     """
 
     name: str
@@ -54,31 +54,32 @@ class Declaration:
     immutable: bool = False
 
     def __post_init__(self) -> None:
-        for wrong, reason in (
-            (
-                not self.name or not self.name.isprintable() or " " in self.name,
-                "its name has to be a word",
-            ),
-            (self.max_entries < 1, "max_entries has to be 1 or more"),
-            (self.max_bytes is not None and self.max_bytes < 1, "max_bytes has to be 1 or more"),
-            (
-                (self.max_bytes is None) != (self.size_of is None),
-                "max_bytes and size_of need each other: size_of(value) says how many bytes it takes",
-            ),
-            (self.ttl_s is not None and self.ttl_s <= 0, "ttl_s has to be above 0"),
-            (self.immutable and self.by_name, "what is immutable is not invalidated by name"),
-        ):
-            if wrong:
-                raise BadCache(cache=self.name, reason=reason)
+        if not self.name or not self.name.isprintable() or " " in self.name:
+            self._refuse("its name has to be a word")
+        if self.max_entries < 1:
+            self._refuse("max_entries has to be 1 or more")
+        if self.max_bytes is not None and self.max_bytes < 1:
+            self._refuse("max_bytes has to be 1 or more")
+        if (self.max_bytes is None) != (self.size_of is None):
+            self._refuse(
+                "max_bytes and size_of need each other: size_of(value) says how many bytes it takes"
+            )
+        if self.ttl_s is not None and self.ttl_s <= 0:
+            self._refuse("ttl_s has to be above 0")
+        if self.immutable and self.by_name:
+            self._refuse("what is immutable is not invalidated by name")
+
+    def _refuse(self, reason: str) -> NoReturn:
+        raise BadCache(cache=self.name, reason=reason)
 
 
 class Cache:
     """The state of one cache.
 
-    :param seconds: the time, for entries that expire
-    :param moment: numbers the moments between which nothing was invalidated, to tell
-        afterwards what an entry may have missed
-    :param loader: gives the function that loads, or None once its object is gone
+    :param seconds: the clock, for entries that expire
+    :param moment: the number of the current moment; it is increased by invalidations, so
+        that an audit can tell which ones an entry may have missed
+    :param loader: returns the loading function, or None once its object is gone
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class Cache:
         self._ttl_s = declaration.ttl_s
         self._seconds = seconds
         self._moment = moment
-        #: Full keys below each proper part of a key; only in a tree.
+        #: Full keys by proper prefix; only in a tree.
         self._below: dict[Key, set[Key]] = {}
         self.hits = 0
         self.misses = 0
@@ -106,7 +107,7 @@ class Cache:
         self.invalidations = 0
 
     def find(self, key: Key) -> Entry | None:
-        """The entry, if there is one that may be used.
+        """The entry of a key, if there is one and it has not expired.
 
         :raises UnusableKey: no row could ever name this key
         """
@@ -126,7 +127,7 @@ class Cache:
     # -- loading --------------------------------------------------------------------
 
     def begin(self, key: Key) -> Load:
-        """A key is going to be loaded.
+        """Begin to load a key.
 
         :raises UnusableKey: no row could ever name this key
         """
@@ -137,17 +138,17 @@ class Cache:
         return load
 
     def loaded(self, key: Key, load: Load, value: Any) -> None:
-        """A load has brought a value: kept, unless it was made stale meanwhile."""
+        """Finish a load with a value, which is stored unless the key was invalidated meanwhile."""
         if self.loads.get(key) is load:
             del self.loads[key]
             try:
                 self._store(key, value, load.moment)
-            except Exception as error:  # of the user's size_of
+            except Exception as error:  # in the user's size_of
                 load.fail(error)
         load.succeed(value)
 
     def failed(self, key: Key, load: Load, error: BaseException) -> None:
-        """A load has failed; the next one to ask tries again."""
+        """Finish a load with an error. The next call loads again."""
         if self.loads.get(key) is load:
             del self.loads[key]
         load.fail(error)
@@ -164,7 +165,7 @@ class Cache:
                 self._below.setdefault(key[:length], set()).add(key)
 
     def counts(self) -> dict[str, int]:
-        """What has happened so far, and the size now; ``bytes`` where they are bounded."""
+        """The counters and the current size; ``bytes`` is 0 where they are not limited."""
         return {
             "size": len(self.entries),
             "bytes": 0 if self.declaration.max_bytes is None else int(self.entries.currsize),
@@ -175,16 +176,16 @@ class Cache:
             "invalidations": self.invalidations,
         }
 
-    # -- going stale ----------------------------------------------------------------
+    # -- invalidation ----------------------------------------------------------------
 
     def invalidate(self, key: Key | None) -> None:
-        """An entry is stale: drop it, and do not store what is being loaded.
+        """Drop an entry, and do not store the load in progress.
 
-        :param key: a part of a key, from the first argument on, means all entries
-            that begin so; the empty key, or None, means all. Of a key that is too
-            long (a program of another version names one argument more) the part
-            that is known counts. One that no entry can have means all: whoever
-            wrote it knows of something that is stale.
+        :param key: the key of an entry. A prefix invalidates all entries that begin
+            with it; the empty key, or None, invalidates all. A key that is too long
+            (another version of a program has one argument more) is cut to the known
+            arguments. A key that no entry can have invalidates all, because its
+            writer knows of something that is stale.
         """
         self.invalidations += 1
         if not key or type(key) is not tuple or not scalar(key[: self._arity]):
@@ -205,7 +206,7 @@ class Cache:
             self.clear()
 
     def clear(self) -> None:
-        """All entries are stale; takes no longer for many than for a few."""
+        """Drop all entries, in constant time."""
         self.entries = self._no_entries()
         self.loads.clear()
         self._below.clear()
@@ -224,7 +225,7 @@ class Cache:
             self._forget(key)
 
     def _forget(self, key: Key) -> None:
-        """A key is gone; in a tree, from all its parts."""
+        """Remove a dropped key from the index of prefixes."""
         for length in range(1, len(key)):
             part = key[:length]
             full = self._below[part]

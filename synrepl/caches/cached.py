@@ -1,4 +1,4 @@
-"""``@cached``: a function or method that keeps what it has found."""
+"""``@cached``: functions and methods whose results are cached."""
 
 from __future__ import annotations
 
@@ -17,25 +17,24 @@ from synrepl.caches.runtime import CacheRuntime
 
 @runtime_checkable
 class Opener(Protocol):
-    """Where caches are registered; see :class:`~.registry.Caches`."""
+    """Opens and registers caches; see :class:`~.registry.Caches`."""
 
     runtime: CacheRuntime
 
     def open(self, declaration: Declaration, loader: Callable[[], Call | None]) -> Cache:
-        """A new cache, known by its name from now on."""
+        """Open a new cache, and register it by its name."""
 
     def close(self, cache: Cache) -> None:
-        """Forget a cache; in whatever thread its object was collected."""
+        """Remove a cache, from the thread in which its object was collected."""
 
 
 class Cached(PerObject):
-    """What ``@cached`` makes of a function.
+    """The object that ``@cached`` puts in place of a function.
 
-    A method has one cache per object, all of one name. An object that has an
-    attribute ``caches`` registers its own there, others where the decorator
-    comes from.
+    A method has one cache per object, all of the same name. The cache of an object with
+    an attribute ``caches`` is registered there, others in the decorator's registry.
 
-    :param options: what :class:`~.cache.Declaration` is made of, besides the arity
+    :param options: arguments of :class:`~.cache.Declaration`, besides name and arity
     """
 
     def __init__(self, function: Call, name: str, options: dict[str, Any], opener: Opener) -> None:
@@ -45,19 +44,19 @@ class Cached(PerObject):
 
     @cached_property
     def arguments(self) -> Arguments:
-        """The parameters that make the key."""
+        """The parameters that form the key."""
         return Arguments(self.name, self.function, self.is_method)
 
     @cached_property
     def declaration(self) -> Declaration:
-        """What was said about the cache.
+        """The declaration of the cache.
 
-        :raises BadCache: it makes no sense
+        :raises BadCache: its options are not valid
         """
         return Declaration(name=self.name, arity=self.arguments.arity, **self._options)
 
     def cache_of(self, instance: object | None) -> tuple[Cache, CacheRuntime]:
-        """The cache of an object, or of the function, and how its callers wait."""
+        """The cache of an object, or of the function, and its runtime."""
         call: Any = self.of(instance)
         found: tuple[Cache, CacheRuntime] = call.cache
         return found
@@ -76,7 +75,7 @@ class Cached(PerObject):
         return made
 
     def _loader(self, instance: object | None) -> Callable[[], Call | None]:
-        """Gives the function, for as long as its object lives."""
+        """A function that returns the bound function while its object lives, then None."""
         if instance is None:
             return lambda: self.function
         try:

@@ -1,7 +1,7 @@
-"""Calls that look into a cache first, for each way in which a function may answer.
+"""Cached calls, for coroutine functions and for plain ones.
 
-Each maker returns the callable that stands in for the function. It holds no
-state of its own but knows where everything is, since a hit has to be fast.
+Each maker returns the callable that replaces the function. It is a closure without
+state of its own, because a cache hit has to be fast.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ Function = Callable[..., Any]
 def coroutine_call(
     cache: Cache, function: Function, arguments: Arguments, runtime: CacheRuntime
 ) -> Callable[..., Coroutine[Any, Any, Any]]:
-    """For a function made with ``async def``.
+    """Cache a function made with ``async def``.
 
-    Its load runs on its own, so a caller that is cancelled harms no other.
+    The load runs in its own task, so a cancelled caller does not affect others.
     """
     find, loads, arity, key_of = cache.find, cache.loads, arguments.arity, arguments.key
 
@@ -55,11 +55,11 @@ def coroutine_call(
 def plain_call(
     cache: Cache, function: Function, arguments: Arguments, runtime: CacheRuntime
 ) -> Callable[..., Any]:
-    """For a function made with ``def``, which returns its result or a ``Deferred`` of it.
+    """Cache a function made with ``def``, which returns its result or a ``Deferred`` of it.
 
-    Its callers get the same kind of answer always. Before it was called, an entry
-    may be there already, from a ``@cached_list``: if the function does not say
-    what kind it is, it is called all the same.
+    Callers always get the same kind of result. An entry may exist before the first
+    call, from a ``@cached_list``; unless the function declares which kind it returns,
+    it is then called all the same.
     """
     find, loads, arity, key_of = cache.find, cache.loads, arguments.arity, arguments.key
     deferred = returns_deferred(function)

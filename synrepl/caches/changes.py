@@ -1,4 +1,4 @@
-"""When entities last changed: so that what is unchanged need not be computed again."""
+"""Change indexes: when entities last changed, so that unchanged results need not be recomputed."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from synrepl.core.errors import InputError
 from synrepl.core.tokens import Token
 from synrepl.streams.effects import SCALARS
 
-#: What changes, such as a room or a user: a JSON scalar. Values that Python takes for
-#: equal, such as ``1`` and ``true``, are one entity.
+#: Something that changes, such as a room or a user: a JSON scalar. Values that are equal
+#: in Python, such as ``1`` and ``true``, are one entity.
 Entity = Hashable
 
 
@@ -25,27 +25,27 @@ class TooFewEntries(InputError):
 
 
 class HasChanged(Enum):
-    """Whether something has changed."""
+    """Whether an entity has changed."""
 
     YES = "yes"
     NO = "no"
-    #: It is too long ago to know: take it for changed.
+    #: Unknown, because it is too long ago: treat it as changed.
     MAYBE = "maybe"
 
 
 class ChangeIndex:
-    """The last token at which each entity changed, for the entities that changed last.
+    """The last token at which each entity changed, for the most recently changed entities.
 
-    Everything above the *horizon* is known, and nothing at or below it. The
-    horizon only rises: with what is dropped for want of room, and when it is
-    not known what has changed. So an answer is never NO for something that did
-    change, and above the horizon all answers are exact.
+    All changes above the *horizon* are known, and none at or below it. The horizon
+    only rises: when entities are dropped for lack of space, and when it is not known
+    what changed. So the answer is never NO for an entity that did change, and above
+    the horizon all answers are exact.
 
-    Tokens of several writers come in any order. A change costs O(log n).
+    Tokens of several writers arrive in any order. A change costs O(log n).
 
-    :param name: as effects call it (:class:`~synrepl.streams.effects.Marks`)
-    :param entries: how many entities are remembered at most
-    :raises TooFewEntries: none could be
+    :param name: its name in effects (:class:`~synrepl.streams.effects.Marks`)
+    :param entries: maximum number of entities
+    :raises TooFewEntries: it is below 1
     """
 
     def __init__(self, name: str, entries: int) -> None:
@@ -56,33 +56,33 @@ class ChangeIndex:
         self._begun = False
         self._floor: Token = 0
         self._last: dict[Entity, Token] = {}
-        #: The entities whose last change was at a token, in the order in which they came.
+        #: By token, the entities that last changed there, in order of arrival.
         self._at: SortedDict = SortedDict()
 
     def __len__(self) -> int:
-        """How many entities are remembered."""
+        """Number of entities in the index."""
         return len(self._last)
 
     @property
     def horizon(self) -> Token | None:
-        """Nothing is known at or below it; None before :meth:`begin`: nothing is known at all."""
+        """Changes at or below it are unknown; None before :meth:`begin`, when all are unknown."""
         return self._floor if self._begun else None
 
-    # -- what changes -------------------------------------------------------------
+    # -- recording changes -------------------------------------------------------------
 
     def begin(self, token: Token) -> None:
-        """From now on every change above ``token`` is told, or has been already.
+        """Declare that every change above ``token`` is recorded.
 
-        Called again when changes may have been missed up to ``token``; a lower
-        one than before changes nothing.
+        It is called again when changes up to ``token`` may have been missed; a lower
+        token than before has no effect.
         """
         self._begun = True
         self.all_changed(token)
 
     def changed(self, entity: Entity, token: Token) -> None:
-        """An entity changed at ``token``.
+        """Record that an entity changed at ``token``.
 
-        :raises BadEntity: it is no JSON scalar
+        :raises BadEntity: it is not a JSON scalar
         """
         self._check(entity)
         before = self._last.get(entity, self._floor)
@@ -96,43 +96,45 @@ class ChangeIndex:
             self._drop_lowest()
 
     def all_changed(self, token: Token) -> None:
-        """Everything, or nobody knows what, changed at or below ``token``."""
+        """Record that any entity may have changed at or below ``token``."""
         self._floor = max(self._floor, token)
         while self._at and self._at.peekitem(0)[0] <= self._floor:
             self._drop_lowest()
 
-    # -- questions ----------------------------------------------------------------
+    # -- queries ----------------------------------------------------------------
 
     def has_changed(self, entity: Entity, since: Token) -> HasChanged:
         """Whether an entity has changed above ``since``.
 
-        :raises BadEntity: it is no JSON scalar
+        :raises BadEntity: it is not a JSON scalar
         """
         self._check(entity)
         return self._answer(self._last.get(entity, 0), since)
 
     def changed_among(self, entities: Iterable[Entity], since: Token) -> list[Entity]:
-        """Those of ``entities`` that have, or may have, changed above ``since``, as they were given.
+        """Those of ``entities`` that have, or may have, changed above ``since``, in the given order.
 
-        :raises BadEntity: one is no JSON scalar
+        :raises BadEntity: one is not a JSON scalar
         """
-        return [each for each in entities if self.has_changed(each, since) is not HasChanged.NO]
+        return [
+            entity for entity in entities if self.has_changed(entity, since) is not HasChanged.NO
+        ]
 
     def any_since(self, since: Token) -> HasChanged:
         """Whether anything at all has changed above ``since``."""
         return self._answer(self._at.peekitem()[0] if self._at else 0, since)
 
     def all_since(self, since: Token) -> list[Entity] | None:
-        """All that has changed above ``since``, by the token of its last change, ascending.
+        """All entities that changed above ``since``, in order of their last change.
 
-        :returns: None when that is not known: ``since`` lies below the horizon
+        :returns: None when that is unknown, because ``since`` is below the horizon
         """
         if not self._knows(since):
             return None
         tokens = self._at.irange(since, inclusive=(False, True))
         return [entity for token in tokens for entity in self._at[token]]
 
-    # -- inside -------------------------------------------------------------------
+    # -- internals -------------------------------------------------------------------
 
     def _knows(self, since: Token) -> bool:
         return self._begun and since >= self._floor
@@ -149,13 +151,13 @@ class ChangeIndex:
             del self._at[token]
 
     def _drop_lowest(self) -> None:
-        """Drop all entities of the lowest token: the horizon cannot pass between them."""
+        """Drop all entities of the lowest token, because the horizon cannot lie between them."""
         token, entities = self._at.popitem(0)
         self._floor = max(self._floor, token)
         for entity in entities:
             del self._last[entity]
 
     def _check(self, entity: Entity) -> None:
-        # NaN is no JSON, and would never be found again.
+        # NaN is not JSON, and would never be found again.
         if type(entity) not in SCALARS or entity != entity:
             raise BadEntity(index=self.name, given=repr(entity)[:100])

@@ -1,4 +1,4 @@
-"""The bounded map below a cache."""
+"""The bounded map of a cache's entries."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from synrepl.streams.effects import Key
 
 
 class Entry(NamedTuple):
-    """What a cache keeps for a key.
+    """A cached value.
 
-    :ivar expires: when it is too old to be used, in seconds; infinite without a TTL
-    :ivar moment: which moment it was when its load began, see :class:`~.cache.Cache`
-    :ivar size: in bytes, where those are bounded
+    :ivar expires: time of expiry in seconds; infinite without a TTL
+    :ivar moment: moment at which its load began, see :class:`~.cache.Cache`
+    :ivar size: in bytes, where those are limited
     """
 
     value: Any
@@ -26,36 +26,38 @@ class Entry(NamedTuple):
 
 
 class Entries(LRUCache[Key, Entry]):
-    """Entries by key, the least recently used going first.
+    """Entries by key, with least-recently-used eviction.
 
-    :param most: entries at most
-    :param most_bytes: bytes at most; None for no bound
-    :param evicted: told of each key that had to go to make room
+    :param max_entries: maximum number of entries
+    :param max_bytes: maximum size in bytes; None for no limit
+    :param evicted: called with each evicted key
     """
 
-    def __init__(self, most: int, most_bytes: int | None, evicted: Callable[[Key], object]) -> None:
-        if most_bytes is None:
-            super().__init__(most)
+    def __init__(
+        self, max_entries: int, max_bytes: int | None, evicted: Callable[[Key], object]
+    ) -> None:
+        if max_bytes is None:
+            super().__init__(max_entries)
         else:
-            super().__init__(most_bytes, getsizeof=attrgetter("size"))
-        self._most = most
+            super().__init__(max_bytes, getsizeof=attrgetter("size"))
+        self._max_entries = max_entries
         self._evicted = evicted
 
     def store(self, key: Key, entry: Entry) -> bool:
-        """Keep an entry; False when it alone is larger than all of them may be."""
+        """Store an entry; False if it alone exceeds the limit in bytes."""
         if entry.size > self.maxsize:
             return False
-        while len(self) >= self._most and key not in self:
+        while len(self) >= self._max_entries and key not in self:
             self.popitem()
         self[key] = entry
         return True
 
     def peek(self, key: Key) -> Entry | None:
-        """The entry, which does not count as a use of it."""
+        """The entry, without counting as a use of it."""
         return Cache.__getitem__(self, key) if key in self else None
 
     def popitem(self) -> tuple[Key, Entry]:
-        """Make room."""
+        """Evict the least recently used entry."""
         key, entry = super().popitem()
         self._evicted(key)
         return key, entry

@@ -1,4 +1,4 @@
-"""One load of a key that is under way, and those who wait for it."""
+"""A load of a key in progress, and the callers that wait for it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from synrepl.core.clock import Promise
 
 
 class Load:
-    """Begun once, waited for by any number, ended once: a second end changes nothing.
+    """One load, with any number of waiting callers. Only its first end counts.
 
-    :param moment: which moment it was at the beginning, see :class:`~.cache.Cache`
-    :ivar is_joinable: whoever wants the key meanwhile may wait for this load; not so
-        while a plain function runs, which nobody can wait for
+    :param moment: moment at which it began, see :class:`~.cache.Cache`
+    :ivar is_joinable: whether other callers can wait for this load; False while a
+        synchronous function runs
     """
 
     __slots__ = ("_ended", "_error", "_value", "_waiting", "is_joinable", "moment")
@@ -26,23 +26,23 @@ class Load:
         self._error: BaseException | None = None
 
     def succeed(self, value: Any) -> None:
-        """It has ended with a value."""
+        """End with a value."""
         self._end(value, None)
 
     def fail(self, error: BaseException) -> None:
-        """It has ended with an error."""
+        """End with an error."""
         self._end(None, error)
 
     def result(self) -> Any:
-        """What it has brought, once it has ended; raises what it ended with."""
+        """The value of an ended load; raises its error."""
         if self._error is not None:
             raise self._error
         return self._value
 
     def join(self, promise: Promise[Any]) -> Promise[Any]:
-        """Have a promise of the caller's resolved with what the load brings."""
+        """Resolve the caller's promise with the result of the load."""
         if self._ended:
-            self._tell(promise)
+            self._resolve(promise)
         else:
             self._waiting.append(promise)
         return promise
@@ -53,9 +53,9 @@ class Load:
         self._ended, self._value, self._error = True, value, error
         waiting, self._waiting = self._waiting, []
         for promise in waiting:
-            self._tell(promise)
+            self._resolve(promise)
 
-    def _tell(self, promise: Promise[Any]) -> None:
+    def _resolve(self, promise: Promise[Any]) -> None:
         if self._error is None:
             promise.callback(self._value)
         else:

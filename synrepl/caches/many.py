@@ -1,4 +1,4 @@
-"""``@cached_list``: many keys of a cached function at once."""
+"""``@cached_list``: looks up many keys of a cached function at once."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ class NotMany(InputError):
     """{parameter!r} of the list for cache {cache!r} takes any number of items in a list, not {given}"""
 
 
-#: Items that wait for loads, with those.
-_Under = Mapping[Any, Load]
+#: Loads in progress, by item.
+_Loads = Mapping[Any, Load]
 
 
 class CachedList(PerObject):
-    """What ``@cached_list`` makes of a function.
+    """The object that ``@cached_list`` puts in place of a function.
 
-    It has the parameters of the cached function, but for one of them takes many
-    and returns a mapping from each to its result. It is called with those that are
-    neither in the cache nor being loaded; one that its mapping leaves out is None.
+    The function has the parameters of the cached function, but takes a list for one of
+    them, and returns a mapping from each item to its result. It is called with the items
+    that are neither cached nor being loaded. An item missing from its mapping gets None.
 
     :param single: the cached function
     :param many: the name of the parameter that takes many
@@ -53,7 +53,7 @@ class CachedList(PerObject):
         if (
             self._many not in arguments.names
             or arguments.arity != cache.declaration.arity
-            or others != [theirs for ours, theirs in alike if ours != self._many]
+            or others != [other for own, other in alike if own != self._many]
         ):
             raise BadCache(
                 cache=self.name,
@@ -67,8 +67,8 @@ class CachedList(PerObject):
         return _ManyPlain(cache, runtime, arguments, place, function).call
 
 
-class _Many:
-    """What both ways of answering have in common."""
+class _ManyCall:
+    """The parts that coroutine and plain calls share."""
 
     def __init__(
         self, cache: Cache, runtime: CacheRuntime, arguments: Arguments, place: int, function: Call
@@ -80,9 +80,10 @@ class _Many:
         self._function = function
 
     def _keys(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[Any, Key]:
-        """The key of each item that is asked for, in that order.
+        """The key of each requested item, in order.
 
-        :raises NotMany: :raises UnusableKey: no row could ever name one of these keys
+        :raises NotMany: the argument is not a list
+        :raises UnusableKey: no row could ever name one of these keys
         """
         key, place = self._arguments.key(args, kwargs), self._place
         many = key[place]
@@ -92,13 +93,13 @@ class _Many:
         keys: dict[Any, Key] = {}
         for item in many:
             of_item = (*key[:place], item, *key[place + 1 :])
-            if not scalar(of_item):  # before any of them is begun
+            if not scalar(of_item):  # before any load begins
                 raise UnusableKey(cache=self._cache.name, key=repr(of_item)[:100])
             keys[item] = of_item
         return keys
 
     def _look(self, keys: Mapping[Any, Key]) -> tuple[dict[Any, Any], dict[Any, Load], list[Any]]:
-        """What is there, what is under way, and what is missing."""
+        """Cached values, loads in progress, and missing items."""
         found: dict[Any, Any] = {}
         under: dict[Any, Load] = {}
         missing: list[Any] = []
@@ -119,10 +120,10 @@ class _Many:
     def _call(self, key: Key, missing: Sequence[Any]) -> Any:
         return self._function(*key[: self._place], missing, *key[self._place + 1 :])
 
-    def _loaded(self, keys: Mapping[Any, Key], begun: _Under, result: Mapping[Any, Any]) -> None:
-        """Take in what the function returned.
+    def _loaded(self, keys: Mapping[Any, Key], begun: _Loads, result: Mapping[Any, Any]) -> None:
+        """Finish the loads with what the function returned.
 
-        :raises NotAMapping: it makes no sense; all loads have failed then, as with any error
+        :raises NotAMapping: it is not a mapping; all loads fail, as with any error
         """
         try:
             if not isinstance(result, Mapping):
@@ -133,12 +134,12 @@ class _Many:
             self._failed(keys, begun, error)
             raise
 
-    def _failed(self, keys: Mapping[Any, Key], begun: _Under, error: Any) -> None:
+    def _failed(self, keys: Mapping[Any, Key], begun: _Loads, error: Any) -> None:
         for item, load in begun.items():
             self._cache.failed(keys[item], load, error)
 
     async def _gather(
-        self, keys: Iterable[Any], found: Mapping[Any, Any], under: _Under
+        self, keys: Iterable[Any], found: Mapping[Any, Any], under: _Loads
     ) -> dict[Any, Any]:
         return {
             item: found[item] if item in found else await under[item].join(self._runtime.promise())
@@ -146,7 +147,7 @@ class _Many:
         }
 
 
-class _ManyCoroutine(_Many):
+class _ManyCoroutine(_ManyCall):
     async def call(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
         keys = self._keys(args, kwargs)
         found, under, missing = self._look(keys)
@@ -156,7 +157,7 @@ class _ManyCoroutine(_Many):
             self._runtime.start(self._run(keys, missing, begun))
         return await self._gather(keys, found, under)
 
-    async def _run(self, keys: Mapping[Any, Key], missing: Sequence[Any], begun: _Under) -> None:
+    async def _run(self, keys: Mapping[Any, Key], missing: Sequence[Any], begun: _Loads) -> None:
         try:
             result = await self._call(keys[missing[0]], missing)
             self._loaded(keys, begun, result)
@@ -166,24 +167,24 @@ class _ManyCoroutine(_Many):
                 raise
 
 
-class _ManyPlain(_Many):
+class _ManyPlain(_ManyCall):
     def __init__(
         self, cache: Cache, runtime: CacheRuntime, arguments: Arguments, place: int, function: Call
     ) -> None:
         super().__init__(cache, runtime, arguments, place, function)
-        #: Whether it returns something to wait for; None while that is not known.
+        #: Whether it returns a Deferred; None while that is not known.
         self._deferred = returns_deferred(function)
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
         keys = self._keys(args, kwargs)
         found, under, missing = self._look(keys)
-        if not self._deferred:  # a plain function's caller cannot wait
+        if not self._deferred:  # the caller of a synchronous function cannot wait
             under, missing = {}, [item for item in keys if item not in found]
-            if self._deferred is None and not missing:  # only a call tells what it is
+            if self._deferred is None and not missing:  # only a call shows which kind it is
                 found, missing = {}, list(keys)
         if missing:
             begun = self._begin(keys, missing)
-            result = self._ask(keys, missing, begun)
+            result = self._invoke(keys, missing, begun)
             if is_deferred(result):
                 self._deferred = True
                 under |= begun
@@ -199,8 +200,8 @@ class _ManyPlain(_Many):
             return self._runtime.start(self._gather(keys, found, under))
         return {item: found[item] for item in keys}
 
-    def _ask(self, keys: Mapping[Any, Key], missing: Sequence[Any], begun: _Under) -> Any:
-        """Call the function, while which nobody can wait for what it loads."""
+    def _invoke(self, keys: Mapping[Any, Key], missing: Sequence[Any], begun: _Loads) -> Any:
+        """Call the function; nobody can wait for its loads while it runs."""
         for load in begun.values():
             load.is_joinable = False
         try:
@@ -212,6 +213,6 @@ class _ManyPlain(_Many):
             for load in begun.values():
                 load.is_joinable = True
 
-    def _take(self, keys: Mapping[Any, Key], begun: _Under, result: Any) -> None:
-        with suppress(Exception):  # those who wait are told
+    def _take(self, keys: Mapping[Any, Key], begun: _Loads, result: Any) -> None:
+        with suppress(Exception):  # waiting callers get the error
             self._loaded(keys, begun, result)

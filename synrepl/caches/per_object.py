@@ -1,4 +1,4 @@
-"""A function, or a method that has a state of its own in each object."""
+"""The base class of cached functions, and of methods with separate state in each object."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ Call = Callable[..., Any]
 
 
 class PerObject:
-    """Stands in for a function; makes the callable that does its work when it is first needed.
+    """Replaces a function, and makes the callable that does the work on first use.
 
-    For a method that is once per object, and the callable is kept in the object,
-    where the next access finds it without this descriptor. A method that a
-    subclass overrides, reached by ``super()``, is kept under a name of its own.
+    A method gets one callable per object, stored in the object, where the next access
+    finds it without this descriptor. An overridden method, called through ``super()``,
+    is stored under a separate name.
 
     :raises BadCache: a static or class method was decorated
     """
@@ -42,7 +42,7 @@ class PerObject:
 
     @property
     def is_method(self) -> bool:
-        """Whether it belongs to a class."""
+        """Whether it is defined in a class."""
         return self._attribute is not None
 
     def __get__(self, instance: object, owner: type | None = None) -> Self | Call:
@@ -55,9 +55,9 @@ class PerObject:
         return call(*args, **kwargs)
 
     def of(self, instance: object | None) -> Call:
-        """The callable for an object; for a function, of None.
+        """The callable for an object; for a function, pass None.
 
-        :raises BadCache: the object cannot keep it
+        :raises BadCache: the object cannot store it
         """
         if self._attribute is None:
             if instance is not None:

@@ -1,4 +1,4 @@
-"""All caches and change indexes of one process, by name."""
+"""The registry of the caches and change indexes of a process."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Caches:
-    """The caches of one process, what else can make them stale, and its change indexes.
+    """The caches of one process, the rows that invalidate them, and its change indexes.
 
-    A cache is used by one thread, the one of the reactor.
+    A cache is used only from the reactor thread.
 
-    :ivar moment: numbers the moments between which nothing was invalidated; counted
-        up by whoever applies rows
-    :ivar expansions: names in the ``caches`` stream that stand for many caches, besides
-        those of the product
-    :ivar effects: what rows of streams do, by stream and kind of row, besides what the
-        streams themselves declare
-    :ivar effects_version: counts those of expansions and of effects, for whoever plans by them
+    :ivar moment: number of the current moment; the code that applies rows increases it
+        with each invalidation
+    :ivar expansions: names in the ``caches`` stream that stand for many caches, in addition
+        to the built-in ones
+    :ivar effects: effects of rows, by stream and kind of row, in addition to those that
+        the streams declare
+    :ivar effects_version: increases with each declared expansion or effect, so that plans
+        derived from them can be renewed
     """
 
     def __init__(self, runtime: CacheRuntime) -> None:
@@ -41,7 +42,7 @@ class Caches:
         self._cached: list[Cached] = []
         self._names: set[str] = set()
         self._opened: dict[Declaration, None] = {}
-        #: Caches whose objects are gone: those may be collected in any thread, at any moment.
+        #: Caches whose objects were collected, which may happen in any thread at any time.
         self._closed: deque[Cache] = deque()
         self._by_name: dict[str, tuple[Cache, ...]] = {}
         self._by_group: dict[str, tuple[Cache, ...]] = {}
@@ -64,7 +65,7 @@ class Caches:
         by_name: bool = False,
         immutable: bool = False,
     ) -> Callable[[F], F]:
-        """Keep what a function returns; for plain ones, those that return Deferreds, and coroutines.
+        """Cache the results of a function: a plain one, one that returns Deferreds, or a coroutine.
 
         >>> from synrepl import cached
         >>> @cached(max_entries=1_000, immutable=True)
@@ -77,15 +78,20 @@ class Caches:
         >>> squared(7)
         49
 
-        Arguments are strings, numbers, booleans or None. What is returned is shared
-        by all callers: do not change it. Errors are not kept.
+        Arguments are strings, numbers, booleans or None. All callers share the returned
+        value, so do not change it. Errors are not cached.
 
-        :param name: of the cache; the function's when None
-        :param tree: entries can be made stale by the first arguments alone, at no more cost
-        :param groups: by which expansions can mean this cache
-        :param by_name: somebody calls ``invalidate(name, …)``
-        :param immutable: what it returns never changes
-        :raises BadCache: what is said makes no sense, at the latest when it is first used
+        :param max_entries: maximum number of entries
+        :param max_bytes: maximum size in bytes, as measured by ``size_of``; None for no limit
+        :param size_of: size of a value in bytes
+        :param ttl_s: seconds after which an entry is loaded again; None for never
+        :param name: name of the cache; by default that of the function
+        :param tree: whether entries can be invalidated by their first arguments alone,
+            without emptying the cache
+        :param groups: groups through which expansions can invalidate this cache
+        :param by_name: whether ``invalidate(name, …)`` is used with this name
+        :param immutable: whether the results never change
+        :raises BadCache: the declaration is not valid; raised on first use at the latest
         """
         if isinstance(groups, str):
             raise BadCache(cache=name or "?", reason=f"write groups=({groups!r},)")
@@ -114,8 +120,8 @@ class Caches:
         """Look up many keys of a cached function at once.
 
         :param single: the cached function
-        :param many: the parameter that takes many, in the place where ``single`` takes one;
-            the function returns a mapping from each to its result
+        :param many: the parameter that takes a list where ``single`` takes one item;
+            the function returns a mapping from each item to its result
         :raises BadCache: ``single`` is not cached
         """
         of: Any = single
@@ -140,11 +146,11 @@ class Caches:
         self._has_effects(expansion.effects)
 
     def on_rows(self, stream: str, *effects: Invalidates | Marks, kind: str = "") -> None:
-        """Declare what more the rows of a stream do.
+        """Declare additional effects of the rows of a stream.
 
-        :param effects: what each row does
-        :param kind: of the rows, in a stream whose rows have kinds
-        :raises SynreplError: what :meth:`accept_only` was given does not accept them
+        :param effects: effects of each row
+        :param kind: kind of the rows, in a stream whose rows have kinds
+        :raises SynreplError: the check set by :meth:`accept_only` refuses them
         """
         self._accept_rows(stream, kind)
         self.effects[stream, kind] = (*self.effects.get((stream, kind), ()), *effects)
@@ -153,16 +159,16 @@ class Caches:
     def _has_effects(self, effects: Effects) -> None:
         self.effects_version += 1
         for effect in effects:
-            if isinstance(effect, Invalidates):  # nobody has heeded such rows so far
+            if isinstance(effect, Invalidates):  # such rows had no effect until now
                 for cache in self.matching(effect.cache):
                     cache.clear()
 
     def index(self, stream: str, name: str, entries: int = 10_000) -> ChangeIndex:
-        """The change index of that name, made when it is first asked for.
+        """The change index of that name, made on first use.
 
-        :param stream: whose tokens it is about (of streams that are numbered together,
-            the one that gives the numbers)
-        :param entries: entities that it remembers at most, when it is made now
+        :param stream: the stream of its tokens; of streams that share a sequence, the
+            owner of the sequence
+        :param entries: maximum number of entities, if it is made now
         """
         found = self.indexes.get((stream, name))
         if found is None:
@@ -170,14 +176,14 @@ class Caches:
         return found
 
     def is_declared(self, name: str) -> bool:
-        """Whether a cache of that name is declared, or has been open."""
+        """Whether a cache of that name is declared, or has been opened."""
         return name in self._names or name in self._by_name
 
     @property
     def declarations(self) -> Iterator[Declaration]:
-        """All that was declared, or opened, once each; one name may have several.
+        """All declarations, including those of opened caches; a name may have several.
 
-        :raises BadCache: a declaration makes no sense
+        :raises BadCache: a declaration is not valid
         """
         yield from dict.fromkeys(cached.declaration for cached in self._cached) | self._opened
 
@@ -186,12 +192,12 @@ class Caches:
         accept: Callable[[Declaration], object],
         accept_rows: Callable[[str, str], object] = lambda stream, kind: None,
     ) -> None:
-        """Have ``accept(declaration)`` called for all declared and for each that is opened later.
+        """Check all declarations with ``accept(declaration)``, now and when caches are opened later.
 
-        What it raises is raised here, or later where the cache is opened.
+        Its errors are raised here, or where the cache is opened.
 
-        :param accept_rows: called in the same way with the stream and the kind of rows of
-            which effects are declared
+        :param accept_rows: called in the same way with the stream and the row kind of
+            declared effects
         """
         for stream, kind in self.effects:
             accept_rows(stream, kind)
@@ -202,12 +208,12 @@ class Caches:
     # -- open caches ------------------------------------------------------------------
 
     def open(self, declaration: Declaration, loader: Callable[[], Call | None]) -> Cache:
-        """A new cache, known by its name from now on.
+        """Open a new cache, and register it by its name.
 
-        :raises SynreplError: what :meth:`accept_only` was given does not accept it
+        :raises SynreplError: the check set by :meth:`accept_only` refuses it
         """
         self._accept(declaration)
-        self._bury()
+        self._remove_closed()
         self._opened[declaration] = None
         cache = Cache(declaration, self.runtime.seconds, lambda: self.moment, loader)
         self._by_name[cache.name] = (*self.named(cache.name), cache)
@@ -216,11 +222,11 @@ class Caches:
         return cache
 
     def close(self, cache: Cache) -> None:
-        """Forget a cache, for its object is gone; its counts stay. Any thread may call this."""
+        """Remove the cache of a collected object; its counters stay. It may be called in any thread."""
         self._closed.append(cache)
 
-    def _bury(self) -> None:
-        """Forget what was closed."""
+    def _remove_closed(self) -> None:
+        """Remove the closed caches."""
         while self._closed:
             cache = self._closed.popleft()
             counts = cache.counts() | {"size": 0, "bytes": 0}
@@ -232,7 +238,7 @@ class Caches:
                 known[name] = tuple(other for other in known[name] if other is not cache)
 
     def named(self, name: str) -> tuple[Cache, ...]:
-        """The open caches of a name: none, one, or one per object."""
+        """The open caches of a name: one per object, or one for a function."""
         return self._by_name.get(name, ())
 
     def matching(self, target: str | Group) -> tuple[Cache, ...]:
@@ -243,24 +249,24 @@ class Caches:
 
     def __iter__(self) -> Iterator[Cache]:
         """All open caches."""
-        self._bury()
+        self._remove_closed()
         for caches in self._by_name.values():
             yield from caches
 
     def invalidate(self, name: str, key: Key | None) -> None:
-        """Entries of the caches of a name are stale; see :meth:`.Cache.invalidate`."""
+        """Invalidate entries of the caches of a name; see :meth:`.Cache.invalidate`."""
         for cache in self.named(name):
             cache.invalidate(key)
 
     def clear(self) -> None:
-        """Everything that can change is stale."""
+        """Empty all caches, except immutable ones."""
         for cache in self:
             if not cache.declaration.immutable:
                 cache.clear()
 
     def stats(self) -> dict[str, dict[str, int]]:
-        """What each name has counted, and its size now."""
-        self._bury()
+        """Counters and current sizes, by name."""
+        self._remove_closed()
         return {
             name: _sum(self._gone.get(name), *(cache.counts() for cache in caches))
             for name, caches in sorted(self._by_name.items())

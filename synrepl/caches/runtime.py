@@ -1,4 +1,4 @@
-"""What caches need to let several callers wait for one load."""
+"""The promises, tasks and clock that caches use, and the detection of Deferreds."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from synrepl.core.clock import Promise
 
 @dataclass(frozen=True, slots=True)
 class CacheRuntime:
-    """How this process waits; the names of :mod:`synrepl.core.clock`.
+    """Lets several callers wait for one load; see :mod:`synrepl.core.clock`.
 
     :ivar promise: makes a promise
-    :ivar start: runs a coroutine on its own; the promise of its result
-    :ivar seconds: the time, never going back
+    :ivar start: starts a coroutine, and returns a promise of its result
+    :ivar seconds: a monotonic clock
     """
 
     promise: Callable[[], Promise[Any]]
@@ -24,19 +24,19 @@ class CacheRuntime:
     seconds: Callable[[], float]
 
     def to_promise(self, result: Any) -> Any:
-        """A result as it is; but a coroutine, of which only one could wait, as a promise."""
+        """Start a coroutine and return its promise; any other result is returned as it is."""
         return self.start(result) if inspect.iscoroutine(result) else result
 
 
 def is_deferred(result: object) -> bool:
-    """Whether a function has returned something to wait for: a ``Deferred``."""
+    """Whether a function returned a ``Deferred``."""
     return hasattr(result, "addCallbacks")
 
 
 def returns_deferred(function: Callable[..., Any]) -> bool | None:
-    """Whether a function says that it returns something to wait for; None: a call will tell.
+    """Whether a function is known to return a ``Deferred``; None if only a call will show it.
 
-    A generator below a decorator says so (``inlineCallbacks``), and its annotation may.
+    A decorated generator (``inlineCallbacks``) does, and a return annotation may say so.
     """
     inner = inspect.unwrap(function)
     if inner is not function and inspect.isgeneratorfunction(inner):
