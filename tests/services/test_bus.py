@@ -130,7 +130,7 @@ class Relaying(TestCase):
         one = AirProcess(ManualPubSub(), "one")
         relay = BusRelay("master", one.bus.send, log)
         relay.from_client("old", RemoteServerUp("two words"))
-        self.assertIn("not passed on to the bus: REMOTE_SERVER_UP server", log.lines[0][1])
+        self.assertIn("not relayed to the bus: REMOTE_SERVER_UP server", log.lines[0][1])
 
     def test_what_comes_while_there_is_no_bus_is_said_when_it_is_back(self) -> None:
         said: list[Command] = []

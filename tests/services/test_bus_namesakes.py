@@ -17,7 +17,7 @@ from synrepl.services.announcing.publisher import Publisher
 from synrepl.services.bus.bus import Bus
 from synrepl.services.bus.bus_publisher import BusPublisher
 from synrepl.services.bus.bus_reader import BusReader
-from synrepl.services.bus.instance_guard import ASKED, InstanceNameGuard
+from synrepl.services.bus.instance_guard import QUESTIONS, InstanceNameGuard
 from synrepl.services.bus.master_subscriber import MasterBusSubscriber
 from synrepl.services.bus.own_writer import OwnWriter
 from synrepl.streams.rows import RowCodec
@@ -71,7 +71,7 @@ class Asking(TestCase):
     def test_one_alone_asks_before_it_says_anything(self) -> None:
         one = Twin(self.air, "1")
         self.assertFalse(one.bus.is_connected)
-        asked = [(PRIVATE, "HERE 1")] * ASKED
+        asked = [(PRIVATE, "HERE 1")] * QUESTIONS
         self.assertEqual(self.said(), [*asked, ("example.org", "REPLICATE ")])
         self.assertTrue(one.bus.is_connected)
         self.assertEqual((one.reader.bad, one.log.lines), (0, []))

@@ -11,7 +11,7 @@ from synrepl.services.bus.bus import Bus
 from synrepl.services.bus.bus_publisher import BusPublisher
 from synrepl.services.bus.bus_reader import BusReader
 from synrepl.services.bus.master_subscriber import MasterBusSubscriber
-from synrepl.services.bus.proxy_announcer import LOOK_S, ProxyAnnouncer, announce_dead_writers
+from synrepl.services.bus.proxy_announcer import CHECK_S, ProxyAnnouncer, announce_dead_writers
 from synrepl.services.writing.stream_writer import StreamWriter
 from synrepl.storage.memory.lease import MemoryLease
 from synrepl.storage.store import Draft
@@ -95,7 +95,7 @@ class Speaking(TestCase):
         self.assertEqual(self.said(), [])
         lease.kill()
         self.look()
-        self.air.clock.advance(LOOK_S)
+        self.air.clock.advance(CHECK_S)
         self.assertIn("POSITION notes mortal 1 1", self.said())
         facts = self.worker.handler.facts["notes", "mortal"]
         self.assertEqual([fact.token for fact in facts], [1])
@@ -107,7 +107,7 @@ class Speaking(TestCase):
         done(lease.append(NOTES, [Draft(self.rows("more"))], 0))
         lease.kill()
         self.look()
-        self.air.clock.advance(LOOK_S)
+        self.air.clock.advance(CHECK_S)
         about = [line for line in self.said() if "mortal" in line]
         self.assertEqual(about, ["POSITION notes mortal 2 2"])
         facts = self.worker.handler.facts["notes", "mortal"]
@@ -116,12 +116,12 @@ class Speaking(TestCase):
     def test_the_dead_go_on_with_the_others(self) -> None:
         self.other("mortal").kill()
         self.look()
-        self.air.clock.advance(LOOK_S)
+        self.air.clock.advance(CHECK_S)
         self.said()
         done(self.writer.append(NOTES, self.rows("a")))
         for _ in range(3):  # settled, on record, told
             self.look()
-            self.air.clock.advance(LOOK_S)
+            self.air.clock.advance(CHECK_S)
         about = [line for line in self.said() if "mortal" in line]
         self.assertEqual(about, ["POSITION notes mortal 1 2"])
 
@@ -129,6 +129,6 @@ class Speaking(TestCase):
         self.other("mortal").kill()
         for _ in range(5):
             self.look()
-            self.air.clock.advance(LOOK_S)
+            self.air.clock.advance(CHECK_S)
         about = [line for line in self.said() if "mortal" in line]
         self.assertEqual(about.count("POSITION notes mortal 1 1"), 1)

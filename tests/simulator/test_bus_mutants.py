@@ -131,7 +131,7 @@ class Speakers(OnTheBus):
     def test_what_is_found_after_a_loss_is_not_announced(self) -> None:
         def recovered(own: OwnWriter, stream: Stream, facts: Sequence[Fact]) -> None:
             written = own._streams[stream.name]
-            written.said = written.ledger.position
+            written.announced = written.ledger.position
 
         self.assert_caught("R2 R3 LIVENESS", (OwnWriter, "recovered", recovered))
 

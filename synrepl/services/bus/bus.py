@@ -1,14 +1,13 @@
-"""A process on a bus: what it hears goes to its ear, what its writers do is said.
+"""A process on the bus: received commands go to a subscriber, its writers are announced.
 
-Everybody hears everything, so there are no ends: all are asked by one
-REPLICATE, and all answer. The order on a new connection is that of real
-processes: the subscription stands before anything is said, then REPLICATE, then
-where the own writers are, unasked. (Recordings of real processes on Redis.)
-Before that we make sure, among ourselves, that nobody else has our name.
+Every process receives every message, so there is no client and no server: one REPLICATE asks
+all processes, and all answer. The order on a new connection is that of real Synapse processes
+(from recordings on Redis): subscribe before sending anything, then send REPLICATE, then
+announce the own writers without being asked. Before that, processes of synrepl make sure that
+no other process has their name.
 
-What was said and lost, with a connection or by a full queue, needs no memory
-here. Losing anything ends the connections, and on the next ones the POSITIONs
-show the gap (R3).
+Messages that are lost, with a connection or in a full queue, need not be remembered. Any loss
+ends the connections, and on the next ones the POSITIONs show the gap (R3).
 """
 
 from __future__ import annotations
@@ -28,26 +27,26 @@ from synrepl.wire.dialects import CURRENT, Dialect
 
 
 class BusSubscriber(Protocol):
-    """Who is told what is heard: a :class:`~synrepl.services.following.follower.Follower`, say."""
+    """Receives the commands of other processes, like a :class:`~synrepl.services.following.follower.Follower`, say."""
 
     def connected(self, upstream: Upstream) -> None:
-        """The bus can be heard, and spoken to."""
+        """Messages can be received and sent from now on."""
 
     def received(self, commands: Sequence[Command]) -> None:
-        """Others said something."""
+        """Commands of other processes, in order."""
 
     def disconnected(self) -> None:
-        """The bus cannot be heard any more."""
+        """The connections are lost."""
 
 
 class Bus:
-    """The bus, for the ear a master like any other; see :class:`.follow.Upstream`.
+    """The bus, which looks to the subscriber like a connection to a master; see :class:`.follow.Upstream`.
 
-    :param streams: the names of all streams there are
-    :param namesakes: asked before anything is said, where the channel for that is heard
-    :param user_ip: the channel for USER_IP is heard
-    :param process_joined: called when a process has joined, after it was told of positions
-    :ivar counts: commands heard, by verb
+    :param streams: the names of all streams
+    :param name_guard: claims the name before anything is sent; None for no such check
+    :param user_ip: whether the channel for USER_IP is subscribed to
+    :param process_joined: called when a process has joined, after positions were announced to it
+    :ivar counts: number of received commands, by verb
     """
 
     def __init__(
@@ -75,13 +74,13 @@ class Bus:
 
     @property
     def is_connected(self) -> bool:
-        """True while the bus can be heard and spoken to."""
+        """Whether messages can be received and sent."""
         return self._joined
 
     # -- for the connections ------------------------------------------------------------
 
     def connected(self, connections: BusConnections) -> None:
-        """The subscription stands, and lines can be said."""
+        """The channels are subscribed to, and lines can be published."""
         self._connections = connections
         if self._name_guard is None:
             self._join()
@@ -92,7 +91,7 @@ class Bus:
             )
 
     def disconnected(self) -> None:
-        """Either connection is gone."""
+        """At least one of the connections is lost."""
         self._connections = None
         self._reader.forget_sent()
         if self._name_guard is not None:
@@ -103,9 +102,9 @@ class Bus:
             self._subscriber.disconnected()
 
     def messages_received(self, messages: Sequence[bytes]) -> None:
-        """Messages, in order.
+        """Handle messages, in order.
 
-        However many ask for positions in them, all hear the one answer.
+        However many of them ask for positions, one answer serves them all.
         """
         commands = self._reader.commands(messages)
         if not self._joined:
@@ -123,54 +122,54 @@ class Bus:
             self._process_joined()
 
     def _join(self) -> None:
-        """The name is ours: speak."""
+        """Start to send: the name is free, or is not checked."""
         assert self._connections is not None
         self._joined = True
         self._subscriber.connected(self)
         self._bus_publisher.join(self._connections, self._streams)
 
-    # -- for the ear: Upstream ----------------------------------------------------------
+    # -- for the subscriber: Upstream ----------------------------------------------------------
 
     @property
     def dialect(self) -> Dialect:
-        """How everybody is spoken to."""
+        """The dialect of all messages."""
         return CURRENT
 
     def send(self, command: Command) -> None:
-        """Say something to all.
+        """Publish a command; dropped while not connected.
 
         :raises LocalProtocolError: the dialect has no such command
         """
         line = write_line(command, CURRENT)
         if self._connections is None or not self._joined:
             return
-        # A REPLICATE of one's own is answered like any other.
+        # The process's own REPLICATE is answered like any other.
         comes_back = type(command) is not UserIp or self._user_ip
         if comes_back and type(command) is not Replicate:
             self._reader.note_sent(line)
         self._connections.publish(self._channels.of_command(command), [line])
 
     def close(self, reason: CloseReason, text: str | None = None) -> None:
-        """Give the connections up, without a word to those who did nothing wrong."""
+        """Close the connections. No ERROR is sent: the other processes did nothing wrong."""
         if self._connections is not None:
             self._connections.close(text or reason.value)
 
     @property
     def full(self) -> bool:
-        """True while the connection does not accept more."""
+        """Whether the connection accepts no more at present."""
         return self._connections is not None and self._connections.full
 
     async def room(self) -> None:
-        """Wait until it accepts more."""
+        """Wait until the connection accepts more."""
         if self._connections is not None:
             await self._connections.room()
 
     def pause(self) -> None:
-        """Listen no more for now: Redis keeps some megabytes, and then ends the connection."""
+        """Stop reading. Redis buffers some megabytes and then closes the connection."""
         if self._connections is not None:
             self._connections.pause()
 
     def resume(self) -> None:
-        """Listen again."""
+        """Read again."""
         if self._connections is not None:
             self._connections.resume()

@@ -1,4 +1,4 @@
-"""What a process says of streams: where the writers that it speaks for stand, and their moves."""
+"""Announces positions and rows on the bus, for the writers that a process announces."""
 
 from __future__ import annotations
 
@@ -13,42 +13,43 @@ from synrepl.streams.definition import Generation, Stream
 from synrepl.wire.dialects import CURRENT
 from synrepl.wire.lines import LineChunk
 
-#: The longest row that is said, in bytes. The bus itself takes far longer ones, but
-#: Redis cuts off a subscriber for whom 32 MiB wait, and a POSITION makes it fetch the row.
+#: Maximum length of a published row, in bytes. Redis accepts far longer messages, but closes the
+#: connection of a subscriber for which 32 MiB are queued. For a longer row a POSITION is sent,
+#: which makes followers fetch it.
 LONGEST_LINE = 2**24
 
-#: All who listen to the bus get the same bytes.
+#: All followers on the bus get the same bytes.
 AUDIENCE = Audience(CURRENT, Generation.CURRENT, LONGEST_LINE)
 
 
 class BusConnections(Protocol):
-    """The connections to the bus; see ``synrepl.adapters.redis.pubsub.RedisBusConnections``."""
+    """The two connections to the bus; see ``synrepl.adapters.redis.pubsub.RedisBusConnections``."""
 
     def publish(self, channel: str, lines: Iterable[bytes]) -> None:
-        """Publish lines, one message each, in order; bounded: too many end the connections."""
+        """Publish lines, one message each, in order. Too many queued lines close the connections."""
 
     @property
     def full(self) -> bool:
-        """True while the connection does not accept more."""
+        """Whether the connection accepts no more at present."""
 
     async def room(self) -> None:
         """Wait until it accepts more, or the connections are lost."""
 
     def pause(self) -> None:
-        """Listen no more for now."""
+        """Stop reading for now."""
 
     def resume(self) -> None:
-        """Listen again."""
+        """Read again."""
 
     def close(self, why: str) -> None:
-        """End the connections; they come back by themselves."""
+        """Close the connections; they are made again automatically."""
 
 
 class AnnouncedPosition(NamedTuple):
-    """Where a writer of a stream is.
+    """The position of a writer of a stream, as it is announced.
 
-    :ivar prev: where it was said to be, when nothing of it lies in between; None when
-        whoever has less has missed something
+    :ivar prev: the position announced before, if the writer has no fact in between; None if a
+        follower with a lower position has missed something
     """
 
     stream: Stream
@@ -58,29 +59,29 @@ class AnnouncedPosition(NamedTuple):
 
 
 class AnnouncedWriters(Protocol):
-    """The writers that a process speaks for."""
+    """The writers that a process announces."""
 
     def announced_positions(self) -> Iterator[AnnouncedPosition]:
-        """Where each of them is on each of its streams."""
+        """The position of each writer in each of its streams."""
 
 
 class BusPublisher:
-    """Says moves as they come, and standings when asked.
+    """Publishes rows and advances as they happen, and positions when asked.
 
-    :param publisher: gets the moves of the writers in ``spoken``, and only those
+    :param publisher: is notified of the advances of ``writers``, and of no others
     """
 
-    def __init__(self, publisher: Publisher, channels: Channels, spoken: AnnouncedWriters) -> None:
+    def __init__(self, publisher: Publisher, channels: Channels, writers: AnnouncedWriters) -> None:
         self._publisher = publisher
         self._channels = channels
-        self._spoken = spoken
+        self._writers = writers
         self._connections: BusConnections | None = None
         self._peers: list[LivePeer] = []
 
     def join(self, connections: BusConnections, streams: Iterable[str]) -> None:
-        """Say where all writers stand, and from now on how they move.
+        """Announce all writers, and from now on their advances.
 
-        :param streams: all streams there are
+        :param streams: the names of all streams
         """
         self.leave()
         self._connections = connections
@@ -93,28 +94,25 @@ class BusPublisher:
         self.announce()
 
     def leave(self) -> None:
-        """Say nothing any more."""
+        """Announce nothing any more."""
         for peer in self._peers:
             self._publisher.unsubscribe(peer)
         self._peers.clear()
         self._connections = None
 
-    def announce(self, announced_positions: Iterable[AnnouncedPosition] | None = None) -> None:
-        """Say where writers stand; all that are spoken for by default.
+    def announce(self, positions: Iterable[AnnouncedPosition] | None = None) -> None:
+        """Announce positions; by default those of all writers.
 
-        In answers ``prev`` is where they are too, for nobody knows who has what.
+        In answers ``prev`` equals the position, since it is unknown what the other processes
+        have.
         """
         if self._connections is None:
             return
         self._publisher.flush()  # so that the wire does not go back (R2)
         encoder = self._publisher.encoder(AUDIENCE)
         lines: dict[str, list[bytes]] = {}
-        told = (
-            self._spoken.announced_positions()
-            if announced_positions is None
-            else announced_positions
-        )
-        for stream, writer, position, prev in told:
+        announced = self._writers.announced_positions() if positions is None else positions
+        for stream, writer, position, prev in announced:
             if encoder.knows(stream):
                 chunk = encoder.position(
                     stream, writer, position if prev is None else prev, position
@@ -132,7 +130,7 @@ class BusPublisher:
 
 
 class _OnChannel:
-    """All who listen to one channel, as the publisher sees them."""
+    """All subscribers of one channel, as one peer of the publisher."""
 
     def __init__(self, connections: BusConnections, channel: str) -> None:
         self._connections = connections

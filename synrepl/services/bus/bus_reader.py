@@ -1,4 +1,4 @@
-"""Messages of the bus become commands."""
+"""Parses messages of the bus into commands."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ class SeveralLines(RemoteProtocolError):
 
 
 class BusReader:
-    """Reads messages, without what this process said itself.
+    """Parses messages, and leaves out those that this process sent itself.
 
-    A message that nobody can read is counted and left out: whoever said it is
-    unknown, and closing our connection would not teach them better. A lost line
-    of a stream shows in the next POSITION.
+    A malformed message is counted and skipped. Its sender is unknown, and closing our own
+    connection would not help. If it was a line of a stream, the next POSITION shows the gap.
 
-    :param name: of this process, as a writer
-    :param follows_itself: rows and positions of its own writer are for it too, as over
-        TCP: its handlers want them, and what it acknowledges counts on them
-    :param unparsed: offered what is no line, before it counts as bad; takes it or not
-    :ivar echoes: how many messages were our own
-    :ivar bad: how many were no lines; the first of each kind is logged
+    :param name: the name of this process, as a writer
+    :param follows_itself: keep rows and positions of the process's own writer, as over TCP: its
+        handlers get them, and its acknowledgements depend on them
+    :param unparsed: is offered a malformed message before it is counted as bad; returns True if
+        it has handled the message
+    :ivar echoes: number of own messages received
+    :ivar bad: number of malformed messages; the first of each kind is logged
     """
 
     def __init__(
@@ -40,33 +40,33 @@ class BusReader:
     ) -> None:
         self.name = name
         self._unparsed = unparsed
-        self._said: Counter[bytes] = Counter()
-        self._said_by = _author if follows_itself else _writer_or_author
+        self._sent: Counter[bytes] = Counter()
+        self._sender_of = _author if follows_itself else _writer_or_author
         self._log = log
         self._kinds: set[type[RemoteProtocolError]] = set()
         self.echoes = 0
         self.bad = 0
 
     def note_sent(self, line: bytes) -> None:
-        """This line is on its way, and will come back: once, and before the connection is lost.
+        """Note a line that was sent and will be received once, unless the connection is lost.
 
-        By its author alone it would not be known for our own: it names none, or somebody
-        for whom we speak. Should another process say the very same line meanwhile, it does
-        not matter which of the two is left out.
+        Such a line cannot be recognized by its author: it names none, or another process on
+        whose behalf it was sent. If another process sends the very same line meanwhile, it
+        does not matter which of the two is left out.
         """
-        self._said[line] += 1
+        self._sent[line] += 1
 
     def forget_sent(self) -> None:
-        """The connection is lost, and whatever was on its way."""
-        self._said.clear()
+        """Forget all sent lines: the connection is lost, and they with it."""
+        self._sent.clear()
 
     def commands(self, messages: Iterable[bytes]) -> list[Command]:
-        """The commands in some messages, in order."""
+        """Parse messages, in order."""
         out: list[Command] = []
-        name, said_by = self.name, self._said_by
+        name, sender_of = self.name, self._sender_of
         for message in messages:
             try:
-                if self._said and self._came_back(message):
+                if self._sent and self._is_echo(message):
                     self.echoes += 1
                     continue
                 if b"\n" in message:
@@ -78,34 +78,34 @@ class BusReader:
                 if not self._unparsed(message):
                     self._refuse(error)
                 continue
-            if said_by(command) == name:
+            if sender_of(command) == name:
                 self.echoes += 1
             else:
                 out.append(command)
         return out
 
-    def _came_back(self, message: bytes) -> bool:
-        left = self._said.get(message, 0)
+    def _is_echo(self, message: bytes) -> bool:
+        left = self._sent.get(message, 0)
         if left > 1:
-            self._said[message] = left - 1
+            self._sent[message] = left - 1
         elif left:
-            del self._said[message]
+            del self._sent[message]
         return left > 0
 
     def _refuse(self, error: RemoteProtocolError) -> None:
         self.bad += 1
         if type(error) not in self._kinds:
             self._kinds.add(type(error))
-            self._log.warn("heard on the bus: {error}; such messages are ignored", error=error)
+            self._log.warn("received on the bus: {error}; such messages are ignored", error=error)
 
 
 def _author(command: Command) -> str | None:
-    """Who says a command that is not about streams, where the line tells."""
+    """The sender of a command that is not about streams, if the line names it."""
     author: str | None = getattr(command, "instance", None)
     return author
 
 
 def _writer_or_author(command: Command) -> str | None:
-    """Whose line it is, where the line tells."""
+    """The writer or sender of a line, if the line names it."""
     writer: str | None = getattr(command, "writer", None)
     return writer or _author(command)

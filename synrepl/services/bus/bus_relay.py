@@ -1,9 +1,9 @@
-"""Commands that are not about streams, from a master's TCP clients to the bus and back.
+"""Relays commands that are not about streams between a master's TCP clients and the bus.
 
-Each goes on once: what a client says is said on the bus, what is heard on the bus is
-said to the clients, and nothing goes back to where it came from. (One's own messages
-come back from the bus; :class:`~synrepl.services.bus.bus_reader.BusReader` leaves them out.)
-What a real master passes on: ``docs/protocol.md``.
+Each command is relayed once, and never back to where it came from: commands of clients go to the
+bus, and commands from the bus go to the clients. (A process receives its own messages from the
+bus, too; :class:`~synrepl.services.bus.bus_reader.BusReader` leaves them out.)
+What a real master relays: ``docs/protocol.md``.
 """
 
 from __future__ import annotations
@@ -20,44 +20,44 @@ from synrepl.wire.commands import ClearUserSync, Command, UserSync
 from synrepl.wire.dialects import CURRENT, Side
 from synrepl.wire.errors import LocalProtocolError
 
-#: Maximum number of events that are kept while there is no bus; the oldest go first.
+#: Maximum number of events queued while the bus is not connected; the oldest are dropped first.
 MAX_UNSENT = 1_000
 
-#: Maximum number of instances that are remembered, to be cleared when the bus is back.
+#: Maximum number of instances that are remembered, to be cleared when the bus is connected again.
 MAX_INSTANCES = 10_000
 
 
 class BusRelay:
-    """Stands between a master's clients and the bus.
+    """Sends the commands of a master's clients on the bus.
 
-    Events that come while there is no bus are kept, the last :data:`MAX_UNSENT` of them.
-    Who is syncing is said again when the bus is back, and when another process joins.
+    While the bus is not connected, the last :data:`MAX_UNSENT` events are queued. Syncing users
+    are repeated when the bus is connected again, and when another process joins.
 
-    :param name: of the master, in whose name clients speak that have none
-    :param say: says a command on the bus
-    :param standing: whether the bus stands
+    :param name: the name of the master, which stands for clients without a name
+    :param send: sends a command on the bus
+    :param is_connected: whether the bus is connected
     """
 
     def __init__(
         self,
         name: str,
-        say: Callable[[Command], object],
+        send: Callable[[Command], object],
         log: Logger,
-        standing: Callable[[], bool] = lambda: True,
+        is_connected: Callable[[], bool] = lambda: True,
     ) -> None:
         self._name = name
-        self._say = say
+        self._send = send
         self._log = log
-        self._standing = standing
+        self._is_connected = is_connected
         self._unsent: deque[Command] = deque(maxlen=MAX_UNSENT)
-        #: Instances that others on the bus may take for ones with syncing users.
+        #: Instances that may have syncing users in the view of other processes on the bus.
         self._instances: dict[str, None] = {}
 
     def from_client(self, source: str, command: Command) -> None:
-        """Say it on the bus, if the bus has such a command.
+        """Send a client's command on the bus, if its dialect has the command.
 
-        :param source: what the client calls itself, or where it comes from: oldest
-            dialects do not say who a command is of
+        :param source: the name of the client, or its address; the oldest dialects do not
+            identify the sender of a command
         """
         if not may_send(command, CURRENT, Side.CLIENT):
             return
@@ -66,7 +66,7 @@ class BusRelay:
         if isinstance(command, UserSync) and command.instance is not None:
             if command.syncing and len(self._instances) < MAX_INSTANCES:
                 self._instances[command.instance] = None
-        elif not self._standing():
+        elif not self._is_connected():
             if not isinstance(command, ClearUserSync):
                 self._unsent.append(command)
             return
@@ -75,22 +75,24 @@ class BusRelay:
         self._put(command)
 
     def joined(self) -> None:
-        """The bus stands again: clear what others remember, and say what they have missed."""
+        """The bus is connected again: clear what others remember, and send queued events."""
         self.clear()
         while self._unsent:
             self._put(self._unsent.popleft())
 
     def clear(self) -> None:
-        """Say that nobody syncs through the instances that this master has spoken for."""
+        """Send that no user syncs through the instances for which this master has sent commands."""
         instances, self._instances = self._instances, {}
         for instance in instances:
             self._put(ClearUserSync(instance))
 
     def _put(self, command: Command) -> None:
         try:
-            self._say(command)
-        except LocalProtocolError as error:  # a client of another dialect may say more
-            self._log.warn("not passed on to the bus: {error}", error=error)
+            self._send(command)
+        except (
+            LocalProtocolError
+        ) as error:  # a client of another dialect may send commands that this one lacks
+            self._log.warn("not relayed to the bus: {error}", error=error)
 
     def _instance(self, source: str) -> str:
         try:

@@ -1,9 +1,9 @@
-"""Which channel a line goes to, and which ones a process hears.
+"""The channel of each line, and the channels that a process subscribes to.
 
-Source: recordings of real processes on Redis. One channel, named after the
-server, has all lines; ``<server_name>/USER_IP`` has USER_IP, for the one
-process that takes it. Among processes of synrepl alone, each stream may have a
-channel of its own, so that nobody receives streams that it does not follow.
+Source: recordings of real processes on Redis. One channel, named after the server, carries all
+lines. ``<server_name>/USER_IP`` carries USER_IP, for the one process that consumes it. Where
+only processes of synrepl are on the bus, each stream may have a channel of its own, so that no
+process receives streams that it does not follow.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ class Channels:
     """The channels of one server.
 
     :ivar server_name: the name of the main channel, and the prefix of the others
-    :ivar per_stream: RDATA and POSITION go to a channel per stream, which no real
-        Synapse process hears
+    :ivar per_stream: whether RDATA and POSITION go to a channel per stream, which no real
+        Synapse process subscribes to
     """
 
     server_name: str
@@ -28,20 +28,20 @@ class Channels:
 
     @property
     def main(self) -> str:
-        """Where everything goes that has no channel of its own."""
+        """The channel of all lines that have no channel of their own."""
         return self.server_name
 
     @property
     def user_ip(self) -> str:
-        """Where USER_IP goes."""
+        """The channel of USER_IP."""
         return f"{self.server_name}/USER_IP"
 
     def of_stream(self, stream: str) -> str:
-        """Where the rows and positions of a stream go."""
+        """The channel of the rows and positions of a stream."""
         return f"{self.server_name}/stream/{stream}" if self.per_stream else self.main
 
     def of_command(self, command: Command) -> str:
-        """Where a command goes."""
+        """The channel of a command."""
         if isinstance(command, UserIp):
             return self.user_ip
         if isinstance(command, Rdata | Position):
@@ -49,17 +49,17 @@ class Channels:
         return self.main
 
     def of_process(self, name: str) -> str:
-        """What processes of this name hear, of which there should be one; among synrepl alone."""
+        """The channel for processes of this name, of which there should be one; synrepl only."""
         return f"{self.server_name}/process/{name}"
 
     def subscriptions(
         self, streams: Iterable[str], user_ip: bool, name: str | None = None
     ) -> tuple[str, ...]:
-        """What a process subscribes to.
+        """The channels that a process subscribes to.
 
-        :param streams: the names of those that it follows
-        :param user_ip: it is the one that takes USER_IP
-        :param name: of the process, if it wants to hear of others of that name
+        :param streams: the names of the streams that it follows
+        :param user_ip: whether it is the process that consumes USER_IP
+        :param name: of the process, if it checks for others of that name
         """
         more = [self.user_ip] if user_ip else []
         more += [] if name is None else [self.of_process(name)]

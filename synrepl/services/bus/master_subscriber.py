@@ -1,4 +1,4 @@
-"""The ear of a master: it hears commands that are not about streams, and what others keep in memory."""
+"""A master's subscriber of the bus: relays commands, and mirrors in-memory streams of others."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from synrepl.wire.commands import Command, Position, Rdata, Replicate
 
 
 class MasterBusSubscriber:
-    """Hands commands on; rows and positions of streams with a table are somebody else's.
+    """Relays commands; rows and positions of streams with a table are read from the database.
 
-    It asks for positions like everybody else, for its peers may count on hearing
-    REPLICATE from whoever has come new; the answers cost it nothing.
+    It sends REPLICATE like any other process, because its peers expect that of a newcomer. The
+    answers cost it nothing.
 
-    :param handle: gets each command
-    :param mirror: gets the rows and positions of streams in memory
-    :param joined: called when the bus can be heard and spoken to
-    :param left: called when it cannot be heard any more
+    :param handle: called with each command that is not about streams
+    :param mirror: gets the rows and positions of in-memory streams
+    :param joined: called when the bus is connected
+    :param left: called when the connections are lost
     """
 
     def __init__(
@@ -37,13 +37,13 @@ class MasterBusSubscriber:
         self._upstream: Upstream | None = None
 
     def connected(self, upstream: Upstream) -> None:
-        """Ask, as a newcomer does."""
+        """Send REPLICATE, as a newcomer does."""
         self._upstream = upstream
         upstream.send(Replicate())
         self._joined()
 
     def received(self, commands: Sequence[Command]) -> None:
-        """Hand on what is for somebody."""
+        """Pass commands on to the mirror and the handler."""
         if self._mirror is not None:
             try:
                 self._mirror.received(commands)
@@ -55,7 +55,7 @@ class MasterBusSubscriber:
                 self._handle(command)
 
     def disconnected(self) -> None:
-        """What is missed from now on is missed."""
+        """Messages are lost from now on."""
         self._upstream = None
         if self._mirror is not None:
             self._mirror.disconnected()

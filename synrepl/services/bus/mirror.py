@@ -1,7 +1,7 @@
-"""What other processes keep in memory, as far as a master has heard it.
+"""A master's copy of the in-memory streams of other processes, from what it receives on the bus.
 
-For those who do not hear the bus, or have missed something on it: the master
-announces these facts to its own followers, and gives them out again over HTTP.
+It serves followers that are not on the bus, or have missed messages there: the master announces
+these facts to its own followers, and returns them over HTTP.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from synrepl.streams.rows import BadRow, MalformedRow, RowCodec
 from synrepl.wire.batching import BatchAssembler
 from synrepl.wire.commands import Command, Position, Rdata
 
-#: Told of a stream, its writer, where that stands, and whether it was known before.
+#: Called with a stream, its writer, its position, and whether a position was known before.
 OnRestart = Callable[[Stream, str, Token, bool], object]
 
 
@@ -31,14 +31,13 @@ class NotHeardYet(Unavailable):
 
 
 class Mirror:
-    """Streams in memory, each of one other writer, who announces it on the bus.
+    """Copies of in-memory streams, each of one other writer that announces it on the bus.
 
-    What was missed on the bus cannot be had any more, for nobody is known who
-    could be asked. So a gap is like a new start of the writer: what came before is
-    gone, and followers are told where it stands, as something to fetch, which is
-    how they learn that.
+    Facts that were missed on the bus cannot be fetched from anywhere. So a gap is treated like a
+    restart of the writer: everything before is dropped, and followers get a POSITION that makes
+    them fetch, which is how they notice the loss.
 
-    :param writers: each stream, with the name of its writer; lines of others are ignored
+    :param writers: each stream with the name of its writer; lines of other writers are ignored
     """
 
     def __init__(self, writers: Iterable[tuple[Stream, str]], log: Logger) -> None:
@@ -58,19 +57,19 @@ class Mirror:
         states: Mapping[str, StreamState],
         stream_restarted: OnRestart,
     ) -> None:
-        """Move these from now on.
+        """Announce to these from now on.
 
-        :param states: of all streams, by name
-        :param started_again: told when what came of a writer before is gone
+        :param states: the states of all streams, by name
+        :param stream_restarted: called when all earlier facts of a writer are gone
         """
         self._states, self._stream_restarted = states, stream_restarted
 
-    # -- for the ear ----------------------------------------------------------------------
+    # -- from the bus ----------------------------------------------------------------------
 
     def received(self, commands: Iterable[Command]) -> None:
-        """Lines from the bus, in order.
+        """Handle lines from the bus, in order.
 
-        :raises BatchTooLarge: the connection is to be given up
+        :raises BatchTooLarge: the connection must be closed
         """
         for command in commands:
             if not isinstance(command, Rdata | Position):
@@ -85,7 +84,7 @@ class Mirror:
                 self._fact(mirrored, *lines)
 
     def disconnected(self) -> None:
-        """Nothing is heard any more; each writer says where it stands on the next connection."""
+        """Nothing is received any more; each writer announces itself on the next connection."""
         for mirrored in self._mirrored.values():
             mirrored.cursor.connection_lost()
 
@@ -119,7 +118,7 @@ class Mirror:
         self._stream_restarted(stream, writer, position, known)
 
     def _decoded(self, mirrored: _Mirrored, raw: Iterable[bytes]) -> Iterable[Row]:
-        """The rows that are rows; the first that is none is logged."""
+        """Decode rows; those that are invalid are skipped, and the first of them is logged."""
         for row in raw:
             try:
                 yield mirrored.codec.decode(row)
@@ -129,24 +128,24 @@ class Mirror:
                 mirrored.bad_rows += 1
 
     def trim(self, stream: Stream, upto: Token, limit: int) -> TrimResult:
-        """Drop facts up to a token, about ``limit`` rows at most."""
+        """Drop facts up to a token, at most about ``limit`` rows."""
         facts = self._mirrored[stream.name].facts
         facts.recorded = max(facts.recorded, upto)
         return facts.trim(upto, 0, limit, lambda writer: (MAX_TOKEN, None))
 
-    # -- for those who have missed something -------------------------------------------------
+    # -- for followers that have missed something -------------------------------------------------
 
     async def page(self, stream: Stream, span: Range, writer: str | None, limit: int) -> Page:
         """Part of a range, for followers of this master; see :class:`~.sources.FactSource`.
 
-        :raises Trimmed: what was asked for is gone, or was never heard
+        :raises Trimmed: facts of the range are gone, or were never received
         """
         return self._mirrored[stream.name].facts.page(span, writer, limit)
 
     async def page_if_connected(
         self, stream: Stream, span: Range, writer: str | None, limit: int
     ) -> Page:
-        """The same, for whoever may have heard the writer more recently than this process.
+        """The same, for a follower that may know the writer's position better than this process.
 
         :raises NotHeardYet: :raises Trimmed:
         """
@@ -157,9 +156,9 @@ class Mirror:
 
 
 class _Mirrored:
-    """One stream.
+    """The copy of one stream.
 
-    :ivar facts: the last ones; bounded
+    :ivar facts: the latest facts; bounded
     """
 
     def __init__(self, stream: Stream, writer: str) -> None:
@@ -171,6 +170,6 @@ class _Mirrored:
         self.forget(0)
 
     def forget(self, position: Token) -> None:
-        """Nothing at or below ``position`` is known."""
+        """Drop all facts; none at or below ``position`` is known any more."""
         self.facts = MemoryStream(self.stream, MAX_ROWS_PER_STREAM)
         self.facts.trimmed = self.facts.writer(self.writer).trimmed = position

@@ -1,4 +1,4 @@
-"""A master speaks for itself, for plain SQL, and for the dead. The living announce themselves."""
+"""A master announces itself, plain SQL and dead writers on the bus; live writers announce themselves."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from synrepl.services.bus.bus_publisher import AnnouncedPosition, BusPublisher
 from synrepl.storage.store import WriterState
 from synrepl.streams.definition import Fact, Stream
 
-#: Seconds between looks at who has died.
-LOOK_S = 1.0
+#: Seconds between two checks for dead writers.
+CHECK_S = 1.0
 
 
 class ProxyAnnouncer:
-    """Lets those movements pass that this process has to announce; see :class:`PositionListener`.
+    """A :class:`.PositionListener` that passes on the advances which this process has to announce.
 
-    :param name: of the master, as a writer
+    :param name: the name of the master, as a writer
+    :param onward: is notified of these advances
     """
 
     def __init__(self, name: str, onward: PositionListener) -> None:
@@ -26,57 +27,58 @@ class ProxyAnnouncer:
         self._onward = onward
         self._states: Mapping[str, StreamState] = {}
         self._announced: dict[tuple[str, str], Token] = {}
-        #: Whose facts have moved their positions here; perhaps nobody has said them.
-        self._moved_unannounced: set[tuple[str, str]] = set()
+        #: Writers whose positions advanced here, while perhaps no process announced the facts.
+        self._advanced: set[tuple[str, str]] = set()
 
     def begin(self, states: Mapping[str, StreamState]) -> None:
-        """Learn from these who lives."""
+        """Take from these states which writers are alive."""
         self._states = states
 
     def writer_advanced(
         self, stream: Stream, writer: str, prev: Token, new: Token, facts: Sequence[Fact]
     ) -> None:
-        """Pass on moves of its own and of plain SQL.
+        """Pass on the advances of the own writer and of plain SQL.
 
-        Of a writer that was a process only where it is goes out, soon: rows of it that
-        it never said would be hidden by these, and lines that it did say may still be
-        under way, amid which these could not be told apart.
+        For a writer that was another process, only its position is announced, a little later.
+        Sending its rows would hide earlier rows that it never announced. And its last lines may
+        still be on their way, from which these rows could not be told apart.
         """
-        if self._was_a_process(stream.name, writer):
+        if self._is_other_process(stream.name, writer):
             if facts or prev == new:
-                self._moved_unannounced.add((stream.name, writer))
+                self._advanced.add((stream.name, writer))
         elif self._announces_for(stream.name, writer):
             self._onward.writer_advanced(stream, writer, prev, new, facts)
 
     def linear_advanced(
         self, stream: Stream, prev: Token, new: Token, facts: Sequence[Fact] | None
     ) -> None:
-        """Nobody on the bus has the linear view."""
+        """Ignored: no follower on the bus has the linear view."""
 
     def announced_positions(self) -> Iterator[AnnouncedPosition]:
-        """Where those are that this process speaks for, as far as they ever wrote."""
+        """The positions of the writers that this process announces and that have ever written."""
         for name, state in self._states.items():
             for writer, position in state.positions.items():
                 if self._announces_for(name, writer) and (position or writer == self._name):
                     yield AnnouncedPosition(state.stream, writer, position)
 
     def unannounced(self) -> list[AnnouncedPosition]:
-        """Those that were not spoken for when this was last asked, or that have moved unsaid.
+        """Positions that have to be announced since the last call.
 
-        A writer that dies may leave facts behind that it announced no more, and
-        that moved its position here while it still lived.
+        These are the writers that died since, and dead ones that have advanced. A writer that
+        dies may leave facts that it did not announce any more, although its position advanced
+        here while it was still alive.
         """
         before, now = self._announced, list(self.announced_positions())
-        unsaid, self._moved_unannounced = self._moved_unannounced, set()
-        self._announced = {_key(standing): standing.position for standing in now}
-        told = []
-        for standing in now:
-            key, prev = _key(standing), before.get(_key(standing))
-            if prev is None or key in unsaid:
-                told.append(standing)
-            elif self._was_a_process(*key) and prev != standing.position:
-                told.append(standing._replace(prev=prev))
-        return told
+        advanced, self._advanced = self._advanced, set()
+        self._announced = {_key(item): item.position for item in now}
+        due = []
+        for item in now:
+            key, prev = _key(item), before.get(_key(item))
+            if prev is None or key in advanced:
+                due.append(item)
+            elif self._is_other_process(*key) and prev != item.position:
+                due.append(item._replace(prev=prev))
+        return due
 
     def _announces_for(self, stream: str, writer: str) -> bool:
         if writer == self._name:
@@ -84,8 +86,8 @@ class ProxyAnnouncer:
         known = self._seen(stream, writer)
         return known is not None and not (known.is_held and known.is_alive)
 
-    def _was_a_process(self, stream: str, writer: str) -> bool:
-        """It is, or was, another process than this one; plain SQL never is."""
+    def _is_other_process(self, stream: str, writer: str) -> bool:
+        """Whether the writer is, or was, a process other than this one; plain SQL is not."""
         known = self._seen(stream, writer)
         return writer != self._name and known is not None and known.epoch > 0
 
@@ -98,13 +100,13 @@ class ProxyAnnouncer:
 async def announce_dead_writers(
     scheduler: Scheduler, proxy: ProxyAnnouncer, bus_publisher: BusPublisher
 ) -> None:
-    """Say where the dead were, soon after they are; to be spawned."""
+    """Announce the positions of dead writers soon after their death, for as long as it runs."""
     while True:
-        await scheduler.sleep(LOOK_S)
+        await scheduler.sleep(CHECK_S)
         unannounced = proxy.unannounced()
         if unannounced:
             bus_publisher.announce(unannounced)
 
 
-def _key(standing: AnnouncedPosition) -> tuple[str, str]:
-    return standing.stream.name, standing.writer
+def _key(item: AnnouncedPosition) -> tuple[str, str]:
+    return item.stream.name, item.writer

@@ -1,4 +1,4 @@
-"""A master repeats on the bus who is syncing, for processes that have joined since."""
+"""Repeats a master's syncing users on the bus, for processes that have joined since."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ C = TypeVar("C")
 
 
 class SyncingRepeater:
-    """Says who is syncing through the master and its TCP clients.
+    """Sends all users that sync through the master and its TCP clients.
 
-    :param bus: the source of what was heard on the bus itself, which is not repeated
+    :param bus: the source whose users came from the bus itself, which are not repeated
     """
 
     def __init__(
@@ -28,22 +28,22 @@ class SyncingRepeater:
         self._bus = bus
         self._busy = False
         self._again = False
-        self._said_at = scheduler.seconds()
+        self._repeated_at = scheduler.seconds()
         self._repeat: DelayedCall | None = None
 
     def joined(self) -> None:
-        """The bus stands again."""
+        """The bus is connected again."""
         self._relay.joined()
         self._start()
 
     def process_joined(self) -> None:
         """Another process has joined: repeat, at most once in :data:`.outgoing_commands.REPEAT_S`."""
         if self._repeat is None and self._user_syncs.count:
-            wait = max(0.0, self._said_at + REPEAT_S - self._scheduler.seconds())
+            wait = max(0.0, self._repeated_at + REPEAT_S - self._scheduler.seconds())
             self._repeat = self._scheduler.callLater(wait, self._start)
 
     def stop(self) -> None:
-        """Say that nobody syncs through the master any more."""
+        """Send that no user syncs through the master any more."""
         if self._repeat is not None and self._repeat.active():
             self._repeat.cancel()
         self._repeat = None
@@ -51,7 +51,7 @@ class SyncingRepeater:
 
     def _start(self) -> None:
         self._repeat = None
-        self._said_at = self._scheduler.seconds()
+        self._repeated_at = self._scheduler.seconds()
         if self._busy:
             self._again = True
             return
@@ -63,9 +63,9 @@ class SyncingRepeater:
             self._again = True
             while self._again:
                 self._again = False
-                await self._user_syncs.repeat(self._bus, self._say)
+                await self._user_syncs.repeat(self._bus, self._send)
         finally:
             self._busy = False
 
-    def _say(self, source: str, command: UserSync) -> None:
+    def _send(self, source: str, command: UserSync) -> None:
         self._relay.from_client(source, command)
