@@ -1,1 +1,1 @@
-"""Thin shells around Twisted and the drivers."""
+"""Adapters from Twisted, psycopg2 and txredisapi to the interfaces of the services."""

@@ -1,4 +1,4 @@
-"""The caches of this process, waiting as Twisted waits.
+"""The cache registry of this process, on Twisted's Deferreds.
 
 from synrepl import cached
 
@@ -20,7 +20,7 @@ from synrepl.core.clock import Promise
 
 
 def make_caches() -> Caches:
-    """A registry of its own, for another process in the same Python."""
+    """Make a separate registry, for another process in the same Python."""
     return Caches(CacheRuntime(_promise, Deferred.fromCoroutine, time.monotonic))
 
 
@@ -28,7 +28,7 @@ def _promise() -> Promise[Any]:
     return Deferred()
 
 
-#: Where everything is registered that does not say otherwise.
+#: The default registry: ``cached`` and ``cached_list`` register their caches here.
 cache_registry = make_caches()
 
 cached = cache_registry.cached

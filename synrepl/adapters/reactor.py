@@ -1,7 +1,7 @@
-"""What the adapters here need of a reactor, as a type that a type checker can use.
+"""The reactor as a typing protocol.
 
-Twisted's reactors fit as they are; their own interfaces are zope's, which type
-checkers do not read.
+Twisted's reactors satisfy it as they are. Their own interfaces are zope's, which type
+checkers do not understand.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from synrepl.core.clock import Clock
 
 
 class ReadDescriptor(Protocol):
-    """Something that waits for a file descriptor, as in ``IReadDescriptor``."""
+    """A readable file descriptor; Twisted's ``IReadDescriptor``."""
 
     def fileno(self) -> int:
         """The descriptor; negative once it is closed."""
 
     def doRead(self) -> object:
-        """Called when there is something to read, or an end of file."""
+        """Called when there is data or an end of file."""
 
     def connectionLost(self, reason: object) -> None:
-        """Called when the reactor gives the descriptor up."""
+        """Called when the reactor stops watching the descriptor because of an error."""
 
     def logPrefix(self) -> str:
         """A name for logs."""
@@ -32,10 +32,10 @@ class Reactor(Clock, Protocol):
     """Time, threads and file descriptors."""
 
     def callFromThread(self, call: Callable[..., object], *args: object) -> None:
-        """Run ``call(*args)`` in the reactor's thread, soon."""
+        """Run ``call(*args)`` in the reactor's thread, in one of its next turns."""
 
     def addReader(self, reader: ReadDescriptor) -> object:
         """Watch a descriptor until :meth:`removeReader`."""
 
     def removeReader(self, reader: ReadDescriptor) -> object:
-        """Stop watching; not an error when it is not watched."""
+        """Stop watching; no error if it is not watched."""

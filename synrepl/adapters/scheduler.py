@@ -1,4 +1,4 @@
-"""The scheduler of services, on a Twisted reactor or test clock."""
+"""The services' scheduler, on a Twisted reactor or test clock."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class TwistedScheduler:
         Deferred.fromCoroutine(coroutine).addErrback(log)
 
     def sleep(self, seconds: float) -> Deferred[None]:
-        """A promise that resolves after ``seconds``; cancelling it takes its timer back."""
+        """A promise that resolves after ``seconds``; cancelling it cancels the timer."""
 
         def cancel(_: Deferred[None]) -> None:
             self._sleeping.discard(sleeping)
@@ -73,7 +73,7 @@ class TwistedScheduler:
         return sleeping
 
     def stop(self) -> None:
-        """Cancel what sleeps, or is going to: coroutines that wait end with ``CancelledError``."""
+        """Cancel all present and future sleeps: their coroutines end with ``CancelledError``."""
         self._stopped = True
         while self._sleeping:
             self._sleeping.pop().cancel()

@@ -1,6 +1,6 @@
-"""Decides which requests are answered now, which wait, and which are refused.
+"""Admission control: which requests are answered now, which are queued, which are refused.
 
-Only complete requests take a place. A request that is still arriving costs a
+Only complete requests take a slot. A request that is still arriving costs a
 connection and the bytes received so far.
 """
 
@@ -16,17 +16,17 @@ from synrepl.core.errors import SynreplError
 
 
 class ArrivingBody(Protocol):
-    """A request whose body is still arriving.
+    """A request whose body is being received.
 
     :ivar size: bytes received so far
-    :ivar began: when its head was complete, in seconds
+    :ivar began: time at which its head was complete, in seconds
     """
 
     size: int
     began: float
 
     def refuse(self, error: SynreplError) -> None:
-        """Answer with an error, discard the rest of the body, and call :meth:`Admission.body_released`."""
+        """Answer with an error, discard the body, and call :meth:`Admission.body_released`."""
 
 
 class UnreadConnection(Protocol):
@@ -37,11 +37,11 @@ class UnreadConnection(Protocol):
 
 
 class Admission:
-    """Counts the requests of a listener.
+    """Counts the requests of a listener and enforces its limits.
 
-    :ivar active: requests being answered
-    :ivar waiting: requests of routes that wait, which do not count as active
-    :ivar buffered: bytes of bodies in memory
+    :ivar active: number of requests being answered
+    :ivar waiting: number of requests of routes that wait; they do not count as active
+    :ivar buffered: bytes of request bodies in memory
     :ivar unread: bytes of answers that clients have not read
     """
 
@@ -64,7 +64,7 @@ class Admission:
         return len(self._queue)
 
     def begin_waiting(self) -> None:
-        """Take a place of a route that waits; :meth:`end_waiting` returns it.
+        """Take a slot for a route that waits; :meth:`end_waiting` returns it.
 
         :raises TooBusy: none is left
         """
@@ -73,11 +73,11 @@ class Admission:
         self.waiting += 1
 
     def end_waiting(self) -> None:
-        """Return the place of a route that waits."""
+        """Return the slot of a route that waits."""
         self.waiting -= 1
 
     async def enter(self) -> None:
-        """Wait in the queue for a place among the active; :meth:`leave` returns it.
+        """Wait in the queue for a slot among the active requests; :meth:`leave` returns it.
 
         :raises TooBusy: the queue is full, or the wait took too long
         """
@@ -91,7 +91,7 @@ class Admission:
         await turn
 
     def leave(self) -> None:
-        """Return a place, to the first in the queue if there is one."""
+        """Return a slot; the first request in the queue gets it."""
         turn = next(iter(self._queue), None)
         if turn is None:
             self.active -= 1
@@ -111,7 +111,7 @@ class Admission:
     # -- arriving -------------------------------------------------------------------------
 
     def body_received(self, request: ArrivingBody, count: int) -> None:
-        """Count bytes of a body; beyond the limit, the slowest requests are refused."""
+        """Count received bytes of a body; beyond the limit, the slowest requests are refused."""
         self._arriving[request] = None
         request.size += count
         self.buffered += count
@@ -123,7 +123,7 @@ class Admission:
         self._arriving.pop(request, None)
 
     def body_released(self, request: ArrivingBody) -> None:
-        """The body is no longer needed."""
+        """The body is no longer in memory."""
         self._arriving.pop(request, None)
         self.buffered -= request.size
         request.size = 0
@@ -139,7 +139,10 @@ class Admission:
     # -- leaving ----------------------------------------------------------------------------
 
     def answer_unread(self, connection: UnreadConnection, count: int) -> None:
-        """Count bytes that a client does not read; beyond the limit, the oldest others are cut."""
+        """Count bytes that a client has not read; beyond the limit, other connections are aborted.
+
+        The connection that has read nothing for longest is aborted first.
+        """
         self._unread[connection] = self._unread.get(connection, 0) + count
         self.unread += count
         while self.unread > self._limits.max_unread:
@@ -150,5 +153,5 @@ class Admission:
             victim.abort()
 
     def answer_read(self, connection: UnreadConnection) -> None:
-        """The client has read everything, or is gone."""
+        """The client has read everything, or has disconnected."""
         self.unread -= self._unread.pop(connection, 0)

@@ -1,7 +1,7 @@
 """A connection of the HTTP listener.
 
-``twisted.web`` parses. Requests that it accepts although another parser might read
-them differently (two body lengths, a folded header) are refused here. After such a
+``twisted.web`` parses the requests. Those that it accepts although another parser might
+read them differently (two body lengths, a folded header) are refused here. After such a
 refusal, no further input of the connection is processed.
 """
 
@@ -28,7 +28,7 @@ _LONGEST_NUMBER = 18
 
 
 class ChannelPhase(Enum):
-    """State of a connection; each has a deadline, except WHOLE."""
+    """State of a connection; each state except COMPLETE has a deadline."""
 
     IDLE = "idle"
     HEAD = "head"
@@ -40,14 +40,15 @@ class ChannelPhase(Enum):
 
 
 class HttpChannel(http.HTTPChannel):
-    """One connection.
+    """One connection of the listener.
 
-    :param where: its address, as used by the table of connections
+    :param remote_address: key of the client's address in the connection table
+    :ivar local_address: the address that the client connected to
     """
 
     transport: Any
     requestFactory = ArrivingRequest  # type: ignore[assignment]
-    timeOut = None  # the deadlines are ours
+    timeOut = None  # HttpChannel has its own deadlines
 
     def __init__(self, server: RequestServer, remote_address: str) -> None:
         super().__init__()
@@ -63,30 +64,30 @@ class HttpChannel(http.HTTPChannel):
         """Method, URI and version of the request whose headers were just read."""
         return cast("tuple[bytes, bytes, bytes]", (self._command, self._path, self._version))
 
-    # -- a connection's life ----------------------------------------------------------------
+    # -- opening and closing ----------------------------------------------------------------
 
     def connectionMade(self) -> None:
-        """Count it."""
+        """Enter the connection table."""
         self.local_address = str(getattr(self.transport.getHost(), "host", ""))
         self.server.connections.enter(self, self.remote_address)
         super().connectionMade()
         self._begin(ChannelPhase.IDLE, self.server.limits.idle_s)
 
     def connectionLost(self, reason: Failure) -> None:  # type: ignore[override]
-        """Count it no more."""
+        """Leave the connection table."""
         self._begin(ChannelPhase.CLOSING, None)
         self.server.admission.answer_read(self)
         self.server.connections.left(self)
         super().connectionLost(reason)
 
     def close_when_answered(self) -> None:
-        """Close once the request under way is answered."""
+        """Close once the current request is answered."""
         self.persistent = 0
         if not self.requests:
             self.loseConnection()
 
     def displace(self) -> None:
-        """Close it to make room: it is idle, or its request is incomplete."""
+        """Close to make room for another connection: this one is idle, or its request incomplete."""
         if self._phase is ChannelPhase.HEAD:
             self._refuse(TooManyConnections())
         elif self._phase is ChannelPhase.BODY:
@@ -97,13 +98,13 @@ class HttpChannel(http.HTTPChannel):
             self._close()
 
     def abort(self) -> None:
-        """Abort it: the client does not read."""
+        """Abort the connection: the client does not read."""
         self.transport.abortConnection()
 
-    # -- what comes ---------------------------------------------------------------------------
+    # -- receiving ----------------------------------------------------------------------------
 
     def dataReceived(self, data: bytes) -> None:
-        """The deadline starts with the first byte of a request; later bytes do not extend it."""
+        """Parse input. The deadline starts with the first byte of a request; later bytes do not extend it."""
         if self._refused:
             return
         if self._phase is ChannelPhase.IDLE:
@@ -111,7 +112,7 @@ class HttpChannel(http.HTTPChannel):
         super().dataReceived(data)
 
     def lineReceived(self, line: bytes) -> None:
-        """A line of the head."""
+        """Handle a line of the head; a folded header is refused."""
         if self._refused:
             return
         if line[:1] in (b" ", b"\t"):
@@ -142,13 +143,13 @@ class HttpChannel(http.HTTPChannel):
             super().allHeadersReceived()
 
     def allContentReceived(self) -> None:
-        """The request is whole."""
+        """The request is complete."""
         if not self._refused:
             self._begin(ChannelPhase.COMPLETE, None)
             super().allContentReceived()
 
     def rawDataReceived(self, data: bytes) -> None:
-        """Part of a body, or of what comes behind it."""
+        """Handle part of a body, or of the next request."""
         if not self._refused:
             super().rawDataReceived(data)
 
@@ -156,10 +157,10 @@ class HttpChannel(http.HTTPChannel):
         """The head of a request has been accepted."""
         self._begin(ChannelPhase.BODY, self.server.limits.body_s)
 
-    # -- what goes out ------------------------------------------------------------------------
+    # -- sending ------------------------------------------------------------------------------
 
     def active(self, always: bool = False) -> None:
-        """A complete request is being answered, so the connection is not displaced.
+        """Protect the connection from displacement while a complete request is being answered.
 
         :param always: even if ``max_busy`` connections are active already
         :raises TooBusy: ``max_busy`` connections are active already
@@ -170,26 +171,26 @@ class HttpChannel(http.HTTPChannel):
         connections.active(self)
 
     def answer_written(self, count: int) -> None:
-        """Bytes of an answer were written; they count if the client does not read them."""
+        """Count bytes of an answer that the client does not read."""
         if self._waitingForTransport:
             self.server.admission.answer_unread(self, count)
 
     def resumeProducing(self) -> None:
-        """What was written has gone out."""
+        """The transport has sent everything that was written."""
         self.server.admission.answer_read(self)
         super().resumeProducing()
 
     def requestDone(self, request: http.Request) -> None:
-        """The next request may come, or the client has this long to read the last answer."""
+        """Await the next request, or give the client time to read the last answer."""
         limits = self.server.limits
         self.server.connections.idle(self)
         self._begin(ChannelPhase.IDLE if self.persistent else ChannelPhase.CLOSING, limits.idle_s)
         super().requestDone(request)
         if self._phase is ChannelPhase.IDLE and (self.requests or self._buffer):
-            self._begin(ChannelPhase.HEAD, limits.head_s)  # some of the next one is there already
+            self._begin(ChannelPhase.HEAD, limits.head_s)  # part of the next request is here already
 
     def answered_early(self) -> None:
-        """The request was answered early; the client has some time to read the answer."""
+        """The request was answered before it was complete; give the client time to read the answer."""
         self._begin(ChannelPhase.CLOSING, self.server.limits.idle_s)
 
     def _respondToBadRequestAndDisconnect(self) -> None:

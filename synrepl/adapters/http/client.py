@@ -1,4 +1,4 @@
-"""Asking another process over HTTP, with kept connections, time limits and bounded answers."""
+"""HTTP client for requests to a master: persistent connections, timeouts and bounded answers."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from twisted.web.http_headers import Headers
 
 from synrepl.core.errors import ProtocolError, Unavailable
 
-#: How long to wait for a connection, in seconds.
+#: Timeout for connecting, in seconds.
 CONNECT_S = 5.0
 
-#: Longest answer that is read, in bytes.
+#: Maximum size of an answer, in bytes.
 MAX_ANSWER = 64 * 2**20
 
 
@@ -32,18 +32,19 @@ class AnswerTooLong(ProtocolError):
 
 
 class Answer(NamedTuple):
-    """What came back."""
+    """Status and body of an answer."""
 
     status: int
     body: bytes
 
 
 class HttpClient:
-    """Asks one server.
+    """Sends GET requests to one server.
 
     :param base_url: such as ``http://127.0.0.1:9093``, without a path
     :param secret: sent as ``Authorization: Bearer …``
-    :param timeout_s: for one whole exchange, connecting included
+    :param timeout_s: for a whole exchange, including connecting
+    :param max_answer: maximum size of an answer, in bytes
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class HttpClient:
     async def get(self, path: str, query: Mapping[str, str | int]) -> Answer:
         """GET a path.
 
-        :raises MasterAway: no connection, no answer in time, or it broke off
+        :raises MasterAway: no connection, no answer in time, or the answer broke off
         :raises AnswerTooLong:
         """
         url = f"{self.where}{path}?{urlencode(query)}"
@@ -78,11 +79,11 @@ class HttpClient:
             return await exchange
         except (AnswerTooLong, MasterAway):
             raise
-        except Exception as error:  # twisted.web documents no end to what may come here
+        except Exception as error:  # twisted.web does not document what it may raise
             raise MasterAway(where=self.where, reason=_reason(error)) from error
 
     async def close(self) -> None:
-        """Close the kept connections."""
+        """Close the persistent connections."""
         await self._pool.closeCachedConnections()
 
     def _too_slow(self, result: object, seconds: float) -> Failure:
@@ -99,7 +100,7 @@ class HttpClient:
 
 
 class _ResponseBody(Protocol):
-    """Collects a body, up to a limit."""
+    """Collects the body of an answer, up to a limit."""
 
     def __init__(self, too_long: AnswerTooLong, limit: int) -> None:
         self._too_long = too_long
@@ -109,7 +110,7 @@ class _ResponseBody(Protocol):
         self.body: Deferred[bytes] = Deferred(lambda _: self._abort())
 
     def dataReceived(self, data: bytes) -> None:
-        """More of it."""
+        """Collect a part of the body."""
         self._left -= len(data)
         if self._left >= 0:
             self._parts.append(data)
@@ -119,7 +120,7 @@ class _ResponseBody(Protocol):
             self.body.errback(self._too_long)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """All of it, or as much as will ever come."""
+        """Deliver the complete body, or the error if it broke off."""
         if self._done or self.body.called:
             return
         self._done = True
@@ -129,7 +130,7 @@ class _ResponseBody(Protocol):
             self.body.errback(reason)
 
     def _abort(self) -> None:
-        transport = cast(Any, self.transport)  # of an answer: not all of a TCP transport
+        transport = cast(Any, self.transport)  # the transport of a response lacks parts of a TCP transport
         if transport is not None:
             transport.loseConnection()
 

@@ -1,4 +1,4 @@
-"""What an error looks like over HTTP."""
+"""Maps errors to HTTP answers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from synrepl.storage.database import CommitUnknown
 from synrepl.storage.store import BadValue, FactsLost, KeyReused, Trimmed
 from synrepl.streams.catalogue import UnknownStream
 
-#: When to come again after a 503, in seconds.
+#: The Retry-After header of a 503, in seconds.
 RETRY_AFTER_S = 1
 
 
@@ -43,16 +43,18 @@ _STATUSES: Mapping[type[SynreplError], int] = {
     Unavailable: 503,
 }
 
-#: Numbers of an error that are worth a member of their own.
+#: Numeric facts of an error that become members of the body.
 _REPORTED_FACTS = ("trimmed", "kept", "floor")
 
 _log = Logger()
 
 
 def error_answer(error: Exception, statuses: Mapping[type[SynreplError], int]) -> HttpAnswer:
-    """The answer for whatever a handler raised; what nobody foresaw is logged, not told.
+    """The answer for an error of a handler.
 
-    :param statuses: what the route answers differently
+    Details of an unexpected error are logged and not sent to the client.
+
+    :param statuses: overrides of the route, by error class
     """
     status = _status(type(error), statuses)
     if status is None:

@@ -3,8 +3,8 @@
 A browser sends the host name of the URL as ``Host``. A page whose name has been made
 to resolve to this machine (DNS rebinding) is recognised by it: the name is neither
 configured nor an address of this machine. Addresses need no configuration, because a
-page cannot have one of ours as its name. Requests that pages of other sites send to
-our own name are recognised by ``Origin`` and ``Sec-Fetch-Site``.
+page cannot have an address of this machine as its name. Requests that pages of other
+sites send to this listener's own name are recognised by ``Origin`` and ``Sec-Fetch-Site``.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class HostNames:
 
         HTTP/1.0 requests may lack ``Host``, because browsers do not send them.
 
-        :param here: the address that the request was sent to
+        :param local_address: the address that the request was sent to
         :raises BadHeader: ``Host`` is missing, repeated or malformed
         :raises WrongHost: it names another host
         """

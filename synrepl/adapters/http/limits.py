@@ -1,4 +1,4 @@
-"""Limits of an HTTP listener, and the errors beyond them."""
+"""Limits of an HTTP listener, and the errors raised beyond them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from synrepl.adapters.tcp.connection_table import ConnectionLimits
 from synrepl.core.errors import InputError, Unavailable
 
-#: One in this many connections is reserved for requests that need no place.
+#: One in this many connections is reserved for requests that need no slot.
 RESERVED_SHARE = 8
 
 
@@ -40,20 +40,19 @@ class HttpLimits:
     ===================  ==========================================================
     16 KiB of headers    400, closed (by ``twisted.web``)
     ``max_body``         413, by Content-Length at once, else while it streams
-    ``max_requests``     they wait, in order: whole requests that are answered at a
-                         time
-    ``max_queued``       503: whole requests that wait for that
-    ``queue_s``          503: seconds that one may wait
-    ``max_waiting``      503: requests of routes that wait for what others do
-    ``max_buffered``     503 to the slowest ones that are not whole: bytes of bodies
-                         of all requests together
-    ``max_unread``       cut off, those that have read nothing for longest: bytes of
-                         answers that are not read
-    ``connections``      closed, idle and unfinished ones first
-    ``head_s``           408: the time that a request line and headers may take
-    ``body_s``           408: likewise a body, and a second more for each
+    ``max_requests``     queued, in order: complete requests answered concurrently
+    ``max_queued``       503: complete requests in that queue
+    ``queue_s``          503: seconds that a request may wait in the queue
+    ``max_waiting``      503: requests of routes that wait, for a position for example
+    ``max_buffered``     503 to the slowest incomplete requests: bytes of bodies of all
+                         requests together
+    ``max_unread``       aborted, those that have read nothing for longest: bytes of
+                         answers that clients have not read
+    ``connections``      closed, idle and incomplete ones first
+    ``head_s``           408: seconds that a request line and headers may take
+    ``body_s``           408: seconds that a body may take, plus a second for every
     ``body_rate``        bytes of it
-    ``idle_s``           closed: between two requests of a connection, and the time
+    ``idle_s``           closed: seconds between two requests of a connection, and
                          to read an answer
     ===================  ==========================================================
     """
@@ -75,7 +74,7 @@ class HttpLimits:
     def max_busy(self) -> int:
         """Maximum number of connections with a complete, unanswered request.
 
-        The others can be displaced, so a request that needs no place always gets through.
+        The others can be displaced, so a request that needs no slot always gets through.
         """
         total = self.connections.total
         return max(1, total - max(2, total // RESERVED_SHARE))

@@ -1,4 +1,4 @@
-"""Requests and answers as handlers see them, without a connection."""
+"""Requests and answers as route handlers see them, independent of the connection."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from synrepl.core.errors import InputError
 
 JSON = "application/json"
 
-#: More query parameters than any request has.
+#: Maximum number of query parameters; no request needs as many.
 MAX_PARAMETERS = 50
 
 
@@ -29,9 +29,9 @@ class BadQuery(InputError):
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """A whole request.
+    """A complete request.
 
-    :ivar path: what the placeholders of the route's pattern stand for
+    :ivar path: values of the placeholders of the route's pattern
     """
 
     path: Mapping[str, str]
@@ -40,16 +40,16 @@ class HttpRequest:
     body: bytes
 
     def header(self, name: str) -> str | None:
-        """The value of a header that may come once; None when it did not come.
+        """The value of a header that may occur once; None without it.
 
-        :raises BadHeader: it came twice, or is not ASCII
+        :raises BadHeader: it occurs twice, or is not ASCII
         """
         return one_header(self.headers, name)
 
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """An answer, complete."""
+    """A complete answer."""
 
     status: int
     body: bytes
@@ -58,7 +58,7 @@ class HttpAnswer:
 
 
 def json_answer(value: Any, status: int = 200) -> HttpAnswer:
-    """An answer of JSON."""
+    """An answer whose body is JSON."""
     return HttpAnswer(status, jsons.encode(value))
 
 
@@ -74,7 +74,7 @@ def answer_headers(answer: HttpAnswer) -> list[tuple[str, str]]:
 
 
 def phrase(status: int) -> bytes:
-    """What a status is called."""
+    """The reason phrase of a status."""
     return HTTPStatus(status).phrase.encode()
 
 
@@ -94,7 +94,7 @@ def one_header(headers: Headers, name: str) -> str | None:
 def parse_query(text: bytes) -> dict[str, str]:
     """The parameters of a URL.
 
-    :raises BadQuery: not text, too many, or one twice
+    :raises BadQuery: not ASCII, too many, or a repeated parameter
     """
     try:
         pairs = parse_qsl(

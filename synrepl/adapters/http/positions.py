@@ -1,4 +1,4 @@
-"""Positions of streams from the status of a master, for workers without a database."""
+"""Stream positions from a master's ``/status``, for workers without a database."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class _Stream(msgspec.Struct):
 
 
 class _Status(msgspec.Struct):
-    """What is read of a status."""
+    """The members of a status that are used here."""
 
     streams: dict[str, _Stream]
 
@@ -27,7 +27,7 @@ class _Status(msgspec.Struct):
 class HttpPositions:
     """See :class:`synrepl.services.sources.PositionSource` and :class:`.IssuedTokens`.
 
-    A master learns of the tokens of other processes when it next looks at the database.
+    A master learns of the tokens of other processes when it next polls the database.
     """
 
     is_late = True
@@ -37,9 +37,9 @@ class HttpPositions:
         self._decode: msgspec.json.Decoder[_Status] = msgspec.json.Decoder(_Status)
 
     async def recorded(self, stream: Stream) -> RecordedPositions:
-        """How far the master has announced a stream.
+        """The positions that the master has announced for a stream.
 
-        :raises MasterAway: it cannot be reached, or has a fault of its own
+        :raises MasterAway: it cannot be reached, or answers with an error of its own
         :raises SecretRefused: :raises BadAnswer:
         """
         found = (await self._status(stream)).get(stream.name)
@@ -48,9 +48,9 @@ class HttpPositions:
         return RecordedPositions(found.position, {**found.removed_writers, **found.writers})
 
     async def given_out(self, stream: Stream) -> Token | None:
-        """The largest token that the master knows to have been given out.
+        """The largest token that the master knows to have been issued.
 
-        :returns: None for a master of a version that does not say; 0 for a stream it does not have
+        :returns: None for an older master that does not report it; 0 for a stream it does not have
         :raises MasterAway: :raises SecretRefused: :raises BadAnswer:
         """
         found = (await self._status(stream)).get(stream.name)

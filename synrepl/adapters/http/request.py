@@ -1,4 +1,4 @@
-"""A request of the HTTP listener: judged, received, answered."""
+"""A request of the HTTP listener: checked, received and answered."""
 
 # mypy: disable-error-code="no-untyped-call"
 # (the methods of twisted.web's request have no types)
@@ -36,7 +36,7 @@ _COST, _COST_OF_IMMEDIATE = 100, 20
 
 
 class RequestServer(Protocol):
-    """The listener of a connection; see :class:`~synrepl.adapters.http.server.HttpServer`."""
+    """What a request needs of its listener; see :class:`~synrepl.adapters.http.server.HttpServer`."""
 
     scheduler: TwistedScheduler
     limits: HttpLimits
@@ -50,7 +50,7 @@ class RequestServer(Protocol):
 
 
 class RequestChannel(Protocol):
-    """The connection of a request; see :class:`~synrepl.adapters.http.channel.HttpChannel`."""
+    """What a request needs of its connection; see :class:`~synrepl.adapters.http.channel.HttpChannel`."""
 
     server: RequestServer
     local_address: str
@@ -68,7 +68,7 @@ class RequestChannel(Protocol):
 
 
 class ArrivingRequest(http.Request):
-    """One request."""
+    """One request, from its headers to the end of its answer."""
 
     channel: RequestChannel  # type: ignore[assignment]
 
@@ -85,7 +85,7 @@ class ArrivingRequest(http.Request):
         self.began = 0.0
 
     def gotLength(self, length: int | None) -> None:
-        """The headers are there: judge them."""
+        """Check the headers, which are complete now."""
         self.content = None
         self.method, self.uri, self.clientproto = self.channel.request_line()
         path, _, self._query = self.uri.partition(b"?")
@@ -100,7 +100,7 @@ class ArrivingRequest(http.Request):
                 self.channel.head_accepted()
 
     def handleContentChunk(self, data: bytes) -> None:
-        """Part of the body came."""
+        """Receive part of the body."""
         if self._answered:
             return
         try:
@@ -112,7 +112,7 @@ class ArrivingRequest(http.Request):
         self._server.admission.body_received(self, len(data))
 
     def requestReceived(self, command: bytes, path: bytes, version: bytes) -> None:
-        """The request is there, whole."""
+        """Answer the request, which is complete now."""
         self._server.admission.body_complete(self)
         if self._answered:
             self.finish()
@@ -121,7 +121,7 @@ class ArrivingRequest(http.Request):
         self._handling.addErrback(lambda failure: _log.failure("cannot answer", failure=failure))
 
     def connectionLost(self, reason: Failure) -> None:
-        """The client is gone: cancel a handler that only waits; others run to completion."""
+        """Cancel a handler that only waits, since the client is gone; others run to completion."""
         super().connectionLost(reason)
         if self._handling is None:
             self._release_body()
@@ -129,9 +129,9 @@ class ArrivingRequest(http.Request):
             self._handling.cancel()
 
     def refuse(self, error: SynreplError) -> None:
-        """Answer before the request is there; what still comes of it is dropped."""
+        """Answer an incomplete request with an error; the rest of it is discarded."""
         self._release_body()
-        self.requestHeaders.removeHeader(b"Expect")  # or it would be told to continue
+        self.requestHeaders.removeHeader(b"Expect")  # or twisted.web would send 100 Continue
         self.responseHeaders.setRawHeaders(b"Connection", [b"close"])
         self.channel.persistent = 0
         self.channel.answered_early()
@@ -172,7 +172,7 @@ class ArrivingRequest(http.Request):
         return await route.handle(HttpRequest(path, query, self.requestHeaders, body))
 
     async def _answer_unqueued(self) -> HttpAnswer:
-        """Answer in this turn, if the budget allows it."""
+        """Answer without queueing: in this reactor turn, if the budget allows it."""
         assert self._match is not None
         self.channel.active(always=True)
         if self._match.route.immediate:
@@ -220,6 +220,6 @@ class ArrivingRequest(http.Request):
 
 
 async def _turn(slices: Slices | None, cost: int) -> None:
-    """Wait until the budget allows another request."""
+    """Wait until the budget of a reactor turn allows another request."""
     if slices is not None:
         await slices.step(cost)

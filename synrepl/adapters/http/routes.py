@@ -1,4 +1,4 @@
-"""Which handler answers which path."""
+"""Routes of the HTTP listener: which handler answers which path."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ class MethodNotAllowed(InputError):
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One row of the table.
+    """One route.
 
-    :ivar pattern: segments, of which ``<name>`` stands for any one
-    :ivar public: to be answered without the secret
+    :ivar pattern: a path; a segment ``<name>`` matches any one segment
+    :ivar public: answered without the secret
     :ivar takes_body: its requests have a body
-    :ivar waits: its handler waits for what others do. Such requests take no
-        place from others, and are cancelled when the client goes away
-    :ivar unqueued: its handler does not wait, so its requests need no place
-    :ivar immediate: likewise, and it is cheap: its requests do not wait behind others
-    :ivar statuses: what this route answers differently, by class of error
+    :ivar waits: its handler waits for other processes. Such requests take no slot
+        from others, and are cancelled when the client disconnects
+    :ivar unqueued: its handler does not wait, so its requests need no slot
+    :ivar immediate: likewise, and it is cheap, so its requests have a budget of their own
+    :ivar statuses: statuses that differ from the default, by error class
     """
 
     method: str
@@ -47,14 +47,14 @@ class Route:
 
 
 class Match(NamedTuple):
-    """A route, and what its placeholders stand for."""
+    """A route, and the values of its placeholders."""
 
     route: Route
     path: Mapping[str, str]
 
 
 class Router:
-    """The table of routes. ``GET`` routes answer ``HEAD`` too."""
+    """Finds the route of a request. ``GET`` routes answer ``HEAD`` too."""
 
     def __init__(self, routes: Sequence[Route]) -> None:
         self._routes = [(route, tuple(route.pattern.split("/"))) for route in routes]
@@ -62,7 +62,7 @@ class Router:
     def find(self, method: str, path: bytes) -> Match:
         """The route for a request.
 
-        :param path: of the URL, as it came
+        :param path: the path of the URL, undecoded
         :raises NoSuchPath: :raises MethodNotAllowed:
         """
         segments = _segments(path)

@@ -2,7 +2,7 @@
 
 A request is checked as soon as its headers are complete. If it is for another host,
 lacks the secret, matches no route or announces too large a body, it is answered at
-once, and the rest of it is discarded. It takes a place only when it is complete.
+once, and the rest of it is discarded. It takes a slot only when it is complete.
 Limits: :class:`~synrepl.adapters.http.limits.HttpLimits`.
 """
 
@@ -33,15 +33,15 @@ from synrepl.core.slices import Slices
 
 
 class HttpServer(http.HTTPFactory):
-    """Makes the connections of one listener and counts what they do.
+    """Factory of the connections of one listener, with its counters.
 
-    :param secret: what requests must carry as ``Authorization: Bearer …``; None
-        lets everybody in
+    :param secret: requests must carry it as ``Authorization: Bearer …``; None
+        for no authentication
     :param hosts: names that the listener answers to, besides those of loopback
     :param sliced: limit the requests answered per turn of the reactor; immediate ones have a
         budget of their own
-    :ivar responses: answers by (pattern of the route, status); ``-`` for no route
-    :ivar connections: those that are open
+    :ivar responses: number of answers by (pattern of the route, status); ``-`` for no route
+    :ivar connections: open connections
     :ivar admission: requests being received or answered
     """
 
@@ -69,7 +69,7 @@ class HttpServer(http.HTTPFactory):
         self._hosts = HostNames(hosts)
 
     def buildProtocol(self, addr: IAddress | None) -> HttpChannel | None:  # type: ignore[override]
-        """A connection, within the limits."""
+        """A channel for a new connection, within the limits; None beyond them."""
         remote_address = address_of(addr)
         return (
             HttpChannel(self, remote_address)
@@ -78,11 +78,11 @@ class HttpServer(http.HTTPFactory):
         )
 
     def serve(self, routes: Sequence[Route]) -> None:
-        """Answer by other routes from now on."""
+        """Replace the routes."""
         self._router = Router(routes)
 
     def startFactory(self) -> None:
-        """No access log, and no timer for one."""
+        """Do nothing: there is no access log, and no timer for one."""
 
     def stopFactory(self) -> None:
         """See :meth:`startFactory`."""
@@ -91,12 +91,12 @@ class HttpServer(http.HTTPFactory):
         """See :meth:`startFactory`."""
 
     def close_connections(self) -> None:
-        """Close what is idle, and the rest once it is answered."""
+        """Close idle connections now, and the others once their request is answered."""
         for channel in self.connections:
             channel.close_when_answered()
 
     def match(self, method: bytes, path: bytes, request: ArrivingRequest) -> Match:
-        """The route of a request that may be answered.
+        """The route of a request that passes all checks.
 
         :raises WrongHost: :raises BadHeader: :raises CrossSite:
         :raises Unauthorized: :raises NoSuchPath: :raises MethodNotAllowed:

@@ -1,16 +1,16 @@
-"""Missing facts from a master over HTTP, for followers without a database.
+"""Fetches missed facts from a master over HTTP, for followers without a database.
 
-Source: ``docs/protocol.md``, "Out-of-band catch-up over HTTP", held against
-recorded answers of real servers, which differ from the document in ways that a
-follower has to bear:
+Source: ``docs/protocol.md``, "Out-of-band catch-up over HTTP", checked against
+recorded answers of real servers. These differ from the document, and a follower
+has to cope:
 
-- They may give more than was asked for (``caches``). What lies beyond is cut
-  off; it will be asked for in its time.
-- They may say ``limited: false`` and stop short of the end. Whoever asks on
-  from there gets the rest, which may be nothing.
-- They give ``backfill`` newest first, and when such an answer is limited, it
-  is the *oldest* part that is missing, so a shorter range is asked for.
-- Each request needs an ID of its own, for answers are remembered by it.
+- They may return more than was requested (``caches``). Facts beyond the range are
+  dropped; they are requested later.
+- They may say ``limited: false`` and stop short of the end. The next request
+  returns the rest, which may be empty.
+- They return ``backfill`` newest first. When such an answer is limited, the *oldest*
+  part is missing, so a shorter range is requested.
+- Each request needs an ID of its own, because answers are cached by it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from synrepl.streams.definition import Fact, Stream
 from synrepl.streams.row import Row
 from synrepl.streams.rows import BadRow, MalformedRow, RowCodec
 
-#: Tokens asked for at a time where a server gives the newest first.
+#: Tokens requested at a time where a server returns the newest first.
 NEWEST_FIRST_TOKENS = 50
 
 _log = Logger()
@@ -69,7 +69,7 @@ class _Updates(msgspec.Struct):
 class HttpSource:
     """Pages of facts from the master; see :class:`synrepl.services.sources.FactSource`.
 
-    :ivar bad_rows: rows that are none of their stream, which were left out, by stream
+    :ivar bad_rows: number of rows left out because they do not fit their stream, by stream
     """
 
     def __init__(self, client: HttpClient) -> None:
@@ -79,14 +79,14 @@ class HttpSource:
         self._decode: msgspec.json.Decoder[_Updates] = msgspec.json.Decoder(_Updates)
 
     async def page(self, stream: Stream, span: Range, writer: str | None, limit: int) -> Page:
-        """Facts in ``span``, about ``limit`` rows; always some way on from ``span.after``.
+        """Fetch facts in ``span``, about ``limit`` rows; a page always advances from ``span.after``.
 
-        Facts name ``writer`` as theirs ("" without), for the answer does not tell.
+        Facts get ``writer`` as their writer ("" for None), because the answer does not name it.
 
-        :raises MasterAway: it cannot be reached, or has a fault of its own
-        :raises NothingYet: it cannot give anything of this range now
+        :raises MasterAway: it cannot be reached, or answers with an error of its own
+        :raises NothingYet: it has nothing of this range yet
         :raises Trimmed: the range begins below what has been trimmed
-        :raises FactsLost: it leads out of facts that a failover may have lost
+        :raises FactsLost: the range begins at a fact that a failover may have lost
         :raises SecretRefused: :raises RequestRefused: :raises BadAnswer:
         """
         if span.empty:
@@ -145,7 +145,7 @@ class HttpSource:
         return ordered
 
     def _rows(self, stream: Stream, raws: Iterable[msgspec.Raw]) -> tuple[Row, ...]:
-        """The rows that are rows, as in the live lane; the first that is none is logged."""
+        """Decode rows and leave out bad ones, as in the live lane; the first bad one is logged."""
         codec = self._codecs.get(stream.name)
         if codec is None:
             codec = self._codecs[stream.name] = RowCodec(stream)

@@ -1,1 +1,1 @@
-"""PostgreSQL from the reactor: pools, sessions, LISTEN, the embedded server."""
+"""PostgreSQL from the reactor: pool, sessions, single statements, LISTEN, embedded server."""

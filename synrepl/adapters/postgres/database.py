@@ -1,13 +1,13 @@
-"""PostgreSQL: transactions in a pool of threads, retried where that is safe.
+"""PostgreSQL transactions in a thread pool, retried where that is safe.
 
-Not on ``twisted.enterprise.adbapi``, which ties connections to threads, queues
-without bound, joins its threads without bound when it closes, and commits by
-itself, so that nobody could ask what became of a commit whose connection
-broke. The threads are those of Twisted's ``ThreadPool`` all the same.
+``twisted.enterprise.adbapi`` is not used: it ties connections to threads, has an
+unbounded queue, joins its threads without a timeout when it closes, and commits by
+itself, so the outcome of a commit whose connection broke could not be looked up.
+The threads come from Twisted's ``ThreadPool``.
 
-A transaction is an *attempt*: one job in one thread on one connection. All
+Each *attempt* of a transaction is one job in one thread on one connection. All
 waiting (for a connection, for the next attempt, for the outcome of a lost
-commit) happens in the reactor, so a thread is only ever busy with SQL.
+commit) happens in the reactor, so a thread only ever runs SQL.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ from synrepl.storage.store import DatabaseAway, OlderServer
 
 T = TypeVar("T")
 
-#: After a collision with other transactions; while the database is away; and while the outcome of
-#: a commit is not known yet.
+#: Back-off after a serialization failure, while the database is away, and while the outcome of a
+#: commit is unknown.
 _COLLIDED, _AWAY, _IN_DOUBT = BackOff(0.005, 0.5), BackOff(0.05, 2.0), BackOff(0.02, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
 class DatabaseLimits:
-    """What bounds a :class:`PostgresDatabase`; times are in seconds.
+    """Limits of a :class:`PostgresDatabase`; times are in seconds.
 
-    :ivar connections: transactions at a time; each has a thread and a connection
-    :ivar queue: transactions that may wait for one of them
+    :ivar connections: concurrent transactions; each has a thread and a connection
+    :ivar queue: transactions that may wait for a connection
     :ivar give_up_s: how long a transaction tries to reach a database that is away,
-        and how long it asks for the outcome of a lost commit
-    :ivar attempts: how often it is run when it collides with others
+        and how long it looks up the outcome of a lost commit
+    :ivar attempts: how often a transaction is run when it has serialization failures
     :ivar idle_s: how long the server lets a transaction sit without a statement
-    :ivar close_s: how long running transactions may go on when closing, before
-        their connections are ended, and how long after that they are waited for
+    :ivar close_s: how long running transactions may go on while closing, before their
+        connections are terminated, and how long to wait for them after that
     """
 
     connections: int = 8
@@ -62,7 +62,7 @@ class DatabaseLimits:
 
 
 class PostgresDatabase:
-    """Implements :class:`synrepl.storage.database.Database`. It connects when first used.
+    """Implements :class:`synrepl.storage.database.Database`; connects when first used.
 
     :param dsn: a libpq URI or key=value string; appears in no log or error
     :param instance: the process's name, which the server shows
@@ -87,7 +87,7 @@ class PostgresDatabase:
 
     @property
     def where(self) -> str:
-        """Host, port, database and user, for a person; no password."""
+        """Host, port, database and user, for display; without the password."""
         return self._address.where
 
     async def run(
@@ -107,7 +107,7 @@ class PostgresDatabase:
             try:
                 ran = await self._pool.run(attempt.run)
             except OlderServer:
-                # A connection from before a failover; a new one leads to the new server, perhaps.
+                # This connection is from before a failover; a new one may reach the new server.
                 self._pool.discard_idle()
                 if was_older:
                     raise
@@ -125,9 +125,9 @@ class PostgresDatabase:
                 await self._after_loss(name, self._address.away(ran.reason), losses)
 
     async def _after_loss(self, name: str, error: DatabaseAway, losses: _ConnectionLosses) -> None:
-        """Wait a moment before the next attempt.
+        """Pause before the next attempt.
 
-        :raises DatabaseAway: ``error``, when there is no point in another
+        :raises DatabaseAway: ``error``, when another attempt is pointless
         """
         self._pool.discard_idle()
         delay_s = losses.delay_s()
@@ -137,7 +137,7 @@ class PostgresDatabase:
         await self._sleep(delay_s)
 
     async def close(self) -> None:
-        """Refuse new transactions, wait for running ones, end them when they take too long."""
+        """Refuse new transactions, wait for running ones, terminate those that take too long."""
         closing = Deferred.fromCoroutine(self._pool.close(self._limits.close_s))
         for sleep, timer in list(self._sleeps.items()):
             timer.cancel()
@@ -147,9 +147,9 @@ class PostgresDatabase:
     async def _was_committed(self, name: str, ticket: CommitTicket) -> bool:
         """What became of a transaction whose connection was lost during COMMIT.
 
-        :raises CommitUnknown: nobody can say, or not in time
+        :raises CommitUnknown: the outcome cannot be looked up, or not in time
         """
-        self._pool.discard_idle()  # for they may be to what a crashed server left behind
+        self._pool.discard_idle()  # they may lead to remains of a crashed server
         losses = self._losses(_IN_DOUBT)
         while True:
             verdict, reason = CommitStatus.PENDING, CommitStatus.PENDING.value
@@ -171,7 +171,7 @@ class PostgresDatabase:
         return _ConnectionLosses(Retry(back_off, random), patience)
 
     async def _sleep(self, seconds: float) -> None:
-        """Sleep, but not through :meth:`close`."""
+        """Sleep; :meth:`close` ends it early."""
         if self._pool.closed:
             return
         sleep: Deferred[None] = Deferred(lambda _: timer.cancel())
@@ -184,12 +184,12 @@ class PostgresDatabase:
 
 @dataclass(frozen=True, slots=True)
 class _ConnectionLosses:
-    """Attempts that have lost the database."""
+    """Failed attempts of one transaction, with their back-off and deadline."""
 
     retry: Retry
     patience: Patience
 
     def delay_s(self) -> float | None:
-        """Count one more; seconds until the next attempt, None when it is too late for one."""
+        """Count a failure; seconds until the next attempt, or None after the deadline."""
         delay_s = self.retry.failed()
         return delay_s if self.patience.allows(delay_s) else None

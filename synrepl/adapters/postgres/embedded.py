@@ -1,7 +1,7 @@
-"""PostgreSQL as part of this process's life: started, watched, restarted, stopped.
+"""Embedded PostgreSQL: started, watched, restarted and stopped with this process.
 
-What blocks happens in one thread of its own, the *keeper*, which lives as long
-as the server does (see :mod:`synrepl.storage.launch.guard` for why it must).
+Blocking calls run in one dedicated thread, which lives as long as the server
+(:mod:`synrepl.storage.launch.guard` says why it must).
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _BACK_OFF = BackOff(0.2, 30.0)
 class EmbeddedPostgres:
     """A PostgreSQL server that belongs to this process.
 
-    :param data_dir: its folder, see :mod:`synrepl.storage.launch.postgres`
-    :param port: on 127.0.0.1; 0 for a free one
+    :param data_dir: its directory; see :mod:`synrepl.storage.launch.postgres`
+    :param port: port on 127.0.0.1; 0 for a free one
     :param prefer_system: run an installed PostgreSQL rather than the pip package's
     :param fsync: False risks the data when the machine crashes
-    :param on_crash: called with the reason when it ended by itself; it is being restarted
+    :param on_crash: called with the reason when the server ended unexpectedly, before the restart
     """
 
     _log = Logger()
@@ -59,18 +59,18 @@ class EmbeddedPostgres:
 
     @property
     def pid(self) -> int | None:
-        """The server's process ID, while it runs."""
+        """The server's process ID; None while it does not run."""
         child = self._server.child
         return None if child is None else child.pid
 
     async def start(self) -> str:
-        """Start it, and keep it running until :meth:`stop`. Once.
+        """Start it, and keep it running until :meth:`stop`. To be called once.
 
-        :returns: the DSN, with the password; it stays the same when it is restarted
-        :raises ConfigError: something is to be corrected first; see the errors
-            of :mod:`synrepl.storage.launch.postgres` and :mod:`synrepl.storage.launch.postgres_binaries`
-        :raises DataDirTaken: another process runs it
-        :raises StartFailed: it does not run
+        :returns: the DSN, with the password; a restart does not change it
+        :raises ConfigError: the operator has to correct something; see the errors of
+            :mod:`synrepl.storage.launch.postgres` and :mod:`synrepl.storage.launch.postgres_binaries`
+        :raises DataDirTaken: another process runs a server in the directory
+        :raises StartFailed: the server did not start
         """
         self._thread.start()
         try:
@@ -83,7 +83,7 @@ class EmbeddedPostgres:
         return dsn
 
     async def stop(self) -> None:
-        """Shut it down and wait for that; connections are ended."""
+        """Shut the server down, and wait until it has ended; its connections are closed."""
         if self._stopping:
             return
         self._stopping = True
@@ -94,20 +94,20 @@ class EmbeddedPostgres:
         self._thread.stop()
 
     def fileno(self) -> int:
-        """For the reactor: readable when the server is gone."""
+        """``IReadDescriptor``: readable when the server has ended."""
         child = self._server.child
         return -1 if child is None else child.fileno()
 
     def doRead(self) -> None:
-        """For the reactor."""
+        """``IReadDescriptor``: the server has ended."""
         self._ended()
 
     def connectionLost(self, reason: object) -> None:
-        """For the reactor, which takes an end of file for one."""
+        """``IReadDescriptor``: called instead of :meth:`doRead` at an end of file."""
         self._ended()
 
     def logPrefix(self) -> str:
-        """For the reactor."""
+        """``ILoggingContext``: a name for logs."""
         return "embedded postgres"
 
     def _watch(self) -> None:
@@ -115,7 +115,7 @@ class EmbeddedPostgres:
             self._reactor.addReader(self)
 
     def _ended(self) -> None:
-        """The server is gone, without having been asked to."""
+        """Report a server that ended unexpectedly, and restart it."""
         self._reactor.removeReader(self)
         child = self._server.child
         if self._stopping or child is None or not child.gone():
@@ -125,11 +125,11 @@ class EmbeddedPostgres:
         try:
             self._on_crash(reason)
         except Exception:
-            self._log.failure("telling that the embedded PostgreSQL ended failed")
+            self._log.failure("the crash callback of the embedded PostgreSQL failed")
         self._restart()
 
     def _restart(self) -> None:
-        if self._stopping:  # for on_crash may have done that
+        if self._stopping:  # on_crash may have called stop()
             return
         self._run_in_thread(self._server.restart).addCallbacks(self._restarted, self._not_restarted)
 
@@ -145,7 +145,7 @@ class EmbeddedPostgres:
             self._next_attempt = self._reactor.callLater(self._retry.failed(), self._restart)
 
     def _run_in_thread(self, job: Callable[[], T]) -> Deferred[T]:
-        """Run a blocking job in the keeper's thread, after those before."""
+        """Run a blocking job in the dedicated thread, after earlier ones."""
         result: Deferred[T] = Deferred()
 
         def finished(ok: bool, outcome: Any) -> None:

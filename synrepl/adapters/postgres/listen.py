@@ -1,7 +1,7 @@
-"""Notifications of Postgres, over a connection of their own that comes back by itself.
+"""LISTEN on a dedicated connection that reconnects by itself.
 
-A notification is a hint, never the truth: it is lost while the connection is
-away. So the owner hears of every new connection too, and then looks for itself.
+Notifications are hints: those sent while the connection is down are lost. So the
+owner is also called after each new connection, and then polls.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class PostgresListener:
     :param dsn: a libpq URI or key=value string
     :param instance: the process's name, which the server shows
     :param on_notify: called with channel and payload
-    :param on_reconnect: called whenever LISTEN has taken effect, the first time
-        too: what happened before may have gone unnoticed
+    :param on_reconnect: called whenever LISTEN has taken effect, including the first
+        time: earlier notifications may have been missed
     :raises BadDsn: ``dsn`` cannot be read
     """
 
@@ -66,12 +66,12 @@ class PostgresListener:
         self._next_attempt: DelayedCall | None = None
 
     def start(self) -> None:
-        """Begin to connect; goes on trying until :meth:`stop`. Once."""
+        """Begin to connect; retries until :meth:`stop`. To be called once."""
         self._threads.start()
         self._connect()
 
     async def stop(self) -> None:
-        """Stop listening; waits for an attempt to connect, which has a time limit."""
+        """Stop listening; waits for a running attempt to connect, which has a timeout."""
         if self._stopped is not None:
             return
         self._stopped = Deferred()
@@ -89,7 +89,7 @@ class PostgresListener:
         )
 
     def _open(self) -> PostgresConnection:
-        """Connect and listen; in a thread."""
+        """Connect and listen; runs in a thread."""
         connection = self._address.connect()
         try:
             with connection.cursor() as cursor:

@@ -1,7 +1,7 @@
-"""Connections and the threads that work on them, both bounded.
+"""A bounded pool of connections and of the threads that use them.
 
-A *slot* is the right to one thread and one connection. Slots are handed out in
-the reactor's thread; who finds none waits in a queue of limited length.
+A *slot* stands for one thread and one connection. Slots are acquired in the
+reactor's thread; without a free slot, a job waits in a bounded queue.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ T = TypeVar("T")
 
 
 class DaemonThreadPool(ThreadPool):
-    """Twisted's pool, of threads that cannot keep a process from ending."""
+    """Twisted's thread pool with daemon threads, which do not keep a process from ending."""
 
     threadFactory = staticmethod(partial(Thread, daemon=True))  # type: ignore[assignment]
 
 
 class PoolSlot:
-    """One connection, opened when it is first needed.
+    """One connection of the pool, opened when it is first needed.
 
-    :param reconnects: whether another may take the place of one that broke
+    :param reconnects: whether a broken connection is replaced
     """
 
     def __init__(self, address: DatabaseAddress, reconnects: bool) -> None:
@@ -44,14 +44,14 @@ class PoolSlot:
         self._may_connect = True
         self._reconnects = reconnects
         self.connection: PostgresConnection | None = None
-        #: Set by another thread when no job is to begin any more.
+        #: Set by another thread: no further job may begin.
         self.closing = False
 
     def run(self, job: Callable[[PostgresConnection], T]) -> T:
-        """Run ``job`` on the connection. Blocks: for a thread.
+        """Run ``job`` on the connection. Blocks; called in a thread.
 
-        :raises DatabaseAway: there is no connection, and none could be made; or
-            an error of the driver came through ``job``, which means that it was lost
+        :raises DatabaseAway: the connection could not be made; or ``job`` raised an error
+            of the driver, which means that the connection was lost
         """
         connection = self.connection
         if connection is None:
@@ -81,9 +81,9 @@ class PoolSlot:
 class ConnectionPool:
     """Runs jobs on connections.
 
-    :param size: how many jobs, threads and connections at a time
-    :param queue: how many more may wait
-    :param reconnects: whether connections that broke are replaced
+    :param size: maximum number of concurrent jobs, threads and connections
+    :param queue: maximum number of jobs that wait for a slot
+    :param reconnects: whether broken connections are replaced
     :param on_idle: called in the reactor's thread each time the last running job has ended
     """
 
@@ -113,9 +113,9 @@ class ConnectionPool:
         self._threads.start()
 
     async def run(self, job: Callable[[PostgresConnection], T]) -> T:
-        """Run ``job`` in a thread, as soon as there is one.
+        """Run ``job`` in a thread, once a slot is free.
 
-        Cancelling gives up waiting; a job that has begun goes on to its end.
+        Cancelling ends the wait for a slot; a job that has begun runs to completion.
 
         :raises DatabaseBusy: the queue is full
         :raises DatabaseAway: no connection could be made, or the pool is closed
@@ -133,15 +133,15 @@ class ConnectionPool:
         return await result
 
     def discard_idle(self) -> None:
-        """Close the connections that nobody uses: they are no better than one that was just lost."""
+        """Close unused connections: a connection was just lost, so they are probably broken too."""
         for slot in self._free:
             slot.discard()
 
     async def close(self, patience_s: float) -> None:
-        """Refuse what waits, let running jobs end, end those that do not, end all threads.
+        """Fail queued jobs, wait for running ones, and stop the threads.
 
-        :param patience_s: how long jobs may run on before their connections are
-            ended, and then how long until they are left behind
+        :param patience_s: how long jobs may go on before their backends are terminated,
+            and how long after that until they are abandoned
         """
         if self.closed:
             return
@@ -200,16 +200,15 @@ class ConnectionPool:
         return True
 
     def _end_backends(self) -> None:
-        """Have the server end the connections that are in use.
+        """Have the server terminate the backends of the connections in use.
 
-        Over a connection of its own, in a thread of its own, and not with the
-        driver's ``cancel()``: that one holds Python's global lock, and all of
-        this process with it, while it waits for the server.
+        This takes a new connection in a new thread. The driver's ``cancel()`` would hold
+        Python's global lock, and thus block the whole process, while it waits for the server.
         """
         pids = []
         for slot in self._slots:
-            slot.closing = True  # first, so that a connection being made is not missed
-            connection = slot.connection  # once: its thread may be just discarding it
+            slot.closing = True  # first, so that a connection that is being made is not missed
+            connection = slot.connection  # read once: its thread may be discarding it
             if connection is not None and slot not in self._free:
                 pids.append(connection.info.backend_pid)
         Thread(target=_terminate, args=(self._address, pids), daemon=True).start()
@@ -228,7 +227,7 @@ def _terminate(address: DatabaseAddress, pids: list[int]) -> None:
         connection = address.connect()
         try:
             with connection.cursor() as cursor:
-                # Of ours only: after a failover it may be another server's.
+                # After a failover, the PID may be that of another client's backend.
                 cursor.execute(
                     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = ANY(%s)"
                     " AND application_name = current_setting('application_name')",

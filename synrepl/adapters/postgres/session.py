@@ -1,7 +1,7 @@
-"""One connection kept open for session-level locks, and prompt news of its loss.
+"""A connection held open for session-level locks, whose loss is noticed promptly.
 
-While a job runs, its thread reads the socket. While none does, the reactor
-watches it: nothing arrives on an idle connection but its end.
+While a job runs, its thread reads the socket. Otherwise the reactor watches it:
+the only thing that arrives on an idle connection is its end.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from synrepl.storage.store import DatabaseAway
 
 T = TypeVar("T")
 
-#: Both ends find out about a silent loss within seconds: the server gives the
-#: locks free, the owner stops relying on them.
+#: Both ends notice a silent loss within seconds: the server releases the locks, and the
+#: owner stops relying on them.
 _KEEPALIVE = Keepalive(idle_s=2, interval_s=1, count=3)
 
 _QUEUE = 1000
@@ -54,18 +54,18 @@ class PostgresSession:
         )
         self._connection: PostgresConnection | None = None
         self._watch: SocketWatcher | None = None
-        self._failure = ""  # what the last job that lost the connection said of it
+        self._failure = ""  # reason given by the last job that lost the connection
         self._lost: str | None = None
         self._on_lost: list[Callable[[str], object]] = []
 
     @property
     def backend_pid(self) -> int:
-        """The server process of this session, as other sessions see it; 0 once it is over."""
+        """The PID of this session's backend; 0 once the session is over."""
         connection = self._connection
         return 0 if connection is None or connection.closed else connection.info.backend_pid
 
     async def open(self) -> None:
-        """Connect; once, before anything else.
+        """Connect; to be called once, before anything else.
 
         :raises DatabaseAway: it cannot be reached
         """
@@ -90,7 +90,7 @@ class PostgresSession:
             call(self._lost)
 
     async def run(self, work: Callable[[Transaction], T]) -> T:
-        """Run ``work`` in one transaction, after those asked for before."""
+        """Run ``work`` in one transaction, after those requested earlier."""
         if self._lost is not None:
             raise self._address.away(self._lost)
         attempt = Attempt(self._address, "session", work, False, Isolation.READ_COMMITTED)
@@ -112,10 +112,10 @@ class PostgresSession:
         return ran.result
 
     async def close(self, last: Callable[[Transaction], object] | None = None) -> None:
-        """End the connection, and the locks with it; waits for what runs, but not for long.
+        """Close the connection, which releases the locks; waits a few seconds for running jobs.
 
-        :param last: run before that, in its turn
-        :raises DatabaseAway: ``last`` could not be run; the connection is ended all the same
+        :param last: a transaction to run before that
+        :raises DatabaseAway: ``last`` could not be run; the connection is closed all the same
         """
         try:
             if last is not None:
@@ -137,7 +137,7 @@ class PostgresSession:
                 timer.cancel()
 
     def _readable(self) -> None:
-        """Something arrived on the idle connection: see whether it is its end."""
+        """Check whether what arrived on the idle connection is its end."""
         assert self._connection is not None
         try:
             self._connection.poll()
@@ -145,7 +145,7 @@ class PostgresSession:
             self._lose(self._address.redacted(error))
 
     def _idle(self) -> None:
-        """No job is left: watch, or find that the last one lost the connection."""
+        """Watch the connection again, unless the last job lost it."""
         if self._pool.closed or self._connection is None or self._watch is None:
             return
         if self._connection.closed:
@@ -164,7 +164,7 @@ class PostgresSession:
             try:
                 call(reason)
             except Exception:
-                self._log.failure("telling that a session was lost failed")
+                self._log.failure("a callback for the loss of a session failed")
 
 
 async def open_session(reactor: Reactor, dsn: str, instance: str) -> PostgresSession:
@@ -172,7 +172,7 @@ async def open_session(reactor: Reactor, dsn: str, instance: str) -> PostgresSes
 
     :param dsn: a libpq URI or key=value string
     :param instance: the process's name, which the server shows
-    :raises DatabaseAway: the database cannot be reached; nothing is tried again
+    :raises DatabaseAway: the database cannot be reached; there is no retry
     :raises BadDsn: ``dsn`` cannot be read
     """
     address = DatabaseAddress(dsn, instance, keepalive=_KEEPALIVE, settings=_SETTINGS)

@@ -1,9 +1,8 @@
-"""Single statements, each a transaction of its own, without a thread in between.
+"""Single-statement transactions on an asynchronous connection, without threads.
 
-For what is one small statement and wants its answer soon: on a connection in
-libpq's asynchronous mode, which the reactor watches, it costs one round trip
-and no hand-over between threads. Everything else goes through
-:mod:`synrepl.adapters.postgres.database`.
+For small statements whose latency matters: on a connection in libpq's asynchronous
+mode, watched by the reactor, they cost one round trip and no hand-over between
+threads. Everything else goes through :mod:`synrepl.adapters.postgres.database`.
 """
 
 from __future__ import annotations
@@ -24,15 +23,15 @@ from synrepl.driver.connection import DatabaseAddress, close
 from synrepl.driver.errors import VALUE_ERRORS, is_lost, translate
 from synrepl.storage.database import CommitUnknown, DatabaseBusy, Prepared, Record, Values
 
-#: Statements that may wait for the connection.
+#: Maximum number of statements that wait for the connection.
 MAX_WAITING = 1_000
 
 
 class _SocketWatcher:
-    """A connection's socket, for the reactor.
+    """A connection's socket, as a descriptor for the reactor.
 
-    A descriptor of its own: libpq closes the one it has without a word, and a
-    closed descriptor cannot be taken out of the reactor's hands any more.
+    It duplicates the descriptor: libpq may close its own at any time, and a closed
+    descriptor cannot be removed from the reactor.
     """
 
     def __init__(self, reactor: Any, socket: int, ready: Callable[[], None]) -> None:
@@ -41,11 +40,11 @@ class _SocketWatcher:
         self._ready = ready
 
     def is_for(self, socket: int) -> bool:
-        """False when the connection has gone on to another socket, as it may while it is made."""
+        """Whether this is the socket in use; it may change while the connection is being made."""
         return os.path.samestat(os.fstat(self._socket), os.fstat(socket))
 
     def read(self) -> None:
-        """Call ``ready`` whenever something has come."""
+        """Call ``ready`` whenever there is something to read."""
         self._reactor.addReader(self)
 
     def write(self) -> None:
@@ -53,7 +52,7 @@ class _SocketWatcher:
         self._reactor.addWriter(self)
 
     def stop(self) -> None:
-        """Watch no more."""
+        """Stop watching, and close the descriptor."""
         if self._socket >= 0:
             self._reactor.removeReader(self)
             self._reactor.removeWriter(self)
@@ -61,30 +60,30 @@ class _SocketWatcher:
             self._socket = -1
 
     def fileno(self) -> int:
-        """For the reactor."""
+        """``IFileDescriptor``: the duplicate."""
         return self._socket
 
     def doRead(self) -> None:
-        """For the reactor."""
+        """``IReadDescriptor``: there is something to read."""
         self._ready()
 
     def doWrite(self) -> None:
-        """For the reactor."""
+        """``IWriteDescriptor``: there is room to send."""
         self._reactor.removeWriter(self)
         self._ready()
 
     def connectionLost(self, reason: object) -> None:
-        """For the reactor: the driver finds out by itself."""
+        """``IReadDescriptor``: the driver notices the loss when it is polled."""
         self._ready()
 
     def logPrefix(self) -> str:
-        """For the reactor."""
+        """``ILoggingContext``: a name for logs."""
         return "postgres singles"
 
 
 @dataclass(slots=True, eq=False)
 class _Statement:
-    """A statement, and the promise of its rows."""
+    """A statement, and the Deferred of its rows."""
 
     prepared: Prepared
     params: Values
@@ -92,7 +91,7 @@ class _Statement:
 
 
 class PostgresSingles:
-    """Implements :class:`synrepl.storage.database.Statements`. It connects when first used.
+    """Implements :class:`synrepl.storage.database.Statements`; connects when first used.
 
     :param reactor: watches the connection
     :param dsn: a libpq URI or key=value string
@@ -115,7 +114,7 @@ class PostgresSingles:
 
     @staticmethod
     def can_reach(dsn: str) -> bool:
-        """Whether the host is an address: looking a name up would block the reactor."""
+        """Whether the host is an address; looking up a name would block the reactor."""
         try:
             host = extensions.parse_dsn(dsn).get("host", "")
             ipaddress.ip_address(host)
@@ -125,7 +124,7 @@ class PostgresSingles:
 
     @property
     def connected(self) -> bool:
-        """There is a connection, and it is not known to be lost."""
+        """Whether there is a connection that is not known to be lost."""
         return self._connection is not None and not self._connecting
 
     async def run(self, prepared: Prepared, params: Values) -> list[Record]:
@@ -138,11 +137,11 @@ class PostgresSingles:
         return await statement.result
 
     def close(self) -> None:
-        """Disconnect; what has no answer yet fails."""
+        """Disconnect; statements without an answer fail."""
         self._closed = True
         self._lose("this process closed it")
 
-    # -- how it is done -------------------------------------------------------------------
+    # -- running statements ---------------------------------------------------------------
 
     def _next(self) -> None:
         if self._running is not None or self._connecting or not self._waiting:
@@ -164,7 +163,7 @@ class PostgresSingles:
         self._poll()
 
     def _start(self, connection: extensions.connection, statement: _Statement) -> None:
-        """Run a statement; the first of its kind on this connection is planned before."""
+        """Run a statement; the first of its kind on this connection is prepared before."""
         prepared, params = statement.prepared, statement.params
         self._running = statement
         self._preparing = prepared.name not in self._known
@@ -183,7 +182,7 @@ class PostgresSingles:
         self._poll()
 
     def _poll(self) -> None:
-        """Let the driver go on, and do what it waits for."""
+        """Let the driver proceed, and watch the socket for what it waits for."""
         connection = self._connection
         if connection is None:
             return
@@ -211,7 +210,7 @@ class PostgresSingles:
         return self._watch
 
     def _idle(self) -> None:
-        """The driver has nothing left to do: we are connected, or have an answer."""
+        """Handle a finished operation of the driver: a connection, or the answer to a statement."""
         self._connecting = False
         statement, self._running = self._running, None
         if statement is not None and self._preparing:
@@ -231,7 +230,10 @@ class PostgresSingles:
         self._next()
 
     def _lose(self, reason: str) -> None:
-        """Without a connection: what was sent may have been done, what was not was not."""
+        """Drop the connection, and fail all statements.
+
+        The outcome of the statement that was sent is unknown; the others were not run.
+        """
         connection, self._connection = self._connection, None
         watch, self._watch = self._watch, None
         if watch is not None:
@@ -257,7 +259,7 @@ class PostgresSingles:
 
 
 def _ends(connection: extensions.connection, error: Exception) -> bool:
-    """Whether this error is the end of the connection; libpq's own errors have no code."""
+    """Whether this error ends the connection; libpq's own errors have no SQLSTATE."""
     if not isinstance(error, psycopg2.Error):
         return False
     own = isinstance(error, psycopg2.OperationalError) and error.pgcode is None

@@ -1,4 +1,4 @@
-"""Noticing what arrives on an idle connection."""
+"""Watches the socket of an idle connection."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from synrepl.driver.connection import PostgresConnection
 
 
 class SocketWatcher:
-    """Calls back when a connection's socket has something to read.
+    """Calls back when a connection's socket is readable.
 
     It watches a duplicate of the descriptor: libpq closes its own as soon as it
-    reads an end of file, and the number may be somebody else's a moment later.
+    reads an end of file, and the number may then be reused at once.
 
-    :param readable: called in the reactor's thread, and again until it has read
+    :param readable: called in the reactor's thread, repeatedly until the data is read
     """
 
     def __init__(
@@ -26,34 +26,34 @@ class SocketWatcher:
         self._descriptor = os.dup(connection.fileno())
 
     def resume(self) -> None:
-        """Watch."""
+        """Start watching, or resume."""
         if self._descriptor >= 0:
             self._reactor.addReader(self)
 
     def pause(self) -> None:
-        """Let somebody else read."""
+        """Stop watching while a thread uses the connection."""
         if self._descriptor >= 0:
             self._reactor.removeReader(self)
 
     def close(self) -> None:
-        """Stop for good."""
+        """Stop watching, and close the descriptor."""
         self.pause()
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
     def fileno(self) -> int:
-        """For the reactor."""
+        """``IFileDescriptor``: the duplicate; -1 once closed."""
         return self._descriptor
 
     def doRead(self) -> None:
-        """For the reactor."""
+        """``IReadDescriptor``: the socket is readable."""
         self._readable()
 
     def connectionLost(self, reason: object) -> None:
-        """For the reactor, which says so when there is an end and nothing else to read."""
+        """``IReadDescriptor``: called instead of :meth:`doRead` at an end of file."""
         self._readable()
 
     def logPrefix(self) -> str:
-        """For the reactor."""
+        """``ILoggingContext``: a name for logs."""
         return "postgres"
