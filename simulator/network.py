@@ -11,7 +11,7 @@ from twisted.internet.protocol import Protocol as TwistedProtocol
 from twisted.python.failure import Failure
 
 from simulator.clock import Process, VirtualClock
-from synrepl.testing.links import Address, Link
+from synrepl.testing.links import Link, LinkAddress
 
 #: Bytes that travel unnoticed, and that then wait before a producer is paused: small,
 #: so that a slow reader shows with few facts.
@@ -96,8 +96,8 @@ class Network:
             factory.clientConnectionFailed(connector, Failure(ConnectError(string=reason)))
             return
         self._number += 1
-        client: TwistedProtocol = factory.buildProtocol(Address("master"))
-        server: TwistedProtocol = self._listener.buildProtocol(Address(process.name))
+        client: TwistedProtocol = factory.buildProtocol(LinkAddress("master"))
+        server: TwistedProtocol = self._listener.buildProtocol(LinkAddress(process.name))
         link = Link(
             self._clock,
             client,

@@ -1,4 +1,4 @@
-"""Everything a database's schemas define, as text that two databases can be compared by."""
+"""Describes everything that a database's schemas define, as text for comparison."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def describe(txn: Transaction, schemas: Sequence[str] = ("public", "synrepl")) -
     """One line per object in ``schemas``, sorted: tables, columns with their defaults,
     indexes, constraints, sequences, functions with their source, triggers, types, comments.
 
-    The order of columns is left out: a migrated table may have them in another.
+    The order of columns is left out, because a migrated table may have a different one.
     """
     lines: list[str] = []
     for kind, query in _QUERIES.items():

@@ -1,11 +1,11 @@
-"""Connections in memory: between two protocols, at a pace of your choice, to be cut at any byte.
+"""In-memory connections between two Twisted protocols, at a chosen pace, which can be cut at any byte.
 
-Each end of a :class:`Link` is a transport as Twisted's TCP ones behave: what is
-written waits until the other side takes it, a producer is paused when too much
-waits, a side that does not read makes the other one wait, ``loseConnection``
-first writes what is left, ``abortConnection`` drops it.
+Each end of a :class:`Link` is a transport that behaves like Twisted's TCP transports:
+written bytes wait until the other side reads them, a producer is paused when too many
+wait, a side that does not read makes the other one wait, ``loseConnection`` first writes
+what is left, ``abortConnection`` drops it.
 
-Nothing happens by itself: bytes move when the clock that was passed in does.
+Bytes move only when the given clock advances.
 """
 
 from __future__ import annotations
@@ -23,19 +23,20 @@ from synrepl.core.clock import Clock, DelayedCall
 
 
 class Pace(Protocol):
-    """How bytes travel."""
+    """The speed at which bytes travel."""
 
     def delay(self) -> float:
         """Seconds until the next piece arrives."""
 
     def piece(self, waiting: int) -> int:
-        """How many of ``waiting`` bytes (at least one) that piece has."""
+        """The size of that piece, out of ``waiting`` bytes; at least one."""
 
 
-class Even:
-    """Every piece takes equally long and holds all there is, or up to ``piece_bytes``.
+class EvenPace:
+    """A constant pace.
 
-    :param seconds: how long
+    :param seconds: delay of each piece
+    :param piece_bytes: maximum size of a piece
     """
 
     def __init__(self, seconds: float = 0.0, piece_bytes: int = 1 << 30) -> None:
@@ -43,19 +44,19 @@ class Even:
         self._piece_bytes = piece_bytes
 
     def delay(self) -> float:
-        """Always the same."""
+        """The same for each piece."""
         return self._seconds
 
     def piece(self, waiting: int) -> int:
-        """All there is, up to the limit."""
+        """All waiting bytes, up to the limit."""
         return min(waiting, self._piece_bytes)
 
 
-AT_ONCE = Even()
+IMMEDIATE = EvenPace()
 
 
-class Address:
-    """Where an end is, for logs."""
+class LinkAddress:
+    """The address of an end, for logs."""
 
     def __init__(self, host: str, port: int = 0) -> None:
         self.host = host
@@ -66,10 +67,10 @@ class Address:
 class LinkEnd:
     """One end of a link: the transport of its protocol.
 
-    :ivar sent: called with all that the protocol writes, when it writes it
-    :ivar lost: called after the protocol was told that the connection is gone
-    :param window: bytes that travel or wait at the receiver without the sender noticing
-    :param full: bytes beyond them at which the protocol's producer is paused
+    :ivar sent: called with everything that the protocol writes, when it is written
+    :ivar lost: called after the protocol's ``connectionLost``
+    :param window: bytes in flight or in the receiver's buffer, which the sender does not notice
+    :param full: bytes beyond these at which the protocol's producer is paused
     """
 
     def __init__(
@@ -98,13 +99,13 @@ class LinkEnd:
 
     @property
     def waiting(self) -> int:
-        """Bytes written here that the other side has not taken yet."""
+        """Number of bytes written here that the other side has not read yet."""
         return len(self._pending)
 
     # -- ITransport --------------------------------------------------------------------
 
     def write(self, data: bytes) -> None:
-        """Send bytes; dropped when the connection is gone."""
+        """Send bytes; dropped if the connection is lost."""
         if not self.open or not data:
             return
         if self.sent is not None:
@@ -122,14 +123,14 @@ class LinkEnd:
         self.write(b"".join(data))
 
     def loseConnection(self, reason: Failure | None = None) -> None:
-        """Close once what was written has gone out; nothing is read from now on."""
+        """Stop reading, and close once everything written is sent."""
         if self.open and not self.disconnecting:
             self.disconnecting = True
             self._reading = False
             self._clock.callLater(0, self._close_when_written)
 
     def abortConnection(self) -> None:
-        """Close now; what is under way in either direction is lost."""
+        """Close now; bytes in flight in either direction are lost."""
         if self.open:
             self._drop()
             self.peer._drop()
@@ -137,23 +138,23 @@ class LinkEnd:
             self._end_peer(ConnectionLost())
 
     def getPeer(self) -> Any:
-        """Where the other end is."""
-        return Address(self.peer.name)
+        """The address of the other end."""
+        return LinkAddress(self.peer.name)
 
     def getHost(self) -> Any:
-        """Where this end is."""
-        return Address(self.name)
+        """The address of this end."""
+        return LinkAddress(self.name)
 
     def setTcpNoDelay(self, enabled: bool) -> None:
-        """There is nothing to delay."""
+        """Do nothing: writes are never delayed."""
 
     def setTcpKeepAlive(self, enabled: bool) -> None:
-        """There is nothing to keep alive."""
+        """Do nothing: there are no keepalives."""
 
     # -- IConsumer ----------------------------------------------------------------------
 
     def registerProducer(self, producer: object, streaming: bool) -> None:
-        """Have a producer paused while too much waits; only streaming ones are known."""
+        """Pause a producer while too many bytes wait; only push producers are supported."""
         assert streaming
         self._producer = producer
         self._producer_paused = False
@@ -162,14 +163,14 @@ class LinkEnd:
         """Forget the producer."""
         self._producer = None
 
-    # -- IPushProducer: what this end reads ------------------------------------------------
+    # -- IPushProducer: reading ------------------------------------------------------------
 
     def pauseProducing(self) -> None:
-        """Read no more, so that the other side has to wait."""
+        """Stop reading, so that the other side has to wait."""
         self._reading = False
 
     def resumeProducing(self) -> None:
-        """Read again."""
+        """Resume reading."""
         if self.open and not self.disconnecting:
             self._reading = True
             self.peer._move()
@@ -186,18 +187,18 @@ class LinkEnd:
         self.protocol.makeConnection(self)
 
     def abandon(self) -> None:
-        """The process at this end is gone: its protocol is never called again."""
+        """Never call the protocol again: the process at this end is gone."""
         self._abandoned = True
 
     def stall(self, stalled: bool) -> None:
-        """Let what is sent here arrive no more, or again."""
+        """Hold back everything sent from here, or let it arrive again."""
         self._stalled = stalled
         if not stalled and self._unheard is not None:
             self._end_peer(self._unheard)
         self._move()
 
     def arrive(self, count: int) -> None:
-        """Let the other side have the first ``count`` bytes that wait, now."""
+        """Deliver the first ``count`` waiting bytes to the other side now."""
         data = bytes(self._pending[:count])
         del self._pending[:count]
         if data and self.peer.open and not self.peer._abandoned:
@@ -235,7 +236,7 @@ class LinkEnd:
     def _arrived(self) -> None:
         self._arrival = None
         if self._stalled or self._cut or not self.peer._reading:
-            return  # whoever changes that moves things again
+            return  # resuming calls _move()
         self.arrive(self._pace.piece(len(self._pending)))
         if self.disconnecting:
             self._close_when_written()
@@ -252,7 +253,7 @@ class LinkEnd:
             self._end_peer(ConnectionDone())
 
     def _end_peer(self, reason: Exception) -> None:
-        """Let the other side hear of the end, once anything gets through to it."""
+        """Close the other side, once anything gets through to it."""
         if self._stalled:
             self._unheard = reason
         else:
@@ -262,9 +263,9 @@ class LinkEnd:
 class Link:
     """A connection between two protocols.
 
-    :param pace: of both directions
-    :param window: bytes under way that a sender does not notice
-    :param full: bytes waiting beyond them at which a producer is paused
+    :param pace: pace of both directions
+    :param window: bytes in flight that a sender does not notice
+    :param full: bytes beyond these at which a producer is paused
     """
 
     def __init__(
@@ -274,7 +275,7 @@ class Link:
         server: TwistedProtocol,
         *,
         names: tuple[str, str] = ("client", "server"),
-        pace: Pace = AT_ONCE,
+        pace: Pace = IMMEDIATE,
         window: int = 64 * 1024,
         full: int = 64 * 1024,
     ) -> None:
@@ -286,18 +287,18 @@ class Link:
 
     @property
     def open(self) -> bool:
-        """True while at least one end believes in it."""
+        """Whether at least one end considers the connection open."""
         return self.client.open or self.server.open
 
     def connect(self) -> None:
-        """Tell both protocols, the server's first, that they are connected."""
+        """Connect both protocols, the server's first."""
         self.server.make()
         self.client.make()
 
     def cut(self, first: int = 0) -> None:
-        """Cut it: both ends lose the connection, each when it notices.
+        """Cut the connection: both ends lose it, each after its delay.
 
-        :param first: bytes under way that still arrive, in each direction
+        :param first: bytes in flight that still arrive, in each direction
         """
         for end in (self.client, self.server):
             if first and end.peer._reading:
@@ -307,14 +308,14 @@ class Link:
             self._clock.callLater(self._pace.delay(), end._lose, ConnectionLost())
 
     def silence(self, silent: bool = True) -> None:
-        """Let nothing arrive any more, with no end being told (half open); or let it again."""
+        """Deliver nothing any more, without closing either end (half open); or deliver again."""
         for end in (self.client, self.server):
             end.stall(silent)
 
     def crash(self, end: LinkEnd, *, noticed: bool = True) -> None:
-        """The process at an end is gone.
+        """End the process at one end.
 
-        :param noticed: its system closes the connection, so that the other end is told;
+        :param noticed: its operating system closes the connection, so the other end notices;
             otherwise the whole machine is gone, and nothing arrives any more
         """
         end.abandon()

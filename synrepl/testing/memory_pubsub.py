@@ -1,7 +1,7 @@
-"""A process's place on a Redis in memory.
+"""A process's connections to the in-memory Redis.
 
-What ``synrepl.adapters.redis.pubsub.RedisPubSub`` is on a real one: a connection
-that listens and one that speaks, which stand and fall together.
+The counterpart of ``synrepl.adapters.redis.pubsub.RedisPubSub``: a subscribing and a
+publishing connection, of which neither outlives the other.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import Protocol
 
 from synrepl.core.clock import Clock
 from synrepl.core.retry import BackOff, RandomSource, Retry
-from synrepl.testing.links import AT_ONCE, Pace
+from synrepl.testing.links import IMMEDIATE, Pace
 from synrepl.testing.memory_redis import MemoryConnectionPair, MemoryRedis
 
 _BACK_OFF = BackOff(0.1, 10.0)
 
 
 class MemoryPubSubOwner(Protocol):
-    """Who hears and speaks; see ``synrepl.services.bus.bus.Bus``."""
+    """Receives messages, and publishes; see ``synrepl.services.bus.bus.Bus``."""
 
-    def connected(self, wires: MemoryBusConnections) -> None: ...
+    def connected(self, connections: MemoryBusConnections) -> None: ...
 
     def messages_received(self, messages: Sequence[bytes]) -> None: ...
 
@@ -29,7 +29,7 @@ class MemoryPubSubOwner(Protocol):
 
 
 class MemoryBusConnections:
-    """What a process does with its connections; see ``synrepl.services.bus.bus_publisher.BusConnections``.
+    """Implements ``synrepl.services.bus.bus_publisher.BusConnections``.
 
     :param splits: see :class:`MemoryPubSub`
     """
@@ -50,34 +50,34 @@ class MemoryBusConnections:
     full = False
 
     async def room(self) -> None:
-        """It takes anything."""
+        """Return at once: there is always room."""
 
     def pause(self) -> None:
-        """Listen no more for now."""
+        """Stop reading messages."""
         self._connections.read(False)
 
     def resume(self) -> None:
-        """Listen again."""
+        """Resume reading messages."""
         self._connections.read(True)
 
     def close(self, why: str) -> None:
-        """End the connections; they come back by themselves."""
+        """Close the connections; new ones are made."""
         self._give_up(why)
 
 
 class MemoryPubSub:
-    """One process's connections: made again and again, from :meth:`start` to :meth:`stop`.
+    """One process's connections; reconnects, from :meth:`start` to :meth:`stop`.
 
-    :param clock: of the process; what its connections do goes by the server's
-    :param name: who says what is said, for ``MemoryRedis.published``; behind a dot comes
-        the number of the connection
-    :param channels: what to subscribe to
-    :param splits: others may be heard amid what is said at once, as happens where a server
-        reads a part of it
-    :param random: source of the jitter between attempts to connect; without it, there is none
-    :ivar connections: how often both have stood
-    :ivar cut_off: not counted here
-    :ivar fault: not told here
+    :param clock: the clock of the process; its connections use that of the server
+    :param name: name of the publisher, for ``MemoryRedis.published``; it is followed by a
+        dot and the number of the connection
+    :param channels: names of the channels to subscribe to
+    :param splits: messages of others may come between those published together, as happens
+        when a server reads them in parts
+    :param random: source of the jitter between attempts to connect; by default, there is none
+    :ivar connections: how often both connections were made
+    :ivar cut_off: always 0: not counted here
+    :ivar fault: always None: not reported here
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class MemoryPubSub:
         name: str,
         channels: Collection[str],
         owner: MemoryPubSubOwner,
-        pace: Pace = AT_ONCE,
+        pace: Pace = IMMEDIATE,
         splits: bool = False,
         random: RandomSource = lambda: 0.0,
     ) -> None:
@@ -105,8 +105,8 @@ class MemoryPubSub:
         self._running = False
         self._retry = Retry(_BACK_OFF, random)
         self._tries = 0
-        self._now: MemoryConnectionPair | None = None
-        self._standing = False
+        self._pair: MemoryConnectionPair | None = None
+        self._is_connected = False
 
     def start(self) -> None:
         """Begin to connect."""
@@ -114,95 +114,95 @@ class MemoryPubSub:
         self._clock.callLater(self._pace.delay(), self._connect)
 
     async def stop(self) -> None:
-        """Close the connections once what was said is written, and do not come back."""
-        if self._now is not None:
-            self._drop(self._now.speaker.waiting)
+        """Close the connections once pending messages are written, and do not reconnect."""
+        if self._pair is not None:
+            self._drop(self._pair.speaker.waiting)
         self._running = False
 
-    # -- what may happen to it ---------------------------------------------------------------
+    # -- faults ------------------------------------------------------------------------------
 
     @property
     def under_way(self) -> int:
-        """How much is on its way: messages to it, or what it has said at once."""
-        now = self._now
-        return 0 if now is None else max(now.listener.waiting, now.speaker.waiting)
+        """Number of items in flight: the larger one of messages received and of chunks published."""
+        pair = self._pair
+        return 0 if pair is None else max(pair.listener.waiting, pair.speaker.waiting)
 
     def cut_listener(self, first: int = 0) -> None:
-        """Lose the listening connection; see :meth:`MemoryConnectionPair.cut_listener`."""
-        if self._now is not None:
-            self._now.cut_listener("the connection was cut", first)
+        """Cut the subscribing connection; see :meth:`MemoryConnectionPair.cut_listener`."""
+        if self._pair is not None:
+            self._pair.cut_listener("the connection was cut", first)
 
     def cut_speaker(self, first: int = 0) -> None:
-        """Lose the speaking connection; see :meth:`MemoryConnectionPair.cut_speaker`."""
-        if self._now is not None:
-            self._now.cut_speaker("the connection was cut", first)
+        """Cut the publishing connection; see :meth:`MemoryConnectionPair.cut_speaker`."""
+        if self._pair is not None:
+            self._pair.cut_speaker("the connection was cut", first)
 
     def stall(self, stalled: bool) -> None:
-        """The process does not read what it hears, or does so again."""
-        if self._now is not None:
-            self._now.stall(stalled)
+        """Stop reading messages, or resume."""
+        if self._pair is not None:
+            self._pair.stall(stalled)
 
     def silence(self, silent: bool) -> None:
-        """Nothing of the present connections gets through, or does so again."""
-        if self._now is not None:
-            self._now.silence(silent)
+        """Let nothing of the present connections get through, or let it again."""
+        if self._pair is not None:
+            self._pair.silence(silent)
 
     def reach(self, reachable: bool) -> None:
-        """Whether the process can make connections; those that it has notice nothing."""
+        """Set whether the process can make new connections; present ones are not affected."""
         self.reachable = reachable
 
     def crash(self, first: int = 0) -> None:
-        """The process is gone; the ``first`` things that it has said still arrive."""
+        """End the process; the ``first`` chunks that it has published still arrive."""
         self._running = False
-        self._standing = False
-        if self._now is not None:
-            self._now.close(first)
-            self._now = None
+        self._is_connected = False
+        if self._pair is not None:
+            self._pair.close(first)
+            self._pair = None
 
-    # -- its life ---------------------------------------------------------------------------
+    # -- connecting -------------------------------------------------------------------------
 
     def _connect(self) -> None:
         if not self._running:
             return
         if not (self._redis.up and self.reachable):
-            self._come_back()
+            self._reconnect()
             return
         self._tries += 1
         name = f"{self.name}.{self._tries}"
-        self._now = now = MemoryConnectionPair(
-            self._redis, name, self._channels, self._pace, self._heard, self._lost
+        self._pair = pair = MemoryConnectionPair(
+            self._redis, name, self._channels, self._pace, self._messages_received, self._lost
         )
-        self._redis.join(now)  # from now on it is heard, and nobody listens before it speaks, too
-        self._clock.callLater(self._pace.delay(), self._stand, now)
+        self._redis.join(pair)  # from now on it is heard, and nobody listens before it speaks, too
+        self._clock.callLater(self._pace.delay(), self._connected, pair)
 
-    def _stand(self, now: MemoryConnectionPair) -> None:
-        if now is self._now and self._running:
+    def _connected(self, pair: MemoryConnectionPair) -> None:
+        if pair is self._pair and self._running:
             self.connections += 1
             self._retry.succeeded()
-            self._standing = True
-            give_up = partial(self._give_up, now)
-            self._owner.connected(MemoryBusConnections(now, give_up, self._splits))
+            self._is_connected = True
+            give_up = partial(self._give_up, pair)
+            self._owner.connected(MemoryBusConnections(pair, give_up, self._splits))
 
-    def _heard(self, messages: list[bytes]) -> None:
-        if self._standing:
+    def _messages_received(self, messages: list[bytes]) -> None:
+        if self._is_connected:
             self._owner.messages_received(messages)
 
-    def _give_up(self, now: MemoryConnectionPair, why: str) -> None:
-        self._redis.clock.callLater(0, self._lost, now, why)
+    def _give_up(self, pair: MemoryConnectionPair, why: str) -> None:
+        self._redis.clock.callLater(0, self._lost, pair, why)
 
-    def _lost(self, now: MemoryConnectionPair, why: str) -> None:
-        if now is self._now:
+    def _lost(self, pair: MemoryConnectionPair, why: str) -> None:
+        if pair is self._pair:
             self._drop()
-            self._come_back()
+            self._reconnect()
 
     def _drop(self, first: int = 0) -> None:
-        """Close both, whichever was lost, and tell the owner."""
-        if self._now is not None:
-            self._now.close(first)
-            self._now = None
-        if self._standing:
-            self._standing = False
+        """Close both connections, and tell the owner."""
+        if self._pair is not None:
+            self._pair.close(first)
+            self._pair = None
+        if self._is_connected:
+            self._is_connected = False
             self._owner.disconnected()
 
-    def _come_back(self) -> None:
+    def _reconnect(self) -> None:
         self._clock.callLater(self._retry.failed(), self._connect)

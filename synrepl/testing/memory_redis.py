@@ -1,10 +1,10 @@
-"""Redis pub/sub in memory: at most once, over connections that can be cut, muted and outrun.
+"""In-memory Redis pub/sub: at-most-once delivery over connections that can be cut, muted or too slow.
 
-:class:`MemoryRedis` is the server; processes reach it through
+:class:`MemoryRedis` is the server; processes connect through
 :class:`synrepl.testing.memory_pubsub.MemoryPubSub`. One contract suite runs against
 these and against a real ``redis-server``.
 
-Nothing happens by itself: messages move when the clock that was passed in does.
+Messages move only when the given clock advances.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from synrepl.testing.links import Pace
 
 T = TypeVar("T")
 
-#: Bytes that may wait for a subscriber before it is cut off: Redis' own default.
+#: Bytes that may wait for a subscriber before it is disconnected: Redis's own default.
 BUFFER_BYTES = 32 * 2**20
 
-#: Seconds of silence after which a process gives a connection up (as the adapter does).
+#: Seconds of silence after which a process aborts a connection, as the adapter does.
 SILENCE_S = 10.0
 
 
 class MemoryPipe(Generic[T]):
-    """One direction of a connection: things wait in it until the pace lets them arrive.
+    """One direction of a connection: a queue whose items arrive at a given pace.
 
-    :ivar moves: tells whether anything gets through, and the other side reads
+    :ivar moves: returns whether anything gets through, and the other side reads
     """
 
     def __init__(self, clock: Clock, pace: Pace, arrived: Callable[[list[T]], object]) -> None:
@@ -41,27 +41,27 @@ class MemoryPipe(Generic[T]):
 
     @property
     def waiting(self) -> int:
-        """How many things are under way."""
+        """Number of items in flight."""
         return len(self._waiting)
 
     def put(self, things: Iterable[T]) -> None:
-        """Send some."""
+        """Send items."""
         self._waiting.extend(things)
         self.move()
 
     def arrive(self, count: int) -> None:
-        """Let the first ``count`` arrive now."""
+        """Deliver the first ``count`` items now."""
         count = min(count, len(self._waiting))
         if count:
             self._arrived([self._waiting.popleft() for _ in range(count)])
 
     def move(self) -> None:
-        """See to it that what waits gets on its way."""
+        """Schedule the next delivery, if anything waits."""
         if self._waiting and self._arrival is None and self.moves():
             self._arrival = self._clock.callLater(self._pace.delay(), self._move)
 
     def cut(self) -> None:
-        """Lose all that waits."""
+        """Lose all items in flight."""
         self._waiting.clear()
         if self._arrival is not None:
             self._arrival.cancel()
@@ -75,9 +75,9 @@ class MemoryPipe(Generic[T]):
 
 
 class MemoryConnectionPair:
-    """The two connections of one process while they last.
+    """The subscribing and the publishing connection of one process, while they last.
 
-    :param over: told why, when the process notices that one of them is lost
+    :param over: called with the reason when the process notices that one of them is lost
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class MemoryConnectionPair:
         self.speaker.moves = lambda: self.speaks and self.passes
 
     def deliver(self, message: bytes) -> None:
-        """A message waits at the server; too many bytes of them, and the subscriber is cut off."""
+        """Queue a message at the server; with too many bytes queued, disconnect the subscriber."""
         self._bytes += len(message)
         if self._bytes > self._redis.buffer_bytes:
             self._redis.cut_off += 1
@@ -122,9 +122,9 @@ class MemoryConnectionPair:
             self.listener.put([message])
 
     def cut_listener(self, why: str, first: int = 0) -> None:
-        """The listening connection is lost; ``first`` messages under way still arrive.
+        """Cut the subscribing connection; the ``first`` messages in flight still arrive.
 
-        Who does not read notices when it reads again.
+        A process that does not read notices when it reads again.
         """
         self.subscribed = False
         if self._reading:
@@ -133,7 +133,7 @@ class MemoryConnectionPair:
         self._end(why)
 
     def cut_speaker(self, why: str, first: int = 0) -> None:
-        """The speaking connection is lost; the ``first`` things that were said still arrive."""
+        """Cut the publishing connection; the ``first`` items in flight still arrive."""
         if self.speaks:
             self.speaker.arrive(first)
             self.speaker.cut()
@@ -141,7 +141,7 @@ class MemoryConnectionPair:
             self._clock.callLater(self._pace.delay(), self._lose, why)
 
     def close(self, first: int = 0) -> None:
-        """Neither is there any more, and nobody is told."""
+        """Close both connections without calling ``over``; ``first`` published items still arrive."""
         if self.open:
             if self.speaker.moves():
                 self.speaker.arrive(first)
@@ -151,17 +151,17 @@ class MemoryConnectionPair:
             self.speaker.cut()
 
     def read(self, reads: bool) -> None:
-        """The process begins or stops to read."""
+        """Resume or stop reading."""
         self.reads = reads
         self._move_on()
 
     def stall(self, stalled: bool) -> None:
-        """The process gets to nothing, or does so again."""
+        """Stall the process, or end the stall; a stalled process reads nothing."""
         self.stalled = stalled
         self._move_on()
 
     def silence(self, silent: bool) -> None:
-        """Let nothing pass, with nobody being told, or let it again."""
+        """Drop off the network without either side noticing, or come back."""
         self.passes = not silent
         if silent:
             self._silent_since = self._clock.seconds()
@@ -203,12 +203,12 @@ class MemoryConnectionPair:
 
 
 class MemoryRedis:
-    """The server: it passes on what is published to who listens at that moment, and keeps nothing.
+    """The server: it passes messages to the present subscribers, and stores nothing.
 
-    :param buffer_bytes: what may wait for one subscriber (``client-output-buffer-limit pubsub``)
-    :ivar published: called with each message: who said it, the channel, the message
+    :param buffer_bytes: maximum queued for one subscriber (``client-output-buffer-limit pubsub``)
+    :ivar published: called with each message: name of the publisher, channel, message
     :ivar up: False while it is stopped
-    :ivar cut_off: how many subscribers were too slow
+    :ivar cut_off: number of subscribers disconnected because they were too slow
     """
 
     def __init__(self, clock: Clock, buffer_bytes: int = BUFFER_BYTES) -> None:
@@ -220,26 +220,26 @@ class MemoryRedis:
         self._all: dict[MemoryConnectionPair, None] = {}
 
     def start(self) -> None:
-        """Take connections again."""
+        """Accept connections again."""
         self.up = True
 
     def stop(self) -> None:
-        """End: all connections are lost, with everything that was under way."""
+        """Stop the server: all connections are lost, with everything in flight."""
         self.up = False
         for connections in list(self._all):
             connections.cut_speaker("the server is gone")
             connections.cut_listener("the server is gone")
 
     def join(self, connections: MemoryConnectionPair) -> None:
-        """For the connections of a process: they are made."""
+        """Add the connections of a process."""
         self._all[connections] = None
 
     def leave(self, connections: MemoryConnectionPair) -> None:
-        """For the connections of a process: they are gone."""
+        """Remove the connections of a process."""
         self._all.pop(connections, None)
 
     def publish(self, name: str, channel: str, message: bytes) -> None:
-        """Pass a message on."""
+        """Pass a message to the subscribers of its channel."""
         self.published(name, channel, message)
         for connections in list(self._all):
             if connections.subscribed and channel in connections.channels:

@@ -4,12 +4,12 @@
         async def test_append(self):
             dsn = await fresh_database(self)
 
-One server per test process, started by the first test that needs it, in a
-folder that is removed when the process ends. It does not outlive the process,
+There is one server per test process. The first test that needs it starts it, in a
+directory that is removed when the process ends. It does not outlive the process,
 however that ends. Nothing is synced to disk.
 
-With ``SYNREPL_TEST_SYSTEM_POSTGRES=1`` in the environment it is an installed
-PostgreSQL instead of the pip package's.
+With ``SYNREPL_TEST_SYSTEM_POSTGRES=1`` in the environment, an installed PostgreSQL is
+used instead of the pip package's.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from synrepl.storage.launch.postgres import PostgresServer
 
 Prepare = Callable[[str], Awaitable[object]]
 
-#: Settings that make tests fast at the risk of their data.
-_HASTY = ("fsync", "full_page_writes", "wal_init_zero")
+#: Durability settings that are turned off to make tests fast.
+_DURABILITY_SETTINGS = ("fsync", "full_page_writes", "wal_init_zero")
 
 _numbers = count(1)
 _spare: list[str] = []
@@ -67,12 +67,12 @@ class HasCleanups(Protocol):
     """A trial test case."""
 
     def addCleanup(self, call: Callable[..., object], /, *args: object) -> object:
-        """Have ``call(*args)`` called, and awaited, when the test is over."""
+        """Call ``call(*args)`` when the test is over, and await its result."""
 
 
 @cache
 def server() -> PostgresServer:
-    """This process's server, running. To be called in the main thread; blocks the first time."""
+    """This process's server, started if necessary. Blocks the first time; for the main thread."""
     directory = Path(mkdtemp(prefix="synrepl-test-"))
     found = PostgresServer(
         directory,
@@ -85,23 +85,23 @@ def server() -> PostgresServer:
 
     atexit.register(stop)
     found.start()
-    # Not on its command line, so that a test can have it otherwise.
+    # Not on the command line, so that a test can change them.
     _configure(found, "SET {} = off")
     return found
 
 
 async def with_durable_server(case: HasCleanups) -> None:
-    """Have the server keep its data like one in production, until a test is over."""
+    """Make the server durable, as in production, until a test is over."""
     case.addCleanup(_configure, server(), "SET {} = off")
     _configure(server(), "RESET {}")
-    # New connections have it once the postmaster has read its files again.
+    # New connections have the settings once the postmaster has reloaded its files.
     while (await _run("psql", "-X", "-A", "-t", "-c", "SHOW fsync", "postgres")).strip() != "on":
         pass
 
 
 def _configure(running: PostgresServer, change: str) -> None:
-    """Alter the settings that risk the data; blocks."""
-    settings = [f"ALTER SYSTEM {change.format(name)}" for name in _HASTY]
+    """Alter the durability settings; blocks."""
+    settings = [f"ALTER SYSTEM {change.format(name)}" for name in _DURABILITY_SETTINGS]
     statements = [*settings, "SELECT pg_reload_conf()"]
     subprocess.run(  # noqa: S603
         [running.program("psql"), "-X", "-q", *(f"-c{each}" for each in statements), "postgres"],
@@ -112,12 +112,12 @@ def _configure(running: PostgresServer, change: str) -> None:
 
 
 async def fresh_database(case: HasCleanups | None = None, prepare: Prepare | None = None) -> str:
-    """A database that nobody else uses, empty or prepared.
+    """A database for one test's exclusive use, empty or prepared.
 
-    :param case: the test that it is for. When that is over, remaining
-        connections are ended, and the database is emptied for another test: ten
-        times faster than making one. With None it stays until the process ends
-    :param prepare: an asynchronous function of a DSN, which fills it
+    :param case: the test. When it is over, remaining connections are terminated, and
+        the database is emptied for another test, which is ten times faster than
+        creating one. With None, the database stays until the process ends
+    :param prepare: an asynchronous function that gets the DSN and fills the database
     :returns: its DSN
     """
     if _spare:

@@ -5,7 +5,7 @@
             self.redis = RedisServer()
             self.addCleanup(self.redis.close)
 
-See :mod:`synrepl.storage.launch.redis` for which one it is. It listens on a
+:mod:`synrepl.storage.launch.redis` says which executable is used. The server listens on a
 unix socket and on a port of the loopback interface, keeps nothing on disk, takes
 little memory, and does not outlive the process that started it.
 """
@@ -27,15 +27,15 @@ import hiredis
 from synrepl.storage.launch import redis
 from synrepl.storage.launch.redis import HOST, IN_MEMORY, PATIENCE_S
 
-#: Below those that systems give to outgoing connections.
+#: Below the ephemeral ports that systems use for outgoing connections.
 _PORTS = range(10_000, 32_000)
 
 
 class RedisTestServer(redis.RedisProcess):
-    """One server, running from the start, in a folder of its own.
+    """A server with a temporary directory, started by the constructor.
 
     :param settings: further settings, as on the command line: ``"--requirepass", "secret"``
-    :param password: for :meth:`command`
+    :param password: the password that :meth:`command` uses
     :param sentinel: run it as a Sentinel, with these lines in its configuration
     :ivar path: its unix socket
     """
@@ -57,30 +57,30 @@ class RedisTestServer(redis.RedisProcess):
         self.start()
 
     def stop(self) -> None:
-        """End it, also when it hangs."""
+        """Stop the server, even if it is frozen."""
         self.thaw()
         super().stop()
 
     def restart(self) -> None:
-        """End it and start it again."""
+        """Stop and start the server."""
         self.stop()
         self.start()
 
     def freeze(self) -> None:
-        """Let it hang: connections stay, and nothing is answered."""
+        """Suspend the server: connections stay open, and nothing is answered."""
         self._signal(SIGSTOP)
 
     def thaw(self) -> None:
-        """Let it go on."""
+        """Resume the server after :meth:`freeze`."""
         self._signal(SIGCONT)
 
     def close(self) -> None:
-        """End it and remove its folder."""
+        """Stop the server, and remove its directory."""
         self.stop()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def command(self, *arguments: str | bytes) -> object:
-        """Have a command carried out, and wait; an error of the server is returned."""
+        """Run a command, and wait for its reply; an error reply is returned."""
         with socket.socket(socket.AF_UNIX) as link:
             link.settimeout(PATIENCE_S)
             link.connect(str(self.path))
@@ -106,7 +106,7 @@ def _ask(link: socket.socket, reader: hiredis.Reader, arguments: Any) -> object:
 
 
 def _free_port() -> int:
-    """A port that stays free while the server is away."""
+    """A port that is likely to stay free while the server is stopped."""
     while True:
         port = random.choice(_PORTS)  # noqa: S311
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""A real primary with an asynchronous standby that can be promoted without the last commits."""
+"""A real PostgreSQL primary and an asynchronous standby, to test failovers that lose commits."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from synrepl.storage.launch.postgres import PostgresServer
 
 
 class PrimaryAndStandby:
-    """Two servers in one folder. The methods block.
+    """A primary and a standby in one directory. The methods block.
 
-    :param folder: must not exist, and be in a folder that other users may enter
+    :param folder: the directory; must not exist, and its parent must be accessible to other users
     :param fsync: as for :class:`.PostgresServer`
     """
 
@@ -25,9 +25,9 @@ class PrimaryAndStandby:
         self.standby = PostgresServer(folder / "standby", fsync=fsync)
 
     def start(self) -> str:
-        """Start both, the standby as a copy of the primary.
+        """Start both servers, the standby as a copy of the primary.
 
-        :returns: a DSN that leads to whichever of them takes writes
+        :returns: a DSN that connects to the one that accepts writes
         """
         self.primary.start()
         self.primary.stop()  # so that its folder can be copied
@@ -51,22 +51,22 @@ class PrimaryAndStandby:
         return f"postgresql://{user}@{hosts}{first.path}?target_session_attrs=read-write"
 
     def stop(self) -> None:
-        """Stop both."""
+        """Stop both servers."""
         self.standby.stop()
         self.primary.stop()
 
     def has_caught_up(self) -> bool:
-        """Whether the standby has all that the primary has."""
+        """Whether the standby has replayed everything that the primary has written."""
         there = _ask(self.primary, "SELECT pg_current_wal_insert_lsn()")
         return _ask(self.standby, f"SELECT pg_last_wal_replay_lsn() >= '{there}'") == "t"
 
     def disconnect(self) -> None:
-        """Have the standby receive nothing any more: what is committed from now on can be lost."""
+        """Stop replication to the standby: commits from now on are lost by a failover."""
         _ask(self.standby, "ALTER SYSTEM SET primary_conninfo = ''")
         _ask(self.standby, "SELECT pg_reload_conf()")
 
     def is_disconnected(self) -> bool:
-        """Whether the standby receives nothing any more."""
+        """Whether the standby has stopped receiving."""
         return _ask(self.standby, "SELECT count(*) FROM pg_stat_wal_receiver") == "0"
 
     def fail_over(self) -> None:
@@ -75,12 +75,12 @@ class PrimaryAndStandby:
         self.promote()
 
     def promote(self) -> None:
-        """Promote the standby, and leave the primary as it is."""
+        """Promote the standby; the primary keeps running."""
         _ask(self.standby, "SELECT pg_promote()")
 
 
 def _ask(server: PostgresServer, sql: str) -> str:
-    """The answer to a statement, as text."""
+    """Run a statement; the result as text."""
     asked = subprocess.run(  # noqa: S603
         [server.program("psql"), "-X", "-A", "-t", "-q", "-c", sql],
         env={**os.environ, **server.client_environment()},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from twisted.trial.unittest import TestCase
 
 from synrepl.adapters.tcp.master import MasterFactory
-from synrepl.testing.links import Even, Link
+from synrepl.testing.links import EvenPace, Link
 from tests.contract.follower import FollowerContract
 from tests.contract.lines import OverLines
 from tests.contract.world import Following, Site, Transport, reactor
@@ -37,7 +37,7 @@ class Loopback(OverLines):
         """A new link."""
         assert self._server is not None
         client = self.client(following).buildProtocol(None)
-        link = Link(reactor, client, self._server.buildProtocol(None), pace=Even(0.0, _PIECE))
+        link = Link(reactor, client, self._server.buildProtocol(None), pace=EvenPace(0.0, _PIECE))
         self._links[following] = link
         link.client.lost = lambda _: reactor.callLater(0, self._rejoin, following, link)
         link.connect()

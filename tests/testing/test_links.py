@@ -10,9 +10,9 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
-from synrepl.testing.links import Even, Link
+from synrepl.testing.links import EvenPace, Link
 
-SLOW = Even(1.0)
+SLOW = EvenPace(1.0)
 
 
 @implementer(IPushProducer)
@@ -54,7 +54,7 @@ class Links(SynchronousTestCase):
         self.clock = Clock()
         self.client, self.server = Side(), Side()
 
-    def link(self, pace: Even = SLOW, window: int = 10, full: int = 5) -> Link:
+    def link(self, pace: EvenPace = SLOW, window: int = 10, full: int = 5) -> Link:
         link = Link(self.clock, self.client, self.server, pace=pace, window=window, full=full)
         link.connect()
         return link
@@ -73,7 +73,7 @@ class Links(SynchronousTestCase):
         self.assertEqual(self.client.received, b"back")
 
     def test_pieces(self) -> None:
-        link = self.link(Even(1.0, piece_bytes=2))
+        link = self.link(EvenPace(1.0, piece_bytes=2))
         link.client.write(b"abcde")
         self.wait(2)
         self.assertEqual(self.server.pieces, [b"ab", b"cd"])

@@ -13,7 +13,7 @@ from simulator.clock import VirtualClock
 from synrepl.adapters.redis.address import RedisAddress
 from synrepl.adapters.redis.pubsub import RedisPubSub
 from synrepl.adapters.scheduler import TwistedScheduler
-from synrepl.testing.links import Even
+from synrepl.testing.links import EvenPace
 from synrepl.testing.memory_pubsub import MemoryPubSub
 from synrepl.testing.memory_redis import MemoryRedis
 from synrepl.testing.redis import RedisTestServer
@@ -38,7 +38,13 @@ class InMemory:
     async def join(self, name: str, *channels: str) -> Member:
         member = Member(lambda: None)
         member.pubsub = MemoryPubSub(
-            self.redis, self.clock, name, channels, member, Even(0.01, piece_bytes=7), splits=True
+            self.redis,
+            self.clock,
+            name,
+            channels,
+            member,
+            EvenPace(0.01, piece_bytes=7),
+            splits=True,
         )
         self.members.append(member)
         member.pubsub.start()

@@ -187,7 +187,9 @@ class HttpChannel(http.HTTPChannel):
         self._begin(ChannelPhase.IDLE if self.persistent else ChannelPhase.CLOSING, limits.idle_s)
         super().requestDone(request)
         if self._phase is ChannelPhase.IDLE and (self.requests or self._buffer):
-            self._begin(ChannelPhase.HEAD, limits.head_s)  # part of the next request is here already
+            self._begin(
+                ChannelPhase.HEAD, limits.head_s
+            )  # part of the next request is here already
 
     def answered_early(self) -> None:
         """The request was answered before it was complete; give the client time to read the answer."""

@@ -130,7 +130,9 @@ class _ResponseBody(Protocol):
             self.body.errback(reason)
 
     def _abort(self) -> None:
-        transport = cast(Any, self.transport)  # the transport of a response lacks parts of a TCP transport
+        transport = cast(
+            Any, self.transport
+        )  # the transport of a response lacks parts of a TCP transport
         if transport is not None:
             transport.loseConnection()
 

@@ -1,4 +1,4 @@
-"""Where a Redis is, and how one gets in."""
+"""Address and credentials of a Redis server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from twisted.internet.endpoints import HostnameEndpoint, UNIXClientEndpoint, wra
 from synrepl.core.clock import Scheduler
 from synrepl.core.errors import ConfigError
 
-#: Seconds that making a connection may take.
+#: Timeout for connecting, in seconds.
 CONNECT_TIMEOUT_S = 10.0
 
 
@@ -25,14 +25,15 @@ class BadCertificates(ConfigError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedisAddress:
-    """One Redis server.
+    """One Redis server, and how to log in.
 
-    :ivar path: its unix socket; then ``host`` and ``port`` do not matter
+    :ivar path: its unix socket; ``host`` and ``port`` are then ignored
     :ivar username: ACL user (Redis 6); None for the default user
-    :ivar database: selected at login. Channels are the same in all databases, yet an
-        ACL or a proxy may insist on one
-    :ivar tls: the server's certificate must be one for ``host``
-    :ivar must_be_master: a replica is refused: what is said there is heard by nobody else
+    :ivar database: selected at login. All databases share the channels, but an ACL or a
+        proxy may require a certain one
+    :ivar tls: connect with TLS; the server's certificate must be valid for ``host``
+    :ivar must_be_master: refuse a replica, because messages published there do not reach
+        the subscribers of its master
     :ivar ca_file: PEM file with the certificates to trust; None for the system's
     """
 
@@ -50,14 +51,14 @@ class RedisAddress:
         return str(self.path) if self.path is not None else f"{self.host}:{self.port}"
 
     def check(self, reactor: Any) -> None:
-        """See whether connections can be made like this at all.
+        """Check what can be checked without connecting.
 
         :raises BadCertificates:
         """
         self.endpoint(reactor)
 
     async def find(self, reactor: Any, scheduler: Scheduler) -> RedisAddress:
-        """The server to connect to: this one."""
+        """The server to connect to, which is this one; see :meth:`.Sentinels.find`."""
         return self
 
     def endpoint(self, reactor: Any) -> Any:

@@ -1,9 +1,9 @@
-"""Connections to Redis: one that listens and one that speaks, on txredisapi's protocols.
+"""Connections to Redis for subscribing and publishing, on txredisapi's protocols.
 
-Made with ``charset=None, convertNumbers=False``: by default txredisapi turns a
-message that looks like a number into one, and decodes the others. It never gets
-to know the password either: with one, it gives up for good when a login fails,
-and a Redis that is still loading its users refuses logins for a while.
+They are made with ``charset=None, convertNumbers=False``: by default txredisapi
+converts messages that look like numbers, and decodes the others. The password is
+not passed to txredisapi, which gives up for good when a login fails: a Redis that
+is still loading its users refuses logins for a while.
 """
 
 from __future__ import annotations
@@ -24,13 +24,12 @@ from synrepl.core.clock import DelayedCall, Scheduler
 from synrepl.core.errors import Unavailable
 from synrepl.wire.heartbeat import Heartbeat, HeartbeatAction
 
-#: Seconds of silence after which a server is asked, and after which it is given up. A dead
-#: connection has to be noticed within 15 s. PING, and not TCP's keepalive: a server that hangs
-#: keeps its connections alive.
+#: Seconds of silence after which a PING is sent, and after which the connection is aborted. A
+#: dead connection has to be noticed within 15 s. TCP keepalive would not notice a server that hangs.
 PING_INTERVAL_S = 4.0
 SILENCE_S = 10.0
 
-#: Bytes that may wait for a server that does not read.
+#: Maximum number of bytes queued for a server that does not read.
 MAX_QUEUED_BYTES = 2**26
 
 _PING = b"*1\r\n$4\r\nPING\r\n"
@@ -41,10 +40,10 @@ class RedisAway(Unavailable):
 
 
 class RedisConnection(txredisapi.RedisProtocol):  # type: ignore[misc]
-    """A connection that knows when it is dead.
+    """A connection with a heartbeat.
 
-    :ivar gone: fires with the reason, once the connection is over
-    :ivar too_slow: it was ended because one side did not read what the other sent
+    :ivar gone: fires with the reason when the connection is lost
+    :ivar too_slow: whether it ended because one side did not read what the other sent
     """
 
     transport: Any
@@ -59,9 +58,9 @@ class RedisConnection(txredisapi.RedisProtocol):  # type: ignore[misc]
         self.gone: Deferred[str] = Deferred()
 
     async def log_in(self, address: RedisAddress) -> None:
-        """Say who we are, and choose the database.
+        """Authenticate, select the database and check the role.
 
-        :raises RedisAway: the server refuses, or is gone
+        :raises RedisAway: the server refuses, or the connection is lost
         """
         try:
             if address.password is not None:
@@ -86,8 +85,8 @@ class RedisConnection(txredisapi.RedisProtocol):  # type: ignore[misc]
             raise RedisAway(where=address, reason=error) from None
         await self.log_in(address)
 
-    def give_up(self, why: str) -> None:
-        """End the connection at once."""
+    def abort(self, why: str) -> None:
+        """Abort the connection."""
         self._fault = self._fault or why
         if self.transport is not None:
             self.transport.abortConnection()
@@ -106,28 +105,28 @@ class RedisConnection(txredisapi.RedisProtocol):  # type: ignore[misc]
         self._watch()
 
     def dataReceived(self, data: bytes, unpause: bool = False) -> None:
-        """Whatever comes proves that somebody is there."""
+        """Parse input; any input counts as a sign of life."""
         self._heart.heard(self._scheduler.seconds())
         try:
             super().dataReceived(data, unpause)
         except txredisapi.InvalidData as error:
-            self.give_up(f"it does not speak as Redis does: {error}")
+            self.abort(f"it does not speak as Redis does: {error}")
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """The end, whoever wanted it."""
+        """Fire :attr:`gone`, and fail pending requests."""
         self._stop_watching()
-        # First, for what waits for an answer fails next, and txredisapi knows no reason.
+        # Set first: pending requests fail next, and txredisapi does not give them a reason.
         self._fault = self._fault or reason.getErrorMessage()
         super().connectionLost(reason)
         self.gone.callback(self._fault)
 
-    # -- how it is watched ---------------------------------------------------------------
+    # -- heartbeat -----------------------------------------------------------------------
 
     def _watch(self) -> None:
         now = self._scheduler.seconds()
         beat = self._heart.check(now)
         if beat is HeartbeatAction.GIVE_UP:
-            self.give_up(f"nothing was heard for {SILENCE_S:g} s")
+            self.abort(f"nothing was heard for {SILENCE_S:g} s")
             return
         if beat is HeartbeatAction.PING:
             self._heart.sent(now)
@@ -140,7 +139,7 @@ class RedisConnection(txredisapi.RedisProtocol):  # type: ignore[misc]
 
 
 class RedisSubscriber(RedisConnection, txredisapi.SubscriberProtocol):  # type: ignore[misc]
-    """Hears what is published on channels.
+    """Receives the messages of channels.
 
     :param heard: gets the messages of one read of the socket, in order
     """
@@ -149,14 +148,14 @@ class RedisSubscriber(RedisConnection, txredisapi.SubscriberProtocol):  # type: 
         super().__init__(scheduler)
         self._heard = heard
         self._messages: list[bytes] = []
-        #: When it last stopped reading, and when it went on.
+        #: When reading was last paused, and when it was resumed.
         self._paused_at: float | None = None
         self._resumed_at: float | None = None
 
     async def listen(self, channels: Sequence[str], address: RedisAddress) -> None:
-        """Subscribe; returns once the subscription stands.
+        """Subscribe; returns once Redis has confirmed it.
 
-        :raises RedisAway: the server refuses, or is gone
+        :raises RedisAway: the server refuses, or the connection is lost
         """
         try:
             await self.subscribe(channels)
@@ -164,24 +163,24 @@ class RedisSubscriber(RedisConnection, txredisapi.SubscriberProtocol):  # type: 
             raise RedisAway(where=address, reason=self._fault or error) from None
 
     def messageReceived(self, pattern: bytes | None, channel: bytes, message: bytes) -> None:
-        """Keep a message until the read is dealt with."""
+        """Collect a message until the whole read is parsed."""
         self._messages.append(message)
 
     def dataReceived(self, data: bytes, unpause: bool = False) -> None:
-        """Bytes to messages."""
+        """Parse input, and hand on its messages together."""
         super().dataReceived(data, unpause)
         if self._messages:
             messages, self._messages = self._messages, []
             self._heard(messages)
 
     def pause_reading(self) -> None:
-        """Read no more for now; nobody is given up for what is not read."""
+        """Stop reading; the heartbeat stops too."""
         self._stop_watching()
         self._paused_at, self._resumed_at = self._scheduler.seconds(), None
         self.transport.pauseProducing()
 
     def resume_reading(self) -> None:
-        """Read again."""
+        """Resume reading."""
         self._resumed_at = self._scheduler.seconds()
         self._heart.heard(self._resumed_at)
         self.transport.resumeProducing()
@@ -204,18 +203,18 @@ class RedisSubscriber(RedisConnection, txredisapi.SubscriberProtocol):  # type: 
 
 
 class RedisPublisher(RedisConnection):
-    """Publishes.
+    """Publishes messages.
 
-    Commands go out whole chunks at a time, and answers are only looked at for
-    refusals: txredisapi's own ``publish`` makes two Deferreds and one write per
-    message. An error as an answer means a lost message, so it ends the
-    connection, and those who come next hear positions.
+    Messages are written in chunks, and replies are only checked for errors: txredisapi's
+    own ``publish`` makes two Deferreds and one write per message. An error reply means a
+    lost message, so the connection is aborted; after the next one is made, positions are
+    announced again, and followers see the gap.
     """
 
     def __init__(self, scheduler: Scheduler) -> None:
         super().__init__(scheduler)
         self._heads: dict[str, bytes] = {}
-        #: The transport does not accept more; messages are queued.
+        #: The transport's buffer is full, so messages are queued here.
         self.full = False
         self._room: list[Deferred[None]] = []
         self._queue: list[bytes] = []
@@ -223,7 +222,7 @@ class RedisPublisher(RedisConnection):
         self._publishing = False
 
     def begin(self) -> None:
-        """From now on only :meth:`publish_all` speaks."""
+        """Switch to publishing: from now on only :meth:`publish_all` writes."""
         self._publishing = True
         self.transport.registerProducer(_BackPressure(self), True)
 
@@ -244,35 +243,35 @@ class RedisPublisher(RedisConnection):
             if self._queued > MAX_QUEUED_BYTES:
                 self._queue.clear()
                 self.too_slow = True
-                self.give_up(f"more than {MAX_QUEUED_BYTES} bytes wait, and it does not read")
+                self.abort(f"more than {MAX_QUEUED_BYTES} bytes wait, and it does not read")
 
     def ask(self) -> None:
-        """Send a PING; before the login is done, that is enough of a sign of life."""
+        """Send a PING while publishing; during the login, commands and replies suffice."""
         if self._publishing:
             self.transport.write(_PING)
 
     def replyReceived(self, reply: object) -> None:
-        """An answer: to a message it only matters when it is a refusal."""
+        """Handle a reply; that to a message only matters if it is an error."""
         if not self._publishing:
             super().replyReceived(reply)
         elif isinstance(reply, Exception):
-            self.give_up(f"it refuses what is said: {reply}")
+            self.abort(f"it refuses what is said: {reply}")
 
     async def room(self) -> None:
-        """Wait until the transport accepts more, or the connection is lost."""
+        """Wait until the transport has room, or the connection is lost."""
         if self.full:
             waiting: Deferred[None] = Deferred()
             self._room.append(waiting)
             await waiting
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """Release those who wait in :meth:`room`."""
+        """Wake the callers of :meth:`room`."""
         super().connectionLost(reason)
         self.full = False
         self._release()
 
     def end(self) -> None:
-        """Close once everything is written."""
+        """Close once everything has been written."""
         if self.transport is not None:
             self._set_full(False)
             self.transport.unregisterProducer()
@@ -284,7 +283,7 @@ class RedisPublisher(RedisConnection):
             data = b"".join(self._queue)
             self._queue.clear()
             self._queued = 0
-            self.transport.write(data)  # which may be too much again
+            self.transport.write(data)  # this may fill the buffer again
         if not self.full:
             self._release()
 
@@ -295,19 +294,19 @@ class RedisPublisher(RedisConnection):
 
 @implementer(IPushProducer)
 class _BackPressure:
-    """Told by the transport whether it takes more.
+    """The transport's producer, which learns when its buffer is full.
 
-    Not the protocol itself: to pause that means to stop *reading*.
+    It is not the protocol itself, because pausing that stops *reading*.
     """
 
-    def __init__(self, speaker: RedisPublisher) -> None:
-        self._speaker = speaker
+    def __init__(self, publisher: RedisPublisher) -> None:
+        self._publisher = publisher
 
     def pauseProducing(self) -> None:
-        self._speaker._set_full(True)
+        self._publisher._set_full(True)
 
     def resumeProducing(self) -> None:
-        self._speaker._set_full(False)
+        self._publisher._set_full(False)
 
     def stopProducing(self) -> None:
         """The transport is gone; connectionLost follows."""

@@ -1,8 +1,8 @@
-"""The bus over Redis: a connection that listens and one that speaks, which come back together.
+"""Redis pub/sub for the bus: a subscriber and a publisher that connect together.
 
-Whichever of the two is lost, the other goes with it: what was being said may be
-lost too, and a new beginning (subscription, REPLICATE, POSITIONs) is what makes
-every loss visible.
+When one of the two connections is lost, the other one is closed too, because messages
+may have been lost. The new start (subscription, REPLICATE, POSITIONs) makes every loss
+visible.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from synrepl.adapters.redis.sentinel import Sentinels
 from synrepl.core.clock import Scheduler
 from synrepl.core.retry import BackOff, Retry
 
-#: Connections that stood for so many seconds do not count as a failure.
+#: Connections that lasted for this many seconds reset the back-off.
 STEADY_S = 10.0
 
 _BACK_OFF = BackOff(0.1, 10.0)
 
 
 class RedisPubSubOwner(Interface):
-    """Who hears and speaks; see ``synrepl.services.bus.bus.Bus``."""
+    """Receives messages, and publishes; see ``synrepl.services.bus.bus.Bus``."""
 
-    def connected(self, wires: RedisBusConnections) -> None: ...
+    def connected(self, connections: RedisBusConnections) -> None: ...
 
     def messages_received(self, messages: Sequence[bytes]) -> None: ...
 
@@ -43,48 +43,48 @@ class RedisPubSubOwner(Interface):
 
 
 class RedisBusConnections:
-    """Both connections, while they stand; see ``synrepl.services.bus.bus_publisher.BusConnections``."""
+    """Both connections while they last; see ``synrepl.services.bus.bus_publisher.BusConnections``."""
 
-    def __init__(self, listener: RedisSubscriber, speaker: RedisPublisher) -> None:
-        self._listener = listener
-        self._speaker = speaker
+    def __init__(self, subscriber: RedisSubscriber, publisher: RedisPublisher) -> None:
+        self._subscriber = subscriber
+        self._publisher = publisher
 
     def publish(self, channel: str, lines: Iterable[bytes]) -> None:
-        """Publish lines, one message each, in order."""
-        self._speaker.publish_all(channel, lines)
+        """Publish lines in order, one message each."""
+        self._publisher.publish_all(channel, lines)
 
     @property
     def full(self) -> bool:
-        """True while the connection does not accept more."""
-        return self._speaker.full
+        """Whether the publishing connection has no room for more."""
+        return self._publisher.full
 
     async def room(self) -> None:
-        """Wait until it accepts more, or the connections are lost."""
-        await self._speaker.room()
+        """Wait until there is room for more, or the connections are lost."""
+        await self._publisher.room()
 
     def pause(self) -> None:
-        """Listen no more for now."""
-        self._listener.pause_reading()
+        """Stop reading messages."""
+        self._subscriber.pause_reading()
 
     def resume(self) -> None:
-        """Listen again."""
-        self._listener.resume_reading()
+        """Resume reading messages."""
+        self._subscriber.resume_reading()
 
     def close(self, why: str) -> None:
-        """End the connections; they come back by themselves."""
-        self._listener.give_up(why)
+        """Close the connections; new ones are made."""
+        self._subscriber.abort(why)
 
 
 class RedisPubSub:
-    """Connects again and again, from :meth:`start` to :meth:`stop`.
+    """Connects and reconnects, from :meth:`start` to :meth:`stop`.
 
-    :param address: the server, or who knows where it is
-    :param channels: what to subscribe to
-    :param log: told (a sentence, its facts) about connections made and lost
-    :param warn: told likewise when the connections end because one side did not read
-    :ivar connections: how often both have stood
-    :ivar cut_off: how often they have ended because one side did not read
-    :ivar fault: why they do not stand now
+    :param address: the server, or its sentinels
+    :param channels: names of the channels to subscribe to
+    :param log: logs (format, fields) connections made and lost
+    :param warn: likewise, when the connections end because one side did not read
+    :ivar connections: how often both connections were made
+    :ivar cut_off: how often they ended because one side did not read
+    :ivar fault: why there are no connections now; None while there are
     """
 
     _logger = Logger()
@@ -115,18 +115,18 @@ class RedisPubSub:
         self.fault: str | None = "not connected yet"
 
     def start(self) -> None:
-        """Begin to connect; goes on trying until :meth:`stop`. Once.
+        """Begin to connect; retries until :meth:`stop`. To be called once.
 
-        :raises ConfigError: no connection could ever be made like this
+        :raises ConfigError: the address can never work
         """
         self._address.check(self._reactor)
         self._running = Deferred.fromCoroutine(self._run())
         self._running.addErrback(self._ended)
 
     async def stop(self) -> None:
-        """Close the connections, once what was said is written, and do not come back.
+        """Close the connections once pending messages are written, and do not reconnect.
 
-        Takes as long as a silent server is given, at most.
+        Takes at most as long as the heartbeat needs to notice a silent server.
         """
         self._stopping = True
         if self._running is not None:
@@ -136,7 +136,7 @@ class RedisPubSub:
 
     def _ended(self, failure: Failure) -> None:
         if not failure.check(CancelledError):
-            self._logger.failure("the bus on Redis is no longer kept", failure=failure)
+            self._logger.failure("the bus on Redis is no longer reconnected", failure=failure)
 
     async def _run(self) -> None:
         retry = Retry(_BACK_OFF, self._scheduler.random)
@@ -146,7 +146,7 @@ class RedisPubSub:
                 self.fault = await self._connect_once()
             except RedisAway as error:
                 self.fault = str(error.facts["reason"])
-            if self._stopping:  # some endpoints make an ordinary failure of being cancelled
+            if self._stopping:  # some endpoints turn a cancellation into an ordinary failure
                 return
             if any(link.too_slow for link in self._links):
                 self.cut_off += 1
@@ -160,43 +160,44 @@ class RedisPubSub:
             await self._scheduler.sleep(retry.failed())
 
     async def _connect_once(self) -> str:
-        """Make both connections; returns when one is lost, with the reason.
+        """Make both connections, and wait until one is lost.
 
+        :returns: the reason
         :raises RedisAway: they could not be made
         """
-        listener = RedisSubscriber(self._scheduler, self._heard)
-        speaker = RedisPublisher(self._scheduler)
+        subscriber = RedisSubscriber(self._scheduler, self._messages_received)
+        publisher = RedisPublisher(self._scheduler)
         lost: Deferred[str] = Deferred()
-        for link in (listener, speaker):
+        for link in (subscriber, publisher):
             link.gone.addCallback(lambda why: None if lost.called else lost.callback(why))
-        self._links = (listener, speaker)
+        self._links = (subscriber, publisher)
         try:
-            # Once for both: at a change of masters they must not end up on two of them.
+            # Looked up once for both, so that they use the same server during a failover.
             server = await self._address.find(self._reactor, self._scheduler)
-            await listener.connect(self._reactor, server)
-            await listener.listen(self._channels, server)
-            await speaker.connect(self._reactor, server)
-            speaker.begin()
-            self._connected(RedisBusConnections(listener, speaker))
+            await subscriber.connect(self._reactor, server)
+            await subscriber.listen(self._channels, server)
+            await publisher.connect(self._reactor, server)
+            publisher.begin()
+            self._connected(RedisBusConnections(subscriber, publisher))
             return await lost
         finally:
             if self._is_connected:
                 self._is_connected = False
                 self._owner.disconnected()
-            listener.give_up("closed")
+            subscriber.abort("closed")
             if self._stopping:
-                speaker.end()
+                publisher.end()
             else:
-                speaker.give_up("closed")
+                publisher.abort("closed")
 
-    def _connected(self, wires: RedisBusConnections) -> None:
+    def _connected(self, connections: RedisBusConnections) -> None:
         self.connections += 1
         self.fault = None
         self._is_connected = True
         self._log("the bus on Redis at {where} stands", where=self._address)
-        self._owner.connected(wires)
+        self._owner.connected(connections)
 
-    def _heard(self, messages: Sequence[bytes]) -> None:
-        # What comes before both stand needs no ear: everybody will be asked again.
+    def _messages_received(self, messages: Sequence[bytes]) -> None:
+        # Messages from before both are connected can be ignored: REPLICATE asks for all positions.
         if self._is_connected:
             self._owner.messages_received(messages)

@@ -1,9 +1,9 @@
-"""A Redis whose place the sentinels know: it moves when its master fails.
+"""Finds the master of a Redis service through sentinels.
 
-Source: "Guidelines for Redis clients with support for Redis Sentinel": ask one
-sentinel after the other, connect, and ask the server for its role, for a
-sentinel may not know yet. txredisapi has a Sentinel client too; it asks through
-connections that it keeps for good, on the global reactor.
+Source: "Guidelines for Redis clients with support for Redis Sentinel": ask the
+sentinels in turn, connect, and ask the server for its role, because a sentinel may
+not know of a failover yet. txredisapi has a Sentinel client too, but it uses permanent
+connections on the global reactor.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from synrepl.core.clock import Scheduler
 
 
 class Sentinels:
-    """Knows where the master of a service is.
+    """Looks up the address of a service's master.
 
     :param sentinels: at least one
-    :param service: the name under which they watch the master
-    :param server: all about the master but its host and port
+    :param service: the name under which they monitor the master
+    :param server: credentials and other settings of the master; its host and port are ignored
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Sentinels:
         return f"{self._service} (by sentinels)"
 
     def check(self, reactor: Any) -> None:
-        """See whether connections can be made like this at all.
+        """Check what can be checked without connecting.
 
         :raises BadCertificates:
         """
@@ -46,9 +46,9 @@ class Sentinels:
             address.check(reactor)
 
     async def find(self, reactor: Any, scheduler: Scheduler) -> RedisAddress:
-        """The master, by the first sentinel that knows it; that one is asked first the next time.
+        """The master, from the first sentinel that knows it, which is asked first the next time.
 
-        :raises RedisAway: none knows it; with what the last one said
+        :raises RedisAway: none knows it; with the reason of the last one
         """
         last: RedisAway | None = None
         for sentinel in list(self._sentinels):
@@ -74,7 +74,7 @@ class Sentinels:
         except txredisapi.RedisError as error:
             raise RedisAway(where=sentinel, reason=error) from None
         finally:
-            connection.give_up("closed")
+            connection.abort("closed")
         if answer is None:
             raise RedisAway(where=sentinel, reason=f"it watches no {self._service!r}")
         host, port = answer

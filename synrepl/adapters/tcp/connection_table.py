@@ -1,8 +1,8 @@
 """Limits the connections of a listener, in total and per address.
 
 When a limit is reached, a new connection displaces the one that has been idle
-longest: a client that has sent nothing, or an incomplete request. Clients that
-merely hold connections open therefore only displace one another.
+longest: a client that has sent nothing, or an incomplete request. So clients that
+merely hold connections open only displace one another.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _IPV6_PREFIX = 64
 
 
 class Displaceable(Protocol):
-    """A connection that can be closed to make room."""
+    """A connection that can be closed to make room for another."""
 
     def displace(self) -> None:
         """Close it to make room for another connection."""
@@ -36,7 +36,7 @@ class ConnectionLimits:
     """Maximum numbers of connections of a listener.
 
     :ivar total: from all addresses
-    :ivar of_address: from one address; an IPv6 address stands for its /64
+    :ivar of_address: from one address; all addresses of an IPv6 /64 count as one
     """
 
     total: int = 1_000
@@ -73,7 +73,7 @@ class ConnectionTable(Generic[C]):
         return len(self._addresses) - len(self._leaving) - self._idlers
 
     def make_room(self, address: str) -> bool:
-        """Make room for a new connection, by displacing one if necessary; False if that fails."""
+        """Make room for a new connection, displacing one if necessary; False if impossible."""
         victim: C | None = None
         if len(self._leaving) >= MAX_LEAVING:
             self.refused += 1
@@ -117,7 +117,7 @@ class ConnectionTable(Generic[C]):
                 del self._idle[address]
 
     def leaving(self, connection: C) -> None:
-        """It is being closed, and no longer counts towards the limits."""
+        """Mark it as closing: it no longer counts towards the limits."""
         if connection in self._addresses and connection not in self._leaving:
             self.active(connection)
             self._leaving.add(connection)
@@ -140,7 +140,7 @@ class ConnectionTable(Generic[C]):
 
 
 def address_of(address: object) -> str:
-    """The key under which connections of one address count: the address, or an IPv6 /64.
+    """The key of an address in the table: the address, or the /64 of an IPv6 address.
 
     :param address: as Twisted passes it to ``buildProtocol``
     """

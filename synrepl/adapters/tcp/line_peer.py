@@ -1,4 +1,4 @@
-"""A TCP connection that carries a wire session: the socket, the timer, and nothing else."""
+"""A TCP connection that carries a protocol session: its transport and its timer."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from synrepl.wire.commands import Command
 from synrepl.wire.lines import LineChunk
 from synrepl.wire.session import ProtocolSession
 
-#: How long a peer that does not read may keep a connection that is closing, in seconds.
+#: Seconds after which a closing connection is aborted if the peer does not read.
 LINGER_S = 15.0
 
 
 class Transport(Interface):
-    """What is needed of a TCP transport; zope's interfaces say nothing to a type checker."""
+    """A TCP transport as a typing protocol; type checkers do not understand zope's interfaces."""
 
     def write(self, data: bytes) -> None: ...
 
@@ -49,16 +49,15 @@ class Transport(Interface):
 
 @implementer(IPushProducer)
 class LinePeer(LineOnlyReceiver):
-    """One end of a connection.
+    """One end of a replication connection.
 
-    Twisted's line protocol over a wire session, which keeps to the limits in both directions. Only
-    :meth:`dataReceived` is not Twisted's: the session takes all lines of a read together, and a
-    worker then needs a ninth of the CPU that a call for each line costs (ADR 6).
+    This is Twisted's line protocol over a protocol session, which enforces the limits in both
+    directions. Only :meth:`dataReceived` is overridden: the session parses all lines of a read
+    together, which costs a worker a ninth of the CPU of one call per line (ADR 6).
 
-    Subclasses say what happens in :meth:`session_started`,
-    :meth:`commands_received` and :meth:`session_ended`. Lines wait in the
-    session while the transport is full; the session gives up on a peer that
-    leaves too many waiting.
+    Subclasses override :meth:`session_started`, :meth:`commands_received` and
+    :meth:`session_ended`. While the transport is full, lines are queued in the
+    session, which closes the connection when there are too many.
     """
 
     def __init__(self, scheduler: Scheduler, session: ProtocolSession) -> None:
@@ -77,43 +76,43 @@ class LinePeer(LineOnlyReceiver):
     # -- for subclasses -----------------------------------------------------------------
 
     def session_started(self) -> None:
-        """The greeting is on its way."""
+        """Called once the greeting is queued."""
 
     def commands_received(self, commands: Sequence[Command]) -> None:
-        """The peer said something."""
+        """Called with the commands of one read."""
 
     def session_closing(self) -> None:
-        """Nothing more is read, and the last lines are on their way; called once."""
+        """Called once when the session is closing: nothing more is read, and the last lines are sent."""
 
     def session_ended(self, reason: CloseReason) -> None:
-        """The connection is gone; called once."""
+        """Called once when the connection is lost."""
 
-    # -- what subclasses and services call --------------------------------------------------
+    # -- for subclasses and services to call ------------------------------------------------
 
     @property
     def address(self) -> str:
-        """Where the peer is."""
+        """The peer's host and port."""
         peer = None if self.transport is None else self._transport().getPeer()
         host, port = getattr(peer, "host", None), getattr(peer, "port", None)
         return f"{host}:{port}" if host is not None else "?"
 
     @property
     def queued_lines(self) -> int:
-        """Lines that wait because the peer does not read."""
+        """Number of lines queued because the peer does not read."""
         return self.session.queued_lines
 
     @property
     def closing(self) -> bool:
-        """True once the session is closing: nothing more is read or sent."""
+        """Whether the session is closing: nothing more is read or sent."""
         return self.session.closing
 
     def send(self, command: Command) -> None:
-        """Send a command; dropped when the session is closing."""
+        """Send a command; dropped if the session is closing."""
         self.session.send(command, self.scheduler.seconds())
         self._write()
 
     def send_chunk(self, chunk: LineChunk) -> None:
-        """Send lines that are encoded already."""
+        """Send encoded lines."""
         self.session.send_chunk(chunk, self.scheduler.seconds())
         self._write()
 
@@ -123,19 +122,19 @@ class LinePeer(LineOnlyReceiver):
         self._write()
 
     def pause_reading(self) -> None:
-        """Read no more for now: TCP makes the peer wait, and its silence does not count."""
+        """Stop reading: TCP makes the peer wait, and its silence does not count as a timeout."""
         self.is_reading_paused = True
         self._transport().pauseProducing()
 
     def resume_reading(self) -> None:
-        """Read again; the peer has the usual time to be heard."""
+        """Resume reading; the ping timeout starts anew."""
         self.is_reading_paused = False
         if self._connected and not self.closing:
             self.session.not_reading(self.scheduler.seconds())
             self._transport().resumeProducing()
 
     async def room(self) -> bool:
-        """Wait until the transport takes more; False when it never will."""
+        """Wait until the transport has room; False if the connection is closing or lost."""
         if self._paused and self._connected and not self.session.closing:
             waiting: Deferred[None] = Deferred()
             self._waiting.append(waiting)
@@ -145,7 +144,7 @@ class LinePeer(LineOnlyReceiver):
     # -- LineOnlyReceiver -----------------------------------------------------------------------
 
     def connectionMade(self) -> None:
-        """Greet."""
+        """Send the greeting, and start the timer."""
         self._connected = True
         transport = self._transport()
         transport.setTcpNoDelay(True)
@@ -157,18 +156,18 @@ class LinePeer(LineOnlyReceiver):
         self._arm()
 
     def dataReceived(self, data: bytes) -> None:
-        """All lines of a read to commands."""
+        """Parse all lines of a read."""
         commands = self.session.receive(data, self.scheduler.seconds())
         if commands:
             self.commands_received(commands)
         self._write()
 
     def lineReceived(self, line: bytes) -> None:
-        """One line to a command."""
+        """Parse one line."""
         self.dataReceived(line + self.delimiter)
 
     def lineLengthExceeded(self, line: bytes) -> None:
-        """Have the session refuse the line."""
+        """Pass the line to the session, which refuses it."""
         self.dataReceived(line)
 
     def sendLine(self, line: bytes) -> None:
@@ -176,7 +175,7 @@ class LinePeer(LineOnlyReceiver):
         self.send_chunk(LineChunk(line + self.delimiter, 1, len(line)))
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """The end, whoever wanted it."""
+        """End the session."""
         self._connected = False
         self.session.connection_lost()
         for timer in (self._timer, self._linger):
@@ -201,7 +200,7 @@ class LinePeer(LineOnlyReceiver):
     def stopProducing(self) -> None:
         """The transport is gone; connectionLost follows."""
 
-    # -- how it is done -----------------------------------------------------------------------
+    # -- implementation -----------------------------------------------------------------------
 
     def _transport(self) -> Transport:
         return cast(Transport, self.transport)
@@ -217,7 +216,7 @@ class LinePeer(LineOnlyReceiver):
                 self._transport().write(data)
 
     def _end(self) -> None:
-        """Write what is left, the ERROR last, and close; cut a peer that will not read it."""
+        """Write the remaining lines, ERROR last, and close; abort if the peer does not read them."""
         if self._linger is not None:
             return
         transport = self._transport()

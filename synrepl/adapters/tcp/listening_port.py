@@ -26,7 +26,7 @@ class ListeningPort(tcp.Port):
 
     :param address: address of the interface to listen on
     :param places: number of connections above which a new one displaces an idle one. Fewer
-        must be accepted between a connection and the first read from it
+        connections must be accepted before a new connection is first read
     """
 
     def __init__(

@@ -2,7 +2,7 @@
 
 Input is processed in slices: a client that sends much is read piece by piece, as
 the shared budget allows, and not at all while the consumers of its commands are
-behind. Its socket is not read meanwhile, so TCP makes the client wait.
+behind. Its socket is not read in the meantime, so TCP makes the client wait.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _TOO_MANY = "too many connections; close some, or raise max_connections of this 
 
 
 class ClientPeerOwner(Interface):
-    """Who answers the clients; see ``synrepl.services.serving.master.Master``."""
+    """Answers the clients; see ``synrepl.services.serving.master.Master``."""
 
     def connected(self, connection: ClientPeer) -> None: ...
 
@@ -90,22 +90,22 @@ class ClientPeer(LinePeer):
 
     @property
     def name(self) -> str:
-        """What the client calls itself, or where it comes from."""
+        """The client's NAME, or its address before it has sent one."""
         return self.session.peer_name or self.address
 
     @property
     def dialect(self) -> Dialect | None:
-        """Settled by the client's first REPLICATE."""
+        """The client's dialect, known from its first REPLICATE on."""
         return self.session.dialect
 
     def write_live(self, chunk: LineChunk) -> None:
-        """Send shared lines in the live lane."""
+        """Send lines of the live lane; the chunk is shared with other clients."""
         self.send_chunk(chunk)
 
     async def write_catch_up(self, chunk: LineChunk) -> bool:
-        """Send lines in the catch-up lane; returns once the client has room for more.
+        """Send lines of the catch-up lane, and wait until there is room for more.
 
-        :returns: False when it never will
+        :returns: False if the connection is closing or lost
         """
         if not await self.room():
             return False
@@ -113,17 +113,17 @@ class ClientPeer(LinePeer):
         return await self.room()
 
     def left_behind(self, stream: Stream, after: Token) -> None:
-        """The live lane lost sight of a stream."""
+        """Tell the owner that the live lane has skipped facts of a stream after ``after``."""
         self._owner.left_behind(self, stream, after)
 
     def displace(self) -> None:
-        """Close it: it has sent nothing, and another client needs the place."""
+        """Close the connection to make room for another client; this one has sent nothing."""
         self.close(CloseReason.TOO_MANY_CONNECTIONS, _TOO_MANY)
 
     # -- reading --------------------------------------------------------------------------
 
     def dataReceived(self, data: bytes) -> None:
-        """Parse what the budget allows now, and the rest in later turns."""
+        """Parse as much as the budget allows now, and the rest in later turns."""
         self._unread += data
         if self.is_reading_paused:
             return
@@ -160,7 +160,7 @@ class ClientPeer(LinePeer):
     # -- for the session --------------------------------------------------------------------
 
     def session_started(self) -> None:
-        """Tell the owner."""
+        """Tell the owner of the client."""
         self._connections.enter(self, self._where)
         self._owner.connected(self)
 
@@ -170,20 +170,20 @@ class ClientPeer(LinePeer):
         self._owner.received(self, commands)
 
     def session_closing(self) -> None:
-        """Tell the owner if the client was too slow."""
+        """Tell the owner if the client did not keep up."""
         if isinstance(self.session.fault, FailedToKeepUp):
             self._owner.cut_off(self, self.session.fault)
 
     def session_ended(self, reason: CloseReason) -> None:
-        """Tell the owner."""
+        """Tell the owner that the client is gone."""
         self._connections.left(self)
         self._owner.disconnected(self, reason)
 
 
 class RefusedPeer(Protocol):
-    """A connection beyond the limits: gets an ERROR line and is closed.
+    """A connection beyond the limits, which gets an ERROR line and is closed.
 
-    :param gone: called when the connection is closed
+    :param on_closed: called when the connection is closed
     """
 
     def __init__(self, on_closed: Callable[[], object]) -> None:
@@ -204,8 +204,8 @@ class MasterFactory(ServerFactory):
     """Makes a :class:`ClientPeer` for each client of one listener.
 
     :param modern: the dialect of a client that sends a bare REPLICATE
-    :param rows: the row shapes that such clients get
-    :param legacy_rows: those that legacy clients get
+    :param rows: the row shapes for such clients
+    :param legacy_rows: the row shapes for legacy clients
     :param connections: limits on connections
     :param slices: budget for parsing input
     :ivar connections: open connections

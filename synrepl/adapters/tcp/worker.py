@@ -1,4 +1,4 @@
-"""The worker's side of TCP replication: a connection that comes back by itself."""
+"""The worker's side of TCP replication: a connection that reconnects by itself."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from synrepl.wire.session import ProtocolSession, SessionLimits
 
 
 class UpstreamPeerOwner(Interface):
-    """Who follows the master; see ``synrepl.services.following.follower.Follower``."""
+    """Follows the master; see ``synrepl.services.following.follower.Follower``."""
 
     def connected(self, upstream: UpstreamPeer) -> None: ...
 
@@ -44,44 +44,46 @@ class UpstreamPeer(LinePeer):
 
     @property
     def dialect(self) -> Dialect | None:
-        """How the master is spoken to."""
+        """The dialect of the connection."""
         return self.session.dialect
 
     def pause(self) -> None:
-        """Read no more for now: TCP makes the master wait."""
+        """Stop reading: TCP makes the master wait."""
         self.pause_reading()
 
     def resume(self) -> None:
-        """Read again."""
+        """Resume reading."""
         self.resume_reading()
 
     def session_started(self) -> None:
-        """NAME and PING are on their way; ask for data without waiting for SERVER."""
+        """Tell the owner; it sends REPLICATE without waiting for SERVER."""
         self._factory.connected_to(self)
         self._owner.connected(self)
 
     def commands_received(self, commands: Sequence[Command]) -> None:
-        """Pass on; SERVER proves that the handshake is done."""
+        """Pass commands to the owner; SERVER completes the handshake."""
         if not self._greeted and self.session.peer_server is not None and not self.session.closing:
             self._greeted = True
             self._factory.handshake_done()
         self._owner.received(commands)
 
     def session_ended(self, reason: CloseReason) -> None:
-        """The factory reconnects."""
+        """Tell the factory, which reconnects, and the owner."""
         self._factory.lost(self, reason)
         self._owner.disconnected()
 
 
 class WorkerFactory(ReconnectingClientFactory):
-    """Connects to a master again and again.
+    """Connects to a master, and reconnects with back-off.
 
-    The back-off is reset by the master's SERVER line, not by the connection:
-    a listener that accepts and drops us must not be hammered.
+    The back-off is reset by the master's SERVER line, not by the connection, so that a
+    listener that accepts and drops connections is not hammered.
 
-    :param name: what the worker calls itself
-    :param server_name: the server name that is expected; None takes any
-    :param log: told (a sentence, its facts) about connections made and lost
+    :param name: the worker's NAME
+    :param server_name: the expected server name; None accepts any
+    :param log: logs (format, fields) connections made and lost
+    :ivar connections: number of connections made
+    :ivar closed: number of connections closed, by reason
     """
 
     maxDelay = 30
@@ -113,7 +115,7 @@ class WorkerFactory(ReconnectingClientFactory):
 
     @property
     def has_handshake(self) -> bool:
-        """True while the handshake with a master stands."""
+        """Whether there is a connection whose handshake is complete."""
         return self.peer is not None and self.peer.session.peer_server is not None
 
     def buildProtocol(self, addr: IAddress | None) -> UpstreamPeer:
@@ -129,23 +131,23 @@ class WorkerFactory(ReconnectingClientFactory):
         return UpstreamPeer(self._scheduler, session, self._owner, self)
 
     def stop(self) -> None:
-        """Close, and do not come back."""
+        """Close the connection, and do not reconnect."""
         ReconnectingClientFactory.stopTrying(self)
         if self.peer is not None:
             self.peer.close(CloseReason.LOCAL)
 
     def connected_to(self, peer: UpstreamPeer) -> None:
-        """A connection was made."""
+        """Called when a connection is made."""
         self.peer = peer
         self.connections += 1
 
     def handshake_done(self) -> None:
-        """The master has said who it is, and it is the right one."""
+        """Called when the master has sent the expected SERVER."""
         ReconnectingClientFactory.resetDelay(self)
         self._log("connected to {where}", where=self.peer.address if self.peer else "?")
 
     def lost(self, peer: UpstreamPeer, reason: CloseReason) -> None:
-        """A connection is gone."""
+        """Called when a connection is lost."""
         if self.peer is peer:
             self.peer = None
         self.closed[reason] = self.closed.get(reason, 0) + 1
@@ -153,6 +155,6 @@ class WorkerFactory(ReconnectingClientFactory):
         self._log("connection lost: {why}", why=str(why))
 
     def clientConnectionFailed(self, connector: IConnector, reason: Failure) -> None:
-        """Nobody is there; try again later."""
+        """Log the failure, and retry later."""
         self._log("cannot connect: {why}", why=reason.getErrorMessage())
         ReconnectingClientFactory.clientConnectionFailed(self, connector, reason)

@@ -95,8 +95,8 @@ class RedisTail:
     def _end(self, why: str) -> None:
         if self._ended is None:
             self._ended = why
-            self._listener.give_up(why)
-            self._speaker.give_up(why)
+            self._listener.abort(why)
+            self._speaker.abort(why)
             self._inbox.end()
 
 

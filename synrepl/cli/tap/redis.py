@@ -134,7 +134,7 @@ class TapLink:
             if isinstance(link, TapSpeaker):
                 link.end()
             else:
-                link.give_up("closed")
+                link.abort("closed")
         await gatherResults([link.gone for link in self._made if link.connected])
 
     async def _connect(self, link: TapListener | TapSpeaker) -> RedisAddress:
