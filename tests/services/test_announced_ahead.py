@@ -1,4 +1,4 @@
-"""A real server announces a position ahead of the rows that it sends after it: none is lost."""
+"""A real server announces a position before it sends the rows below it: no row is lost."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ Rows = dict[str, list[tuple[Token, Any]]]
 
 
 class RecordedTables:
-    """What a server's database gives: here what was recorded of it."""
+    """A fake source of facts: the recorded rows of a server."""
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
 
     async def page(self, stream: Stream, span: Range, writer: str | None, limit: int) -> Page:
-        """All of it at once."""
+        """All facts of the range, as one page."""
         decode = CODECS[stream.name].decode
         facts: dict[Token, list[Any]] = defaultdict(list)
         for token, row in self._rows.get(stream.name, []):
@@ -59,7 +59,7 @@ class RecordedTables:
 
 
 class RecordingHandler(Handler):
-    """Keeps rows, and of which streams it was told that facts are gone."""
+    """Records rows, and the streams of which facts are reported as lost."""
 
     def __init__(self, generation: Generation = Generation.MODERN) -> None:
         self.rows: Rows = defaultdict(list)
@@ -80,7 +80,7 @@ class ForeignFollowerCase(SynchronousTestCase):
     def follow(
         self, handler: RecordingHandler, rows: Rows, dialect: Dialect, earliest: bool = True
     ) -> None:
-        """Follow a real server whose database can be read, and whose HTTP listener cannot."""
+        """Follow a real server whose database is available, and whose HTTP listener is not."""
         self.clock = manual_clock()
         scheduler, self.log = TwistedScheduler(self.clock), Noting()
         self.follower = Follower(
@@ -109,7 +109,7 @@ class ForeignFollowerCase(SynchronousTestCase):
 
 
 def recorded(version: str) -> Rows:
-    """Token and row of every RDATA; rows in a batch have its token."""
+    """Token and row of every RDATA; the rows of a batch share its token."""
     found: Rows = defaultdict(list)
     half: dict[str, list[Any]] = defaultdict(list)
     for side, line in genuine_lines(version, "live-asked"):
@@ -124,7 +124,7 @@ def recorded(version: str) -> Rows:
 
 
 class FollowingRecordedServers(ForeignFollowerCase):
-    """Real servers whose clients ask again and again while rows come up."""
+    """Recordings of real servers whose clients subscribe repeatedly while rows are written."""
 
     def test_delivers_every_row_and_no_ordered_row_twice(self) -> None:
         for version, dialect in (
@@ -154,7 +154,7 @@ class FollowingRecordedServers(ForeignFollowerCase):
 
 
 class FollowingAnInMemoryStream(ForeignFollowerCase):
-    """``typing`` of a server whose HTTP listener is out of reach."""
+    """The stream ``typing`` of a server whose HTTP listener is unreachable."""
 
     def typing(self, token: int) -> tuple[str, tuple[int, Any]]:
         row = [f"!r{token}:x", []]

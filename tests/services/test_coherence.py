@@ -1,4 +1,4 @@
-"""Facts make caches stale and mark change indexes; what never would is refused."""
+"""Facts invalidate caches and mark change indexes; caches that nothing invalidates are refused."""
 
 from __future__ import annotations
 
@@ -65,13 +65,13 @@ class CoherenceCase(SynchronousTestCase):
         return self.coherent
 
     def start(self) -> None:
-        """Everything is applied, from the beginning."""
+        """Begin every stream at 0."""
         self.coherence()
         for stream in CATALOGUE:
             self.coherent.begin(stream.name, "master", 0)
 
     def apply(self, stream: str, token: int, *rows: Row, writer: str = "master") -> None:
-        """One fact, the next one of its writer."""
+        """Apply one fact, the next one of its writer."""
         self.coherent.apply(stream, writer, token - 1, [Fact(token, writer, rows)])
 
     @property
@@ -252,7 +252,7 @@ class ApplyingRows(CoherenceCase):
         self.assertEqual((self.left("moved_user"), self.left("seen")), ([("@b",)], [("else",)]))
 
     def test_applies_declarations_made_after_the_start(self) -> None:
-        """As handlers may when they are started; what is held by then may be stale already."""
+        """Handlers may declare caches when they start; existing entries may be stale by then."""
         self.start()
         self.coherent.check()
         self.filled("get_order", ("c1",), ("c2",), by_name=True)
@@ -271,7 +271,7 @@ class ApplyingRows(CoherenceCase):
             self.caches.on_rows("order", Invalidates("get_order", columns_key("customer")))
 
     def test_a_failing_function_clears_its_cache_and_is_logged_without_secrets(self) -> None:
-        """Never an error of who applies the facts: that would stop the stream for ever."""
+        """The caller gets no error, which would stop the stream forever."""
 
         def fails(source: Any) -> Any:
             raise KeyError("a secret of the row")
@@ -300,7 +300,7 @@ class ApplyingRows(CoherenceCase):
         self.assertNotIn("secret", str(self.warnings))
 
     def test_keys_of_the_wrong_type_clear_the_cache(self) -> None:
-        """Text instead of a tuple with one text in it is a mistake easily made."""
+        """A string instead of a tuple with one string is an easy mistake."""
         self.caches.on_rows("orders", Invalidates("get_order", lambda row: (row.customer,)))
         self.filled("get_order", ("c1",), ("c2",))
         self.start()
@@ -333,7 +333,7 @@ class LosingFacts(CoherenceCase):
         self.assertEqual(self.coherent.emptied, 1)
 
     def test_a_writer_that_starts_again_at_zero_clears_what_it_affects(self) -> None:
-        """What it wrote last before it was lost may never have come."""
+        """Its last facts before it was lost may never have arrived."""
         self.filled("get_push_rules_for_user", ("@a",))
         self.start()
         self.apply("push_rules", 9, PushRulesRow("@b"))
@@ -348,7 +348,7 @@ class LosingFacts(CoherenceCase):
         self.assertEqual(self.left("get_user"), [("@a",)])
 
     def test_the_first_position_of_a_writer_clears_what_was_loaded_before_it(self) -> None:
-        """What was loaded before it was known where a writer stands may be older than that."""
+        """Entries loaded before the first position is known may be older than it."""
         self.filled("get_user", ("@a",), by_name=True)
         self.filled("get_push_rules_for_user", ("@a",))
         self.coherence().begin("push_rules", "master", 7)
@@ -363,7 +363,7 @@ class LosingFacts(CoherenceCase):
         self.assertEqual((self.coherent.emptied, self.warnings), (0, []))
 
     def test_clears_caches_when_a_legacy_master_omits_a_fact(self) -> None:
-        """A legacy master steps over what no line can carry: only the tokens show it."""
+        """A legacy master skips facts that no line can carry; only the tokens show it."""
         self.filled("get_user", ("@a",), ("@b",))
         self.coherent = Coherence(self.caches, CATALOGUE, self.log, may_omit_facts=True)
         self.coherent.begin("caches", "", 0)
@@ -373,7 +373,7 @@ class LosingFacts(CoherenceCase):
         self.assertEqual(self.left("get_user"), [])
 
     def test_suspected_rows_invalidate_entries_but_mark_no_index(self) -> None:
-        """What may have been committed makes stale, and marks nothing: its token is not known."""
+        """The token of rows that may have been committed is unknown, so they mark no index."""
         self.filled("get_user", ("@a",), ("@b",))
         self.filled("get_push_rules_for_user", ("@a",), ("@b",))
         index = self.caches.index("push_rules", "push_rules")
@@ -432,7 +432,7 @@ class ChangeIndexes(CoherenceCase):
         self.assertEqual(index.has_changed("@a", 0), NO)
 
     def test_a_new_writer_raises_the_horizon_to_its_first_position(self) -> None:
-        """Of what it wrote before nothing is known."""
+        """Nothing is known of its earlier facts."""
         index = self.index()
         self.coherent.begin("push_rules", "master", 10)
         self.apply("push_rules", 15, PushRulesRow("@a"))
@@ -457,7 +457,7 @@ class ChangeIndexes(CoherenceCase):
         self.assertEqual(orders.horizon, 3)
 
     def test_an_index_made_after_unordered_rows_begins_at_their_largest_token(self) -> None:
-        """The largest token counts, not the last one: of that nothing is known here."""
+        """The largest token counts, not the last one."""
         burst = [
             Fact(token, "master", (named("cs_cache_fake", f"!{token}"),)) for token in (16, 15, 14)
         ]

@@ -1,4 +1,4 @@
-"""When caches go stale on a follower: before handlers see a batch, before its position moves."""
+"""A follower invalidates caches before handlers get a batch, and before its position moves."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class InvalidatingInAWorker(SynchronousTestCase):
         self.seen.append((who, [key for (key,) in cache.entries]))
 
     def wait(self, token: int) -> None:
-        """See what there is once the position is at a token."""
+        """Read the cache once the position has reached a token."""
         waiting = Deferred.fromCoroutine(self.waiters.wait([("orders", "master")], token, 60))
         waiting.addCallback(lambda position: self.see(f"waiter at {position}"))
 
@@ -86,7 +86,7 @@ class InvalidatingInAWorker(SynchronousTestCase):
         self.assertEqual(self.follower.positions, {("orders", "master"): 1})
 
     def test_invalidates_while_a_handler_fails(self) -> None:
-        """What it loads meanwhile is newer than the rows."""
+        """Entries loaded meanwhile are newer than the rows."""
         self.failures = 1
         self.wait(1)
         self.receive(1, "c1")
@@ -110,7 +110,7 @@ class InvalidatingInAWorker(SynchronousTestCase):
         self.assertEqual(self.seen, [("reset to 9", [])])
 
     def test_clears_caches_when_a_writer_appears_later(self) -> None:
-        """What it wrote before may be newer than what is held."""
+        """Its earlier facts may be newer than the entries."""
         self.follower.received([Position("orders", "other", 7, 7)])
         self.see("now")
         self.assertEqual(self.seen, [("now", [])])
@@ -118,7 +118,7 @@ class InvalidatingInAWorker(SynchronousTestCase):
 
 class InvalidatingAfterATransactionalHandler(PostgresCase):
     async def test_invalidates_again_once_the_effects_are_committed(self) -> None:
-        """A load that reads while the handler's transaction runs sees what was before."""
+        """A load that reads while the handler's transaction runs gets old data."""
         self.sql("CREATE TABLE ages (name text PRIMARY KEY, age int)")
         self.sql("INSERT INTO ages VALUES ('c1', 1)")
         process, caches = self.process("worker1"), make_caches()

@@ -1,4 +1,4 @@
-"""Commands on their way to handlers: in order, one at a time, and never without bound."""
+"""Commands are delivered to handlers in order, one at a time, through a bounded queue."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.services.world import Noting, manual_clock
 
 
 class BlockingHandler(Handler):
-    """Notes commands, and is done with one when a test says so."""
+    """Records commands, and processes each until the test lets it finish."""
 
     def __init__(self) -> None:
         self.seen: list[str] = []
@@ -33,7 +33,7 @@ class BlockingHandler(Handler):
 
 
 class ImmediateHandler(BlockingHandler):
-    """Is done at once."""
+    """Records commands, and finishes at once."""
 
     async def on_command(self, source: str, command: Command) -> None:
         assert isinstance(command, RemoteServerUp)
@@ -43,7 +43,7 @@ class ImmediateHandler(BlockingHandler):
 
 
 class RowsOnlyHandler(Handler):
-    """Wants rows only."""
+    """Does not override ``on_command``."""
 
 
 class QueueingCommands(SynchronousTestCase):

@@ -1,4 +1,4 @@
-"""Facts that a handler cannot take are set aside, listed, and handed over again."""
+"""Facts that a handler cannot process become dead letters, which are listed and replayed."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ ANY = DeadLetterFilter()
 
 class DeadLetterCase(HandlersCase):
     async def letters(self, name: str = "worker1") -> list[DeadLetter]:
-        """What has been set aside."""
+        """The dead letters."""
         return await self.master.database.run(
             "letters", lambda txn: dead_letters.look(txn, name, ANY), read_only=True
         )
 
     async def replay(self, worker: WorkerProcess, wanted: DeadLetterFilter = ANY) -> None:
-        """Ask for a replay, and have it done."""
+        """Request a replay, and run it."""
         await self.master.database.run(
             "replay", lambda txn: dead_letters.request_replay(txn, "worker1", wanted)
         )
@@ -38,7 +38,7 @@ class DeadLetterCase(HandlersCase):
     async def set_aside(
         self, handler: RecordingHandler | InsertingHandler, attempts: int = 2
     ) -> WorkerProcess:
-        """A worker whose handler could not take two facts out of seven."""
+        """A worker whose handler failed at two facts out of seven."""
         handler.bad = {"bad1", "bad2"}
         worker = await self.worker(Subscription(handler, "h", attempts=attempts))
         self.last = await self.append("a", "b", "bad1", "c", "bad2", "d", "e")
@@ -48,7 +48,7 @@ class DeadLetterCase(HandlersCase):
 
 
 class AddingDeadLetters(DeadLetterCase):
-    """After the last attempt."""
+    """Facts become dead letters after the last attempt."""
 
     async def test_a_plain_handler_gets_all_other_facts(self) -> None:
         plain = RecordingHandler()
@@ -156,7 +156,7 @@ class AddingDeadLetters(DeadLetterCase):
         self.assertEqual(plain.texts, ["a"])
 
     async def test_an_unavailable_database_makes_no_dead_letters(self) -> None:
-        """Whatever a handler says of it, the fact is not to blame."""
+        """The fact is not to blame, whatever the handler raises."""
 
         class Asks(RecordingHandler):
             async def on_rows(handler, batch: object) -> None:  # noqa: N805
@@ -178,7 +178,7 @@ class AddingDeadLetters(DeadLetterCase):
 
 
 class ReplayingDeadLetters(DeadLetterCase):
-    """By somebody who asks for it."""
+    """An operator requests the replay."""
 
     async def test_deletes_a_letter_that_the_handler_processes(self) -> None:
         plain = RecordingHandler()
@@ -245,7 +245,7 @@ class ReplayingDeadLetters(DeadLetterCase):
 
 
 class DeadLettersLostInAFailover(DeadLetterCase):
-    """A failover has lost the fact of one of two dead letters, and left the other one."""
+    """A failover has lost the fact of one of two dead letters."""
 
     async def lose(self, plain: RecordingHandler) -> WorkerProcess:
         worker = await self.set_aside(plain)

@@ -30,7 +30,7 @@ def batch(after: int, tokens: list[int], ordered: bool = True) -> Batch:
 
 
 class Ledger(TransactionalHandler):
-    """Writes down every fact it is given; fails after having done so while told to."""
+    """Inserts every fact that it gets; fails afterwards while the test wants it to."""
 
     fail = 0
     seen: ClassVar[str] = "CREATE TABLE IF NOT EXISTS seen (token bigint)"
@@ -70,7 +70,7 @@ class DeliveringToATransactionalHandler(TestCase):
         )
 
     async def position(self) -> Token | None:
-        """Where a process that starts now goes on."""
+        """The recorded position, from which a new process continues."""
         (consumer,) = (await self.delivery()).consumers
         return consumer.trackers["orders", "master"].recorded
 

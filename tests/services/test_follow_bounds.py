@@ -1,4 +1,4 @@
-"""Names that a follower is told, by whoever can publish on its Redis: bounded like all else."""
+"""Names from the bus, which any process with access to the Redis can send, are bounded."""
 
 from __future__ import annotations
 

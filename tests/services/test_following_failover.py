@@ -1,4 +1,4 @@
-"""What a follower makes of a failover that loses commits, step by step."""
+"""How a follower handles a failover that loses commits, step by step."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ ONE = ("jobs", "one")
 
 
 class RecordingHandler(Handler):
-    """Keeps the tokens of the facts that it is given, and what it is told.
+    """Records the tokens of its facts, and the losses that it is told of.
 
-    :ivar failures: how often it still fails
+    :ivar failures: number of calls that will still fail
     """
 
     streams = frozenset({"jobs"})
@@ -60,7 +60,7 @@ class RecordingHandler(Handler):
 
 
 class RecordingTransactionalHandler(TransactionalHandler):
-    """Keeps the tokens of the facts that it has applied, once that is committed."""
+    """Records the tokens of applied facts, once they are committed."""
 
     streams = frozenset({"jobs"})
 
@@ -73,10 +73,10 @@ class RecordingTransactionalHandler(TransactionalHandler):
 
 
 class SlowDatabase(FollowerDatabase):
-    """The record of followers, where some transactions wait for a test.
+    """A follower database in which the test can suspend transactions.
 
-    :param floors: of streams, after a failover
-    :ivar slow: by the name of a transaction: for what its next one waits
+    :param floors: floors of streams after a failover
+    :ivar slow: what the next transaction of each name waits for
     """
 
     def __init__(self, server: MemoryServer, floors: Mapping[str, Token]) -> None:
@@ -86,14 +86,14 @@ class SlowDatabase(FollowerDatabase):
         super().__init__(lambda name: self.slow.pop(name, succeed(None)), lambda _: "", self.kept)
 
     def lost_since(self, number: int) -> list[tuple[object, ...]]:
-        """Everything, with each failover."""
+        """All ranges, after every failover."""
         if number == self.kept.server.incarnation:
             return []
         return [(stream, "", 0, floor) for stream, floor in self._floors.items()]
 
 
 class FollowingCase(SynchronousTestCase):
-    """A follower of the stream ``jobs`` with one handler, under a clock of the test's."""
+    """Base of tests of a follower of ``jobs`` with one handler, on a manual clock."""
 
     def setUp(self) -> None:
         self.world: World = started()
@@ -106,7 +106,7 @@ class FollowingCase(SynchronousTestCase):
         self.lease = done(self.world.store.open_writer("one", [self.jobs]))
 
     def deliver(self, linear: bool = False, handler: Handler | None = None) -> Delivery:
-        """What hands facts to the handler."""
+        """A started delivery with the handler."""
         world, positions = self.world, StorePositions(self.world.store)
         sources = CatchUpSources(
             fetchable_in_order(world.catalogue, foreign=False), world.store, positions
@@ -124,14 +124,14 @@ class FollowingCase(SynchronousTestCase):
         return made
 
     def append(self, count: int) -> list[Fact]:
-        """Append that many facts, and hold none back."""
+        """Append and return that many facts."""
         job = self.jobs.kinds[UNTAGGED]
         drafts = [Draft([[job(number, None, None)]]) for number in range(count)]
         done(self.lease.append(self.jobs, drafts, 0))
         return self.world.facts("jobs")[-count:]
 
     def connect(self, dialect: Dialect, handler: Handler) -> None:
-        """A process with a connection, on which a test says what comes."""
+        """Start a process with a connection on which the test sends lines."""
         world = self.world
         self.delivery = self.deliver(not dialect.per_writer, handler)
         self.follower = Follower(
@@ -140,23 +140,23 @@ class FollowingCase(SynchronousTestCase):
         self.follower.connected(Upstream(dialect))
 
     def batch(self, after: Token, facts: Sequence[Fact]) -> Batch:
-        """Facts as the connection brings them."""
+        """Facts as they come over the connection."""
         return Batch("jobs", "one", after, facts[-1].token, facts)
 
     def begin(self, coroutine: Coroutine[Any, Any, object]) -> Deferred[object]:
-        """Begin what may have to wait."""
+        """Start a coroutine that may have to wait."""
         return Deferred.fromCoroutine(coroutine)
 
     def on_record(self) -> Token:
-        """The position of the handler on record."""
+        """The recorded position of the handler."""
         return self.database.kept.handler("worker1", "handler")[ONE]
 
 
 class FactsOfTheOldServer(FollowingCase):
-    """Facts that the connection has brought, and that only the old server had."""
+    """Facts from the connection that only the old server had."""
 
     def fail_over(self, kept: Token) -> None:
-        """A standby takes over that has this much, and nothing on record of the handler."""
+        """Promote a standby that has facts up to ``kept``, and no record of the handler."""
         store = self.world.store
         store.lose(self.jobs, kept)
         self.database.kept.records.clear()
@@ -211,7 +211,7 @@ class FactsOfTheOldServer(FollowingCase):
 
 
 class LossesOfAnEarlierProcess(FollowingCase):
-    """Facts that an earlier process handed over, and had no time to record."""
+    """Facts that an earlier process delivered, but did not record."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -228,7 +228,7 @@ class LossesOfAnEarlierProcess(FollowingCase):
         self.floors["jobs"] = self.floor
 
     def rows(self, facts: Sequence[Fact]) -> list[Rdata]:
-        """Facts as the connection brings them."""
+        """Facts as they come over the connection."""
         encode = RowCodec(self.jobs).encoder(Generation.CURRENT)
         return [Rdata("jobs", "one", fact.token, encode(fact.rows[0])) for fact in facts]
 
@@ -246,7 +246,7 @@ class LossesOfAnEarlierProcess(FollowingCase):
 
 
 class RecordingInProgress(FollowingCase):
-    """Positions that are on their way to the record when the handler is moved back."""
+    """Positions that are being recorded when the handler is moved back."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -274,7 +274,7 @@ class RecordingInProgress(FollowingCase):
 
 
 class JoiningTheLane(FollowingCase):
-    """A handler that was behind is in its lane again."""
+    """A handler that was behind joins its lane."""
 
     def test_does_not_join_before_a_batch_that_the_lane_is_delivering(self) -> None:
         delivery = self.deliver()
@@ -291,20 +291,20 @@ class JoiningTheLane(FollowingCase):
 
 
 class FailingOverInTheLinearView(FollowingCase):
-    """A connection that says nothing of writers."""
+    """A connection that does not name writers."""
 
     def follow(self, handler: Handler) -> None:
-        """Connect where nothing is there yet."""
+        """Connect while the stream is empty."""
         self.connect(LEGACY, handler)
         self.follower.received([Position("jobs", None, None, 0)])
 
     def rows(self, facts: Sequence[Fact]) -> list[Rdata]:
-        """Facts as the connection brings them."""
+        """Facts as they come over the connection."""
         encode = RowCodec(self.jobs).encoder(Generation.LEGACY)
         return [Rdata("jobs", None, fact.token, encode(fact.rows[0])) for fact in facts]
 
     def fail_over(self, kept: Token) -> None:
-        """A standby takes over that has this much."""
+        """Promote a standby that has facts up to ``kept``."""
         store = self.world.store
         store.lose(self.jobs, kept)
         store.set_sequence(self.jobs, kept)

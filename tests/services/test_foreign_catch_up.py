@@ -1,4 +1,4 @@
-"""What a real legacy server answers to a follower that asks from the beginning: all of it arrives."""
+"""A follower that subscribes from the beginning gets everything that a real legacy server sends."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class CountingHandler(Handler):
         self.rows: Counter[str] = Counter()
 
     async def on_rows(self, batch: Batch) -> None:
-        """Count."""
+        """Count the rows."""
         self.rows[batch.stream] += len(batch.rows)
 
 

@@ -1,4 +1,4 @@
-"""What is told of a handler that fails, and how much of it."""
+"""Failing handlers are described in sentences of bounded length."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.services.world import Noting, manual_clock
 
 
 def raised(error: Exception) -> Exception:
-    """An exception as a handler raises it."""
+    """Raise and catch an exception, so that it has a traceback."""
     try:
         raise error
     except Exception as caught:
@@ -24,7 +24,7 @@ def raised(error: Exception) -> Exception:
 
 
 def deep(depth: int) -> None:
-    """Fail far down."""
+    """Fail deep in the call stack."""
     if depth:
         deep(depth - 1)
     raise ValueError("x" * 10_000)

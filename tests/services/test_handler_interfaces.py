@@ -1,4 +1,4 @@
-"""Handlers by interface: the base classes keep the contract, and other classes can."""
+"""Handler interfaces: implemented by the base classes, and by classes without them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.services.handler_fixtures import HandlersCase, texts_of
 
 
 class HandlerWithoutBaseClass:
-    """What a handler has to have, without a base class."""
+    """Implements the handler interface without the base class."""
 
     streams = frozenset({"notes"})
     view = None
@@ -33,7 +33,7 @@ class HandlerWithoutBaseClass:
 
 @implementer(IHandler)
 class TextsWithoutBaseClass(HandlerWithoutBaseClass):
-    """Keeps what it is given."""
+    """Records the texts that it gets."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
@@ -44,14 +44,14 @@ class TextsWithoutBaseClass(HandlerWithoutBaseClass):
 
 @implementer(ITransactionalHandler)
 class SeenWithoutBaseClass(HandlerWithoutBaseClass):
-    """Writes what it is given into the table ``seen``."""
+    """Inserts the texts that it gets into the table ``seen``."""
 
     def apply(self, txn: Transaction, batch: Batch) -> None:
         txn.insert_many("INSERT INTO seen (text) VALUES %s", [(t,) for t in texts_of(batch)])
 
 
 class BaseClasses(TestCase):
-    """They implement the interfaces, signature by signature."""
+    """The base classes implement the interfaces, signature by signature."""
 
     def test_handler_implements_its_interface(self) -> None:
         verifyClass(IHandler, Handler)
@@ -71,7 +71,7 @@ class BaseClasses(TestCase):
 
 
 class DeliveringWithoutBaseClass(HandlersCase):
-    """A class that declares the interface is served as one that inherits."""
+    """A class that declares the interface works like one that inherits."""
 
     async def test_delivers_to_handlers_that_only_declare_the_interface(self) -> None:
         texts, seen = TextsWithoutBaseClass(), SeenWithoutBaseClass()

@@ -1,4 +1,4 @@
-"""Each handler has positions of its own: on record, joining, catching up, in its own view."""
+"""Handlers have their own positions: recorded, when they join, catch up or choose a view."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from tests.services.handler_fixtures import (
 
 
 class BlockingHandler(RecordingHandler):
-    """Waits with each batch until it is told to go on.
+    """Blocks at each batch until the test releases it.
 
-    :ivar waiting: for what it waits
+    :ivar waiting: resumes the current batch
     """
 
     def __init__(self) -> None:
@@ -38,14 +38,14 @@ class BlockingHandler(RecordingHandler):
         await super().on_rows(batch)
 
     def go_on(self) -> None:
-        """Deal with the batch in hand."""
+        """Let the current batch finish."""
         waiting, self.waiting = self.waiting, None
         assert waiting is not None
         waiting.callback(None)
 
 
 class RecordingPositions(HandlersCase):
-    """What outlives the process."""
+    """Positions outlive the process."""
 
     async def test_a_commit_moves_only_the_position_of_its_handler(self) -> None:
         slow = BlockingHandler()
@@ -139,7 +139,7 @@ class RecordingPositions(HandlersCase):
         self.assertIsNone(self.record_of())
 
     async def test_records_a_handler_while_another_one_is_slow(self) -> None:
-        """It is not given it again when the process is stopped then."""
+        """It does not get the facts again after a restart."""
         quick, slow = RecordingHandler(), BlockingHandler()
         worker = await self.worker(Subscription(quick, "quick"), Subscription(slow, "slow"))
         last = await self.append("a")
@@ -152,7 +152,7 @@ class RecordingPositions(HandlersCase):
 
 
 class JoiningAFollower(HandlersCase):
-    """A handler that joins a worker which has been there before."""
+    """A new handler joins a worker that already has positions."""
 
     async def setUp(self) -> None:  # type: ignore[override]
         await super().setUp()
@@ -164,7 +164,7 @@ class JoiningAFollower(HandlersCase):
         self.new = RecordingHandler()
 
     async def joined(self, start: StartAt | int | None, **start_of: StartAt | int) -> str:
-        """What the worker says when the new handler has joined, and has one fact more."""
+        """Let the new handler join and get one more fact, and return the log of the worker."""
         worker = await self.worker(
             Subscription(self.old, "old"), Subscription(self.new, "new", start, start_of)
         )
@@ -222,7 +222,7 @@ class JoiningAFollower(HandlersCase):
         self.assertNotIn("joins", worker.logged)
 
     async def test_a_handler_that_starts_now_misses_nothing_after_a_crash(self) -> None:
-        """Where it begins is on record before others are given what comes next."""
+        """Its start is recorded before other handlers get the next facts."""
         slow = BlockingHandler()
         worker = await self.worker(
             Subscription(slow, "new", StartAt.NOW),
@@ -256,7 +256,7 @@ class JoiningAFollower(HandlersCase):
         self.assertEqual((self.new.texts, self.new.resets), (["c", "d", "e"], []))
 
     async def test_gets_every_fact_of_a_writer_that_came_while_it_was_away(self) -> None:
-        """All of its facts are new, also to one that began with what came from then on."""
+        """All of its facts are new, including for a handler that started at the current position."""
         worker = await self.worker(Subscription(self.new, "new", StartAt.NOW))
         await self.reaches(worker, self.last)
         await worker.record()
@@ -282,7 +282,7 @@ class JoiningAFollower(HandlersCase):
 
 
 class CatchingUp(HandlersCase):
-    """Handlers that are not where the lane is."""
+    """Handlers that are behind their lane."""
 
     async def test_a_failing_handler_holds_up_no_other_and_gets_everything_later(self) -> None:
         bad, good = RecordingHandler(), RecordingHandler()
@@ -305,7 +305,7 @@ class CatchingUp(HandlersCase):
         self.assertEqual((bad.texts[4:], good.texts[4:]), (["e"], ["e"]))
 
     async def test_catch_up_ends_under_constant_load(self) -> None:
-        """What is left fits a page: the lane waits for the handler before its next batch."""
+        """The rest fits one page, so the lane waits for the handler before its next batch."""
         slow, quick = BlockingHandler(), RecordingHandler()
         worker = await self.worker(Subscription(quick, "quick"))
         first = await self.append("a", "b")
@@ -345,7 +345,7 @@ class CatchingUp(HandlersCase):
         await self.until(lambda: bad.texts == ["a", "b"])
 
     async def test_is_told_of_facts_trimmed_before_delivery(self) -> None:
-        """Told to that handler alone."""
+        """Only that handler is told."""
         bad, good = RecordingHandler(), RecordingHandler()
         bad.bad = {"b"}
         worker = await self.worker(Subscription(bad, "bad"), Subscription(good, "good"))
@@ -365,7 +365,7 @@ class CatchingUp(HandlersCase):
 
 
 class ChoosingAView(HandlersCase):
-    """Handlers with another view than the connection's."""
+    """Handlers whose view is not that of the connection."""
 
     async def test_gets_the_linear_view_on_a_per_writer_connection(self) -> None:
         linear, plain = LinearRecordingHandler(), RecordingHandler()
@@ -432,7 +432,7 @@ class ChoosingAView(HandlersCase):
         self.assertEqual((plain.texts, now.texts), (["a1", "b2"], ["c2"]))
 
     async def page(self, upto: int) -> list[Fact]:
-        """The facts of all writers."""
+        """The facts of all writers up to a token."""
         found = await self.master.store.page(NOTES, Range(0, upto), None, 100)
         return list(found.facts)
 

@@ -1,4 +1,4 @@
-"""Transactions that make caches stale: here when they commit, elsewhere by one fact."""
+"""Transactions invalidate caches: here when they commit, and elsewhere through one fact."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class CommittingChanges(CoherentMasterCase):
         return "result"
 
     def stored(self) -> list[tuple[int, list[tuple[str, Any]]]]:
-        """The facts in the ``caches`` stream: the name and the keys of each row."""
+        """The facts in the ``caches`` stream, as name and keys of each row."""
         page = self.site.store.page(CACHES, Range(0, 2**62), None, 1_000)
         return [
             (fact.token, [(row.cache_func, row.keys) for row in fact.rows])  # type: ignore[attr-defined]
@@ -79,7 +79,7 @@ class CommittingChanges(CoherentMasterCase):
         self.assertEqual((self.site.cached("get_user"), self.site.cached("get_orders")), ([], []))
 
     def test_invalidates_before_the_position_is_announced(self) -> None:
-        """Also the caller, and whoever waits for the position."""
+        """So neither the caller nor waiters for the position read stale entries."""
         order: list[Any] = []
         announced = self.site.announcer.settled
 
@@ -92,7 +92,7 @@ class CommittingChanges(CoherentMasterCase):
         self.assertEqual(order[0], ("announced", "caches", [("@b",)]))
 
     def test_drops_a_load_that_began_before_the_commit(self) -> None:
-        """It may have read what was true before, and ended only after the commit."""
+        """It may have read old data, and ended only after the commit."""
         (cache,) = self.site.caches.named("get_user")
         self.site.store.stop = ["transact committed"]
         outcome = self.run_changes(self.change)
@@ -266,7 +266,7 @@ class FailingChanges(CoherentMasterCase):
 
 
 class ChangesWithUnknownOutcome(CoherentMasterCase):
-    """The answer to a commit is lost, and the writer's name is not had back at once."""
+    """The answer to a commit is lost, and the writer's name is not reacquired at once."""
 
     def lose(self, *key: Any, cache: str = "get_user") -> list[Any]:
         def work(txn: Transaction, out: ChangeOutbox) -> str:
@@ -353,7 +353,7 @@ class BuildingRows(SynchronousTestCase):
 
 
 class ChangesInPostgres(PostgresCase):
-    """The same in a real database, with a table of the user's."""
+    """The same in a real database, with a table of the application."""
 
     async def setUp(self) -> None:  # type: ignore[override]
         await super().setUp()
@@ -424,7 +424,7 @@ class ChangesInPostgres(PostgresCase):
         self.assertEqual(self.sql(f"SELECT count(*) FROM {table_name(CACHES)}"), 0)
 
     async def test_drops_what_was_read_before_the_commit(self) -> None:
-        """A load that reads while the change is under way sees what was before."""
+        """A load that reads while the transaction runs gets old data."""
         self.caches.invalidate("get_age", None)
         blocker = psycopg2.connect(self.dsn)
         self.addCleanup(blocker.close)
@@ -444,14 +444,14 @@ def age(txn: Transaction, name: str) -> int:
 
 
 class RecordingPositionListener:
-    """Keeps what was announced: stream, positions before and after, rows."""
+    """Records announced positions: stream, positions before and after, number of rows."""
 
     def __init__(self) -> None:
         self.moves: list[tuple[str, int, int, int]] = []
 
     def writer_advanced(self, stream: Any, writer: str, prev: int, new: int, facts: Any) -> None:
-        """Keep it."""
+        """Record the advance."""
         self.moves.append((stream.name, prev, new, sum(len(fact.rows) for fact in facts)))
 
     def linear_advanced(self, stream: Any, prev: int, new: int, facts: Any) -> None:
-        """Not looked at."""
+        """Do nothing."""

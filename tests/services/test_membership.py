@@ -33,7 +33,7 @@ LONG = 60.0
 
 
 class InterruptedScheduler(TwistedScheduler):
-    """A scheduler whose first sleep is used for something."""
+    """A scheduler that runs a callback before its first sleep."""
 
     def __init__(self, call: Callable[[], object]) -> None:
         super().__init__(reactor)
@@ -47,7 +47,7 @@ class InterruptedScheduler(TwistedScheduler):
 
 
 class MeddlingTransaction:
-    """A transaction in which something happens elsewhere before a statement."""
+    """A transaction that runs a callback before one of its statements."""
 
     def __init__(self, txn: Any, before: str, meddle: Callable[[], object]) -> None:
         self._txn = txn
@@ -65,7 +65,7 @@ class MeddlingTransaction:
 
 
 class MembershipCase(PostgresCase):
-    """An operator, and processes that write."""
+    """Base of tests with an operator, and processes that write."""
 
     async def setUp(self) -> None:  # type: ignore[override]
         await super().setUp()
@@ -73,7 +73,7 @@ class MembershipCase(PostgresCase):
         self.membership = Membership(self.operator.scheduler, self.operator.database)
 
     async def writing(self, name: str) -> tuple[Process, Announcing]:
-        """A process that is a writer."""
+        """Start a process that writes."""
         process = self.process(name)
         announcing = Announcing(self, process, name)
         await announcing.writer.start()
@@ -81,19 +81,19 @@ class MembershipCase(PostgresCase):
         return process, announcing
 
     async def announcing(self, name: str = "observer") -> Announcing:
-        """A process that writes and announces."""
+        """Start a process that writes and announces."""
         announcing = Announcing(self, self.process(name), name)
         await announcing.start()
         self.addCleanup(lambda: Deferred.fromCoroutine(announcing.stop()))
         return announcing
 
     async def member(self, writer: str) -> Member:
-        """A writer, as the database knows it."""
+        """A writer, as the database has it."""
         found = await self.membership.members([NOTES])
         return next(member for member in found if member.writer == writer)
 
     async def is_refused(self, error: type[Exception], coroutine: Any) -> str:
-        """What a coroutine is refused with."""
+        """Check that a coroutine raises an error, and return its message."""
         with self.assertRaises(error) as caught:
             await coroutine
         return str(caught.exception)
@@ -105,7 +105,7 @@ class MembershipCase(PostgresCase):
 
 
 class Draining(MembershipCase):
-    """No new tokens; what is open settles."""
+    """The writer gets no new tokens, and its open ones settle."""
 
     async def test_a_drained_writer_gets_no_tokens_and_others_do(self) -> None:
         _, leaving = await self.writing("leaving")
@@ -208,7 +208,7 @@ class Draining(MembershipCase):
 
 
 class Removing(MembershipCase):
-    """Only with proof; and nobody waits on a ghost."""
+    """Only with proof, so that no position waits for a removed writer."""
 
     async def test_refuses_to_remove_a_writer_that_may_write(self) -> None:
         _, living = await self.writing("living")
@@ -381,7 +381,7 @@ class Removing(MembershipCase):
 
 
 class Listing(MembershipCase):
-    """What the database knows."""
+    """Writers are listed as the database has them."""
 
     async def test_lists_every_writer_with_its_state(self) -> None:
         _, living = await self.writing("living")

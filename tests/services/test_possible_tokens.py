@@ -1,4 +1,4 @@
-"""A follower is not moved by tokens that cannot have been given out."""
+"""Tokens that cannot have been given out do not move a follower."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FAR = 1_000_000
 
 
 class RecordingHandler(Handler):
-    """Keeps the tokens of the facts that it is given."""
+    """Records the tokens of its facts."""
 
     streams = frozenset({"jobs", "typing"})
 
@@ -42,7 +42,7 @@ class RecordingHandler(Handler):
 
 
 class CountingSource:
-    """A source that counts looks, and may know less than there is for a while."""
+    """A source that counts lookups, and can lag behind."""
 
     def __init__(self, world: World, is_late: bool = False) -> None:
         self.world = world
@@ -56,7 +56,7 @@ class CountingSource:
 
 
 class PausableUpstream(Upstream):
-    """A connection that knows whether it is read."""
+    """A connection that records whether it is paused."""
 
     paused = 0
 
@@ -68,7 +68,7 @@ class PausableUpstream(Upstream):
 
 
 class RefusingTokens(TestCase):
-    """A follower of one writer, on a connection where a test says what comes."""
+    """A follower of one writer, on a connection on which the test sends lines."""
 
     def setUp(self) -> None:
         self.world = started()
@@ -289,7 +289,7 @@ class RefusingTokens(TestCase):
         self.world.store.away = True
         self.hear(self.row(2))
         self.assertEqual(self.position(), 1)
-        self.assertIn("cannot look for which tokens were given out", self.log.lines[-1][1])
+        self.assertIn("cannot look up which tokens were given out", self.log.lines[-1][1])
         self.world.store.away = False
         self.world.clock.advance(1)
         self.assertEqual(self.position(), 2)
@@ -357,7 +357,7 @@ class RefusingTokens(TestCase):
     )
     @settings(max_examples=150, deadline=None)
     def test_loses_and_repeats_no_fact_whatever_is_forged(self, steps: list) -> None:  # type: ignore[type-arg]
-        """Real rows come in order; among them come tokens that were never given out."""
+        """Real rows come in order, mixed with tokens that were never given out."""
         self.setUp()
         self.follow()
         self.hear(Position("jobs", "master", 0, 0))
@@ -382,7 +382,7 @@ class RefusingTokens(TestCase):
         self.assertEqual(tokens.accepted(self.world.catalogue["jobs"]), MAX_TOKEN)
 
     def test_tokens_of_other_writers_count(self) -> None:
-        """Writers share a stream's sequence, and tokens that were rolled back are passed."""
+        """Writers share the sequence of a stream, and rolled-back tokens are passed."""
         self.append(1)
         lease = done(self.world.store.open_writer("other", [self.world.catalogue["jobs"]]))
         row = self.world.catalogue["jobs"].kinds[""](1, None, None)

@@ -1,4 +1,4 @@
-"""INVALIDATE_CACHE of a legacy worker: applied on the master, streamed to all workers."""
+"""INVALIDATE_CACHE of a legacy worker is applied on the master and streamed to all workers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class RelayingInvalidations(CoherentMasterCase):
         return list(done(page).facts)
 
     def keys(self) -> list[list[Any]]:
-        """Of each fact."""
+        """The keys of each fact."""
         return [[row.keys for row in fact.rows] for fact in self.facts()]  # type: ignore[attr-defined]
 
     def test_applies_an_invalidation_and_streams_it_to_all(self) -> None:
@@ -81,7 +81,7 @@ class RelayingInvalidations(CoherentMasterCase):
         self.assertIn("invalidations wait: ", self.site.warnings[0])
 
     def test_writes_an_invalidation_again_that_is_repeated_during_the_write(self) -> None:
-        """The row that is being written may be read before what the second is about."""
+        """The row being written may be applied before the change that the second one reports."""
         self.site.store.stop = ["append committed"]
         for _ in range(3):
             self.asking.say('INVALIDATE_CACHE get_user ["@a"]')
@@ -99,7 +99,7 @@ class RelayingInvalidations(CoherentMasterCase):
         self.assertEqual([len(keys) for keys in self.keys()], [ROWS_OF_A_FACT, 5])
 
     def test_stopping_writes_what_waits_or_logs_it(self) -> None:
-        """What waits is written at once if it can be, and otherwise told."""
+        """Waiting rows are written at once if possible, and otherwise logged."""
         for away, left in ((False, 0), (True, 2)):
             self.site.store.away = True
             for user in ("@a", "@b"):

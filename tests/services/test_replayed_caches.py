@@ -95,7 +95,7 @@ class ReplayingRecordedCaches(SynchronousTestCase):
         self.assertEqual([text for level, text in self.log.lines if level == "warn"], [])
 
     def declare(self, rows: list[tuple[str, Any]]) -> None:
-        """A cache of each name that the rows have, with as many arguments as they name."""
+        """A cache for each name in the rows, with as many arguments as their keys."""
         arity = dict.fromkeys((*BY_ROOM, *BY_MEMBER), 1) | {BY_ROOM_AND_MEMBER[0]: 2}
         for name, keys in rows:
             if name != "cs_cache_fake":
@@ -107,7 +107,7 @@ class ReplayingRecordedCaches(SynchronousTestCase):
             self.arity[name] = count
 
     def connect(self, dialect: Dialect) -> None:
-        """A follower of caches alone, from now on, whose gaps would be filled with nothing."""
+        """A follower of the caches stream only, from now on, with an empty source."""
         scheduler = TwistedScheduler(self.clock)
         catalogue = Catalogue(SYNAPSE_STREAMS)
         self.coherence = Coherence(self.caches, catalogue, self.log, ["caches"])
@@ -129,7 +129,7 @@ class ReplayingRecordedCaches(SynchronousTestCase):
         self.feed("SERVER example.org")
 
     def feed(self, line: str) -> None:
-        """One line; the caches say whether the row in it was understood."""
+        """Process one line, and check that its row invalidates what it names."""
         if line.startswith("SERVER") and self.peer.session.peer_server is not None:
             return
         if not line.startswith("RDATA caches "):
@@ -163,7 +163,7 @@ class ReplayingRecordedCaches(SynchronousTestCase):
         self.assertEqual(self.counted, NAMED["1.43.0"])
 
     def test_replays_a_recording_of_eight_processes_on_redis(self) -> None:
-        """As lines of the modern dialect, in which these commands are the same."""
+        """Replayed as the modern dialect, in which these commands are the same."""
         self.replay("1.163.2", "redis", MODERN)
         self.assertEqual(dict(self.counted.most_common(3)), ON_REDIS)
         self.assertEqual(self.counted.total(), ROWS_ON_REDIS)
@@ -171,13 +171,13 @@ class ReplayingRecordedCaches(SynchronousTestCase):
 
 
 def row_of(line: str) -> tuple[str, Any]:
-    """The name and the keys in a row of ``caches``; None for the whole cache."""
+    """Name and keys of a row of ``caches``; None for the whole cache."""
     name, keys, _ = json.loads(line[line.index("[") :])
     return name, keys
 
 
 def concerned_by(name: str, keys: list[Any] | None) -> list[tuple[str, tuple[Any, ...]]]:
-    """Entries that a row makes stale: its own, or some of those that it stands for."""
+    """Entries that a row invalidates: its own, or some of those of an expansion."""
     if keys is None:
         return [(name, ())]
     if name != "cs_cache_fake":
@@ -192,5 +192,5 @@ def concerned_by(name: str, keys: list[Any] | None) -> list[tuple[str, tuple[Any
 
 
 def nobody(arity: int) -> tuple[str, ...]:
-    """A key that no recording names."""
+    """A key that is in no recording."""
     return ("@nobody:nowhere",) * arity

@@ -1,4 +1,4 @@
-"""On a bus several may speak for one writer, and not all of them know as much: no fact is lost."""
+"""On a bus, outdated processes may announce a writer, too: no fact is lost."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.services.world import done
 
 
 class FollowingWithSeveralSpeakers(TestCase):
-    """What ``reader`` hears of ``writer``, word for word."""
+    """The lines that ``reader`` gets about ``writer`` are given word for word."""
 
     def setUp(self) -> None:
         self.air = ManualPubSub()
@@ -18,7 +18,7 @@ class FollowingWithSeveralSpeakers(TestCase):
         self.air.settle()
 
     def write(self, *facts: str) -> None:
-        """Facts of one row for each letter, of which the bus says nothing."""
+        """Write facts with one row per letter, without announcing them on the bus."""
         decode = RowCodec(NOTES).decode
         self.writer.wires.cut()
         rows = [[decode(b'["%b"]' % row.encode()) for row in fact] for fact in facts]

@@ -1,4 +1,4 @@
-"""An idle writer that announces itself goes on with the others, over nothing that it did not say."""
+"""An idle writer that announces itself advances with the others, and skips no fact of its own."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class SkippingIdleWriters(TestCase):
         return [[RowCodec(NOTES).decode(b'["x"]')]]
 
     def append(self, lease: MemoryLease) -> None:
-        """Another process commits a fact."""
+        """Commit a fact in another process."""
         done(lease.append(NOTES, [Draft(self.rows())], 0))
 
     def settled(self, upto: Token) -> None:
-        """A master has put on record that all is settled, and a look is due."""
+        """Record as a master that everything is settled, and let the next check run."""
         done(self.store.record_positions(NOTES, upto, {"one": upto}))
         self.air.clock.advance(SKIP_IDLE_EVERY_S)
 

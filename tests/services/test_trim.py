@@ -1,4 +1,4 @@
-"""Ephemeral streams are trimmed, leases are kept, and followers hear of what concerns them."""
+"""Ephemeral streams are trimmed, leases hold facts, and followers are told of lost facts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MINUTE, DAY = 60.0, 86_400.0
 
 
 class TrimmingCase(TestCase):
-    """A master, with facts of ``caches``."""
+    """Base of tests with a master and facts of ``caches``."""
 
     def setUp(self) -> None:
         self.world = started()
@@ -42,7 +42,7 @@ class TrimmingCase(TestCase):
         self.addCleanup(self.world.scheduler.stop)
 
     def wait(self, seconds: float) -> None:
-        """Let time pass, in steps in which everything gets its turn."""
+        """Let time pass, in steps."""
         step = min(seconds, MINUTE / 2)
         self.world.clock.pump([step] * round(seconds / step))
 
@@ -55,7 +55,7 @@ class TrimmingCase(TestCase):
 
 
 class TrimmingInRounds(TrimmingCase):
-    """What the trimmer does, and when."""
+    """The trimmer runs in rounds."""
 
     def test_trims_old_facts_that_no_follower_needs(self) -> None:
         self.run_trimmer()
@@ -144,14 +144,14 @@ class TrimmingInRounds(TrimmingCase):
 
 
 class KeepingALease(TrimmingCase):
-    """A worker keeps its lease for as long as it runs, and some time after."""
+    """A worker keeps its lease while it runs, and for some time after."""
 
     def lease(self) -> FollowerLease:
         world = self.world
         return FollowerLease(world.scheduler, world.store, "w1", ["caches"], 3_600.0, world.log)
 
     def held(self) -> bool:
-        """Whether anything is kept for it now."""
+        """Whether facts are held for it."""
         return done(self.world.store.trim(self.caches, 1, 0, 10)).held_by == "w1"
 
     def setUp(self) -> None:
@@ -192,7 +192,7 @@ class KeepingALease(TrimmingCase):
 
 
 class RecordingHandler(Handler):
-    """Notes what it is told."""
+    """Records its facts and resets."""
 
     streams = frozenset({"caches"})
 
@@ -208,7 +208,7 @@ class RecordingHandler(Handler):
 
 
 class FollowingATrimmedStream(TrimmingCase):
-    """What a follower of a trimmed stream hears."""
+    """A follower is told of trimmed facts that matter to it."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -217,7 +217,7 @@ class FollowingATrimmedStream(TrimmingCase):
         self.delivery = Delivery(self.world.scheduler, [Subscription(self.handler)], self.log)
 
     def follow(self, *positions: tuple[Token, Token]) -> Follower:
-        """A follower that is told of these positions."""
+        """A follower to which the master announces these positions."""
         world = self.world
         follower = Follower(world.scheduler, world.catalogue, world.store, self.delivery, self.log)
         follower.connected(Upstream())
@@ -225,7 +225,7 @@ class FollowingATrimmedStream(TrimmingCase):
         return follower
 
     def stood(self, writer: str, position: Token) -> None:
-        """The handler has a position on record."""
+        """Give the handler a recorded position."""
         self.delivery.consumers[0].trackers["caches", writer] = PositionTracker(position, position)
 
     def trim(self, upto: Token) -> None:
@@ -258,7 +258,7 @@ class FollowingATrimmedStream(TrimmingCase):
         self.assertEqual((self.handler.resets, self.handler.tokens), ([("master", 5)], [4, 5]))
 
     def test_an_idle_writer_causes_no_reset(self) -> None:
-        """Its position lies below what is trimmed, but of its facts none is gone unseen."""
+        """Its position is below the trimmed token, but it had no facts there."""
         self.append(5)
         lease = done(self.world.store.open_writer("idle", [self.caches]))
         self.addCleanup(lambda: done(lease.close()))
@@ -269,7 +269,7 @@ class FollowingATrimmedStream(TrimmingCase):
         self.assertEqual(self.handler.resets, [])
 
     def legacy(self) -> list[Command]:
-        """What a follower of the linear view says when it is connected."""
+        """The commands that a follower of the linear view sends when it connects."""
         world, upstream = self.world, Upstream(LEGACY)
         streams = {"caches"}
         Follower(
@@ -304,7 +304,7 @@ class FollowingATrimmedStream(TrimmingCase):
 
 
 class TrimmedByAnotherMaster(TrimmingCase):
-    """One that trims what this one has not seen yet."""
+    """Another master trims facts that this one has not seen yet."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -326,7 +326,7 @@ class TrimmedByAnotherMaster(TrimmingCase):
         self.assertEqual(self.lost, [])
 
     def three_more(self, trim: Token) -> None:
-        """Three facts, of which some are gone before anybody looks."""
+        """Commit three facts, some of which are trimmed before this master reads them."""
         rows = [CachesRow("get_user", [str(n)], 0) for n in range(3)]
         (written,) = done(self.lease.append(self.caches, [Draft([[row] for row in rows])], 0))
         done(self.world.store.record_positions(self.caches, written.tokens[-1], {}))
@@ -359,7 +359,7 @@ class TrimmedByAnotherMaster(TrimmingCase):
 
 
 class ShrinkingSource:
-    """A source that is trimmed further each time it is asked."""
+    """A source that is trimmed further with each request."""
 
     def __init__(self, *bounds: Token) -> None:
         self.bounds = list(bounds)
@@ -373,7 +373,7 @@ class ShrinkingSource:
 
 
 class SkippingTrimmedPages(TrimmingCase):
-    """What is left while more is being trimmed."""
+    """Reading continues while the stream is being trimmed."""
 
     def ask(self, source: ShrinkingSource, span: Range) -> Page:
         return done(

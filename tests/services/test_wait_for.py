@@ -51,7 +51,7 @@ B: Key = ("jobs", "b")
 
 
 class Wait:
-    """One wait, and how it ended.
+    """One wait and its result.
 
     :ivar result: positions, or an error; nothing while it waits
     """
@@ -140,7 +140,7 @@ class WaitingForPositions(SynchronousTestCase):
 
 
 class WaitersMachine(RuleBasedStateMachine):
-    """Nobody is left waiting for what has been reached, and nobody is woken for less."""
+    """Waiters are woken exactly when their token is reached."""
 
     KEYS = (A, B, ("jobs", ""))
     keys = st.lists(st.sampled_from(KEYS), min_size=1, max_size=2, unique=True)
@@ -265,7 +265,7 @@ class WaitingOnAMaster(SynchronousTestCase):
                 told.append("line")
 
             def left_behind(self, stream: Stream, after: Token) -> None:
-                """Nothing."""
+                """Do nothing."""
 
         audience = Audience(MODERN, Generation.CURRENT, 16_384)
         publisher.subscribe(Peer(), audience, None)
@@ -345,7 +345,7 @@ class WaitingOnAMaster(SynchronousTestCase):
 
 
 class SwitchableHandler(Handler):
-    """Notes what it is given; fails while it is told to.
+    """Records its tokens; fails while the test wants it to.
 
     :ivar done: the tokens it has dealt with
     """
@@ -402,7 +402,7 @@ class WaitingFollowerCase(SynchronousTestCase):
 
 
 class WaitingOnAFollower(WaitingFollowerCase):
-    """Of the modern dialect."""
+    """On a follower of the modern dialect."""
 
     def test_wakes_once_handlers_have_processed_the_rows(self) -> None:
         self.hear(Position("jobs", "w", 0, 0))
@@ -431,7 +431,7 @@ class WaitingOnAFollower(WaitingFollowerCase):
         self.assertEqual((wait.result, self.handler.done), ([3], [1, 2, 3]))
 
     def test_wakes_when_the_handler_has_already_moved(self) -> None:
-        """As after a transactional handler."""
+        """As a transactional handler does."""
         self.hear(Position("jobs", "w", 0, 0))
         wait = self.wait(1)
         self.delivery.consumers[0].trackers["jobs", "w"].reach(1)

@@ -1,4 +1,4 @@
-"""Waiting facts against a naive model."""
+"""Pending facts, compared with a simple model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from synrepl.streams.row import Row
 
 
 class Cell(Row, frozen=True):
-    """A row of one number."""
+    """A row with one number."""
 
     number: int
 

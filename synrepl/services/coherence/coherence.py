@@ -186,7 +186,7 @@ class Coherence:
         if self._clear_affected(stream, writer, upto):
             self.emptied += 1
             self._log.warn(
-                "rows of {stream} up to {upto} are lost: the caches that they concern are emptied",
+                "rows of {stream} up to {upto} are lost: caches that they may affect are cleared",
                 stream=stream,
                 upto=upto,
             )
@@ -262,7 +262,7 @@ class Coherence:
             self._warned.add(what)
             # Only our own errors are known not to contain secrets.
             self._log.warn(
-                "{what} is not understood ({error}): all caches that it concerns are emptied",
+                "{what} is not understood ({error}): every cache that it may affect is cleared",
                 what=what,
                 error=error if isinstance(error, BadKeys) else type(error).__name__,
             )

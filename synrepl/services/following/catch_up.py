@@ -162,7 +162,7 @@ class PageFeed:
     async def _pause(self, error: SynreplError) -> None:
         """Wait before the next attempt to read from the source."""
         self._context.log.warn(
-            "cannot read what handler {handler} lacks of {stream}: {error}; trying again",
+            "cannot read the facts of {stream} that handler {handler} lacks: {error}; trying again",
             handler=self._consumer.name,
             stream=self._stream.name,
             error=error,
@@ -285,7 +285,7 @@ class ViewFeed:
                 retry.succeeded()
             except SynreplError as error:
                 self._context.log.warn(
-                    "cannot look how far {stream} is, for handler {handler}: {error}; trying again",
+                    "cannot read the positions of {stream} for handler {handler}: {error}; trying again",
                     stream=self._stream.name,
                     handler=self.consumer.name,
                     error=error,

@@ -205,9 +205,9 @@ class Consumer:
     def accepts_lost_range(self) -> bool:
         """Whether its ``on_reset`` has the parameter ``lost``, which older handlers lack."""
         parameters = signature(self.handler.on_reset).parameters.values()
-        kinds = [each.kind for each in parameters]
+        kinds = [parameter.kind for parameter in parameters]
         positional = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
-        return Parameter.VAR_POSITIONAL in kinds or sum(k in positional for k in kinds) > 3
+        return Parameter.VAR_POSITIONAL in kinds or sum(kind in positional for kind in kinds) > 3
 
     @property
     def is_transactional(self) -> bool:
@@ -282,7 +282,7 @@ class Consumer:
         starts = {stream: self.start(stream) for stream in streams if self.receives(stream)}
         parts = []
         for start in dict.fromkeys(starts.values()):
-            names = ", ".join(sorted(stream for stream, each in starts.items() if each == start))
+            names = ", ".join(sorted(stream for stream, other in starts.items() if other == start))
             if start is StartAt.NOW:
                 parts.append(
                     f"it starts at the worker's position in {names}, without earlier facts"

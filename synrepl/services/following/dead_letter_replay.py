@@ -50,7 +50,7 @@ class DeadLetterReplay:
             try:
                 await self.poll()
             except SynreplError as error:
-                self._log.warn("cannot look at dead letters: {error}", error=error)
+                self._log.warn("cannot read dead letters: {error}", error=error)
             await self._scheduler.sleep(POLL_S)
 
     async def poll(self) -> None:

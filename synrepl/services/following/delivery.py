@@ -73,8 +73,8 @@ class Delivery:
         self._record = PositionRecord(database, follower, incarnations or Incarnations())
         self._streams = {} if sources is None else sources.streams
         self.failures = HandlerFailures(scheduler, log)
-        self.consumers = [Consumer(each, scheduler, linear) for each in handlers]
-        named = {each.name: each.handler for each in self.consumers}
+        self.consumers = [Consumer(handler, scheduler, linear) for handler in handlers]
+        named = {consumer.name: consumer.handler for consumer in self.consumers}
         slices = Slices(scheduler, sizes.turn_units)
         self._commands = CommandQueue(scheduler, slices, named, self.failures, log)
         calls = self._calls = HandlerCalls(

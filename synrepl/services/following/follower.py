@@ -236,9 +236,9 @@ class Follower:
         """Log once which wanted streams the master does not announce."""
         for name in sorted(self._unannounced):
             self._log.warn(
-                "the master does not announce stream {stream}, which is followed here: no row of it"
-                " will come; a listener with 'rows: current' has the streams that came after"
-                " Synapse 1.43, and lacks those that are gone",
+                "the master does not announce stream {stream}, which is followed here: no rows of it"
+                " will arrive; a listener with 'rows: current' has the streams added after Synapse"
+                " 1.43, and lacks those removed since",
                 stream=name,
             )
         self._unannounced.clear()

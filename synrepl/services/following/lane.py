@@ -142,7 +142,7 @@ class Lane:
             try:
                 await tokens.look_up(self.stream, token)
             except SynreplError as error:
-                await self._pause(error, retry, "which tokens were given out")
+                await self._pause(error, retry, "look up which tokens were given out")
                 looked = False
             if not self.inbox or self.inbox[0] is not item:
                 return False  # the connection was lost meanwhile
@@ -402,11 +402,11 @@ class Lane:
     def _retry(self) -> Retry:
         return Retry(_BACK_OFF, self._context.scheduler.random)
 
-    async def _pause(self, error: SynreplError, retry: Retry, what: str = "missed facts") -> None:
+    async def _pause(
+        self, error: SynreplError, retry: Retry, action: str = "fetch missed facts"
+    ) -> None:
         """Wait before the next attempt to read from the source."""
-        self._context.log.warn(
-            "cannot look for {what}: {error}; trying again", what=what, error=error
-        )
+        self._context.log.warn("cannot {action}: {error}; trying again", action=action, error=error)
         await self._context.scheduler.sleep(retry.failed())
 
     async def _restart(self, error: Trimmed, upto: Token, position: Token) -> None:
