@@ -25,6 +25,9 @@ SOURCE = (".py", ".sql")
 #: Made by a program, and not kept in the tree.
 MADE = {"tests/fuzz/findings"}
 
+#: Classes, functions, methods and annotated fields.
+DEFINITION = re.compile(r"^\s*(?:(?:class|def|async def) (\w+)|(\w+): )", re.MULTILINE)
+
 #: ``Status: accepted; amends 1; amended by 3 and 4.``
 STATUS = re.compile(
     r"^Status: (?:accepted|superseded by \d+)"
@@ -112,6 +115,18 @@ class DocumentPathsTest(TestCase):
                 elif anchor and anchor not in anchors(to.read_text(encoding="utf-8")):
                     broken.append(f"{path.name}: {target}{anchor}")
         self.assertEqual(broken, [])
+
+    def test_the_architecture_names_only_classes_and_members_that_exist(self) -> None:
+        defined = set()
+        for folder in ("synrepl", "simulator"):
+            for path in (REPOSITORY / folder).rglob("*.py"):
+                source = path.read_text(encoding="utf-8")
+                defined |= {"".join(names) for names in DEFINITION.findall(source)}
+        text = (REPOSITORY / "docs" / "architecture.md").read_text(encoding="utf-8")
+        named = [
+            code for code in CODE.findall(text) if re.fullmatch(r"[A-Z][a-z]\w*(\.\w+)*", code)
+        ]
+        self.assertEqual([code for code in named if not set(code.split(".")) <= defined], [])
 
     def test_finds_a_path_that_does_not_exist(self) -> None:
         known = {"synrepl/wire/codec.py", "synrepl/wire", "docs/tap.md", "docs", "synrepl"}
