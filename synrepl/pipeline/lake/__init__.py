@@ -1,1 +1,1 @@
-"""Streams in a folder: one Delta table each, landed exactly once, checked, compacted, erased, replayed."""
+"""Lakes: a folder with a Delta table per stream, landed exactly once, checked, compacted, erased and replayed."""

@@ -1,4 +1,8 @@
-"""Data files: what a task says of one that it has written, and what a table knows of each."""
+"""Data files of a lake's tables: writing, reading and verifying them.
+
+A task writes into a folder of the machine it runs on. Unless the driver reaches the same folder, a
+commit would name files that do not exist, and a position would move past rows that are lost.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +24,11 @@ from synrepl.core.errors import StorageError
 class DataFile(msgspec.Struct, frozen=True):
     """One Parquet file of a table.
 
-    :ivar name: in the table's folder
-    :ivar size: in bytes
-    :ivar low: the least stream ID in it, and ``high`` the greatest
+    :ivar name: the file's name in the table's folder
+    :ivar size: its size in bytes
+    :ivar rows: its number of rows
+    :ivar low: the least stream ID in it
+    :ivar high: the greatest stream ID in it
     """
 
     name: str
@@ -33,10 +39,10 @@ class DataFile(msgspec.Struct, frozen=True):
 
     @property
     def stats(self) -> str:
-        """What the table's log says of it.
+        """The file's statistics in the table's log, as JSON.
 
-        Of no column but the ID: least and greatest values of others would keep in the log
-        what is to be erased.
+        Only of the stream ID: extremes of other columns would keep values in the log that are to be
+        erased.
         """
         told = {
             "numRecords": self.rows,
@@ -56,12 +62,12 @@ class FolderNotShared(StorageError):
 
 
 def verify_files(folder: Path, files: Iterable[DataFile]) -> None:
-    """Make sure that files are in a folder, whole.
+    """Check that files are in a folder, as they were written.
 
-    Each is opened, which is what makes a network file system ask its server. Its size and the
-    number of rows in its footer are compared; the rows are not read.
+    Opening a file makes a network file system ask its server. The size and the number of rows in
+    the footer are compared; the rows are not read.
 
-    :raises FileNotAsWritten: one is not there, cannot be read, or is another one
+    :raises FileNotAsWritten: a file is missing, cannot be read, or differs
     """
     for file in files:
         if found := _unlike(folder / file.name, file):
@@ -70,9 +76,9 @@ def verify_files(folder: Path, files: Iterable[DataFile]) -> None:
 
 @contextmanager
 def task_file_errors(path: Path, what: str) -> Iterator[None]:
-    """Name what a task cannot do with a file.
+    """Turn errors of the file system in a task into :class:`FolderNotShared`.
 
-    :param what: for the message: it cannot be ...
+    :param what: completes the message "a file cannot be …"
     :raises FolderNotShared:
     """
     try:
@@ -83,7 +89,7 @@ def task_file_errors(path: Path, what: str) -> Iterator[None]:
 
 
 def _unlike(path: Path, file: DataFile) -> str:
-    """What is there instead of a file; "" when it is as it should be."""
+    """How a file differs from what was written; "" if it does not."""
     try:
         with path.open("rb") as opened:
             size = os.fstat(opened.fileno()).st_size
@@ -97,16 +103,16 @@ def _unlike(path: Path, file: DataFile) -> str:
     return "" if rows == file.rows else f"{rows:,} of its {file.rows:,} rows"
 
 
-#: Rows of a batch, where the reader does not say.
+#: Default number of rows in a batch.
 BATCH_ROWS = 32_768
 
 
 def read_batches(
     path: Path, schema: pa.Schema, *, batch_rows: int = BATCH_ROWS
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a file as they come, in these columns; those that it lacks are null.
+    """Read the rows of a file in a task, in these columns; columns that the file lacks are null.
 
-    :raises FolderNotShared: there is no such file on the machine of the task
+    :raises FolderNotShared: the file does not exist on the task's machine
     """
     with task_file_errors(path, "read"):
         opened = pq.ParquetFile(path)
@@ -130,20 +136,20 @@ def _as(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-#: Rows that are encoded together: what a reader has to hold of each column at a time.
+#: Number of rows in a row group, which is what a reader holds of each column.
 GROUP_ROWS = 131_072
 
-#: Bytes of rows that are held at most, until there are enough for a group.
+#: Maximum size of the rows held until they are written as a group, in bytes.
 GROUP_BYTES = 32 << 20
 
 
 class FileWriter:
-    """Writes rows into a new file of a table. It belongs to the table once it is committed.
+    """Writes rows to a new file of a table, in a task. A commit adds the file to the table.
 
-    Memory is bounded by one group of rows, encoded and not.
+    Memory is bounded by one group of rows, plain and encoded.
 
-    :param folder: the table's
-    :param schema: of the rows; the cells are nullable in the file, whatever it says
+    :param folder: the table's folder
+    :param schema: the Arrow schema of the rows
     """
 
     def __init__(self, folder: Path, schema: pa.Schema) -> None:
@@ -171,7 +177,7 @@ class FileWriter:
             self._flush()
 
     def close(self) -> DataFile | None:
-        """Make the file durable; None when there were no rows, and so is no file.
+        """Make the file durable and describe it; None if there were no rows, and so no file.
 
         :raises FolderNotShared: it cannot be written
         """
@@ -183,7 +189,7 @@ class FileWriter:
         return DataFile(self._path.name, size, self._rows, self._low, self._high)
 
     def _closed(self, writer: pq.ParquetWriter) -> int:
-        """End a file, and have it on disk; its size."""
+        """Close the file, sync it to disk, and return its size."""
         writer.close()
         # The commit that makes it part of the table must not outlive it.
         with open(self._path, "rb") as file:
@@ -197,9 +203,9 @@ class FileWriter:
         return size
 
     def _ordered(self) -> list[str]:
-        """Columns that grow with the tokens, or may: only there does it help a reader to know the extremes.
+        """Names of the columns to write statistics of: numbers and times, which may grow with the tokens.
 
-        To find those of texts takes a tenth of what landing takes.
+        Extremes of text columns help no reader, and finding them would take a tenth of a landing.
         """
         return [
             field.name
@@ -219,7 +225,7 @@ class FileWriter:
         self._held, self._held_rows, self._held_bytes = [], 0, 0
 
     def _opened(self) -> pq.ParquetWriter:
-        # IDs hardly repeat: a dictionary of them would be made for nothing.
+        # Stream IDs hardly repeat, so a dictionary of them would be useless.
         others = [name for name in self._schema.names if name != "stream_id"]
         return pq.ParquetWriter(
             self._path,

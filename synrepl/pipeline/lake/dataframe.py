@@ -1,4 +1,4 @@
-"""A stream's table as a DataFrame."""
+"""DataFrames of a lake's tables and files."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from synrepl.pipeline.lake.data_files import DataFile
 from synrepl.pipeline.lake.table import StreamTable
 from synrepl.pipeline.source.reading.schema import spark_schema
 
-#: Spark takes paths for patterns.
+#: Spark interprets these characters in paths as patterns.
 _PATTERNS = re.compile(r"[*?{}]")
 
 
 def table_dataframe(
     spark: SparkSession, table: StreamTable, files: Iterable[DataFile] | None = None
 ) -> DataFrame:
-    """All rows of a table, or those in some of its files; columns that a file lacks are null.
+    """The rows of a table, or of some of its files; columns that a file lacks are null.
 
-    What it reads has to stay there while it is used: see :meth:`.Lake.read_lock`.
+    The files have to exist while the DataFrame is used: see :meth:`.Lake.read_lock`.
     """
     schema = spark_schema(table.stream_schema.columns)
     wanted = table.files if files is None else files
@@ -31,10 +31,10 @@ def table_dataframe(
 def parquet_dataframe(
     spark: SparkSession, schema: StructType | str, paths: Sequence[str]
 ) -> DataFrame:
-    """The rows of some files, all of them.
+    """The rows of some files.
 
-    Sessions can be told to pass over files that are missing or damaged. A lake's are not: what
-    is made of them (a copy, a list of redactions, a verdict) would be wrong, and say nothing.
+    A session can be configured to skip missing or damaged files. Files of a lake are never skipped,
+    because a copy, a list of redactions or the result of a check would silently be wrong.
     """
     if not paths:
         return spark.createDataFrame([], schema)
@@ -44,5 +44,5 @@ def parquet_dataframe(
 
 
 def escape_path(path: str) -> str:
-    """A path as Spark has to be given it, to take it as it is."""
+    """Escape a path so that Spark does not interpret it as a pattern."""
     return _PATTERNS.sub(r"\\\g<0>", path)

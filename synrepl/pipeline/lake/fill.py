@@ -1,8 +1,8 @@
-"""Values in the place of cells that were erased, where a database takes no NULL.
+"""Fills erased cells with empty values where a database does not accept NULL.
 
-Erasing leaves NULL in the lake, whatever the stream says. A copy gets the empty value of the
-column's type instead, ``''``, ``{}`` or an array without elements, and ``''`` for an element of
-an array. Numbers and booleans are never erased, so they have none.
+Erasing leaves NULL in the lake, even in columns that are not nullable in the stream. A copy gets the
+empty value of the column's type instead: ``''``, ``{}`` or an empty array, and ``''`` for an element
+of an array. Numbers and booleans are never erased, so they have no empty value.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pyspark.sql import functions as f
 from synrepl.pipeline.source.database.stream_schema import StreamSchema
 from synrepl.streams.columns import Column, ColumnType
 
-#: In Spark's SQL: the value of a type that holds nothing.
+#: The empty value of each type, in Spark's SQL.
 _EMPTY = {
     ColumnType.TEXT: "''",
     ColumnType.JSON: "'{}'",
@@ -23,10 +23,10 @@ _EMPTY = {
 
 
 def fill_erased_cells(rows: DataFrame, target: StreamSchema) -> DataFrame:
-    """Rows of a lake as a database takes them.
+    """Fill the erased cells of a lake's rows, so that a database accepts them.
 
-    :param rows: in the lake's columns
-    :param target: the stream's columns in that database
+    :param rows: rows with the lake's columns
+    :param target: the stream's columns in the database
     """
     cells = _fillable(rows, target)
     return rows.withColumns({each.name: _filled(each) for each in cells}) if cells else rows

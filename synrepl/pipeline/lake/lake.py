@@ -1,13 +1,13 @@
-"""The folder that a lake is.
+"""The folder of a lake, and its locks.
 
 ::
 
-    synrepl-lake.json     whose streams these are
-    synrepl-lake.lock     held by the one process that changes the lake
-    synrepl-lake.readers  held, shared, by those that read files, so that none goes away meanwhile
-    streams/<stream>/     a Delta table each
-    quarantine/<stream>/  likewise, of those that have rows that do not fit their columns: these, and why
-    marks/                a Delta table: when each stream was where
+    synrepl-lake.json     marker: the database whose streams these are
+    synrepl-lake.lock     locked by the one process that changes the lake
+    synrepl-lake.readers  locked, shared, by readers of files, so that no file is removed meanwhile
+    streams/<stream>/     a Delta table for each stream
+    quarantine/<stream>/  a Delta table for each stream with rows that do not fit their columns
+    marks/                a Delta table: the watermarks of the streams
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ READERS = "synrepl-lake.readers"
 #: ErrorInTask when a later release can no longer read what this one writes.
 FORMAT = 1
 
-#: What a path may not have: there Delta tables are written to one place and looked for in another.
+#: Characters that a path may not contain: Delta tables are written to one place and read from another then.
 _NOT_IN_PATHS = re.compile(r"[\x00-\x1f\x7f%\[\]\\^|]")
 
 
@@ -63,10 +63,10 @@ class NotInTheLake(InputError):
 
 
 class LakeMarker(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the marker file says.
+    """The contents of the marker file.
 
-    :ivar server: the database that was landed, as :attr:`.SourceDatabase.server` has it
-    :ivar erodes: as :attr:`.SourceDatabase.is_lossy` of that database
+    :ivar server: identifies the landed database, see :attr:`.SourceDatabase.server`
+    :ivar erodes: :attr:`.SourceDatabase.is_lossy` of that database
     """
 
     format: int
@@ -75,7 +75,7 @@ class LakeMarker(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Lake:
-    """A lake that is there.
+    """An existing lake.
 
     :raises LakeAtUrl: :raises NotALake: :raises OtherFormat:
     """
@@ -86,7 +86,7 @@ class Lake:
 
     @classmethod
     def open_or_create(cls, path: Path, server: str, is_lossy: bool) -> Lake:
-        """The lake of a database, made if the folder is empty or not there.
+        """Open the lake of a database; create it if the folder is empty or does not exist.
 
         :raises LakeAtUrl: the path is a URL
         :raises NotALake: the folder holds something else
@@ -100,24 +100,24 @@ class Lake:
         return lake
 
     def require_server(self, server: str) -> None:
-        """Refuse another database than the one it was begun with.
+        """Check that the lake is of this database.
 
-        :raises LakeOfAnother:
+        :raises LakeOfAnother: it was created for another one
         """
         if self.marker.server != server:
             raise LakeOfAnother(path=self.path, then=self.marker.server, now=server)
 
     @property
     def streams(self) -> list[str]:
-        """The names of the streams that are in it."""
+        """The names of the streams in the lake."""
         folder = self.path / "streams"
         found = folder.iterdir() if folder.is_dir() else ()
         return sorted(each.name for each in found if StreamTable.exists(each))
 
     def table(self, stream: str) -> StreamTable:
-        """One stream's table.
+        """The table of a stream.
 
-        :raises NotInTheLake: it has none
+        :raises NotInTheLake: the stream has none
         """
         if stream not in self.streams:
             known = ", ".join(self.streams) or "none"
@@ -125,9 +125,9 @@ class Lake:
         return StreamTable(self._folder(stream))
 
     def ensure_table(self, stream_schema: StreamSchema) -> StreamTable:
-        """The table of a stream with these columns, made or widened if need be.
+        """The table of a stream; it is created, or widened by new columns, if necessary.
 
-        :raises SchemaChanged: the table contradicts them
+        :raises SchemaChanged: the columns contradict those of the table
         """
         folder = self._folder(stream_schema.stream)
         table = StreamTable(folder) if stream_schema.stream in self.streams else None
@@ -138,16 +138,16 @@ class Lake:
         )
 
     def quarantine_folder(self, stream: str) -> Path:
-        """Where the quarantine of a stream is, if there is one."""
+        """The folder of a stream's quarantine, which may not exist."""
         return self.path / "quarantine" / stream
 
     def quarantine(self, stream: str) -> StreamTable | None:
-        """The quarantine of a stream; None when all its rows fit."""
+        """The quarantine table of a stream; None if it has none."""
         folder = self.quarantine_folder(stream)
         return StreamTable(folder) if StreamTable.exists(folder) else None
 
     def ensure_quarantine(self, stream_schema: StreamSchema) -> StreamTable:
-        """The quarantine of a stream, made if need be."""
+        """The quarantine table of a stream, created if necessary."""
         found = self.quarantine(stream_schema.stream)
         folder = self.quarantine_folder(stream_schema.stream)
         return (
@@ -159,9 +159,9 @@ class Lake:
 
     @contextmanager
     def write_lock(self) -> Iterator[None]:
-        """Be the one process that changes the lake.
+        """Lock the lake for changes by this process.
 
-        :raises LakeBusy: another one is
+        :raises LakeBusy: another process has locked it
         """
         with _locked(self.path / LOCK, fcntl.LOCK_EX | fcntl.LOCK_NB) as got:
             if not got:
@@ -170,15 +170,15 @@ class Lake:
 
     @contextmanager
     def read_lock(self) -> Iterator[None]:
-        """Keep the files that are there from being removed."""
+        """Prevent the removal of files, which may be read."""
         with _locked(self.path / READERS, fcntl.LOCK_SH):
             yield
 
     @contextmanager
     def removal_lock(self, *, wait: bool = True) -> Iterator[bool]:
-        """Keep everybody from beginning to read files.
+        """Lock out readers, to remove files.
 
-        :param wait: until nobody reads; else it may give False, and nothing may be removed
+        :param wait: wait until nobody reads; otherwise it may yield False, and nothing may be removed
         """
         how = fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB
         with _locked(self.path / READERS, how) as got:
@@ -215,7 +215,7 @@ def _make(path: Path, marker: LakeMarker) -> None:
         raise NotALake(path=path, reason=reason)
     if strangers:
         raise NotALake(path=path, reason=f"it has no {MARKER}, and holds {strangers[0]!r}")
-    # Written aside and renamed, so that there is never half a marker.
+    # Written under another name and renamed, so that a marker is never incomplete.
     draft = path / f"{MARKER}.{os.getpid()}"
     try:
         draft.write_bytes(msgspec.json.encode(marker) + b"\n")

@@ -1,4 +1,4 @@
-"""Which paths a lake may have."""
+"""Validates the path of a lake."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from synrepl.core.errors import ConfigError
 
-#: The beginning of a URL. A file name may look like it, but then its absolute path does not.
+#: A URL scheme. A file name may look like one; its absolute path does not.
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 

@@ -1,4 +1,4 @@
-"""Rows of the database that a lake is compared with, as a DataFrame."""
+"""The source database's rows as a DataFrame, to compare a lake with."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from synrepl.pipeline.source.reading.chunk_reader import ChunkReader
 from synrepl.pipeline.source.reading.quarantine import QuarantinedRow, read_or_quarantine
 from synrepl.pipeline.source.reading.schema import arrow_schema, spark_schema
 
-#: What the lake does to a stream's rows before it has them; runs in tasks, so it is pickled.
+#: Masks rows as landing does; runs in tasks, so it is pickled.
 Mask = Callable[[pa.RecordBatch, StreamSchema], pa.RecordBatch]
 
 
 def no_mask(batch: pa.RecordBatch, stream_schema: StreamSchema) -> pa.RecordBatch:
-    """The mask of a lake in which nothing was erased."""
+    """The mask of a lake from which nothing was erased."""
     return batch
 
 
@@ -31,9 +31,9 @@ def source_rows(
     stream_schema: StreamSchema,
     mask: Mask,
 ) -> DataFrame:
-    """The rows of chunks, read by a task each whenever the DataFrame is used.
+    """The rows of chunks, read by one task each whenever the DataFrame is used.
 
-    Facts with values that do not fit are not among them: landing quarantines them, too.
+    Facts with values that do not fit are left out, as landing quarantines them.
 
     :param stream_schema: the columns that the chunks select
     """
@@ -45,7 +45,7 @@ def source_rows(
 
 
 def restrict_chunks(chunks: Sequence[ScanChunk], spans: Sequence[Range]) -> list[ScanChunk]:
-    """The parts of chunks that are in some ranges, which do not touch."""
+    """The parts of chunks in some ranges, which may not be adjacent."""
     found = []
     for chunk in chunks:
         for span in spans:
@@ -75,4 +75,4 @@ class _ChunkTasks:
 
 
 def _leave_out(rows: Sequence[QuarantinedRow]) -> None:
-    """What is quarantined is in the lake's quarantine, not in its tables."""
+    """Ignore rows that are in the lake's quarantine, and not in its tables."""

@@ -1,4 +1,4 @@
-"""Parts of a job as Spark tasks that read and write files themselves: no row goes through the JVM."""
+"""Runs work in Spark tasks that read and write files themselves, so that no row goes through the JVM."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from synrepl.pipeline.source.errors import original_error
 
 T = TypeVar("T")
 
-#: Does one part; what it yields goes to the driver.
+#: Does one part of the work; the batches it yields go to the driver.
 Work = Callable[[bytes], Iterator[pa.RecordBatch]]
 
 _LACKING = re.compile(r"ModuleNotFoundError: No module named '([^']{1,100})'")
 
-#: Parts of one Spark job; the next one begins when all of them are done.
+#: Maximum number of parts in one Spark job; jobs run one after the other.
 AT_ONCE = 64
 
 
@@ -38,16 +38,16 @@ class WorkerLacks(StorageError):
 def run_tasks(
     spark: SparkSession, parts: Sequence[bytes], work: Work, schema: pa.Schema
 ) -> Iterator[Row]:
-    """Do each part in a task of its own; what they yield comes in the order of the parts.
+    """Run each part in its own task, and yield the resulting rows in the order of the parts.
 
-    A task that fails may run again, on another machine: ``work`` must leave nothing behind
-    that counts unless its result is used.
+    A failed task may run again on another machine, so ``work`` may have no effect unless its result
+    is used.
 
-    :param work: sent to the tasks, with all that it refers to
-    :param schema: of what it yields; small, for it goes through the driver
-    :raises TaskFailed: a task died, more often than Spark tries again
-    :raises WorkerLacks: executors have not what it takes
-    :raises: what ``work`` raised, if that was an error of ours
+    :param work: pickled for the tasks, with everything that it refers to
+    :param schema: of the batches that it yields; they should be small, as they go through the driver
+    :raises TaskFailed: a task died more often than Spark retries it
+    :raises WorkerLacks: the executors lack a package
+    :raises: the error that ``work`` raised, if it is one of ours
     """
     ddl = from_arrow_schema(schema)
     for begin in range(0, len(parts), AT_ONCE):
@@ -67,7 +67,7 @@ def _collected(answers: DataFrame) -> list[Row]:
 
 
 def _lost(error: Exception) -> StorageError:
-    """What Spark says, without the stack: its first line, and of a worker's traceback the last."""
+    """An error with Spark's message without the stack: its first line, and the last of a worker's traceback."""
     java = getattr(error, "java_exception", None)
     lines = str(error if java is None else java.getMessage()).splitlines()
     said = [*lines[:1], *(line for line in reversed(lines[1:]) if line.strip())][:2]
@@ -86,7 +86,7 @@ def _run(
 
 
 def pack(items: Iterable[T], size: Callable[[T], int], most: int) -> Iterator[list[T]]:
-    """Items in their order, in lists for one task each: as many as make up ``most``, or one that is larger."""
+    """Group items in their order, one list per task, of at most ``most`` in size or of one larger item."""
     part: list[T] = []
     held = 0
     for item in items:

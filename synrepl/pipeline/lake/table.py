@@ -1,8 +1,8 @@
-"""One stream's Delta table: its columns, its position and its files.
+"""A stream's Delta table: its columns, its position and its files.
 
-Where the table stands is part of each commit: a *transaction* of the Delta log per writer, whose
-version is the token up to which that writer was landed. So rows and position move together, and
-whatever dies in between leaves both as they were.
+Each commit contains the position: an application *transaction* of the Delta log per writer, whose
+version is the token up to which that writer was landed. So rows and position change together, and a
+process that dies in between leaves both unchanged.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from synrepl.pipeline.source.database.stream_schema import HEAD, StreamSchema
 from synrepl.positions.vector import PositionVector
 from synrepl.streams.columns import Column, ColumnType
 
-#: Application IDs in the log: of the linear position, of a writer's, and of rewritings.
+#: Application IDs in the log: of the linear position, of a writer's position, and of rewrites.
 _LINEAR = "synrepl/linear"
 _WRITER = "synrepl/writer/"
 _REWRITES = "synrepl/rewrites"
 
-#: Table properties: the writers whose positions there are, the direction of the stream, and what is
-#: known of failovers.
+#: Table properties: the writers that have a position, the direction of the stream, and the failovers
+#: of the database.
 _WRITERS = "synrepl.writers"
 _COUNTS_DOWN = "synrepl.counts_down"
 _FAILOVERS = "synrepl.failovers"
@@ -64,7 +64,7 @@ class LakeFailed(StorageError):
 
 
 class StreamTable:
-    """The table in a folder, as it is when this is made or :meth:`refresh` was called last.
+    """The table in a folder, as of the construction of this object or the last :meth:`refresh`.
 
     :raises LakeFailed: it cannot be read
     """
@@ -76,15 +76,15 @@ class StreamTable:
 
     @staticmethod
     def exists(path: Path) -> bool:
-        """True when a folder has a table; one that somebody died over while it was made has none."""
+        """True if a folder has a table; a folder whose creation was interrupted has none."""
         return path.is_dir() and DeltaTable.is_deltatable(str(path))
 
     @classmethod
     def create(cls, path: Path, stream_schema: StreamSchema) -> StreamTable:
-        """An empty table of a stream.
+        """Create an empty table for a stream.
 
-        Every cell may be null, whatever the stream says: it may come to allow it, and
-        erasing leaves nothing else.
+        All of the stream's own columns are nullable: erasing leaves nulls, and the stream may
+        become nullable later.
         """
         with _failing(path, "made"):
             DeltaTable.create(
@@ -93,7 +93,7 @@ class StreamTable:
                 name=stream_schema.stream,
                 configuration={
                     "delta.dataSkippingStatsColumns": "stream_id",
-                    # There may be a commit a second, and nobody asks what there was some days ago.
+                    # There may be a commit per second, and old versions are not read.
                     "delta.logRetentionDuration": "interval 1 days",
                     "delta.enableExpiredLogCleanup": "true",
                     _COUNTS_DOWN: str(stream_schema.counts_down).lower(),
@@ -104,7 +104,7 @@ class StreamTable:
         return cls(path)
 
     def refresh(self) -> None:
-        """See what others have committed."""
+        """Load commits of other processes."""
         with _failing(self.path, "read"):
             self._delta.update_incremental()
 
@@ -121,9 +121,9 @@ class StreamTable:
         return StreamSchema(self.stream, down, tuple(columns[len(HEAD) :]))
 
     def widen(self, stream_schema: StreamSchema) -> StreamTable:
-        """This table with all columns of ``stream_schema``.
+        """Add the columns of ``stream_schema`` that the table lacks.
 
-        :raises SchemaChanged: one has another type, or is gone
+        :raises SchemaChanged: a column has another type, or is missing there
         """
         self.refresh()
         known = {column.name: column for column in self.stream_schema.columns}
@@ -146,23 +146,23 @@ class StreamTable:
 
     @property
     def position(self) -> PositionVector:
-        """Up to where the stream has been landed."""
+        """The position up to which the stream has been landed."""
         writers = {name: self._version(_WRITER + name) for name in self._writers}
         known = {name: token for name, token in writers.items() if token is not None}
         return PositionVector(known, self._version(_LINEAR) or 0)
 
     @property
     def has_position(self) -> bool:
-        """True once a position has been committed, also one at the very beginning."""
+        """True once a position has been committed, even one at the very beginning."""
         return self._version(_LINEAR) is not None
 
     @property
     def failovers(self) -> TableFailovers:
-        """What it knows of the database's failovers."""
+        """The failovers of the database that the table has recorded."""
         return msgspec.json.decode(self._properties.get(_FAILOVERS, "{}"), type=TableFailovers)
 
     def record_failovers(self, failovers: TableFailovers) -> None:
-        """Put on record what it knows of them, before anything of the new server is landed."""
+        """Record failovers, before anything of the new server is landed."""
         told = msgspec.json.encode(failovers).decode()
         with _failing(self.path, "written"):
             self._delta.alter.set_table_properties({_FAILOVERS: told}, raise_if_not_exists=False)
@@ -170,7 +170,7 @@ class StreamTable:
 
     @property
     def files(self) -> list[DataFile]:
-        """The files that make up the table, by stream ID."""
+        """The files of the table, ordered by stream ID."""
         actions = pa.table(self._delta.get_add_actions(flatten=True))
         if not actions.num_rows:
             return []
@@ -179,11 +179,11 @@ class StreamTable:
         return sorted((DataFile(*row) for row in rows), key=lambda file: (file.low, file.name))
 
     def path_of(self, file: DataFile) -> Path:
-        """Where a file is."""
+        """The path of a file."""
         return self.path / file.name
 
     def append(self, files: Sequence[DataFile], start: PositionVector, end: PositionVector) -> None:
-        """Add files, and move the position from ``start`` to ``end``: both or neither.
+        """Add files and move the position from ``start`` to ``end``, in one commit.
 
         :raises FileNotAsWritten: a file is not in the table's folder as it was written
         :raises LandedElsewhere: the table is not at ``start``
@@ -191,16 +191,16 @@ class StreamTable:
         verify_files(self.path, files)
         self.refresh()
         self._register_writers(end.writers)
-        # Of all that comes after this look, the commit itself finds out.
+        # The commit itself detects later changes.
         if self.has_position and self.position != start:
             raise LandedElsewhere(stream=self.stream, found=self.position, expected=start)
         at = {_LINEAR: end.linear, **{_WRITER + name: end[name] for name in end.writers}}
         self._commit([_add(file, True) for file in files], at, "land")
 
     def rewrite(self, old: Sequence[DataFile], new: Sequence[DataFile], *, change: bool) -> None:
-        """Put files in the place of others.
+        """Replace files by others, in one commit.
 
-        :param change: their rows differ, and are not only arranged in another way
+        :param change: the rows differ, and not only their arrangement
         :raises FileNotAsWritten: a new file is not in the table's folder as it was written
         """
         verify_files(self.path, new)
@@ -210,13 +210,13 @@ class StreamTable:
             RemoveAction(file.name, change, now, size=file.size, partition_values={})
             for file in old
         ]
-        # Two rewritings that begin from one version have one number, and one of them fails.
+        # Two rewrites that begin at one version have the same number, so one of them fails.
         self._commit([*(_add(file, change) for file in new), *gone], {_REWRITES: number}, "rewrite")
 
     def remove_unused(self) -> int:
-        """Delete files that no longer belong to the table, or never did; how many.
+        """Delete files that do not belong to the table, and return their number.
 
-        To be called within :meth:`.Lake.write_lock` and :meth:`.Lake.removal_lock`.
+        Call it within :meth:`.Lake.write_lock` and :meth:`.Lake.removal_lock`.
         """
         self.refresh()
         with _failing(self.path, "cleared"):
@@ -224,11 +224,11 @@ class StreamTable:
             gone = self._delta.vacuum(
                 retention_hours=0, dry_run=False, enforce_retention_duration=False, full=True
             )
-        # It names those, too, that are long gone, for as long as the log tells of them.
+        # The result includes files deleted earlier, for as long as they are in the log.
         return len(there.intersection(gone))
 
     def _version(self, app: str) -> int | None:
-        with _failing(self.path, "read"):  # which it is only now
+        with _failing(self.path, "read"):  # the log is read only now
             return self._delta.transaction_version(app)
 
     @property

@@ -1,8 +1,8 @@
-"""What a table of the lake knows of its database's failovers.
+"""The failovers of the database that a table of the lake has recorded.
 
-A server that was promoted may lack commits, so the lake may have rows that the database lost. They
-stay. Before anything of the new server is landed, the table notes where it was: only what it had by
-then, and what is not proven to have survived, can be lost.
+A promoted server may lack commits, so the lake may have rows that the database lost. They stay in
+the lake. Before anything of the new server is landed, the table records its position: only rows that
+it had by then, and that are not proven to have survived, can be lost.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from synrepl.storage.store import OlderServer
 
 
 class LossWindow(msgspec.Struct, frozen=True):
-    """Rows among which those are that one failover has lost.
+    """The range of tokens in which one failover may have lost rows.
 
-    :ivar incarnation: of the server after it
+    :ivar incarnation: of the server after the failover
     :ivar kept_json: everything up to this position has survived
     :ivar landed_json: the lake had everything up to this position
     """
@@ -33,25 +33,25 @@ class LossWindow(msgspec.Struct, frozen=True):
 
     @property
     def kept(self) -> PositionVector:
-        """Everything up to here has survived."""
+        """The position up to which everything has survived."""
         return PositionVector.from_json(self.kept_json)
 
     @property
     def landed(self) -> PositionVector:
-        """Up to here the lake had everything."""
+        """The position of the lake at the failover."""
         return PositionVector.from_json(self.landed_json)
 
     @property
     def ranges(self) -> WriterRanges:
-        """The tokens in between, writer by writer."""
+        """The tokens between these positions, by writer."""
         return WriterRanges.between(self.kept, self.landed)
 
 
 class TableFailovers(msgspec.Struct, frozen=True):
-    """Of one table.
+    """The failovers recorded by one table, stored as JSON in its properties.
 
-    :ivar incarnation: of the server that it was landed from last
-    :ivar gaps: tokens that nobody was ever given, each as after and up to
+    :ivar incarnation: of the server from which the table was landed last
+    :ivar gaps: ranges of tokens that were never allocated, each as ``(after, upto)``
     :ivar lost: one for each failover that may have lost rows of the table
     """
 
@@ -61,17 +61,17 @@ class TableFailovers(msgspec.Struct, frozen=True):
 
     @property
     def skipped_ranges(self) -> Sequence[Range]:
-        """The gaps."""
+        """The gaps as ranges."""
         return [Range(*gap) for gap in self.gaps]
 
 
 def update_failovers(
     stream: str, known: TableFailovers, position: PositionVector, source: SourceDatabase
 ) -> TableFailovers:
-    """What a table has to know, after the failovers that it has not heard of.
+    """Add the failovers since those that a table has recorded.
 
-    :param position: of the table
-    :param source: its streams were looked at
+    :param position: the position of the table
+    :param source: its streams have been observed
     :raises OlderServer: the table was landed from a newer server
     """
     now = source.incarnation

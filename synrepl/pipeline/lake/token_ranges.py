@@ -1,4 +1,4 @@
-"""A stream's tokens in ranges that have about one number of rows each."""
+"""Divides a stream's tokens into ranges with about the same number of rows."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from synrepl.pipeline.lake.data_files import DataFile
 
 @dataclass(frozen=True, slots=True)
 class TokenRanges:
-    """TokenRanges that follow one another, from the lowest up.
+    """Adjacent ranges of tokens, in ascending order.
 
-    :ivar after: the first one is above it
-    :ivar ends: the last token of each
+    :ivar after: the first range is above it
+    :ivar ends: the last token of each range
     """
 
     after: Token
@@ -32,15 +32,16 @@ class TokenRanges:
         rows: int,
         gaps: Sequence[Range] = (),
     ) -> TokenRanges:
-        """Cut a range of tokens by how many rows a table's files have where.
+        """Cut a range of tokens by the distribution of rows over a table's files.
 
-        Within a file they are taken to be spread evenly, so the numbers are about right only.
+        Rows are assumed to be spread evenly within a file, so the numbers are approximate.
 
-        :param whole: not empty
-        :param rows: of each range
-        :param gaps: tokens that no row has, in order
+        :param whole: the range to cut; not empty
+        :param rows: the number of rows per range
+        :param gaps: tokens without rows, in order
         """
-        # How many rows begin and end to be at each token; summed up twice, how many there are.
+        # Changes of the row density at each token. Their running sum is the density, and its running sum
+        # the number of rows.
         edges: dict[Token, float] = {whole.after: 0.0, whole.upto: 0.0}
         for file in files:
             low, high = (-file.high, -file.low) if counts_down else (file.low, file.high)
@@ -50,10 +51,10 @@ class TokenRanges:
                 edges[after] = edges.get(after, 0.0) + density
                 edges[upto] = edges.get(upto, 0.0) - density
         tokens = sorted(edges)
-        # Counted from the first one: a double has 53 bits, a token 63.
+        # Relative to the first token: a double has 53 bits, a token 63.
         at = np.array([token - tokens[0] for token in tokens], dtype=np.float64)
         per_token = np.cumsum([edges[token] for token in tokens])
-        more = np.maximum(per_token[:-1] * np.diff(at), 0.0)  # what rounding leaves may be below
+        more = np.maximum(per_token[:-1] * np.diff(at), 0.0)  # rounding may leave it below 0
         before = np.concatenate(([0.0], np.cumsum(more)))
         first, last = (
             float(np.interp(token - tokens[0], at, before)) for token in (whole.after, whole.upto)
@@ -67,16 +68,16 @@ class TokenRanges:
         return len(self.ends)
 
     def __getitem__(self, number: int) -> Range:
-        """The range of that number."""
+        """The range with this number."""
         return Range(self.ends[number - 1] if number else self.after, self.ends[number])
 
     def numbers(self, tokens: Any) -> Any:
-        """In which range each of an array of tokens is; the last one has all that are above it, too."""
+        """The number of the range of each token; tokens above the last range belong to it, too."""
         return np.searchsorted(np.array(self.ends[:-1], dtype=np.int64), tokens, side="left")
 
 
 def _without(gaps: Iterable[Range], span: Range) -> list[Range]:
-    """What is left of a range; all of it, if that would be nothing."""
+    """The range without the gaps; all of it if nothing would be left."""
     left = [span]
     for gap in gaps:
         left = [
@@ -92,7 +93,7 @@ def _without(gaps: Iterable[Range], span: Range) -> list[Range]:
 
 
 def merge_adjacent(spans: Iterable[Range]) -> list[Range]:
-    """TokenRanges in order, those that touch as one."""
+    """Merge adjacent ranges; they have to be in order."""
     found: list[Range] = []
     for span in spans:
         if found and found[-1].upto >= span.after:

@@ -1,4 +1,4 @@
-"""Small files become large ones: fewer to open, and rows in the order of tokens."""
+"""Compacts small files into large ones: fewer to open, and with rows in the order of tokens."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from synrepl.pipeline.lake.spark_tasks import run_tasks
 from synrepl.pipeline.source.database.stream_schema import StreamSchema
 from synrepl.pipeline.source.reading.schema import arrow_schema
 
-#: How many bytes a file should have.
+#: Target size of a file, in bytes.
 TARGET_BYTES = 128 << 20
 
-#: Takes how many files have been joined so far, and how many are to be.
+#: Called with the number of files compacted so far, and the number to compact.
 Progress = Callable[[int, int], object]
 
 _MERGED = pa.schema([("part", pa.int64()), ("file", pa.string())])
@@ -35,12 +35,13 @@ class RowsDiffer(StorageError):
 
 @dataclass(frozen=True, slots=True)
 class CompactionReport:
-    """What compaction did to a stream's table.
+    """The result of compacting a stream's table.
 
-    :ivar joined: files that there were, and that are one of the ``made`` now
-    :ivar rows: in them
-    :ivar before: their bytes; the files are there until :meth:`.StreamTable.remove_unused`
-    :ivar after: the bytes of those that were made
+    :ivar joined: the number of files replaced
+    :ivar made: the number of files that replaced them
+    :ivar rows: the number of rows in them
+    :ivar before: bytes of the files replaced, which exist until :meth:`.StreamTable.remove_unused`
+    :ivar after: bytes of the new files
     """
 
     stream: str
@@ -60,14 +61,13 @@ def compact(
     full: bool = False,
     progress: Progress = lambda done, of: None,
 ) -> CompactionReport:
-    """Join small files of a stream that are neighbours, as :mod:`.compact_policy` tells.
+    """Merge neighbouring small files of a stream, as selected by :mod:`.compact.policy`.
 
-    To be called within :meth:`.Lake.write_lock`. Each joined file is committed as soon as it is
-    there. Whatever dies before that leaves the table as it was, and perhaps a file that
-    nobody refers to.
+    Call it within :meth:`.Lake.write_lock`. Each new file is committed as soon as it is written. A
+    process that dies before leaves the table unchanged, and perhaps an unused file.
 
-    :param target: how many bytes a file should have
-    :param full: join all small files, also where that is not worth it
+    :param target: the target size of a file, in bytes
+    :param full: merge all small files, even where it is not worth it
     :raises NotInTheLake: :raises LakeFailed: :raises FileNotAsWritten:
     """
     table = lake.table(stream)

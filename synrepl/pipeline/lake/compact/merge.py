@@ -1,4 +1,4 @@
-"""The rows of several files as one sequence, in the order of tokens."""
+"""Merges the rows of several files in the order of tokens, with bounded memory."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ import pyarrow as pa
 from synrepl.core.tokens import Token
 from synrepl.pipeline.lake.data_files import read_batches
 
-#: Rows of one file that are held at a time.
+#: Number of rows of one file held at a time.
 BATCH_ROWS = 8192
 
-#: A row's place: its token, and its number in the fact.
+#: A row's sort key: its token and its number in the fact.
 _Place = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class MergeInput:
-    """A file to be merged.
+    """A file to merge.
 
-    :ivar first: no row in it has a token below
+    :ivar first: no row in it has a lower token
     """
 
     path: Path
@@ -34,10 +34,10 @@ class MergeInput:
 def merge_files(
     sources: Sequence[MergeInput], schema: pa.Schema, batch_rows: int = BATCH_ROWS
 ) -> Iterator[pa.RecordBatch]:
-    """All rows of all files, each once.
+    """Yield all rows of all files, each once.
 
-    They come in order as far as each file's are; files whose ranges overlap are held together,
-    a batch of each, and no others. Memory follows the overlap, not how many files there are.
+    The result is ordered if each file is. Only files whose ranges overlap are open at a time, with
+    a batch of each. So memory depends on the overlap, not on the number of files.
 
     :param schema: of the result; columns that a file lacks are null
     """
@@ -47,7 +47,7 @@ def merge_files(
         if not opened:
             opened = _open(waiting.pop(), schema, batch_rows)
             continue
-        # Up to where all that are open can be written. Who may have rows below it joins first.
+        # All open files have rows up to here. Files that may have lower rows are opened first.
         cut = min(run.last for run in opened)
         while waiting and waiting[-1].first <= cut[0]:
             opened += _open(waiting.pop(), schema, batch_rows)
@@ -57,14 +57,14 @@ def merge_files(
 
 
 class _MergeCursor:
-    """A file, and the rows of it that come next."""
+    """An open file and the rows of it that come next."""
 
     def __init__(self, rest: Iterator[pa.RecordBatch]) -> None:
         self._rest = rest
         self._held: pa.RecordBatch | None = None
 
     def more(self) -> bool:
-        """Hold rows; False when there are no more."""
+        """Make sure that rows are held; False if there are no more."""
         while self._held is None or not self._held.num_rows:
             self._held = next(self._rest, None)
             if self._held is None:
@@ -73,13 +73,13 @@ class _MergeCursor:
 
     @property
     def last(self) -> _Place:
-        """The place of the last row held."""
+        """The sort key of the last row held."""
         tokens, numbers = _places(self._held)
         token = tokens.max()
         return int(token), int(numbers[tokens == token].max())
 
     def taken(self, cut: _Place) -> pa.RecordBatch:
-        """The rows held that are no further than a place; held no longer."""
+        """Take out the rows held up to a sort key."""
         assert self._held is not None
         tokens, numbers = _places(self._held)
         ready = (tokens < cut[0]) | ((tokens == cut[0]) & (numbers <= cut[1]))

@@ -1,10 +1,10 @@
-"""Which files of a table are worth joining.
+"""Selects the files of a table that are worth merging.
 
-Joining all small files whenever some have been landed would write what was landed first again
-and again: with n landings some n² of it. So files are joined by *tiers*, as log-structured
-stores do: only when what comes out has a tier above that of everything that goes in, a tier
-having :data:`GROWTH` times the rows of the one below. Then a row is written once per tier,
-O(n log n) in all, and between two large files there are fewer than ``GROWTH`` small ones a tier.
+Merging all small files after each landing would rewrite the first rows again and again: some n² rows
+in n landings. So files are merged by *tiers*, as in log-structured stores. A tier has :data:`GROWTH`
+times the rows of the one below, and files are merged only if the result is in a higher tier than all
+of them. Then a row is written once per tier, O(n log n) in total, and between two large files there
+are fewer than ``GROWTH`` small files per tier.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from itertools import groupby
 
 from synrepl.pipeline.lake.data_files import DataFile
 
-#: How many times the rows of one tier the next has.
+#: Ratio of the rows of neighbouring tiers.
 GROWTH = 4
 
 _Group = list[DataFile]
 
 
 def plan_compaction(files: Iterable[DataFile], target: int, *, full: bool = False) -> list[_Group]:
-    """The groups of files to be joined, each of two or more neighbours by stream ID.
+    """The groups of files to merge, each of two or more neighbours by stream ID.
 
-    Files of half the target and more are left alone, and nothing is joined across them.
+    Files of at least half the target stay as they are, and no group spans them.
 
-    :param target: how many bytes files should have; a group has less than twice that
-    :param full: join all small files, whatever that costs next time
+    :param target: the target size of files, in bytes; a group has less than twice that
+    :param full: merge all small files, regardless of tiers
     """
     found: list[_Group] = []
     ordered = sorted(files, key=lambda file: (file.low, file.high, file.name))
@@ -38,7 +38,7 @@ def plan_compaction(files: Iterable[DataFile], target: int, *, full: bool = Fals
 
 
 def _tiers(run: Sequence[DataFile]) -> list[_Group]:
-    """Neighbours that make up a tier above their own, together."""
+    """Group neighbours that together reach a higher tier than their own."""
     groups = [[file] for file in run]
     for tier in range(_tier(_rows(run)) + 1):
         groups = list(_joined(groups, tier))
@@ -64,12 +64,12 @@ def _tier(rows: int) -> int:
 
 
 def _rows(files: Iterable[DataFile]) -> int:
-    # In rows, not in bytes: joining makes fewer bytes of small files, never fewer rows.
+    # In rows, not in bytes: merging small files reduces their bytes, never their rows.
     return sum(file.rows for file in files)
 
 
 def _cut(group: Sequence[DataFile], target: int) -> list[_Group]:
-    """Parts of at least the target's size; what is left over goes with the last."""
+    """Cut a group into parts of at least the target size; a small rest goes to the last part."""
     parts: list[_Group] = [[]]
     size = 0
     for file in group:

@@ -1,4 +1,4 @@
-"""Erasing: cells become empty in every file, and the files that held them go away."""
+"""Erases from a lake: empties cells in all files, and removes the files that contained them."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from synrepl.pipeline.lake.table import StreamTable
 from synrepl.pipeline.source.database.stream_schema import StreamSchema
 from synrepl.pipeline.source.reading.schema import arrow_schema
 
-#: Bytes of files that one task looks through.
+#: Total size of the files that one task searches, in bytes.
 TASK_BYTES = 64 << 20
 
-#: Takes how many files have been looked through so far, and how many are to be.
+#: Called with the number of files searched so far, and the number to search.
 Progress = Callable[[int, int], object]
 
 _LOOKED = pa.schema([("files", pa.int64()), ("rows", pa.int64()), ("rewritten", pa.string())])
@@ -39,12 +39,12 @@ class RowsLost(StorageError):
 
 @dataclass(frozen=True, slots=True)
 class ErasureReport:
-    """What erasing did.
+    """The result of erasing.
 
-    :ivar files: that held something, and were written anew
-    :ivar rows: with a cell that was emptied
-    :ivar subjects: that were new
-    :ivar redactions: that were new
+    :ivar files: the number of files rewritten
+    :ivar rows: the number of rows with an emptied cell
+    :ivar subjects: the number of new subjects
+    :ivar redactions: the number of new redactions
     """
 
     files: int
@@ -59,11 +59,11 @@ def erase(
     todo: PendingErasures,
     progress: Progress = lambda done, of: None,
 ) -> ErasureReport:
-    """Empty the cells of all files that hold what is new, and remove the files as they were.
+    """Empty all cells that contain new subjects or redacted events, and remove the old files.
 
-    To be called within :meth:`.Lake.write_lock`; waits until nobody reads the lake. What is
-    erased counts as such only when the last file is gone, so whatever dies meanwhile leaves
-    the rest for the next time, and doing it twice changes nothing.
+    Call it within :meth:`.Lake.write_lock`; it waits until nobody reads the lake. Erasures are
+    recorded as done only when the last old file is gone. If a process dies before, the next run
+    repeats the work, which is idempotent.
 
     :raises LakeFailed: :raises ErasureRecordUnreadable: :raises FileNotAsWritten:
     """
@@ -78,7 +78,7 @@ def erase(
             files += len(swaps)
             rows += changed
         with lake.removal_lock():
-            # Of all tables: an erasing that died may have left files behind in any.
+            # In all tables, because an interrupted run may have left files in any of them.
             for table, _ in jobs:
                 table.remove_unused()
             _remove_strays(lake)
@@ -90,9 +90,9 @@ def erase(
 
 @dataclass(frozen=True, slots=True)
 class _Masking:
-    """What becomes of a table's rows; sent to tasks.
+    """Masks the rows of a table; pickled for tasks.
 
-    :ivar quarantined: it is a quarantine
+    :ivar quarantined: the table is a quarantine
     """
 
     stream_schema: StreamSchema
@@ -113,14 +113,14 @@ def _jobs(lake: Lake, erasures: Erasures) -> Iterator[tuple[StreamTable, _Maskin
 
 
 def _remove_strays(lake: Lake) -> None:
-    """Remove what a landing that died has quarantined for a stream without a quarantine."""
+    """Remove quarantine folders without a table, which interrupted landings have left."""
     for folder in (lake.path / "quarantine").glob("*"):
         if lake.quarantine(folder.name) is None:
             shutil.rmtree(folder)
 
 
 class _Progress:
-    """How many files have been looked through."""
+    """Counts the files searched."""
 
     def __init__(self, progress: Progress, whole: int) -> None:
         self._progress = progress
@@ -135,7 +135,7 @@ class _Progress:
 def _masked(
     spark: SparkSession, table: StreamTable, masking: _Masking, seen: _Progress
 ) -> tuple[list[tuple[DataFile, DataFile]], int]:
-    """Files, with what takes their place, and how many rows are other ones in these."""
+    """Mask a table in tasks: the files with their replacements, and the number of rows changed."""
     swaps: list[tuple[DataFile, DataFile]] = []
     rows = 0
     parts = [
@@ -150,7 +150,7 @@ def _masked(
 
 
 def _look_through(folder: Path, masking: _Masking, part: bytes) -> Iterator[pa.RecordBatch]:
-    """Look for hits in files, and write those anew that have one."""
+    """Search files, and rewrite those with something to erase."""
     swaps: list[tuple[DataFile, DataFile]] = []
     rows = 0
     files = msgspec.json.decode(part, type=list[DataFile])
@@ -164,7 +164,7 @@ def _look_through(folder: Path, masking: _Masking, part: bytes) -> Iterator[pa.R
 
 
 def _has_hit(path: Path, masking: _Masking) -> bool:
-    # Numbers hold nothing of anybody.
+    # Numbers are never erased.
     wanted = [
         field
         for field in arrow_schema(masking.stream_schema.cells)

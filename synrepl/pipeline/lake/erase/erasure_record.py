@@ -1,7 +1,7 @@
-"""What a lake remembers of erasures that were carried out: not whom they were about.
+"""The record of erasures that a lake has carried out, without the names of the subjects.
 
-Subjects are kept as keyed digests. They tell a subject that is told again from one that is
-new, and nobody a name: only whoever has the key *and* a guess can check it.
+Subjects are stored as keyed digests, which show whether a subject is new. They reveal no names: only
+somebody with the key *and* a guess can check the guess.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class ErasureRecordUnreadable(StorageError):
 
 
 class ErasureRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The file.
+    """The contents of the file ``synrepl-lake.erased``.
 
-    :ivar key: hexadecimal
-    :ivar subjects: digests of all subjects at the last erasing. One that is off the list since
-        then, and comes back, counts as new
-    :ivar redactions: by stream, the position up to which rows were asked what they redact
+    :ivar key: the key of the digests, in hexadecimal
+    :ivar subjects: digests of all subjects at the last erasure. A subject that is removed from the
+        source's list and added again counts as new
+    :ivar redactions: by stream, the position up to which rows were searched for redactions
     """
 
     version: int
@@ -47,26 +47,26 @@ class ErasureRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     redactions: dict[str, dict[str, object]] = {}
 
     def digest(self, subject: str) -> str:
-        """A subject's digest."""
+        """The digest of a subject."""
         key = bytes.fromhex(self.key)
         return hashlib.blake2b(subject.encode(), key=key, digest_size=_DIGEST_BYTES).hexdigest()
 
     def unrecorded(self, subjects: Iterable[str]) -> frozenset[str]:
-        """Those of the subjects that are not remembered."""
+        """The subjects that are not in the record."""
         return frozenset(each for each in subjects if self.digest(each) not in self.subjects)
 
     def restricted_to(self, subjects: Iterable[str]) -> ErasureRecord:
-        """The record of these subjects alone."""
+        """The record without all other subjects."""
         digests = frozenset(map(self.digest, subjects))
         return msgspec.structs.replace(self, subjects=self.subjects & digests)
 
     def position(self, stream: str) -> PositionVector:
-        """Up to where a stream's rows were asked what they redact."""
+        """The position up to which a stream's rows were searched for redactions."""
         at = self.redactions.get(stream)
         return PositionVector() if at is None else PositionVector.from_json(at)
 
     def updated(self, subjects: Iterable[str], at: Mapping[str, PositionVector]) -> ErasureRecord:
-        """The record once these are erased, and all that rows up to there redact."""
+        """The record after the erasure of these subjects, and of redactions in rows up to ``at``."""
         return msgspec.structs.replace(
             self,
             subjects=frozenset(map(self.digest, subjects)),
@@ -75,7 +75,7 @@ class ErasureRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_erasure_record(lake: Lake) -> ErasureRecord:
-    """What is remembered; of a lake that nothing was erased from, nothing.
+    """Read the record of a lake; an empty one with a new key if it has none.
 
     :raises ErasureRecordUnreadable:
     """
@@ -100,7 +100,7 @@ def read_erasure_record(lake: Lake) -> ErasureRecord:
 
 
 def write_erasure_record(lake: Lake, record: ErasureRecord) -> None:
-    """Remember; all of it, or nothing.
+    """Write the record of a lake, atomically.
 
     :raises ErasureRecordUnreadable:
     """
@@ -115,7 +115,7 @@ def write_erasure_record(lake: Lake, record: ErasureRecord) -> None:
 
 
 def _write_synced(path: Path, data: bytes) -> None:
-    # For the owner's eyes: readers of the lake have no use for the key.
+    # Only for the owner: readers of the lake do not need the key.
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with open(descriptor, "wb") as file:
         file.write(data)

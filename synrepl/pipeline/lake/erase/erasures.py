@@ -1,4 +1,4 @@
-"""What is to be erased, and which cells that makes empty. Rows stay: counts and IDs hold."""
+"""What to erase, and the rules of which cells a redaction empties. Rows stay, so counts and IDs hold."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from dataclasses import dataclass
 
 from synrepl.pipeline.source.database.stream_schema import StreamSchema
 
-#: An event in a room; with "" for the room, in whichever room it is.
+#: A room ID and an event ID; the room is "" if it is not known, which matches any room.
 RoomEvent = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class ErasureRule:
-    """How a stream's rows tell of redactions, and what redactions leave of its rows.
+    """How redactions are found in a stream's rows, and which cells of redacted events are emptied.
 
-    :ivar kind: of the rows that this is about; None in a stream without kinds
-    :ivar trigger: column with the ID of the event that a row's own event redacts
-    :ivar unless: a boolean column; where it is true the row redacts nothing
-    :ivar target: column with the row's own event ID
-    :ivar within: column that has to be the same in both, the room
-    :ivar cleared: columns that become null in a row whose event is redacted
+    :ivar kind: the kind of the rows that the rule applies to; None in a stream without kinds
+    :ivar trigger: the column with the ID of the event that the row's event redacts
+    :ivar unless: a boolean column; the row redacts nothing where it is true
+    :ivar target: the column with the ID of the row's own event
+    :ivar within: the column with the room, which has to be the same in both
+    :ivar cleared: the columns that become null in the rows of a redacted event
     """
 
     stream: str
@@ -32,7 +32,7 @@ class ErasureRule:
     cleared: tuple[str, ...]
 
     def fits(self, stream_schema: StreamSchema) -> bool:
-        """True when a stream is the one that is meant, and not just of the same name."""
+        """True if a stream has the rule's name and all of its columns."""
         names = {column.name for column in stream_schema.columns}
         wanted = {self.trigger, self.target, self.within, *self.cleared}
         wanted |= {self.unless} if self.unless else set()
@@ -72,10 +72,10 @@ RULES: tuple[ErasureRule, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Erasures:
-    """What is to be erased; can be sent to tasks. Nothing, unless told otherwise.
+    """What to erase; can be pickled for tasks. Nothing by default.
 
-    :ivar subjects: user IDs, or any texts that stand for somebody
-    :ivar redacted: events that have been redacted
+    :ivar subjects: user IDs, or other texts that identify somebody
+    :ivar redacted: the events that have been redacted
     """
 
     subjects: frozenset[str] = frozenset()
@@ -88,5 +88,5 @@ class Erasures:
 def rules_for(
     stream_schema: StreamSchema, rules: Iterable[ErasureRule] = RULES
 ) -> list[ErasureRule]:
-    """The rules about a stream; declared streams have none."""
+    """The rules that apply to a stream; declared streams have none."""
     return [rule for rule in rules if rule.fits(stream_schema)]

@@ -1,4 +1,4 @@
-"""Rows without what is to be erased."""
+"""Masks rows: empties the cells that contain what is to be erased."""
 
 from __future__ import annotations
 
@@ -17,18 +17,17 @@ _HEADS = frozenset(column.name for column in HEAD)
 
 
 def mask(batch: pa.RecordBatch, stream_schema: StreamSchema, erasures: Erasures) -> pa.RecordBatch:
-    """Rows with the cells emptied that tell of what is to be erased.
+    """Empty the cells of rows that contain what is to be erased.
 
-    - A cell of text that is a subject becomes null, and so does an element of ``text[]``.
-    - JSON, in a column of that type or of text, that has a subject as one of its strings
-      becomes null as a whole.
-    - Of redacted events, what :data:`.RULES` tells.
+    - A text that equals a subject becomes null, and so does such an element of ``text[]``.
+    - JSON with a subject among its strings, in a JSON or text column, becomes null as a whole.
+    - In rows of redacted events, the columns listed in :data:`.RULES` become null.
 
-    Stream ID, row number and writer stay. Masking what has been masked changes nothing.
+    Stream ID, row number and writer stay. Masking is idempotent.
 
-    :param batch: some or all of the stream's columns. A column that is not nullable becomes
-        so when a cell in it is emptied; those of a lake's tables all are
-    :returns: the same object when there was nothing to empty
+    :param batch: some or all of the stream's columns. A column becomes nullable if one of its cells
+        is emptied; in a lake's tables they all are
+    :returns: the same object if there was nothing to empty
     """
     if not erasures or not batch.num_rows:
         return batch
@@ -51,11 +50,11 @@ def mask(batch: pa.RecordBatch, stream_schema: StreamSchema, erasures: Erasures)
 
 
 def mask_quarantined(batch: pa.RecordBatch, erasures: Erasures) -> pa.RecordBatch:
-    """Rows that do not fit their columns, with every text emptied that has a subject *in* it.
+    """Empty every text of quarantined rows that *contains* a subject.
 
-    That goes for the reason, too, which may quote a value. Stream ID, row number and writer stay.
+    Also the reason, which may quote a value. Stream ID, row number and writer stay.
 
-    :returns: the same object when there was nothing to empty
+    :returns: the same object if there was nothing to empty
     """
     if not erasures.subjects or not batch.num_rows:
         return batch
@@ -97,7 +96,7 @@ def _without(texts: TextSearch, column: Any) -> Any:
 def _redacted(
     batch: pa.RecordBatch, stream_schema: StreamSchema, erasures: Erasures
 ) -> dict[str, Any]:
-    """By column, the rows whose cell a redaction has emptied."""
+    """By column, which rows have a cell that a redaction empties."""
     found: dict[str, Any] = {}
     if not erasures.redacted:
         return found
@@ -107,7 +106,7 @@ def _redacted(
             here = pc.or_(here, pc.is_valid(batch.column(name)))
         if rule.kind is not None:
             here = pc.and_(here, pc.fill_null(pc.equal(batch.column("kind"), rule.kind), False))
-        # Few rows have anything that could be cleared.
+        # Few rows have a cell to empty.
         at = pc.indices_nonzero(here)
         if not len(at):
             continue

@@ -1,4 +1,4 @@
-"""What is still to be erased: subjects from the database, redactions from the lake's own rows."""
+"""Finds what is to be erased: subjects in the database, redactions in the lake's own rows."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from synrepl.pipeline.lake.table import StreamTable
 from synrepl.pipeline.source.database.source_database import SourceDatabase
 from synrepl.positions.vector import PositionVector
 
-#: Token, writer, and what is redacted.
+#: The token and the writer of a redaction, and the event that it redacts.
 _Redaction = tuple[int, str, RoomEvent]
 
 
 @dataclass(frozen=True, slots=True)
 class PendingErasures:
-    """What there is to erase at one moment.
+    """What is to be erased at one moment.
 
-    :ivar known: all of it: what rows have to be masked with as they are landed, and the
-        source's when it is compared with the lake
-    :ivar new: what the files that are there may still hold
-    :ivar upto: by stream, the position up to which rows were asked what they redact
+    :ivar known: everything: masks rows as they are landed, and the source's rows in checks
+    :ivar new: what files of the lake may still contain
+    :ivar record: the record of the erasures so far
+    :ivar upto: by stream, the position up to which rows were searched for redactions
     """
 
     known: Erasures
@@ -43,14 +43,14 @@ class PendingErasures:
 
 
 class RedactionCache:
-    """The redactions among the rows of a lake. Keep one object: it reads each file once."""
+    """The redactions among the rows of a lake. Keep one object, because it reads each file once."""
 
     def __init__(self) -> None:
         self._read: dict[str, frozenset[str]] = {}
         self._found: dict[str, set[_Redaction]] = {}
 
     def of(self, spark: SparkSession, table: StreamTable, rule: ErasureRule) -> set[_Redaction]:
-        """Those in a stream's table; some 300 bytes each."""
+        """The redactions in a stream's table; they take some 300 bytes each."""
         files = table.files
         read = self._read.get(table.stream, frozenset())
         found = self._found.setdefault(table.stream, set())
@@ -69,17 +69,17 @@ def pending(
 ) -> PendingErasures:
     """Find what is to be erased from a lake.
 
-    To be called within :meth:`.Lake.write_lock`, and used there: rows that are landed by an
-    older answer escape what was erased since.
+    Call it, and use the result, within :meth:`.Lake.write_lock`: rows landed with an older result
+    would not be masked for newer erasures.
 
-    :param redactions: what the last asking found, for the next one
+    :param redactions: keeps the redactions found, for the next call
     :raises ErasureRecordUnreadable: :raises DatabaseAway: :raises QueryFailed: the database's user
         may not read who is to be erased
     """
     redactions = RedactionCache() if redactions is None else redactions
     subjects = frozenset(filter(None, source.erased_subjects()))
     remembered = read_erasure_record(lake)
-    # What is landed from now on shows who is off the list again: they count as new if they return.
+    # Subjects removed from the list are no longer masked, so they count as new if they return.
     record = remembered.restricted_to(subjects)
     if record != remembered:
         write_erasure_record(lake, record)
@@ -105,7 +105,7 @@ def pending(
 
 
 def _redactions(rows: DataFrame, rule: ErasureRule) -> Iterator[_Redaction]:
-    """What rows redact."""
+    """The redactions among some rows."""
     redacting = f.col(rule.trigger).isNotNull()
     if rule.kind is not None:
         redacting &= f.col("kind") == rule.kind
@@ -116,7 +116,7 @@ def _redactions(rows: DataFrame, rule: ErasureRule) -> Iterator[_Redaction]:
     )
     for batch in found.to_batches():
         tokens = pc.abs(batch.column("stream_id")).to_pylist()
-        # A room that has been erased itself is not known any more.
+        # A room ID that has been erased itself is no longer known.
         rooms = pc.fill_null(batch.column(rule.within), "").to_pylist()
         events = batch.column(rule.trigger).to_pylist()
         yield from zip(

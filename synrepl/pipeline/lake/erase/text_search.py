@@ -1,4 +1,4 @@
-"""Finding whole texts in cells, also as strings within JSON."""
+"""Searches columns for texts, also as strings within JSON."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-#: Up to so many texts a cell is searched for each of them before it is taken apart.
+#: Maximum number of texts for which cells are searched before they are parsed.
 _FEW = 4
 
-#: A string within JSON. By pattern, not by a decoder: of two members of one name that would
-#: show the last one alone, and the file holds both.
+#: A string within JSON. Not by a decoder, which returns only the last of two members with the same
+#: name, while the file contains both.
 _STRING = re.compile(r'"((?:[^"\\]++|\\.)*+)"', re.DOTALL)
 
 _LIKE_JSON = r'^\s*[\[{"]'
 
 
 class TextSearch:
-    """Some texts, looked for in columns."""
+    """Searches columns for a set of texts."""
 
     def __init__(self, texts: frozenset[str]) -> None:
         self._texts = texts
         self._array = pa.array(sorted(texts), pa.string())
 
     def equal(self, column: pa.Array) -> pa.Array:
-        """Where a cell is one of them."""
+        """Which cells equal one of the texts."""
         if len(self._texts) <= len(column):
             return pc.is_in(column, value_set=self._array)
-        # Arrow would make a table of them for each batch.
+        # Arrow would build a hash table of them for each batch.
         texts = self._texts
         return pa.array([cell in texts for cell in column.to_pylist()], pa.bool_())
 
     def within(self, column: pa.Array) -> pa.Array:
-        """Where a cell is JSON that has one of them as a string, a member's name or a value.
+        """Which cells are JSON with one of the texts as a string: as a member's name or a value.
 
-        Text that holds JSON in turn is looked into.
+        Strings that contain JSON themselves are searched, too.
         """
         like_json = pc.fill_null(pc.match_substring_regex(column, _LIKE_JSON), False)
         rows = pc.indices_nonzero(like_json)
@@ -52,12 +52,12 @@ class TextSearch:
         return pa.array(found)
 
     def anywhere(self, column: pa.Array) -> pa.Array:
-        """Where a cell has one of them as a part of it, however it is written down."""
+        """Which cells contain one of the texts, in any spelling."""
         return pa.array([self._is_part_of(cell) for cell in column.to_pylist()], pa.bool_())
 
     def _suspects(self, cells: pa.Array) -> pa.Array:
-        """Where cells may have one of them; without taking them apart."""
-        # Written with escapes it may look like anything.
+        """Which cells may contain one of the texts, without parsing them."""
+        # With escapes, a text can be spelled in many ways.
         found = pc.match_substring(cells, "\\")
         for text in self._texts:
             quoted = msgspec.json.encode(text).decode()
@@ -72,7 +72,7 @@ class TextSearch:
 
 
 def strings(cell: str) -> Iterator[str]:
-    """The strings within JSON text, members' names and values alike, and those within them."""
+    """The strings within JSON text, names and values of members, and strings nested in them."""
     for literal in _STRING.findall(cell):
         if "\\" not in literal:
             yield literal

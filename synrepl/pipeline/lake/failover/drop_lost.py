@@ -1,4 +1,4 @@
-"""Rows that the database lost in a failover, taken out of the lake."""
+"""Removes rows from the lake that the database lost in a failover."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from synrepl.pipeline.source.database.stream_schema import StreamSchema
 from synrepl.pipeline.source.errors import original_error
 from synrepl.pipeline.source.reading.schema import arrow_schema
 
-#: Bytes of files that one task writes anew.
+#: Total size of the files that one task rewrites, in bytes.
 TASK_BYTES = 64 << 20
 
 _SWAPPED = pa.schema([("files", pa.string())])
 
-#: A file, and what takes its place; None for nothing.
+#: A file and its replacement; None if no rows are left.
 _Swap = tuple[DataFile, DataFile | None]
 
 
@@ -40,12 +40,12 @@ class OtherRowsDropped(StorageError):
 def drop_lost(
     spark: SparkSession, lake: Lake, source: SourceDatabase, dsn: str, streams: Sequence[str]
 ) -> dict[str, list[LostRows]]:
-    """Take rows out of the lake that the database lost in failovers.
+    """Remove the rows from the lake that the database lost in failovers.
 
-    To be called within :meth:`.Lake.write_lock`. A table is changed by one commit; whatever dies
-    before that leaves it as it was.
+    Call it within :meth:`.Lake.write_lock`. Each table is changed by one commit; a process that dies
+    before it leaves the table unchanged.
 
-    :returns: by stream, what was dropped
+    :returns: by stream, the rows removed
     :raises NotInTheLake: :raises NotConfirmed: :raises OlderServer: :raises OtherRowsDropped:
     :raises LakeFailed: :raises ReadingAway: :raises ReadFailed: :raises ReadElsewhere:
     """
@@ -59,7 +59,7 @@ def drop_lost(
             found = [_drop(spark, table, source, dsn, window) for window in now.lost]
         except PySparkException as error:
             raise original_error(error) or error from None
-        # What is above their positions on record has survived, or is gone from here as well.
+        # Rows above the recorded positions have survived, or have been removed here as well.
         now = msgspec.structs.replace(now, lost=())
         if now != known:
             table.record_failovers(now)
@@ -74,7 +74,7 @@ def _drop(
     keys = lost_keys(spark, table, source, dsn, window).persist()
     try:
         lost = summarize_lost(keys)
-        # A commit is lost as a whole, so a fact is.
+        # Commits are lost as a whole, and so are facts.
         ids = keys.select("stream_id").distinct().toArrow().column(0).combine_chunks()
     finally:
         keys.unpersist()
@@ -100,7 +100,7 @@ def _drop(
 def _without(
     folder: Path, stream_schema: StreamSchema, ids: pa.Array, part: bytes
 ) -> Iterator[pa.RecordBatch]:
-    """Write files anew without some facts; those that have none of them are left as they are."""
+    """Rewrite files without some facts; files without these facts stay."""
     schema = arrow_schema(stream_schema.columns)
     swaps: list[_Swap] = []
     for file in msgspec.json.decode(part, type=list[DataFile]):

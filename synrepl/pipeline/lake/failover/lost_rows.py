@@ -1,4 +1,4 @@
-"""Rows that the lake has, and that the database lost in a failover."""
+"""Finds rows of the lake that the database lost in a failover."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ class LostRows:
 
 
 def summarize_lost(rows: DataFrame) -> list[LostRows]:
-    """Count rows that are lost.
+    """Count lost rows by failover and writer.
 
-    :param rows: with columns ``incarnation``, ``writer``, ``token``
+    :param rows: the lost rows, with columns ``incarnation``, ``writer``, ``token``
     """
     counted = rows.groupBy("incarnation", "writer").agg(
         f.min("token").alias("low"), f.max("token").alias("high"), f.count("*").alias("rows")
@@ -57,7 +57,10 @@ def summarize_lost(rows: DataFrame) -> list[LostRows]:
 
 
 def losing_incarnation(ranges: Sequence[LossWindow], token: SparkColumn) -> SparkColumn:
-    """By column ``writer`` and the token, the failover that can have lost a row; NULL if none can."""
+    """The incarnation after the failover that may have lost a row; NULL if none can.
+
+    :param token: the row's token; the DataFrame also needs a column ``writer``
+    """
     found = f.lit(None).cast("int")
     for window in ranges:
         kept, landed = window.kept, window.landed
@@ -73,9 +76,9 @@ def losing_incarnation(ranges: Sequence[LossWindow], token: SparkColumn) -> Spar
 def count_lost(
     spark: SparkSession, table: StreamTable, source: SourceDatabase, dsn: str, window: LossWindow
 ) -> list[LostRows]:
-    """Find what one failover has lost of what a table has.
+    """Count the rows of a table that one failover has lost.
 
-    Reads from both sides what is not proven to have survived; of the database no more than keys.
+    Compares the rows that are not proven to have survived; reads only keys from the database.
 
     :raises ReadingAway: :raises ReadFailed: :raises ReadElsewhere: :raises Trimmed:
     """
@@ -88,7 +91,7 @@ def count_lost(
 def lost_keys(
     spark: SparkSession, table: StreamTable, source: SourceDatabase, dsn: str, window: LossWindow
 ) -> DataFrame:
-    """``stream_id``, ``row_no``, ``writer``, ``incarnation``, ``token`` of the rows themselves."""
+    """The lost rows: ``stream_id``, ``row_no``, ``writer``, ``incarnation``, ``token``."""
     stream, stream_schema = table.stream, table.stream_schema
     heads = StreamSchema(stream, stream_schema.counts_down, ())
     names = [column.name for column in HEAD]

@@ -1,4 +1,4 @@
-"""Streams into a lake, exactly once."""
+"""Lands streams in a lake, exactly once."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ from synrepl.pipeline.source.reading.chunk_reader import ReadElsewhere
 from synrepl.positions.vector import PositionVector
 from synrepl.storage.store import Trimmed
 
-#: Rows that a task reads, about: it is a file of some 10 to 50 MB. To begin a task takes 40 ms.
+#: Approximate number of rows that a task reads: a file of 10 to 50 MB. Starting a task takes 40 ms.
 TASK_ROWS = 500_000
 
-#: Rows of one stream that are committed together, about: what a kill makes to be read again.
+#: Approximate number of rows of one stream in a commit, which a killed process has to read again.
 ROUND_ROWS = 4_000_000
 
 Vectors = Mapping[str, PositionVector]
@@ -56,17 +56,16 @@ class GapInSource(StorageError):
 
 @dataclass(frozen=True, slots=True)
 class LandingRound:
-    """What one round brought into the lake.
+    """The result of one round of landing.
 
-    :ivar rows: by stream
-    :ivar quarantined: by stream, the rows that went into quarantine
-    :ivar upto: by stream, where the lake stands now
-    :ivar behind: by stream, tokens between that and where it was settled when it was looked at,
-        of the writer who has most; 0 when all is in the lake
-    :ivar unsettled: by stream, what had been given out when this began to look, and is not settled
-        yet; of all streams that are landed
-    :ivar lost: by stream, rows of the lake that the database lost in a failover, which this round
-        was the first to meet
+    :ivar rows: by stream, the number of rows landed
+    :ivar quarantined: by stream, the number of rows quarantined
+    :ivar upto: by stream, the position of the lake now
+    :ivar behind: by stream, the settled tokens that are not in the lake yet, of the writer with the
+        most; 0 if everything is in the lake
+    :ivar unsettled: by stream, of all streams landed, tokens that were allocated before the first
+        round and are not settled yet
+    :ivar lost: by stream, rows of the lake that the database lost in a failover found in this round
     """
 
     rows: Counter[str] = field(default_factory=Counter)
@@ -78,16 +77,16 @@ class LandingRound:
 
 
 class Landing:
-    """Lands streams round by round. To be used within :meth:`.Lake.write_lock`.
+    """Lands streams round by round; use it within :meth:`.Lake.write_lock`.
 
-    A round looks how far the streams are settled, reads what is new in Spark tasks, each
-    of which writes files of its own, and commits files and position of each stream together.
-    Whatever dies on the way, the next round begins where the last commit was.
+    A round observes how far the streams are settled, reads new rows in Spark tasks, each of which
+    writes its own files, and commits files and position of each stream together. If anything dies,
+    the next round begins at the last commit.
 
-    :param dsn: where tasks find the database
-    :param erasures: what no new row may show; asked for each round
-    :param accept_gaps: streams of which the lake may lack what has been trimmed before it was landed
-    :param acknowledge: on_round what is in the lake for good
+    :param dsn: the DSN that tasks connect to
+    :param erasures: called in each round for what to erase from new rows
+    :param accept_gaps: streams of which the lake may lack facts that were trimmed before landing
+    :param acknowledge: called with the positions that are durable in the lake
     """
 
     def __init__(
@@ -121,12 +120,12 @@ class Landing:
     def rounds(
         self, streams: Sequence[str], settle_timeout_s: float = 0.0
     ) -> Iterator[LandingRound]:
-        """Land what is settled now, until all of it is in the lake.
+        """Land everything that is settled now, in as many rounds as it takes.
 
-        Then, for some time, what had been given out now and is settled later. The last round tells
-        what has not been settled by then.
+        Then wait for tokens that are allocated now and settle later, and land them. The last round
+        reports what has not been settled by then.
 
-        :param settle_timeout_s: how long to look for that, in seconds from now
+        :param settle_timeout_s: how long to wait for them, in seconds from now
         :raises NoSuchStream: :raises GapInSource: :raises SchemaChanged: :raises DatabaseAway:
         :raises LakeFailed: :raises TaskFailed: :raises FileNotAsWritten:
         :raises NotConfirmed: :raises OlderServer: :raises FailedOver:
@@ -147,11 +146,11 @@ class Landing:
                 return
             bounds = poller.poll(known, deadline)
             late = self._clock.now() + PAUSE_S > deadline
-            if not bounds:  # nothing to land; but what holds the rest back may be another one
+            if not bounds:  # nothing to land, but something else may hold the bound back now
                 yield LandingRound(unsettled=poller.unsettled(known))
 
     def _land_all(self, bounds: Mapping[str, SafeBound]) -> Iterator[LandingRound]:
-        """Land all that is settled, in as many rounds as it takes."""
+        """Land everything at or below the bounds, in as many rounds as it takes."""
         while bounds:
             landed = self._land_round(bounds)
             yield landed
@@ -164,7 +163,7 @@ class Landing:
         for stream, table in tables.items():
             self._record_failovers(stream, table, landed)
         starts = {stream: self._start(stream, tables[stream], at) for stream, at in bounds.items()}
-        # A process that has just begun to look may know of less than another one has landed.
+        # A new process may have proven less to be settled than another one has landed.
         goals = {stream: starts[stream].merge(at.bound) for stream, at in bounds.items()}
         ends: dict[str, PositionVector] = {}
         for stream, goal in goals.items():
@@ -182,7 +181,7 @@ class Landing:
         for row in self._read(parts, ends):
             stream, quarantined = row["stream"], row["quarantined"]
             file = msgspec.json.decode(row["file"], type=DataFile)
-            # Before anything is committed, of whichever stream: if one is not here, none may be.
+            # Before any commit of any stream: if one file is missing here, all of them may be.
             verify_files(
                 self._lake.quarantine_folder(stream) if quarantined else tables[stream].path, [file]
             )
@@ -198,7 +197,7 @@ class Landing:
         return landed
 
     def _record_failovers(self, stream: str, table: StreamTable, landed: LandingRound) -> None:
-        """Find what failovers have lost of the lake's rows, and note that it was found."""
+        """Find the rows of the lake that failovers have lost, and record the failovers."""
         known = table.failovers
         now = update_failovers(stream, known, table.position, self._source)
         if now == known:
@@ -210,7 +209,7 @@ class Landing:
         table.record_failovers(now)
 
     def _read(self, parts: Sequence[bytes], ends: Vectors) -> Iterator[Row]:
-        """What the tasks tell of the files that they have written."""
+        """Run the tasks, and yield their reports of the files written."""
         try:
             yield from run_tasks(self._spark, parts, self._work(ends), LANDED)
         except ReadElsewhere:
@@ -265,7 +264,7 @@ class Landing:
     ) -> None:
         quarantined = files.get((stream, True), [])
         if quarantined:
-            # First: if what follows is not done, the next round finds that these are there.
+            # First: if the process dies after it, the next round finds these rows in quarantine.
             quarantine = self._lake.ensure_quarantine(self._stream_schemas[stream])
             quarantine.append(quarantined, quarantine.position, quarantine.position.merge(end))
         mine = files.get((stream, False), [])

@@ -1,4 +1,4 @@
-"""What a task of landing does: some chunks of some streams into files of the lake."""
+"""Lands chunks in a task: reads them from the database and writes them to files of the lake."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from synrepl.pipeline.source.reading.quarantine import QuarantinedRow, read_or_q
 from synrepl.pipeline.source.reading.schema import arrow_schema
 from synrepl.positions.vector import PositionVector
 
-#: What a task tells the driver of each file.
+#: Schema of a task's report to the driver, one row per file.
 LANDED = pa.schema([("stream", pa.string()), ("quarantined", pa.bool_()), ("file", pa.string())])
 
 _QUARANTINE_SCHEMA = arrow_schema((*HEAD, *QUARANTINE_CELLS))
@@ -27,11 +27,11 @@ _QUARANTINE_SCHEMA = arrow_schema((*HEAD, *QUARANTINE_CELLS))
 
 @dataclass(frozen=True, slots=True)
 class StreamTask:
-    """How the chunks of one stream are landed.
+    """How to land the chunks of one stream.
 
-    :ivar folder: of its table
-    :ivar quarantine: folder of its quarantine
-    :ivar quarantined_upto: what is in quarantine already
+    :ivar folder: the folder of its table
+    :ivar quarantine: the folder of its quarantine
+    :ivar quarantined_upto: rows up to this position are in quarantine already
     """
 
     stream_schema: StreamSchema
@@ -43,9 +43,9 @@ class StreamTask:
 def land_part(
     dsn: str, streams: Mapping[str, StreamTask], erasures: Erasures, part: bytes
 ) -> Iterator[pa.RecordBatch]:
-    """Read the chunks of a part and write a file for each of its streams.
+    """Read the chunks of a part, and write a file for each of its streams.
 
-    :param part: chunks as JSON, those of one stream next to each other
+    :param part: chunks as JSON, with those of one stream next to each other
     """
     reader = ChunkReader(dsn, "lake")
     files: list[dict[str, object]] = []
@@ -100,6 +100,6 @@ def _as_file(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _all_nullable(schema: pa.Schema) -> pa.Schema:
-    """As the lake's tables have it: all cells may be null, what rows begin with may not."""
+    """The schema as in the lake's tables: all columns are nullable but those of the head."""
     heads = {column.name for column in HEAD}
     return pa.schema([field.with_nullable(field.name not in heads) for field in schema])

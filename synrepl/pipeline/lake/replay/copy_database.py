@@ -1,4 +1,4 @@
-"""A database made ready to take a lake's streams."""
+"""Prepares the database that a lake is replayed into."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from synrepl.streams.declared import declare
 from synrepl.streams.definition import Stream
 from synrepl.streams.synapse import SYNAPSE_STREAMS
 
-#: How the server shows the connections.
+#: The ``application_name`` of the connections.
 INSTANCE = "replay"
 
 _SYNAPSE = {stream.name: stream for stream in SYNAPSE_STREAMS}
@@ -39,11 +39,11 @@ class NotACopy(Refused):
 def prepare_copy(
     spark: SparkSession, dsn: str, tables: Sequence[StreamTable]
 ) -> dict[str, StreamSchema]:
-    """Make the schema and the tables of streams, as far as they are not there.
+    """Create the schema and the tables of streams that do not exist.
 
-    Streams of Synapse get the tables that the catalogue says. Others are declared by the
-    lake's columns. In those no column may be NULL that never is in the lake, for a master that
-    is started later, with the real declaration, can allow it and could not forbid it.
+    Streams of Synapse get their tables from the catalogue, others from the lake's columns. A column
+    without nulls in the lake is not nullable in the copy: a master that is started later with the
+    real declaration can allow nulls, but could not forbid them.
 
     :returns: the columns of all streams of the database, by stream
     :raises NotACopy: :raises SchemaBehind: :raises DatabaseAway: :raises BadDeclaration:
@@ -73,7 +73,7 @@ def prepare_copy(
 
 
 def finish_copy(dsn: str, stream: str, upto: Token) -> None:
-    """Have a database give out nothing up to a token, and put that on record.
+    """Advance a stream's sequence past a token, and record the token as its linear position.
 
     :raises StreamBusy: :raises DatabaseAway:
     """
@@ -83,7 +83,7 @@ def finish_copy(dsn: str, stream: str, upto: Token) -> None:
 
 
 def highest_token(dsn: str, table: StreamTable) -> Token:
-    """The token of the last fact that a database has of a stream, 0 when it has none."""
+    """The highest token of a stream in a database, 0 if it has no facts."""
     ends = "min(stream_id), max(stream_id)"
     name = table_name(Stream(table.stream, {}))
 

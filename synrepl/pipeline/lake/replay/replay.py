@@ -1,4 +1,4 @@
-"""A range of a lake into another database, as it was: IDs, row numbers and writers."""
+"""Replays a lake into another database, with the same IDs, row numbers and writers."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from synrepl.pipeline.source.database.open import open_source_database
 from synrepl.pipeline.source.database.stream_schema import StreamSchema
 from synrepl.pipeline.source.errors import original_error
 
-#: About how many rows are written in one transaction.
+#: Approximate number of rows per transaction.
 BATCH_ROWS = 500_000
 
-#: Told the stream, and how many of its rows are written of how many.
+#: Called with the stream, the number of its rows written so far, and the number to write.
 Progress = Callable[[str, int, int], object]
 
 
@@ -45,15 +45,15 @@ class BeyondTheLake(Refused):
 
 @dataclass(frozen=True, slots=True)
 class ReplayReport:
-    """What became of one stream.
+    """The result of replaying one stream.
 
-    :ivar after: everything above it and
-    :ivar upto: no further is in the database now
-    :ivar rows: that were written, and ``present``: that were there already
-    :ivar filled: cells of those written that were erased, and hold an empty value where the
-        database takes no NULL
-    :ivar remaining: rows that the lake has beyond ``upto``, where facts of other writers may still land
-        in between; 0 when it was told where to end
+    :ivar after: the database has everything above this token now
+    :ivar upto: and at or below this one
+    :ivar rows: the number of rows written
+    :ivar present: the number of rows that the database had before
+    :ivar filled: the number of erased cells that got an empty value, as the database accepts no NULL
+    :ivar remaining: the number of rows of the lake above ``upto``, between which facts of other
+        writers may still be landed; 0 if the replay was given an end
     """
 
     stream: str
@@ -74,29 +74,28 @@ def replay(
     batch_rows: int = BATCH_ROWS,
     progress: Progress = lambda stream, rows, of: None,
 ) -> list[ReplayReport]:
-    """Write the rows of streams in the order of their tokens, a transaction for each batch.
+    """Write the rows of streams in the order of their tokens, one transaction per batch.
 
-    A database without them gets the schema and the tables. A stream has to be empty from
-    where the replay begins. So it is when an earlier replay was killed: then what that one
-    wrote is compared with the lake, and the rest is written. Whoever follows the copy is told
-    of the facts as of any others.
+    Schema and tables are created if the database lacks them. A stream may only have rows below the
+    start of the replay. If an earlier replay was killed, the rows it wrote are compared with the
+    lake, and the rest is written. Followers of the copy get the facts like any others.
 
-    Up to the lake's linear position, unless told otherwise: beyond it, facts of some writers
-    may not have landed yet, and could not be put in between later.
+    By default it ends at the lake's linear position: beyond it, facts of some writers may not have
+    landed yet, and could not be inserted later.
 
-    Up to there nobody is given an ID in the copy, also where the lake has no row, and it is on
-    record as the copy's linear position: a follower of the first server has a token that is
-    right here, too, if it is not beyond that.
+    Tokens up to the end are never allocated in the copy, even where the lake has no row, and the end
+    is recorded as the copy's linear position. So a token of a follower of the original server is
+    valid in the copy, unless it is beyond the end.
 
-    Streams that are numbered together can be replayed in any order, before a process writes to
-    them. Cells that were erased in the lake are empty in the copy where they cannot be NULL.
+    Streams that share a sequence can be replayed in any order, before a process writes to them.
+    Cells that were erased in the lake are empty in the copy where they cannot be NULL.
 
-    The copy is another server. A lake of the first one does not go on from it: begin another.
+    The copy is another server, so a lake of the original one cannot be continued from it.
 
-    :param extent: which streams, and which tokens of each
-    :param dsn: of the database to write to
-    :param batch_rows: about how many rows are written at a time
-    :returns: by stream, in the order in which they were done
+    :param extent: the streams to replay, and the tokens of each
+    :param dsn: the database to write to
+    :param batch_rows: approximate number of rows per transaction
+    :returns: a report per stream, in the order of the replay
     :raises NotTheSame: :raises BeyondTheLake: :raises NotInTheLake:
     :raises NotACopy: :raises SchemaBehind: :raises PositionsTaken: :raises StreamBusy:
     :raises NotConfirmed: the copy's server was promoted or restored, and is not confirmed yet
@@ -123,7 +122,7 @@ def replay(
 
 
 def replay_ranges(lake: Lake, extent: Extent) -> dict[str, Range]:
-    """The tokens that are to be replayed, by stream, in the order in which it is done.
+    """The tokens to replay, by stream, in the order of the replay.
 
     :raises NotInTheLake: :raises BeyondTheLake:
     """
@@ -140,7 +139,7 @@ def _span(table: StreamTable, extent: Extent) -> Range:
 
 
 class _StreamReplay:
-    """One stream."""
+    """The replay of one stream."""
 
     def __init__(
         self,
@@ -185,14 +184,14 @@ class _StreamReplay:
         return ReplayReport(stream, after, upto, written, there, cells, self._beyond())
 
     def _beyond(self) -> int:
-        """How many rows are not replayed, for the lake's linear position has not passed them."""
+        """The number of rows that are not replayed, as they are above the lake's linear position."""
         beyond = Range(self._span.upto, self._table.position.highest)
         if self._has_end or beyond.empty:
             return 0
         return self._rows(beyond).count()
 
     def _compared(self, span: Range) -> int:
-        """How many rows are there already; they are the same as in the lake."""
+        """The number of rows that the database has already, after comparing them with the lake."""
         if span.empty:
             return 0
         stream = self._table.stream
@@ -207,7 +206,7 @@ class _StreamReplay:
         return found.streams[0].lake_rows
 
     def _write(self, span: Range) -> tuple[int, int]:
-        """Write a batch; how many rows it has, and how many cells were filled."""
+        """Write a batch; returns its number of rows, and of cells filled."""
         rows = self._rows(span)
         count, cells = rows.agg(
             f.count(f.lit(1)), count_cells_to_fill(rows, self._target)
@@ -221,7 +220,7 @@ class _StreamReplay:
 
     def _save(self, rows: DataFrame) -> None:
         writer = rows.write.format("synrepl").mode("append")
-        # Whether the DSN may be used as it is was for the caller to say.
+        # The caller decides whether the DSN may be unencrypted.
         writer.options(
             database=self._dsn, insecure="true", stream=self._table.stream, positions="preserve"
         ).save()
