@@ -82,11 +82,11 @@ def main(arguments: list[str]) -> int:
             found[name].append(row)
             print("  " + _line(row), flush=True)
     if options.json:
-        told = {"machine": machine(), "quick": options.quick, "results": _json(found)}
-        options.json.write_text(json.dumps(told, indent=2, ensure_ascii=False) + "\n")
+        report = {"machine": machine(), "quick": options.quick, "results": _json(found)}
+        options.json.write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n")
     if options.write_results:
         path = REPOSITORY / "benchmarks" / "RESULTS.md"
-        path.write_text(written_anew(path.read_text(), found, options.names))
+        path.write_text(updated_results(path.read_text(), found, options.names))
     return int(any(row.verdict == "MISS" for rows in found.values() for row in rows))
 
 
@@ -115,16 +115,16 @@ def results(found: dict[str, list[Row]]) -> str:
     return "\n".join(parts) + "\n"
 
 
-def written_anew(text: str, found: dict[str, list[Row]], names: Collection[str]) -> str:
+def updated_results(text: str, found: dict[str, list[Row]], names: Collection[str]) -> str:
     """``RESULTS.md`` after a run of ``names``, or of all but the soak: what did not run stays."""
     head, *sections = text.split("\n## ")
     kept = {section.partition("\n")[0]: section.partition("\n")[2] for section in sections}
     if not names:
         soaked = "".join(f"\n## {name}\n{kept[name]}" for name in LONG if name in kept)
         return results(found) + soaked
-    told = machine()
+    report = machine()
     for name, rows in found.items():
-        kept[name] = f"\nOf {told['date']}, commit {told['commit']}.\n\n{table(rows)}\n"
+        kept[name] = f"\nOf {report['date']}, commit {report['commit']}.\n\n{table(rows)}\n"
     return "\n## ".join([head, *(f"{name}\n{body}" for name, body in kept.items())])
 
 

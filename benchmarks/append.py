@@ -19,7 +19,7 @@ def run(scale: Scale) -> Iterator[Row]:
     """Single facts, one at a time and 16 at a time; batches."""
     amounts = [scale.of(amount) for amount in (_SINGLES, _IN_FLIGHT, _BATCHES)]
     with postgres() as dsn, Child("append_process", dsn, *amounts, scale.repetitions) as child:
-        found = child.hear()
+        found = child.receive()
     for name, sides in found.items():
         yield ratio(
             f"append, {name}",

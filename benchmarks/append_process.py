@@ -20,7 +20,7 @@ from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.task import react
 from twisted.logger import Logger
 
-from benchmarks.child import begin, say
+from benchmarks.child import limit_lifetime, report
 from benchmarks.recorded import event_facts
 from synrepl.adapters.postgres.database import PostgresDatabase
 from synrepl.adapters.postgres.session import open_session
@@ -43,7 +43,7 @@ _NAMES = ", ".join(["stream_id", "row_no", "writer", *(f'"{c.name}"' for c in co
 _CELLS = "(nextval('bare_seq'), 0, %s" + ", %s" * len(columns(EVENTS)) + ")"
 
 
-class Bare:
+class Baseline:
     """What nobody can do without: INSERT, and COMMIT."""
 
     def __init__(self, dsn: str, rows: Sequence[Row]) -> None:
@@ -76,7 +76,7 @@ class Bare:
         self._connection.close()
 
 
-class Ours:
+class Product:
     """The product, from ``append`` to the answer: committed, settled and announced."""
 
     def __init__(self, writer: StreamWriter, rows: Sequence[Row]) -> None:
@@ -121,15 +121,15 @@ async def measure(clock: Any, arguments: Sequence[str]) -> None:
     await writer.start()
     await announcer.start()
     rows = [row for rows in event_facts() for row in rows]
-    bare, ours = Bare(dsn, rows), Ours(writer, rows)
+    bare, ours = Baseline(dsn, rows), Product(writer, rows)
     ways: dict[str, tuple[int, Callable[[int], Awaitable[None]], Callable[[int], None]]] = {
         "one at a time": (singles, ours.singles, bare.singles),
         f"{FLIGHT} in flight": (in_flight, ours.in_flight, bare.singles),
         f"batches of {BATCH:,}": (batches * BATCH, ours.batches, bare.batches),
     }
-    told: dict[str, dict[str, list[float]]] = {}
+    found_by_way: dict[str, dict[str, list[float]]] = {}
     for name, (count, our_way, bare_way) in ways.items():
-        found = told[name] = {"ours": [], "bare": []}
+        found = found_by_way[name] = {"ours": [], "bare": []}
         for nth in range(repetitions + 1):
             began = perf_counter()
             await our_way(count)
@@ -139,7 +139,7 @@ async def measure(clock: Any, arguments: Sequence[str]) -> None:
             if nth:
                 found["ours"].append(count / (between - began))
                 found["bare"].append(count / (ended - between))
-    say(told)
+    report(found_by_way)
     bare.close()
     await announcer.stop()
     scheduler.stop()
@@ -149,5 +149,5 @@ async def measure(clock: Any, arguments: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    begin()
+    limit_lifetime()
     react(lambda clock, *arguments: Deferred.fromCoroutine(measure(clock, arguments)), sys.argv[1:])

@@ -39,7 +39,7 @@ _MEMORY = at_most(64)
 _MIB = 2**20
 
 
-class Filled(NamedTuple):
+class FilledDatabase(NamedTuple):
     """A database with a long stream in it."""
 
     dsn: str
@@ -57,7 +57,7 @@ def run(scale: Scale) -> Iterator[Row]:
         yield from _readers(filled, master)
 
 
-def _readers(filled: Filled, master: RunningMaster) -> Iterator[Row]:
+def _readers(filled: FilledDatabase, master: RunningMaster) -> Iterator[Row]:
     ways: dict[str, Callable[[], float]] = {
         "over TCP (legacy lane)": lambda: tcp(master.port, filled),
         "over HTTP (pages)": lambda: pages("http", master.http, filled),
@@ -93,25 +93,25 @@ def _memory(name: str, found: list[float]) -> Row:
     return Row(name, max(found), "MiB above idle", _MEMORY, (min(found), max(found)))
 
 
-def copy_out(filled: Filled) -> float:
+def copy_out(filled: FilledDatabase) -> float:
     """Rows per second that Postgres gives at best."""
     connection = psycopg2.connect(filled.dsn)
     with connection, connection.cursor() as cursor:
         began = perf_counter()
-        cursor.copy_expert('COPY synrepl."events" TO STDOUT', _Nowhere())
+        cursor.copy_expert('COPY synrepl."events" TO STDOUT', _NullWriter())
         seconds = perf_counter() - began
     connection.close()
     return filled.rows / seconds
 
 
-def tcp(port: int, filled: Filled) -> float:
+def tcp(port: int, filled: FilledDatabase) -> float:
     """Rows per second to a client that asks from the beginning and only counts."""
     end = f"POSITION events {filled.upto}|"
     with Child(
-        "readers", port, 1, "NAME reader|PING 1|REPLICATE events 0|", "--end", end
+        "counting_reader", port, 1, "NAME reader|PING 1|REPLICATE events 0|", "--end", end
     ) as reader:
-        reader.hear()
-        got = reader.hear()
+        reader.receive()
+        got = reader.receive()
     lines = got["lines"] - 3  # SERVER, PING, POSITION
     if lines != filled.rows:
         raise ChildFailed(f"{lines} of {filled.rows} rows came")
@@ -121,22 +121,24 @@ def tcp(port: int, filled: Filled) -> float:
 def slow_reader(port: int) -> None:
     """Begin a catch-up, read it slowly, go away in the middle."""
     limits = ("--rate", _SLOW, "--limit", _SLOW_BYTES)
-    with Child("readers", port, 1, "NAME slow|PING 1|REPLICATE events 0|", *limits) as reader:
-        reader.hear()
-        reader.hear()
+    with Child(
+        "counting_reader", port, 1, "NAME slow|PING 1|REPLICATE events 0|", *limits
+    ) as reader:
+        reader.receive()
+        reader.receive()
 
 
-def pages(kind: str, where: str, filled: Filled) -> float:
+def pages(kind: str, where: str, filled: FilledDatabase) -> float:
     """Rows per second to a follower that fetches pages."""
     with Child("pages_process", kind, where, filled.upto) as follower:
-        got = follower.hear()
+        got = follower.receive()
     if got["rows"] != filled.rows:
         raise ChildFailed(f"{got['rows']} of {filled.rows} rows came")
     return filled.rows / float(got["wall"])
 
 
 @contextmanager
-def _filled(rows: int) -> Iterator[Filled]:
+def _filled(rows: int) -> Iterator[FilledDatabase]:
     """A database with about so many rows of recorded events, again and again."""
     facts = event_facts()
     times = max(1, rows // sum(map(len, facts)))
@@ -167,10 +169,10 @@ def _filled(rows: int) -> Iterator[Filled]:
         connection.autocommit = True
         connection.cursor().execute('VACUUM ANALYZE synrepl."events"')
         connection.close()
-        yield Filled(dsn, times * sum(map(len, facts)), upto)
+        yield FilledDatabase(dsn, times * sum(map(len, facts)), upto)
 
 
-class _Nowhere:
+class _NullWriter:
     """Takes a COPY and forgets it."""
 
     def write(self, data: bytes, /) -> None: ...

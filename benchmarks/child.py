@@ -39,7 +39,7 @@ class Child:
         """Its process ID."""
         return self._process.pid
 
-    def hear(self) -> dict[str, Any]:
+    def receive(self) -> dict[str, Any]:
         """What it says next.
 
         :raises ChildFailed: it ended instead
@@ -48,10 +48,10 @@ class Child:
         line = self._process.stdout.readline()
         if not line:
             raise ChildFailed(f"benchmarks.{self._module} ended with {self._process.wait()}")
-        told: dict[str, Any] = json.loads(line)
-        return told
+        message: dict[str, Any] = json.loads(line)
+        return message
 
-    def tell(self) -> None:
+    def resume(self) -> None:
         """Let it go on: it waits for a line."""
         assert self._process.stdin is not None
         self._process.stdin.write("\n")
@@ -79,11 +79,11 @@ class Child:
             self._process.wait()
 
 
-def begin() -> None:
+def limit_lifetime() -> None:
     """To be called first in a child: it does not outlive a benchmark that went wrong."""
     signal.alarm(LONGEST_LIFE)
 
 
-def say(facts: Mapping[str, Any]) -> None:
+def report(facts: Mapping[str, Any]) -> None:
     """Tell the parent."""
     print(json.dumps(facts), flush=True)

@@ -20,10 +20,10 @@ def deliveries(kind: str, clients: int, facts: int) -> float:
     :raises ChildFailed: when a client did not get every byte
     """
     with Child("fan_out_server", kind, clients, facts) as server:
-        port = int(server.hear()["port"])
-        with Child("readers", port, clients, _HELLO) as readers:
-            readers.hear()
-            sent, got = server.hear(), readers.hear()
+        port = int(server.receive()["port"])
+        with Child("counting_reader", port, clients, _HELLO) as readers:
+            readers.receive()
+            sent, got = server.receive(), readers.receive()
     if not sent["bytes"] == got["fewest"] == got["most"]:
         raise ChildFailed(f"{kind}: {sent['bytes']} bytes were sent, {got} arrived")
     return float(sent["rows"] * clients / sent["cpu"])

@@ -23,7 +23,7 @@ from twisted.internet import reactor as installed_reactor
 from twisted.internet.protocol import Protocol, ServerFactory
 from twisted.logger import Logger
 
-from benchmarks.child import begin, say
+from benchmarks.child import limit_lifetime, report
 from benchmarks.recorded import BEFORE, WRITER, numbered
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.adapters.tcp.master import MasterFactory
@@ -52,7 +52,7 @@ _GREETING = len(
 _FAREWELL = len("ERROR server shutting down\n")
 
 
-class Ours:
+class Product:
     """The product: state, publisher, encoder, sessions, peers."""
 
     def __init__(self, groups: Sequence[Sequence[Fact]]) -> None:
@@ -90,12 +90,12 @@ class Ours:
         self._master.shut_down()
 
 
-class _BareClient(Protocol):
+class _BaselineClient(Protocol):
     """Writes what it is given, and is a producer as every client of ours is."""
 
     transport: Any
 
-    def __init__(self, clients: list[_BareClient]) -> None:
+    def __init__(self, clients: list[_BaselineClient]) -> None:
         self._clients = clients
 
     def connectionMade(self) -> None:
@@ -114,14 +114,14 @@ class _BareClient(Protocol):
     def resumeProducing(self) -> None: ...
 
 
-class Bare:
+class Baseline:
     """What nobody can do without: write these bytes to these sockets."""
 
     def __init__(self, groups: Sequence[bytes]) -> None:
         self._groups = groups
-        self._clients: list[_BareClient] = []
+        self._clients: list[_BaselineClient] = []
         self.factory = ServerFactory()
-        self.factory.protocol = partial(_BareClient, self._clients)
+        self.factory.protocol = partial(_BaselineClient, self._clients)
         self.extra_bytes = 0
 
     @property
@@ -160,7 +160,9 @@ def cpu_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def drive(subject: Ours | Bare, clients: int, groups: int, done: Callable[[float], None]) -> None:
+def drive(
+    subject: Product | Baseline, clients: int, groups: int, done: Callable[[float], None]
+) -> None:
     """Wait for the clients, send one group a turn unless somebody's buffers are full, close."""
     later = reactor.callLater
     started = 0.0
@@ -194,23 +196,23 @@ def drive(subject: Ours | Bare, clients: int, groups: int, done: Callable[[float
 
 def main(arguments: list[str]) -> None:
     """Serve once."""
-    begin()
+    limit_lifetime()
     kind, clients, count = arguments[0], int(arguments[1]), int(arguments[2])
     facts = numbered(count)
     groups = [facts[at : at + GROUP] for at in range(0, count, GROUP)]
     lines = lines_of(groups)
-    subject = Ours(groups) if kind == "ours" else Bare(lines)
+    subject = Product(groups) if kind == "ours" else Baseline(lines)
     port = reactor.listenTCP(0, subject.factory, interface="127.0.0.1")
 
     def done(seconds: float) -> None:
         expected = sum(map(len, lines)) + subject.extra_bytes
         rows = sum(len(fact.rows) for fact in facts)
-        say({"cpu": seconds, "rows": rows, "bytes": expected})
+        report({"cpu": seconds, "rows": rows, "bytes": expected})
         reactor.stop()
 
     gc.freeze()
     drive(subject, clients, len(groups), done)
-    say({"port": port.getHost().port})
+    report({"port": port.getHost().port})
     reactor.run()
 
 

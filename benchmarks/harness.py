@@ -63,12 +63,12 @@ class Row:
 
     def to_json(self) -> dict[str, object]:
         """For ``--json``."""
-        told: dict[str, object] = {"name": self.name, "figure": self.figure, "unit": self.unit}
+        fields: dict[str, object] = {"name": self.name, "figure": self.figure, "unit": self.unit}
         if self.bound is not None:
-            told |= {"bound": str(self.bound), "verdict": self.verdict}
+            fields |= {"bound": str(self.bound), "verdict": self.verdict}
         if self.spread is not None:
-            told["spread"] = list(self.spread)
-        return {**told, **self.numbers}
+            fields["spread"] = list(self.spread)
+        return {**fields, **self.numbers}
 
 
 @dataclass(frozen=True, slots=True)

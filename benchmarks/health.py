@@ -2,7 +2,7 @@
 
 Each attack has a master of its own, with a Redis beside it, and is mounted from another process.
 A third process asks for ``/health`` the whole time, before it begins and for a while after it; a
-fourth one asks a master to whom nothing happens, which tells what is the machine's doing.
+fourth one asks a master to whom nothing happens, which shows what the machine contributes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from synrepl.testing.redis import RedisTestServer
 BOUND_MS = 100.0
 
 #: What a request counts that was not answered.
-NEVER_MS = 60_000.0
+UNANSWERED_MS = 60_000.0
 
 #: Seconds for which a master is watched when nothing happens to it, and after an attack.
 QUIET_S, AFTER_S = 5.0, 3.0
@@ -91,23 +91,23 @@ def _watched(
         Child("health_probe", master.http_port, "/health") as probe,
         Child("health_probe", idle.http_port, "/health") as beside,
     ):
-        probe.hear()
-        beside.hear()
-        came_of_it: Mapping[str, Any] = {}
+        probe.receive()
+        beside.receive()
+        outcome: Mapping[str, Any] = {}
         began = time.perf_counter()
         if attack is None:
             time.sleep(QUIET_S)
         else:
             ports = master.port, master.http_port
             with Child("health_attack", attack.kind, *ports, scale.of(attack.amount)) as attacker:
-                came_of_it = attacker.hear()
+                outcome = attacker.receive()
         took = time.perf_counter() - began
         time.sleep(AFTER_S)
-        found = [each.hear() for each in (probe, beside) if each.tell() is None]
+        found = [each.receive() for each in (probe, beside) if each.resume() is None]
     return {
         **found[0],
         "beside": found[1]["took"],
-        "came_of_it": came_of_it,
+        "came_of_it": outcome,
         "seconds": took,
         "grown": (master.peak() - before) / 2**20,
     }
@@ -116,23 +116,23 @@ def _watched(
 def _row(attack: Attack | None, found: Mapping[str, Any]) -> Row:
     """The slowest answer, and what else there is to tell; one that is missing is no answer at all."""
     took, beside = (sorted(s * 1000 for s in found[name]) for name in ("took", "beside"))
-    slowest = NEVER_MS if found["failures"] else took[-1]
-    told = [
+    slowest = UNANSWERED_MS if found["failures"] else took[-1]
+    details = [
         f"median {median(took):.1f} ms",
         f"idle master meanwhile {median(beside):.1f} ms, at most {beside[-1]:.1f} ms",
         f"{len(took):,} answers" + f", {found['failures']} missing" * bool(found["failures"]),
         f"{found['grown']:.0f} MiB more memory",
     ]
     if attack is not None:
-        told.append(f"attack took {found['seconds']:.1f} s")
-    told += [f"{key}: {_shown(value)}" for key, value in found["came_of_it"].items() if value]
+        details.append(f"attack took {found['seconds']:.1f} s")
+    details += [f"{key}: {_shown(value)}" for key, value in found["came_of_it"].items() if value]
     return Row(
         "nothing" if attack is None else attack.name,
         slowest,
         "ms",
         at_most(BOUND_MS),
         (took[0], took[-1]),
-        "; ".join(told),
+        "; ".join(details),
         {"median": median(took), "failures": found["failures"], "idle": beside[-1]},
     )
 

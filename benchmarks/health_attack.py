@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 
-from benchmarks.child import begin, say
+from benchmarks.child import limit_lifetime, report
 
 HELLO = b"NAME trouble\nPING 1\nREPLICATE\n"
 
@@ -152,18 +152,18 @@ def servers_up(target: Target) -> dict[str, object]:
         other.sendall(HELLO)
     with target.client() as sock:
         sock.sendall(HELLO)
-        told = pour(sock, (b"REMOTE_SERVER_UP s%d.example\n" % n for n in range(target.amount)))
+        outcome = pour(sock, (b"REMOTE_SERVER_UP s%d.example\n" % n for n in range(target.amount)))
     for other in others:
         other.close()
-    return told
+    return outcome
 
 
 def idle(target: Target) -> dict[str, object]:
     """Connections that say nothing."""
     socks = _many(target.client, target.amount)
     time.sleep(SLOW_S)
-    told = _ends(socks)
-    return {"connected": len(socks), **told}
+    outcome = _ends(socks)
+    return {"connected": len(socks), **outcome}
 
 
 def slow(target: Target) -> dict[str, object]:
@@ -295,6 +295,6 @@ ATTACKS: Mapping[str, Callable[[Target], dict[str, object]]] = {
 
 
 if __name__ == "__main__":
-    begin()
+    limit_lifetime()
     kind, tcp, http, amount = sys.argv[1:]
-    say(ATTACKS[kind](Target(int(tcp), int(http), int(amount))))
+    report(ATTACKS[kind](Target(int(tcp), int(http), int(amount))))

@@ -11,7 +11,7 @@ import socket
 import sys
 import time
 
-from benchmarks.child import begin, say
+from benchmarks.child import limit_lifetime, report
 
 #: Seconds between two requests, and the longest that one is waited for.
 PAUSE_S, PATIENCE_S = 0.02, 30.0
@@ -33,8 +33,8 @@ def ask(port: int, path: str) -> bool:
 
 def main(port: int, path: str) -> None:
     """Ask until told to stop."""
-    begin()
-    say({"probing": ask(port, path)})
+    limit_lifetime()
+    report({"probing": ask(port, path)})
     took: list[float] = []
     failures = 0
     while not select.select([sys.stdin], [], [], PAUSE_S)[0]:
@@ -43,7 +43,7 @@ def main(port: int, path: str) -> None:
             took.append(time.perf_counter() - began)
         else:
             failures += 1
-    say({"took": took, "failures": failures})
+    report({"took": took, "failures": failures})
 
 
 if __name__ == "__main__":

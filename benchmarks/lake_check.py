@@ -42,26 +42,26 @@ def run(scale: Scale, seed: int | None) -> Iterator[Row]:
         land(spark, dsn, folder / "lake")
         landed = perf_counter() - begun
         lake = Lake(folder / "lake")
-        origin = open_source_database(dsn, "benchmark")
+        source = open_source_database(dsn, "benchmark")
         begun = perf_counter()
-        whole = check(spark, lake, origin, dsn)
+        whole = check(spark, lake, source, dsn)
         checked = perf_counter() - begun
         for token, change in zip(tokens, (_changed, _missing, _doubled), strict=True):
             _tamper(lake.table("events"), token, change)
-        found = check(spark, lake, origin, dsn)
-        origin.close()
-    told = f"{rows:,} rows; seed {seed}"
+        found = check(spark, lake, source, dsn)
+        source.close()
+    detail = f"{rows:,} rows; seed {seed}"
     yield Row("differences in a lake as it was landed", len(whole.problems), "", at_most(0))
     yield Row("of three rows tampered with, found and named", _named(found, tokens), "",
-              at_least(3), detail=told)  # fmt: skip
+              at_least(3), detail=detail)  # fmt: skip
     yield Row("differences named besides", _besides(found), "", at_most(0))
     yield Row("lake check", checked / landed, "× the time of lake land",
               detail=f"{checked:.1f} against {landed:.1f} s")  # fmt: skip
 
 
 def _named(report: CheckReport, tokens: list[int]) -> int:
-    told = {(each.what, each.stream_id) for each in report.streams[0].examples}
-    return len(told & set(zip((CHANGED, MISSING, DOUBLED), tokens, strict=True)))
+    detail = {(each.what, each.stream_id) for each in report.streams[0].examples}
+    return len(detail & set(zip((CHANGED, MISSING, DOUBLED), tokens, strict=True)))
 
 
 def _besides(report: CheckReport) -> int:

@@ -25,9 +25,9 @@ from time import monotonic, sleep
 import psycopg2
 
 from benchmarks.child import REPOSITORY
-from benchmarks.descendants import descendants
 from benchmarks.harness import Row, at_most
 from benchmarks.lake_table import fill, make
+from benchmarks.process_tree import descendants
 from synrepl.pipeline.lake.check.check import check
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.session.options import SessionOptions
@@ -52,7 +52,7 @@ def run(kills: int, seed: int | None) -> Iterator[Row]:
     """Kill, and compare."""
     seed = random.randrange(10**8) if seed is None else seed
     print(f"  seed {seed}", flush=True)
-    with _Site() as site, open_session(SessionOptions(master="local[1]")) as spark:
+    with _LakeSite() as site, open_session(SessionOptions(master="local[1]")) as spark:
         dice = random.Random(seed)
         done: Counter[str] = Counter()
         problems: list[str] = []
@@ -63,22 +63,22 @@ def run(kills: int, seed: int | None) -> Iterator[Row]:
             if site.kill(victim):
                 done[victim] += 1
             site.wait_beyond(before)
-            origin = open_source_database(site.dsn, "benchmark")
-            report = check(spark, site.lake(), origin, site.dsn)
-            origin.close()
+            source = open_source_database(site.dsn, "benchmark")
+            report = check(spark, site.lake(), source, site.dsn)
+            source.close()
             problems += report.problems
             if nth % 10 == 9:
                 rows = sum(each.lake_rows for each in report.streams)
                 print(f"  {nth + 1} kills, {rows:,} rows, {len(problems)} problems", flush=True)
         rows = sum(each.lake_rows for each in report.streams)
-    told = ", ".join(f"{count} × {name}" for name, count in sorted(done.items()))
+    detail = ", ".join(f"{count} × {name}" for name, count in sorted(done.items()))
     for problem in problems[:20]:
         print("  " + problem)
     yield Row("differences after kills", len(problems), "", at_most(0),
-              detail=f"{told}; {rows:,} rows; seed {seed}")  # fmt: skip
+              detail=f"{detail}; {rows:,} rows; seed {seed}")  # fmt: skip
 
 
-class _Site:
+class _LakeSite:
     """The database, the landing, and whoever appends."""
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ class _Site:
         self._over = threading.Event()
         self._child: subprocess.Popen[bytes] | None = None
 
-    def __enter__(self) -> _Site:
+    def __enter__(self) -> _LakeSite:
         self.dsn = self._server.start()
         make(self.dsn)
         fill(self.dsn, 1, 100_000)

@@ -17,9 +17,9 @@ from time import sleep
 
 from benchmarks.child import REPOSITORY
 from benchmarks.database import postgres
-from benchmarks.descendants import descendants, peak_mib
 from benchmarks.harness import Row, Scale, at_most
 from benchmarks.lake_table import fill, make, scratch
+from benchmarks.process_tree import descendants, peak_mib
 
 _WHOLE_HEAP = "-Xms512m -XX:+AlwaysPreTouch"
 

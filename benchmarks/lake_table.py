@@ -117,8 +117,8 @@ def rate(way: Callable[[Path], object], to: Path, rows: int) -> float:
 
 def land(spark: Any, dsn: str, to: Path, stream: str = "events") -> None:
     """Land all of a stream in one round."""
-    origin = open_source_database(dsn, "benchmark")
-    lake = Lake.open_or_create(to, origin.server, origin.is_lossy)
-    for _ in Landing(spark, lake, origin, dsn, round_rows=10**9).rounds([stream]):
+    source = open_source_database(dsn, "benchmark")
+    lake = Lake.open_or_create(to, source.server, source.is_lossy)
+    for _ in Landing(spark, lake, source, dsn, round_rows=10**9).rounds([stream]):
         pass
-    origin.close()
+    source.close()

@@ -13,7 +13,7 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.internet.task import react
 
-from benchmarks.child import begin, say
+from benchmarks.child import limit_lifetime, report
 from benchmarks.recorded import WRITER
 from synrepl.adapters.http.client import HttpClient
 from synrepl.adapters.http.source import HttpSource
@@ -50,10 +50,10 @@ async def measure(clock: Any, kind: str, where: str, upto: str) -> None:
         close = database.close
     began = perf_counter()
     rows = await fetch(source, int(upto))
-    say({"rows": rows, "wall": perf_counter() - began})
+    report({"rows": rows, "wall": perf_counter() - began})
     await close()
 
 
 if __name__ == "__main__":
-    begin()
+    limit_lifetime()
     react(lambda clock, *given: Deferred.fromCoroutine(measure(clock, *given)), sys.argv[1:])

@@ -34,7 +34,7 @@ from synrepl.wire.dialects import MODERN
 PIECE = 64 * 1024
 
 
-class Counting(Handler):
+class CountingHandler(Handler):
     """Does nothing but to prove that every row came."""
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class Counting(Handler):
         self.rows += sum([len(fact.rows) for fact in batch.facts])
 
 
-class NoTransport:
+class NullTransport:
     """Takes what the worker says and forgets it."""
 
     disconnecting = False
@@ -73,7 +73,7 @@ class Worker:
     def __init__(self, coherence: Coherence | None = None) -> None:
         clock: Any = Clock()
         scheduler = TwistedScheduler(clock)
-        self.handler = Counting()
+        self.handler = CountingHandler()
         source: Any = None  # nothing is missing
         log = Logger()
         self.follower = Follower(
@@ -88,7 +88,7 @@ class Worker:
             scheduler, self.follower, "worker1", SERVER_NAME, MODERN, lambda *_, **__: None
         )
         self.peer: UpstreamPeer = factory.buildProtocol(None)
-        transport: Any = NoTransport()
+        transport: Any = NullTransport()
         self.peer.makeConnection(transport)  # type: ignore[no-untyped-call]
 
     def feed(self, data: Sequence[bytes]) -> None:

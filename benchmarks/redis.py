@@ -14,8 +14,8 @@ _FACTS = 60_000
 def published(kind: str, facts: int) -> float:
     """Rows published, and acknowledged, per CPU second of the publishing process."""
     with Child("redis_process", kind, facts) as process:
-        told = process.hear()
-    return float(told["rows"] / told["cpu"])
+        result = process.receive()
+    return float(result["rows"] / result["cpu"])
 
 
 def run(scale: Scale) -> Iterator[Row]:

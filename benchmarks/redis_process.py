@@ -16,7 +16,7 @@ from twisted.internet.endpoints import UNIXClientEndpoint, connectProtocol
 from twisted.internet.task import react
 from twisted.logger import Logger
 
-from benchmarks.child import begin, say
+from benchmarks.child import limit_lifetime, report
 from benchmarks.recorded import BEFORE, WRITER, numbered
 from synrepl.adapters.redis.address import RedisAddress
 from synrepl.adapters.redis.connection import RedisPublisher
@@ -46,7 +46,7 @@ GROUP = 500
 CODECS = {EVENTS.name: RowCodec(EVENTS)}
 
 
-class Counting(RedisPublisher):
+class CountingPublisher(RedisPublisher):
     """Knows how many answers came.
 
     :ivar waiting: for how many answers, and who wants to know
@@ -65,7 +65,7 @@ class Counting(RedisPublisher):
             self.done.callback(None)
 
 
-class OneWriter:
+class SingleWriterPositions:
     """Stands before all that is published."""
 
     def announced_positions(self) -> Iterator[AnnouncedPosition]:
@@ -73,7 +73,7 @@ class OneWriter:
         yield AnnouncedPosition(EVENTS, WRITER, BEFORE)
 
 
-class Arriving(Handler):
+class RowCounter(Handler):
     """Counts rows.
 
     :ivar waiting: for how many, and who wants to know
@@ -90,11 +90,11 @@ class Arriving(Handler):
             self.done.callback(None)
 
 
-class OneSpeaker:
+class PublisherOnlyWires:
     """Wires with a speaker and no listener."""
 
     def __init__(self, speaker: RedisPublisher) -> None:
-        self.say = speaker.publish_all
+        self.publish = speaker.publish_all
 
     full = False
 
@@ -110,11 +110,11 @@ class OneSpeaker:
 async def ours(reactor: Any, redis: RedisTestServer, groups: Sequence[Sequence[Fact]]) -> float:
     """CPU seconds from movements to answers."""
     scheduler = TwistedScheduler(reactor)
-    speaker = Counting(scheduler)
+    speaker = CountingPublisher(scheduler)
     speaker.waiting = 1  # the POSITION
-    told = speaker.done
+    sent = speaker.done
     publisher = await _join(reactor, scheduler, redis, speaker)
-    await told
+    await sent
     spent = await _publish(publisher, groups, speaker)
     speaker.end()
     await speaker.gone
@@ -124,10 +124,10 @@ async def ours(reactor: Any, redis: RedisTestServer, groups: Sequence[Sequence[F
 async def followed(reactor: Any, redis: RedisTestServer, groups: Sequence[Sequence[Fact]]) -> float:
     """CPU seconds from movements to a handler of a follower, which is in this process too."""
     scheduler = TwistedScheduler(reactor)
-    handler, log, source = Arriving(), Logger(), cast(Any, None)  # nothing is missing
+    handler, log, source = RowCounter(), Logger(), cast(Any, None)  # nothing is missing
     delivery = Delivery(scheduler, [Subscription(handler)], log)
     follower = Follower(scheduler, Catalogue([EVENTS]), source, delivery, log, earliest=False)
-    mute = BusPublisher(Publisher(scheduler, CODECS), Channels(CHANNEL), Nobody())
+    mute = BusPublisher(Publisher(scheduler, CODECS), Channels(CHANNEL), NoPositions())
     bus = Bus(Channels(CHANNEL), [EVENTS.name], BusReader("follower", log), follower, mute)
     address = RedisAddress(path=redis.path)
     hears = RedisPubSub(reactor, scheduler, address, [CHANNEL], bus, lambda *_, **__: None)
@@ -144,7 +144,7 @@ async def followed(reactor: Any, redis: RedisTestServer, groups: Sequence[Sequen
     return spent
 
 
-class Nobody:
+class NoPositions:
     """Has nothing to say."""
 
     def announced_positions(self) -> Iterator[AnnouncedPosition]:
@@ -159,13 +159,13 @@ async def _join(
     publisher = Publisher(scheduler, CODECS)
     await connectProtocol(UNIXClientEndpoint(reactor, str(redis.path)), speaker)
     speaker.begin()
-    bus_publisher = BusPublisher(publisher, Channels(CHANNEL), OneWriter())
-    bus_publisher.join(OneSpeaker(speaker), [EVENTS.name])
+    bus_publisher = BusPublisher(publisher, Channels(CHANNEL), SingleWriterPositions())
+    bus_publisher.join(PublisherOnlyWires(speaker), [EVENTS.name])
     return publisher
 
 
 async def _publish(
-    publisher: Publisher, groups: Sequence[Sequence[Fact]], until: Counting | Arriving
+    publisher: Publisher, groups: Sequence[Sequence[Fact]], until: CountingPublisher | RowCounter
 ) -> float:
     """CPU seconds of this process, group after group."""
     before, prev = process_time(), BEFORE
@@ -206,11 +206,11 @@ async def main(reactor: Any, kind: str, facts: str) -> None:
         )
     finally:
         redis.close()
-    say({"rows": sum(len(fact.rows) for fact in found), "cpu": spent})
+    report({"rows": sum(len(fact.rows) for fact in found), "cpu": spent})
 
 
 if __name__ == "__main__":
-    begin()
+    limit_lifetime()
     react(
         lambda reactor, *arguments: Deferred.fromCoroutine(main(reactor, *arguments)), sys.argv[1:]
     )

@@ -25,8 +25,8 @@ from unpaddedbase64 import decode_base64
 
 from benchmarks import rooms_growth
 from benchmarks.harness import Row, Scale, at_most, cpu, interleaved, ratio, shown
-from benchmarks.rooms_data import Dispute, Recorded, dispute, recorded
-from benchmarks.sizes import size_of
+from benchmarks.object_size import size_of
+from benchmarks.rooms_data import ConflictedStates, Recorded, conflicted_states, recorded
 from synrepl.rooms import (
     Event,
     Room,
@@ -119,8 +119,8 @@ def _against_pace(
         bound=at_most(float(f"{theirs * share / PACE:.3g}")),
         scale=1e6,
     )
-    told = f"{row.detail}; the reference took {shown(theirs / PACE)} × ({shown(theirs * 1e6)} µs)"
-    return replace(row, detail=told)
+    detail = f"{row.detail}; the reference took {shown(theirs / PACE)} × ({shown(theirs * 1e6)} µs)"
+    return replace(row, detail=detail)
 
 
 def _steps(room: Recorded, scale: Scale) -> Iterator[Row]:
@@ -267,7 +267,7 @@ def _memory(room: Recorded) -> Row:
 
 def _resolution(version: str, conflicted: int, room: Recorded, scale: Scale) -> Iterator[Row]:
     """Two states with so many events in conflict, resolved again and again."""
-    found = dispute(f"state_res_v{version}_{max(conflicted, 1000)}")
+    found = conflicted_states(f"state_res_v{version}_{max(conflicted, 1000)}")
     if found is None:
         return
     if conflicted < 1000:
@@ -289,7 +289,7 @@ def _resolution(version: str, conflicted: int, room: Recorded, scale: Scale) -> 
     )
 
 
-def _check(found: Dispute) -> None:
+def _check(found: ConflictedStates) -> None:
     resolved: Mapping[StateKey, str] = resolve(
         found.version, found.states, found.events.__getitem__, found.chains
     )

@@ -32,7 +32,7 @@ def found(name: str) -> Path | None:
     return next((path for path in paths if path.exists()), None)
 
 
-class Dispute(NamedTuple):
+class ConflictedStates(NamedTuple):
     """States of a room that are to be resolved, with all that it takes in memory."""
 
     version: RoomVersion
@@ -45,7 +45,7 @@ class Dispute(NamedTuple):
         """What the resolution goes through."""
         return full_conflicted_set(self.version, self.states, self.chains)
 
-    def smaller(self, size: int) -> Dispute:
+    def smaller(self, size: int) -> ConflictedStates:
         """The same room with fewer keys in conflict, so that the full conflicted set has about that size."""
         first, *others = self.states
         keys = sorted({key for each in others for key, _ in first.items() ^ each.items()})
@@ -63,18 +63,18 @@ class Dispute(NamedTuple):
         return self
 
 
-def dispute(name: str) -> Dispute | None:
+def conflicted_states(name: str) -> ConflictedStates | None:
     """A file of ``perf/``."""
     path = found(f"perf/{name}.json.gz")
     if path is None:
         return None
     with gzip.open(path, "rt") as file:
-        told = json.load(file)
-    version = room_version(told["room_version"])
-    events = {row["event_id"]: event_of(row["event"], version) for row in told["events"]}
-    states = [_state(entries) for entries in told["state_sets"]]
+        document = json.load(file)
+    version = room_version(document["room_version"])
+    events = {row["event_id"]: event_of(row["event"], version) for row in document["events"]}
+    states = [_state(entries) for entries in document["state_sets"]]
     chains = BitSetChains(events.values())
-    return Dispute(version, events, chains, states, _state(told["resolved"]))
+    return ConflictedStates(version, events, chains, states, _state(document["resolved"]))
 
 
 class Recorded(NamedTuple):

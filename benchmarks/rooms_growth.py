@@ -13,7 +13,7 @@ from time import process_time
 from typing import Any
 
 from benchmarks.harness import Row, Scale, at_most, cpu, shown
-from benchmarks.sizes import size_of
+from benchmarks.object_size import size_of
 from synrepl.rooms import (
     BitSetChains,
     CompactStateMap,

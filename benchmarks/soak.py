@@ -19,9 +19,9 @@ from tempfile import mkdtemp
 from typing import Any, NamedTuple, TypeVar
 
 from benchmarks.harness import Row, Scale, at_most
-from benchmarks.soak_accidents import Accident, Fate, accidents, failing_over
+from benchmarks.soak_accidents import Accident, AccidentInjector, accidents, failing_over
+from benchmarks.soak_audit import Accounts, audit, expected_positions, record_deviations
 from benchmarks.soak_site import SoakSite
-from benchmarks.soak_verdict import Accounts, audit, due, recorded_otherwise
 from synrepl.adapters.postgres.database import DatabaseLimits, PostgresDatabase
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.cli.demo.deployment import MASTER
@@ -66,7 +66,7 @@ class NotReady(Unavailable):
     """{name} has not become ready within {seconds:g} s"""
 
 
-class Soaked(NamedTuple):
+class SoakResult(NamedTuple):
     """How it went.
 
     :ivar facts: in the tables, each of which every follower had to apply
@@ -106,17 +106,17 @@ class Soak:
         self._reactor = reactor
         self._scheduler = TwistedScheduler(reactor)
         self._site = site
-        self._tell = tell
+        self._log = tell
         self._catalogue = catalogue(load_master([site.config(MASTER)]))
         self._traffic = Traffic(self._catalogue, _MOST_ROWS)
         self._clients = {name: Client(url) for name, url in site.urls.items()}
         self._senders = Senders(self._client_for, self._traffic.requests())
         self._pollers = {name: StatusPoller(url) for name, url in site.urls.items()}
         self._processes = {name: site.process(self._scheduler, name) for name in site.urls}
-        self._fate = Fate(self._scheduler, self._processes, redis, servers, tell)
+        self._injector = AccidentInjector(self._scheduler, self._processes, redis, servers, tell)
         self._pacing = True
 
-    async def play(self, planned: Iterator[Accident]) -> Soaked:
+    async def play(self, planned: Iterator[Accident]) -> SoakResult:
         """Play it; everything has ended when this returns.
 
         :raises SynreplError: it could not be played, or a process ended without an accident
@@ -129,21 +129,21 @@ class Soak:
         finally:
             self._senders.stop()
             try:
-                await self._fate.over()
+                await self._injector.over()
             finally:
                 await self._end()
                 self._scheduler.stop()
         accounts = await self._with_database(self._audit)
         standing = await self._with_database(
-            lambda txn: recorded_otherwise(txn, self._site, positions)
+            lambda txn: record_deviations(txn, self._site, positions)
         )
-        told = self._senders.acknowledged
-        return Soaked(
+        acknowledged = self._senders.acknowledged
+        return SoakResult(
             accounts.facts,
             accounts.rows,
-            Counter(map(str, self._fate.counts.elements())),
-            told.resent,
-            told.replayed,
+            Counter(map(str, self._injector.counts.elements())),
+            acknowledged.resent,
+            acknowledged.replayed,
             accounts.lost,
             accounts.repeated,
             [*problems, *accounts.problems, *standing],
@@ -159,22 +159,22 @@ class Soak:
             self._processes[worker.name].start()
         for worker in self._site.workers:
             await self._ready(worker.name)
-        self._tell(f"{len(self._processes)} processes are ready")
+        self._log(f"{len(self._processes)} processes are ready")
 
     async def _append(self, planned: Iterator[Accident]) -> None:
         """Append as long as there are accidents, and then to the end of what is in hand."""
         self._senders.start()
         self._scheduler.spawn("pace", self._pace(self._scheduler.seconds()))
         for accident in planned:
-            await self._fate.happen(accident)
+            await self._injector.inject(accident)
             self._check()
-        await self._fate.over()
+        await self._injector.over()
         self._pacing = False
         self._senders.finish()
         while not self._senders.done:
             self._check()
             await self._scheduler.sleep(_LOOK_S)
-        self._tell(f"{self._senders.rows:,} rows are appended")
+        self._log(f"{self._senders.rows:,} rows are appended")
 
     async def _pace(self, begun: float) -> None:
         while self._pacing:
@@ -209,7 +209,7 @@ class Soak:
     # -- what is known ------------------------------------------------------------------
 
     def _check(self) -> None:
-        self._fate.check()
+        self._injector.check()
         self._senders.check()
 
     def _behind(self) -> list[str]:
@@ -225,7 +225,7 @@ class Soak:
             if linear < last:
                 found.append(f"{stream}: the master stands at {linear} of {last}")
         for worker in self._site.workers:
-            for stream, writer, token in due(worker, positions):
+            for stream, writer, token in expected_positions(worker, positions):
                 reached = positions[worker.name][stream].get(writer) or 0
                 if reached != token:
                     where = f"{stream}, worker {worker.name}"
@@ -269,10 +269,10 @@ class Soak:
         return self._clients[writers[request.number % len(writers)]]
 
 
-def soak(seed: int, minutes: float) -> Soaked:
+def soak(seed: int, minutes: float) -> SoakResult:
     """One with all eight processes, and servers of its own."""
 
-    async def main(reactor: Any) -> Soaked:
+    async def main(reactor: Any) -> SoakResult:
         clock = TwistedScheduler(reactor)
         site = SoakSite(Path(directory), dsn, redis.path)
         middle = clock.seconds() + 30 * minutes
@@ -280,7 +280,7 @@ def soak(seed: int, minutes: float) -> Soaked:
         names = list(site.urls)
         planned = takewhile(lambda _: clock.seconds() < until, accidents(seed, names, LONGEST_S))
         planned = failing_over(planned, lambda: clock.seconds() >= middle, UNREPLICATED_S)
-        return await Soak(reactor, site, redis, servers, _say).play(planned)
+        return await Soak(reactor, site, redis, servers, _print).play(planned)
 
     directory = mkdtemp(prefix="synrepl-soak-")
     data = Path(mkdtemp(prefix="synrepl-soak-data-"))
@@ -295,7 +295,7 @@ def soak(seed: int, minutes: float) -> Soaked:
         servers.stop()
         shutil.rmtree(data, ignore_errors=True)
     if found.problems:
-        _say(f"the logs are in {directory}")
+        _print(f"the logs are in {directory}")
     else:
         shutil.rmtree(directory)
     return found
@@ -305,10 +305,10 @@ def run(scale: Scale, minutes: float | None = None, seed: int | None = None) -> 
     """One row, whose figure is the number of problems."""
     minutes = minutes or (QUICK_MINUTES if scale.factor < 1 else MINUTES)
     seed = Random().randrange(10**6) if seed is None else seed
-    _say(f"{minutes:g} minutes, seed {seed}")
+    _print(f"{minutes:g} minutes, seed {seed}")
     found = soak(seed, minutes)
     for problem in islice(found.problems, 50):
-        _say(problem)
+        _print(problem)
     what = ", ".join(f"{count} × {kind}" for kind, count in sorted(found.accidents.items()))
     yield Row(
         f"{minutes:g} minutes of eight processes",
@@ -323,5 +323,5 @@ def run(scale: Scale, minutes: float | None = None, seed: int | None = None) -> 
     )
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     print(f"  {text}", file=sys.stderr, flush=True)

@@ -93,7 +93,7 @@ def failing_over(
         yield accident
 
 
-class Fate:
+class AccidentInjector:
     """Lets accidents happen; several may go on at the same time, but for one victim.
 
     :param servers: the PostgreSQL servers
@@ -113,16 +113,16 @@ class Fate:
         self._processes = processes
         self._redis = redis
         self._servers = servers
-        self._tell = tell
+        self._log = tell
         self._under_way: dict[str, Deferred[None]] = {}
         self.counts: Counter[Kind] = Counter()
 
-    async def happen(self, accident: Accident) -> None:
+    async def inject(self, accident: Accident) -> None:
         """Let one happen; returns once it has begun, which is when its victim is there again."""
         await self._scheduler.sleep(accident.after_s)
         await self._over(accident.victim)
         self.counts[accident.kind] += 1
-        self._tell(f"{accident.kind}: {accident.victim}, for {accident.for_s:.1f} s")
+        self._log(f"{accident.kind}: {accident.victim}, for {accident.for_s:.1f} s")
         run = {REDIS: self._on_redis, POSTGRES: self._on_postgres}.get(
             accident.victim, self._on_process
         )

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.child import REPOSITORY
-from benchmarks.soak_notes import Noting
+from benchmarks.soak_recorder import FactFileRecorder
 from synrepl.cli.demo.deployment import MASTER, DaemonProcess, WorkerSpec, free_ports
 from synrepl.cli.demo.recorder import FactRecorder
 from synrepl.cli.demo.traffic import ORDER_COLUMNS, ORDERS
@@ -31,7 +31,7 @@ WRITERS = {
 }
 
 #: A follower whose only handler sees facts at least once, and has no database for it.
-NOTING = "noting"
+PLAIN_ONLY = "noting"
 
 #: Workers that have such a handler beside the transactional one.
 BOTH = ("w1", "plain")
@@ -51,7 +51,7 @@ class SoakSite:
         dsn: str,
         redis: Path,
         writers: int = 3,
-        followers: Sequence[str] = ("plain", NOTING, "modern", "legacy"),
+        followers: Sequence[str] = ("plain", PLAIN_ONLY, "modern", "legacy"),
     ) -> None:
         self.directory = directory
         self.dsn = dsn
@@ -77,10 +77,10 @@ class SoakSite:
         return {MASTER: f"http://{LOOPBACK}:{self.http_port}", **workers}
 
     @property
-    def noting(self) -> Mapping[str, Path]:
+    def recorded_files(self) -> Mapping[str, Path]:
         """The files of the plain handlers, by the name of their account."""
         return {
-            account.name: self._notes(worker.name)
+            account.name: self._recorded_file(worker.name)
             for worker, account in zip(self.workers, map(_plain_account, self.workers), strict=True)
             if account is not None
         }
@@ -89,7 +89,7 @@ class SoakSite:
     def accounts(self) -> Sequence[WorkerSpec]:
         """Whose accounts of applied facts there are: one for each handler."""
         others = filter(None, map(_plain_account, self.workers))
-        return (*(each for each in self.workers if each.name != NOTING), *others)
+        return (*(each for each in self.workers if each.name != PLAIN_ONLY), *others)
 
     def writers_of(self, stream: str) -> Sequence[str]:
         """The processes at which facts of a stream can be appended."""
@@ -109,7 +109,7 @@ class SoakSite:
         environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
         return DaemonProcess(scheduler, role, name, self.config(name), self.log(name), environment)
 
-    def _notes(self, worker: str) -> Path:
+    def _recorded_file(self, worker: str) -> Path:
         return self.directory / f"{worker}.notes"
 
     def _settings(self) -> dict[str, dict[str, Any]]:
@@ -134,11 +134,11 @@ class SoakSite:
 
     def _follower(self, worker: WorkerSpec) -> dict[str, Any]:
         handlers: list[dict[str, Any]] = []
-        if worker.name != NOTING:
+        if worker.name != PLAIN_ONLY:
             handlers.append({"class": _name(FactRecorder), "config": {"worker": worker.name}})
         if _plain_account(worker) is not None:
-            path = str(self._notes(worker.name))
-            handlers.append({"class": _name(Noting), "config": {"path": path}})
+            path = str(self._recorded_file(worker.name))
+            handlers.append({"class": _name(FactFileRecorder), "config": {"path": path}})
         return {
             **self._common(worker.name, worker.port),
             "master": {"host": LOOPBACK, "port": self.port},
@@ -156,7 +156,7 @@ def _worker(name: str, port: int) -> WorkerSpec:
 
 def _plain_account(worker: WorkerSpec) -> WorkerSpec | None:
     """The account of a worker's plain handler, if it has one."""
-    if worker.name == NOTING:
+    if worker.name == PLAIN_ONLY:
         return worker
     return replace(worker, name=f"{worker.name}_notes") if worker.name in BOTH else None
 

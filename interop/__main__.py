@@ -16,14 +16,14 @@ from itertools import chain
 from pathlib import Path
 from types import FrameType
 
-from interop import beside, their_masters, their_redis_worker
+from interop import synapse_masters, synapse_redis_worker, watch_and_doctor
 from interop.databases import Databases
 from interop.environments import Environment
-from interop.product import REPOSITORY
 from interop.releases import CURRENT, RELEASES, Release
 from interop.report import Section, render
-from interop.synapse import make_virgin
-from interop.their_workers import TheirWorkers
+from interop.synapse import create_template_database
+from interop.synapse_workers import SynapseWorkers
+from interop.synrepl_processes import REPOSITORY
 from synrepl import __version__
 from synrepl.core.errors import SynreplError
 
@@ -69,27 +69,31 @@ def run(
     sections: list[Section] = []
     with Databases(scratch / "postgres") as databases:
         for release, environment in environments.items():
-            _say(f"the schema of Synapse {release}")
-            make_virgin(environment, databases, scratch / f"virgin-{release}")
+            _print(f"the schema of Synapse {release}")
+            create_template_database(environment, databases, scratch / f"virgin-{release}")
         if WORKERS in parts:
-            _say("real workers on our master")
-            sections.append(TheirWorkers(environments, databases, scratch).run())
+            _print("real workers on our master")
+            sections.append(SynapseWorkers(environments, databases, scratch).run())
         if MASTERS in parts:
             for release in RELEASES:
-                _say(f"our worker on a real {release} master")
+                _print(f"our worker on a real {release} master")
                 directory = scratch / f"master-{release}"
                 environment = environments[release]
                 sections.append(
-                    their_masters.section(release, environment, databases, directory, seed)
+                    synapse_masters.section(release, environment, databases, directory, seed)
                 )
         if REDIS in parts:
-            _say("a real worker on our writers, over Redis")
+            _print("a real worker on our writers, over Redis")
             directory = scratch / "over-redis"
-            sections.append(their_redis_worker.section(environments[CURRENT], databases, directory))
+            sections.append(
+                synapse_redis_worker.section(environments[CURRENT], databases, directory)
+            )
         if BESIDE in parts:
-            _say("watch and doctor beside a real server")
+            _print("watch and doctor beside a real server")
             directory = scratch / "beside"
-            sections.append(beside.section(environments[CURRENT], databases, directory, seed))
+            sections.append(
+                watch_and_doctor.section(environments[CURRENT], databases, directory, seed)
+            )
         facts = _facts(environments, databases)
     return render(facts, sections), all(section.holds for section in sections)
 
@@ -105,7 +109,7 @@ def _environments(directory: Path, releases: Sequence[Release]) -> dict[Release,
     found = {}
     for release in releases:
         environment = found[release] = Environment(release, directory / f"synapse-{release}")
-        _say(f"Synapse {release} in {environment.directory}")
+        _print(f"Synapse {release} in {environment.directory}")
         environment.make()
     return found
 
@@ -127,8 +131,8 @@ def _facts(environments: Mapping[Release, Environment], databases: Databases) ->
     }
     for release, environment in environments.items():
         versions = environment.versions()
-        told = ", ".join(f"{name} {version}" for name, version in versions.items())
-        facts[f"Synapse {release}"] = told
+        text = ", ".join(f"{name} {version}" for name, version in versions.items())
+        facts[f"Synapse {release}"] = text
     return facts
 
 
@@ -138,7 +142,7 @@ def _commit() -> str:
     return done.stdout.strip() or "not a git checkout"
 
 
-def _say(what: str) -> None:
+def _print(what: str) -> None:
     print(f"interop: {what}", file=sys.stderr, flush=True)
 
 

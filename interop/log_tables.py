@@ -10,22 +10,22 @@ from interop.releases import Release
 from interop.report import Section, Table
 
 
-def tell(told: Section, release: Release, entries: Sequence[logs.Entry]) -> None:
+def tell(section: Section, release: Release, entries: Sequence[logs.Entry]) -> None:
     """Errors with their reasons, which all must have; and what else the replication code logged."""
-    errors = [entry for entry in entries if entry.grave]
+    errors = [entry for entry in entries if entry.is_error]
     unexplained = [entry.kind for entry in errors if entry.reason is None]
-    told.check(
+    section.check(
         f"{release} logged no error without a known reason",
         not unexplained,
         "; ".join(unexplained[:5]),
     )
     kinds = Counter((entry.kind, entry.reason or "**unknown**") for entry in errors)
     table = Table(("times", "error", "reason"), [(n, *kind) for kind, n in kinds.most_common()])
-    told.tables.append((f"Errors that {release} logged:", table))
+    section.tables.append((f"Errors that {release} logged:", table))
     others = Counter(
         (entry.level, entry.kind)
         for entry in entries
-        if entry.about_replication and not entry.grave and entry.level != "DEBUG"
+        if entry.about_replication and not entry.is_error and entry.level != "DEBUG"
     )
     table = Table(("times", "level", "entry"), [(n, *kind) for kind, n in others.most_common()])
-    told.tables.append((f"What else the replication code of {release} logged:", table))
+    section.tables.append((f"What else the replication code of {release} logged:", table))

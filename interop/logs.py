@@ -47,7 +47,7 @@ class Entry(NamedTuple):
     cause: str
 
     @property
-    def grave(self) -> bool:
+    def is_error(self) -> bool:
         """True at ERROR and above."""
         return self.level in _GRAVE
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from signal import SIGCONT, SIGKILL, SIGSTOP, SIGTERM
 from typing import Self
 
-from interop import waiting
+from interop import polling
 from synrepl.core.errors import Unavailable
 from synrepl.storage.launch.child import Account, guarded
 
@@ -75,7 +75,7 @@ class Process:
             socket.create_connection((LOOPBACK, port), 1.0).close()
             return True
 
-        waiting.until(f"{self.name} to listen on port {port}", connects, seconds)
+        polling.wait_until(f"{self.name} to listen on port {port}", connects, seconds)
 
     def still_runs(self) -> None:
         """Make sure of it.

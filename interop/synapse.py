@@ -22,7 +22,7 @@ _LOG_FORMAT = "%(asctime)s %(name)s:%(lineno)d %(levelname)s %(message)s"
 
 
 @dataclass(frozen=True, slots=True)
-class Home:
+class ServerDirectory:
     """Where the processes of one server keep their files, and what they share.
 
     :ivar database: how to connect, as :meth:`.databases.Databases.arguments` says
@@ -124,29 +124,29 @@ class SynapseMain:
     :ivar http: port of HTTP replication
     """
 
-    def __init__(self, home: Home) -> None:
-        self.home = home
+    def __init__(self, server_directory: ServerDirectory) -> None:
+        self.server_directory = server_directory
         self.client, self.replication, self.http = free_ports(3)
         self._ports = [self.client, self.http]
         listeners = [
             http_listener(self.client, "client"),
             http_listener(self.http, "replication"),
         ]
-        if home.environment.release.dialect != "current":
+        if server_directory.environment.release.dialect != "current":
             self._ports.append(self.replication)
             listeners.append(listener(self.replication, "replication"))
         files = [
-            home.shared(),
-            home.write(
+            server_directory.shared(),
+            server_directory.write(
                 "main.yaml",
                 {
                     "listeners": listeners,
-                    "pid_file": str(home.directory / "main.pid"),
-                    "log_config": str(home.log_config("main")),
+                    "pid_file": str(server_directory.directory / "main.pid"),
+                    "log_config": str(server_directory.log_config("main")),
                 },
             ),
         ]
-        self.process = home.start("main", "synapse.app.homeserver", files)
+        self.process = server_directory.start("main", "synapse.app.homeserver", files)
 
     def ready(self) -> None:
         """Wait until it listens.
@@ -165,18 +165,20 @@ class SynapseWorker:
     :ivar metrics: port of its metrics
     """
 
-    def __init__(self, home: Home, name: str, master: int, http: int) -> None:
-        self.home = home
+    def __init__(
+        self, server_directory: ServerDirectory, name: str, master: int, http: int
+    ) -> None:
+        self.server_directory = server_directory
         self.name = name
         client, self.metrics = free_ports(2)
         listeners = [
             http_listener(client, "client"),
             listener(self.metrics, "metrics"),
         ]
-        release = home.environment.release
+        release = server_directory.environment.release
         files = [
-            home.shared(),
-            home.write(
+            server_directory.shared(),
+            server_directory.write(
                 f"{name}.yaml",
                 {
                     "worker_app": release.worker_app,
@@ -186,12 +188,12 @@ class SynapseWorker:
                     "worker_replication_http_port": http,
                     "worker_main_http_uri": f"http://{LOOPBACK}:{http}",
                     "worker_listeners": listeners,
-                    "worker_pid_file": str(home.directory / f"{name}.pid"),
-                    "worker_log_config": str(home.log_config(name)),
+                    "worker_pid_file": str(server_directory.directory / f"{name}.pid"),
+                    "worker_log_config": str(server_directory.log_config(name)),
                 },
             ),
         ]
-        self.process = home.start(name, release.worker_app, files)
+        self.process = server_directory.start(name, release.worker_app, files)
 
     def ready(self) -> None:
         """Wait until its metrics can be read.
@@ -201,11 +203,15 @@ class SynapseWorker:
         self.process.listens_on(self.metrics)
 
 
-def make_virgin(environment: Environment, databases: Databases, directory: Path) -> None:
+def create_template_database(
+    environment: Environment, databases: Databases, directory: Path
+) -> None:
     """Let a release fill its virgin database: its main process does so when it starts."""
     database = databases.empty(environment.release.database)
-    home = Home(environment, directory, "virgin.example", databases.arguments(database))
-    main = SynapseMain(home)
+    server_directory = ServerDirectory(
+        environment, directory, "virgin.example", databases.arguments(database)
+    )
+    main = SynapseMain(server_directory)
     with main.process:
         main.ready()
 

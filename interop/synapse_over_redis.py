@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from interop.processes import LOOPBACK, Process, free_ports
-from interop.synapse import Home, http_listener, listener
+from interop.synapse import ServerDirectory, http_listener, listener
 
 MAIN = "main"
 
@@ -100,7 +100,7 @@ class Instance:
     :ivar name: in the database its connections bear it too
     """
 
-    home: Home
+    server_directory: ServerDirectory
     shared: Path
     name: str
     ports: Ports
@@ -112,10 +112,10 @@ class Instance:
             http_listener(self.ports.http, "replication"),
             listener(self.ports.metrics, "metrics"),
         ]
-        arguments = {**self.home.database, "application_name": self.name}
+        arguments = {**self.server_directory.database, "application_name": self.name}
         content: dict[str, Any] = {"database": {"name": "psycopg2", "args": arguments}}
-        pid_file = str(self.home.directory / f"{self.name}.pid")
-        log_config = str(self.home.log_config(self.name))
+        pid_file = str(self.server_directory.directory / f"{self.name}.pid")
+        log_config = str(self.server_directory.log_config(self.name))
         if self.name == MAIN:
             app = "synapse.app.homeserver"
             content |= {"listeners": listeners, "pid_file": pid_file, "log_config": log_config}
@@ -128,8 +128,8 @@ class Instance:
                 "worker_pid_file": pid_file,
                 "worker_log_config": log_config,
             }
-        files = [self.shared, self.home.write(f"{self.name}.yaml", content)]
-        self.process = self.home.start(self.name, app, files)
+        files = [self.shared, self.server_directory.write(f"{self.name}.yaml", content)]
+        self.process = self.server_directory.start(self.name, app, files)
 
     def ready(self) -> None:
         """Wait until it listens.
@@ -143,14 +143,14 @@ class Instance:
 class EightProcesses:
     """A whole server, as a ``with`` block that ends it.
 
-    :param home: without what it needs for Redis
+    :param server_directory: without what it needs for Redis
     :param redis: port of Redis
     :ivar instances: its processes, by name
     """
 
-    def __init__(self, home: Home, redis: int) -> None:
+    def __init__(self, server_directory: ServerDirectory, redis: int) -> None:
         self._ports = {name: Ports.free() for name in NAMES}
-        self._home = replace(home, more=over_redis(redis, self._ports, WRITERS))
+        self._home = replace(server_directory, more=over_redis(redis, self._ports, WRITERS))
         self._turns = [(pattern, cycle(names)) for pattern, names in _ROUTES]
         self._stack = ExitStack()
         self.instances: dict[str, Instance] = {}
@@ -162,7 +162,7 @@ class EightProcesses:
                 return self._ports[next(names)].client
         return self._ports[MAIN].client
 
-    def still_run(self) -> None:
+    def check_running(self) -> None:
         """Make sure that all of them do.
 
         :raises ProcessEnded: one does not

@@ -67,8 +67,8 @@ class Ratios(TestCase):
 
 class Telling(TestCase):
     def test_numbers(self) -> None:
-        told = [shown(number) for number in (0.51234, 2.0, 123.4, 1234567.0)]
-        self.assertEqual(told, ["0.512", "2", "123", "1,230,000"])
+        fields = [shown(number) for number in (0.51234, 2.0, 123.4, 1234567.0)]
+        self.assertEqual(fields, ["0.512", "2", "123", "1,230,000"])
 
     def test_a_table_and_a_file(self) -> None:
         row = Row("a", 0.61, "× b", at_least(0.5), (0.6, 0.7), "1 against 2 s")
@@ -76,8 +76,8 @@ class Telling(TestCase):
         self.assertIn("## some\n\n| measured", results({"some": [row]}))
 
     def test_json(self) -> None:
-        told = Row("a", 3.0, "× b", at_most(2), (1, 4), "", {"ours": 6}).to_json()
-        self.assertEqual((told["verdict"], told["bound"], told["ours"]), ("MISS", "≤ 2", 6))
+        fields = Row("a", 3.0, "× b", at_most(2), (1, 4), "", {"ours": 6}).to_json()
+        self.assertEqual((fields["verdict"], fields["bound"], fields["ours"]), ("MISS", "≤ 2", 6))
 
 
 class Parts(TestCase):

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from twisted.internet import reactor
 from twisted.trial.unittest import TestCase
 
-from benchmarks.__main__ import written_anew
+from benchmarks.__main__ import updated_results
 from benchmarks.harness import Row
 from benchmarks.soak import Soak
 from benchmarks.soak_accidents import REDIS, Kind, accidents, failing_over
-from benchmarks.soak_notes import once
-from benchmarks.soak_site import NOTING, SoakSite
-from benchmarks.soak_verdict import Positions, due
+from benchmarks.soak_audit import Positions, expected_positions
+from benchmarks.soak_recorder import deduplicated
+from benchmarks.soak_site import PLAIN_ONLY, SoakSite
 from synrepl.cli.demo.deployment import WorkerSpec
 from synrepl.testing.redis import RedisTestServer
 from synrepl.testing.standby import PrimaryAndStandby
@@ -44,14 +44,14 @@ class TheSoak(TestCase):
         servers = PrimaryAndStandby(data / "servers")
         self.addCleanup(servers.stop)
         dsn = servers.start()
-        site = SoakSite(Path(directory.name), dsn, redis.path, 2, (NOTING, "legacy"))
-        told: list[str] = []
+        site = SoakSite(Path(directory.name), dsn, redis.path, 2, (PLAIN_ONLY, "legacy"))
+        messages: list[str] = []
         begun = count()
         planned = failing_over(
             islice(accidents(5, list(site.urls), 3.0), 9), lambda: next(begun) == 4, 2.0
         )
-        found = await Soak(reactor, site, redis, servers, told.append).play(planned)
-        self.assertEqual(found.problems, [], told)
+        found = await Soak(reactor, site, redis, servers, messages.append).play(planned)
+        self.assertEqual(found.problems, [], messages)
         self.assertEqual(set(found.accidents), set(map(str, Kind)))
         self.assertGreater(found.facts, 100)
         self.assertGreater(found.lost, 0)
@@ -87,7 +87,7 @@ class Places(PlainTestCase):
 
         def places(over_redis: bool, dialect: Literal["modern", "legacy"]) -> set[tuple[str, int]]:
             worker = WorkerSpec("f", dialect, "0ms", 1, over_redis)
-            return {(writer, token) for _, writer, token in due(worker, positions)}
+            return {(writer, token) for _, writer, token in expected_positions(worker, positions)}
 
         self.assertEqual(places(True, "modern"), {("master", 9), ("w1", 8)})
         self.assertEqual(places(False, "modern"), {("master", 9), ("w1", 5)})
@@ -101,20 +101,20 @@ class Notes(PlainTestCase):
         return f"orders\t{token}\t{writer}\t1\t{digest}\t.\n"
 
     def test_each_fact_once_in_the_order_of_the_first_times(self) -> None:
-        noted = once([self.line(n) for n in (1, 2, 1, 2, 3)] + [self.line(1, "w2")])
-        found = [(each.token, each.writer) for each in noted.entries["orders"]]
+        recorded = deduplicated([self.line(n) for n in (1, 2, 1, 2, 3)] + [self.line(1, "w2")])
+        found = [(each.token, each.writer) for each in recorded.entries["orders"]]
         self.assertEqual(found, [(1, "w1"), (2, "w1"), (3, "w1"), (1, "w2")])
-        self.assertEqual((noted.repeated, noted.changed), (2, 0))
+        self.assertEqual((recorded.repeated, recorded.changed), (2, 0))
 
     def test_a_fact_that_comes_again_with_other_rows(self) -> None:
-        noted = once([self.line(1), self.line(1, digest="01")])
-        self.assertEqual((noted.repeated, noted.changed), (1, 1))
+        recorded = deduplicated([self.line(1), self.line(1, digest="01")])
+        self.assertEqual((recorded.repeated, recorded.changed), (1, 1))
 
     def test_what_was_not_finished(self) -> None:
         whole = self.line(1)
         torn = [f"{whole[:length]}\n" for length in range(len(whole) - 1)]
-        noted = once([self.line(2), *torn, whole[:-2]])
-        self.assertEqual([each.token for each in noted.entries["orders"]], [2])
+        recorded = deduplicated([self.line(2), *torn, whole[:-2]])
+        self.assertEqual([each.token for each in recorded.entries["orders"]], [2])
 
 
 class Results(PlainTestCase):
@@ -122,11 +122,11 @@ class Results(PlainTestCase):
 
     def test_what_did_not_run_stays(self) -> None:
         text = "# Results\n\n- a\n\n## one\n\nold\n\n## two\n\nold\n"
-        once_more = written_anew(text, {"two": [Row("x", 0, "y")]}, ["two"])
+        once_more = updated_results(text, {"two": [Row("x", 0, "y")]}, ["two"])
         self.assertTrue(once_more.startswith("# Results\n\n- a\n\n## one\n\nold\n\n## two\n\nOf "))
         self.assertEqual(once_more.count("old"), 1)
-        with_soak = written_anew(text, {"soak": [Row("x", 0, "y")]}, ["soak"])
+        with_soak = updated_results(text, {"soak": [Row("x", 0, "y")]}, ["soak"])
         self.assertTrue(with_soak.startswith(text))
-        everything = written_anew(with_soak, {"one": [Row("z", 0, "y")]}, [])
+        everything = updated_results(with_soak, {"one": [Row("z", 0, "y")]}, [])
         self.assertEqual(everything.count("## "), 2)
         self.assertTrue(everything.endswith(with_soak.partition("## soak")[2]))

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from interop import log_tables, logs
-from interop.reckoning import Stand
+from interop.expected_rows import RedisPhaseResult
 from interop.releases import CURRENT
 from interop.report import Section, Table, difference
 
-_STORY = f"""\
+_DESCRIPTION = f"""\
 A Redis, our master and a worker of ours that writes (`redis:` and `stream_writers` in their
 configurations, embedded PostgreSQL), and a real generic_worker of {CURRENT} on a database of its own
 that holds the schema of its release and nothing else. In its configuration our two processes are the
@@ -30,7 +30,7 @@ stream's sequence ("last token"), which another stream may share."""
 
 
 def section(
-    stands: Sequence[Stand],
+    results: Sequence[RedisPhaseResult],
     writers: Mapping[str, Sequence[str]],
     answers: Counter[str],
     log: Path,
@@ -41,34 +41,36 @@ def section(
     :param answers: to requests for missed rows, by status
     :param log: of the worker
     """
-    told = Section(f"A real {CURRENT} worker follows our writers over Redis", _STORY.splitlines())
-    last = stands[-1]
-    told.tables.append(("Rows and positions by stream, at the end:", _by_stream(last, writers)))
-    told.tables.append(("Rows by phase:", _by_phase(stands)))
-    for stand in stands:
+    section = Section(
+        f"A real {CURRENT} worker follows our writers over Redis", _DESCRIPTION.splitlines()
+    )
+    last = results[-1]
+    section.tables.append(("Rows and positions by stream, at the end:", _by_stream(last, writers)))
+    section.tables.append(("Rows by phase:", _by_phase(results)))
+    for stand in results:
         name = stand.phase.name
-        told.check(
+        section.check(
             f"{name}: it counted for each stream the rows that were due",
             stand.due == stand.counted,
             difference(stand.due, stand.counted),
         )
-        told.check(
+        section.check(
             f"{name}: it stands in each stream where it has to",
             not stand.strayed,
             ", ".join(stand.strayed),
         )
     discarded = logs.discarded(log)
-    told.check("it dropped no row that it received", not discarded, str(dict(discarded)))
-    told.check(
+    section.check("it dropped no row that it received", not discarded, str(dict(discarded)))
+    section.check(
         "it asked for missed rows over HTTP, and our master answered each time with 200",
         set(answers) == {"200"},
         str(dict(answers)),
     )
-    log_tables.tell(told, CURRENT, logs.entries(log))
-    return told
+    log_tables.tell(section, CURRENT, logs.entries(log))
+    return section
 
 
-def _by_stream(last: Stand, writers: Mapping[str, Sequence[str]]) -> Table:
+def _by_stream(last: RedisPhaseResult, writers: Mapping[str, Sequence[str]]) -> Table:
     headings = ("stream", "writers", "rows due", "counted", "last token", "stands at")
     rows = [
         (
@@ -84,10 +86,10 @@ def _by_stream(last: Stand, writers: Mapping[str, Sequence[str]]) -> Table:
     return Table(headings, rows)
 
 
-def _by_phase(stands: Sequence[Stand]) -> Table:
+def _by_phase(results: Sequence[RedisPhaseResult]) -> Table:
     rows = []
     due = counted = 0
-    for stand in stands:
+    for stand in results:
         phase = stand.phase
         new = stand.due.total() - due, stand.counted.total() - counted
         rows.append((phase.name, phase.facts, sum(map(phase.rows, phase.appended)), *new))

@@ -9,21 +9,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from interop import facts, logs, metrics, their_workers_report, waiting
+from interop import facts, logs, metrics, polling, synapse_workers_report
 from interop.databases import Databases
 from interop.environments import Environment
+from interop.expected_rows import ExpectedRows, Phase, PhaseResult
 from interop.processes import free_ports
-from interop.product import OurMaster
-from interop.reckoning import Phase, Reckoning, Stage
 from interop.releases import RELEASES, Release
 from interop.report import Section
-from interop.synapse import Home, SynapseWorker
+from interop.synapse import ServerDirectory, SynapseWorker
+from interop.synrepl_processes import SynreplMaster
 
 _ARRIVE_S = 30.0
 _STILL_S = 1.5
 
 
-class TheirWorkers:
+class SynapseWorkers:
     """The workers and our master.
 
     :param directory: for configurations and logs
@@ -37,11 +37,11 @@ class TheirWorkers:
         self._directory = directory
         self._ports = dict(zip(RELEASES, free_ports(len(RELEASES)), strict=True))
         listeners = [{"port": port, **release.listener} for release, port in self._ports.items()]
-        self._master = OurMaster(directory / "master", facts.SERVER, {"listeners": listeners})
+        self._master = SynreplMaster(directory / "master", facts.SERVER, {"listeners": listeners})
         self._run = 0
         self._workers: dict[Release, SynapseWorker] = {}
-        self._reckoning = Reckoning()
-        self._stages: list[Stage] = []
+        self._expected = ExpectedRows()
+        self._results: list[PhaseResult] = []
 
     def run(self) -> Section:
         """Do all of it; what was found."""
@@ -63,8 +63,11 @@ class TheirWorkers:
             followers = self._master.followers()
             for worker in self._workers.values():
                 worker.process.still_runs()
-        found = {release: worker.home.log(worker.name) for release, worker in self._workers.items()}
-        return their_workers_report.section(self._reckoning, self._stages, followers, found)
+        found = {
+            release: worker.server_directory.log(worker.name)
+            for release, worker in self._workers.items()
+        }
+        return synapse_workers_report.section(self._expected, self._results, followers, found)
 
     # -- what happens -----------------------------------------------------------------
 
@@ -72,13 +75,13 @@ class TheirWorkers:
         """Start a worker on a fresh database."""
         name = release.name
         database = self._databases.copy(release, f"{name}_worker")
-        home = Home(
+        server_directory = ServerDirectory(
             self._environments[release],
             self._directory / name,
             facts.SERVER,
             self._databases.arguments(database),
         )
-        worker = SynapseWorker(home, name, self._ports[release], self._master.http)
+        worker = SynapseWorker(server_directory, name, self._ports[release], self._master.http)
         self._workers[release] = worker
         return worker
 
@@ -100,16 +103,16 @@ class TheirWorkers:
     def _append(self, name: str) -> Phase:
         """Append facts to every stream, as a new phase."""
         phase = Phase(name, self._run)
-        for stream, made in facts.some(len(self._reckoning.phases)):
+        for stream, made in facts.some(len(self._expected.phases)):
             ids = self._master.append(stream, made)
             tokens = [abs(number) for number in ids]
             rows = [len(fact) for fact in made]
             phase.appended[stream] = list(zip(tokens, rows, strict=True))
-        self._reckoning.phases.append(phase)
+        self._expected.phases.append(phase)
         return phase
 
     def _append_live(self, name: str) -> None:
-        self._reckoning.sent_live(self._append(name))
+        self._expected.sent_live(self._append(name))
         self._look()
 
     # -- what is seen -----------------------------------------------------------------
@@ -118,10 +121,10 @@ class TheirWorkers:
         """Wait until the master says that all their streams are live."""
         for release, worker in self._workers.items():
             worker.ready()
-            waiting.until(f"{worker.name} to follow", partial(self._follows, release, worker))
+            polling.wait_until(f"{worker.name} to follow", partial(self._follows, release, worker))
         for release in RELEASES:
             if release.asks_by_token:
-                self._reckoning.asked(release, self._subscriptions(release))
+                self._expected.diagnoses(release, self._subscriptions(release))
 
     def _see_them_catch_up(self) -> None:
         self._see_them_connected()
@@ -130,7 +133,7 @@ class TheirWorkers:
     def _subscriptions(self, release: Release) -> dict[str, int]:
         """What a worker that asks by token asked for on its last connection."""
         worker = self._workers[release]
-        return dict(logs.subscriptions(worker.home.log(worker.name)))
+        return dict(logs.subscriptions(worker.server_directory.log(worker.name)))
 
     def _follows(self, release: Release, worker: SynapseWorker) -> bool:
         follower: Mapping[str, Any] | None = self._master.followers().get(worker.name)
@@ -141,12 +144,12 @@ class TheirWorkers:
 
     def _look(self) -> None:
         """Let everything arrive, and what should not, too; then note how matters stand."""
-        due = {release: +rows for release, rows in self._reckoning.due.items()}
-        with suppress(waiting.NotInTime):  # the report says which are missing
-            waiting.until("the rows to arrive", lambda: self._counted() == due, _ARRIVE_S)
-        counted = waiting.until_still(self._counted, _STILL_S, _ARRIVE_S)
-        phase = self._reckoning.phases[-1]
-        self._stages.append(Stage(phase, due, counted, self._master.http_answers()))
+        due = {release: +rows for release, rows in self._expected.due.items()}
+        with suppress(polling.NotInTime):  # the report says which are missing
+            polling.wait_until("the rows to arrive", lambda: self._counted() == due, _ARRIVE_S)
+        counted = polling.wait_until_stable(self._counted, _STILL_S, _ARRIVE_S)
+        phase = self._expected.phases[-1]
+        self._results.append(PhaseResult(phase, due, counted, self._master.http_answers()))
 
     def _counted(self) -> dict[Release, Counter[str]]:
         found = {}

@@ -17,7 +17,7 @@ class NotInTime(Unavailable):
     """waited {seconds:g} s in vain for this: {what}"""
 
 
-def until(what: str, look: Callable[[], T | None], seconds: float = 30.0) -> T:
+def wait_until(what: str, look: Callable[[], T | None], seconds: float = 30.0) -> T:
     """Look again and again until there is something true, and return it.
 
     :param what: what is waited for, for a person
@@ -37,7 +37,7 @@ def until(what: str, look: Callable[[], T | None], seconds: float = 30.0) -> T:
         time.sleep(_LOOK_EVERY_S)
 
 
-def until_still(look: Callable[[], T], still_s: float, seconds: float) -> T:
+def wait_until_stable(look: Callable[[], T], still_s: float, seconds: float) -> T:
     """Look until the same has been seen for ``still_s`` seconds, and return it.
 
     What never comes to rest is returned as it is after ``seconds``.

@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from interop import facts, metrics, product, their_redis_worker_report, waiting
+from interop import facts, metrics, polling, synapse_redis_worker_report, synrepl_processes
 from interop.databases import Databases
 from interop.environments import Environment
-from interop.our_writer import OurWriter
-from interop.product import OurMaster
-from interop.reckoning import LiveReckoning, Stand
+from interop.expected_rows import ExpectedLiveRows, RedisPhaseResult
 from interop.releases import CURRENT
 from interop.report import Section
-from interop.synapse import Home
+from interop.synapse import ServerDirectory
 from interop.synapse_over_redis import MAIN, Instance, Ports, over_redis
+from interop.synrepl_processes import SynreplMaster
+from interop.synrepl_writer import SynreplWriter
 from synrepl.testing.redis import RedisTestServer
 
 MASTER = "master"
@@ -61,12 +61,12 @@ def section(environment: Environment, databases: Databases, directory: Path) -> 
     """
     redis = RedisTestServer()
     try:
-        return _TheirRedisWorker(environment, databases, directory, redis).run()
+        return _SynapseRedisWorker(environment, databases, directory, redis).run()
     finally:
         redis.close()
 
 
-class _TheirRedisWorker:
+class _SynapseRedisWorker:
     """The worker, our master, a worker of ours that writes, and Redis."""
 
     def __init__(
@@ -81,18 +81,20 @@ class _TheirRedisWorker:
             "redis": {"port": redis.port},
             "stream_writers": {stream: list(names) for stream, names in WRITERS.items()},
         }
-        self._master = OurMaster(directory / "ours", facts.SERVER, settings)
-        self._writer = OurWriter(self._master, WRITER, settings)
+        self._master = SynreplMaster(directory / "ours", facts.SERVER, settings)
+        self._writer = SynreplWriter(self._master, WRITER, settings)
         self._ports = {MASTER: self._master.http, WRITER: self._writer.http}
-        told = over_redis(
+        shared = over_redis(
             redis.port,
             {MAIN: Ports(0, self._master.http, 0), WRITER: Ports(0, self._writer.http, 0)},
             {stream: WRITERS[stream] for stream in _TOLD},
         )
         database = databases.arguments(databases.copy(CURRENT, "redis_worker"))
-        self._home = Home(environment, directory / "theirs", facts.SERVER, database, told)
-        self._reckoning = LiveReckoning(CURRENT)
-        self._stands: list[Stand] = []
+        self._home = ServerDirectory(
+            environment, directory / "theirs", facts.SERVER, database, shared
+        )
+        self._expected = ExpectedLiveRows(CURRENT)
+        self._results: list[RedisPhaseResult] = []
 
     def run(self) -> Section:
         """Do all of it; what was found."""
@@ -105,9 +107,9 @@ class _TheirRedisWorker:
             self._look(worker)
             self._append("while it follows")
             self._look(worker)
-            told = self._told(worker)
+            positions = self._positions_received(worker)
             self._redis.restart()
-            self._all_on_redis(worker, told)
+            self._all_on_redis(worker, positions)
             self._append("after a restart of Redis")
             self._look(worker)
             self._redis.stop()
@@ -115,63 +117,69 @@ class _TheirRedisWorker:
             self._writer.kill()
             self._redis.start()
             self._look(worker)
-            told = self._told(worker)
+            positions = self._positions_received(worker)
             self._writer.start()
-            self._all_on_redis(worker, told)
+            self._all_on_redis(worker, positions)
             self._append("after our writer was killed and started")
             self._look(worker)
             worker.process.still_runs()
             answers = self._master.http_answers()
             log = self._home.log(worker.name)
-            return their_redis_worker_report.section(self._stands, WRITERS, answers, log)
+            return synapse_redis_worker_report.section(self._results, WRITERS, answers, log)
 
     def _append(self, name: str, heard: bool = True) -> None:
         """Append facts to every stream, a part at each of its writers."""
-        self._reckoning.begin(name)
-        for stream, made in facts.some(len(self._reckoning.phases)):
+        self._expected.begin(name)
+        for stream, made in facts.some(len(self._expected.phases)):
             writers = WRITERS.get(stream, (MASTER,))
             for place, writer in enumerate(writers):
                 given = made[place :: len(writers)]
-                tokens = map(abs, product.append(self._ports[writer], stream, given))
+                tokens = map(abs, synrepl_processes.append(self._ports[writer], stream, given))
                 rows = list(zip(tokens, map(len, given), strict=True))
-                self._reckoning.appended(stream, rows)
-        self._reckoning.over(heard)
+                self._expected.appended(stream, rows)
+        self._expected.over(heard)
 
-    def _all_on_redis(self, worker: Instance, told: int) -> None:
+    def _all_on_redis(self, worker: Instance, positions: int) -> None:
         """Wait until all three processes listen, and the worker knows where every stream is.
 
         It drops rows of a stream until it has been told that on its connection.
 
-        :param told: how many lines POSITION it had got before
+        :param positions: how many lines POSITION it had got before
         """
         everybody = [facts.SERVER.encode(), 3]
 
         def listen() -> bool:
             return self._redis.command("PUBSUB", "NUMSUB", facts.SERVER) == everybody
 
-        waiting.until("all to listen on Redis", listen)
-        due = told + sum(len(WRITERS.get(stream, (MASTER,))) for stream in self._reckoning.known)
-        waiting.until("the worker to be told positions", lambda: self._told(worker) >= due)
-        waiting.until_still(lambda: self._told(worker), _STILL_S, _ARRIVE_S)
+        polling.wait_until("all to listen on Redis", listen)
+        due = positions + sum(
+            len(WRITERS.get(stream, (MASTER,))) for stream in self._expected.known
+        )
+        polling.wait_until(
+            "the worker to be told positions", lambda: self._positions_received(worker) >= due
+        )
+        polling.wait_until_stable(lambda: self._positions_received(worker), _STILL_S, _ARRIVE_S)
 
-    def _told(self, worker: Instance) -> int:
+    def _positions_received(self, worker: Instance) -> int:
         """How many lines POSITION the worker has got."""
         text = metrics.read(worker.ports.metrics, "/_synapse/metrics")
         return metrics.counter(text, metrics.INBOUND_COMMANDS, "command")["POSITION"]
 
     def _look(self, worker: Instance) -> None:
         """Let everything arrive, and what should not, too; then note how matters stand."""
-        with suppress(waiting.NotInTime):  # the report says what is missing
-            waiting.until("all to arrive", lambda: self._stand(worker).well, _ARRIVE_S)
-        self._stands.append(waiting.until_still(lambda: self._stand(worker), _STILL_S, _ARRIVE_S))
+        with suppress(polling.NotInTime):  # the report says what is missing
+            polling.wait_until("all to arrive", lambda: self._measure(worker).well, _ARRIVE_S)
+        self._results.append(
+            polling.wait_until_stable(lambda: self._measure(worker), _STILL_S, _ARRIVE_S)
+        )
 
-    def _stand(self, worker: Instance) -> Stand:
+    def _measure(self, worker: Instance) -> RedisPhaseResult:
         text = metrics.read(worker.ports.metrics, "/_synapse/metrics")
         shown = metrics.counter(text, metrics.POSITIONS, "stream_name")
-        tokens = self._reckoning.tokens()
-        return Stand(
-            self._reckoning.phases[-1],
-            self._reckoning.due(),
+        tokens = self._expected.tokens()
+        return RedisPhaseResult(
+            self._expected.phases[-1],
+            self._expected.due(),
             metrics.counter(text, metrics.INBOUND_RDATA, "stream_name"),
             tokens,
             {stream: shown[_SHOWN_AS.get(stream, stream)] for stream in tokens.keys() - _NOT_SHOWN},

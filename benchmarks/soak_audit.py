@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from itertools import takewhile
 from typing import NamedTuple
 
-from benchmarks.soak_notes import read_notes
+from benchmarks.soak_recorder import read_recorded
 from benchmarks.soak_site import SoakSite
 from synrepl.cli.demo.deployment import MASTER, WorkerSpec
 from synrepl.cli.demo.recorder import AppliedTable
@@ -50,10 +50,10 @@ def audit(
     problems: list[str] = []
     repeated = 0
     lost = lost_facts(txn, catalogue, traffic, acknowledged)
-    for name, path in site.noting.items():
-        noted = read_notes(path)
-        repeated += noted.repeated
-        for stream, entries in noted.entries.items():
+    for name, path in site.recorded_files.items():
+        recorded = read_recorded(path)
+        repeated += recorded.repeated
+        for stream, entries in recorded.entries.items():
             survivors = [each for each in entries if (stream, each.token) not in lost]
             AppliedTable(name).insert(txn, stream, survivors)
             untold = [
@@ -62,7 +62,7 @@ def audit(
                 if (stream, each.token) in lost
                 and not any(
                     (of, writer) == (stream, each.writer) and each.token in span
-                    for of, writer, span in noted.lost
+                    for of, writer, span in recorded.lost
                 )
             ]
             if untold:
@@ -70,8 +70,8 @@ def audit(
                     f"{stream}, account {name}: {len(untold)} facts are lost, from token"
                     f" {untold[0]} on, and it was not told"
                 )
-        if noted.changed:
-            problems.append(f"{name}: {noted.changed} facts came again with other rows")
+        if recorded.changed:
+            problems.append(f"{name}: {recorded.changed} facts came again with other rows")
     verification = Verification(traffic, acknowledged, site.accounts, lost)
     for name in verification.streams:
         verified = verification.verify(txn, catalogue[name])
@@ -111,7 +111,9 @@ def lost_facts(
     )
 
 
-def due(worker: WorkerSpec, positions: Mapping[str, Positions]) -> Iterator[tuple[str, str, Token]]:
+def expected_positions(
+    worker: WorkerSpec, positions: Mapping[str, Positions]
+) -> Iterator[tuple[str, str, Token]]:
     """Where a worker has to be in the end: stream, writer (see :func:`writer_label`) and token.
 
     Over TCP the master says where a writer is: at its last fact. Over Redis each says it
@@ -123,11 +125,11 @@ def due(worker: WorkerSpec, positions: Mapping[str, Positions]) -> Iterator[tupl
         for writer, at in writers.items():
             if (writer == writer_label(LINEAR)) is worker.is_linear:
                 itself = worker.over_redis and writer in positions
-                told = positions[writer][stream].get(writer) if itself else at
-                yield stream, writer, told or 0
+                own = positions[writer][stream].get(writer) if itself else at
+                yield stream, writer, own or 0
 
 
-def recorded_otherwise(
+def record_deviations(
     txn: Transaction, site: SoakSite, positions: Mapping[str, Positions]
 ) -> list[str]:
     """Positions on record that are behind where the worker has to be, or beyond all that was written.
@@ -140,7 +142,7 @@ def recorded_otherwise(
     found = []
     written = {
         stream: max(
-            (at or 0 for told in positions.values() for at in told[stream].values()), default=0
+            (at or 0 for own in positions.values() for at in own[stream].values()), default=0
         )
         for stream in positions[MASTER]
     }
@@ -149,7 +151,7 @@ def recorded_otherwise(
             (stream, writer_label(writer)): token
             for (stream, writer), token in followers.positions(txn, worker.name).items()
         }
-        for stream, writer, token in due(worker, positions):
+        for stream, writer, token in expected_positions(worker, positions):
             own = record.get((stream, writer), 0)
             if not token <= own <= written[stream]:
                 found.append(

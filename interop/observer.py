@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from interop import our_watch, waiting
-from interop.our_watch import Diagnosis, Look, OurWatch
+from interop import polling, synrepl_watch
 from interop.processes import Process
 from interop.redis_wire import Key, RedisWire
 from interop.synapse_tables import OpenTransaction, SynapseTables
+from interop.synrepl_watch import Diagnosis, SynreplWatch, WatchSample
 
 _QUIET_S = 3.0
 _LONGEST_S = 60.0
@@ -23,7 +23,7 @@ _SETTLES_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class StoppedProcess:
     """How a process stands that is stopped.
 
     :ivar writes: its transactions that have written something
@@ -37,7 +37,7 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True)
-class Calm:
+class QuietSnapshot:
     """All sides at a quiet moment: the wire, the database, and what ``synrepl watch`` says.
 
     :ivar announced: how far each writer of each stream is, on the wire
@@ -48,7 +48,7 @@ class Calm:
     announced: Mapping[Key, int]
     rows: Counter[Key]
     recorded: Mapping[Key, int]
-    look: Look
+    look: WatchSample
 
     @property
     def wrong(self) -> list[str]:
@@ -66,16 +66,16 @@ class Calm:
         ]
         return faults + self.look.trouble + self.look.alarms
 
-    def miscounted(self, since: Calm) -> list[str]:
+    def miscounted(self, since: QuietSnapshot) -> list[str]:
         """Of whom ``synrepl watch`` counted more or fewer rows than came, for a person.
 
         :param since: an earlier moment, from which on both have counted
         """
-        told, before = self.look.by_key("rows"), since.look.by_key("rows")
+        counted_rows, before = self.look.by_key("rows"), since.look.by_key("rows")
         return [
             f"{_told(key)} {counted} rows instead of {came}"
-            for key in sorted(told.keys() | self.rows.keys())
-            if (counted := told.get(key, 0) - before.get(key, 0))
+            for key in sorted(counted_rows.keys() | self.rows.keys())
+            if (counted := counted_rows.get(key, 0) - before.get(key, 0))
             != (came := self.rows[key] - since.rows[key])
         ]
 
@@ -89,7 +89,7 @@ class Calm:
         ]
 
 
-class Scene:
+class SynapseObserver:
     """Looks at a server, and stops one of its processes.
 
     :param process: of the server, which may be stopped
@@ -105,7 +105,7 @@ class Scene:
         stream: str,
         dsn: str,
         wire: RedisWire,
-        watch: OurWatch,
+        watch: SynreplWatch,
         tables: SynapseTables,
     ) -> None:
         self._process = process
@@ -116,19 +116,19 @@ class Scene:
         self._watch = watch
         self._tables = tables
 
-    def calm(self) -> Calm:
+    def quiet_snapshot(self) -> QuietSnapshot:
         """Wait until nothing moves and ``synrepl watch`` has seen that; or for long enough."""
 
         def sides() -> tuple[dict[Key, int], Counter[Key], dict[Key, int]]:
             return self._wire.announced(), self._wire.rows(), self._tables.positions()
 
-        calm: Calm | None = None
+        quiet_snapshot: QuietSnapshot | None = None
         give_up = time.monotonic() + _LONGEST_S
-        while calm is None or (calm.wrong and time.monotonic() < give_up):
-            announced, rows, recorded = waiting.until_still(sides, _QUIET_S, _LONGEST_S)
-            look = waiting.until("a look of our watch", self._watch.last)
-            calm = Calm(announced, rows, recorded, look)
-        return calm
+        while quiet_snapshot is None or (quiet_snapshot.wrong and time.monotonic() < give_up):
+            announced, rows, recorded = polling.wait_until_stable(sides, _QUIET_S, _LONGEST_S)
+            look = polling.wait_until("a look of our watch", self._watch.last)
+            quiet_snapshot = QuietSnapshot(announced, rows, recorded, look)
+        return quiet_snapshot
 
     def well(self) -> None:
         """Wait until ``synrepl watch`` finds nothing wrong.
@@ -140,22 +140,22 @@ class Scene:
             look = self._watch.last()
             return look is not None and look.well
 
-        waiting.until("our watch to find all well", well, _LONGEST_S)
+        polling.wait_until("our watch to find all well", well, _LONGEST_S)
 
-    def doctor(self, older: float = our_watch.OLDER_S) -> Diagnosis:
+    def doctor(self, older: float = synrepl_watch.OLDER_S) -> Diagnosis:
         """Ask it.
 
         :param older: from which age in seconds on a transaction is told of
         """
-        return our_watch.doctor(self._dsn, older)
+        return synrepl_watch.doctor(self._dsn, older)
 
     def oldest(self) -> OpenTransaction | None:
         """The oldest open transaction in the database."""
         return self._tables.oldest()
 
-    def looks(self) -> list[Look]:
+    def samples(self) -> list[WatchSample]:
         """Every look of ``synrepl watch`` so far."""
-        return self._watch.looks()
+        return self._watch.samples()
 
     def said(self) -> list[str]:
         """What it printed on standard error."""
@@ -168,8 +168,8 @@ class Scene:
 
     @contextmanager
     def stopped(
-        self, what: str, wanted: Callable[[Moment], bool], chance: random.Random
-    ) -> Iterator[Moment]:
+        self, what: str, wanted: Callable[[StoppedProcess], bool], chance: random.Random
+    ) -> Iterator[StoppedProcess]:
         """Stop the process (SIGSTOP) again and again, until it stands as wanted; then for a block.
 
         :param what: is wanted, for a person
@@ -188,10 +188,10 @@ class Scene:
                     return
             finally:
                 self._process.resume()
-        raise waiting.NotInTime(what=f"{self._name} {what}", seconds=_LONGEST_S)
+        raise polling.NotInTime(what=f"{self._name} {what}", seconds=_LONGEST_S)
 
-    def _moment(self) -> Moment:
-        return Moment(
+    def _moment(self) -> StoppedProcess:
+        return StoppedProcess(
             self._tables.open_writes(self._name),
             self._tables.positions().get(self._key, 0),
             self._wire.announced().get(self._key, 0),

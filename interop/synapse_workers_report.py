@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from interop import log_tables, logs
-from interop.reckoning import Reckoning, Stage
+from interop.expected_rows import ExpectedRows, PhaseResult
 from interop.releases import RELEASES, Release
 from interop.report import Section, Table, difference
 
-_STORY = """\
+_DESCRIPTION = """\
 `synrepl init --synapse` and `synrepl master`: embedded PostgreSQL, a listener for each release (`legacy_rows:
 oldest` for 1.0.0, `dialect: transitional` for 1.20.1). Real synchrotrons of 1.0.0 and 1.11.1 and real
 generic_workers of 1.20.1 and 1.43.0, each on a database of its own that holds the schema of its
@@ -36,8 +36,8 @@ _CONNECTIONS = 3
 
 
 def section(
-    reckoning: Reckoning,
-    stages: Sequence[Stage],
+    expected: ExpectedRows,
+    results: Sequence[PhaseResult],
     followers: Mapping[str, Mapping[str, object]],
     found: Mapping[Release, Path],
 ) -> Section:
@@ -46,40 +46,40 @@ def section(
     :param followers: what ``/status`` told at the end
     :param found: the log of each worker
     """
-    told = Section("Real workers follow our master", _STORY.splitlines())
-    told.tables.append(("The followers, as shown by `/status`:", _followers(followers)))
-    told.tables.append(("Rows by stream, at the end:", _by_stream(reckoning, stages[-1])))
-    told.tables.append(("Rows by phase:", _by_phase(stages)))
-    for stage in stages:
+    section = Section("Real workers follow our master", _DESCRIPTION.splitlines())
+    section.tables.append(("The followers, as shown by `/status`:", _followers(followers)))
+    section.tables.append(("Rows by stream, at the end:", _by_stream(expected, results[-1])))
+    section.tables.append(("Rows by phase:", _by_phase(results)))
+    for stage in results:
         for release in RELEASES:
             due, counted = stage.due[release], stage.counted[release]
-            told.check(
+            section.check(
                 f"{stage.phase.name}: {release} counted for each stream what was due",
                 due == counted,
                 difference(due, counted),
             )
     for release, log in found.items():
         if release.asks_by_token:
-            passed_over = reckoning.passed_over(release)
+            passed_over = expected.passed_over(release)
             claim = f"{release} asked for every row of every stored stream at least once"
-            told.check(claim, not passed_over, _list(passed_over))
+            section.check(claim, not passed_over, _list(passed_over))
         else:
             discarded = logs.discarded(log)
             claim = f"{release} dropped no row that it received"
-            told.check(claim, not discarded, _list(discarded))
-    told.check(
+            section.check(claim, not discarded, _list(discarded))
+    section.check(
         "they asked for missed rows over HTTP, and our master answered each time with 200",
-        any(stage.http for stage in stages) and all(set(s.http) <= {"200"} for s in stages),
-        "; ".join(f"{stage.phase.name}: {dict(stage.http)}" for stage in stages),
+        any(stage.http for stage in results) and all(set(s.http) <= {"200"} for s in results),
+        "; ".join(f"{stage.phase.name}: {dict(stage.http)}" for stage in results),
     )
     for release, log in found.items():
         entries = logs.entries(log)
         made = sum("Connection established" in entry.message for entry in entries)
-        told.check(
+        section.check(
             f"{release} connected {_CONNECTIONS} times by itself", made == _CONNECTIONS, f"{made}"
         )
-        log_tables.tell(told, release, entries)
-    return told
+        log_tables.tell(section, release, entries)
+    return section
 
 
 def _followers(followers: Mapping[str, Mapping[str, object]]) -> Table:
@@ -91,33 +91,33 @@ def _followers(followers: Mapping[str, Mapping[str, object]]) -> Table:
     return Table(("worker", "dialect", "streams"), rows)
 
 
-def _by_stream(reckoning: Reckoning, last: Stage) -> Table:
+def _by_stream(expected: ExpectedRows, last: PhaseResult) -> Table:
     headings, columns = ["stream", "appended"], []
     for release in RELEASES:
         headings += [f"{release} due"]
         columns += [last.due[release]]
         if release.asks_by_token:
             headings += ["of these asked again"]
-            columns += [reckoning.asked_again(release)]
+            columns += [expected.asked_again(release)]
         headings += [f"{release} counted"]
         columns += [last.counted[release]]
     rows = [
         (
             stream,
-            sum(phase.rows(stream) for phase in reckoning.phases),
+            sum(phase.rows(stream) for phase in expected.phases),
             *(column[stream] for column in columns),
         )
-        for stream in reckoning.phases[0].appended
+        for stream in expected.phases[0].appended
     ]
     return Table(headings, rows)
 
 
-def _by_phase(stages: Sequence[Stage]) -> Table:
+def _by_phase(results: Sequence[PhaseResult]) -> Table:
     headings = ["appended", "facts", "rows"]
     headings += [f"{release} {what}" for release in RELEASES for what in ("due", "counted")]
     rows = []
     before: list[int] = [0] * 2 * len(RELEASES)
-    for stage in stages:
+    for stage in results:
         phase = stage.phase
         totals = [
             counts[release].total() for release in RELEASES for counts in (stage.due, stage.counted)

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from interop.processes import LOOPBACK, Process
-from interop.product import environment
 from interop.redis_wire import Key
+from interop.synrepl_processes import environment
 
 #: From which age in seconds on a transaction is told of, unless one says otherwise.
 OLDER_S = 60.0
@@ -21,7 +21,7 @@ OLDER_S = 60.0
 _TIME_LIMIT_S = 60
 
 
-class OurWatch:
+class SynreplWatch:
     """``synrepl watch --redis`` as a process.
 
     :param dsn: of Synapse's database
@@ -43,14 +43,14 @@ class OurWatch:
             self._log,
         )
 
-    def looks(self) -> list[Look]:
+    def samples(self) -> list[WatchSample]:
         """Every look so far."""
-        return [Look(json.loads(line)) for line in self._lines()]
+        return [WatchSample(json.loads(line)) for line in self._lines()]
 
-    def last(self) -> Look | None:
+    def last(self) -> WatchSample | None:
         """The last look; None before the first."""
         lines = self._lines()
-        return Look(json.loads(lines[-1])) if lines else None
+        return WatchSample(json.loads(lines[-1])) if lines else None
 
     def said(self) -> list[str]:
         """What it printed on standard error."""
@@ -64,33 +64,33 @@ class OurWatch:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class WatchSample:
     """One line of ``synrepl watch --json``."""
 
-    told: Mapping[str, Any]
+    report: Mapping[str, Any]
 
     @property
     def well(self) -> bool:
         """Connected, the database read, and nobody silent."""
-        return bool(self.told["connected"]) and not self.trouble and not self.alarms
+        return bool(self.report["connected"]) and not self.trouble and not self.alarms
 
     @property
     def trouble(self) -> list[str]:
         """Why nothing is heard, or read in the database."""
-        found: list[str] = self.told["trouble"]
+        found: list[str] = self.report["trouble"]
         return found
 
     @property
     def alarms(self) -> list[str]:
         """Each in a sentence."""
-        found: list[str] = self.told["alarms"]
+        found: list[str] = self.report["alarms"]
         return found
 
     def by_key(self, what: str) -> dict[Key, Any]:
         """One of the numbers, by stream and writer, where there is one."""
         return {
             (each["stream"], each["writer"]): each[what]
-            for each in self.told["streams"]
+            for each in self.report["streams"]
             if each[what] is not None
         }
 
@@ -113,8 +113,8 @@ class Diagnosis:
         )
 
     def __str__(self) -> str:
-        told = "; ".join(f"{found['id']} ({found['where']})" for found in self.findings)
-        return f"status {self.status}, {told or 'nothing'}"
+        findings = "; ".join(f"{found['id']} ({found['where']})" for found in self.findings)
+        return f"status {self.status}, {findings or 'nothing'}"
 
 
 def doctor(dsn: str, older: float) -> Diagnosis:

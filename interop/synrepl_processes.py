@@ -13,7 +13,7 @@ from typing import Any, Self
 
 import yaml
 
-from interop import http_request, metrics, waiting
+from interop import http_request, metrics, polling
 from interop.processes import LOOPBACK, Process, free_ports
 from synrepl.core.errors import Unavailable
 
@@ -57,7 +57,7 @@ def synrepl(*arguments: object, text: str = "") -> str:
     return done.stdout
 
 
-class OurMaster:
+class SynreplMaster:
     """A master as ``synrepl init --synapse`` configures it: embedded PostgreSQL and one listener.
 
     A ``with`` block that ends it; in between it may be ended and started again.
@@ -106,8 +106,8 @@ class OurMaster:
         :raises CommandFailed: :raises NotInTime:
         """
         text = "".join(json.dumps(fact, ensure_ascii=False) + "\n" for fact in facts)
-        told = synrepl("append", "-c", self.config, stream, text=text)
-        return [found for line in told.splitlines() for found in json.loads(line)["ids"]]
+        output = synrepl("append", "-c", self.config, stream, text=text)
+        return [found for line in output.splitlines() for found in json.loads(line)["ids"]]
 
     def followers(self) -> Mapping[str, Mapping[str, Any]]:
         """Who is connected, by name, as ``/status`` tells."""
@@ -128,7 +128,7 @@ class OurMaster:
         self.end()
 
 
-class OurWorker:
+class SynreplWorker:
     """A worker that follows a real Synapse, without a database of its own.
 
     :param master: port of the line protocol
@@ -212,7 +212,7 @@ def ready(process: Process, port: int) -> None:
         process.still_runs()
         return request("GET", port, "/ready").status == 200
 
-    waiting.until(f"{process.name} to be ready", is_ready, 120.0)
+    polling.wait_until(f"{process.name} to be ready", is_ready, 120.0)
 
 
 def start(role: str, config: Path, directory: Path) -> Process:

@@ -38,7 +38,7 @@ class Phase:
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class PhaseResult:
     """How matters stood at the end of a phase.
 
     :ivar counted: rows by stream, as each worker counts them
@@ -56,7 +56,7 @@ class Stage:
         return all(self.due[release] == self.counted[release] for release in RELEASES)
 
 
-class Reckoning:
+class ExpectedRows:
     """Adds up what is due to each worker.
 
     :ivar phases: so far; the last one is going on
@@ -74,7 +74,7 @@ class Reckoning:
             for stream in self.wanted(release):
                 self.due[release][stream] += phase.rows(stream)
 
-    def asked(self, release: Release, tokens: Mapping[str, int]) -> None:
+    def diagnoses(self, release: Release, tokens: Mapping[str, int]) -> None:
         """A worker asked for these streams from these tokens: it gets what is above."""
         for stream, token in tokens.items():
             self._first_asked[release].setdefault(stream, token)
@@ -108,7 +108,7 @@ class Reckoning:
 
 
 @dataclass(frozen=True, slots=True)
-class Stand:
+class RedisPhaseResult:
     """How matters stood with a worker over Redis at the end of a phase.
 
     :ivar due: rows by stream
@@ -138,7 +138,7 @@ class Stand:
         return self.due == self.counted and not self.strayed
 
 
-class LiveReckoning:
+class ExpectedLiveRows:
     """Adds up what is due to a worker that gets rows while they are said, or never.
 
     What it missed it is told of by positions, and reads in its own database.

@@ -9,20 +9,26 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from interop import beside_report, waiting
-from interop.beside_report import STOPPED, STREAM, Beside, Held, Silent
+from interop import polling, watch_and_doctor_report
 from interop.databases import Databases
 from interop.environments import Environment
 from interop.matrix_client import Server
-from interop.our_watch import OurWatch
+from interop.observer import StoppedProcess, SynapseObserver
 from interop.redis_wire import RedisWire
 from interop.releases import CURRENT
 from interop.report import Section
-from interop.scene import Moment, Scene
-from interop.synapse import Home
+from interop.synapse import ServerDirectory
 from interop.synapse_over_redis import EightProcesses
 from interop.synapse_tables import SynapseTables
+from interop.synrepl_watch import SynreplWatch
 from interop.traffic import Traffic
+from interop.watch_and_doctor_report import (
+    STOPPED,
+    STREAM,
+    StoppedAfterCommit,
+    StoppedInTransaction,
+    WatchDoctorResult,
+)
 from synrepl.testing.redis import RedisTestServer
 
 _SERVER = "eight.example"
@@ -44,78 +50,78 @@ def section(
     """
     name = databases.copy(CURRENT, "eight")
     dsn = databases.reader(name)
-    home = Home(environment, directory, _SERVER, databases.arguments(name))
+    server_directory = ServerDirectory(environment, directory, _SERVER, databases.arguments(name))
     with ExitStack() as stack:
         redis = RedisTestServer()
         stack.callback(redis.close)
-        eight = stack.enter_context(EightProcesses(home, redis.port))
+        eight = stack.enter_context(EightProcesses(server_directory, redis.port))
         wire = stack.enter_context(RedisWire(redis.port, _SERVER))
         tables = stack.enter_context(SynapseTables(dsn))
-        watch = OurWatch(directory, redis.port, _SERVER, dsn)
+        watch = SynreplWatch(directory, redis.port, _SERVER, dsn)
         stack.enter_context(watch.process)
         process = eight.instances[STOPPED].process
-        scene = Scene(process, STOPPED, STREAM, dsn, wire, watch, tables)
-        found = _play(scene, Server(eight.port, _SERVER), seed)
-        eight.still_run()
-    return beside_report.section(found)
+        observer = SynapseObserver(process, STOPPED, STREAM, dsn, wire, watch, tables)
+        found = _play(observer, Server(eight.port, _SERVER), seed)
+        eight.check_running()
+    return watch_and_doctor_report.section(found)
 
 
-def _play(scene: Scene, server: Server, seed: int) -> Beside:
-    before = scene.calm()
-    seen = len(scene.looks())
+def _play(observer: SynapseObserver, server: Server, seed: int) -> WatchDoctorResult:
+    before = observer.quiet_snapshot()
+    seen = len(observer.samples())
     begun = time.monotonic()
     with _busy(Traffic(server, seed, _ROUNDS, groups=False)) as (going,):
-        asked = [scene.doctor() for _ in iter(going.done, True)]
+        diagnoses = [observer.doctor() for _ in iter(going.done, True)]
     seconds = time.monotonic() - begun
-    after = scene.calm()
-    looks = scene.looks()[seen:]
+    after = observer.quiet_snapshot()
+    samples = observer.samples()[seen:]
     chance = random.Random(seed)
     more = [Traffic(server, seed + n, None, groups=False) for n in (1, 2)]
     with _busy(*more):
-        held = _held(scene, chance)
-        silent = _silent(scene, chance)
-    last = scene.calm()
-    return Beside(
+        stopped_in_transaction = _stop_in_transaction(observer, chance)
+        stopped_after_commit = _stop_after_commit(observer, chance)
+    last = observer.quiet_snapshot()
+    return WatchDoctorResult(
         before,
         after,
         last,
         _ROUNDS,
         seconds,
         server.answers,
-        looks,
-        asked,
-        held,
-        silent,
-        scene.said(),
+        samples,
+        diagnoses,
+        stopped_in_transaction,
+        stopped_after_commit,
+        observer.said(),
     )
 
 
-def _held(scene: Scene, chance: random.Random) -> Held:
+def _stop_in_transaction(observer: SynapseObserver, chance: random.Random) -> StoppedInTransaction:
     """Stop it in the middle of a transaction that has written something."""
 
-    def wanted(moment: Moment) -> bool:
+    def wanted(moment: StoppedProcess) -> bool:
         return bool(moment.writes) and moment.announced >= moment.committed
 
-    with scene.stopped("in the middle of a transaction", wanted, chance):
+    with observer.stopped("in the middle of a transaction", wanted, chance):
         time.sleep(_OLDER_S + 0.5)
-        oldest = scene.oldest()
-        diagnosis = scene.doctor(_OLDER_S)
-    scene.well()
-    return Held(_OLDER_S, oldest, diagnosis, scene.doctor())
+        oldest = observer.oldest()
+        diagnosis = observer.doctor(_OLDER_S)
+    observer.well()
+    return StoppedInTransaction(_OLDER_S, oldest, diagnosis, observer.doctor())
 
 
-def _silent(scene: Scene, chance: random.Random) -> Silent:
+def _stop_after_commit(observer: SynapseObserver, chance: random.Random) -> StoppedAfterCommit:
     """Stop it when it has committed something that it has not announced."""
 
-    def wanted(moment: Moment) -> bool:
+    def wanted(moment: StoppedProcess) -> bool:
         return moment.announced < moment.committed
 
-    with scene.stopped("after a commit, with nothing announced", wanted, chance) as moment:
+    with observer.stopped("after a commit, with nothing announced", wanted, chance) as moment:
         begun = time.monotonic()
-        alarms = waiting.until("an alarm", scene.alarms, _ALARM_S)
+        alarms = polling.wait_until("an alarm", observer.alarms, _ALARM_S)
         seconds = time.monotonic() - begun
-    scene.well()
-    return Silent(moment, alarms, seconds, scene.doctor())
+    observer.well()
+    return StoppedAfterCommit(moment, alarms, seconds, observer.doctor())
 
 
 @contextmanager

@@ -10,21 +10,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from interop import row_log, waiting
+from interop import polling, row_log
 from interop.databases import Databases
 from interop.environments import Environment
 from interop.matrix_client import Server
-from interop.product import OurWorker
 from interop.recorder import RawRow, Recorder
 from interop.releases import Release
 from interop.report import Section, Table, answers_table
 from interop.row_log import LoggedRow
-from interop.synapse import Home, SynapseMain
+from interop.synapse import ServerDirectory, SynapseMain
+from interop.synrepl_processes import SynreplWorker
 from interop.traffic import Traffic
 
 T = TypeVar("T")
 
-_STORY = """\
+_DESCRIPTION = """\
 A real main process of {release} on a database of its own. Our worker (`synrepl worker`,
 `master.foreign: true`, `dialect: {dialect}`, `starting: now`, catch-up over HTTP, no database)
 follows it, and so does a raw recorder: a socket that keeps every line, without code of synrepl.
@@ -67,22 +67,26 @@ def section(
     """
     found = _meet(release, environment, databases, directory, seed)
     dialect = _dialect(release)
-    story = _STORY.format(release=release, dialect=dialect, rounds=_ROUNDS, seconds=found.seconds)
-    told = Section(f"Our worker follows a real {release} master", story.splitlines())
-    _tell(told, found)
-    return told
+    story = _DESCRIPTION.format(
+        release=release, dialect=dialect, rounds=_ROUNDS, seconds=found.seconds
+    )
+    section = Section(f"Our worker follows a real {release} master", story.splitlines())
+    _tell(section, found)
+    return section
 
 
 def _meet(
     release: Release, environment: Environment, databases: Databases, directory: Path, seed: int
 ) -> Meeting:
     database = databases.copy(release, f"{release.name}_main")
-    home = Home(environment, directory, _SERVER, databases.arguments(database))
-    main = SynapseMain(home)
+    server_directory = ServerDirectory(
+        environment, directory, _SERVER, databases.arguments(database)
+    )
+    main = SynapseMain(server_directory)
     log = directory / "rows.jsonl"
     with main.process:
         main.ready()
-        worker = OurWorker(
+        worker = SynreplWorker(
             directory / "ours",
             _SERVER,
             _dialect(release),
@@ -115,17 +119,17 @@ def _dialect(release: Release) -> str:
     return "legacy" if release.asks_by_token else "auto"
 
 
-def _both_follow(worker: OurWorker, recorder: Recorder) -> None:
+def _both_follow(worker: SynreplWorker, recorder: Recorder) -> None:
     """Wait until both have been told where every stream stands, and nothing more comes."""
 
-    def stands() -> tuple[bool, int, int, int]:
+    def results() -> tuple[bool, int, int, int]:
         status = worker.status()
         rows = recorder.count().total()
         return bool(status["connected"]), len(status["streams"]), recorder.positions, rows
 
-    waiting.until("our worker's HTTP listener", worker.status)
-    waiting.until("both to be told positions", lambda: all(stands()[:3]))
-    waiting.until_still(stands, 2.0, _LONGEST_S)
+    polling.wait_until("our worker's HTTP listener", worker.status)
+    polling.wait_until("both to be told positions", lambda: all(results()[:3]))
+    polling.wait_until_stable(results, 2.0, _LONGEST_S)
 
 
 def _all_arrived(
@@ -141,13 +145,13 @@ def _all_arrived(
         return recorded, _since(row_log.read(log), handled_before)
 
     def equal() -> tuple[dict[str, list[RawRow]], dict[str, list[LoggedRow]]] | None:
-        waiting.until_still(lambda: (recorder.count(), _counted(log)), _QUIET_S, _LONGEST_S)
+        polling.wait_until_stable(lambda: (recorder.count(), _counted(log)), _QUIET_S, _LONGEST_S)
         recorded, handled = both()
         return (recorded, handled) if _lengths(recorded) == _lengths(handled) else None
 
     try:
-        return waiting.until("as many rows as recorded", equal)
-    except waiting.NotInTime:
+        return polling.wait_until("as many rows as recorded", equal)
+    except polling.NotInTime:
         return both()  # the report says what is missing
 
 
@@ -164,7 +168,7 @@ def _since(rows: Mapping[str, list[T]], before: Counter[str]) -> dict[str, list[
     return {stream: every for stream, every in new.items() if every}
 
 
-def _tell(told: Section, found: Meeting) -> None:
+def _tell(section: Section, found: Meeting) -> None:
     streams = sorted(found.recorded.keys() | found.handled.keys())
     rows = []
     for stream in streams:
@@ -173,20 +177,20 @@ def _tell(told: Section, found: Meeting) -> None:
         rows.append((stream, len(recorded), len(handled), same))
     everything = ("all", sum(row[1] for row in rows), sum(row[2] for row in rows), "")
     headings = ("stream", "rows recorded", "rows handled", "row for row")
-    told.tables.append(("Rows by stream:", Table(headings, [*rows, everything])))
-    told.tables.append(("What clients did, and how often:", answers_table(found.answers)))
+    section.tables.append(("Rows by stream:", Table(headings, [*rows, everything])))
+    section.tables.append(("What clients did, and how often:", answers_table(found.answers)))
     unequal = [f"{row[0]} {row[2]} instead of {row[1]}" for row in rows if row[1] != row[2]]
-    told.check("as many rows as recorded, for each stream", not unequal, ", ".join(unequal))
+    section.check("as many rows as recorded, for each stream", not unequal, ", ".join(unequal))
     differ = [row[0] for row in rows if row[3] == "no"]
-    told.check("the same rows in the same order", not differ, ", ".join(differ))
+    section.check("the same rows in the same order", not differ, ", ".join(differ))
     counts = found.status["counts"]
     odd = {name: counts[name] for name in _ODD if counts[name]}
-    told.check(
+    section.check(
         "our worker met no bad row, unknown stream, reset, gap to fetch or duplicate",
         not odd,
         ", ".join(f"{name}: {value}" for name, value in odd.items()),
     )
-    told.check("our worker ended with status 0", found.exit_status == 0, str(found.exit_status))
+    section.check("our worker ended with status 0", found.exit_status == 0, str(found.exit_status))
 
 
 def _same(recorded: Iterable[RawRow], handled: Iterable[LoggedRow]) -> bool:

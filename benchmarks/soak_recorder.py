@@ -20,7 +20,7 @@ _LOST = "lost"
 _CELLS = 6
 
 
-class Noting(Handler):
+class FactFileRecorder(Handler):
     """Writes every fact to a file before its position moves.
 
     :param path: the file, which is added to
@@ -49,7 +49,7 @@ class Noting(Handler):
             left = left[os.write(self._file, left) :]
 
 
-class Noted(NamedTuple):
+class RecordedFacts(NamedTuple):
     """Each fact once.
 
     :ivar entries: by stream, in the order of the first times
@@ -64,16 +64,16 @@ class Noted(NamedTuple):
     lost: list[tuple[str, str, Range]]
 
 
-def read_notes(path: Path) -> Noted:
+def read_recorded(path: Path) -> RecordedFacts:
     """What is in the file."""
     with path.open(encoding="utf-8") as lines:
-        return once(lines)
+        return deduplicated(lines)
 
 
-def once(lines: Iterable[str]) -> Noted:
+def deduplicated(lines: Iterable[str]) -> RecordedFacts:
     """The facts of lines; one that was not finished comes again."""
     seen: dict[tuple[str, str, Token], FactDigest] = {}
-    found = Noted({}, 0, 0, [])
+    found = RecordedFacts({}, 0, 0, [])
     repeated = changed = 0
     for line in lines:
         cells = line.rstrip("\n").split("\t")

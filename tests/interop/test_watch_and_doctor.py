@@ -12,41 +12,50 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial import unittest as trial
 
-from interop import waiting
+from interop import polling
 from interop.environments import Environment
-from interop.our_watch import Diagnosis, Look
+from interop.observer import QuietSnapshot
 from interop.redis_wire import RedisWire
 from interop.releases import CURRENT
 from interop.report import answers_table, difference
-from interop.scene import Calm
-from interop.synapse import Home
+from interop.synapse import ServerDirectory
 from interop.synapse_over_redis import EightProcesses
 from interop.synapse_tables import OpenTransaction, SynapseTables
+from interop.synrepl_watch import Diagnosis, WatchSample
 from synrepl.testing.postgres import fresh_database
 from synrepl.testing.redis import RedisTestServer
 
 KEY = ("events", "w")
 
 
-def look(heard: int | None = 7, committed: int | None = 6, rows: int = 3, **more: Any) -> Look:
+def look(
+    heard: int | None = 7, committed: int | None = 6, rows: int = 3, **more: Any
+) -> WatchSample:
     stream = {"stream": "events", "writer": "w", "heard": heard, "committed": committed}
-    told = {"connected": True, "trouble": [], "alarms": [], "streams": [{**stream, "rows": rows}]}
-    return Look({**told, **more})
+    section = {
+        "connected": True,
+        "trouble": [],
+        "alarms": [],
+        "streams": [{**stream, "rows": rows}],
+    }
+    return WatchSample({**section, **more})
 
 
-def calm(seen: Look, announced: int = 7, rows: int = 3, recorded: int = 6) -> Calm:
-    return Calm({KEY: announced}, Counter({KEY: rows}), {KEY: recorded}, seen)
+def quiet_snapshot(
+    seen: WatchSample, announced: int = 7, rows: int = 3, recorded: int = 6
+) -> QuietSnapshot:
+    return QuietSnapshot({KEY: announced}, Counter({KEY: rows}), {KEY: recorded}, seen)
 
 
 class CalmTests(TestCase):
     """The wire, the database and the watch at one moment."""
 
     def test_nothing_is_wrong_where_all_agree(self) -> None:
-        self.assertEqual(calm(look()).wrong, [])
-        self.assertEqual(calm(look()).behind, [])
+        self.assertEqual(quiet_snapshot(look()).wrong, [])
+        self.assertEqual(quiet_snapshot(look()).behind, [])
 
     def test_what_the_watch_tells_wrongly(self) -> None:
-        for seen, told in (
+        for seen, section in (
             (look(heard=8), ["events of w heard at 8, announced 7"]),
             (look(heard=None), ["events of w heard at None, announced 7"]),
             (look(committed=5), ["events of w committed at 5, recorded 6"]),
@@ -54,22 +63,22 @@ class CalmTests(TestCase):
             (look(alarms=["a"]), ["a"]),
             (look(trouble=["t"]), ["t"]),
         ):
-            self.assertEqual(calm(seen).wrong, told)
+            self.assertEqual(quiet_snapshot(seen).wrong, section)
 
     def test_what_the_watch_makes_up(self) -> None:
         more = {"stream": "x", "writer": "w", "heard": 1, "committed": None, "rows": 0}
-        seen = look(streams=[*look().told["streams"], more])
-        self.assertEqual(calm(seen).wrong, ["x of w heard at 1, announced None"])
+        seen = look(streams=[*look().report["streams"], more])
+        self.assertEqual(quiet_snapshot(seen).wrong, ["x of w heard at 1, announced None"])
 
     def test_who_is_behind(self) -> None:
-        told = calm(look(heard=5), announced=5).behind
-        self.assertEqual(told, ["events of w announced 5, recorded 6"])
+        section = quiet_snapshot(look(heard=5), announced=5).behind
+        self.assertEqual(section, ["events of w announced 5, recorded 6"])
 
     def test_rows_are_counted_from_a_moment_on(self) -> None:
-        before = calm(look(rows=2), rows=1)
-        self.assertEqual(calm(look(rows=4), rows=3).miscounted(before), [])
-        told = calm(look(rows=4), rows=4).miscounted(before)
-        self.assertEqual(told, ["events of w 2 rows instead of 3"])
+        before = quiet_snapshot(look(rows=2), rows=1)
+        self.assertEqual(quiet_snapshot(look(rows=4), rows=3).miscounted(before), [])
+        section = quiet_snapshot(look(rows=4), rows=4).miscounted(before)
+        self.assertEqual(section, ["events of w 2 rows instead of 3"])
 
     def test_a_look_is_well(self) -> None:
         self.assertTrue(look().well)
@@ -99,8 +108,10 @@ class RoutesTests(TestCase):
     """Which process answers a request."""
 
     def setUp(self) -> None:
-        home = Home(Environment(CURRENT, Path("nowhere")), Path("nowhere"), "a.example", {})
-        self.eight = EightProcesses(home, 1)
+        server_directory = ServerDirectory(
+            Environment(CURRENT, Path("nowhere")), Path("nowhere"), "a.example", {}
+        )
+        self.eight = EightProcesses(server_directory, 1)
 
     def ports(self, path: str) -> set[int]:
         return {self.eight.port(f"/_matrix/client/r0{path}") for _ in range(6)}
@@ -167,14 +178,14 @@ class WireTests(TestCase):
         self, said: list[tuple[str, str, int]]
     ) -> None:
         with RedisWire(self.redis.port, "a.example") as wire:
-            waiting.until("a subscriber", lambda: self.publish("POSITION x y 0 1"))
+            polling.wait_until("a subscriber", lambda: self.publish("POSITION x y 0 1"))
             for stream, writer, token in said:
                 self.publish(f"RDATA {stream} {writer} batch [1, 2]")
                 self.publish(f'RDATA {stream} {writer} {token} ["a b"]')
             self.publish("LOCK_RELEASED [1]")
             self.publish("POSITION events a 9 4")
             self.publish("POSITION end y 0 1")
-            waiting.until("all of it", lambda: ("end", "y") in wire.announced())
+            polling.wait_until("all of it", lambda: ("end", "y") in wire.announced())
             announced, rows = wire.announced(), wire.rows()
         furthest: dict[tuple[str, str], int] = {}
         for stream, writer, token in said:
@@ -193,8 +204,8 @@ class TellingTests(TestCase):
 
     def test_difference(self) -> None:
         self.assertEqual(difference({"a": 1, "b": 2}, {"b": 2, "a": 1}), "")
-        told = difference({"a": 1, "b": 2}, {"b": 3, "c": 1})
-        self.assertEqual(told, "a 0 instead of 1, b 3 instead of 2, c 1 instead of 0")
+        section = difference({"a": 1, "b": 2}, {"b": 3, "c": 1})
+        self.assertEqual(section, "a 0 instead of 1, b 3 instead of 2, c 1 instead of 0")
 
     def test_answers(self) -> None:
         table = answers_table({("join", 403): 1, ("join", 200): 5, ("a", 200): 2})

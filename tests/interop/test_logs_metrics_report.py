@@ -49,7 +49,7 @@ class Told(TestCase):
             self.assertEqual(logs.subscriptions(log), [("caches", 3)])
             self.assertEqual(logs.discarded(log), {"typing": 2})
             _, expected, unexpected, printed, other, *_ = logs.entries(log)
-        self.assertTrue(expected.grave and unexpected.grave)
+        self.assertTrue(expected.is_error and unexpected.is_error)
         self.assertIsNotNone(expected.reason)
         self.assertIsNone(unexpected.reason)
         self.assertEqual(printed.cause, "RuntimeError: dictionary changed size during iteration")

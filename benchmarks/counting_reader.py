@@ -12,32 +12,32 @@ import select
 import socket
 import time
 
-from benchmarks.child import begin, say
+from benchmarks.child import limit_lifetime, report
 
 _BUFFER = 2**20
 
 
 def main() -> None:
     """Read until the end."""
-    begin()
-    wanted = _parser().parse_args()
-    end = wanted.end.replace("|", "\n").encode()
+    limit_lifetime()
+    options = _parser().parse_args()
+    end = options.end.replace("|", "\n").encode()
     poll = select.epoll()
     sockets: dict[int, socket.socket] = {}
-    for _ in range(wanted.connections):
-        sock = socket.create_connection(("127.0.0.1", wanted.port))
-        sock.sendall(wanted.hello.replace("|", "\n").encode())
+    for _ in range(options.connections):
+        sock = socket.create_connection(("127.0.0.1", options.port))
+        sock.sendall(options.hello.replace("|", "\n").encode())
         sock.setblocking(False)
         sockets[sock.fileno()] = sock
         poll.register(sock.fileno(), select.EPOLLIN)
-    say({"connected": len(sockets)})
+    report({"connected": len(sockets)})
     received = dict.fromkeys(sockets, 0)
-    buffer = bytearray(2**14 if wanted.rate else _BUFFER)
+    buffer = bytearray(2**14 if options.rate else _BUFFER)
     view = memoryview(buffer)
     total = lines = 0
     first = last = 0.0
     tail = b""
-    while sockets and not (wanted.limit and total >= wanted.limit):
+    while sockets and not (options.limit and total >= options.limit):
         for number, _ in poll.poll():
             count = sockets[number].recv_into(buffer)
             last = time.perf_counter()
@@ -51,10 +51,10 @@ def main() -> None:
             if not count or (end and tail == end):
                 poll.unregister(number)
                 sockets.pop(number).close()
-            elif wanted.rate:
-                time.sleep(max(0.0, first + total / wanted.rate - last))
+            elif options.rate:
+                time.sleep(max(0.0, first + total / options.rate - last))
     counts = received.values()
-    say({"fewest": min(counts), "most": max(counts), "lines": lines, "wall": last - first})
+    report({"fewest": min(counts), "most": max(counts), "lines": lines, "wall": last - first})
 
 
 def _parser() -> argparse.ArgumentParser:

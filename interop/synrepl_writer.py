@@ -8,10 +8,10 @@ from typing import Any, Self
 import yaml
 
 from interop.processes import Process, free_ports
-from interop.product import OurMaster, ready, start
+from interop.synrepl_processes import SynreplMaster, ready, start
 
 
-class OurWriter:
+class SynreplWriter:
     """A worker that writes, with the database of our master.
 
     A ``with`` block that ends it; in between it may be killed and started again.
@@ -20,7 +20,7 @@ class OurWriter:
     :ivar http: port of its HTTP listener
     """
 
-    def __init__(self, master: OurMaster, name: str, more: Mapping[str, Any]) -> None:
+    def __init__(self, master: SynreplMaster, name: str, more: Mapping[str, Any]) -> None:
         (self.http,) = free_ports(1)
         self._directory = master.directory
         self._config = master.directory / f"{name}.yaml"

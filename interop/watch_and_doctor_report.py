@@ -6,14 +6,14 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from interop.our_watch import Diagnosis, Look
+from interop.observer import QuietSnapshot, StoppedProcess
 from interop.releases import CURRENT
 from interop.report import Section, Table, answers_table
-from interop.scene import Calm, Moment
 from interop.synapse_over_redis import MAIN, NAMES
 from interop.synapse_tables import OpenTransaction
+from interop.synrepl_watch import Diagnosis, WatchSample
 
-_STORY = """\
+_DESCRIPTION = """\
 A real server of {release} on a database of its own: the main process, two event persisters, two other
 stream writers, and one process each for sync, federation and pushers, which communicate over
 Redis. Beside it run `synrepl watch --redis … --json` and, repeatedly, `synrepl doctor
@@ -40,7 +40,7 @@ _ALARM_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class StoppedInTransaction:
     """A process was stopped in the middle of a transaction.
 
     :ivar older: of which age in seconds the doctor was asked to tell
@@ -56,7 +56,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Silent:
+class StoppedAfterCommit:
     """A process was stopped when it had committed something, and announced nothing of it.
 
     :ivar alarms: what the watch said
@@ -64,117 +64,131 @@ class Silent:
     :ivar after: what the doctor said when the process went on
     """
 
-    moment: Moment
+    moment: StoppedProcess
     alarms: Sequence[str]
     seconds: float
     after: Diagnosis
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class WatchDoctorResult:
     """All that was seen.
 
     :ivar before: a quiet moment before any request, the next one, and the last one
-    :ivar looks: of the watch while clients were busy
-    :ivar asked: the doctor while clients were busy
+    :ivar samples: of the watch while clients were busy
+    :ivar diagnoses: the doctor while clients were busy
     :ivar said: what the watch printed on standard error
     """
 
-    before: Calm
-    after: Calm
-    last: Calm
+    before: QuietSnapshot
+    after: QuietSnapshot
+    last: QuietSnapshot
     rounds: int
     seconds: float
     answers: Counter[tuple[str, int]]
-    looks: Sequence[Look]
-    asked: Sequence[Diagnosis]
-    held: Held
-    silent: Silent
+    samples: Sequence[WatchSample]
+    diagnoses: Sequence[Diagnosis]
+    stopped_in_transaction: StoppedInTransaction
+    stopped_after_commit: StoppedAfterCommit
     said: Sequence[str]
 
 
-def section(found: Beside) -> Section:
+def section(found: WatchDoctorResult) -> Section:
     """The tables and the checks."""
-    story = _STORY.format(
-        release=CURRENT, rounds=found.rounds, seconds=found.seconds, older=found.held.older
+    story = _DESCRIPTION.format(
+        release=CURRENT,
+        rounds=found.rounds,
+        seconds=found.seconds,
+        older=found.stopped_in_transaction.older,
     )
     title = f"watch and doctor beside a real {CURRENT} server of eight processes"
-    told = Section(title, story.splitlines())
-    told.tables.append(("At the last quiet moment:", _sides(found)))
-    told.tables.append(("What clients did, and how often:", answers_table(found.answers)))
-    moments = {"before": found.before, "after": found.after, "at the end": found.last}
-    for when, calm in moments.items():
-        told.check(
+    section = Section(title, story.splitlines())
+    section.tables.append(("At the last quiet moment:", _sides(found)))
+    section.tables.append(("What clients did, and how often:", answers_table(found.answers)))
+    snapshots = {"before": found.before, "after": found.after, "at the end": found.last}
+    for when, snapshot in snapshots.items():
+        section.check(
             f"{when}: watch tells of every writer what was recorded, and what is in the database",
-            not calm.wrong,
-            ", ".join(calm.wrong),
+            not snapshot.wrong,
+            ", ".join(snapshot.wrong),
         )
-        told.check(
+        section.check(
             f"{when}: every position in the database was announced",
-            not calm.behind,
-            ", ".join(calm.behind),
+            not snapshot.behind,
+            ", ".join(snapshot.behind),
         )
     miscounted = found.last.miscounted(found.before)
-    told.check("watch counted the rows that were recorded", not miscounted, ", ".join(miscounted))
+    section.check(
+        "watch counted the rows that were recorded", not miscounted, ", ".join(miscounted)
+    )
     heard = {writer for _, writer in found.last.look.by_key("heard")}
     missing = {"master" if name == MAIN else name for name in NAMES} - heard
-    told.check("watch heard all eight processes", not missing, ", ".join(sorted(missing)))
-    silent = [look for look in found.looks if not look.well]
-    lag = max(max(look.by_key("lag_seconds").values(), default=0.0) for look in found.looks)
-    told.check(
+    section.check("watch heard all eight processes", not missing, ", ".join(sorted(missing)))
+    faulty = [sample for sample in found.samples if not sample.well]
+    lag = max(max(sample.by_key("lag_seconds").values(), default=0.0) for sample in found.samples)
+    section.check(
         "while clients were busy, watch was connected, read the database, and raised no alarm",
-        not silent,
-        f"{len(found.looks)} looks, the largest lag was {lag:.1f} s"
-        + "".join(f"; {fault}" for look in silent[:3] for fault in look.trouble + look.alarms),
+        not faulty,
+        f"{len(found.samples)} looks, the largest lag was {lag:.1f} s"
+        + "".join(
+            f"; {fault}" for sample in faulty[:3] for fault in sample.trouble + sample.alarms
+        ),
     )
-    ill = [diagnosis for diagnosis in found.asked if diagnosis.status != 0]
-    told.check(
+    ill = [diagnosis for diagnosis in found.diagnoses if diagnosis.status != 0]
+    section.check(
         "while clients were busy, the doctor found nothing wrong",
         not ill,
-        f"asked {len(found.asked)} times" + "".join(f"; {diagnosis}" for diagnosis in ill),
+        f"asked {len(found.diagnoses)} times" + "".join(f"; {diagnosis}" for diagnosis in ill),
     )
-    _tell_held(told, found.held)
-    _tell_silent(told, found.silent)
-    told.check("watch had no errors to print", not found.said, " | ".join(found.said[:3]))
-    return told
+    _check_stopped_in_transaction(section, found.stopped_in_transaction)
+    _check_stopped_after_commit(section, found.stopped_after_commit)
+    section.check("watch had no errors to print", not found.said, " | ".join(found.said[:3]))
+    return section
 
 
-def _tell_held(told: Section, held: Held) -> None:
-    oldest = held.oldest
-    told.check(
+def _check_stopped_in_transaction(
+    section: Section, stopped_in_transaction: StoppedInTransaction
+) -> None:
+    oldest = stopped_in_transaction.oldest
+    section.check(
         f"stopped in a transaction: the oldest one in the database is {STOPPED}'s",
         oldest is not None and oldest.process == STOPPED,
         "there is none" if oldest is None else f"backend {oldest.pid} of {oldest.process}",
     )
-    told.check(
+    section.check(
         "the doctor named its backend and the process, and ended with status 1",
-        oldest is not None and held.then.names(*oldest) and held.then.status == 1,
-        "; ".join(finding["what"] for finding in held.then.findings),
+        oldest is not None
+        and stopped_in_transaction.then.names(*oldest)
+        and stopped_in_transaction.then.status == 1,
+        "; ".join(finding["what"] for finding in stopped_in_transaction.then.findings),
     )
-    _tell_after(told, held.after)
+    _check_resumed(section, stopped_in_transaction.after)
 
 
-def _tell_silent(told: Section, silent: Silent) -> None:
-    moment = silent.moment
-    told.check(
+def _check_stopped_after_commit(section: Section, stopped_after_commit: StoppedAfterCommit) -> None:
+    moment = stopped_after_commit.moment
+    section.check(
         f"stopped after a commit, at {moment.committed}, announced up to {moment.announced}: watch"
         f" told of it within {_ALARM_S:g} s",
-        silent.seconds <= _ALARM_S,
-        f"{silent.seconds:.1f} s: " + "; ".join(silent.alarms),
+        stopped_after_commit.seconds <= _ALARM_S,
+        f"{stopped_after_commit.seconds:.1f} s: " + "; ".join(stopped_after_commit.alarms),
     )
-    told.check(
+    section.check(
         f"it told of {STREAM} of {STOPPED}, and of no other process",
-        any(alarm.startswith(f"{STREAM} of {STOPPED} is at ") for alarm in silent.alarms)
-        and all(f" of {STOPPED} is at " in alarm for alarm in silent.alarms),
+        any(
+            alarm.startswith(f"{STREAM} of {STOPPED} is at ")
+            for alarm in stopped_after_commit.alarms
+        )
+        and all(f" of {STOPPED} is at " in alarm for alarm in stopped_after_commit.alarms),
     )
-    _tell_after(told, silent.after)
+    _check_resumed(section, stopped_after_commit.after)
 
 
-def _tell_after(told: Section, after: Diagnosis) -> None:
-    told.check("when it went on, neither found anything wrong", after.status == 0, str(after))
+def _check_resumed(section: Section, after: Diagnosis) -> None:
+    section.check("when it went on, neither found anything wrong", after.status == 0, str(after))
 
 
-def _sides(found: Beside) -> Table:
+def _sides(found: WatchDoctorResult) -> Table:
     last, since = found.last, found.before
     heard, committed = last.look.by_key("heard"), last.look.by_key("committed")
     counted, before = last.look.by_key("rows"), since.look.by_key("rows")

@@ -1,0 +1,69 @@
+"""What is due to a real worker over Redis."""
+
+from __future__ import annotations
+
+from collections import Counter
+from unittest import TestCase
+
+from interop.expected_rows import ExpectedLiveRows, RedisPhaseResult
+from interop.releases import CURRENT
+
+
+class LiveReckoningTests(TestCase):
+    """Rows that were heard, and positions that were told."""
+
+    def setUp(self) -> None:
+        self.expected = ExpectedLiveRows(CURRENT)
+        self.expected.begin("first")
+        self.expected.appended("events", [(1, 1), (2, 2)])
+        self.expected.appended("events", [(3, 1), (4, 1)])
+        self.expected.appended("groups", [(1, 1)])  # which is no stream of this release
+
+    def test_what_was_heard_is_due_and_the_last_token_is_where_it_stands(self) -> None:
+        self.expected.over(heard=True)
+        self.assertEqual(self.expected.due(), {"events": 5})
+        self.assertEqual(self.expected.tokens(), {"events": 4})
+
+    def test_what_was_missed_is_told_of_by_positions(self) -> None:
+        self.expected.over(heard=False)
+        self.assertEqual(self.expected.due(), {})
+        self.assertEqual(self.expected.tokens(), {"events": 4})
+
+    def test_rows_add_up_and_a_writer_that_pauses_holds_nobody_back(self) -> None:
+        self.expected.over(heard=True)
+        self.expected.begin("second")
+        self.expected.appended("events", [(5, 1)])
+        self.expected.over(heard=True)
+        self.assertEqual(self.expected.due(), {"events": 6})
+        self.assertEqual(self.expected.tokens(), {"events": 5})
+        self.expected.begin("third")
+        self.expected.appended("events", [(6, 1)])
+        self.expected.over(heard=False)
+        self.assertEqual(self.expected.due(), {"events": 6})
+        self.assertEqual(self.expected.tokens(), {"events": 6})
+
+    def test_streams_that_share_a_sequence(self) -> None:
+        self.expected.appended("device_lists", [(3, 1)])
+        self.expected.appended("user_signature", [(4, 1)])  # which is no stream of this release
+        self.assertEqual(self.expected.tokens(), {"events": 4, "device_lists": 4})
+
+    def stand(self, counted: int, position: int) -> RedisPhaseResult:
+        self.expected.over(heard=False)
+        rows, positions = Counter(events=counted), {"events": position}
+        phase = self.expected.phases[-1]
+        return RedisPhaseResult(phase, Counter(events=5), rows, self.expected.tokens(), positions)
+
+    def test_a_stand_is_well_only_with_every_row_and_where_it_has_to_be(self) -> None:
+        self.assertTrue(self.stand(5, 4).well)
+        self.assertFalse(self.stand(4, 4).well)
+        self.assertFalse(self.stand(6, 4).well)
+        for position in (3, 5):
+            stand = self.stand(5, position)
+            self.assertFalse(stand.well)
+            self.assertEqual(stand.strayed, [f"events at {position} instead of 4"])
+
+    def test_streams_of_which_it_shows_no_position_do_not_stray(self) -> None:
+        self.expected.over(heard=True)
+        rows = Counter(events=5)
+        stand = RedisPhaseResult(self.expected.phases[-1], rows, rows, self.expected.tokens(), {})
+        self.assertTrue(stand.well)
