@@ -85,7 +85,7 @@ class BesideReportTests(TestCase):
         streams = [each for each in few.report["streams"] if each["writer"] != "sync1"]
         announced = {key: 1 for key in GOOD.last.announced if key[1] != "sync1"}
         rows = Counter(dict.fromkeys(announced, 4) | {("caches", "sync1"): 1})
-        last = QuietSnapshot(announced, rows, {}, WatchSample({**few.section, "streams": streams}))
+        last = QuietSnapshot(announced, rows, {}, WatchSample({**few.report, "streams": streams}))
         self.assertIn("watch heard all eight processes", self.fails(last=last))
 
     def test_under_traffic(self) -> None:
