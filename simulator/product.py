@@ -47,7 +47,7 @@ from synrepl.services.coherence.invalidations import Changes
 from synrepl.services.following.consumer import StartAt, Subscription
 from synrepl.services.following.possible_tokens import PossibleTokens
 from synrepl.services.handlers import Batch, Handler, TransactionalHandler
-from synrepl.services.membership.membership import Membership
+from synrepl.services.membership import Membership
 from synrepl.services.sizes import Sizes
 from synrepl.services.sources import (
     LINEAR,

@@ -17,7 +17,7 @@ from synrepl.cli.terminal import plain_table, printable, show
 from synrepl.core.names import writer_name
 from synrepl.daemon.catalogue import catalogue
 from synrepl.daemon.config.config import load
-from synrepl.services.membership.membership import Membership
+from synrepl.services.membership import Membership
 from synrepl.storage.membership import Member, State
 from synrepl.streams.definition import Stream
 

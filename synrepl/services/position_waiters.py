@@ -48,6 +48,11 @@ class PositionWaiters:
         """Number of waiters."""
         return len(self._all)
 
+    @property
+    def keys(self) -> set[Key]:
+        """The positions that have waiters."""
+        return set(self._waiting)
+
     async def wait(self, keys: Sequence[Key], token: Token, timeout_s: float) -> Token | None:
         """Wait until the position of one of ``keys`` moves to ``token`` or above.
 

@@ -201,8 +201,7 @@ class ReplayingDeadLetters(DeadLetterCase):
         await self.replay(worker)
         self.assertEqual(sorted(self.seen()), ["a", "b", "bad1", "bad2", "c", "d", "e"])
         # Another attempt, as after a commit whose answer was lost, finds it gone.
-        calls = worker.delivery._calls
-        self.assertTrue(await calls.replay(worker.delivery.consumers[0], first))
+        self.assertTrue(await worker.delivery.dead_letters.replay(first))
         self.assertEqual(self.seen().count("bad1"), 1)
 
     async def test_keeps_a_letter_that_fails_again_with_the_new_reason(self) -> None:
@@ -228,7 +227,7 @@ class ReplayingDeadLetters(DeadLetterCase):
             "discard", lambda txn: dead_letters.discard(txn, "worker1", ANY)
         )
         for letter in letters:
-            await worker.delivery._calls.replay(worker.delivery.consumers[0], letter)
+            await worker.delivery.dead_letters.replay(letter)
         self.assertEqual(self.seen(), ["a", "b", "c", "d", "e"])
 
     async def test_does_not_replay_letters_of_other_followers(self) -> None:

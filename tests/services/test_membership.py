@@ -10,7 +10,7 @@ from twisted.internet.defer import Deferred
 
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.core.tokens import Range
-from synrepl.services.membership.membership import Membership, StillOpen
+from synrepl.services.membership import Membership, StillOpen
 from synrepl.storage.database import Transaction
 from synrepl.storage.membership import (
     Member,

@@ -74,7 +74,7 @@ class WaitingForPositions(SynchronousTestCase):
         self.waiters = PositionWaiters(TwistedScheduler(self.clock), most=3)
 
     def tearDown(self) -> None:
-        self.assertEqual((len(self.waiters), self.waiters._waiting), (0, {}))
+        self.assertEqual((len(self.waiters), self.waiters.keys), (0, set()))
         self.clock.advance(0)
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
@@ -189,7 +189,7 @@ class WaitersMachine(RuleBasedStateMachine):
     def the_others_wait(self) -> None:
         assert all(wait.result == [] for *_, wait in self.open)
         assert len(self.waiters) == len(self.open)
-        assert set(self.waiters._waiting) == {key for keys, *_ in self.open for key in keys}
+        assert self.waiters.keys == {key for keys, *_ in self.open for key in keys}
         assert len(self.clock.getDelayedCalls()) == len(self.open)
 
 

@@ -8,9 +8,9 @@ from typing import Any
 from simulator.scenario import MEMBERSHIP_CHANGES, Scenario
 from synrepl.core.tokens import Token
 from synrepl.positions.settlement import SettlementTracker
+from synrepl.services import membership as service
 from synrepl.services.announcing.stream_state import StreamState
-from synrepl.services.membership import membership as service
-from synrepl.services.membership.membership import Membership
+from synrepl.services.membership import Membership
 from synrepl.services.writing.writer_lease import LeaseKeeper
 from synrepl.storage import membership
 from synrepl.storage.memory.lease import MemoryLease

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import psycopg2
 from psycopg2.errors import SerializationFailure
 
-from synrepl.services.membership.membership import Membership, StillOpen
+from synrepl.services.membership import Membership, StillOpen
 from synrepl.storage import membership as storage
 from synrepl.storage import staging as staged
 from synrepl.storage import staging_with_ids as preserved

@@ -12,10 +12,10 @@ from synrepl.wire.commands import Command, Position, Rdata
 
 
 class CommandLink:
-    """Passes everything to the follower, and tells ``outgoing`` when and to whom to send.
+    """Forwards everything to the follower, and connects ``outgoing`` when commands may be sent.
 
-    :param states: on Redis, where everybody hears everything: what others say of
-        themselves; None over TCP, where a master tells its clients nothing of that
+    :param states: states that other processes publish on Redis; None over TCP, where a master
+        does not pass them on to its clients
     """
 
     def __init__(
@@ -27,25 +27,25 @@ class CommandLink:
         self._unproven: Upstream | None = None
 
     def connected(self, upstream: Upstream) -> None:
-        """A connection was made."""
+        """Start following, and connect ``outgoing`` once the peer has proven itself."""
         self._follower.connected(upstream)
         if self._states is not None:
             self._outgoing.connected(upstream)
-        else:  # commands hold secrets, so SERVER must have shown first that it is the right one
+        else:  # commands contain secrets, so wait until SERVER has identified the peer
             self._unproven = upstream
 
     def received(self, commands: Sequence[Command]) -> None:
-        """Lines from the other side."""
+        """Process lines from the peer."""
         if self._unproven is not None:
             upstream, self._unproven = self._unproven, None
             self._outgoing.connected(upstream)
-        # First, so that a handler that is told of a command finds its effect in the states.
+        # First, so that handlers of a command see its effect in the states.
         if self._states is not None or self._outgoing.awaits_position:
             self._look(commands)
         self._follower.received(commands)
 
     def disconnected(self) -> None:
-        """The connection is lost."""
+        """Forget the connection."""
         self._unproven = None
         self._outgoing.disconnected()
         self._follower.disconnected()

@@ -60,11 +60,17 @@ class DeadLetterReplay:
         """
         self.counts, self.newest, requested = await self._record.letters(MAX_LISTED, MAX_PER_POLL)
         for letter in requested:
-            consumer = self._consumers.get(letter.fact.handler)
-            if consumer is not None:
-                await self._calls.replay(consumer, letter)
+            await self.replay(letter)
         if requested:
             self.counts, self.newest, _ = await self._record.letters(MAX_LISTED, MAX_PER_POLL)
+
+    async def replay(self, letter: DeadLetter) -> bool:
+        """Replay a dead letter; False when its handler is not configured here, or fails again.
+
+        :raises SynreplError: the record cannot be written
+        """
+        consumer = self._consumers.get(letter.fact.handler)
+        return consumer is not None and await self._calls.replay(consumer, letter)
 
     def to_json(self) -> dict[str, Any]:
         """``{"count", "newest"}``."""

@@ -1,1 +1,0 @@
-"""Adding, draining and removing writers at run time."""
