@@ -316,7 +316,7 @@ class TrimmedByAnotherMaster(TrimmingCase):
             [self.caches],
             world.publisher,
             world.log,
-            lost=lambda *what: self.lost.append(what),
+            trimmed=lambda *what: self.lost.append(what),
         )
         self.lease = done(world.store.open_writer("other", [self.caches]))
         self.addCleanup(lambda: done(self.lease.close()))

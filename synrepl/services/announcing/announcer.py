@@ -1,7 +1,7 @@
-"""Watches the streams of a database and announces what settles in them.
+"""Watches the streams in a database, and announces facts as they are settled.
 
-NOTIFY wakes the announcer and a slow poll checks: a lost NOTIFY costs
-latency, never a fact.
+NOTIFY wakes the announcer, and a slow poll backs it up: a lost NOTIFY costs latency, never a
+fact.
 """
 
 from __future__ import annotations
@@ -21,13 +21,16 @@ from synrepl.streams.row import Row
 
 
 class Announcer:
-    """Keeps the states of streams in step with the store.
+    """Keeps the states of streams up to date with the store.
 
-    :param poll_s: seconds between looks when nothing wakes it
-    :param lost: told of facts that another process trimmed before they were seen
-        here: stream, writer, and the token up to which they are gone
-    :param failed_over: told the number of the server's incarnation when another server
+    :param listener: is notified of all advances
+    :param poll_s: seconds between two polls when nothing wakes it
+    :param trimmed: called with (stream, writer, token) if another process trimmed facts up to
+        the token before they were read here
+    :param failed_over: called with the number of the server's incarnation when another server
         has taken over
+    :ivar last_error: why the last poll failed; None if it succeeded
+    :ivar failovers: number of failovers since the process started
     """
 
     def __init__(
@@ -35,10 +38,10 @@ class Announcer:
         scheduler: Scheduler,
         store: FactStore,
         streams: Iterable[Stream],
-        movements: PositionListener,
+        listener: PositionListener,
         log: Logger,
         poll_s: float = 1.0,
-        lost: Callable[[str, str, Token], object] = lambda stream, writer, upto: None,
+        trimmed: Callable[[str, str, Token], object] = lambda stream, writer, upto: None,
         failed_over: Callable[[int], object] = lambda incarnation: None,
         sizes: Sizes = DEFAULT_SIZES,
     ) -> None:
@@ -46,11 +49,11 @@ class Announcer:
         self._store = store
         self._log = log
         self._poll_s = poll_s
-        self._lost = lost
+        self._trimmed = trimmed
         self._failed_over = failed_over
         self._sizes = sizes
         self.states: dict[str, StreamState] = {
-            stream.name: StreamState(stream, movements, sizes.held_rows) for stream in streams
+            stream.name: StreamState(stream, listener, sizes.held_rows) for stream in streams
         }
         self._streams = [state.stream for state in self.states.values()]
         self._dirty: set[str] = set()
@@ -58,18 +61,17 @@ class Announcer:
         self._is_watching = False
         self._recorded: dict[str, object] = {}
         self.last_error: SynreplError | None = None
-        #: How often another server has taken over while this process ran.
         self.failovers = 0
 
     @property
     def incarnation(self) -> int:
-        """Of the database's server; 0 before the start."""
+        """Number of the database server's incarnation; 0 before the start."""
         return max((state.incarnation for state in self.states.values()), default=0)
 
     async def start(self) -> None:
-        """Take all positions from the database, then keep watching.
+        """Read all positions from the database, then keep watching.
 
-        Either all are taken or none, so that it may be called again after an error.
+        Either all positions are taken over or none, so it may be called again after an error.
         """
         seen = await self._observe(self._streams)
         reached: dict[str, Mapping[str, Token]] = {}
@@ -82,12 +84,12 @@ class Announcer:
         self._scheduler.spawn("watch streams", self._watch())
 
     async def stop(self) -> None:
-        """Stop watching; where the streams stand goes on record a last time."""
+        """Stop watching, and record the positions a last time."""
         self._is_watching = False
         await self._record()
 
     def wake(self, stream: str) -> None:
-        """Something may have happened to a stream (a NOTIFY, a hole): look soon."""
+        """Poll a stream soon: something may have happened to it (a NOTIFY, a hole)."""
         state = self.states.get(stream)
         if state is not None and self._is_watching:
             self._dirty.add(stream)
@@ -96,39 +98,39 @@ class Announcer:
                 self._scheduler.spawn("look at streams", self._refresh_while_dirty())
 
     def wake_all(self) -> None:
-        """Look at every stream soon, as after the NOTIFY connection was lost."""
+        """Poll every stream soon, for instance after the NOTIFY connection was lost."""
         for stream in self._streams:
             self.wake(stream.name)
 
-    # -- the own writer reports (commit_listener.CommitListener) -------------------------------
+    # -- commit_listener.CommitListener, for the own writer -------------------------------
 
     def lease_acquired(self, stream: Stream, writer: str, ledger: Ledger) -> None:
-        """Announce what this ledger's writer settles from now on."""
+        """Announce from now on what the writer of this ledger settles."""
         self.states[stream.name].attach_ledger(writer, ledger)
 
     def failed_over(self, stream: Stream, writer: str, ledger: Ledger, seen: Observation) -> None:
-        """The own writer has its name on a server that has taken over."""
+        """The own writer holds its lease on a server that has taken over."""
         state = self.states[stream.name]
         self._switch_incarnation(state, seen)
         state.attach_ledger(writer, ledger)
         state.announce_failover(writer, ledger.position)
 
     def settled(self, stream: Stream, tokens: Sequence[Token], facts: Sequence[Fact]) -> None:
-        """The own writer settled tokens; a hole below them must be looked into."""
+        """The own writer settled tokens; a hole below them makes the stream be polled."""
         state = self.states[stream.name]
         state.own_settled(tokens, facts)
         if state.has_hole:
             self.wake(stream.name)
 
     def recovered(self, stream: Stream, facts: Sequence[Fact]) -> None:
-        """The own writer found facts of its own when it took its name back."""
+        """The own writer found facts of its own when it acquired its lease again."""
         self.states[stream.name].own_recovered(facts)
         self.wake(stream.name)
 
     def outcome_unknown(self, stream: Stream, rows: Sequence[Row]) -> None:
-        """Nothing can be announced of facts that were perhaps committed; they are found if they were."""
+        """Nothing is announced yet; if the facts were committed, they are found later."""
 
-    # -- looking -------------------------------------------------------------------------
+    # -- polling -------------------------------------------------------------------------
 
     async def _watch(self) -> None:
         while self._is_watching:
@@ -145,16 +147,16 @@ class Announcer:
                 await self._refresh([self.states[name] for name in sorted(dirty)])
                 self.last_error = None
                 again = {name for name in dirty if self.states[name].has_hole}
-                standing = {name: self.states[name].linear for name in again}
-                # Behind a long transaction there is nothing new to see for a while.
+                positions = {name: self.states[name].linear for name in again}
+                # Behind a long transaction nothing new can be seen for a while.
                 longer = min(2 * pause, self._sizes.slow_recheck_s)
-                pause = longer if standing == stuck_at else self._sizes.recheck_s
-                stuck_at = standing
+                pause = longer if positions == stuck_at else self._sizes.recheck_s
+                stuck_at = positions
                 if (again or self._dirty) and self._is_watching:
                     await self._scheduler.sleep(pause)
                     self._dirty |= again
         except SynreplError as error:
-            # The poll comes again; what was not seen now will be seen then.
+            # The next poll sees what was missed now.
             self.last_error = error
             self._log.warn("cannot look at the streams: {error}", error=error)
         finally:
@@ -168,7 +170,7 @@ class Announcer:
             await self._apply(state, seen[state.stream.name])
 
     async def _observe(self, streams: Sequence[Stream]) -> Mapping[str, Observation]:
-        """Look at streams; a server that has taken over is confirmed first."""
+        """Observe streams; a server that has taken over is confirmed first."""
         try:
             return await self._store.observe(streams)
         except NotConfirmed as error:
@@ -176,14 +178,14 @@ class Announcer:
             number = await self._store.confirm(announced)
             self._log.warn(
                 "{error}; confirmed now, as incarnation {number}: facts that were announced may be"
-                " lost, 'synrepl doctor' tells which",
+                " lost, 'synrepl doctor' lists them",
                 error=error,
                 number=number,
             )
             return await self._store.observe(streams)
 
     def _switch_incarnation(self, state: StreamState, observation: Observation) -> None:
-        """Go over to a server that has taken over, if that is news."""
+        """Switch to a server that has taken over, unless that was done before."""
         if state.incarnation and observation.incarnation > state.incarnation:
             if observation.incarnation > self.incarnation:
                 self.failovers += 1
@@ -204,8 +206,8 @@ class Announcer:
         ahead = {w: bound for w, bound in bounds.items() if bound > state.scanned(w)}
         for writer in ahead:
             if state.scanned(writer) < observation.trimmed:
-                # Followers that need them asked for them elsewhere.
-                self._lost(stream.name, writer, observation.trimmed)
+                # Followers that need these facts have fetched them elsewhere.
+                self._trimmed(stream.name, writer, observation.trimmed)
                 state.found(writer, observation.trimmed, ())
         ahead = {w: bound for w, bound in ahead.items() if bound > state.scanned(w)}
         if ahead:
@@ -216,7 +218,9 @@ class Announcer:
                     await self._read(state, writer, bound)
                 elif observation.incarnation == state.incarnation:
                     state.found(writer, bound, ())
-        if observation.incarnation == state.incarnation:  # else all this was before
+        if (
+            observation.incarnation == state.incarnation
+        ):  # otherwise all of this predates a failover
             state.settled_upto(bounds, observation.last)
 
     async def _read(self, state: StreamState, writer: str, bound: Token) -> None:
@@ -239,7 +243,7 @@ class Announcer:
                 self.wake(stream.name)
 
     async def _record(self) -> None:
-        """Put positions on record, so that the next start need not search far."""
+        """Record positions, so that the next start has little to search."""
         for stream in self._streams:
             state = self.states[stream.name]
             now: tuple[Token, Mapping[str, Token]] = (state.linear, state.positions_past_idle())

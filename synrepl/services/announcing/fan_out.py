@@ -1,4 +1,4 @@
-"""Several listeners for the movements of streams."""
+"""Notifies several listeners of the advances of positions."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from synrepl.streams.definition import Fact, Stream
 
 
 class FanOut:
-    """Passes every movement to all listeners, one after the other.
+    """A :class:`.PositionListener` that passes every advance to others, one after the other.
 
-    The order is the caller's to decide and to explain: a listener may rely on those before it.
+    The caller chooses the order, and documents it: a listener may rely on those before it.
 
-    :param listeners: in the order in which they hear of a movement
+    :param listeners: in the order in which they are notified
     """
 
     def __init__(self, listeners: tuple[PositionListener, ...]) -> None:

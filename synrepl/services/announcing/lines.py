@@ -1,9 +1,8 @@
-"""Facts become lines.
+"""Encodes facts as lines.
 
-A :class:`LineEncoder` writes the facts of streams for one *audience*: all
-followers that want the very same bytes. Rows are encoded once per audience,
-whatever the number of followers, and come out as chunks near 64 KiB, so that
-one write of the same bytes serves each follower.
+A :class:`LineEncoder` encodes the facts of streams for one *audience*: all followers that need
+the same bytes. Rows are encoded once per audience, whatever the number of followers, in chunks
+of about 64 KiB, so that one write of the same bytes serves each follower.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from synrepl.wire.commands import Position
 from synrepl.wire.dialects import Dialect
 from synrepl.wire.lines import LineChunk
 
-#: Where a chunk is cut, in bytes: one system call's worth.
+#: Size at which a chunk is cut, in bytes; one system call writes about as much.
 CHUNK_BYTES = 64 * 1024
 
 #: Facts that are encoded together: usually somewhat less than a chunk.
@@ -29,7 +28,9 @@ FACTS_AT_ONCE = 256
 
 
 class Audience(NamedTuple):
-    """What decides how a line looks: two followers of one audience get the same bytes.
+    """The properties that determine the bytes of a line.
+
+    All followers of one audience get the same bytes.
 
     :ivar line_limit: bytes of a line without its newline that the peer accepts
     """
@@ -40,12 +41,12 @@ class Audience(NamedTuple):
 
     @property
     def linear(self) -> bool:
-        """True when these followers know one number per stream, and get the linear view."""
+        """Whether these followers know one number per stream, and get the linear view."""
         return not self.dialect.per_writer
 
 
 class LineEncoder:
-    """Writes facts for one audience.
+    """Encodes facts for one audience.
 
     :param codecs: row codecs by stream name
     """
@@ -57,19 +58,19 @@ class LineEncoder:
         self._prefixes: dict[tuple[str, str], bytes] = {}
 
     def knows(self, stream: Stream) -> bool:
-        """True when peers of this generation know the stream."""
+        """Whether peers of this generation know the stream."""
         return self.audience.generation in stream.generations
 
     def live(
         self, stream: Stream, writer: str, prev: Token, new: Token, facts: Sequence[Fact]
     ) -> Iterator[LineChunk]:
-        """A position's move from ``prev`` to ``new``, and the facts in between.
+        """Encode the advance of a position from ``prev`` to ``new``, and the facts in between.
 
-        All rows of a fact but the last carry ``batch``. A fact with a row too
-        long for the peer is announced by POSITION instead, so that it is
-        fetched, and so is the end of a move that brought no row. A writer that
-        sets out from 0 is introduced, for nobody may have been told of it. One that a
-        failover has moved on stays where it is: whoever is elsewhere has missed something.
+        All rows of a fact but the last carry ``batch``. A fact with a row too long for the peer
+        is announced by POSITION instead, so that the peer fetches it. An advance that ends
+        without a row is announced by POSITION, too. A writer that starts at 0 is introduced
+        first, since peers may not know it yet. After a failover ``prev`` equals ``new``, and a
+        peer with any other position notices that it has missed something.
         """
         prefix, encode = self._prepare(stream, writer)
         at = prev
@@ -89,11 +90,10 @@ class LineEncoder:
             yield self.position(stream, writer, at, new)
 
     def catch_up(self, stream: Stream, facts: Sequence[Fact]) -> Iterator[LineChunk]:
-        """Missed facts for a peer of the linear view.
+        """Encode missed facts for a peer of the linear view.
 
-        As real legacy servers do, rows that share a token repeat it here. A fact
-        with a row too long for the peer is left out: the next token or the closing
-        POSITION takes the peer past it.
+        Rows that share a token repeat it, as on real legacy servers. A fact with a row too long
+        for the peer is left out; the next token or the closing POSITION takes the peer past it.
         """
         prefix, encode = self._prepare(stream, "")
         for some in _parts(facts):
@@ -104,7 +104,7 @@ class LineEncoder:
                 yield from _cut(_chunk(lines), lines)
 
     def position(self, stream: Stream, writer: str, prev: Token, new: Token) -> LineChunk:
-        """One POSITION line."""
+        """Encode one POSITION line."""
         return _chunk([self._position(stream, writer, prev, new)])
 
     def _prepare(self, stream: Stream, writer: str) -> tuple[bytes, Callable[[Row], bytes]]:
@@ -121,7 +121,7 @@ class LineEncoder:
     def _step_over(
         self, stream: Stream, writer: str, facts: Sequence[Fact], lines: list[bytes]
     ) -> list[bytes]:
-        """The lines of facts, with a POSITION instead of those of a fact that has one too long."""
+        """Replace the lines of each fact that has a line too long by a POSITION."""
         # Any ``prev`` but the peer's own position makes it fetch.
         return self._replace_long(
             facts, lines, lambda fact: [self._position(stream, writer, fact.token, fact.token)]
@@ -133,7 +133,7 @@ class LineEncoder:
         lines: list[bytes],
         instead: Callable[[Fact], list[bytes]],
     ) -> list[bytes]:
-        """The lines of facts, with others for each fact that has one too long: none is split."""
+        """Replace the lines of each fact that has a line too long; no fact is split."""
         out: list[bytes] = []
         left = iter(lines)
         for fact in facts:
@@ -158,9 +158,9 @@ def _parts(facts: Sequence[Fact]) -> Iterator[Sequence[Fact]]:
 def _lines(
     facts: Sequence[Fact], prefix: bytes, batch: bytes | None, encode: Callable[[Row], bytes]
 ) -> list[bytes]:
-    """The lines of facts, in whole lists rather than one by one, which is what makes it quick.
+    """The lines of facts, built as whole lists, which is faster than one by one.
 
-    :param batch: what all rows of a fact but the last begin with; None repeats the token
+    :param batch: prefix of all rows of a fact but the last; None repeats the token
     """
     cells = [encode(row) for fact in facts for row in fact.rows]
     heads: list[bytes] = []
@@ -175,7 +175,7 @@ def _lines(
 
 
 def _cut(chunk: LineChunk, lines: list[bytes]) -> Iterator[LineChunk]:
-    """A chunk, in several if its lines are far more than one should have."""
+    """Split a chunk that is much too large."""
     if len(chunk.data) < 2 * CHUNK_BYTES:
         yield chunk
         return

@@ -1,4 +1,4 @@
-"""Facts that are known and may not be announced yet."""
+"""Facts that are known but may not be announced yet."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from synrepl.streams.definition import Fact
 
 
 class PendingFacts:
-    """Facts that wait for a position to pass them, given back in the order of their tokens.
+    """Facts that wait for a position to pass them, returned in the order of their tokens.
 
-    Mostly a position passes facts as soon as they have come. So what came last
-    stays as it came, and only goes through the heap when something else waits.
+    Usually a position passes facts as soon as they are added. So the sequence added last is kept
+    as it is, and goes through the heap only if other facts wait.
 
-    :ivar rows: how many rows wait, without those that came last
+    :ivar rows: number of waiting rows, without those added last
     """
 
     def __init__(self) -> None:
@@ -25,18 +25,18 @@ class PendingFacts:
 
     @property
     def last(self) -> Token:
-        """The largest token that waits; 0 for none."""
+        """The largest waiting token; 0 for none."""
         self._spread()
         return max(self._heap)[0] if self._heap else 0
 
     def add(self, facts: Sequence[Fact]) -> None:
-        """Let facts wait: ascending ones, in a sequence that nobody changes any more."""
+        """Add facts, ascending, in a sequence that is not changed afterwards."""
         if facts:
             self._spread()
             self._latest = facts
 
     def take(self, position: Token) -> Sequence[Fact]:
-        """The facts at or below ``position``, in order. They wait no longer."""
+        """Remove and return the facts at or below ``position``, in order."""
         latest, heap = self._latest, self._heap
         if not heap and (not latest or latest[-1].token <= position):
             self._latest = ()
@@ -49,7 +49,7 @@ class PendingFacts:
         return taken
 
     def clear(self) -> None:
-        """Forget all of them."""
+        """Remove all facts."""
         self._latest = ()
         self._heap.clear()
         self.rows = 0

@@ -1,4 +1,4 @@
-"""Movements of streams go out to live followers: encoded once, joined once, shared."""
+"""Sends the advances of streams to live followers: encoded once, joined once, shared."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from synrepl.streams.definition import Fact, Stream
 from synrepl.streams.rows import RowCodec
 from synrepl.wire.lines import LineChunk
 
-#: The names of the streams that a follower of the linear view has asked for.
+#: The names of the streams that a follower of the linear view has requested.
 Subscription = frozenset[str]
 
 
@@ -23,13 +23,13 @@ class LivePeer(Protocol):
         """Send these lines, or queue them; the bytes are shared, not copied."""
 
     def left_behind(self, stream: Stream, after: Token) -> None:
-        """The live lane lost sight of a stream: catch up above ``after`` (linear view only)."""
+        """The live lane has skipped facts of a stream: catch up above ``after`` (linear view only)."""
 
 
 class Publisher:
-    """Fans movements out to audiences and their followers.
+    """A :class:`.PositionListener` that sends lines to audiences and their followers.
 
-    Lines gather for the rest of a reactor turn and then go out together.
+    Lines are collected for the rest of a reactor turn and then sent together.
 
     :param codecs: row codecs by stream name
     """
@@ -37,65 +37,65 @@ class Publisher:
     def __init__(self, clock: Clock, codecs: Mapping[str, RowCodec]) -> None:
         self._clock = clock
         self._codecs = codecs
-        self._rooms: dict[Audience, _AudienceBuffer] = {}
+        self._buffers: dict[Audience, _AudienceBuffer] = {}
         self._flush: DelayedCall | None = None
 
     def encoder(self, audience: Audience) -> LineEncoder:
-        """The encoder of an audience, for lines that are for one follower alone."""
-        return self._room(audience).encoder
+        """The encoder of an audience, for lines that only one follower gets."""
+        return self._buffer(audience).encoder
 
     def subscribe(self, peer: LivePeer, audience: Audience, streams: Subscription | None) -> None:
-        """Let ``peer`` hear what happens from now on.
+        """Send advances to ``peer`` from now on.
 
-        What gathered before is sent first, so the peer hears nothing that its
-        POSITION already covers.
+        Collected lines are sent to the others first, so the peer gets none that its POSITION
+        already covers.
 
-        :param streams: which streams; None for all. Replaces an earlier choice.
+        :param streams: the names of the streams; None for all. Replaces an earlier choice
         """
         self.flush()
-        self._room(audience).peers[peer] = streams
+        self._buffer(audience).peers[peer] = streams
 
     def unsubscribe(self, peer: LivePeer) -> None:
-        """Forget a peer; unknown ones are fine."""
-        for audience, room in list(self._rooms.items()):
-            room.peers.pop(peer, None)
-            if not room.peers:
-                del self._rooms[audience]
+        """Stop sending to a peer; does nothing for an unknown one."""
+        for audience, buffer in list(self._buffers.items()):
+            buffer.peers.pop(peer, None)
+            if not buffer.peers:
+                del self._buffers[audience]
 
     def writer_advanced(
         self, stream: Stream, writer: str, prev: Token, new: Token, facts: Sequence[Fact]
     ) -> None:
-        """A writer's position moved: for followers that know positions per writer."""
-        for audience, room in self._rooms.items():
-            if not audience.linear and room.peers and room.encoder.knows(stream):
-                room.add(stream, room.encoder.live(stream, writer, prev, new, facts))
+        """A writer's position advanced: send to followers that know positions per writer."""
+        for audience, buffer in self._buffers.items():
+            if not audience.linear and buffer.peers and buffer.encoder.knows(stream):
+                buffer.add(stream, buffer.encoder.live(stream, writer, prev, new, facts))
                 self._flush_soon()
 
     def linear_advanced(
         self, stream: Stream, prev: Token, new: Token, facts: Sequence[Fact] | None
     ) -> None:
-        """The linear position moved: for followers that know one number per stream.
+        """The linear position advanced: send to followers that know one number per stream.
 
-        :param facts: None when there are too many to hand over: followers are
-            sent to the catch-up lane instead
+        :param facts: None if there are too many to pass on; followers then continue in the
+            catch-up lane
         """
-        for audience, room in self._rooms.items():
-            if audience.linear and room.wants(stream) and room.encoder.knows(stream):
+        for audience, buffer in self._buffers.items():
+            if audience.linear and buffer.wants(stream) and buffer.encoder.knows(stream):
                 if facts is None:
                     self.flush()
-                    room.leave_behind(stream, prev)
+                    buffer.leave_behind(stream, prev)
                 else:
-                    room.add(stream, room.encoder.live(stream, "", prev, new, facts))
+                    buffer.add(stream, buffer.encoder.live(stream, "", prev, new, facts))
                     self._flush_soon()
 
     def flush(self) -> None:
-        """Send what has gathered now."""
+        """Send the collected lines now."""
         if self._flush is not None:
             if self._flush.active():
                 self._flush.cancel()
             self._flush = None
-        for room in self._rooms.values():
-            room.flush()
+        for buffer in self._buffers.values():
+            buffer.flush()
 
     def _flush_soon(self) -> None:
         if self._flush is None:
@@ -105,26 +105,26 @@ class Publisher:
         self._flush = None
         self.flush()
 
-    def _room(self, audience: Audience) -> _AudienceBuffer:
-        room = self._rooms.get(audience)
-        if room is None:
-            room = self._rooms[audience] = _AudienceBuffer(LineEncoder(audience, self._codecs))
-        return room
+    def _buffer(self, audience: Audience) -> _AudienceBuffer:
+        buffer = self._buffers.get(audience)
+        if buffer is None:
+            buffer = self._buffers[audience] = _AudienceBuffer(LineEncoder(audience, self._codecs))
+        return buffer
 
 
 class _AudienceBuffer:
-    """The followers of one audience, and the lines that have gathered for them."""
+    """The followers of one audience, and the lines collected for them."""
 
     def __init__(self, encoder: LineEncoder) -> None:
         self.encoder = encoder
         self.peers: dict[LivePeer, Subscription | None] = {}
-        self._gathered: list[tuple[str, LineChunk]] = []
+        self._collected: list[tuple[str, LineChunk]] = []
 
     def wants(self, stream: Stream) -> bool:
         return any(s is None or stream.name in s for s in self.peers.values())
 
     def add(self, stream: Stream, chunks: Iterable[LineChunk]) -> None:
-        self._gathered += [(stream.name, chunk) for chunk in chunks]
+        self._collected += [(stream.name, chunk) for chunk in chunks]
 
     def leave_behind(self, stream: Stream, after: Token) -> None:
         for peer, streams in list(self.peers.items()):
@@ -132,24 +132,24 @@ class _AudienceBuffer:
                 peer.left_behind(stream, after)
 
     def flush(self) -> None:
-        gathered, self._gathered = self._gathered, []
-        if not gathered:
+        collected, self._collected = self._collected, []
+        if not collected:
             return
         joined: dict[Subscription | None, list[LineChunk]] = {}
         for peer, streams in list(self.peers.items()):
             chunks = joined.get(streams)
             if chunks is None:
-                chunks = joined[streams] = _join(gathered, streams)
+                chunks = joined[streams] = _join(collected, streams)
             for chunk in chunks:
                 peer.write_live(chunk)
 
 
-def _join(gathered: list[tuple[str, LineChunk]], streams: Subscription | None) -> list[LineChunk]:
-    """The gathered lines of some streams, as few chunks of a good size."""
+def _join(collected: list[tuple[str, LineChunk]], streams: Subscription | None) -> list[LineChunk]:
+    """The collected lines of some streams, in few chunks of a suitable size."""
     out: list[LineChunk] = []
     parts: list[LineChunk] = []
     size = 0
-    for name, chunk in gathered:
+    for name, chunk in collected:
         if streams is not None and name not in streams:
             continue
         parts.append(chunk)

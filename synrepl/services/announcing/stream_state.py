@@ -1,9 +1,9 @@
-"""Where one stream stands, and what of it may be announced.
+"""The positions of one stream, and which of its facts may be announced.
 
-Facts reach this state in two ways: this process's own writer reports what it
-settled, and observations of the database tell what other writers (other
-processes, plain SQL) have. Out of both come the two views of a stream: each
-writer's position, and the linear position over all of them.
+Facts reach this state in two ways: this process's own writer reports what it settled, and
+observations of the database show the facts of other writers (other processes, plain SQL). Both
+together give the two views of a stream: each writer's position, and the linear position over all
+writers.
 """
 
 from __future__ import annotations
@@ -23,38 +23,39 @@ from synrepl.streams.definition import Fact, Stream
 
 
 class PositionListener(Protocol):
-    """Whoever wants to hear that positions moved; see :class:`~synrepl.services.announcing.publisher.Publisher`."""
+    """Is notified when positions advance; see :class:`~synrepl.services.announcing.publisher.Publisher`."""
 
     def writer_advanced(
         self, stream: Stream, writer: str, prev: Token, new: Token, facts: Sequence[Fact]
     ) -> None:
-        """A writer's position moved past these facts.
+        """A writer's position has passed these facts.
 
-        With ``prev`` equal to ``new`` the writer was moved on by a failover, and which facts
-        lie between where it was and ``new`` is not known here.
+        If ``prev`` equals ``new``, a failover has raised the position, and the facts in between
+        are not known here.
         """
 
     def linear_advanced(
         self, stream: Stream, prev: Token, new: Token, facts: Sequence[Fact] | None
     ) -> None:
-        """The linear position moved past these facts; None: read them from the table."""
+        """The linear position has passed these facts; None if they must be read from the table."""
 
 
 class StreamState:
-    """One stream's positions in this process.
+    """One stream's positions, as this process knows them.
 
-    :param movements: told of every move, in order
+    :param listener: is notified of every advance, in order
+    :param held_rows: maximum number of rows held for the linear view
     """
 
     def __init__(
         self,
         stream: Stream,
-        movements: PositionListener,
+        listener: PositionListener,
         held_rows: int = DEFAULT_SIZES.held_rows,
     ) -> None:
         self.stream = stream
         self._held_rows = held_rows
-        self._movements = movements
+        self._listener = listener
         self.positions: dict[str, Token] = {}
         self._own = ""
         self._ledger: Ledger | None = None
@@ -71,21 +72,21 @@ class StreamState:
 
     @property
     def linear(self) -> Token:
-        """The linear position as announced."""
+        """The announced linear position."""
         return self._announced
 
     @property
     def has_hole(self) -> bool:
-        """Something settled waits behind a token of which nothing is known: look at the database."""
+        """Whether settled tokens wait behind one of unknown fate, so that the database must be read."""
         return self._linear.has_hole
 
     def positions_to_announce(self) -> Iterator[tuple[str, Token]]:
-        """The writers that have written, or whose name a process has; others come when they write.
+        """Positions of the writers that have written or are alive; others follow when they write.
 
-        Every stream has a writer for plain SQL. A real worker of 1.43 that heard of
-        it at 0 would go back to 0, and look for a process of that name. One that was
-        removed is told of for ever: a follower that was away may lack facts of it, or has
-        to learn that they are gone; and it may come back, and go on from where it was.
+        Every stream has a writer for plain SQL. A real worker of 1.43 that was told of it at 0
+        would go back to 0, and look for a process of that name. A removed writer is announced
+        for ever: a follower that was away may lack its facts, or must learn that they are gone.
+        And the writer may be added again, and continue from its position.
         """
         seen = {} if self.observation is None else self.observation.writers
         for writer, position in self.positions.items():
@@ -95,20 +96,20 @@ class StreamState:
     # -- this process's own writer ------------------------------------------------
 
     def attach_ledger(self, writer: str, ledger: Ledger) -> None:
-        """Announce what this ledger's writer settles from now on."""
+        """Announce from now on what the writer of this ledger settles."""
         self._own, self._ledger = writer, ledger
         self._settled.clear()
         self._settled_tokens.clear()
         self.positions.setdefault(writer, ledger.position)
 
     def own_recovered(self, facts: Sequence[Fact]) -> None:
-        """Facts of the own writer that were found in the table when it took its name back."""
+        """Announce facts of the own writer found when its lease was acquired again."""
         assert self._ledger is not None
         self.announce(self._own, self._ledger.position, facts)
 
     def own_settled(self, tokens: Sequence[Token], facts: Sequence[Fact]) -> None:
-        """The own writer settled ``tokens``, ascending; of these, ``facts`` have been committed."""
-        if self._ledger is None:  # the server was left behind on which that was
+        """The own writer settled ``tokens``, ascending; ``facts`` are those that were committed."""
+        if self._ledger is None:  # that was on a server which was replaced
             return
         self._settled.add(facts)
         new = self._ledger.position
@@ -117,9 +118,9 @@ class StreamState:
         self.advance_linear()
 
     def _announced_tokens(self, tokens: Sequence[Token], position: Token) -> Iterable[Token]:
-        """What of the settled tokens the linear position may pass.
+        """The settled tokens that the linear position may pass.
 
-        A token above the own position waits with its fact, of which nobody has heard yet.
+        A token above the own position waits, since its fact is not announced yet.
         """
         waiting = self._settled_tokens
         if not waiting and (not tokens or tokens[-1] <= position):
@@ -134,7 +135,7 @@ class StreamState:
     # -- other writers, seen through the database -------------------------------------
 
     def begin(self, observation: Observation, reached: Mapping[str, Token]) -> None:
-        """Take positions from what is on record and in the table, before anybody follows.
+        """Take positions from the record and the table, before followers connect.
 
         :param reached: each writer's largest token above the recorded linear position
         """
@@ -142,7 +143,7 @@ class StreamState:
         self.incarnation = observation.incarnation
         self._linear = LinearTracker(observation.recorded)
         self._announced = observation.recorded
-        # What is announced already may lie above the linear position, and is only in the table.
+        # Facts above the linear position may have been announced before; they are only in the table.
         self._spilled_upto = observation.last
         for writer, seen in observation.writers.items():
             if writer == self._own:
@@ -157,9 +158,9 @@ class StreamState:
         self.advance_linear()
 
     def fail_over(self, observation: Observation) -> None:
-        """Go on above the floor of a server that has taken over, and forget what was before.
+        """Continue above the floor of a server that has taken over, and drop the previous state.
 
-        The own writer is like any other one until it has its name again.
+        The own writer is treated like any other until it holds its lease again.
         """
         floor = observation.floor
         self.observation = observation
@@ -174,16 +175,16 @@ class StreamState:
         for writer in self._scanned:
             self.announce_failover(writer, floor)
         prev, self._announced = self._announced, floor
-        self._movements.linear_advanced(self.stream, prev, floor, None)
+        self._listener.linear_advanced(self.stream, prev, floor, None)
 
     def announce_failover(self, writer: str, position: Token) -> None:
-        """Announce where a writer is after a failover: followers have to look what is left."""
+        """Announce a position after a failover, so that followers check which facts survived."""
         self.positions[writer] = max(position, self.positions.get(writer, 0))
         at = self.positions[writer]
-        self._movements.writer_advanced(self.stream, writer, at, at, ())
+        self._listener.writer_advanced(self.stream, writer, at, at, ())
 
     def bounds(self, observation: Observation) -> dict[str, Token]:
-        """Up to where each other writer is settled, as this observation proves."""
+        """The token up to which each other writer is settled, as proved by this observation."""
         self.observation = observation
         if self._ledger is not None:
             self._ledger.saw(observation.last)
@@ -193,10 +194,10 @@ class StreamState:
                 continue
             settling = self._settling.get(writer)
             if settling is None:
-                # A writer first seen now has nothing at or below the linear position.
+                # A writer seen for the first time has nothing at or below the linear position.
                 start = self._scanned.setdefault(writer, self._linear.position)
                 settling = self._settling[writer] = SettlementTracker(start)
-            if seen.is_held and not seen.is_alive:  # dead: nothing is proved before it is fenced
+            if seen.is_held and not seen.is_alive:  # dead: nothing is proved until it is fenced
                 found[writer] = settling.bound
             else:
                 found[writer] = settling.observe(
@@ -205,60 +206,60 @@ class StreamState:
         return found
 
     def scanned(self, writer: str) -> Token:
-        """Up to where the table has been read for facts of another writer."""
+        """The token up to which the table was read for facts of another writer."""
         return self._scanned.get(writer, 0)
 
     def found(self, writer: str, upto: Token, facts: Sequence[Fact]) -> None:
-        """The table was read up to ``upto`` for another writer's facts; these are the new ones."""
+        """Announce the new facts of another writer, for which the table was read up to ``upto``."""
         self._scanned[writer] = upto
         if facts:
             self.announce(writer, facts[-1].token, facts)
 
     def settled_upto(self, bounds: Mapping[str, Token], last: Token) -> None:
-        """All facts within ``bounds`` have been announced: let the linear position follow."""
+        """All facts within ``bounds`` are announced: advance the linear position."""
         self._linear.settled_upto(min([*bounds.values(), last, self._own_floor()]))
         self.advance_linear()
 
     # -- both ---------------------------------------------------------------------
 
     def announce(self, writer: str, new: Token, facts: Sequence[Fact]) -> None:
-        """Move a writer's position; never back (R2)."""
+        """Advance a writer's position; it never goes back (R2)."""
         prev = self.positions.get(writer, 0)
         if new <= prev:
             return
         self.positions[writer] = new
         if facts and facts[0].token <= prev:  # read again, after a restart or a failover
             facts = [fact for fact in facts if fact.token > prev]
-        self._movements.writer_advanced(self.stream, writer, prev, new, facts)
+        self._listener.writer_advanced(self.stream, writer, prev, new, facts)
         self._hold(facts)
 
     def positions_past_idle(self) -> dict[str, Token]:
-        """The positions, those of idle writers moved on to where everything is settled.
+        """All positions, with those of idle writers raised to the linear position.
 
-        Whoever goes by the writer that is furthest behind would stand with them, as
-        real peers do.
+        Real peers go by the writer that is furthest behind, so an idle writer would hold them
+        back.
         """
-        told = {writer: max(at, self.linear) for writer, at in self.positions_to_announce()}
-        return {**self.positions, **told}
+        raised = {writer: max(at, self.linear) for writer, at in self.positions_to_announce()}
+        return {**self.positions, **raised}
 
     def skip_idle(self, recorded: Mapping[str, Token]) -> None:
-        """Let idle writers go on.
+        """Advance idle writers.
 
-        :param recorded: what :meth:`positions_past_idle` gave, now on record: so no later
-            process says less (R2)
+        :param recorded: the result of :meth:`positions_past_idle`, which is on record by now, so
+            that no later process announces less (R2)
         """
         for writer, position in recorded.items():
             self.announce(writer, position, ())
 
     def advance_linear(self) -> None:
-        """Announce what the linear position has passed."""
+        """Announce the facts that the linear position has passed."""
         prev, new = self._announced, self._linear.position
         if new <= prev:
             return
         self._announced = new
         passed = self._held.take(new)
         spilled = prev < self._spilled_upto
-        self._movements.linear_advanced(self.stream, prev, new, None if spilled else passed)
+        self._listener.linear_advanced(self.stream, prev, new, None if spilled else passed)
 
     def _hold(self, facts: Sequence[Fact]) -> None:
         if facts and facts[0].token <= self._announced:

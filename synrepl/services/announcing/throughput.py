@@ -1,4 +1,4 @@
-"""What passed through: facts and rows whose writer's position moved past them, by stream."""
+"""Counts announced facts and rows, by stream."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Throughput:
     def writer_advanced(
         self, stream: Stream, writer: str, prev: Token, new: Token, facts: Sequence[Fact]
     ) -> None:
-        """Count."""
+        """Count the facts."""
         if facts:
             self.facts[stream.name] += len(facts)
             self.rows[stream.name] += sum([len(fact.rows) for fact in facts])
@@ -27,4 +27,4 @@ class Throughput:
     def linear_advanced(
         self, stream: Stream, prev: Token, new: Token, facts: Sequence[Fact] | None
     ) -> None:
-        """Nothing: these facts were counted when their writers moved."""
+        """Ignored: the facts were counted when their writers advanced."""
