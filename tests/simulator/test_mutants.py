@@ -220,7 +220,7 @@ class Reconnecting(MutantTestCase):
 
     def test_positions_are_told_before_what_has_gathered(self) -> None:
         def subscribe(publisher: Publisher, peer: Any, audience: Any, streams: Any) -> None:
-            publisher._room(audience).peers[peer] = streams
+            publisher._buffer(audience).peers[peer] = streams
 
         self.assert_caught("R2 R3", (Publisher, "subscribe", subscribe))
 

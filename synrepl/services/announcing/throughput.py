@@ -10,7 +10,10 @@ from synrepl.streams.definition import Fact, Stream
 
 
 class Throughput:
-    """Counts what moves; a :class:`~.stream_state.Movements`."""
+    """Counts facts and rows when their writer's position passes them.
+
+    Implements :class:`.PositionListener`.
+    """
 
     def __init__(self) -> None:
         self.facts: Counter[str] = Counter()
