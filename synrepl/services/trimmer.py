@@ -36,7 +36,7 @@ class Trimmer:
     :param max_s: older facts are deleted, even if followers still need them; in seconds, at least
         ``keep_s``
     :param rows: maximum number of rows deleted in one transaction
-    :ivar streams: what was trimmed, by stream
+    :ivar counts: what was trimmed, by stream name
     """
 
     def __init__(
@@ -54,20 +54,20 @@ class Trimmer:
     ) -> None:
         self._scheduler = scheduler
         self._store = store
-        self._trimmed = tuple(streams)
+        self._streams = tuple(streams)
         self._linear = linear
         self._log = log
         self._every_s = every_s
         self._keep_s = keep_s
         self._max_s = max_s
         self._rows = rows
-        self.streams = {stream.name: TrimCounts() for stream in streams}
+        self.counts = {stream.name: TrimCounts() for stream in streams}
 
     async def run(self) -> None:
         """Trim for as long as the process runs; a failure is retried in the next round."""
         while True:
             await self._scheduler.sleep(self._every_s)
-            for stream in self._trimmed:
+            for stream in self._streams:
                 try:
                     await self._trim(stream)
                 except SynreplError as error:
@@ -76,7 +76,7 @@ class Trimmer:
     async def _trim(self, stream: Stream) -> None:
         aged = await self._store.mark(stream, self._keep_s, self._max_s)
         cap = min(aged.past_keep, self._linear(stream))
-        counts = self.streams[stream.name]
+        counts = self.counts[stream.name]
         while True:
             trim = await self._store.trim(stream, cap, aged.past_max, self._rows)
             counts.rows += trim.rows

@@ -67,7 +67,7 @@ class Metrics(SynchronousTestCase):
         done(world.intake.append("jobs", b'{"facts": [[[1], [2]], [[3]]]}', "k"))
         done(world.store.record_positions(world.catalogue["jobs"], 1, {}))
         done(world.store.trim(world.catalogue["jobs"], 1, 0, 10))
-        world.trimmer.streams["jobs"] = TrimCounts(rows=2)
+        world.trimmer.counts["jobs"] = TrimCounts(rows=2)
         world.reserved_by_other("jobs", 3)
 
         @world.coherence.caches.cached(by_name=True)

@@ -69,21 +69,21 @@ class TrimmingInRounds(TrimmingCase):
         self.wait(10 * MINUTE)
         self.assertEqual(self.trimmed(), 5)
         self.assertEqual(self.trimmed("jobs"), 0)  # is not ephemeral
-        self.assertEqual(self.world.trimmer.streams["caches"], trimmer.TrimCounts(5, None))
+        self.assertEqual(self.world.trimmer.counts["caches"], trimmer.TrimCounts(5, None))
 
     def test_a_follower_holds_facts_until_it_acknowledges_or_its_lease_ends(self) -> None:
         self.run_trimmer()
         done(self.world.store.renew_lease("w1", ["caches"], 3_600.0))
         self.append(5)
         self.wait(15 * MINUTE)
-        self.assertEqual(self.world.trimmer.streams["caches"], trimmer.TrimCounts(0, "w1"))
+        self.assertEqual(self.world.trimmer.counts["caches"], trimmer.TrimCounts(0, "w1"))
         self.acknowledge("w1", 2)
         self.wait(2 * MINUTE)
-        self.assertEqual(self.world.trimmer.streams["caches"], trimmer.TrimCounts(2, "w1"))
+        self.assertEqual(self.world.trimmer.counts["caches"], trimmer.TrimCounts(2, "w1"))
         status = self.world.status()["streams"]["caches"]["trimmed"]
         self.assertEqual(status, {"upto": 2, "rows": 2, "held_by": "w1"})
         self.wait(3_600.0)
-        self.assertEqual(self.world.trimmer.streams["caches"], trimmer.TrimCounts(5, None))
+        self.assertEqual(self.world.trimmer.counts["caches"], trimmer.TrimCounts(5, None))
 
     def test_trims_facts_that_are_too_old_even_if_followers_need_them(self) -> None:
         self.run_trimmer()
@@ -94,7 +94,7 @@ class TrimmingInRounds(TrimmingCase):
         self.assertEqual(self.trimmed(), 0)
         self.wait(DAY / 2 + 20 * MINUTE)
         self.assertEqual(self.trimmed(), 3)
-        self.assertEqual(self.world.trimmer.streams["caches"].held_by, "w1")
+        self.assertEqual(self.world.trimmer.counts["caches"].held_by, "w1")
 
     def test_trims_many_rows_in_batches(self) -> None:
         batches: list[tuple[int, float]] = []

@@ -216,7 +216,7 @@ class World:
             self.throughput,
             self.intake,
             self.watch.measure(),
-            self.trimmer.streams,
+            self.trimmer.counts,
             self.coherence,
             self.clock.seconds(),
         )

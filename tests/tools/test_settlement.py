@@ -44,7 +44,7 @@ class At:
         """Where it stands."""
         return self._reached.get(key[1] or "linear", 0)
 
-    def held(self, key: PositionKey, token: Token) -> str:
+    def why_below(self, key: PositionKey, token: Token) -> str:
         """Why it stands there."""
         return "a test says so"
 

@@ -55,7 +55,7 @@ def serve_master(
             services.throughput,
             intake,
             watch.measure(),
-            {**services.trimmer.streams, FEDERATION.name: services.federation.trimming},
+            {**services.trimmer.counts, FEDERATION.name: services.federation.trimming},
             services.ports.coherence,
             scheduler.seconds(),
         )

@@ -137,8 +137,8 @@ class Coherence:
         """
         if (stream, writer) not in self._started:
             self._started.add((stream, writer))
-            numbers = self._numbers(self._streams[stream])
-            self._reached[numbers] = max(position, self._reached.get(numbers, 0))
+            sequence = self._sequence_of(self._streams[stream])
+            self._reached[sequence] = max(position, self._reached.get(sequence, 0))
             if position:
                 self._clear_affected(stream, writer, position)
             else:  # there are no earlier facts
@@ -155,13 +155,13 @@ class Coherence:
         self.begin(stream, writer, after)
         if not facts:
             return
-        numbers = self._numbers(self._streams[stream])
+        sequence = self._sequence_of(self._streams[stream])
         upto = max(map(_TOKEN, facts))  # some streams have no order
         self._begin_new_indexes()
         if self._may_omit_facts and not writer:
             linear_position = self._linear_positions[stream]
             self._account(stream, upto, sum(fact.token > linear_position for fact in facts))
-        self._reached[numbers] = max(upto, self._reached.get(numbers, 0))
+        self._reached[sequence] = max(upto, self._reached.get(sequence, 0))
         if self._plans[stream] or stream == CACHES.name:
             self._apply_effects(stream, facts)
             self._next_moment(stream, writer, upto)
@@ -211,12 +211,12 @@ class Coherence:
         plans = self._plans[stream]
         if not plans:
             return
-        numbers = self._numbers(self._streams[stream])
+        sequence = self._sequence_of(self._streams[stream])
         for fact in facts:
             for row in fact.rows:
                 plan = plans.get(type(row))
                 if plan is not None:
-                    failed = plan.apply(self.caches, row, numbers, fact.token)
+                    failed = plan.apply(self.caches, row, sequence, fact.token)
                     if failed is not None:
                         self._not_understood(f"a row of {stream}", failed)
 
@@ -304,7 +304,7 @@ class Coherence:
                 effects[row] = (*effects.get(row, ()), *more)
         return {row: plan_of(of_row) for row, of_row in effects.items() if of_row}
 
-    def _numbers(self, stream: Stream) -> str:
+    def _sequence_of(self, stream: Stream) -> str:
         return stream.numbered_with or stream.name
 
     def _begin_indexes(self, stream: str, token: Token) -> None:
@@ -312,18 +312,18 @@ class Coherence:
             index.begin(token)
 
     def _indexes_of(self, stream: Stream) -> Iterator[ChangeIndex]:
-        numbers = self._numbers(stream)
+        sequence = self._sequence_of(stream)
         for (of, _), index in self.caches.indexes.items():
-            if of == numbers:
+            if of == sequence:
                 yield index
 
     def _begin_new_indexes(self) -> None:
         """Start indexes created since: they do not know what was applied before."""
         if self._indexes == len(self.caches.indexes):
             return
-        for (numbers, _), index in self.caches.indexes.items():
-            if index.horizon is None and numbers in self._reached:
-                index.begin(self._reached[numbers])
+        for (sequence, _), index in self.caches.indexes.items():
+            if index.horizon is None and sequence in self._reached:
+                index.begin(self._reached[sequence])
         self._indexes = len(self.caches.indexes)
 
     def _next_moment(self, stream: str, writer: str, upto: Token) -> None:

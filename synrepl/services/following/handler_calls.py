@@ -148,13 +148,13 @@ class HandlerCalls:
                 return
 
     async def replay(self, consumer: Consumer, letter: DeadLetter) -> bool:
-        """Hand a dead letter to its handler again; False when the handler failed.
+        """Call a handler with a dead letter again; False when it failed.
 
         :raises SynreplError: the record cannot be written
         """
         fact = letter.fact
         try:
-            if letter.is_lost:  # since the replay was asked for
+            if letter.is_lost:  # since the replay was requested
                 raise FactsOfDeadLettersLost(tokens=f"{fact.token} of {fact.stream}", more="")
             rows = self._row_codec(fact.stream).read(fact.rows)
             facts = [Fact(fact.token, fact.fact_writer, rows)]
@@ -175,7 +175,7 @@ class HandlerCalls:
             raise
         except Exception as error:  # a user's handler may raise anything
             where = f"{fact.stream} {fact.token} of {fact.writer or 'all writers'}"
-            sentence = f"handler {consumer.name} cannot take dead letter {where}: {error!r}"
+            sentence = f"handler {consumer.name} cannot process dead letter {where}: {error!r}"
             self._failures.log(consumer.name, sentence, error)
             await self._record.keep_letter(letter, reason_of(error))
             return False
@@ -186,10 +186,10 @@ class HandlerCalls:
     async def _apply(
         self, consumer: Consumer, tracker: PositionTracker, batch: Batch, attempts: int
     ) -> None:
-        """One transaction of a transactional handler.
+        """Call a transactional handler, in one transaction.
 
-        :param attempts: how many, when this is the last one: facts that cannot be applied
-            become dead letters; otherwise 0
+        :param attempts: number of attempts if this is the last one, in which facts that cannot be
+            applied become dead letters; otherwise 0
         """
         handler = as_transactional(consumer.handler)
         assert handler is not None
@@ -341,7 +341,7 @@ class _RowTextCodec:
         return f"[{','.join(self._encode(row).decode() for row in rows)}]"
 
     def read(self, text: str) -> tuple[Row, ...]:
-        """The rows.
+        """Decode the rows.
 
         :raises BadRow: the declaration of the stream has changed since
         """

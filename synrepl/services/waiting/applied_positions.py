@@ -40,7 +40,7 @@ class AppliedPositions(Protocol):
     def position(self, key: Key) -> Token:
         """The position; 0 while unknown."""
 
-    def held(self, key: Key, token: Token) -> str:
+    def why_below(self, key: Key, token: Token) -> str:
         """Why a position is below ``token``, as text."""
 
 
@@ -65,7 +65,7 @@ class MasterPositions:
         state = self._announcer.states[stream]
         return state.linear if writer == LINEAR else state.positions.get(writer, 0)
 
-    def held(self, key: Key, token: Token) -> str:
+    def why_below(self, key: Key, token: Token) -> str:
         """Who holds unsettled reservations, as of the last look at the database."""
         stream, writer = key
         state = self._announcer.states[stream]
@@ -132,7 +132,7 @@ class FollowerPositions:
         """The position that all handlers have reached."""
         return self._delivery.progress.position(key) or 0
 
-    def held(self, key: Key, token: Token) -> str:
+    def why_below(self, key: Key, token: Token) -> str:
         """What the master has announced, and which handlers are behind it."""
         announced = self._follower.announced.get(key, 0)
         away = "" if self._connected() else "; there is no connection to the master now"

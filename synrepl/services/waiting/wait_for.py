@@ -79,7 +79,7 @@ class WaitFor:
             stream=name,
             writer=writer_label(keys[0][1]),
             current=at,
-            held=self._applied.held(keys[0], token),
+            held=self._applied.why_below(keys[0], token),
         )
 
     def _position(self, *keys: Key) -> Token:
